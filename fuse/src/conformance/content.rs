@@ -1,0 +1,246 @@
+//! Reading, writing, truncating, allocating, seeking.
+
+use super::{Check, Client, READ_WRITE, ROOT, bad, good, noise};
+use crate::service::{
+    AttributeChanges, Caller, Errno, NewNode, OpenOptions, ROOT_INO, SeekTarget, WriteFlags, XattrMode,
+};
+
+pub(super) const CHECKS: &[Check] = &[
+    ("what was written is read", written_is_read),
+    ("a large file in pieces", large_file),
+    ("writes anywhere", writes_anywhere),
+    ("writing far behind the end leaves zeros", writes_behind_the_end),
+    ("append handles write at the end", append),
+    ("truncate and extend", truncate),
+    ("open with truncate", open_with_truncate),
+    ("two handles see each other", two_handles),
+    ("handles that are not open", wrong_handles),
+    ("fallocate", allocate),
+    ("seek finds all data", seek),
+    ("writing drops privileges when told", privileges),
+    ("sync succeeds", sync),
+];
+
+const APPEND: OpenOptions = OpenOptions { read: true, write: true, append: true, truncate: false, sync: false };
+
+fn truncate_to(client: &Client, ino: u64, size_bytes: u64) {
+    let changes = AttributeChanges { size_bytes: Some(size_bytes), ..AttributeChanges::default() };
+    assert_eq!(good(client.service.set_attributes(ROOT, ino, changes)).size_bytes, size_bytes);
+}
+
+fn written_is_read(client: &Client) {
+    let node = NewNode { parent: ROOT_INO, name: b"file", mode: 0o640, umask: 0 };
+    let (made, opened) = good(client.service.create(ROOT, node, READ_WRITE));
+    assert_eq!(made.size_bytes, 0);
+    client.write_all(made.ino, opened.handle, 0, b"hello");
+    assert_eq!(client.read_open(made.ino, opened.handle, 0, 100), b"hello");
+    assert_eq!(client.read_open(made.ino, opened.handle, 1, 3), b"ell");
+    assert_eq!(client.read_open(made.ino, opened.handle, 5, 3), b"");
+    assert_eq!(client.read_open(made.ino, opened.handle, 1 << 40, 3), b"");
+    assert_eq!(client.stat(made.ino).size_bytes, 5, "the size is known before the file is closed");
+    good(client.service.flush(made.ino, opened.handle));
+    client.service.release(made.ino, opened.handle);
+    assert_eq!(client.read_all(made.ino), b"hello");
+    assert_eq!(good(client.find(ROOT_INO, "file")).size_bytes, 5);
+}
+
+fn large_file(client: &Client) {
+    let content = noise(1, 5_000_000);
+    let ino = client.file(ROOT_INO, "large");
+    client.opened(ino, READ_WRITE, |handle| {
+        for (number, piece) in content.chunks(1 << 20).enumerate() {
+            client.write_all(ino, handle, (number as u64) << 20, piece);
+        }
+    });
+    assert!(client.read_all(ino) == content);
+    client.opened(ino, READ_WRITE, |handle| {
+        for offset in [4_999_999_usize, 1, 4096, 3_333_333, 131_071] {
+            let end = (offset + 70_000).min(content.len());
+            assert!(client.read_open(ino, handle, offset as u64, 70_000) == content[offset..end], "at {offset}");
+        }
+    });
+    assert!(client.stat(ino).blocks > 0, "data occupies blocks");
+}
+
+fn writes_anywhere(client: &Client) {
+    let mut content = noise(2, 700_000);
+    let ino = client.file_with("file", &content);
+    for (number, offset) in [0_usize, 699_990, 350_000, 8191, 349_999, 0, 262_144].into_iter().enumerate() {
+        let patch = noise(100 + number as u64, 1 + number * 9_000);
+        content.resize(content.len().max(offset + patch.len()), 0);
+        content[offset..offset + patch.len()].copy_from_slice(&patch);
+        client.opened(ino, READ_WRITE, |handle| {
+            client.write_all(ino, handle, offset as u64, &patch);
+            assert!(client.read_open(ino, handle, 0, 1 << 26) == content, "before closing, patch {number}");
+        });
+        assert!(client.read_all(ino) == content, "after closing, patch {number}");
+    }
+    assert_eq!(client.stat(ino).size_bytes, content.len() as u64);
+}
+
+fn writes_behind_the_end(client: &Client) {
+    let ino = client.file_with("file", b"start");
+    client.opened(ino, READ_WRITE, |handle| client.write_all(ino, handle, 300_000, b"end"));
+    let mut expected = b"start".to_vec();
+    expected.resize(300_000, 0);
+    expected.extend_from_slice(b"end");
+    assert!(client.read_all(ino) == expected);
+}
+
+fn append(client: &Client) {
+    let ino = client.file_with("file", b"one");
+    client.opened(ino, APPEND, |handle| {
+        client.write_all(ino, handle, 0, b" two");
+        client.write_all(ino, handle, 1, b" three");
+        assert_eq!(client.read_open(ino, handle, 0, 100), b"one two three");
+        let from_cache = WriteFlags { from_cache: true, ..WriteFlags::default() };
+        assert_eq!(client.service.write(ROOT, ino, handle, 0, b"ONE", from_cache), Ok(3));
+    });
+    assert_eq!(client.read_all(ino), b"ONE two three");
+}
+
+fn truncate(client: &Client) {
+    let content = noise(3, 400_000);
+    let ino = client.file_with("file", &content);
+    truncate_to(client, ino, 123_457);
+    assert!(client.read_all(ino) == content[..123_457]);
+    truncate_to(client, ino, 200_000);
+    let mut expected = content[..123_457].to_vec();
+    expected.resize(200_000, 0);
+    assert!(client.read_all(ino) == expected, "what was cut off does not come back");
+    client.opened(ino, READ_WRITE, |handle| {
+        client.write_all(ino, handle, 200_000, b"tail");
+        truncate_to(client, ino, 10);
+        client.write_all(ino, handle, 10, b"new tail");
+    });
+    let mut expected = content[..10].to_vec();
+    expected.extend_from_slice(b"new tail");
+    assert_eq!(client.read_all(ino), expected);
+    truncate_to(client, ino, 0);
+    assert_eq!(client.read_all(ino), b"");
+    assert_eq!(client.stat(ino).blocks, 0);
+    let changes = AttributeChanges { size_bytes: Some(0), ..AttributeChanges::default() };
+    bad(client.service.set_attributes(ROOT, ROOT_INO, changes), Errno::EISDIR);
+}
+
+fn open_with_truncate(client: &Client) {
+    let ino = client.file_with("file", &noise(4, 100_000));
+    let how = OpenOptions { write: true, truncate: true, ..OpenOptions::default() };
+    client.opened(ino, how, |_| assert_eq!(client.stat(ino).size_bytes, 0));
+    assert_eq!(client.read_all(ino), b"");
+    bad(client.service.open(ROOT, ROOT_INO, READ_WRITE), Errno::EISDIR);
+    bad(client.service.open(ROOT, u64::MAX - 5, READ_WRITE), Errno::ENOENT);
+}
+
+fn two_handles(client: &Client) {
+    let ino = client.file_with("file", b"0123456789");
+    client.opened(ino, READ_WRITE, |one| {
+        client.opened(ino, READ_WRITE, |other| {
+            client.write_all(ino, one, 2, b"AB");
+            assert_eq!(client.read_open(ino, other, 0, 10), b"01AB456789");
+            client.write_all(ino, other, 3, b"XY");
+            assert_eq!(client.read_open(ino, one, 0, 10), b"01AXY56789");
+        });
+        client.write_all(ino, one, 9, b"!!");
+    });
+    assert_eq!(client.read_all(ino), b"01AXY5678!!");
+}
+
+fn wrong_handles(client: &Client) {
+    let ino = client.file_with("file", b"content");
+    let mut into = Vec::new();
+    bad(client.service.read(ino, u64::MAX - 3, 0, 10, &mut into), Errno::EBADF);
+    bad(client.service.write(ROOT, ino, u64::MAX - 3, 0, b"x", WriteFlags::default()), Errno::EBADF);
+    client.service.release(ino, u64::MAX - 3);
+    let how = OpenOptions { read: true, ..OpenOptions::default() };
+    client.opened(ino, how, |handle| {
+        bad(client.service.write(ROOT, ino, handle, 0, b"x", WriteFlags::default()), Errno::EBADF);
+    });
+    assert_eq!(client.read_all(ino), b"content");
+}
+
+fn allocate(client: &Client) {
+    let content = noise(5, 300_000);
+    let ino = client.file_with("file", &content);
+    let mut expected = content.clone();
+    client.opened(ino, READ_WRITE, |handle| {
+        let allocate = |offset, len_bytes, mode| client.service.allocate(ino, handle, offset, len_bytes, mode);
+        good(allocate(0, 1_000_000, libc::FALLOC_FL_KEEP_SIZE));
+        assert_eq!(client.stat(ino).size_bytes, 300_000);
+        good(allocate(299_000, 2_000, 0));
+        expected.resize(301_000, 0);
+        assert_eq!(client.stat(ino).size_bytes, 301_000);
+        good(allocate(10_001, 150_000, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE));
+        expected[10_001..160_001].fill(0);
+        assert!(client.read_open(ino, handle, 0, 1 << 20) == expected, "before closing");
+        bad(allocate(0, 4096, libc::FALLOC_FL_COLLAPSE_RANGE), Errno::EOPNOTSUPP);
+        good(allocate(250_000, 1 << 20, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE));
+        expected[250_000..].fill(0);
+    });
+    assert!(client.read_all(ino) == expected, "after closing");
+}
+
+fn seek(client: &Client) {
+    let ino = client.file_with("file", &noise(6, 10_000));
+    client.opened(ino, READ_WRITE, |handle| client.write_all(ino, handle, 2_000_000, b"end"));
+    let content = client.read_all(ino);
+    client.opened(ino, READ_WRITE, |handle| {
+        let seek = |offset, target| client.service.seek(ino, handle, offset, target);
+        let mut at = 0;
+        while at < content.len() as u64 {
+            let data = match seek(at, SeekTarget::Data) {
+                Err(Errno::ENXIO) => content.len() as u64,
+                found => good(found),
+            };
+            assert!(data >= at);
+            assert!(content[at as usize..data as usize].iter().all(|&byte| byte == 0), "data in a hole behind {at}");
+            if data == content.len() as u64 {
+                break;
+            }
+            at = good(seek(data, SeekTarget::Hole));
+            assert!(at > data && at <= content.len() as u64);
+        }
+        bad(seek(2_000_003, SeekTarget::Data), Errno::ENXIO);
+        bad(seek(2_000_003, SeekTarget::Hole), Errno::ENXIO);
+        assert_eq!(seek(2_000_000, SeekTarget::Data), Ok(2_000_000));
+        assert_eq!(seek(2_000_000, SeekTarget::Hole), Ok(2_000_003));
+    });
+}
+
+fn privileges(client: &Client) {
+    let user = Caller { uid: 1000, gid: 1000, pid: 1 };
+    for (mode, left) in [(0o6755, 0o755), (0o2745, 0o2745), (0o4700, 0o700)] {
+        let ino = client.file_with(&format!("{mode:o}"), b"content");
+        let changes = AttributeChanges { mode: Some(mode), ..AttributeChanges::default() };
+        good(client.service.set_attributes(ROOT, ino, changes));
+        let capability = b"security.capability";
+        good(client.service.set_xattr(ROOT, ino, capability, b"\x01\0\0\x02", XattrMode::Any));
+        client.opened(ino, READ_WRITE, |handle| {
+            client.write_all(ino, handle, 0, b"x");
+            assert_eq!(client.stat(ino).mode, mode, "a privileged write leaves the mode");
+            bad(client.service.xattr(ino, capability), Errno::ENODATA);
+            let flags = WriteFlags { drop_privileges: true, ..WriteFlags::default() };
+            good(client.service.write(user, ino, handle, 0, b"y", flags));
+        });
+        assert_eq!(client.stat(ino).mode, left);
+
+        good(client.service.set_attributes(ROOT, ino, changes));
+        let how = OpenOptions { write: true, truncate: true, ..OpenOptions::default() };
+        client.opened(ino, how, |_| assert_eq!(client.stat(ino).mode, mode, "root's truncating open leaves the mode"));
+        let opened = good(client.service.open(user, ino, how));
+        client.service.release(ino, opened.handle);
+        assert_eq!(client.stat(ino).mode, left, "after another's truncating open");
+    }
+}
+
+fn sync(client: &Client) {
+    let ino = client.file(ROOT_INO, "file");
+    client.opened(ino, READ_WRITE, |handle| {
+        for (number, data_only) in [(0, false), (1, true), (2, false)] {
+            client.write_all(ino, handle, number * 100_000, &noise(number, 100_000));
+            good(client.service.fsync(ino, handle, data_only));
+        }
+    });
+    good(client.service.fsync_directory(ROOT_INO));
+    assert_eq!(client.read_all(ino).len(), 300_000);
+}

@@ -1,0 +1,167 @@
+//! What every [`FileService`] must do, as checks that panic when it does not.
+//!
+//! A service's tests call [`check_service`] with a way to make an empty one. Each check gets a fresh service, plays the
+//! kernel (calls, and gives back every reference and handle it took), and compares with what POSIX and Linux
+//! promise. Nothing here depends on what inode numbers, cookies or directory sizes a service chooses.
+
+mod acls;
+mod attributes;
+mod content;
+mod names;
+mod renames;
+
+use std::sync::Arc;
+
+use crate::service::{
+    Attributes, Caller, DirectoryEntry, Errno, FileService, Handle, Ino, NewNode, NodeContent, OpenOptions, ROOT_INO,
+    Result, WriteFlags,
+};
+
+/// Makes an empty service.
+pub type Maker<'a> = &'a dyn Fn() -> Arc<dyn FileService>;
+
+/// One check's name and what it does with an empty service.
+type Check = (&'static str, fn(&Client));
+
+/// Runs all checks; panics at the first that fails, with its name.
+pub fn check_service(make: Maker<'_>) {
+    for checks in [names::CHECKS, renames::CHECKS, content::CHECKS, attributes::CHECKS, acls::CHECKS] {
+        for (name, check) in checks {
+            let client = Client { service: make() };
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&client)));
+            client.service.shutdown();
+            if let Err(panic) = outcome {
+                eprintln!("conformance check `{name}` failed");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}
+
+/// The names of all checks, so that a service's tests can report what was covered.
+pub fn check_names() -> Vec<&'static str> {
+    let all = [names::CHECKS, renames::CHECKS, content::CHECKS, attributes::CHECKS, acls::CHECKS];
+    all.iter().flat_map(|checks| checks.iter().map(|&(name, _)| name)).collect()
+}
+
+const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+const READ_WRITE: OpenOptions = OpenOptions { read: true, write: true, append: false, truncate: false, sync: false };
+
+/// A service with the short cuts that checks need.
+struct Client {
+    service: Arc<dyn FileService>,
+}
+
+/// What a check expects to work.
+#[track_caller]
+fn good<T>(result: Result<T>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("unexpected error: {error}"),
+    }
+}
+
+/// What a check expects to fail.
+#[track_caller]
+fn bad<T>(result: Result<T>, expected: Errno) {
+    match result {
+        Ok(_) => panic!("succeeded instead of: {expected}"),
+        Err(error) => assert_eq!(error, expected, "{error} instead of {expected}"),
+    }
+}
+
+impl Client {
+    fn make_in(&self, parent: Ino, name: &str, content: NodeContent<'_>) -> Result<Attributes> {
+        let node = NewNode { parent, name: name.as_bytes(), mode: 0o755, umask: 0o022 };
+        self.service.make(ROOT, node, content)
+    }
+
+    fn directory(&self, parent: Ino, name: &str) -> Ino {
+        good(self.make_in(parent, name, NodeContent::Directory)).ino
+    }
+
+    fn file(&self, parent: Ino, name: &str) -> Ino {
+        good(self.make_in(parent, name, NodeContent::Regular)).ino
+    }
+
+    fn file_with(&self, name: &str, content: &[u8]) -> Ino {
+        let ino = self.file(ROOT_INO, name);
+        self.opened(ino, READ_WRITE, |handle| self.write_all(ino, handle, 0, content));
+        ino
+    }
+
+    /// Lookup that keeps no reference.
+    fn find(&self, parent: Ino, name: &str) -> Result<Attributes> {
+        let found = self.service.lookup(parent, name.as_bytes())?;
+        self.service.forget(found.ino, 1);
+        Ok(found)
+    }
+
+    fn stat(&self, ino: Ino) -> Attributes {
+        good(self.service.attributes(ino))
+    }
+
+    fn opened<T>(&self, ino: Ino, how: OpenOptions, work: impl FnOnce(Handle) -> T) -> T {
+        let opened = good(self.service.open(ROOT, ino, how));
+        let result = work(opened.handle);
+        good(self.service.flush(ino, opened.handle));
+        self.service.release(ino, opened.handle);
+        result
+    }
+
+    #[track_caller]
+    fn write_all(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) {
+        let written = good(self.service.write(ROOT, ino, handle, offset, data, WriteFlags::default()));
+        assert_eq!(written as usize, data.len(), "a write is whole or fails");
+    }
+
+    fn read_open(&self, ino: Ino, handle: Handle, offset: u64, len_bytes: u32) -> Vec<u8> {
+        let mut into = Vec::new();
+        good(self.service.read(ino, handle, offset, len_bytes, &mut into));
+        into
+    }
+
+    fn read_all(&self, ino: Ino) -> Vec<u8> {
+        let how = OpenOptions { read: true, ..OpenOptions::default() };
+        self.opened(ino, how, |handle| self.read_open(ino, handle, 0, 1 << 26))
+    }
+
+    /// All entries, `step` at a time.
+    fn list(&self, ino: Ino, step: usize) -> Vec<DirectoryEntry> {
+        let mut all: Vec<DirectoryEntry> = Vec::new();
+        loop {
+            let after = all.last().map_or(0, |entry| entry.cookie);
+            let batch = good(self.service.read_directory(ino, after, step, false));
+            assert!(batch.len() <= step, "more entries than asked for");
+            if batch.is_empty() {
+                return all;
+            }
+            all.extend(batch);
+        }
+    }
+
+    fn sorted_names(&self, ino: Ino) -> Vec<String> {
+        let name = |entry: DirectoryEntry| String::from_utf8_lossy(&entry.name).into_owned();
+        let mut names: Vec<String> = self.list(ino, 7).into_iter().map(name).collect();
+        names.sort();
+        names
+    }
+
+    fn unlink(&self, parent: Ino, name: &str) -> Result<()> {
+        self.service.unlink(parent, name.as_bytes())
+    }
+}
+
+/// Bytes without repetition, different for each seed.
+fn noise(seed: u64, len_bytes: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut bytes = Vec::with_capacity(len_bytes + 8);
+    while bytes.len() < len_bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len_bytes);
+    bytes
+}

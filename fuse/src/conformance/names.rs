@@ -1,0 +1,212 @@
+//! Creating, finding, listing and removing names.
+
+use super::{Check, Client, READ_WRITE, bad, good};
+use crate::service::{Errno, FileKind, NewNode, NodeContent, ROOT_INO};
+
+pub(super) const CHECKS: &[Check] = &[
+    ("the root is an empty directory", root_is_empty),
+    ("every kind of node is created as asked", every_kind),
+    ("a name exists once", name_exists_once),
+    ("names of any bytes up to 255", odd_names),
+    ("names that cannot be", impossible_names),
+    ("listing is complete, unique and can be continued", listing),
+    ("listing goes on while names come and go", listing_while_changing),
+    ("listing with attributes counts as lookup", listing_with_attributes),
+    ("unlink and rmdir refuse the other's kind", wrong_removal),
+    ("link counts", link_counts),
+    ("an unlinked open file lives until it is closed", unlinked_open_file),
+    ("nothing can be created in a removed directory", removed_directory),
+];
+
+fn root_is_empty(client: &Client) {
+    let root = client.stat(ROOT_INO);
+    assert_eq!((root.ino, root.kind, root.nlink), (ROOT_INO, FileKind::Directory, 2));
+    assert_eq!(client.list(ROOT_INO, 10), []);
+    assert_eq!(client.service.parent(ROOT_INO), Ok(ROOT_INO));
+    bad(client.find(ROOT_INO, "absent"), Errno::ENOENT);
+    let statistics = good(client.service.statistics());
+    assert_eq!(statistics.name_bytes_max, 255);
+    assert!(statistics.block_bytes.is_power_of_two() && statistics.blocks_free <= statistics.blocks);
+}
+
+fn every_kind(client: &Client) {
+    let device = (259 << 8) | 7;
+    let kinds = [
+        (NodeContent::Regular, FileKind::Regular, 0),
+        (NodeContent::Directory, FileKind::Directory, 0),
+        (NodeContent::Symlink(b"some/\xfftarget"), FileKind::Symlink, 0),
+        (NodeContent::CharDevice(device), FileKind::CharDevice, device),
+        (NodeContent::BlockDevice(device), FileKind::BlockDevice, device),
+        (NodeContent::Fifo, FileKind::Fifo, 0),
+        (NodeContent::Socket, FileKind::Socket, 0),
+    ];
+    for (content, kind, rdev) in kinds {
+        let name = format!("{kind:?}");
+        let made = good(client.make_in(ROOT_INO, &name, content));
+        assert_eq!((made.kind, made.rdev), (kind, rdev), "{name}");
+        let found = good(client.find(ROOT_INO, &name));
+        assert_eq!(found, made, "{name}");
+        let mode = if kind == FileKind::Symlink { 0o777 } else { 0o755 };
+        assert_eq!(made.mode, mode, "{name}");
+        assert_eq!(made.nlink, if kind == FileKind::Directory { 2 } else { 1 }, "{name}");
+        if kind == FileKind::Symlink {
+            assert_eq!(made.size_bytes, 12, "a link's size is its target's length");
+            assert_eq!(good(client.service.read_link(made.ino)), b"some/\xfftarget");
+        } else {
+            bad(client.service.read_link(made.ino), Errno::EINVAL);
+        }
+    }
+    assert_eq!(client.list(ROOT_INO, 100).len(), 7);
+    let mut inodes: Vec<u64> = client.list(ROOT_INO, 100).iter().map(|entry| entry.ino).collect();
+    inodes.dedup();
+    assert_eq!(inodes.len(), 7, "inode numbers are unique");
+}
+
+fn name_exists_once(client: &Client) {
+    let ino = client.file(ROOT_INO, "name");
+    for content in [NodeContent::Regular, NodeContent::Directory, NodeContent::Symlink(b"x")] {
+        bad(client.make_in(ROOT_INO, "name", content), Errno::EEXIST);
+    }
+    let node = NewNode { parent: ROOT_INO, name: b"name", mode: 0o644, umask: 0 };
+    bad(client.service.create(super::ROOT, node, READ_WRITE), Errno::EEXIST);
+    bad(client.service.link(ino, ROOT_INO, b"name"), Errno::EEXIST);
+    bad(client.make_in(ino, "below", NodeContent::Regular), Errno::ENOTDIR);
+    bad(client.find(ino, "below"), Errno::ENOTDIR);
+    bad(client.make_in(u64::MAX - 5, "below", NodeContent::Regular), Errno::ENOENT);
+}
+
+fn odd_names(client: &Client) {
+    let longest = vec![b'x'; 255];
+    let odd: [&[u8]; 8] = [b" ", b"\n", b"\xff\xfe", b"...", b"-rf", "ümläut".as_bytes(), b"\x01\x7f\\\"'", &longest];
+    for name in odd {
+        let node = NewNode { parent: ROOT_INO, name, mode: 0o600, umask: 0 };
+        let made = good(client.service.make(super::ROOT, node, NodeContent::Regular));
+        assert_eq!(good(client.service.lookup(ROOT_INO, name)).ino, made.ino, "{name:?}");
+    }
+    let mut listed: Vec<Vec<u8>> = client.list(ROOT_INO, 3).into_iter().map(|entry| entry.name).collect();
+    listed.sort();
+    let mut expected = odd.map(<[u8]>::to_vec).to_vec();
+    expected.sort();
+    assert_eq!(listed, expected);
+}
+
+fn impossible_names(client: &Client) {
+    let long = "x".repeat(256);
+    bad(client.make_in(ROOT_INO, &long, NodeContent::Regular), Errno::ENAMETOOLONG);
+    bad(client.find(ROOT_INO, &long), Errno::ENAMETOOLONG);
+    for name in ["", "a/b", "a\0b"] {
+        bad(client.make_in(ROOT_INO, name, NodeContent::Regular), Errno::EINVAL);
+    }
+    assert_eq!(client.list(ROOT_INO, 10), []);
+}
+
+fn listing(client: &Client) {
+    let directory = client.directory(ROOT_INO, "many");
+    let mut expected: Vec<String> = (0..300).map(|number| format!("entry {number}")).collect();
+    let inodes: Vec<u64> = expected.iter().map(|name| client.file(directory, name)).collect();
+    for step in [1, 7, 300, 1000] {
+        let listed = client.list(directory, step);
+        assert_eq!(listed.len(), 300, "{step} at a time");
+        assert!(listed.iter().all(|entry| entry.cookie >= 3 && entry.kind == FileKind::Regular));
+        assert!(listed.iter().all(|entry| inodes.contains(&entry.ino) && entry.attributes.is_none()));
+    }
+    expected.sort();
+    assert_eq!(client.sorted_names(directory), expected);
+    bad(client.service.read_directory(inodes[0], 0, 10, false), Errno::ENOTDIR);
+}
+
+fn listing_while_changing(client: &Client) {
+    for number in 0..100 {
+        client.file(ROOT_INO, &format!("old {number}"));
+    }
+    let first = good(client.service.read_directory(ROOT_INO, 0, 40, false));
+    for entry in &first {
+        good(client.service.unlink(ROOT_INO, &entry.name));
+    }
+    for number in 0..30 {
+        client.file(ROOT_INO, &format!("new {number}"));
+    }
+    let mut rest = Vec::new();
+    let mut after = first[39].cookie;
+    loop {
+        let batch = good(client.service.read_directory(ROOT_INO, after, 7, false));
+        let Some(last) = batch.last() else { break };
+        after = last.cookie;
+        rest.extend(batch.into_iter().map(|entry| entry.name));
+    }
+    let old = rest.iter().filter(|name| name.starts_with(b"old")).count();
+    assert_eq!(old, 60, "each name that stayed is listed once");
+    let mut unique = rest.clone();
+    unique.sort();
+    unique.dedup();
+    assert_eq!(unique.len(), rest.len(), "no name is listed twice");
+}
+
+fn listing_with_attributes(client: &Client) {
+    let ino = client.file_with("file", b"content");
+    client.service.forget(ino, 1);
+    let listed = good(client.service.read_directory(ROOT_INO, 0, 10, true));
+    assert_eq!(listed.len(), 1);
+    assert_eq!(listed[0].attributes, Some(client.stat(ino)));
+    good(client.unlink(ROOT_INO, "file"));
+    assert_eq!(client.stat(ino).nlink, 0, "the listing's reference keeps the inode");
+    client.service.forget(ino, 1);
+    bad(client.service.attributes(ino), Errno::ENOENT);
+}
+
+fn wrong_removal(client: &Client) {
+    client.file(ROOT_INO, "file");
+    let directory = client.directory(ROOT_INO, "directory");
+    client.file(directory, "inside");
+    bad(client.unlink(ROOT_INO, "directory"), Errno::EISDIR);
+    bad(client.service.remove_directory(ROOT_INO, b"file"), Errno::ENOTDIR);
+    bad(client.service.remove_directory(ROOT_INO, b"directory"), Errno::ENOTEMPTY);
+    bad(client.service.remove_directory(ROOT_INO, b"absent"), Errno::ENOENT);
+    bad(client.unlink(ROOT_INO, "absent"), Errno::ENOENT);
+    good(client.unlink(directory, "inside"));
+    good(client.service.remove_directory(ROOT_INO, b"directory"));
+    bad(client.find(ROOT_INO, "directory"), Errno::ENOENT);
+    assert_eq!(client.sorted_names(ROOT_INO), ["file"]);
+}
+
+fn link_counts(client: &Client) {
+    let directory = client.directory(ROOT_INO, "directory");
+    let inner = client.directory(directory, "inner");
+    assert_eq!((client.stat(ROOT_INO).nlink, client.stat(directory).nlink, client.stat(inner).nlink), (3, 3, 2));
+    assert_eq!(client.service.parent(inner), Ok(directory));
+    good(client.service.remove_directory(directory, b"inner"));
+    assert_eq!(client.stat(directory).nlink, 2);
+
+    let file = client.file_with("file", b"shared");
+    assert_eq!(good(client.service.link(file, directory, b"again")).nlink, 2);
+    assert_eq!(good(client.find(directory, "again")).ino, file);
+    good(client.unlink(ROOT_INO, "file"));
+    assert_eq!(client.stat(file).nlink, 1);
+    assert_eq!(client.read_all(file), b"shared");
+    bad(client.service.link(directory, ROOT_INO, b"hard"), Errno::EPERM);
+    good(client.unlink(directory, "again"));
+    bad(client.service.link(file, ROOT_INO, b"resurrected"), Errno::ENOENT);
+}
+
+fn unlinked_open_file(client: &Client) {
+    let ino = client.file_with("file", b"before");
+    client.opened(ino, READ_WRITE, |handle| {
+        good(client.unlink(ROOT_INO, "file"));
+        client.service.forget(ino, 1);
+        client.write_all(ino, handle, 6, b" and after");
+        assert_eq!(client.read_open(ino, handle, 0, 100), b"before and after");
+        assert_eq!(client.stat(ino).nlink, 0);
+        let again = client.file(ROOT_INO, "file");
+        assert_ne!(again, ino, "an inode in use is not reused");
+    });
+    bad(client.service.attributes(ino), Errno::ENOENT);
+}
+
+fn removed_directory(client: &Client) {
+    let directory = client.directory(ROOT_INO, "directory");
+    good(client.service.remove_directory(ROOT_INO, b"directory"));
+    bad(client.make_in(directory, "file", NodeContent::Regular), Errno::ENOENT);
+    let file = client.file(ROOT_INO, "file");
+    bad(client.service.link(file, directory, b"file"), Errno::ENOENT);
+    assert_eq!(client.list(directory, 10), []);
+}

@@ -1,0 +1,21 @@
+//! The kernel's FUSE protocol turned into calls of one plain trait.
+//!
+//! - [`service`]: the trait [`FileService`](service::FileService) and its plain types; what an engine implements.
+//! - [`mount()`]: shows a service at a mountpoint; [`MountedSession`] unmounts and waits.
+//! - [`acl`]: POSIX access control lists, which the kernel leaves to the service.
+//! - [`reference`](mod@reference): [`MemoryService`], the in-memory oracle; [`null`]: the same without content, for measuring.
+//! - [`conformance`]: what every service must do, as one suite of checks.
+//!
+//! Nothing outside of this crate sees a type of the FUSE library.
+
+pub mod acl;
+mod adapter;
+pub mod conformance;
+mod mount;
+pub mod null;
+pub mod reference;
+pub mod service;
+
+pub use mount::{MountError, MountOptions, MountedSession, mount, unmount_path};
+pub use null::{NullService, null_service};
+pub use reference::{MemoryOptions, MemoryService};

@@ -1,0 +1,246 @@
+//! Shows a service at a mountpoint, and takes it away again.
+//!
+//! [`mount()`] in steps:
+//! 1. checks that give better errors than mount(2) does ([`check`]);
+//! 2. mount(2) of type `fuse.dedupfs`; if that is not permitted, the setuid helper fusermount3;
+//! 3. the handshake with the kernel; a thread that serves;
+//! 4. one stat through the mount, so that it is known to serve, and a larger readahead for it.
+//!
+//! The session ends when the filesystem is unmounted, by [`MountedSession::unmount`] or by anyone else. Then running
+//! slow calls are finished, [`FileService::shutdown`] is called, and waiters wake: the order matters, because what
+//! was acknowledged must be durable before `wait` returns.
+
+mod check;
+mod error;
+mod session;
+
+use std::ffi::CString;
+use std::fs::OpenOptions;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::io::Errno as SystemErrno;
+use rustix::mount::MountFlags;
+
+use crate::adapter::{Adapter, Offload};
+use crate::service::FileService;
+pub use error::MountError;
+pub use session::{MountedSession, unmount_path};
+
+/// The filesystem's type, as /proc/mounts shows it; `umount` looks for a helper by this name too.
+const FILESYSTEM_TYPE: &str = "fuse.dedupfs";
+const SUBTYPE: &str = "dedupfs";
+const DEVICE: &str = "/dev/fuse";
+/// Largest request is 1 MiB: read ahead twice that, so that one is on the way while one is used.
+const READAHEAD_KIB: u32 = 2048;
+/// More session threads only fight for the same requests.
+const SESSION_THREADS_MAX: usize = 16;
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// What `df` and `mount` show as the device.
+    pub source: String,
+    /// Whether users other than the one who mounts have access (by the files' permissions).
+    pub allow_other: bool,
+    /// Refuse changes.
+    pub read_only: bool,
+    /// Show `noatime`; the service keeps access times as it likes in any case.
+    pub no_atime: bool,
+    /// Further mount(8) options: dev, suid, exec, sync, dirsync, with or without `no`, or anything FUSE in the kernel
+    /// knows. Without them: nodev, nosuid.
+    pub extra: Vec<String>,
+    /// Threads that receive requests. One is best for one client.
+    pub session_threads: usize,
+    /// Whether write handles bypass the page cache when the service asks for it.
+    pub direct_io_writes: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            source: SUBTYPE.to_owned(),
+            allow_other: false,
+            read_only: false,
+            no_atime: false,
+            extra: Vec::new(),
+            session_threads: 1,
+            direct_io_writes: true,
+        }
+    }
+}
+
+impl MountOptions {
+    /// The options in the library's words; an error names the first that is none.
+    fn parsed(&self) -> Result<Vec<MountOption>, MountError> {
+        let mut parsed = vec![
+            MountOption::FSName(self.source.clone()),
+            MountOption::Subtype(SUBTYPE.to_owned()),
+            MountOption::DefaultPermissions,
+        ];
+        parsed.extend(self.read_only.then_some(MountOption::RO));
+        parsed.extend(self.no_atime.then_some(MountOption::NoAtime));
+        for option in &self.extra {
+            parsed.push(match option.as_str() {
+                "dev" => MountOption::Dev,
+                "nodev" => MountOption::NoDev,
+                "suid" => MountOption::Suid,
+                "nosuid" => MountOption::NoSuid,
+                "exec" => MountOption::Exec,
+                "noexec" => MountOption::NoExec,
+                "ro" => MountOption::RO,
+                "rw" => MountOption::RW,
+                "atime" => MountOption::Atime,
+                "noatime" => MountOption::NoAtime,
+                "sync" => MountOption::Sync,
+                "async" => MountOption::Async,
+                "dirsync" => MountOption::DirSync,
+                // Not AutoUnmount: it needs a helper process that outlives us.
+                "" | "auto_unmount" | "allow_other" | "allow_root" | "default_permissions" => {
+                    return Err(MountError::Option { option: option.clone() });
+                }
+                other => MountOption::CUSTOM(other.to_owned()),
+            });
+        }
+        Ok(parsed)
+    }
+
+    fn config(&self) -> Result<Config, MountError> {
+        let threads = self.session_threads.clamp(1, SESSION_THREADS_MAX);
+        let mut config = Config::default();
+        config.mount_options = self.parsed()?;
+        config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
+        config.n_threads = Some(threads);
+        config.clone_fd = threads > 1;
+        Ok(config)
+    }
+}
+
+/// Mounts `service` at `mountpoint`. When this returns the mount is visible and serves.
+pub fn mount(
+    service: Arc<dyn FileService>,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> Result<MountedSession, MountError> {
+    let config = options.config()?;
+    let mountpoint = check::mountpoint(mountpoint)?;
+    let device = check::open_device()?;
+    let offload = Arc::new(Offload::default());
+    let adapter = Adapter::new(Arc::clone(&service), Arc::clone(&offload), options.direct_io_writes);
+    let notifier = adapter.notifier();
+    let session = match mount_directly(&device, &mountpoint, &config) {
+        Ok(()) => Session::from_fd(adapter, device, config.acl, config).map_err(|source| {
+            // Mounted, but nobody will ever serve it.
+            session::detach(&mountpoint);
+            MountError::Handshake { source }
+        })?,
+        Err(SystemErrno::PERM) => {
+            drop(device);
+            Session::new(adapter, &mountpoint, &config).map_err(|source| check::helper_error(source, &mountpoint))?
+        }
+        Err(errno) => return Err(MountError::Mount { mountpoint, source: errno.into() }),
+    };
+    // Set once, here.
+    let _ = notifier.set(session.notifier());
+    let mounted = MountedSession::start(session, mountpoint.clone(), service, offload)?;
+    let metadata = std::fs::metadata(&mountpoint).map_err(|source| MountError::NotServing { source })?;
+    raise_readahead(metadata.dev());
+    Ok(mounted)
+}
+
+/// mount(2) with this device.
+fn mount_directly(device: &OwnedFd, mountpoint: &PathBuf, config: &Config) -> Result<(), SystemErrno> {
+    let root_mode = std::fs::metadata(mountpoint).map_or(libc::S_IFDIR, |metadata| metadata.mode());
+    let mut data = format!(
+        "fd={},rootmode={:o},user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        root_mode & libc::S_IFMT,
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if config.acl != SessionACL::Owner {
+        data.push_str(",allow_other");
+    }
+    let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
+    let mut source = SUBTYPE;
+    for option in &config.mount_options {
+        match option {
+            MountOption::FSName(name) => source = name,
+            MountOption::Dev => flags.remove(MountFlags::NODEV),
+            MountOption::Suid => flags.remove(MountFlags::NOSUID),
+            MountOption::RO => flags.insert(MountFlags::RDONLY),
+            MountOption::NoExec => flags.insert(MountFlags::NOEXEC),
+            MountOption::NoAtime => flags.insert(MountFlags::NOATIME),
+            MountOption::Sync => flags.insert(MountFlags::SYNCHRONOUS),
+            MountOption::DirSync => flags.insert(MountFlags::DIRSYNC),
+            MountOption::CUSTOM(option) => {
+                data.push(',');
+                data.push_str(option);
+            }
+            MountOption::NoDev
+            | MountOption::NoSuid
+            | MountOption::RW
+            | MountOption::Exec
+            | MountOption::Atime
+            | MountOption::Async
+            | MountOption::Subtype(_)
+            | MountOption::DefaultPermissions
+            | MountOption::AutoUnmount => {}
+        }
+    }
+    let data = CString::new(data).map_err(|_| SystemErrno::INVAL)?;
+    rustix::mount::mount(source, mountpoint, FILESYSTEM_TYPE, flags, Some(data.as_c_str()))
+}
+
+/// The kernel's default of 128 KiB makes sequential reads ask eight times as often. Only the superuser may change it,
+/// and without it reads are merely slower.
+fn raise_readahead(device_number: u64) {
+    let (major, minor) = (libc::major(device_number), libc::minor(device_number));
+    let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    let raised = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_CLOEXEC)
+        .open(&setting)
+        .and_then(|mut file| std::io::Write::write_all(&mut file, READAHEAD_KIB.to_string().as_bytes()));
+    if let Err(error) = raised {
+        tracing::debug!(%error, setting, "readahead stays at the kernel's default");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_translated() {
+        let options = MountOptions {
+            read_only: true,
+            extra: vec!["dev".into(), "noexec".into(), "max_read=65536".into()],
+            ..MountOptions::default()
+        };
+        let parsed = options.parsed().unwrap();
+        for expected in [MountOption::RO, MountOption::Dev, MountOption::NoExec] {
+            assert!(parsed.contains(&expected), "{expected:?}");
+        }
+        assert!(parsed.contains(&MountOption::CUSTOM("max_read=65536".into())));
+    }
+
+    #[test]
+    fn options_with_a_field_of_their_own_are_refused() {
+        for option in ["auto_unmount", "allow_other", ""] {
+            let options = MountOptions { extra: vec![option.into()], ..MountOptions::default() };
+            assert!(matches!(options.parsed(), Err(MountError::Option { .. })), "{option:?}");
+        }
+    }
+
+    #[test]
+    fn threads_are_limited() {
+        let with = |session_threads| MountOptions { session_threads, ..MountOptions::default() }.config().unwrap();
+        assert_eq!((with(0).n_threads, with(0).clone_fd), (Some(1), false));
+        assert_eq!((with(2).n_threads, with(2).clone_fd), (Some(2), true));
+        assert_eq!(with(1000).n_threads, Some(SESSION_THREADS_MAX));
+    }
+}

@@ -1,0 +1,184 @@
+//! A running mount: waiting for its end and bringing it about.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fuser::Session;
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno as SystemErrno;
+use rustix::mount::UnmountFlags;
+
+use super::MountError;
+use crate::adapter::{Adapter, Offload};
+use crate::service::FileService;
+
+/// How often a busy mount is tried again.
+const RETRY: Duration = Duration::from_millis(50);
+/// The helper for users who may not call umount(2).
+const HELPER: &str = "fusermount3";
+
+/// How the session ended, once it has.
+#[derive(Default)]
+struct End {
+    outcome: Mutex<Option<Result<(), String>>>,
+    known: Condvar,
+}
+
+/// A mounted service.
+///
+/// Dropping it unmounts: lazily if files are open, and then without waiting for their users.
+pub struct MountedSession {
+    mountpoint: PathBuf,
+    end: Arc<End>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MountedSession {
+    /// Starts serving.
+    pub(super) fn start(
+        session: Session<Adapter>,
+        mountpoint: PathBuf,
+        service: Arc<dyn FileService>,
+        offload: Arc<Offload>,
+    ) -> Result<Self, MountError> {
+        let end = Arc::new(End::default());
+        let (ending, at) = (Arc::clone(&end), mountpoint.clone());
+        let serve = move || {
+            let outcome = session.run();
+            if outcome.is_err() {
+                // The kernel still shows the mount, but nobody answers any more.
+                detach(&at);
+            }
+            offload.drain();
+            service.shutdown();
+            *ending.outcome.lock() = Some(outcome.map_err(|error| error.to_string()));
+            ending.known.notify_all();
+        };
+        let thread = std::thread::Builder::new().name("fuse-session".to_owned()).spawn(serve);
+        match thread {
+            Ok(thread) => Ok(Self { mountpoint, end, thread: Some(thread) }),
+            Err(error) => {
+                detach(&mountpoint);
+                Err(MountError::Session { reason: format!("no thread for it: {error}") })
+            }
+        }
+    }
+
+    /// Where it is mounted (absolute).
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Whether the session has ended and the service was shut down.
+    pub fn is_finished(&self) -> bool {
+        self.end.outcome.lock().is_some()
+    }
+
+    /// Waits until somebody unmounts and the service was shut down.
+    pub fn wait(&self) -> Result<(), MountError> {
+        let mut outcome = self.end.outcome.lock();
+        while outcome.is_none() {
+            self.end.known.wait(&mut outcome);
+        }
+        outcome_of(&outcome)
+    }
+
+    /// The same for `limit` at most; `None`: still mounted.
+    pub fn wait_for(&self, limit: Duration) -> Option<Result<(), MountError>> {
+        let deadline = Instant::now() + limit;
+        let mut outcome = self.end.outcome.lock();
+        while outcome.is_none() {
+            if self.end.known.wait_until(&mut outcome, deadline).timed_out() && outcome.is_none() {
+                return None;
+            }
+        }
+        Some(outcome_of(&outcome))
+    }
+
+    /// Unmounts and waits until the service was shut down. While files are open it tries again for `patience`; then
+    /// it fails with [`MountError::Busy`] and the mount goes on.
+    pub fn unmount(&self, patience: Duration) -> Result<(), MountError> {
+        let deadline = Instant::now() + patience;
+        while !self.is_finished() {
+            match unmount_path(&self.mountpoint) {
+                // Somebody else was faster.
+                Ok(()) | Err(MountError::NotMounted { .. }) => return self.wait(),
+                Err(MountError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(RETRY),
+                Err(error) => return Err(error),
+            }
+        }
+        self.wait()
+    }
+
+    /// Takes the mount out of the directory tree at once; whoever has files open there may go on until they are
+    /// closed, and then the session ends.
+    pub fn detach(&self) {
+        if !self.is_finished() {
+            detach(&self.mountpoint);
+        }
+    }
+}
+
+fn outcome_of(outcome: &Option<Result<(), String>>) -> Result<(), MountError> {
+    match outcome {
+        Some(Err(reason)) => Err(MountError::Session { reason: reason.clone() }),
+        Some(Ok(())) | None => Ok(()),
+    }
+}
+
+impl Drop for MountedSession {
+    fn drop(&mut self) {
+        match self.unmount(Duration::ZERO) {
+            Ok(()) | Err(MountError::Session { .. }) => {
+                if let Some(thread) = self.thread.take() {
+                    // It has done everything; a panic of it was already reported.
+                    let _ = thread.join();
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "unmounting lazily");
+                self.detach();
+            }
+        }
+    }
+}
+
+/// Unmounts whatever is mounted on `mountpoint`, by the helper if this user may not. Does not wait for the daemon.
+pub fn unmount_path(mountpoint: &Path) -> Result<(), MountError> {
+    let at = || mountpoint.to_path_buf();
+    match rustix::mount::unmount(mountpoint, UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(SystemErrno::BUSY) => Err(MountError::Busy { mountpoint: at() }),
+        Err(SystemErrno::INVAL | SystemErrno::NOENT) => Err(MountError::NotMounted { mountpoint: at() }),
+        Err(SystemErrno::PERM) => {
+            let output = Command::new(HELPER).arg("-u").arg("--").arg(mountpoint).output();
+            let output = output.map_err(|source| MountError::Unmount { mountpoint: at(), source })?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            match output.status.success() {
+                true => Ok(()),
+                false if said.contains("busy") => Err(MountError::Busy { mountpoint: at() }),
+                false if said.contains("not found") => Err(MountError::NotMounted { mountpoint: at() }),
+                false => Err(MountError::Unmount { mountpoint: at(), source: io::Error::other(said.trim()) }),
+            }
+        }
+        Err(errno) => Err(MountError::Unmount { mountpoint: at(), source: errno.into() }),
+    }
+}
+
+/// Lazy unmount; a failure is only logged, because there is nothing else to try.
+pub(super) fn detach(mountpoint: &Path) {
+    match rustix::mount::unmount(mountpoint, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        Ok(()) | Err(SystemErrno::INVAL) => {}
+        Err(SystemErrno::PERM) => {
+            let output = Command::new(HELPER).args(["-u", "-z", "--"]).arg(mountpoint).output();
+            if !output.is_ok_and(|output| output.status.success()) {
+                tracing::warn!(?mountpoint, "lazy unmount by the helper failed");
+            }
+        }
+        Err(error) => tracing::warn!(?mountpoint, %error, "lazy unmount failed"),
+    }
+}

@@ -1,0 +1,400 @@
+//! The reference model's inodes and names: everything under its one lock.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::content::FileContent;
+use crate::acl;
+use crate::service::{
+    Attributes, Caller, Errno, FileKind, Handle, Ino, NewNode, NodeContent, OpenOptions, ROOT_INO, RenameFlags, Result,
+    Timestamp,
+};
+
+const NAME_BYTES_MAX: usize = 255;
+const TARGET_BYTES_MAX: usize = 4095;
+const COOKIE_FIRST: u64 = 3;
+const DIRECTORY_SIZE_BYTES: u64 = 4096;
+
+/// One inode.
+pub(super) struct Node<C> {
+    pub attributes: Attributes,
+    pub body: Body<C>,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// References of the kernel.
+    pub lookups: u64,
+    /// Open handles.
+    pub handles: u32,
+}
+
+pub(super) enum Body<C> {
+    File(C),
+    Directory(Directory),
+    Symlink(Vec<u8>),
+    Special,
+}
+
+pub(super) struct Directory {
+    pub parent: Ino,
+    pub entries: BTreeMap<Vec<u8>, Entry>,
+    pub order: BTreeMap<u64, Vec<u8>>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Entry {
+    pub ino: Ino,
+    pub cookie: u64,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct OpenFile {
+    pub ino: Ino,
+    pub how: OpenOptions,
+}
+
+pub(super) struct Tree<C> {
+    pub nodes: BTreeMap<Ino, Node<C>>,
+    pub open_files: BTreeMap<Handle, OpenFile>,
+    next_ino: Ino,
+    next_cookie: u64,
+    next_handle: Handle,
+}
+
+pub(super) fn now() -> Timestamp {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { secs: now.as_secs().cast_signed(), nanos: now.subsec_nanos() }
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    match name {
+        b"" | b"." | b".." => Err(Errno::EINVAL),
+        name if name.len() > NAME_BYTES_MAX => Err(Errno::ENAMETOOLONG),
+        name if name.contains(&b'/') || name.contains(&0) => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}
+
+impl<C: FileContent> Tree<C> {
+    pub fn new() -> Self {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let mut tree = Self {
+            nodes: BTreeMap::new(),
+            open_files: BTreeMap::new(),
+            next_ino: ROOT_INO,
+            next_cookie: COOKIE_FIRST,
+            next_handle: 1,
+        };
+        let directory = Directory { parent: ROOT_INO, entries: BTreeMap::new(), order: BTreeMap::new() };
+        tree.add_node(FileKind::Directory, Body::Directory(directory), 0o755, uid, gid, 0);
+        tree
+    }
+
+    pub fn node(&self, ino: Ino) -> Result<&Node<C>> {
+        self.nodes.get(&ino).ok_or(Errno::ENOENT)
+    }
+
+    pub fn node_mut(&mut self, ino: Ino) -> Result<&mut Node<C>> {
+        self.nodes.get_mut(&ino).ok_or(Errno::ENOENT)
+    }
+
+    pub fn directory(&self, ino: Ino) -> Result<&Directory> {
+        match &self.node(ino)?.body {
+            Body::Directory(directory) => Ok(directory),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    fn directory_mut(&mut self, ino: Ino) -> Result<&mut Directory> {
+        match &mut self.node_mut(ino)?.body {
+            Body::Directory(directory) => Ok(directory),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    pub fn file_mut(&mut self, ino: Ino) -> Result<(&mut Attributes, &mut C)> {
+        let node = self.node_mut(ino)?;
+        match &mut node.body {
+            Body::File(content) => Ok((&mut node.attributes, content)),
+            Body::Directory(_) => Err(Errno::EISDIR),
+            Body::Symlink(_) | Body::Special => Err(Errno::EINVAL),
+        }
+    }
+
+    /// stat of a node, with one more reference of the kernel.
+    pub fn looked_up(&mut self, ino: Ino) -> Result<Attributes> {
+        let node = self.node_mut(ino)?;
+        node.lookups += 1;
+        Ok(node.attributes)
+    }
+
+    pub fn entry(&self, parent: Ino, name: &[u8]) -> Result<Option<Entry>> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        Ok(self.directory(parent)?.entries.get(name).copied())
+    }
+
+    /// A directory that still has a name of its own, so that something can be created in it.
+    fn check_living_directory(&self, ino: Ino) -> Result<()> {
+        self.directory(ino)?;
+        if self.node(ino)?.attributes.nlink == 0 { Err(Errno::ENOENT) } else { Ok(()) }
+    }
+
+    fn add_node(&mut self, kind: FileKind, body: Body<C>, mode: u16, uid: u32, gid: u32, rdev: u32) -> Ino {
+        let ino = self.next_ino;
+        self.next_ino += 1;
+        let time = now();
+        let (nlink, size_bytes) = match &body {
+            Body::File(content) => (1, content.len_bytes()),
+            Body::Directory(_) => (2, DIRECTORY_SIZE_BYTES),
+            Body::Symlink(target) => (1, target.len() as u64),
+            Body::Special => (1, 0),
+        };
+        let attributes = Attributes {
+            ino,
+            generation: 0,
+            kind,
+            mode,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size_bytes,
+            blocks: size_bytes.div_ceil(512),
+            atime: time,
+            mtime: time,
+            ctime: time,
+        };
+        self.nodes.insert(ino, Node { attributes, body, xattrs: BTreeMap::new(), lookups: 0, handles: 0 });
+        ino
+    }
+
+    /// Puts a name into a directory, in place of an old entry of that name.
+    fn set_entry(&mut self, parent: Ino, name: &[u8], ino: Ino) -> Result<()> {
+        let fresh = self.next_cookie;
+        self.next_cookie += 1;
+        let directory = self.directory_mut(parent)?;
+        let cookie = directory.entries.get(name).map_or(fresh, |old| old.cookie);
+        directory.entries.insert(name.to_vec(), Entry { ino, cookie });
+        directory.order.insert(cookie, name.to_vec());
+        self.touch_directory(parent)
+    }
+
+    fn remove_entry(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
+        let directory = self.directory_mut(parent)?;
+        if let Some(entry) = directory.entries.remove(name) {
+            directory.order.remove(&entry.cookie);
+        }
+        self.touch_directory(parent)
+    }
+
+    fn touch_directory(&mut self, ino: Ino) -> Result<()> {
+        let attributes = &mut self.node_mut(ino)?.attributes;
+        attributes.mtime = now();
+        attributes.ctime = attributes.mtime;
+        Ok(())
+    }
+
+    pub fn make(&mut self, caller: Caller, node: NewNode<'_>, content: NodeContent<'_>) -> Result<Ino> {
+        check_name(node.name)?;
+        self.check_living_directory(node.parent)?;
+        if self.entry(node.parent, node.name)?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        let (kind, rdev, body) = match content {
+            NodeContent::Regular => (FileKind::Regular, 0, Body::File(C::default())),
+            NodeContent::Directory => {
+                let directory = Directory { parent: node.parent, entries: BTreeMap::new(), order: BTreeMap::new() };
+                (FileKind::Directory, 0, Body::Directory(directory))
+            }
+            NodeContent::Symlink(b"") => return Err(Errno::ENOENT),
+            NodeContent::Symlink(target) if target.len() > TARGET_BYTES_MAX => return Err(Errno::ENAMETOOLONG),
+            NodeContent::Symlink(target) => (FileKind::Symlink, 0, Body::Symlink(target.to_vec())),
+            NodeContent::CharDevice(rdev) => (FileKind::CharDevice, rdev, Body::Special),
+            NodeContent::BlockDevice(rdev) => (FileKind::BlockDevice, rdev, Body::Special),
+            NodeContent::Fifo => (FileKind::Fifo, 0, Body::Special),
+            NodeContent::Socket => (FileKind::Socket, 0, Body::Special),
+        };
+        let parent = self.node(node.parent)?;
+        let default_acl = parent.xattrs.get(acl::DEFAULT_XATTR).map(Vec::as_slice);
+        let mut inherited = acl::inherit(default_acl, node.mode & 0o7777, node.umask, kind)?;
+        let mut gid = caller.gid;
+        if parent.attributes.mode & 0o2000 != 0 {
+            gid = parent.attributes.gid;
+            if kind == FileKind::Directory {
+                inherited.mode |= 0o2000;
+            }
+        }
+        let mode = if kind == FileKind::Symlink { 0o777 } else { inherited.mode };
+        let ino = self.add_node(kind, body, mode, caller.uid, gid, rdev);
+        let xattrs = &mut self.node_mut(ino)?.xattrs;
+        xattrs.extend(inherited.access.map(|value| (acl::ACCESS_XATTR.to_vec(), value)));
+        xattrs.extend(inherited.default.map(|value| (acl::DEFAULT_XATTR.to_vec(), value)));
+        self.set_entry(node.parent, node.name, ino)?;
+        if kind == FileKind::Directory {
+            self.node_mut(node.parent)?.attributes.nlink += 1;
+        }
+        Ok(ino)
+    }
+
+    pub fn link(&mut self, ino: Ino, to_parent: Ino, to_name: &[u8]) -> Result<()> {
+        check_name(to_name)?;
+        self.check_living_directory(to_parent)?;
+        let attributes = self.node(ino)?.attributes;
+        if attributes.kind == FileKind::Directory {
+            return Err(Errno::EPERM);
+        }
+        if attributes.nlink == 0 {
+            return Err(Errno::ENOENT);
+        }
+        if self.entry(to_parent, to_name)?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        self.set_entry(to_parent, to_name, ino)?;
+        let attributes = &mut self.node_mut(ino)?.attributes;
+        attributes.nlink += 1;
+        attributes.ctime = now();
+        Ok(())
+    }
+
+    pub fn unlink(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
+        let entry = self.entry(parent, name)?.ok_or(Errno::ENOENT)?;
+        if self.node(entry.ino)?.attributes.kind == FileKind::Directory {
+            return Err(Errno::EISDIR);
+        }
+        self.remove_entry(parent, name)?;
+        self.drop_link(entry.ino)
+    }
+
+    pub fn remove_directory(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
+        let entry = self.entry(parent, name)?.ok_or(Errno::ENOENT)?;
+        if !self.directory(entry.ino)?.entries.is_empty() {
+            return Err(Errno::ENOTEMPTY);
+        }
+        self.remove_entry(parent, name)?;
+        self.node_mut(parent)?.attributes.nlink -= 1;
+        self.drop_link(entry.ino)
+    }
+
+    /// One name less; of a directory, its only one.
+    fn drop_link(&mut self, ino: Ino) -> Result<()> {
+        let attributes = &mut self.node_mut(ino)?.attributes;
+        attributes.nlink = if attributes.kind == FileKind::Directory { 0 } else { attributes.nlink - 1 };
+        attributes.ctime = now();
+        self.collect(ino);
+        Ok(())
+    }
+
+    /// Frees an inode that neither a name nor the kernel knows.
+    pub fn collect(&mut self, ino: Ino) {
+        let dead = |node: &Node<C>| node.attributes.nlink == 0 && node.lookups == 0 && node.handles == 0;
+        if self.nodes.get(&ino).is_some_and(dead) {
+            self.nodes.remove(&ino);
+        }
+    }
+
+    /// Whether `ino` is `ancestor` or lies below it.
+    fn is_within(&self, mut ino: Ino, ancestor: Ino) -> Result<bool> {
+        while ino != ancestor {
+            if ino == ROOT_INO {
+                return Ok(false);
+            }
+            ino = self.directory(ino)?.parent;
+        }
+        Ok(true)
+    }
+
+    pub fn rename(&mut self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
+        check_name(from.1)?;
+        check_name(to.1)?;
+        if flags.exchange && (flags.no_replace || flags.whiteout) {
+            return Err(Errno::EINVAL);
+        }
+        self.check_living_directory(from.0)?;
+        self.check_living_directory(to.0)?;
+        let source = self.entry(from.0, from.1)?.ok_or(Errno::ENOENT)?.ino;
+        let target = self.entry(to.0, to.1)?.map(|entry| entry.ino);
+        if flags.no_replace && target.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        if flags.exchange && target.is_none() {
+            return Err(Errno::ENOENT);
+        }
+        if target == Some(source) {
+            return Ok(());
+        }
+        let is_directory = |ino: Ino| Ok::<_, Errno>(self.node(ino)?.attributes.kind == FileKind::Directory);
+        let source_is_directory = is_directory(source)?;
+        let target_is_directory = target.map_or(Ok(false), is_directory)?;
+        if source_is_directory && self.is_within(to.0, source)? {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(target) = target {
+            if flags.exchange {
+                if target_is_directory && self.is_within(from.0, target)? {
+                    return Err(Errno::EINVAL);
+                }
+                return self.exchange((from, source), (to, target));
+            }
+            match (source_is_directory, target_is_directory) {
+                (true, false) => return Err(Errno::ENOTDIR),
+                (false, true) => return Err(Errno::EISDIR),
+                (true, true) if !self.directory(target)?.entries.is_empty() => return Err(Errno::ENOTEMPTY),
+                _ => {}
+            }
+        }
+        self.remove_entry(from.0, from.1)?;
+        self.set_entry(to.0, to.1, source)?;
+        if source_is_directory {
+            self.node_mut(from.0)?.attributes.nlink -= 1;
+            self.node_mut(to.0)?.attributes.nlink += 1;
+            self.directory_mut(source)?.parent = to.0;
+        }
+        self.node_mut(source)?.attributes.ctime = now();
+        if let Some(target) = target {
+            if target_is_directory {
+                self.node_mut(to.0)?.attributes.nlink -= 1;
+            }
+            self.drop_link(target)?;
+        }
+        if flags.whiteout {
+            let whiteout = self.add_node(FileKind::CharDevice, Body::Special, 0, 0, 0, 0);
+            self.set_entry(from.0, from.1, whiteout)?;
+        }
+        Ok(())
+    }
+
+    /// Swaps two different entries.
+    fn exchange(&mut self, one: ((Ino, &[u8]), Ino), other: ((Ino, &[u8]), Ino)) -> Result<()> {
+        for (((from, _), ino), ((to, name), _)) in [(one, other), (other, one)] {
+            self.set_entry(to, name, ino)?;
+            self.node_mut(ino)?.attributes.ctime = now();
+            if let Body::Directory(directory) = &mut self.node_mut(ino)?.body {
+                directory.parent = to;
+                self.node_mut(from)?.attributes.nlink -= 1;
+                self.node_mut(to)?.attributes.nlink += 1;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn open(&mut self, ino: Ino, how: OpenOptions) -> Result<Handle> {
+        let node = self.node_mut(ino)?;
+        node.handles += 1;
+        let handle = self.next_handle;
+        self.next_handle += 1;
+        self.open_files.insert(handle, OpenFile { ino, how });
+        Ok(handle)
+    }
+
+    pub fn open_file(&self, ino: Ino, handle: Handle) -> Result<OpenFile> {
+        self.open_files.get(&handle).copied().filter(|open| open.ino == ino).ok_or(Errno::EBADF)
+    }
+
+    pub fn close(&mut self, handle: Handle) {
+        let Some(open) = self.open_files.remove(&handle) else { return };
+        if let Some(node) = self.nodes.get_mut(&open.ino) {
+            node.handles -= 1;
+            self.collect(open.ino);
+        }
+    }
+}

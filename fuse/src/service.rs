@@ -1,0 +1,392 @@
+//! The one trait between the kernel and whoever keeps files: plain types, no FUSE types, no engine types.
+//!
+//! The engine implements it, and so does the in-memory reference model, which tests mount beside it.
+
+use std::time::Duration;
+
+/// An inode number. The root directory is [`ROOT_INO`].
+pub type Ino = u64;
+/// A handle that an open returned.
+pub type Handle = u64;
+/// The root directory's inode number.
+pub const ROOT_INO: Ino = 1;
+
+/// Result of a service call; the error is what the client will see.
+pub type Result<T> = std::result::Result<T, Errno>;
+
+/// A Linux error number (positive).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(pub i32);
+
+macro_rules! errnos {
+    ($($name:ident: $text:literal,)*) => {
+        #[expect(missing_docs, reason = "the names are Linux' own; Display explains them")]
+        impl Errno {
+            $(pub const $name: Errno = Errno(libc::$name);)*
+
+            /// Linux' symbolic name and meaning, if it is one that a service has a reason to return.
+            pub fn text(self) -> Option<&'static str> {
+                match self {
+                    $(Errno::$name => Some(concat!(stringify!($name), ": ", $text)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+errnos! {
+    E2BIG: "argument too big",
+    EACCES: "permission denied",
+    EBADF: "no such open file",
+    EBUSY: "busy",
+    EEXIST: "name exists",
+    EFBIG: "file too large",
+    EINTR: "interrupted",
+    EINVAL: "invalid argument",
+    EIO: "input/output error",
+    EISDIR: "is a directory",
+    EMLINK: "too many links",
+    ENAMETOOLONG: "name too long",
+    ENODATA: "no such extended attribute",
+    ENOENT: "no such file or directory",
+    ENOMEM: "out of memory",
+    ENOSPC: "no space left",
+    ENOSYS: "not implemented",
+    ENOTDIR: "not a directory",
+    ENOTEMPTY: "directory not empty",
+    ENXIO: "no such offset or device",
+    EOPNOTSUPP: "operation not supported",
+    EPERM: "not permitted",
+    ERANGE: "out of range",
+    EROFS: "read-only",
+    ESTALE: "stale",
+    EXDEV: "crosses filesystems",
+}
+
+impl std::fmt::Display for Errno {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.text() {
+            Some(text) => f.write_str(text),
+            None => write!(f, "errno {}", self.0),
+        }
+    }
+}
+
+impl std::error::Error for Errno {}
+
+/// Who asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Caller {
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Thread that made the system call, 0 if it is in another pid namespace.
+    pub pid: u32,
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FileKind {
+    /// Regular file.
+    Regular,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+    /// Named pipe.
+    Fifo,
+    /// Unix socket.
+    Socket,
+}
+
+/// Seconds and nanoseconds since 1970; seconds may be negative, nanoseconds are 0..1_000_000_000.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Timestamp {
+    /// Whole seconds, rounded down.
+    pub secs: i64,
+    /// Nanoseconds after `secs`.
+    pub nanos: u32,
+}
+
+/// What stat shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attributes {
+    /// Inode number.
+    pub ino: Ino,
+    /// Distinguishes uses of one inode number.
+    pub generation: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits, setuid, setgid, sticky (0o7777).
+    pub mode: u16,
+    /// Hard links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of device nodes, in Linux' 32-bit encoding.
+    pub rdev: u32,
+    /// Length in bytes.
+    pub size_bytes: u64,
+    /// 512-byte blocks that are not holes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of attributes.
+    pub ctime: Timestamp,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TimeChange {
+    /// The service's clock.
+    Now,
+    /// This time.
+    At(Timestamp),
+}
+
+/// What setattr changes; `None` leaves a thing as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AttributeChanges {
+    /// New permission bits (0o7777).
+    pub mode: Option<u16>,
+    /// New owner.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+    /// Truncate or extend to this length.
+    pub size_bytes: Option<u64>,
+    /// New access time.
+    pub atime: Option<TimeChange>,
+    /// New modification time.
+    pub mtime: Option<TimeChange>,
+    /// New change time; otherwise the service's clock.
+    pub ctime: Option<Timestamp>,
+}
+
+/// A name to create: where, as what, for whom.
+#[derive(Clone, Copy, Debug)]
+pub struct NewNode<'a> {
+    /// Directory.
+    pub parent: Ino,
+    /// Name of 1 to 255 bytes, any but `/` and NUL.
+    pub name: &'a [u8],
+    /// Permission bits (0o7777) before `umask` and default ACL.
+    pub mode: u16,
+    /// The caller's umask; a default ACL of the parent replaces it.
+    pub umask: u16,
+}
+
+/// What mknod and its kin create.
+#[derive(Clone, Copy, Debug)]
+pub enum NodeContent<'a> {
+    /// Regular file, empty.
+    Regular,
+    /// Directory, empty.
+    Directory,
+    /// Symbolic link to these bytes.
+    Symlink(&'a [u8]),
+    /// Character device of this number.
+    CharDevice(u32),
+    /// Block device of this number.
+    BlockDevice(u32),
+    /// Named pipe.
+    Fifo,
+    /// Unix socket.
+    Socket,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenOptions {
+    /// Will read.
+    pub read: bool,
+    /// Will write.
+    pub write: bool,
+    /// Every write goes to the end.
+    pub append: bool,
+    /// Cut to zero length first.
+    pub truncate: bool,
+    /// O_SYNC or O_DSYNC: every write is durable when it returns.
+    pub sync: bool,
+}
+
+/// What a write is besides its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriteFlags {
+    /// Dirty pages of a shared mapping: they belong at `offset` even if the handle (which the kernel guessed) appends.
+    pub from_cache: bool,
+    /// The caller lacks CAP_FSETID: the setuid bit goes, and the setgid bit of a group-executable file. The kernel
+    /// leaves this to the service for direct I/O; [`without_privileges`] computes the new mode.
+    pub drop_privileges: bool,
+}
+
+/// The mode that is left when someone without CAP_FSETID changes a file's content.
+pub fn without_privileges(mode: u16) -> u16 {
+    let setgid_executes = mode & 0o2010 == 0o2010;
+    mode & !(if setgid_executes { 0o6000 } else { 0o4000 })
+}
+
+/// What an open file is to the adapter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opened {
+    /// Passed to every further call on it.
+    pub handle: Handle,
+    /// Content did not change since the kernel last cached it: it may keep its pages.
+    pub keep_cache: bool,
+    /// The kernel should bypass its page cache on this handle.
+    pub direct_io: bool,
+}
+
+/// One directory entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirectoryEntry {
+    /// Inode number.
+    pub ino: Ino,
+    /// What it is.
+    pub kind: FileKind,
+    /// Name.
+    pub name: Vec<u8>,
+    /// Pass it as `after` to continue behind this entry; stable as long as the entry exists.
+    pub cookie: u64,
+    /// Must be filled by `readdir` with `with_attributes`; the adapter gives EIO for the directory otherwise.
+    pub attributes: Option<Attributes>,
+}
+
+/// renameat2's flags.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RenameFlags {
+    /// Fail with EEXIST if the target exists.
+    pub no_replace: bool,
+    /// Swap both names; both must exist.
+    pub exchange: bool,
+    /// Leave a whiteout (character device 0:0) at the source.
+    pub whiteout: bool,
+}
+
+/// How setxattr treats an existing name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XattrMode {
+    /// Create or replace.
+    Any,
+    /// Must not exist (EEXIST).
+    Create,
+    /// Must exist (ENODATA).
+    Replace,
+}
+
+/// What statfs tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Statistics {
+    /// Unit of the block counts, in bytes.
+    pub block_bytes: u32,
+    /// All blocks.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Blocks that unprivileged users can still use.
+    pub blocks_available: u64,
+    /// Inodes in use and still possible.
+    pub files: u64,
+    /// Inodes still possible.
+    pub files_free: u64,
+    /// Longest name.
+    pub name_bytes_max: u32,
+}
+
+/// A hole or data, for lseek.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SeekTarget {
+    /// SEEK_DATA.
+    Data,
+    /// SEEK_HOLE.
+    Hole,
+}
+
+/// Everything a mounted filesystem is asked. Calls come from several threads at once.
+///
+/// `forget` balances what `lookup`, `make`, `create`, `link` and `readdir` with attributes returned to the kernel.
+pub trait FileService: Send + Sync + 'static {
+    /// How long the kernel may trust names and attributes without asking.
+    fn cache_time(&self) -> Duration;
+    /// The inode of a name in a directory.
+    fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attributes>;
+    /// The kernel drops `count` references to an inode.
+    fn forget(&self, ino: Ino, count: u64);
+    /// stat.
+    fn attributes(&self, ino: Ino) -> Result<Attributes>;
+    /// chmod, chown, truncate, utimensat.
+    fn set_attributes(&self, caller: Caller, ino: Ino, changes: AttributeChanges) -> Result<Attributes>;
+    /// Target of a symbolic link.
+    fn read_link(&self, ino: Ino) -> Result<Vec<u8>>;
+    /// mknod, mkdir, symlink.
+    fn make(&self, caller: Caller, node: NewNode<'_>, content: NodeContent<'_>) -> Result<Attributes>;
+    /// Creates and opens a regular file.
+    fn create(&self, caller: Caller, node: NewNode<'_>, how: OpenOptions) -> Result<(Attributes, Opened)>;
+    /// unlink.
+    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()>;
+    /// rmdir.
+    fn remove_directory(&self, parent: Ino, name: &[u8]) -> Result<()>;
+    /// renameat2.
+    fn rename(&self, parent: Ino, name: &[u8], to_parent: Ino, to_name: &[u8], flags: RenameFlags) -> Result<()>;
+    /// Hard link.
+    fn link(&self, ino: Ino, to_parent: Ino, to_name: &[u8]) -> Result<Attributes>;
+    /// Opens a regular file. Truncating as another user than root drops privileges ([`without_privileges`]): the
+    /// kernel leaves that to the service too.
+    fn open(&self, caller: Caller, ino: Ino, how: OpenOptions) -> Result<Opened>;
+    /// Reads at most `len_bytes` from `offset`, appended to the empty `into`; fewer only at the end of the file.
+    fn read(&self, ino: Ino, handle: Handle, offset: u64, len_bytes: u32, into: &mut Vec<u8>) -> Result<()>;
+    /// Whether that read is answered from memory; the adapter moves others off the thread that serves the kernel.
+    fn read_is_quick(&self, ino: Ino, handle: Handle, offset: u64, len_bytes: u32) -> bool;
+    /// Writes all of `data` at `offset` (at the end for append handles, except `from_cache`). Removes the xattr
+    /// `security.capability`, as Linux does on every write.
+    fn write(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<u32>;
+    /// One descriptor is closed: reports errors of earlier writes.
+    fn flush(&self, ino: Ino, handle: Handle) -> Result<()>;
+    /// Whether that flush is short enough for the thread that serves the kernel.
+    fn flush_is_quick(&self, ino: Ino, handle: Handle) -> bool;
+    /// Content and attributes are durable when this returns.
+    fn fsync(&self, ino: Ino, handle: Handle, data_only: bool) -> Result<()>;
+    /// The last descriptor of a handle is closed.
+    fn release(&self, ino: Ino, handle: Handle);
+    /// Space for a range, or a hole instead of one: `mode` as of fallocate(2).
+    fn allocate(&self, ino: Ino, handle: Handle, offset: u64, len_bytes: u64, mode: i32) -> Result<()>;
+    /// Next data or hole at or after `offset`; ENXIO beyond the end.
+    fn seek(&self, ino: Ino, handle: Handle, offset: u64, target: SeekTarget) -> Result<u64>;
+    /// At most `limit` entries behind cookie `after` (0: from the start); `.` and `..` are the adapter's business:
+    /// real cookies begin at 3.
+    fn read_directory(&self, ino: Ino, after: u64, limit: usize, with_attributes: bool) -> Result<Vec<DirectoryEntry>>;
+    /// The directory's parent (the root's is itself).
+    fn parent(&self, ino: Ino) -> Result<Ino>;
+    /// Names in the directory are durable when this returns.
+    fn fsync_directory(&self, ino: Ino) -> Result<()>;
+    /// statfs.
+    fn statistics(&self) -> Result<Statistics>;
+    /// An extended attribute's value (ENODATA).
+    fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+    /// Names of all extended attributes.
+    fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
+    /// Sets an extended attribute.
+    fn set_xattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+    /// Removes an extended attribute (ENODATA).
+    fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
+    /// The mount is going away: make everything durable.
+    fn shutdown(&self);
+}

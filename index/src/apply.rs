@@ -1,0 +1,327 @@
+//! Applying rows of the operations log (invariant I-3).
+//!
+//! 1. Group the changes by shard, keeping their order, and ask the shards which fingerprints they do not know.
+//! 2. Look those up in the sealed tankers, in the order of the files, without any lock. This is all of the I/O: if it
+//!    fails, nothing was changed and the same call can be made again.
+//! 3. Change shard by shard, each under its lock. The result does not depend on the order of shards, because a change
+//!    concerns one fingerprint only.
+//!
+//! A changed cell of a sealed tanker becomes a patch that holds its whole new value.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+
+use dedupfs_store::{ContainerId, Fingerprint, Result, StoreError};
+
+use crate::cell::{Cell, Location};
+use crate::index::{Applier, Index};
+use crate::open::{Grouped, Held, Patch, Shard, shard_of};
+use crate::options::INCONSISTENCIES_MAX;
+
+/// One change of the committed state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// The fingerprint lies here now. References are kept, or start at 0.
+    Insert {
+        /// Whose cell.
+        fingerprint: Fingerprint,
+        /// Where it lies.
+        location: Location,
+    },
+    /// Its references change.
+    Count {
+        /// Whose cell.
+        fingerprint: Fingerprint,
+        /// By how much.
+        delta: i64,
+    },
+    /// It was removed from this container; nothing happens if it lies in another one by now.
+    Remove {
+        /// Whose cell.
+        fingerprint: Fingerprint,
+        /// Where it was.
+        container: ContainerId,
+    },
+    /// The whole cell is this now (rebuilding).
+    Set {
+        /// Whose cell.
+        fingerprint: Fingerprint,
+        /// The cell.
+        cell: Cell,
+    },
+}
+
+impl Change {
+    /// The fingerprint concerned.
+    #[must_use]
+    pub const fn fingerprint(&self) -> &Fingerprint {
+        match self {
+            Self::Insert { fingerprint, .. }
+            | Self::Count { fingerprint, .. }
+            | Self::Remove { fingerprint, .. }
+            | Self::Set { fingerprint, .. } => fingerprint,
+        }
+    }
+}
+
+/// A change that contradicts the index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Inconsistency {
+    /// The log row.
+    pub row: u64,
+    /// Whose cell.
+    pub fingerprint: Fingerprint,
+    /// What is wrong.
+    pub kind: InconsistencyKind,
+}
+
+/// What contradicts the index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InconsistencyKind {
+    /// A count for a fingerprint that the index does not have; ignored.
+    Unknown {
+        /// The change asked for.
+        delta: i64,
+    },
+    /// A count that would become negative; it became 0.
+    Negative {
+        /// References before.
+        references: u32,
+        /// The change asked for.
+        delta: i64,
+    },
+    /// The built-in fingerprint of zeros is never stored; ignored.
+    BuiltIn,
+}
+
+impl fmt::Display for Inconsistency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "log row {}, fingerprint {}: ", self.row, self.fingerprint)?;
+        match self.kind {
+            InconsistencyKind::Unknown { delta } => write!(f, "a count of {delta:+} for an unknown fingerprint"),
+            InconsistencyKind::Negative { references, delta } => {
+                write!(f, "a count of {delta:+} for {references} references")
+            }
+            InconsistencyKind::BuiltIn => f.write_str("a change of the built-in fingerprint of zeros"),
+        }
+    }
+}
+
+/// What applying found.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct ApplyReport {
+    /// The first ten inconsistencies.
+    pub inconsistencies: Vec<Inconsistency>,
+    /// How many there were.
+    pub count: u64,
+}
+
+impl ApplyReport {
+    fn add(&mut self, inconsistency: Inconsistency) {
+        self.count += 1;
+        if self.inconsistencies.len() < INCONSISTENCIES_MAX {
+            tracing::error!("the index and the operations log disagree: {inconsistency}");
+            self.inconsistencies.push(inconsistency);
+        }
+    }
+}
+
+/// What the sealed tankers say of a change's fingerprint.
+#[derive(Clone, Copy, Debug)]
+enum Home {
+    /// They were not asked, or do not have it.
+    None,
+    Sealed {
+        tanker: u64,
+        index: u32,
+        cell: Cell,
+    },
+}
+
+/// Where a cell is to be changed.
+enum Place {
+    Open,
+    Sealed { tanker: u64, index: u32, relocated: bool },
+}
+
+impl Index {
+    /// Applies the changes of a row, all or (on an error) none of them. A row may come in several calls; rows come in
+    /// order. Rows up to [`position`](Self::position) are refused: their effects are there already.
+    pub fn apply(&self, row: u64, changes: &[Change]) -> Result<ApplyReport> {
+        let mut applier = self.applier.lock();
+        if row < applier.applied || row <= self.position() {
+            return Err(StoreError::Usage(format!(
+                "log row {row} was applied already (applied up to {}, checkpoint of {})",
+                applier.applied,
+                self.position()
+            )));
+        }
+        let report = self.apply_changes(&mut applier, row, changes)?;
+        applier.applied = row;
+        Ok(report)
+    }
+
+    pub(crate) fn apply_changes(&self, applier: &mut Applier, row: u64, changes: &[Change]) -> Result<ApplyReport> {
+        let grouped = Grouped::new(changes.len(), |item| shard_of(changes[item].fingerprint()));
+        let homes = self.find_homes(changes, &grouped)?;
+        let mut report = ApplyReport::default();
+        for (shard, items) in grouped.iter() {
+            let mut shard = self.open.write(shard);
+            for &item in items {
+                let home = homes.get(item as usize).copied().unwrap_or(Home::None);
+                let difference = shard.change(row, &changes[item as usize], home, applier, &mut report);
+                match difference {
+                    1 => self.cells.fetch_add(1, Ordering::Relaxed),
+                    -1 => self.cells.fetch_sub(1, Ordering::Relaxed),
+                    _ => 0,
+                };
+            }
+        }
+        if report.count > INCONSISTENCIES_MAX as u64 {
+            tracing::error!("the index and the operations log disagree {} times in row {row}", report.count);
+        }
+        Ok(report)
+    }
+
+    /// Looks up what memory does not know. Empty if there are no sealed tankers. No set can be published meanwhile:
+    /// the caller holds the applier's lock.
+    fn find_homes(&self, changes: &[Change], grouped: &Grouped) -> Result<Vec<Home>> {
+        let set = self.sealed_set();
+        if set.tankers().is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut homes = vec![Home::None; changes.len()];
+        let mut unknown = Vec::new();
+        for (shard, items) in grouped.iter() {
+            let shard = self.open.read(shard);
+            unknown.extend(items.iter().filter(|&&item| {
+                let fingerprint = changes[item as usize].fingerprint();
+                !fingerprint.is_zero() && shard.held(fingerprint) == Held::Unknown
+            }));
+        }
+        set.find_many(
+            &self.cache,
+            &mut unknown,
+            |item| changes[item as usize].fingerprint(),
+            |item, found, tanker| {
+                let references = tanker.references(&self.cache, &found)?;
+                let cell = Cell { location: found.location, references };
+                homes[item as usize] = Home::Sealed { tanker: found.tanker, index: found.index, cell };
+                Ok(())
+            },
+        )?;
+        Ok(homes)
+    }
+}
+
+/// The count after a change, and whether it would be negative.
+fn counted(references: u32, delta: i64) -> (u32, bool) {
+    if references == u32::MAX {
+        return (u32::MAX, false);
+    }
+    let sum = i64::from(references).saturating_add(delta);
+    (u32::try_from(sum.max(0)).unwrap_or(u32::MAX), sum < 0)
+}
+
+impl Shard {
+    /// Applies one change; the answer is by how much the number of cells changes.
+    fn change(
+        &mut self,
+        row: u64,
+        change: &Change,
+        home: Home,
+        applier: &mut Applier,
+        report: &mut ApplyReport,
+    ) -> i32 {
+        let fingerprint = *change.fingerprint();
+        let mut wrong = |kind| report.add(Inconsistency { row, fingerprint, kind });
+        if fingerprint.is_zero() {
+            wrong(InconsistencyKind::BuiltIn);
+            return 0;
+        }
+        let (current, place) = self.place(&fingerprint, home);
+        let next = match (*change, current) {
+            (Change::Insert { location, .. }, current) => {
+                if self.staged(&fingerprint) == Some(location) {
+                    self.recent.remove(&fingerprint);
+                }
+                Some(Cell { location, references: current.map_or(0, |cell| cell.references) })
+            }
+            (Change::Count { delta, .. }, Some(cell)) => {
+                let (references, negative) = counted(cell.references, delta);
+                if negative {
+                    wrong(InconsistencyKind::Negative { references: cell.references, delta });
+                }
+                Some(Cell { references, ..cell })
+            }
+            (Change::Count { delta, .. }, None) => {
+                wrong(InconsistencyKind::Unknown { delta });
+                None
+            }
+            (Change::Remove { container, .. }, current) => {
+                // The container gives its space back: a staged location in it would lead nowhere too.
+                if self.staged(&fingerprint).is_some_and(|location| location.container == container) {
+                    self.recent.remove(&fingerprint);
+                }
+                current.filter(|cell| cell.location.container != container)
+            }
+            (Change::Set { cell, .. }, _) => Some(cell),
+        };
+        if next != current {
+            self.put(fingerprint, current, next, place, applier);
+        }
+        i32::from(next.is_some()) - i32::from(current.is_some())
+    }
+
+    fn place(&self, fingerprint: &Fingerprint, home: Home) -> (Option<Cell>, Place) {
+        if let Some(cell) = self.cells.get(fingerprint) {
+            return (Some(*cell), Place::Open);
+        }
+        if let Some(&Patch { tanker, index, cell, relocated }) = self.patches.get(fingerprint) {
+            return (cell, Place::Sealed { tanker, index, relocated });
+        }
+        match home {
+            Home::Sealed { tanker, index, cell } => (Some(cell), Place::Sealed { tanker, index, relocated: false }),
+            Home::None => (None, Place::Open),
+        }
+    }
+
+    fn put(
+        &mut self,
+        fingerprint: Fingerprint,
+        current: Option<Cell>,
+        next: Option<Cell>,
+        place: Place,
+        applier: &mut Applier,
+    ) {
+        match place {
+            Place::Open => {
+                applier.open_dirty = true;
+                match next {
+                    Some(cell) => self.cells.insert(fingerprint, cell),
+                    None => self.cells.remove(&fingerprint),
+                };
+            }
+            Place::Sealed { tanker, index, relocated } => {
+                let relocated = relocated || next.map(|cell| cell.location) != current.map(|cell| cell.location);
+                self.patches.insert(fingerprint, Patch { tanker, index, cell: next, relocated });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn counts_saturate_and_stick() {
+        assert_eq!(counted(1, 2), (3, false));
+        assert_eq!(counted(1, -1), (0, false));
+        assert_eq!(counted(1, -2), (0, true));
+        assert_eq!(counted(1, i64::MIN), (0, true));
+        assert_eq!(counted(1, i64::MAX), (u32::MAX, false));
+        assert_eq!(counted(u32::MAX - 1, 1), (u32::MAX, false));
+        assert_eq!(counted(u32::MAX, -1), (u32::MAX, false), "nobody knows any more how many there are");
+    }
+}

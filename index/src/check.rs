@@ -1,0 +1,127 @@
+//! Reading an index through: all its cells, and all its invariants.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dedupfs_store::{Fingerprint, Result, StoreError};
+
+use crate::cell::{CELL_BYTES, Cell, Entry, cell_fingerprint};
+use crate::index::Index;
+use crate::open::{Patch, SHARDS, shard_of};
+use crate::sealed::SealedTanker;
+
+impl Index {
+    /// Calls `each` for every committed cell as of now: tanker by tanker in order of fingerprint, then the open
+    /// tanker. Reads each tanker once, verified and past the cache. Changes made meanwhile are not seen, and are not held up.
+    ///
+    /// Cost: the cells file of each sealed tanker; a copy of the open cells (48 bytes each) and of the patches in memory.
+    pub fn for_each(&self, each: &mut dyn FnMut(Fingerprint, Cell) -> Result<()>) -> Result<()> {
+        let (set, patches, entries) = {
+            let _applier = self.applier.lock();
+            (self.sealed_set(), self.open.collect_patches(), self.open.collect_cells())
+        };
+        let patches: HashMap<Fingerprint, Patch> = patches.into_iter().collect();
+        for tanker in set.tankers() {
+            tanker.for_each(&mut |_, Entry { fingerprint, cell }| {
+                let cell = if patches.is_empty() { Some(cell) } else { patched(&patches, &fingerprint, cell) };
+                cell.map_or(Ok(()), |cell| each(fingerprint, cell))
+            })?;
+        }
+        entries.iter().try_for_each(|entry| each(entry.fingerprint, entry.cell))
+    }
+
+    /// Checks every file and every invariant: checksums, sorted buckets, no fingerprint in two tankers, patches that
+    /// name what they change, and the number of cells. Holds up applying and checkpoints, but no lookup.
+    ///
+    /// Cost: reads every file twice.
+    pub fn self_check(&self) -> Result<()> {
+        let applier = self.applier.lock();
+        let what = format!("the index in {}", self.directory);
+        let set = self.sealed_set();
+        let mut patches: HashMap<(u64, u32), (Fingerprint, Patch)> = HashMap::new();
+        for (fingerprint, patch) in self.open.collect_patches() {
+            if patches.insert((patch.tanker, patch.index), (fingerprint, patch)).is_some() {
+                return Err(StoreError::corrupt(what, "one patch for a cell", format!("two for {fingerprint}")));
+            }
+        }
+        let mut cells = 0_u64;
+        for tanker in set.tankers() {
+            tanker.for_each(&mut |index, entry| {
+                let cell = match patches.remove(&(tanker.id, index)) {
+                    None => Some(entry.cell),
+                    Some((fingerprint, patch)) => {
+                        let moved = patch.cell.map(|cell| cell.location) != Some(entry.cell.location);
+                        if fingerprint != entry.fingerprint || (moved && !patch.relocated) {
+                            let expected = format!("a patch of {}", entry.fingerprint);
+                            return Err(StoreError::corrupt(&*what, expected, format!("one of {fingerprint}")));
+                        }
+                        patch.cell
+                    }
+                };
+                cells += u64::from(cell.is_some());
+                Ok(())
+            })?;
+        }
+        if let Some((fingerprint, patch)) = patches.into_values().next() {
+            let found = format!("one of {fingerprint} for tanker {}", patch.tanker);
+            return Err(StoreError::corrupt(what, "patches of sealed cells only", found));
+        }
+        for number in 0..SHARDS {
+            let shard = self.open.read(number);
+            cells += shard.cells.len() as u64;
+            let mut all = shard.cells.keys().chain(shard.patches.keys()).chain(shard.recent.keys());
+            if let Some(fingerprint) = all.find(|fingerprint| fingerprint.is_zero() || shard_of(fingerprint) != number)
+            {
+                return Err(StoreError::corrupt(what, format!("fingerprints of shard {number}"), fingerprint));
+            }
+        }
+        if cells != self.cells.load(Ordering::Relaxed) {
+            return Err(StoreError::corrupt(what, format!("{} cells", self.len()), cells));
+        }
+        if !applier.open_dirty && self.open.cell_count() != applier.open_file.cells as usize {
+            let expected = format!("{} open cells, as in the file", applier.open_file.cells);
+            return Err(StoreError::corrupt(what, expected, self.open.cell_count()));
+        }
+        self.check_disjoint(set.tankers())
+    }
+
+    /// No fingerprint in two tankers, partition by partition so that memory is bounded by a bucket of each.
+    fn check_disjoint(&self, tankers: &[Arc<SealedTanker>]) -> Result<()> {
+        let mut open: Vec<Fingerprint> = self.open.collect_cells().iter().map(|entry| entry.fingerprint).collect();
+        open.sort_unstable();
+        let mut open = open.into_iter().peekable();
+        let partitions = tankers.iter().map(|tanker| tanker.buckets()).min().unwrap_or(1);
+        let mut seen: Vec<(Fingerprint, u64)> = Vec::new();
+        for partition in 0..partitions {
+            seen.clear();
+            for tanker in tankers {
+                let ratio = tanker.buckets() / partitions;
+                for bucket in partition * ratio..(partition + 1) * ratio {
+                    let page = tanker.bucket(&self.cache, bucket)?;
+                    let cells = page.as_chunks::<CELL_BYTES>().0.iter();
+                    seen.extend(cells.map(|cell| (Fingerprint(*cell_fingerprint(cell)), tanker.id)));
+                }
+            }
+            let shift = u64::BITS - partitions.trailing_zeros();
+            let in_partition = |fingerprint: &Fingerprint| {
+                fingerprint.prefix().checked_shr(shift).unwrap_or(0) == u64::from(partition)
+            };
+            // Tankers are numbered from 1: 0 is the open one.
+            seen.extend(std::iter::from_fn(|| open.next_if(in_partition)).map(|fingerprint| (fingerprint, 0)));
+            seen.sort_unstable();
+            for [(first, tanker), (second, other)] in seen.array_windows::<2>() {
+                if first == second {
+                    let what = format!("the index in {}", self.directory);
+                    let found = format!("{first} in tankers {tanker} and {other}");
+                    return Err(StoreError::corrupt(what, "each fingerprint in one tanker", found));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn patched(patches: &HashMap<Fingerprint, Patch>, fingerprint: &Fingerprint, cell: Cell) -> Option<Cell> {
+    patches.get(fingerprint).map_or(Some(cell), |patch| patch.cell)
+}

@@ -1,0 +1,300 @@
+//! The index: lookups, and its life cycle. Changes are in `apply`, durability in `checkpoint`.
+//!
+//! # Consistency of lookups
+//! Lookups take no lock across I/O, while a checkpoint moves cells between the open tanker, patches and sealed tankers.
+//! So that a moving cell is never missed and no stale one is seen:
+//! 1. a lookup clones the pointer to the set of sealed tankers, asks the shards, then that set;
+//! 2. a checkpoint first adds (dissolved cells to the open tanker), then replaces the set, then removes (sealed cells and
+//!    folded patches);
+//! 3. a lookup that finds another set in place at its end starts again. Otherwise it either saw nothing of the
+//!    removals, or had the new set from the start.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dedupfs_store::device::Device;
+use dedupfs_store::{Fingerprint, PoolId, Result, StoreError};
+use parking_lot::{Mutex, RwLock};
+
+use crate::cell::{Cell, Location};
+use crate::manifest::Manifest;
+use crate::names::{MANIFEST_NAME, join};
+use crate::open::file::OpenFile;
+use crate::open::{Grouped, Held, OpenTanker, shard_of};
+use crate::options::IndexOptions;
+use crate::sealed::{PageCache, SealedSet, SealedTanker, Writer};
+
+/// The fingerprint index of one kind of object of one pool. Shared by reference between threads.
+#[derive(Debug)]
+pub struct Index {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) directory: String,
+    pub(crate) pool: PoolId,
+    pub(crate) options: IndexOptions,
+    pub(crate) open: OpenTanker,
+    pub(crate) sealed: RwLock<Arc<SealedSet>>,
+    pub(crate) cache: PageCache,
+    pub(crate) applier: Mutex<Applier>,
+    pub(crate) position: AtomicU64,
+    pub(crate) cells: AtomicU64,
+    pub(crate) checkpoints: AtomicU64,
+}
+
+/// What only the one who applies or checkpoints touches.
+#[derive(Debug)]
+pub(crate) struct Applier {
+    /// Last row applied.
+    pub(crate) applied: u64,
+    /// The last checkpoint attempt, successful or not.
+    pub(crate) generation: u64,
+    pub(crate) next_tanker: u64,
+    /// The open tanker's file of the last checkpoint.
+    pub(crate) open_file: OpenFile,
+    /// Whether the open tanker differs from that file.
+    pub(crate) open_dirty: bool,
+    pub(crate) rebuilding: bool,
+}
+
+impl Index {
+    /// Creates an empty index at row 0 in `directory`, durably.
+    pub fn create(device: &Arc<dyn Device>, directory: &str, pool: &PoolId, options: IndexOptions) -> Result<()> {
+        options.check()?;
+        device.create_directory(directory)?;
+        if device.exists(&join(directory, MANIFEST_NAME))? {
+            return Err(StoreError::Usage(format!("there is an index in {directory} already")));
+        }
+        Self::initialise(&**device, directory, pool, &Manifest::empty(0, false))
+    }
+
+    /// Writes a first manifest and makes its directory durable with its parents.
+    pub(crate) fn initialise(device: &dyn Device, directory: &str, pool: &PoolId, manifest: &Manifest) -> Result<()> {
+        device.create_directory(directory)?;
+        manifest.replace(device, directory, pool)?;
+        let mut child = directory;
+        while !child.is_empty() {
+            child = child.rsplit_once('/').map_or("", |(parent, _)| parent);
+            device.sync_directory(child)?;
+        }
+        Ok(())
+    }
+
+    /// Opens the index in `directory` as of its last checkpoint; rows after [`position`](Self::position) are to be
+    /// applied again. Writes nothing.
+    ///
+    /// Cost: reads the manifest, the open tanker's file, and two directories (some 20 KiB) for each sealed tanker.
+    pub fn open(device: &Arc<dyn Device>, directory: &str, pool: &PoolId, options: IndexOptions) -> Result<Self> {
+        let index = Self::open_any(device, directory, pool, options)?;
+        if index.applier.lock().rebuilding {
+            let expected = "a complete index (`dedupfs fsck` builds it again)";
+            return Err(StoreError::corrupt(format!("the index in {directory}"), expected, "an unfinished rebuild"));
+        }
+        Ok(index)
+    }
+
+    /// As [`open`](Self::open), but an unfinished rebuild will do.
+    pub(crate) fn open_any(
+        device: &Arc<dyn Device>,
+        directory: &str,
+        pool: &PoolId,
+        options: IndexOptions,
+    ) -> Result<Self> {
+        options.check()?;
+        // A manifest that a failed checkpoint left visible might not be durable, but its position will be believed.
+        device.sync_directory(directory)?;
+        let manifest = Manifest::read(&**device, directory, pool)?;
+        let cache = PageCache::new(options.cache_bytes);
+        let writer = Writer { device: &**device, directory, pool, cache: &cache };
+        let tankers = manifest
+            .tankers
+            .iter()
+            .map(|names| SealedTanker::open(writer, names).map(Arc::new))
+            .collect::<Result<Vec<_>>>()?;
+        let entries = manifest.open.read(writer)?;
+        let open = OpenTanker::new();
+        open.replace_cells(&entries);
+        if open.cell_count() != entries.len() {
+            let expected = format!("{} different fingerprints", entries.len());
+            return Err(StoreError::corrupt(format!("open tanker in {directory}"), expected, open.cell_count()));
+        }
+        let cells = entries.len() as u64 + tankers.iter().map(|tanker| u64::from(tanker.cells())).sum::<u64>();
+        Ok(Self {
+            device: device.clone(),
+            directory: directory.to_owned(),
+            pool: *pool,
+            options,
+            open,
+            sealed: RwLock::new(Arc::new(SealedSet::new(tankers))),
+            cache,
+            applier: Mutex::new(Applier {
+                applied: manifest.position,
+                generation: manifest.generation,
+                next_tanker: manifest.next_tanker,
+                open_file: manifest.open,
+                open_dirty: false,
+                rebuilding: manifest.rebuilding,
+            }),
+            position: AtomicU64::new(manifest.position),
+            cells: AtomicU64::new(cells),
+            checkpoints: AtomicU64::new(0),
+        })
+    }
+
+    /// Last row of the operations log whose effects the checkpoint on disk holds.
+    ///
+    /// Rows up to it need not be kept, once a checkpoint of this session succeeded: if the session before ended after a
+    /// failed sync, the manifest that was opened might not survive a power loss.
+    pub fn position(&self) -> u64 {
+        self.position.load(Ordering::Acquire)
+    }
+
+    /// Number of committed cells.
+    pub fn len(&self) -> u64 {
+        self.cells.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is no committed cell.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn sealed_set(&self) -> Arc<SealedSet> {
+        self.sealed.read().clone()
+    }
+
+    /// Runs `lookup` on the set of sealed tankers until that was not replaced meanwhile. An error counts only if it was
+    /// not: a replaced tanker's files may be gone.
+    fn consistently<T>(&self, mut lookup: impl FnMut(&SealedSet) -> Result<T>) -> Result<T> {
+        loop {
+            let set = self.sealed_set();
+            let answer = lookup(&set);
+            if Arc::ptr_eq(&set, &self.sealed.read()) {
+                return answer;
+            }
+        }
+    }
+
+    /// Makes a fingerprint visible to lookups at once, before its row is applied. Not part of the committed state.
+    pub fn stage(&self, fingerprint: &Fingerprint, location: Location) {
+        if !fingerprint.is_zero() {
+            self.open.write(shard_of(fingerprint)).recent.insert(*fingerprint, location);
+        }
+    }
+
+    /// As [`stage`](Self::stage), for many.
+    pub fn stage_all(&self, staged: &[(Fingerprint, Location)]) {
+        let grouped = Grouped::new(staged.len(), |item| shard_of(&staged[item].0));
+        for (shard, items) in grouped.iter() {
+            let mut shard = self.open.write(shard);
+            for (fingerprint, location) in items.iter().map(|&item| staged[item as usize]) {
+                if !fingerprint.is_zero() {
+                    shard.recent.insert(fingerprint, location);
+                }
+            }
+        }
+    }
+
+    /// Takes a staged fingerprint back, if it is still staged with this location (its container could not be written).
+    pub fn unstage(&self, fingerprint: &Fingerprint, location: Location) {
+        let mut shard = self.open.write(shard_of(fingerprint));
+        if shard.staged(fingerprint) == Some(location) {
+            shard.recent.remove(fingerprint);
+        }
+    }
+
+    /// The cell of a fingerprint: a staged one first, with the references of the committed one if there is one.
+    pub fn get(&self, fingerprint: &Fingerprint) -> Result<Option<Cell>> {
+        self.look_up(fingerprint, true)
+    }
+
+    /// The committed cell of a fingerprint.
+    pub fn committed(&self, fingerprint: &Fingerprint) -> Result<Option<Cell>> {
+        self.look_up(fingerprint, false)
+    }
+
+    fn look_up(&self, fingerprint: &Fingerprint, staged_too: bool) -> Result<Option<Cell>> {
+        if fingerprint.is_zero() {
+            return Ok(None);
+        }
+        self.consistently(|set| {
+            let (held, staged) = {
+                let shard = self.open.read(shard_of(fingerprint));
+                (shard.held(fingerprint), if staged_too { shard.staged(fingerprint) } else { None })
+            };
+            let committed = match held {
+                Held::Cell(cell) => Some(cell),
+                Held::Removed => None,
+                Held::Unknown => match set.find(&self.cache, fingerprint)? {
+                    Some((found, tanker)) => {
+                        let references = tanker.references(&self.cache, &found)?;
+                        Some(Cell { location: found.location, references })
+                    }
+                    None => None,
+                },
+            };
+            Ok(match staged {
+                Some(location) => Some(Cell { location, references: committed.map_or(0, |cell| cell.references) }),
+                None => committed,
+            })
+        })
+    }
+
+    /// Where the fingerprints lie, staged ones included: `found` becomes as long as `fingerprints`. Reads no counts.
+    ///
+    /// Cost: one lock per shard and batch; of sealed tankers, each bucket concerned is fetched once.
+    pub fn locate_batch(&self, fingerprints: &[Fingerprint], found: &mut Vec<Option<Location>>) -> Result<()> {
+        let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
+        let mut unknown = Vec::new();
+        self.consistently(|set| {
+            self.locate_in_memory_grouped(fingerprints, &grouped, found, &mut unknown);
+            set.find_many(
+                &self.cache,
+                &mut unknown,
+                |item| &fingerprints[item as usize],
+                |item, hit, _| {
+                    found[item as usize] = Some(hit.location);
+                    Ok(())
+                },
+            )
+        })
+    }
+
+    /// As [`locate_batch`](Self::locate_batch), but only from memory, without any I/O: absent means "not known here".
+    pub fn locate_in_memory(&self, fingerprints: &[Fingerprint], found: &mut Vec<Option<Location>>) {
+        let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
+        self.locate_in_memory_grouped(fingerprints, &grouped, found, &mut Vec::new());
+    }
+
+    fn locate_in_memory_grouped(
+        &self,
+        fingerprints: &[Fingerprint],
+        grouped: &Grouped,
+        found: &mut Vec<Option<Location>>,
+        unknown: &mut Vec<u32>,
+    ) {
+        found.clear();
+        found.resize(fingerprints.len(), None);
+        unknown.clear();
+        for (shard, items) in grouped.iter() {
+            let shard = self.open.read(shard);
+            for &item in items {
+                let fingerprint = &fingerprints[item as usize];
+                if fingerprint.is_zero() {
+                    continue;
+                }
+                if let Some(location) = shard.staged(fingerprint) {
+                    found[item as usize] = Some(location);
+                    continue;
+                }
+                match shard.held(fingerprint) {
+                    Held::Cell(cell) => found[item as usize] = Some(cell.location),
+                    Held::Removed => {}
+                    Held::Unknown => unknown.push(item),
+                }
+            }
+        }
+    }
+
+    pub(crate) fn writer(&self) -> Writer<'_> {
+        Writer { device: &*self.device, directory: &self.directory, pool: &self.pool, cache: &self.cache }
+    }
+}

@@ -1,0 +1,48 @@
+//! The fingerprint index of dedupfs: "have I seen this fingerprint, and where is it?"
+//!
+//! # Structure
+//! Fingerprints live in *tankers* (MAD2 section III.A): groups in order of arrival, each split into buckets by
+//! fingerprint prefix. New ones go to the [`open`] tanker, which is mutable and in memory (MAD2's appendable tanker,
+//! dedupv1's auxiliary index, tech report section 3.4); full ones are [`sealed`]: files with sorted buckets and, apart
+//! from them, reference counts. An entry is a *counting fingerprint* ([`Cell`]): where it lies, how long it is, how
+//! often it is referenced.
+//!
+//! # Committed and recent
+//! The *committed* state is a pure function of the last checkpoint on disk and the operations log after it, fed to
+//! [`Index::apply`] row by row (invariant I-3). Apart from it, [`Index::stage`] makes a fingerprint visible to lookups
+//! before its log row exists: the *recent* overlay, lost in a crash together with the data it names.
+//!
+//! # Checkpoints
+//! [`Index::checkpoint`] writes changed tankers under new names, syncs them, and then replaces one *manifest* that names
+//! all live files and the log position: the only switch. Nothing that a manifest names is ever modified. The byte maps
+//! stand in `docs/format.md`.
+//!
+//! # Locks, in this order
+//! 1. `applier` (one applier or checkpoint at a time; held across its I/O; lookups never take it);
+//! 2. one shard of the open tanker (never two, never across I/O);
+//! 3. `sealed` (the pointer to the set of sealed tankers; held for the time of a clone).
+
+mod apply;
+mod cell;
+mod check;
+mod checkpoint;
+pub mod filter;
+mod index;
+mod manifest;
+mod map;
+mod names;
+mod open;
+mod options;
+mod rebuild;
+mod sealed;
+mod stats;
+
+#[cfg(test)]
+mod tests;
+
+pub use apply::{ApplyReport, Change, Inconsistency, InconsistencyKind};
+pub use cell::{Cell, Location};
+pub use index::Index;
+pub use options::IndexOptions;
+pub use rebuild::IndexBuilder;
+pub use stats::IndexStats;

@@ -1,0 +1,136 @@
+//! The manifest: the one frame that says which files an index consists of, and up to which row of the operations log.
+//!
+//! It is replaced atomically and last by every checkpoint, and names each file with its generation and with a checksum
+//! of its directory, so that no other file, however sound, can be taken for it.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
+
+use std::collections::HashSet;
+
+use dedupfs_store::codec::{ByteReader, ByteWriter, checksum};
+use dedupfs_store::device::Device;
+use dedupfs_store::frame::{Expect, FrameKind, decode_frame, encode_frame};
+use dedupfs_store::{PoolId, Result, StoreError};
+
+use crate::names::{MANIFEST_NAME, join};
+use crate::open::file::OpenFile;
+use crate::options::MANIFEST_BYTES_MAX;
+use crate::sealed::TankerNames;
+
+/// Version of the manifest's own fields.
+const VERSION: u16 = 1;
+
+/// Flag: a rebuild has not finished; what is there is not the whole index.
+const FLAG_REBUILDING: u16 = 1;
+
+/// What a manifest says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Manifest {
+    /// A rebuild has not finished.
+    pub(crate) rebuilding: bool,
+    /// The checkpoint attempt that wrote it.
+    pub(crate) generation: u64,
+    /// Last row of the operations log whose effects the files hold.
+    pub(crate) position: u64,
+    /// The next tanker's id.
+    pub(crate) next_tanker: u64,
+    /// The open tanker's file.
+    pub(crate) open: OpenFile,
+    /// Sealed tankers, newest first.
+    pub(crate) tankers: Vec<TankerNames>,
+}
+
+impl Manifest {
+    /// The manifest of an index that holds nothing.
+    pub(crate) fn empty(generation: u64, rebuilding: bool) -> Self {
+        Self { rebuilding, generation, position: 0, next_tanker: 1, open: OpenFile::default(), tankers: Vec::new() }
+    }
+
+    /// The file's bytes. `directory` tells the indexes of a pool apart.
+    pub(crate) fn encode(&self, pool: &PoolId, directory: &str) -> Vec<u8> {
+        let mut meta = ByteWriter::new();
+        meta.u16(VERSION);
+        meta.u16(if self.rebuilding { FLAG_REBUILDING } else { 0 });
+        meta.u64(checksum(directory.as_bytes()));
+        meta.u64(self.generation);
+        meta.u64(self.position);
+        meta.u64(self.next_tanker);
+        meta.u64(self.open.generation);
+        meta.u64(self.open.bytes);
+        meta.u64(self.open.seal);
+        meta.u32(self.open.cells);
+        meta.u32(self.tankers.len() as u32);
+        let mut payload = ByteWriter::new();
+        for tanker in &self.tankers {
+            payload.u64(tanker.id);
+            payload.u64(tanker.generation);
+            payload.u64(tanker.seal);
+            payload.u64(tanker.counts_generation);
+            payload.u64(tanker.counts_seal);
+        }
+        encode_frame(FrameKind::Manifest, pool, 0, meta.as_slice(), payload.as_slice())
+    }
+
+    /// Decodes the whole file.
+    pub(crate) fn decode(what: &str, bytes: &[u8], pool: &PoolId, directory: &str) -> Result<Self> {
+        let expect = Expect { kind: FrameKind::Manifest, pool: Some(pool), owner: Some(0) };
+        let frame = decode_frame(what, bytes, &expect, MANIFEST_BYTES_MAX as usize)?;
+        if frame.header.frame_bytes() != bytes.len() as u64 {
+            return Err(StoreError::corrupt(what, format!("{} bytes", frame.header.frame_bytes()), bytes.len()));
+        }
+        let mut meta = ByteReader::new(frame.meta, what);
+        let (version, flags) = (meta.u16()?, meta.u16()?);
+        if version != VERSION || flags & !FLAG_REBUILDING != 0 {
+            return Err(StoreError::Unsupported {
+                what: what.to_owned(),
+                found: format!("manifest version {version}, flags {flags:#06x}"),
+                advice: "it was written by a newer version of dedupfs: use that version or a later one".to_owned(),
+            });
+        }
+        let tag = meta.u64()?;
+        if tag != checksum(directory.as_bytes()) {
+            return Err(meta.corrupt(format!("the index of {directory}"), "another index of this pool"));
+        }
+        let (generation, position, next_tanker) = (meta.u64()?, meta.u64()?, meta.u64()?);
+        let open = OpenFile { generation: meta.u64()?, bytes: meta.u64()?, seal: meta.u64()?, cells: meta.u32()? };
+        let count = meta.u32()?;
+        meta.finish()?;
+
+        let mut entries = ByteReader::new(frame.payload, what);
+        let mut tankers = Vec::new();
+        let mut ids = HashSet::new();
+        for _ in 0..count {
+            let tanker = TankerNames {
+                id: entries.u64()?,
+                generation: entries.u64()?,
+                seal: entries.u64()?,
+                counts_generation: entries.u64()?,
+                counts_seal: entries.u64()?,
+            };
+            let newest = tanker.generation.max(tanker.counts_generation);
+            if tanker.id >= next_tanker || newest > generation || !ids.insert(tanker.id) {
+                let expected = format!("tankers below {next_tanker}, each once, up to generation {generation}");
+                return Err(entries.corrupt(expected, format!("tanker {} of generation {newest}", tanker.id)));
+            }
+            tankers.push(tanker);
+        }
+        entries.finish()?;
+        if open.generation > generation {
+            let expected = format!("an open tanker up to generation {generation}");
+            return Err(StoreError::corrupt(what, expected, open.generation));
+        }
+        Ok(Self { rebuilding: flags & FLAG_REBUILDING != 0, generation, position, next_tanker, open, tankers })
+    }
+
+    /// Makes it the manifest of the index in `directory`.
+    pub(crate) fn replace(&self, device: &dyn Device, directory: &str, pool: &PoolId) -> Result<()> {
+        device.replace_file(directory, MANIFEST_NAME, &self.encode(pool, directory))
+    }
+
+    /// Reads the manifest of the index in `directory`.
+    pub(crate) fn read(device: &dyn Device, directory: &str, pool: &PoolId) -> Result<Self> {
+        let path = join(directory, MANIFEST_NAME);
+        let bytes = device.read_file(&path, MANIFEST_BYTES_MAX)?;
+        Self::decode(&path, &bytes, pool, directory)
+    }
+}

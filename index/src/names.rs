@@ -1,0 +1,69 @@
+//! Names of an index's files, and how whole files are written.
+//!
+//! Every checkpoint attempt has a generation of its own, and each file's name carries the generation that wrote it: a file
+//! that some manifest names is never written again.
+
+use std::sync::Arc;
+
+use dedupfs_store::Result;
+use dedupfs_store::device::aligned::AlignedBuffer;
+use dedupfs_store::device::{DIRECT_ALIGNMENT_BYTES, Device, DeviceFile, OpenMode};
+
+use crate::options::SEQUENTIAL_BYTES;
+
+/// The name of the manifest.
+pub(crate) const MANIFEST_NAME: &str = "manifest";
+
+/// Name of the cells of sealed tanker `id`, written by `generation`.
+pub(crate) fn tanker_name(id: u64, generation: u64) -> String {
+    format!("t-{id}-{generation}.tanker")
+}
+
+/// Name of the counts of sealed tanker `id`, written by `generation`.
+pub(crate) fn counts_name(id: u64, generation: u64) -> String {
+    format!("t-{id}-{generation}.counts")
+}
+
+/// Name of the open tanker's file, written by `generation`.
+pub(crate) fn open_name(generation: u64) -> String {
+    format!("open-{generation}.cells")
+}
+
+/// Whether a file of that name is one of ours (and thus garbage if no manifest names it).
+pub(crate) fn is_ours(name: &str) -> bool {
+    name.ends_with(".tanker") || name.ends_with(".counts") || (name.starts_with("open-") && name.ends_with(".cells"))
+}
+
+/// `directory/name`.
+pub(crate) fn join(directory: &str, name: &str) -> String {
+    if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
+}
+
+/// Writes a file of `parts` one after another and syncs it. What is there under that name is overwritten: it is left
+/// over from an attempt that no manifest names.
+pub(crate) fn write_file(device: &dyn Device, path: &str, parts: &[&[u8]]) -> Result<Arc<dyn DeviceFile>> {
+    const { assert!(SEQUENTIAL_BYTES.is_multiple_of(DIRECT_ALIGNMENT_BYTES)) };
+    let file = device.open(path, OpenMode::CreateOrWrite)?;
+    file.set_len(0)?;
+    let total: usize = parts.iter().map(|part| part.len()).sum();
+    let mut buffer = AlignedBuffer::with_capacity(total.min(SEQUENTIAL_BYTES));
+    let mut written = 0_u64;
+    for part in parts {
+        let mut rest = *part;
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rest.len().min(SEQUENTIAL_BYTES - buffer.len()));
+            buffer.extend_from_slice(piece);
+            rest = after;
+            if buffer.len() == SEQUENTIAL_BYTES {
+                file.write_at(buffer.as_slice(), written)?;
+                written += buffer.len() as u64;
+                buffer.clear();
+            }
+        }
+    }
+    if !buffer.is_empty() {
+        file.write_at(buffer.as_slice(), written)?;
+    }
+    file.sync()?;
+    Ok(file)
+}

@@ -1,0 +1,58 @@
+//! Options of an index, and its limits: each with its unit and reason.
+
+use dedupfs_store::{Result, StoreError};
+
+/// Most cells of one tanker: their positions are 32-bit numbers, and a tanker being rewritten is held in memory.
+pub(crate) const CELLS_PER_TANKER_MAX: u32 = 1 << 26;
+
+/// Most buckets of one tanker: a directory of 12 bytes each stays below a mebibyte.
+pub(crate) const BUCKETS_PER_TANKER_MAX: u32 = 1 << 16;
+
+/// Most bytes of a manifest: more than a million tankers.
+pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 20;
+
+/// Most inconsistencies that one report describes; all are counted.
+pub(crate) const INCONSISTENCIES_MAX: usize = 10;
+
+/// Bytes of one read or write of a whole file: large enough for the full speed of a disk, small against `--memory`.
+pub(crate) const SEQUENTIAL_BYTES: usize = 1 << 20;
+
+/// A rewritten tanker that holds less than its nominal cells divided by this is dissolved into the open tanker: sparse
+/// tankers cost lookups as much as full ones.
+pub(crate) const DISSOLVE_DIVISOR: u32 = 4;
+
+/// Shape and memory of an [`Index`](crate::Index).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IndexOptions {
+    /// Cells of one sealed tanker, exactly, when it is sealed (later removals make it smaller).
+    pub cells_per_tanker: u32,
+    /// Buckets of one sealed tanker, a power of two. A bucket is the unit of reading and should be some 45 KiB.
+    pub buckets_per_tanker: u32,
+    /// Limit in bytes of the cache of buckets and counts.
+    pub cache_bytes: u64,
+}
+
+impl Default for IndexOptions {
+    /// MAD2's tanker (2^20 fingerprints in 1024 buckets) and 64 MiB of cached buckets.
+    fn default() -> Self {
+        Self { cells_per_tanker: 1 << 20, buckets_per_tanker: 1024, cache_bytes: 64 << 20 }
+    }
+}
+
+impl IndexOptions {
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.cells_per_tanker == 0 || self.cells_per_tanker > CELLS_PER_TANKER_MAX {
+            return Err(StoreError::Usage(format!(
+                "cells per tanker must be 1 to {CELLS_PER_TANKER_MAX}, not {}",
+                self.cells_per_tanker
+            )));
+        }
+        if !self.buckets_per_tanker.is_power_of_two() || self.buckets_per_tanker > BUCKETS_PER_TANKER_MAX {
+            return Err(StoreError::Usage(format!(
+                "buckets per tanker must be a power of two up to {BUCKETS_PER_TANKER_MAX}, not {}",
+                self.buckets_per_tanker
+            )));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,254 @@
+//! A file of checksummed pages: a directory frame, then the pages without gaps, then nothing.
+//!
+//! Page n holds the cells (or their counts) of bucket n. The directory says for each page how many cells it holds and
+//! its checksum; where it starts follows from the sizes before it. Opening checks the directory and the file's length;
+//! a page is checked each time it is read. So every byte of the file is covered by a checksum, and is checked before
+//! it is believed (invariant I-5).
+//!
+//! Cost: one read per page that is not cached; 16 bytes of memory per page.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
+
+use std::sync::Arc;
+
+use dedupfs_store::codec::{ByteReader, ByteWriter, checksum};
+use dedupfs_store::device::{Device, DeviceFile, OpenMode};
+use dedupfs_store::frame::{Expect, FRAME_HEADER_BYTES, FrameHeader, FrameKind, decode_frame, encode_frame};
+use dedupfs_store::{PoolId, Result, StoreError};
+
+use super::cache::{PageCache, PageKey};
+use crate::names::write_file;
+use crate::options::{BUCKETS_PER_TANKER_MAX, CELLS_PER_TANKER_MAX, SEQUENTIAL_BYTES};
+
+/// Version of the directory's own fields.
+const DIRECTORY_VERSION: u16 = 1;
+
+/// Bytes of a page's entry in the directory.
+const PAGE_ENTRY_BYTES: usize = 4 + 8;
+
+/// Most bytes of a directory frame's body.
+const DIRECTORY_BYTES_MAX: usize = 64 + BUCKETS_PER_TANKER_MAX as usize * PAGE_ENTRY_BYTES;
+
+/// What tells one paged file from another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PagedFileKind {
+    /// Kind of its directory frame.
+    pub(crate) frame: FrameKind,
+    /// Bytes per cell.
+    pub(crate) cell_bytes: u32,
+}
+
+/// An open paged file.
+#[derive(Debug)]
+pub(crate) struct PagedFile {
+    file: Arc<dyn DeviceFile>,
+    /// Path on the device.
+    pub(crate) path: String,
+    number: u32,
+    kind: PagedFileKind,
+    /// Which checkpoint attempt wrote it.
+    pub(crate) generation: u64,
+    /// Checksum of the directory: names the file's whole content.
+    pub(crate) seal: u64,
+    data_offset: u64,
+    /// For each page the number of cells before it; one more at the end.
+    starts: Vec<u32>,
+    checksums: Vec<u64>,
+}
+
+impl PagedFile {
+    /// Writes and syncs a new file; `page_cells` says how `data` is cut into pages.
+    #[expect(clippy::too_many_arguments, reason = "a file's identity and content; all are needed and used once")]
+    pub(crate) fn write(
+        device: &dyn Device,
+        pool: &PoolId,
+        cache: &PageCache,
+        path: String,
+        kind: PagedFileKind,
+        (tanker, generation): (u64, u64),
+        page_cells: &[u32],
+        data: &[u8],
+    ) -> Result<Self> {
+        let cells: u32 = page_cells.iter().sum();
+        let mut payload = ByteWriter::with_capacity(page_cells.len() * PAGE_ENTRY_BYTES);
+        let (mut starts, mut checksums) = (vec![0], Vec::with_capacity(page_cells.len()));
+        let (mut rest, mut start) = (data, 0_u32);
+        for &count in page_cells {
+            let bytes = count as usize * kind.cell_bytes as usize;
+            let (page, after) = rest
+                .split_at_checked(bytes)
+                .ok_or_else(|| StoreError::corrupt(path.as_str(), format!("{bytes} bytes for a page"), rest.len()))?;
+            let sum = checksum(page);
+            payload.u32(count);
+            payload.u64(sum);
+            start = start.saturating_add(count);
+            starts.push(start);
+            checksums.push(sum);
+            rest = after;
+        }
+        let mut meta = ByteWriter::new();
+        meta.u16(DIRECTORY_VERSION);
+        meta.u16(0);
+        meta.u32(kind.cell_bytes);
+        meta.u64(generation);
+        meta.u32(cells);
+        meta.u32(page_cells.len() as u32);
+        let frame = encode_frame(kind.frame, pool, tanker, meta.as_slice(), payload.as_slice());
+        let seal = FrameHeader::decode(&path, &frame)?.body_checksum;
+        let file = write_file(device, &path, &[&frame, data])?;
+        let data_offset = frame.len() as u64;
+        Ok(Self { file, path, number: cache.file_number(), kind, generation, seal, data_offset, starts, checksums })
+    }
+
+    /// Opens an existing file and checks its directory and its length.
+    pub(crate) fn open(
+        device: &dyn Device,
+        pool: &PoolId,
+        cache: &PageCache,
+        path: String,
+        kind: PagedFileKind,
+        (tanker, generation): (u64, u64),
+        seal: u64,
+    ) -> Result<Self> {
+        let file = device.open(&path, OpenMode::Read)?;
+        let mut header_bytes = [0; FRAME_HEADER_BYTES];
+        file.read_exact_at(&mut header_bytes, 0)?;
+        let header = FrameHeader::decode(&path, &header_bytes)?;
+        let expect = Expect { kind: kind.frame, pool: Some(pool), owner: Some(tanker) };
+        header.check(&path, &expect, DIRECTORY_BYTES_MAX)?;
+        let data_offset = header.frame_bytes();
+        // Bounded by the check above.
+        let mut frame_bytes = vec![0; data_offset as usize];
+        file.read_exact_at(&mut frame_bytes, 0)?;
+        let frame = decode_frame(&path, &frame_bytes, &expect, DIRECTORY_BYTES_MAX)?;
+        if frame.header.body_checksum != seal {
+            let expected = format!("the file of checksum {seal:#018x} that the manifest names");
+            return Err(StoreError::corrupt(&path, expected, format!("{:#018x}", frame.header.body_checksum)));
+        }
+
+        let mut meta = ByteReader::new(frame.meta, &path);
+        let version = meta.u16()?;
+        if version != DIRECTORY_VERSION {
+            return Err(StoreError::Unsupported {
+                what: path,
+                found: format!("tanker file version {version}"),
+                advice: "it was written by a newer version of dedupfs: use that version or a later one".to_owned(),
+            });
+        }
+        let reserved = meta.u16()?;
+        let (cell_bytes, found_generation, cells, pages) = (meta.u32()?, meta.u64()?, meta.u32()?, meta.u32()?);
+        if (reserved, cell_bytes, found_generation) != (0, kind.cell_bytes, generation) {
+            let expected = format!("cells of {} bytes, generation {generation}", kind.cell_bytes);
+            return Err(meta.corrupt(expected, format!("{cell_bytes}, {found_generation}, flags {reserved}")));
+        }
+        meta.finish()?;
+        if cells > CELLS_PER_TANKER_MAX || !pages.is_power_of_two() || pages > BUCKETS_PER_TANKER_MAX {
+            return Err(StoreError::corrupt(&path, "cells and buckets within limits", format!("{cells}, {pages}")));
+        }
+
+        let mut entries = ByteReader::new(frame.payload, &path);
+        let (mut starts, mut checksums) = (vec![0], Vec::with_capacity(pages as usize));
+        let mut total = 0_u32;
+        for _ in 0..pages {
+            total = total.saturating_add(entries.u32()?);
+            starts.push(total);
+            checksums.push(entries.u64()?);
+        }
+        entries.finish()?;
+        if total != cells {
+            return Err(StoreError::corrupt(&path, format!("{cells} cells in all pages"), total));
+        }
+        let expected_bytes = data_offset + u64::from(cells) * u64::from(kind.cell_bytes);
+        let found_bytes = file.len()?;
+        if found_bytes != expected_bytes {
+            let (expected, found) = (format!("{expected_bytes} bytes"), format!("{found_bytes} bytes"));
+            return Err(StoreError::corrupt(&path, expected, found));
+        }
+        Ok(Self { file, path, number: cache.file_number(), kind, generation, seal, data_offset, starts, checksums })
+    }
+
+    /// Number of pages.
+    pub(crate) fn pages(&self) -> u32 {
+        self.checksums.len() as u32
+    }
+
+    /// Number of cells.
+    pub(crate) fn cells(&self) -> u32 {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    /// Cells of each page.
+    pub(crate) fn page_cells(&self) -> Vec<u32> {
+        self.starts.array_windows::<2>().map(|[start, end]| end - start).collect()
+    }
+
+    /// Position of the first cell of `page`, and of the first one after it.
+    pub(crate) fn page_range(&self, page: u32) -> (u32, u32) {
+        let start = self.starts.get(page as usize).copied().unwrap_or(0);
+        (start, self.starts.get(page as usize + 1).copied().unwrap_or(start))
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.data_offset + u64::from(self.cells()) * u64::from(self.kind.cell_bytes)
+    }
+
+    /// Bytes of memory that the directory takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        (self.starts.capacity() * 4 + self.checksums.capacity() * 8) as u64
+    }
+
+    fn byte_offset(&self, cell: u32) -> u64 {
+        self.data_offset + u64::from(cell) * u64::from(self.kind.cell_bytes)
+    }
+
+    fn verify(&self, page: u32, bytes: &[u8]) -> Result<()> {
+        let expected = self.checksums.get(page as usize).copied();
+        let found = checksum(bytes);
+        if expected == Some(found) {
+            return Ok(());
+        }
+        let expected = expected.map_or_else(|| "a page".to_owned(), |expected| format!("checksum {expected:#018x}"));
+        Err(StoreError::corrupt(format!("page {page} of {}", self.path), expected, format!("{found:#018x}")))
+    }
+
+    /// A verified page, through the cache.
+    pub(crate) fn page(&self, cache: &PageCache, page: u32) -> Result<Arc<[u8]>> {
+        cache.page(PageKey { file: self.number, page }, || {
+            let (start, end) = self.page_range(page);
+            let mut bytes = vec![0; (end - start) as usize * self.kind.cell_bytes as usize];
+            self.file.read_exact_at(&mut bytes, self.byte_offset(start))?;
+            self.verify(page, &bytes)?;
+            Ok(bytes.into())
+        })
+    }
+
+    /// Reads all pages in order, verified, in large pieces and past the cache.
+    pub(crate) fn read_through(&self, each: &mut dyn FnMut(u32, &[u8]) -> Result<()>) -> Result<()> {
+        let cell_bytes = self.kind.cell_bytes as usize;
+        let mut buffer = Vec::new();
+        let mut page = 0;
+        while page < self.pages() {
+            // A run of pages of at most SEQUENTIAL_BYTES, but at least one page.
+            let (first, run_start) = (page, self.page_range(page).0);
+            let mut run_end = self.page_range(page).1;
+            page += 1;
+            while page < self.pages() && (self.page_range(page).1 - run_start) as usize * cell_bytes <= SEQUENTIAL_BYTES
+            {
+                run_end = self.page_range(page).1;
+                page += 1;
+            }
+            buffer.resize((run_end - run_start) as usize * cell_bytes, 0);
+            self.file.read_exact_at(&mut buffer, self.byte_offset(run_start))?;
+            let mut rest = buffer.as_slice();
+            for number in first..page {
+                let (start, end) = self.page_range(number);
+                let (bytes, after) = rest.split_at_checked((end - start) as usize * cell_bytes).unwrap_or((rest, &[]));
+                self.verify(number, bytes)?;
+                each(number, bytes)?;
+                rest = after;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,270 @@
+//! One sealed tanker: a file of cells, sorted within buckets by fingerprint prefix, and a file of their counts.
+//!
+//! The counts lie apart so that counting, the most frequent change by far, rewrites 4 bytes a cell and not 48. Looking
+//! up: the prefix names the bucket; within it fingerprints are uniformly distributed, so interpolation finds the place
+//! to within a few dozen cells and a binary search does the rest. One page read for the location, one for the count.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
+
+use std::sync::Arc;
+
+use dedupfs_store::device::Device;
+use dedupfs_store::frame::FrameKind;
+use dedupfs_store::{Fingerprint, PoolId, Result, StoreError};
+
+use super::cache::PageCache;
+use super::pages::{PagedFile, PagedFileKind};
+use super::set::Found;
+use crate::cell::{
+    CELL_BYTES, COUNT_BYTES, Cell, Entry, cell_at, cell_fingerprint, cell_location, count_at, encode_cell,
+};
+use crate::names::{counts_name, join, tanker_name};
+
+const CELLS_FILE: PagedFileKind = PagedFileKind { frame: FrameKind::TankerDirectory, cell_bytes: CELL_BYTES as u32 };
+const COUNTS_FILE: PagedFileKind = PagedFileKind { frame: FrameKind::Counts, cell_bytes: COUNT_BYTES as u32 };
+
+/// Cells around the interpolated place that are tried first: three standard deviations in a bucket of 1024.
+const INTERPOLATION_WINDOW: usize = 48;
+
+/// What a manifest says of a tanker: which files, and what must be in them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TankerNames {
+    pub(crate) id: u64,
+    pub(crate) generation: u64,
+    pub(crate) seal: u64,
+    pub(crate) counts_generation: u64,
+    pub(crate) counts_seal: u64,
+}
+
+/// Where and for whom tanker files are written and opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writer<'a> {
+    pub(crate) device: &'a dyn Device,
+    pub(crate) directory: &'a str,
+    pub(crate) pool: &'a PoolId,
+    pub(crate) cache: &'a PageCache,
+}
+
+/// A sealed tanker.
+#[derive(Clone, Debug)]
+pub(crate) struct SealedTanker {
+    pub(crate) id: u64,
+    cells: Arc<PagedFile>,
+    counts: Arc<PagedFile>,
+}
+
+/// The bucket of a fingerprint among `buckets` (a power of two).
+pub(crate) fn bucket_of(fingerprint: &Fingerprint, buckets: u32) -> u32 {
+    ((u128::from(fingerprint.prefix()) * u128::from(buckets)) >> u64::BITS) as u32
+}
+
+/// Position of a fingerprint in a bucket's bytes.
+fn position_in(page: &[u8], fingerprint: &Fingerprint, buckets: u32) -> Option<usize> {
+    let cells = page.as_chunks::<CELL_BYTES>().0;
+    // The prefix's place within its bucket's range, scaled to the bucket's cells.
+    let within = fingerprint.prefix().wrapping_mul(u64::from(buckets));
+    let guess = ((u128::from(within) * cells.len() as u128) >> u64::BITS) as usize;
+    let mut low = guess.saturating_sub(INTERPOLATION_WINDOW);
+    let mut high = guess.saturating_add(INTERPOLATION_WINDOW).min(cells.len());
+    if cells.get(low).is_none_or(|cell| *cell_fingerprint(cell) > fingerprint.0) {
+        low = 0;
+    }
+    if high.checked_sub(1).and_then(|last| cells.get(last)).is_none_or(|cell| *cell_fingerprint(cell) < fingerprint.0) {
+        high = cells.len();
+    }
+    let window = cells.get(low..high)?;
+    window.binary_search_by(|cell| cell_fingerprint(cell).cmp(&fingerprint.0)).ok().map(|position| low + position)
+}
+
+impl SealedTanker {
+    /// Writes a tanker of `entries`, sorted by fingerprint.
+    pub(crate) fn write(
+        writer: Writer<'_>,
+        (id, generation): (u64, u64),
+        buckets: u32,
+        entries: &[Entry],
+    ) -> Result<Self> {
+        debug_assert!(entries.is_sorted_by(|a, b| a.fingerprint < b.fingerprint), "sorted, each once");
+        let mut page_cells = vec![0; buckets as usize];
+        let (mut cells, mut counts) =
+            (Vec::with_capacity(entries.len() * CELL_BYTES), Vec::with_capacity(entries.len() * COUNT_BYTES));
+        for Entry { fingerprint, cell } in entries {
+            if let Some(count) = page_cells.get_mut(bucket_of(fingerprint, buckets) as usize) {
+                *count += 1;
+            }
+            encode_cell(fingerprint, cell.location, &mut cells);
+            counts.extend_from_slice(&cell.references.to_le_bytes());
+        }
+        let Writer { device, directory, pool, cache } = writer;
+        let path = join(directory, &tanker_name(id, generation));
+        let cells = PagedFile::write(device, pool, cache, path, CELLS_FILE, (id, generation), &page_cells, &cells)?;
+        let path = join(directory, &counts_name(id, generation));
+        let counts = PagedFile::write(device, pool, cache, path, COUNTS_FILE, (id, generation), &page_cells, &counts)?;
+        Ok(Self { id, cells: Arc::new(cells), counts: Arc::new(counts) })
+    }
+
+    /// Writes new counts for the same cells: `changes` are (position of the cell, new count).
+    pub(crate) fn write_counts(
+        &self,
+        writer: Writer<'_>,
+        generation: u64,
+        changes: impl Iterator<Item = (u32, u32)>,
+    ) -> Result<Self> {
+        let Writer { device, directory, pool, cache } = writer;
+        let mut counts = Vec::with_capacity(self.counts.cells() as usize * COUNT_BYTES);
+        self.counts.read_through(&mut |_, page| {
+            counts.extend_from_slice(page);
+            Ok(())
+        })?;
+        let places = counts.as_chunks_mut::<COUNT_BYTES>().0;
+        for (index, references) in changes {
+            let place = places.get_mut(index as usize).ok_or_else(|| {
+                StoreError::corrupt(self.counts.path.as_str(), format!("a cell {index}"), self.counts.cells())
+            })?;
+            *place = references.to_le_bytes();
+        }
+        let path = join(directory, &counts_name(self.id, generation));
+        let page_cells = self.counts.page_cells();
+        let ids = (self.id, generation);
+        let counts = PagedFile::write(device, pool, cache, path, COUNTS_FILE, ids, &page_cells, &counts)?;
+        Ok(Self { id: self.id, cells: self.cells.clone(), counts: Arc::new(counts) })
+    }
+
+    /// Opens the tanker that a manifest names.
+    pub(crate) fn open(writer: Writer<'_>, names: &TankerNames) -> Result<Self> {
+        let Writer { device, directory, pool, cache } = writer;
+        let path = join(directory, &tanker_name(names.id, names.generation));
+        let ids = (names.id, names.generation);
+        let cells = PagedFile::open(device, pool, cache, path, CELLS_FILE, ids, names.seal)?;
+        let path = join(directory, &counts_name(names.id, names.counts_generation));
+        let ids = (names.id, names.counts_generation);
+        let counts = PagedFile::open(device, pool, cache, path, COUNTS_FILE, ids, names.counts_seal)?;
+        if cells.page_cells() != counts.page_cells() {
+            let expected = format!("as many counts in each bucket as there are cells in {}", cells.path);
+            return Err(StoreError::corrupt(counts.path.as_str(), expected, "others"));
+        }
+        Ok(Self { id: names.id, cells: Arc::new(cells), counts: Arc::new(counts) })
+    }
+
+    /// What a manifest must say of it.
+    pub(crate) fn names(&self) -> TankerNames {
+        TankerNames {
+            id: self.id,
+            generation: self.cells.generation,
+            seal: self.cells.seal,
+            counts_generation: self.counts.generation,
+            counts_seal: self.counts.seal,
+        }
+    }
+
+    /// Number of buckets.
+    pub(crate) fn buckets(&self) -> u32 {
+        self.cells.pages()
+    }
+
+    /// Number of cells.
+    pub(crate) fn cells(&self) -> u32 {
+        self.cells.cells()
+    }
+
+    /// Bytes of both files.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.cells.len_bytes() + self.counts.len_bytes()
+    }
+
+    /// Bytes of memory that it takes, apart from the cache.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.cells.memory_bytes() + self.counts.memory_bytes()
+    }
+
+    /// A bucket's cells.
+    pub(crate) fn bucket(&self, cache: &PageCache, bucket: u32) -> Result<Arc<[u8]>> {
+        self.cells.page(cache, bucket)
+    }
+
+    /// Looks a fingerprint up in its bucket, read before with [`bucket`](Self::bucket).
+    pub(crate) fn find_in(&self, bucket: u32, page: &[u8], fingerprint: &Fingerprint) -> Option<Found> {
+        let position = position_in(page, fingerprint, self.buckets())?;
+        let location = cell_location(cell_at(page, position)?);
+        let index = self.cells.page_range(bucket).0 + position as u32;
+        Some(Found { tanker: self.id, index, bucket, location })
+    }
+
+    /// The count of a cell.
+    pub(crate) fn references(&self, cache: &PageCache, found: &Found) -> Result<u32> {
+        let page = self.counts.page(cache, found.bucket)?;
+        let position = found.index - self.counts.page_range(found.bucket).0;
+        count_at(&page, position as usize).ok_or_else(|| {
+            StoreError::corrupt(self.counts.path.as_str(), format!("a count for cell {}", found.index), "none")
+        })
+    }
+
+    /// All cells in order of fingerprint with their positions, read and verified past the cache. The order is checked.
+    pub(crate) fn for_each(&self, each: &mut dyn FnMut(u32, Entry) -> Result<()>) -> Result<()> {
+        // 4 bytes a cell; reading two files in step would need two buffers and more code.
+        let mut counts = Vec::with_capacity(self.counts.cells() as usize * COUNT_BYTES);
+        self.counts.read_through(&mut |_, page| {
+            counts.extend_from_slice(page);
+            Ok(())
+        })?;
+        let mut index = 0_u32;
+        let mut previous = None;
+        self.cells.read_through(&mut |bucket, page| {
+            for cell in page.as_chunks::<CELL_BYTES>().0 {
+                let fingerprint = Fingerprint(*cell_fingerprint(cell));
+                if previous >= Some(fingerprint) || bucket_of(&fingerprint, self.buckets()) != bucket {
+                    let what = format!("bucket {bucket} of {}", self.cells.path);
+                    return Err(StoreError::corrupt(what, "sorted fingerprints of its range", fingerprint));
+                }
+                previous = Some(fingerprint);
+                let references = count_at(&counts, index as usize).unwrap_or(0);
+                each(index, Entry { fingerprint, cell: Cell { location: cell_location(cell), references } })?;
+                index += 1;
+            }
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+    use crate::Location;
+    use crate::tests::fingerprint;
+    use dedupfs_store::ContainerId;
+
+    #[test]
+    fn buckets_are_ranges_of_prefixes() {
+        for buckets in [1, 4, 1024] {
+            assert_eq!(bucket_of(&Fingerprint::ZERO, buckets), 0);
+            assert_eq!(bucket_of(&Fingerprint([0xff; 32]), buckets), buckets - 1);
+        }
+        assert_eq!(bucket_of(&Fingerprint([0x80; 32]), 2), 1);
+        assert_eq!(bucket_of(&Fingerprint([0x7f; 32]), 2), 0);
+    }
+
+    #[test]
+    fn interpolation_finds_all_even_in_skewed_buckets() {
+        let uniform = (0..3000).map(fingerprint).collect::<Vec<_>>();
+        let skewed = (0..300)
+            .map(|number| {
+                let mut fingerprint = fingerprint(number);
+                fingerprint.0[..2].fill(if number % 50 == 0 { 0xff } else { 0x01 });
+                fingerprint
+            })
+            .collect::<Vec<_>>();
+        for mut fingerprints in [uniform, skewed, Vec::new()] {
+            fingerprints.sort_unstable();
+            let mut page = Vec::new();
+            for fingerprint in &fingerprints {
+                encode_cell(fingerprint, Location { container: ContainerId(1), len_bytes: 1 }, &mut page);
+            }
+            for (position, fingerprint) in fingerprints.iter().enumerate() {
+                assert_eq!(position_in(&page, fingerprint, 1), Some(position));
+            }
+            for absent in (10_000..11_000).map(fingerprint).chain([Fingerprint([0xff; 32]), Fingerprint::ZERO]) {
+                assert_eq!(position_in(&page, &absent, 1), None);
+            }
+        }
+    }
+}

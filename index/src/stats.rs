@@ -1,0 +1,55 @@
+//! Figures of an index.
+
+use std::sync::atomic::Ordering;
+
+use crate::index::Index;
+
+/// Figures of an index: sizes as of now, and counters since it was opened.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct IndexStats {
+    /// Committed cells.
+    pub cells: u64,
+    /// Cells in the open tanker.
+    pub open_cells: u64,
+    /// Staged fingerprints.
+    pub recent_cells: u64,
+    /// Cells of sealed tankers that changed since the last checkpoint.
+    pub patched_cells: u64,
+    /// Sealed tankers.
+    pub sealed_tankers: u64,
+    /// Memory in use with the cache, in bytes.
+    pub memory_bytes: u64,
+    /// Of it, the cache of buckets and counts.
+    pub cache_bytes: u64,
+    /// Bytes of the last checkpoint's files, without the manifest.
+    pub disk_bytes: u64,
+    /// Buckets and pages of counts read from disk.
+    pub bucket_reads: u64,
+    /// Buckets and pages of counts found in the cache.
+    pub bucket_cache_hits: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
+}
+
+impl Index {
+    /// Figures. Waits for a running checkpoint, but holds up nobody else.
+    pub fn stats(&self) -> IndexStats {
+        let open_file_bytes = self.applier.lock().open_file.bytes;
+        let set = self.sealed_set();
+        let sizes = self.open.sizes();
+        let directories: u64 = set.tankers().iter().map(|tanker| tanker.memory_bytes()).sum();
+        IndexStats {
+            cells: self.len(),
+            open_cells: sizes.cells,
+            recent_cells: sizes.recent,
+            patched_cells: sizes.patches,
+            sealed_tankers: set.tankers().len() as u64,
+            memory_bytes: sizes.memory_bytes + directories + self.cache.bytes(),
+            cache_bytes: self.cache.bytes(),
+            disk_bytes: open_file_bytes + set.tankers().iter().map(|tanker| tanker.disk_bytes()).sum::<u64>(),
+            bucket_reads: self.cache.reads(),
+            bucket_cache_hits: self.cache.hits(),
+            checkpoints: self.checkpoints.load(Ordering::Relaxed),
+        }
+    }
+}

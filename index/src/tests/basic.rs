@@ -1,0 +1,302 @@
+//! One behaviour at a time.
+
+use std::sync::Arc;
+
+use dedupfs_store::device::Device;
+use dedupfs_store::device::memory::MemoryDevice;
+use dedupfs_store::{ContainerId, Fingerprint, StoreError};
+
+use super::*;
+use crate::{InconsistencyKind, IndexBuilder};
+
+#[test]
+fn staged_is_seen_at_once_and_committed_by_its_row() {
+    let (_, index) = empty(TINY);
+    index.stage(&fingerprint(1), location(5));
+    assert_eq!(index.get(&fingerprint(1)).unwrap(), Some(cell(5, 0)));
+    assert_eq!(index.committed(&fingerprint(1)).unwrap(), None);
+    assert_eq!((index.len(), index.stats().recent_cells), (0, 1));
+
+    // Another location in the row than the one staged: the staged one stays until its own row comes.
+    index.apply(1, &[insert(1, 4), count(1, 3)]).unwrap();
+    assert_eq!(index.get(&fingerprint(1)).unwrap(), Some(cell(5, 3)));
+    assert_eq!(index.committed(&fingerprint(1)).unwrap(), Some(cell(4, 3)));
+    index.apply(2, &[insert(1, 5)]).unwrap();
+    assert_eq!(index.get(&fingerprint(1)).unwrap(), Some(cell(5, 3)));
+    assert_eq!((index.len(), index.stats().recent_cells), (1, 0));
+
+    index.stage_all(&[(fingerprint(2), location(6)), (fingerprint(3), location(6)), (Fingerprint::ZERO, location(6))]);
+    index.unstage(&fingerprint(2), location(7));
+    assert!(index.get(&fingerprint(2)).unwrap().is_some(), "staged elsewhere");
+    index.unstage(&fingerprint(2), location(6));
+    assert_eq!(index.get(&fingerprint(2)).unwrap(), None);
+    assert_eq!(index.get(&Fingerprint::ZERO).unwrap(), None);
+    index.apply(3, &[remove(3, 6)]).unwrap();
+    assert_eq!(index.get(&fingerprint(3)).unwrap(), None, "its container is gone");
+}
+
+#[test]
+fn rows_are_applied_in_order_and_once() {
+    let (disk, index) = empty(TINY);
+    index.apply(5, &[insert(1, 1)]).unwrap();
+    index.apply(5, &[count(1, 1)]).unwrap();
+    assert!(matches!(index.apply(4, &[]), Err(StoreError::Usage(_))));
+    assert!(matches!(index.checkpoint(4), Err(StoreError::Usage(_))));
+    index.checkpoint(7).unwrap();
+    assert_eq!(index.position(), 7);
+    assert!(matches!(index.apply(7, &[count(1, 1)]), Err(StoreError::Usage(_))), "in the checkpoint");
+    let index = reopen(&disk, TINY);
+    assert!(matches!(index.apply(7, &[count(1, 1)]), Err(StoreError::Usage(_))), "in the checkpoint");
+    index.apply(8, &[count(1, 1)]).unwrap();
+    assert_eq!(index.committed(&fingerprint(1)).unwrap(), Some(cell(1, 2)));
+}
+
+#[test]
+fn contradictions_are_reported_and_harmless() {
+    let (_, index) = empty(TINY);
+    let zero = Change::Count { fingerprint: Fingerprint::ZERO, delta: 1 };
+    let report = index.apply(1, &[count(1, 2), insert(1, 1), count(1, -1), zero]).unwrap();
+    let kinds: Vec<_> = report.inconsistencies.iter().map(|found| found.kind).collect();
+    // In the order of shards, not of changes: compare as a set.
+    let expected = [
+        InconsistencyKind::Unknown { delta: 2 },
+        InconsistencyKind::Negative { references: 0, delta: -1 },
+        InconsistencyKind::BuiltIn,
+    ];
+    assert!(expected.iter().all(|kind| kinds.contains(kind)) && report.count == 3, "{kinds:?}");
+    assert!(report.inconsistencies.iter().all(|found| found.to_string().contains("log row 1")));
+    assert_eq!(contents(&index).into_values().collect::<Vec<_>>(), [cell(1, 0)]);
+
+    let many: Vec<_> = (10..60).map(|number| count(number, 1)).collect();
+    let report = index.apply(2, &many).unwrap();
+    assert_eq!((report.inconsistencies.len(), report.count), (10, 50));
+}
+
+#[test]
+fn full_tankers_are_sealed_in_order_of_arrival() {
+    let (disk, index) = empty(TINY);
+    let changes: Vec<_> = (0..150).flat_map(|number| [insert(number, 1 + number / 10), count(number, 2)]).collect();
+    index.apply(1, &changes).unwrap();
+    assert!(index.wants_checkpoint());
+    index.checkpoint(1).unwrap();
+    for index in [index, reopen(&disk, TINY)] {
+        let stats = index.stats();
+        assert_eq!((stats.sealed_tankers, stats.open_cells, stats.cells), (2, 150 - 128, 150));
+        assert!(!index.wants_checkpoint());
+        let before = index.stats();
+        // What arrived last is still open and needs no disk; the others are found in their buckets.
+        for number in (140..150).chain([0, 70, 127]) {
+            assert_eq!(index.committed(&fingerprint(number)).unwrap(), Some(cell(1 + number / 10, 2)));
+        }
+        let after = index.stats();
+        assert!(
+            after.bucket_reads - before.bucket_reads <= 9,
+            "at most two buckets and a page of counts for each of three"
+        );
+        assert_eq!(contents(&index).len(), 150);
+        index.self_check().unwrap();
+        let files = disk.list(DIRECTORY).unwrap();
+        let names: Vec<_> = files.iter().map(|entry| entry.name.as_str()).collect();
+        let expected = ["manifest", "open-1.cells", "t-1-1.counts", "t-1-1.tanker", "t-2-1.counts", "t-2-1.tanker"];
+        assert_eq!(names, expected);
+        let bytes: u64 = files.iter().filter(|entry| entry.name != "manifest").map(|entry| entry.len_bytes).sum();
+        assert_eq!(stats.disk_bytes, bytes);
+    }
+}
+
+/// Names of an index's files with their generation replaced by whether it changed.
+fn generations(disk: &MemoryDevice) -> Vec<String> {
+    disk.list(DIRECTORY).unwrap().into_iter().map(|entry| entry.name).collect()
+}
+
+#[test]
+fn counts_alone_rewrite_no_cells_and_nothing_rewrites_nothing() {
+    let (disk, index) = empty(TINY);
+    index.apply(1, &(0..70).map(|number| insert(number, 1)).collect::<Vec<_>>()).unwrap();
+    index.checkpoint(1).unwrap();
+    let sealed: Vec<u64> = {
+        let set = index.sealed_set();
+        let mut sealed = Vec::new();
+        set.tankers()[0]
+            .for_each(&mut |_, entry| {
+                sealed.push(entry.fingerprint);
+                Ok(())
+            })
+            .unwrap();
+        (0..70).filter(|&number| sealed.contains(&fingerprint(number))).collect()
+    };
+    assert_eq!(sealed.len(), 64);
+    assert_eq!(generations(&disk), ["manifest", "open-1.cells", "t-1-1.counts", "t-1-1.tanker"]);
+    index.checkpoint(2).unwrap();
+    assert_eq!(generations(&disk), ["manifest", "open-1.cells", "t-1-1.counts", "t-1-1.tanker"]);
+    assert_eq!(reopen(&disk, TINY).position(), 2);
+
+    index.apply(3, &[count(sealed[0], 5), insert(sealed[1], 1)]).unwrap();
+    assert_eq!(index.committed(&fingerprint(sealed[0])).unwrap(), Some(cell(1, 5)), "from the patch");
+    index.checkpoint(3).unwrap();
+    assert_eq!(
+        generations(&disk),
+        ["manifest", "open-1.cells", "t-1-1.tanker", "t-1-3.counts"]
+            .map(String::from)
+            .into_iter()
+            .collect::<Vec<_>>()
+            .tap_sorted()
+    );
+    index.apply(4, &[insert(sealed[0], 9), remove(sealed[2], 1), remove(sealed[3], 2)]).unwrap();
+    assert_eq!(index.committed(&fingerprint(sealed[2])).unwrap(), None, "a tombstone");
+    index.checkpoint(4).unwrap();
+    assert_eq!(generations(&disk), ["manifest", "open-1.cells", "t-1-4.counts", "t-1-4.tanker"]);
+    for index in [&index, &reopen(&disk, TINY)] {
+        assert_eq!(index.committed(&fingerprint(sealed[0])).unwrap(), Some(cell(9, 5)), "references are kept");
+        assert_eq!(index.committed(&fingerprint(sealed[2])).unwrap(), None);
+        assert_eq!(index.committed(&fingerprint(sealed[3])).unwrap(), Some(cell(1, 0)), "removed from elsewhere");
+        assert_eq!(index.len(), 69);
+        index.self_check().unwrap();
+    }
+}
+
+trait TapSorted {
+    fn tap_sorted(self) -> Self;
+}
+
+impl TapSorted for Vec<String> {
+    fn tap_sorted(mut self) -> Self {
+        self.sort();
+        self
+    }
+}
+
+#[test]
+fn a_removed_cell_comes_back_without_references() {
+    let (disk, index) = empty(TINY);
+    index.apply(1, &(0..64).flat_map(|number| [insert(number, 1), count(number, 7)]).collect::<Vec<_>>()).unwrap();
+    index.checkpoint(1).unwrap();
+    index.apply(2, &[remove(3, 1), insert(3, 2), remove(4, 1), insert(4, 1)]).unwrap();
+    index.checkpoint(2).unwrap();
+    for index in [index, reopen(&disk, TINY)] {
+        assert_eq!(index.committed(&fingerprint(3)).unwrap(), Some(cell(2, 0)));
+        assert_eq!(index.committed(&fingerprint(4)).unwrap(), Some(cell(1, 0)));
+        index.self_check().unwrap();
+    }
+}
+
+#[test]
+fn sparse_tankers_are_dissolved_and_empty_ones_dropped() {
+    let (disk, index) = empty(TINY);
+    let changes = |range: std::ops::Range<u64>| range.map(|number| insert(number, 1 + number / 64)).collect::<Vec<_>>();
+    index.apply(1, &changes(0..128)).unwrap();
+    index.checkpoint(1).unwrap();
+    assert_eq!(index.stats().sealed_tankers, 2);
+    let gone: Vec<_> =
+        (0..128).filter(|number| !(60..64).contains(number)).map(|number| remove(number, 1 + number / 64)).collect();
+    index.apply(2, &gone).unwrap();
+    assert_eq!((index.len(), contents(&index).len()), (4, 4));
+    index.checkpoint(2).unwrap();
+    for index in [index, reopen(&disk, TINY)] {
+        let stats = index.stats();
+        assert_eq!((stats.sealed_tankers, stats.open_cells, stats.cells), (0, 4, 4));
+        assert_eq!(index.get(&fingerprint(61)).unwrap(), Some(cell(1, 0)));
+        index.self_check().unwrap();
+    }
+    assert_eq!(generations(&disk), ["manifest", "open-2.cells"]);
+}
+
+#[test]
+fn stuck_counts_stay_stuck() {
+    let (_, index) = empty(TINY);
+    index.apply(1, &[insert(1, 1), count(1, i64::MAX)]).unwrap();
+    index.apply(2, &[count(1, -5)]).unwrap();
+    assert_eq!(index.committed(&fingerprint(1)).unwrap(), Some(cell(1, u32::MAX)));
+}
+
+#[test]
+fn creating_and_opening_check_what_is_there() {
+    let disk = MemoryDevice::new();
+    let device: Arc<dyn Device> = Arc::new(disk.clone());
+    assert!(Index::open(&device, DIRECTORY, &POOL, TINY).is_err());
+    Index::create(&device, DIRECTORY, &POOL, TINY).unwrap();
+    assert!(matches!(Index::create(&device, DIRECTORY, &POOL, TINY), Err(StoreError::Usage(_))));
+    let survivor: Arc<dyn Device> = Arc::new(disk.crash(0));
+    assert!(Index::open(&survivor, DIRECTORY, &POOL, TINY).unwrap().is_empty(), "creation is durable");
+    assert!(matches!(Index::open(&device, DIRECTORY, &PoolId([8; 16]), TINY), Err(StoreError::Corrupt { .. })));
+    for (cells_per_tanker, buckets_per_tanker) in [(0, 4), (64, 0), (64, 3), (u32::MAX, 4), (64, 1 << 20)] {
+        let options = IndexOptions { cells_per_tanker, buckets_per_tanker, cache_bytes: 0 };
+        assert!(matches!(Index::open(&device, DIRECTORY, &POOL, options), Err(StoreError::Usage(_))));
+    }
+    // The other index of the pool under this one's name.
+    Index::create(&device, "index/recipes", &POOL, TINY).unwrap();
+    device.rename("index/recipes/manifest", "index/chunks/manifest").unwrap();
+    assert!(Index::open(&device, DIRECTORY, &POOL, TINY).unwrap_err().to_string().contains("another index"));
+}
+
+#[test]
+fn shapes_may_change_between_sessions() {
+    let (disk, index) = empty(TINY);
+    index.apply(1, &(0..100).map(|number| insert(number, number + 1)).collect::<Vec<_>>()).unwrap();
+    index.checkpoint(1).unwrap();
+    for (row, buckets_per_tanker) in [(2_u64, 1_u32), (3, 16)] {
+        let options = IndexOptions { cells_per_tanker: 20, buckets_per_tanker, cache_bytes: 0 };
+        let index = reopen(&disk, options);
+        index
+            .apply(row, &(row * 100..row * 100 + 30).map(|number| insert(number, number)).collect::<Vec<_>>())
+            .unwrap();
+        index.checkpoint(row).unwrap();
+        index.self_check().unwrap();
+        assert_eq!(contents(&index).len() as u64, 100 + (row - 1) * 30);
+        assert_eq!(index.get(&fingerprint(50)).unwrap(), Some(cell(51, 0)));
+    }
+}
+
+#[test]
+fn a_rebuilt_index_holds_what_was_set_and_an_interrupted_one_is_refused() {
+    let (disk, index) = empty(TINY);
+    index.apply(1, &(0..300).map(|number| insert(number, 1)).collect::<Vec<_>>()).unwrap();
+    index.checkpoint(1).unwrap();
+    let device: Arc<dyn Device> = Arc::new(disk.clone());
+    {
+        let mut builder = IndexBuilder::new(&device, DIRECTORY, &POOL, TINY).unwrap();
+        builder.set(fingerprint(1), location(1), 0).unwrap();
+        assert_eq!(builder.get(&fingerprint(1)).unwrap(), Some(cell(1, 0)));
+    }
+    let error = Index::open(&device, DIRECTORY, &POOL, TINY).unwrap_err();
+    assert!(error.to_string().contains("unfinished rebuild"), "{error}");
+
+    let mut builder = IndexBuilder::new(&device, DIRECTORY, &POOL, TINY).unwrap();
+    for number in 0..500 {
+        builder.set(fingerprint(number), location(1), 0).unwrap();
+        if number == 300 {
+            builder.get(&fingerprint(0)).unwrap();
+        }
+    }
+    for number in 0..500 {
+        builder.count(fingerprint(number), 2).unwrap();
+    }
+    builder.set(fingerprint(9), location(8), 4).unwrap();
+    builder.count(fingerprint(1000), 1).unwrap();
+    builder.get(&fingerprint(0)).unwrap();
+    assert_eq!(builder.inconsistencies(), 1);
+    let index = builder.finish(77).unwrap();
+    assert_eq!(index.position(), 77);
+    for index in [index, reopen(&disk, TINY), reopen(&disk.crash(0), TINY)] {
+        index.self_check().unwrap();
+        assert_eq!((index.position(), index.len()), (77, 500));
+        assert_eq!(index.get(&fingerprint(9)).unwrap(), Some(cell(8, 4)));
+        assert!(contents(&index).values().filter(|found| **found == cell(1, 2)).count() == 499);
+        index.apply(78, &[remove(9, 8)]).unwrap();
+        assert_eq!(index.get(&fingerprint(9)).unwrap(), None);
+    }
+}
+
+#[test]
+fn an_error_of_the_callback_ends_the_walk() {
+    let (_, index) = empty(TINY);
+    index.apply(1, &(0..100).map(|number| insert(number, 1)).collect::<Vec<_>>()).unwrap();
+    index.checkpoint(1).unwrap();
+    let mut seen = 0;
+    let outcome = index.for_each(&mut |_, cell| {
+        seen += 1;
+        assert_eq!(cell.location.container, ContainerId(1));
+        if seen == 3 { Err(StoreError::Usage("enough".to_owned())) } else { Ok(()) }
+    });
+    assert!(outcome.is_err() && seen == 3);
+}

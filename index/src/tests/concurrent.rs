@@ -1,0 +1,134 @@
+//! Lookups while cells move between open and sealed tankers.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::open::{SHARDS, shard_of};
+use crate::tests::faults;
+
+#[test]
+fn lookups_never_miss_a_stored_fingerprint() {
+    let (disk, index) = empty(TINY);
+    // Fingerprints up to this number are stored, each with as many references as the number says.
+    let stored = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let lookups = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for reader in 0..3_u64 {
+            let (index, stored, stop, lookups) = (&index, &stored, &stop, &lookups);
+            scope.spawn(move || {
+                let mut found = Vec::new();
+                let mut turn = reader;
+                while !stop.load(Ordering::Relaxed) {
+                    let until = stored.load(Ordering::Acquire);
+                    let first = turn * 31 % until.max(1);
+                    let fingerprints: Vec<_> = (first..until.min(first + 100)).map(|n| fingerprint(n * 2)).collect();
+                    index.locate_batch(&fingerprints, &mut found).unwrap();
+                    assert!(found.iter().all(Option::is_some), "a stored fingerprint is absent");
+                    for number in (first..until.min(first + 5)).map(|n| n * 2) {
+                        let cell = index.get(&fingerprint(number)).unwrap().unwrap();
+                        assert_eq!(cell.references, number as u32, "a stale count");
+                    }
+                    lookups.fetch_add(1, Ordering::Relaxed);
+                    turn += 1;
+                }
+            });
+        }
+        let started = Instant::now();
+        let mut row = 0;
+        while started.elapsed() < Duration::from_millis(800) || row < 20 {
+            row += 1;
+            // Even numbers stay; nine of ten odd ones go two rows later, so that tankers become sparse or move.
+            let first = stored.load(Ordering::Relaxed) * 2;
+            let mut changes = Vec::new();
+            for number in first..first + 80 {
+                // Sparse tankers: some containers hold nearly only what goes.
+                let container = row * 2 + u64::from(number % 2 == 0 && number % 16 != 0);
+                index.stage(&fingerprint(number), location(container));
+                changes.extend([insert(number, container), count(number, number as i64)]);
+            }
+            for number in first.saturating_sub(160)..first.saturating_sub(80) {
+                if number % 2 == 1 {
+                    changes.push(remove(number, (row - 2) * 2));
+                }
+            }
+            assert_eq!(index.apply(row, &changes).unwrap(), crate::ApplyReport::default());
+            stored.store((first + 80) / 2, Ordering::Release);
+            index.checkpoint(row).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    index.self_check().unwrap();
+    assert!(lookups.load(Ordering::Relaxed) > 10);
+    let reopened = reopen(&disk, TINY);
+    assert_eq!(contents(&reopened), contents(&index));
+}
+
+/// A lookup took the old set of sealed tankers; before it asked its shard, the cell moved to a new one.
+#[test]
+fn a_cell_that_is_sealed_during_its_lookup_is_found() {
+    let (disk, index) = empty(TINY);
+    let changes: Vec<_> = (0..64).map(|number| insert(number, 1)).collect();
+    let sealed = {
+        let other = reopen(&disk.crash(0), TINY);
+        other.apply(1, &changes).unwrap();
+        other.checkpoint(1).unwrap();
+        other.sealed_set()
+    };
+    index.apply(1, &changes).unwrap();
+    let wanted = fingerprint(7);
+    let mut shard = index.open.write(shard_of(&wanted));
+    std::thread::scope(|scope| {
+        let single = scope.spawn(|| index.get(&wanted).unwrap());
+        let batch = scope.spawn(|| {
+            let mut found = Vec::new();
+            index.locate_batch(&[wanted], &mut found).unwrap();
+            found[0]
+        });
+        // Time for both to take the set and to wait for the shard.
+        std::thread::sleep(Duration::from_millis(200));
+        *index.sealed.write() = sealed;
+        shard.cells.clear();
+        drop(shard);
+        assert_eq!(single.join().unwrap(), Some(cell(1, 0)));
+        assert_eq!(batch.join().unwrap(), Some(location(1)));
+    });
+}
+
+/// A checkpoint stopped in the middle of its publication: whatever moved already is found where it is now.
+#[test]
+fn lookups_are_right_at_each_moment_of_a_publication() {
+    let disk = faults::base();
+    let index = reopen(&disk, TINY);
+    index.apply(2, &faults::changes()).unwrap();
+    let expected = contents(&index);
+    let is_last = |fingerprint: &Fingerprint| shard_of(fingerprint) == SHARDS - 1;
+    let patched = (0..10).map(fingerprint).find(|fingerprint| !is_last(fingerprint)).unwrap();
+    let mut asked: Vec<_> = (0..280).chain(1000..1060).map(fingerprint).collect();
+    asked.retain(|fingerprint| !is_last(fingerprint));
+    // Publication changes shards in order: it comes as far as the last one.
+    let last = index.open.read(SHARDS - 1);
+    std::thread::scope(|scope| {
+        let checkpoint = scope.spawn(|| index.checkpoint(2).unwrap());
+        let started = Instant::now();
+        while index.open.read(shard_of(&patched)).patches.contains_key(&patched)
+            && index.sealed_set().tankers().len() == 4
+            && started.elapsed() < Duration::from_secs(20)
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!checkpoint.is_finished());
+        let mut found = Vec::new();
+        index.locate_batch(&asked, &mut found).unwrap();
+        let single: Vec<_> = asked.iter().map(|fingerprint| index.get(fingerprint).unwrap()).collect();
+        drop(last);
+        for ((fingerprint, found), single) in asked.iter().zip(found).zip(single) {
+            let expected = expected.get(fingerprint).copied();
+            assert_eq!((found, single), (expected.map(|cell| cell.location), expected));
+        }
+        checkpoint.join().unwrap();
+    });
+    assert_eq!(contents(&index), expected);
+}

@@ -1,0 +1,79 @@
+//! The filter chain.
+
+use super::*;
+use crate::filter::{Filter, FilterChain, OpenFilter, Query, SealedFilter, Verdict, ZeroFilter};
+
+/// Says what it is told to every open entry.
+struct Says(&'static str, Verdict);
+
+impl Filter for Says {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn check(&self, query: &mut Query<'_>) -> dedupfs_store::Result<()> {
+        for position in query.doubtful_entries().collect::<Vec<_>>() {
+            query.verdicts[position] = self.1;
+        }
+        Ok(())
+    }
+}
+
+fn chain(index: Index) -> FilterChain {
+    let index = Arc::new(index);
+    FilterChain::new(vec![
+        Arc::new(ZeroFilter),
+        Arc::new(OpenFilter::new(index.clone())),
+        Arc::new(SealedFilter::new(index)),
+    ])
+}
+
+#[test]
+fn each_entry_is_decided_by_the_cheapest_filter_that_can() {
+    let (_, index) = empty(TINY);
+    index.apply(1, &(0..64).map(|number| insert(number, 1)).collect::<Vec<_>>()).unwrap();
+    index.checkpoint(1).unwrap();
+    index.apply(2, &[insert(100, 2), remove(5, 1)]).unwrap();
+    index.stage(&fingerprint(200), location(3));
+    let chain = chain(index);
+    let fingerprints =
+        [Fingerprint::ZERO, fingerprint(200), fingerprint(100), fingerprint(3), fingerprint(5), fingerprint(999)];
+    let lengths = [77, location(3).len_bytes, location(2).len_bytes, location(1).len_bytes, location(1).len_bytes, 1];
+    let mut query = Query::new(&fingerprints, &lengths);
+    chain.run(&mut query, &[]).unwrap();
+    let zeros = Location { container: ContainerId::NONE, len_bytes: 77 };
+    let existing = [zeros, location(3), location(2), location(1)].map(Verdict::Existing);
+    assert_eq!(query.verdicts[..4], existing);
+    assert_eq!(query.verdicts[4..], [Verdict::NonExisting; 2]);
+    let stats = chain.stats();
+    let figures: Vec<_> = stats.iter().map(|f| (f.name, f.asked, f.existing, f.non_existing)).collect();
+    assert_eq!(figures, [("zero", 6, 1, 0), ("open", 5, 2, 0), ("sealed", 3, 1, 2)]);
+}
+
+#[test]
+fn a_stored_chunk_of_another_length_is_not_shared() {
+    let (_, index) = empty(TINY);
+    index.apply(1, &[insert(1, 1)]).unwrap();
+    let fingerprints = [fingerprint(1)];
+    let mut query = Query::new(&fingerprints, &[5]);
+    chain(index).run(&mut query, &[]).unwrap();
+    assert_eq!(query.verdicts, [Verdict::NonExisting]);
+}
+
+#[test]
+fn filters_of_the_query_come_first_and_final_verdicts_end_the_run() {
+    let (_, index) = empty(TINY);
+    let chain = chain(index);
+    let fingerprints = [fingerprint(1), fingerprint(2)];
+    let mut query = Query::new(&fingerprints, &[1, 1]);
+    chain.run(&mut query, &[&Says("block", Verdict::NonExisting)]).unwrap();
+    assert_eq!(query.verdicts, [Verdict::NonExisting; 2]);
+    let strong = Verdict::StrongMaybe(location(1));
+    let mut query = Query::new(&fingerprints, &[1, 1]);
+    chain.run(&mut query, &[&Says("block", Verdict::WeakMaybe), &Says("cache", strong)]).unwrap();
+    assert_eq!(query.verdicts, [Verdict::NonExisting; 2], "the index has the last word");
+    let stats = chain.stats();
+    let asked: Vec<_> = stats.iter().map(|f| (f.name, f.asked, f.non_existing)).collect();
+    assert_eq!(asked, [("block", 4, 2), ("cache", 2, 0), ("zero", 2, 0), ("open", 2, 0), ("sealed", 2, 2)]);
+    assert_eq!((strong.location(), strong.is_final()), (Some(location(1)), false));
+}

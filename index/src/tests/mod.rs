@@ -1,0 +1,81 @@
+//! Tests of the index as a whole.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod basic;
+mod concurrent;
+mod corruption;
+mod faults;
+mod filters;
+mod model;
+mod speed;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dedupfs_store::device::Device;
+use dedupfs_store::device::memory::MemoryDevice;
+use dedupfs_store::{ContainerId, Fingerprint, PoolId};
+
+use crate::{Cell, Change, Index, IndexOptions, Location};
+
+pub(crate) const DIRECTORY: &str = "index/chunks";
+pub(crate) const POOL: PoolId = PoolId([7; 16]);
+
+/// Tankers so small that everything happens often.
+pub(crate) const TINY: IndexOptions = IndexOptions { cells_per_tanker: 64, buckets_per_tanker: 4, cache_bytes: 20_000 };
+
+/// A fingerprint of a number, uniformly distributed.
+pub(crate) fn fingerprint(number: u64) -> Fingerprint {
+    let mut bytes = [0; 32];
+    for (position, word) in bytes.chunks_exact_mut(8).enumerate() {
+        let hash = xxhash_rust::xxh3::xxh3_64_with_seed(&number.to_le_bytes(), position as u64);
+        word.copy_from_slice(&hash.to_le_bytes());
+    }
+    Fingerprint(bytes)
+}
+
+pub(crate) fn location(container: u64) -> Location {
+    Location { container: ContainerId(container), len_bytes: 1000 + (container % 1000) as u32 }
+}
+
+pub(crate) fn insert(number: u64, container: u64) -> Change {
+    Change::Insert { fingerprint: fingerprint(number), location: location(container) }
+}
+
+pub(crate) fn count(number: u64, delta: i64) -> Change {
+    Change::Count { fingerprint: fingerprint(number), delta }
+}
+
+pub(crate) fn remove(number: u64, container: u64) -> Change {
+    Change::Remove { fingerprint: fingerprint(number), container: ContainerId(container) }
+}
+
+pub(crate) fn cell(container: u64, references: u32) -> Cell {
+    Cell { location: location(container), references }
+}
+
+/// An empty index on a new disk.
+pub(crate) fn empty(options: IndexOptions) -> (MemoryDevice, Index) {
+    let disk = MemoryDevice::new();
+    let device: Arc<dyn Device> = Arc::new(disk.clone());
+    Index::create(&device, DIRECTORY, &POOL, options).unwrap();
+    (disk, Index::open(&device, DIRECTORY, &POOL, options).unwrap())
+}
+
+pub(crate) fn reopen(disk: &MemoryDevice, options: IndexOptions) -> Index {
+    let device: Arc<dyn Device> = Arc::new(disk.clone());
+    Index::open(&device, DIRECTORY, &POOL, options).unwrap()
+}
+
+/// All committed cells.
+pub(crate) fn contents(index: &Index) -> BTreeMap<Fingerprint, Cell> {
+    let mut cells = BTreeMap::new();
+    index
+        .for_each(&mut |fingerprint, cell| {
+            assert!(cells.insert(fingerprint, cell).is_none(), "{fingerprint} twice");
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(cells.len() as u64, index.len());
+    cells
+}

@@ -1,0 +1,176 @@
+//! Random histories against an obviously right model: a map and a log.
+
+use std::collections::{BTreeMap, HashMap};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const KEYS: u64 = 300;
+const CONTAINERS: u64 = 12;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Stage(u64, u64),
+    Apply(Vec<Change>),
+    Checkpoint,
+    /// The process ends and starts again.
+    Reopen,
+    /// The power fails and comes back.
+    Crash(u64),
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let change = prop_oneof![
+        5 => (0..KEYS, 1..=CONTAINERS).prop_map(|(key, container)| insert(key, container)),
+        3 => (0..KEYS, -2_i64..5).prop_map(|(key, delta)| count(key, delta)),
+        2 => (0..KEYS, 1..=CONTAINERS).prop_map(|(key, container)| remove(key, container)),
+    ];
+    let mixed = proptest::collection::vec(change, 0..60);
+    // A run of keys that arrives together, and one that goes at once: makes tankers full, sparse, and empty.
+    let burst = (0..KEYS, 1..120_u64, 1..=CONTAINERS)
+        .prop_map(|(first, many, container)| (first..first + many).map(|key| insert(key % KEYS, container)).collect());
+    let purge = (1..=CONTAINERS).prop_map(|container| (0..KEYS).map(|key| remove(key, container)).collect());
+    prop_oneof![6 => mixed, 3 => burst, 2 => purge]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => (0..KEYS, 1..=CONTAINERS).prop_map(|(key, container)| Step::Stage(key, container)),
+        6 => changes().prop_map(Step::Apply),
+        4 => Just(Step::Checkpoint),
+        1 => Just(Step::Reopen),
+        1 => any::<u64>().prop_map(Step::Crash),
+    ]
+}
+
+#[derive(Default)]
+struct Model {
+    committed: BTreeMap<Fingerprint, Cell>,
+    recent: HashMap<Fingerprint, Location>,
+    log: Vec<Vec<Change>>,
+}
+
+impl Model {
+    /// Applies a change; whether it was inconsistent.
+    fn apply(&mut self, change: &Change) -> bool {
+        match *change {
+            Change::Insert { fingerprint, location } => {
+                let references = self.committed.get(&fingerprint).map_or(0, |cell| cell.references);
+                self.committed.insert(fingerprint, Cell { location, references });
+                if self.recent.get(&fingerprint) == Some(&location) {
+                    self.recent.remove(&fingerprint);
+                }
+                false
+            }
+            Change::Count { fingerprint, delta } => match self.committed.get_mut(&fingerprint) {
+                None => true,
+                Some(cell) => {
+                    let sum = i64::from(cell.references) + delta;
+                    cell.references = sum.max(0) as u32;
+                    sum < 0
+                }
+            },
+            Change::Remove { fingerprint, container } => {
+                if self.committed.get(&fingerprint).is_some_and(|cell| cell.location.container == container) {
+                    self.committed.remove(&fingerprint);
+                }
+                if self.recent.get(&fingerprint).is_some_and(|location| location.container == container) {
+                    self.recent.remove(&fingerprint);
+                }
+                false
+            }
+            Change::Set { .. } => unreachable!("not in logs"),
+        }
+    }
+
+    fn row(&self) -> u64 {
+        self.log.len() as u64
+    }
+
+    fn get(&self, fingerprint: &Fingerprint) -> Option<Cell> {
+        let committed = self.committed.get(fingerprint).copied();
+        let references = committed.map_or(0, |cell| cell.references);
+        self.recent.get(fingerprint).map(|&location| Cell { location, references }).or(committed)
+    }
+}
+
+/// Applies again what the opened index does not have.
+fn recover(index: &Index, model: &mut Model) {
+    model.recent.clear();
+    for row in index.position() + 1..=model.row() {
+        // In two calls, as the engine may.
+        let changes = &model.log[row as usize - 1];
+        let (first, second) = changes.split_at(changes.len() / 2);
+        index.apply(row, first).unwrap();
+        index.apply(row, second).unwrap();
+    }
+}
+
+fn compare(index: &Index, model: &Model) {
+    let fingerprints: Vec<Fingerprint> = (0..KEYS + 20).map(fingerprint).collect();
+    let mut found = vec![None; 3];
+    index.locate_batch(&fingerprints, &mut found).unwrap();
+    assert_eq!(found.len(), fingerprints.len());
+    for (fingerprint, found) in fingerprints.iter().zip(found) {
+        let expected = model.get(fingerprint);
+        assert_eq!(found, expected.map(|cell| cell.location));
+        assert_eq!(index.get(fingerprint).unwrap(), expected);
+        assert_eq!(index.committed(fingerprint).unwrap(), model.committed.get(fingerprint).copied());
+    }
+    assert_eq!(index.len(), model.committed.len() as u64);
+}
+
+fn run(steps: Vec<Step>, options: IndexOptions) {
+    let (mut disk, mut index) = empty(options);
+    let mut model = Model::default();
+    let mut checkpoint = 0;
+    for step in steps {
+        match step {
+            Step::Stage(key, container) => {
+                index.stage(&fingerprint(key), location(container));
+                model.recent.insert(fingerprint(key), location(container));
+            }
+            Step::Apply(changes) => {
+                let inconsistent = changes.iter().filter(|change| model.apply(change)).count() as u64;
+                model.log.push(changes);
+                let report = index.apply(model.row(), model.log.last().unwrap()).unwrap();
+                assert_eq!(report.count, inconsistent);
+            }
+            Step::Checkpoint => {
+                index.checkpoint(model.row()).unwrap();
+                checkpoint = model.row();
+                assert_eq!(index.stats().patched_cells, 0);
+                assert!(index.stats().open_cells < u64::from(options.cells_per_tanker));
+            }
+            Step::Reopen => {
+                index = reopen(&disk, options);
+                assert_eq!(index.position(), checkpoint);
+                recover(&index, &mut model);
+            }
+            Step::Crash(seed) => {
+                disk = disk.crash(seed);
+                index = reopen(&disk, options);
+                assert_eq!(index.position(), checkpoint);
+                recover(&index, &mut model);
+            }
+        }
+        index.self_check().unwrap();
+        compare(&index, &model);
+    }
+    assert_eq!(contents(&index), model.committed);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    #[test]
+    fn behaves_like_a_map_with_a_log(steps in proptest::collection::vec(step(), 1..40)) {
+        run(steps, TINY);
+    }
+
+    #[test]
+    fn behaves_the_same_with_one_bucket_and_no_cache(steps in proptest::collection::vec(step(), 1..20)) {
+        run(steps, IndexOptions { cells_per_tanker: 10, buckets_per_tanker: 1, cache_bytes: 0 });
+    }
+}

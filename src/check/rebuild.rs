@@ -1,0 +1,141 @@
+//! The index from nothing but containers and namespace (invariant I-6).
+//!
+//! 1. The tables of all containers give fingerprints and places (a later container wins over an earlier one);
+//! 2. marking from the inodes' roots gives the counts;
+//! 3. recipe nodes that no root reaches are left out, so that they count nothing: their bytes are garbage.
+//!
+//! An interrupted rebuild leaves an index that says so and is refused. Memory: 40 bytes for each node, and for each
+//! chunk that is referred to.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dedupfs_index::{Index, IndexBuilder, Location};
+use dedupfs_store::recipe::{Node, Root};
+use dedupfs_store::{Fingerprint, StoreError};
+use serde::{Deserialize, Serialize};
+
+use super::marks::Marks;
+use crate::containers::ContainerStore;
+use crate::error::Result;
+use crate::fingerprint::Fingerprinter;
+use crate::namespace::Namespace;
+use crate::pool::Progress;
+
+/// What a rebuild found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RebuildReport {
+    /// Containers read.
+    pub containers: u64,
+    /// Chunks in the new index.
+    pub chunks: u64,
+    /// Recipe nodes in the new index.
+    pub nodes: u64,
+}
+
+/// What an index is rebuilt from.
+pub struct Rebuilder<'a> {
+    /// Roots.
+    pub namespace: &'a Namespace,
+    /// Containers of chunks.
+    pub data: &'a Arc<ContainerStore>,
+    /// Containers of recipe nodes.
+    pub recipes: &'a Arc<ContainerStore>,
+    /// Checks nodes.
+    pub fingerprinter: &'a Fingerprinter,
+    /// Told of the steps.
+    pub progress: &'a dyn Progress,
+}
+
+impl Rebuilder<'_> {
+    /// Fills both builders; returns the indexes of chunks and of nodes.
+    ///
+    /// # Errors
+    /// A table, or a node that a file needs, cannot be read: the pool's containers are damaged.
+    pub fn run(&self, mut chunks: IndexBuilder, mut nodes: IndexBuilder) -> Result<(Index, Index, RebuildReport)> {
+        let mut report = RebuildReport::default();
+        let mut places = HashMap::new();
+        self.for_each_entry(self.recipes, &mut report, &mut |print, location| {
+            places.insert(print, location);
+            Ok(())
+        })?;
+        let marks = self.mark(&places)?;
+        for (print, references) in &marks.nodes {
+            if let Some(location) = places.get(print) {
+                nodes.set(*print, *location, *references)?;
+            }
+        }
+        self.for_each_entry(self.data, &mut report, &mut |print, location| Ok(chunks.set(print, location, 0)?))?;
+        for (print, references) in &marks.chunks {
+            chunks.count(*print, i64::from(*references))?;
+        }
+        if chunks.inconsistencies() > 0 {
+            let missing = chunks.inconsistencies();
+            return Err(StoreError::corrupt("the pool", "all chunks that files refer to", format!("{missing} are missing")).into());
+        }
+        let row = self.namespace.last_row();
+        let (chunks, nodes) = (chunks.finish(row)?, nodes.finish(row)?);
+        (report.chunks, report.nodes) = (chunks.len(), nodes.len());
+        Ok((chunks, nodes, report))
+    }
+
+    fn for_each_entry(
+        &self,
+        store: &ContainerStore,
+        report: &mut RebuildReport,
+        visit: &mut dyn FnMut(Fingerprint, Location) -> Result<()>,
+    ) -> Result<()> {
+        let mut records = store.containers();
+        records.sort_unstable_by_key(|record| record.id);
+        self.progress.start("reading tables of containers", records.len() as u64);
+        for record in records {
+            report.containers += 1;
+            self.progress.advance(1);
+            let Some(table) = store.table(record.id)? else { continue };
+            for entry in &table.entries {
+                visit(entry.fingerprint, Location { container: record.id, len_bytes: entry.len_bytes })?;
+            }
+        }
+        self.progress.finish();
+        Ok(())
+    }
+
+    fn mark(&self, places: &HashMap<Fingerprint, Location>) -> Result<Marks> {
+        let mut marks = Marks::default();
+        let mut work: Vec<Fingerprint> = Vec::new();
+        self.progress.start("marking from the files", 0);
+        self.namespace.for_each_inode(&mut |inode| {
+            self.progress.advance(1);
+            if let Root::Node { child, .. } = &inode.root
+                && !marks.nodes.contains_key(&child.fingerprint)
+            {
+                work.push(child.fingerprint);
+            }
+            marks.root(&inode.root);
+            while let Some(print) = work.pop() {
+                let node = self.node(&print, places)?;
+                for child in node.children {
+                    if node.level > 0 && !child.fingerprint.is_zero() && !marks.nodes.contains_key(&child.fingerprint) {
+                        work.push(child.fingerprint);
+                    }
+                    marks.child(node.level, child.fingerprint);
+                }
+            }
+            Ok(())
+        })?;
+        self.progress.finish();
+        Ok(marks)
+    }
+
+    fn node(&self, print: &Fingerprint, places: &HashMap<Fingerprint, Location>) -> Result<Node> {
+        let missing = || StoreError::corrupt("recipe node", print, "no container that has it");
+        let location = places.get(print).ok_or_else(missing)?;
+        let bytes = self.recipes.read_chunk(location.container, print, Some(location.len_bytes))?.ok_or_else(missing)?;
+        let node = Node::decode(&bytes)?;
+        let found = self.fingerprinter.of(&node.identity_bytes());
+        if found != *print {
+            return Err(StoreError::corrupt("recipe node", print, found).into());
+        }
+        Ok(node)
+    }
+}

@@ -1,0 +1,172 @@
+//! The operations log becomes counts (invariant I-3): MAD2 section 3.5's counting fingerprints, fed in the
+//! background as in dedupv1 section 3.7.
+//!
+//! Log entries are short; consuming them expands them: a stored node counts its children once more, a freed one once
+//! less. Rows are consumed in order, each index skips rows that its checkpoint has already, so replaying after a
+//! crash gives the same state. Cost: one hash table access per chunk of a new segment; nothing for known segments.
+
+use std::sync::Arc;
+
+use dedupfs_index::{Change, Index, Location};
+use dedupfs_store::recipe::Root;
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
+
+use crate::containers::{ContainerStore, Extended};
+use crate::error::Result;
+use crate::namespace::LogOp;
+use crate::recipe::NodeReader;
+
+/// Changes gathered before they are applied: bounds memory whatever a row expands to.
+const CHANGES_MAX: usize = 65_536;
+
+/// Applies log rows to both indexes.
+pub struct Consumer<'a> {
+    /// Index of chunks.
+    pub chunk_index: &'a Index,
+    /// Index of recipe nodes.
+    pub recipe_index: &'a Index,
+    /// Reads nodes whose children are counted.
+    pub nodes: &'a NodeReader,
+    /// For tables of containers, when a row is replayed.
+    pub data: &'a Arc<ContainerStore>,
+    /// See `data`.
+    pub recipes: &'a Arc<ContainerStore>,
+}
+
+/// Changes of one row that are not applied yet.
+struct Pending {
+    row: u64,
+    chunks: Vec<Change>,
+    recipes: Vec<Change>,
+    total: u64,
+    inconsistencies: u64,
+}
+
+/// What consuming a row did.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Consumed {
+    /// Changes applied.
+    pub changes: u64,
+    /// Counts that could not be right; `dedupfs fsck` tells more.
+    pub inconsistencies: u64,
+}
+
+impl Consumer<'_> {
+    /// Applies one row. `fresh` has the entries that this row's `Extend`s made durable; without it (replay) they are
+    /// read from the containers.
+    ///
+    /// # Errors
+    /// Reading a node or table failed. The indexes then miss a part of this row: nothing later may be applied.
+    pub fn consume(&self, row: u64, ops: &[LogOp], fresh: Option<&[Extended]>) -> Result<Consumed> {
+        let mut pending = Pending { row, chunks: Vec::new(), recipes: Vec::new(), total: 0, inconsistencies: 0 };
+        for extended in fresh.unwrap_or_default() {
+            for entry in &extended.entries {
+                let location = Location { container: extended.container, len_bytes: entry.len_bytes };
+                self.insert(&mut pending, extended.kind, entry.fingerprint, location)?;
+            }
+        }
+        for op in ops {
+            match op {
+                LogOp::Extend { container, kind, from_bytes, to_bytes } => {
+                    if fresh.is_none() {
+                        self.replay_extend(&mut pending, *container, *kind, *from_bytes, *to_bytes)?;
+                    }
+                }
+                LogOp::RootAdded(root) => self.count_root(&mut pending, root, 1)?,
+                LogOp::RootDropped(root) => self.count_root(&mut pending, root, -1)?,
+                LogOp::NodeStored { level, fingerprint, container } => {
+                    self.count_children(&mut pending, *level, fingerprint, *container, 1)?;
+                }
+                LogOp::NodeFreed { level, fingerprint, container } => {
+                    self.count_children(&mut pending, *level, fingerprint, *container, -1)?;
+                    let change = Change::Remove { fingerprint: *fingerprint, container: *container };
+                    self.push(&mut pending, ContainerKind::Recipe, change)?;
+                }
+                LogOp::ChunkRemoved { fingerprint, container } => {
+                    let change = Change::Remove { fingerprint: *fingerprint, container: *container };
+                    self.push(&mut pending, ContainerKind::Data, change)?;
+                }
+            }
+        }
+        self.apply(&mut pending)?;
+        Ok(Consumed { changes: pending.total, inconsistencies: pending.inconsistencies })
+    }
+
+    fn insert(&self, pending: &mut Pending, kind: ContainerKind, fingerprint: Fingerprint, location: Location) -> Result<()> {
+        self.push(pending, kind, Change::Insert { fingerprint, location })
+    }
+
+    fn replay_extend(
+        &self,
+        pending: &mut Pending,
+        container: ContainerId,
+        kind: ContainerKind,
+        from_bytes: u32,
+        to_bytes: u32,
+    ) -> Result<()> {
+        let store = if kind == ContainerKind::Data { self.data } else { self.recipes };
+        let Some(table) = store.table(container)? else {
+            // Reclaimed later: its checkpoint covered this row, or what it held is inserted from its new place.
+            return Ok(());
+        };
+        for region in table.regions.iter().filter(|region| (from_bytes..to_bytes).contains(&region.offset_bytes)) {
+            let entries = table.entries.iter().skip(region.first_entry as usize).take(region.entry_count as usize);
+            for entry in entries {
+                let location = Location { container, len_bytes: entry.len_bytes };
+                self.insert(pending, kind, entry.fingerprint, location)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn count_root(&self, pending: &mut Pending, root: &Root, delta: i64) -> Result<()> {
+        match root {
+            Root::Empty | Root::Zero { .. } => Ok(()),
+            Root::Chunk(child) => self.count(pending, ContainerKind::Data, child.fingerprint, delta),
+            Root::Node { child, .. } => self.count(pending, ContainerKind::Recipe, child.fingerprint, delta),
+        }
+    }
+
+    fn count_children(
+        &self,
+        pending: &mut Pending,
+        level: u8,
+        fingerprint: &Fingerprint,
+        container: ContainerId,
+        delta: i64,
+    ) -> Result<()> {
+        // What both checkpoints have needs no node, which may be reclaimed since.
+        if pending.row <= self.chunk_index.position().min(self.recipe_index.position()) {
+            return Ok(());
+        }
+        let kind = if level == 0 { ContainerKind::Data } else { ContainerKind::Recipe };
+        let view = self.nodes.node_of(fingerprint, container)?;
+        view.children().iter().try_for_each(|child| self.count(pending, kind, child.fingerprint, delta))
+    }
+
+    fn count(&self, pending: &mut Pending, kind: ContainerKind, fingerprint: Fingerprint, delta: i64) -> Result<()> {
+        if fingerprint.is_zero() {
+            return Ok(());
+        }
+        self.push(pending, kind, Change::Count { fingerprint, delta })
+    }
+
+    fn push(&self, pending: &mut Pending, kind: ContainerKind, change: Change) -> Result<()> {
+        match kind {
+            ContainerKind::Data => pending.chunks.push(change),
+            ContainerKind::Recipe => pending.recipes.push(change),
+        }
+        if pending.chunks.len() + pending.recipes.len() >= CHANGES_MAX { self.apply(pending) } else { Ok(()) }
+    }
+
+    fn apply(&self, pending: &mut Pending) -> Result<()> {
+        for (index, changes) in [(self.chunk_index, &mut pending.chunks), (self.recipe_index, &mut pending.recipes)] {
+            if pending.row > index.position() {
+                pending.inconsistencies += index.apply(pending.row, changes)?.count;
+                pending.total += changes.len() as u64;
+            }
+            changes.clear();
+        }
+        Ok(())
+    }
+}

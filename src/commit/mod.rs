@@ -1,0 +1,360 @@
+//! Commits: what was done becomes durable, in the one order that is safe.
+//!
+//! A round, always by the one commit thread:
+//! 1. the namespace's generation is frozen: everything it refers to has been appended to containers before;
+//! 2. all containers are flushed and synced (I-1);
+//! 3. the generation, the containers' records and the log row become durable in one transaction (I-2);
+//! 4. whoever waited is answered;
+//! 5. the row is consumed into the indexes (I-3), and from time to time the indexes are checkpointed, after which
+//!    the log can be trimmed.
+//!
+//! A round that fails before 3 loses nothing: generation and containers keep what they have for the next round. A
+//! failed sync is never retried into a success: the layers below remember it and the pool turns read-only (I-7).
+//!
+//! Cost: two or three syncs per round, however many operations it carries.
+
+mod consume;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use dedupfs_index::Index;
+use dedupfs_store::ContainerId;
+use parking_lot::{Condvar, Mutex};
+
+pub use consume::{Consumed, Consumer};
+
+use crate::config::{CHECKPOINT_CHANGES, PENDING_OPERATIONS_MAX};
+use crate::containers::ContainerStore;
+use crate::dedup::Deduplicator;
+use crate::error::{EngineError, Result};
+use crate::namespace::{CommitInput, LogOp, Namespace};
+
+/// What commits work on.
+pub struct CommitParts {
+    /// Inodes, names and the log.
+    pub namespace: Arc<Namespace>,
+    /// Containers of chunks.
+    pub data: Arc<ContainerStore>,
+    /// Containers of recipe nodes.
+    pub recipes: Arc<ContainerStore>,
+    /// Index of chunks.
+    pub chunk_index: Arc<Index>,
+    /// Index of nodes.
+    pub recipe_index: Arc<Index>,
+    /// For reading nodes.
+    pub dedup: Arc<Deduplicator>,
+}
+
+#[derive(Default)]
+struct State {
+    requested: u64,
+    finished: u64,
+    /// Tickets whose rows are consumed into the indexes too.
+    consumed: u64,
+    /// Outcome of the round that finished last.
+    outcome: Option<EngineError>,
+    stopping: bool,
+}
+
+/// Runs rounds on request and at intervals.
+pub struct Committer {
+    parts: CommitParts,
+    state: Mutex<State>,
+    wake: Condvar,
+    done: Condvar,
+    /// Containers that reclaiming has emptied: forgotten by the next round.
+    removed: Mutex<Vec<ContainerId>>,
+    /// Why the pool is read-only, if it is.
+    failure: Mutex<Option<EngineError>>,
+    changes_since_checkpoint: AtomicU64,
+    inconsistencies: AtomicU64,
+    rounds: AtomicU64,
+    /// Called before each round that the interval starts: publishes what has been open for long.
+    before_interval: Mutex<Option<Box<dyn Fn() + Send>>>,
+}
+
+impl Committer {
+    /// A committer whose thread is not running yet.
+    #[must_use]
+    pub fn new(parts: CommitParts) -> Arc<Self> {
+        Arc::new(Self {
+            parts,
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            done: Condvar::new(),
+            removed: Mutex::default(),
+            failure: Mutex::default(),
+            changes_since_checkpoint: AtomicU64::new(0),
+            inconsistencies: AtomicU64::new(0),
+            rounds: AtomicU64::new(0),
+            before_interval: Mutex::new(None),
+        })
+    }
+
+    /// Brings the indexes up to the log's end: what a mount after a crash has to do. Returns rows replayed.
+    ///
+    /// # Errors
+    /// A node or table that the log refers to cannot be read.
+    pub fn replay(&self) -> Result<u64> {
+        let from = self.parts.chunk_index.position().min(self.parts.recipe_index.position());
+        let mut rows = 0;
+        self.parts.namespace.log_after(from, &mut |row, ops| {
+            rows += 1;
+            self.note(self.consumer().consume(row, &ops, None)?);
+            Ok(())
+        })?;
+        Ok(rows)
+    }
+
+    /// Starts the commit thread. `before_interval` is called before each round that the interval starts.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(self: &Arc<Self>, interval: Duration, before_interval: Box<dyn Fn() + Send>) -> Result<JoinHandle<()>> {
+        *self.before_interval.lock() = Some(before_interval);
+        let committer = self.clone();
+        std::thread::Builder::new()
+            .name("commit".to_owned())
+            .spawn(move || committer.run(interval))
+            .map_err(|error| dedupfs_store::StoreError::from_io("start", "commit thread", error).into())
+    }
+
+    /// Everything done before this call is durable when it returns.
+    ///
+    /// # Errors
+    /// The round's error. Nothing is lost then, but nothing is promised either.
+    pub fn commit(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.stopping {
+            return Err(EngineError::ReadOnly(": it is being unmounted".to_owned()));
+        }
+        state.requested += 1;
+        let ticket = state.requested;
+        self.wake.notify_one();
+        while state.finished < ticket {
+            self.done.wait(&mut state);
+        }
+        // A later round may have finished since; a failure that it repaired is no failure any more.
+        state.outcome.clone().map_or(Ok(()), Err)
+    }
+
+    /// Keeps the namespace's memory bounded: starts a round early, and waits for it when it is late.
+    ///
+    /// # Errors
+    /// The round's error.
+    pub fn relieve(&self) -> Result<()> {
+        let pending = self.parts.namespace.pending_operations();
+        if pending >= 2 * PENDING_OPERATIONS_MAX {
+            return self.commit();
+        }
+        if pending >= PENDING_OPERATIONS_MAX {
+            let mut state = self.state.lock();
+            if state.requested == state.finished {
+                state.requested += 1;
+                self.wake.notify_one();
+            }
+        }
+        Ok(())
+    }
+
+    /// The next round makes the namespace forget these containers, and frees them afterwards.
+    pub fn remove_containers(&self, containers: Vec<ContainerId>) {
+        self.removed.lock().extend(containers);
+    }
+
+    /// Commits, and waits until the counts in the indexes are those of everything done before this call.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn settle(&self) -> Result<()> {
+        self.commit()?;
+        let mut state = self.state.lock();
+        let ticket = state.finished;
+        while state.consumed < ticket {
+            self.done.wait(&mut state);
+        }
+        drop(state);
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    /// Settles and writes the indexes' checkpoints; returns the log row that both then hold. The next round trims
+    /// the log.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit); a checkpoint could not be written.
+    pub fn checkpoint(&self) -> Result<u64> {
+        self.changes_since_checkpoint.store(u64::MAX / 2, Ordering::Relaxed);
+        self.settle()?;
+        // A checkpoint that had no space is tried again later; who needs it now must know.
+        if self.changes_since_checkpoint.load(Ordering::Relaxed) >= CHECKPOINT_CHANGES {
+            return Err(EngineError::NoSpace);
+        }
+        Ok(self.parts.chunk_index.position().min(self.parts.recipe_index.position()))
+    }
+
+    /// Why the pool takes no more changes, if it does not.
+    #[must_use]
+    pub fn failure(&self) -> Option<EngineError> {
+        self.failure.lock().clone()
+    }
+
+    /// Counts that could not be right since the pool was opened.
+    #[must_use]
+    pub fn inconsistencies(&self) -> u64 {
+        self.inconsistencies.load(Ordering::Relaxed)
+    }
+
+    /// Rounds since the pool was opened.
+    #[must_use]
+    pub fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::Relaxed)
+    }
+
+    /// Ends the thread after the rounds that were asked for.
+    pub fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.wake.notify_one();
+    }
+
+    fn run(&self, interval: Duration) {
+        let mut last = Instant::now();
+        loop {
+            let mut state = self.state.lock();
+            while state.requested == state.finished && !state.stopping {
+                let due = interval.saturating_sub(last.elapsed());
+                if due.is_zero() || self.wake.wait_for(&mut state, due).timed_out() {
+                    break;
+                }
+            }
+            let goal = state.requested;
+            let asked = goal != state.finished;
+            if state.stopping && !asked {
+                return;
+            }
+            drop(state);
+            if !asked && let Some(before) = &*self.before_interval.lock() {
+                before();
+            }
+            last = Instant::now();
+            let answer = |outcome: &Result<()>| {
+                let mut state = self.state.lock();
+                state.outcome = outcome.as_ref().err().cloned();
+                state.finished = goal;
+                self.done.notify_all();
+            };
+            self.round(asked, &answer);
+            self.state.lock().consumed = goal;
+            self.done.notify_all();
+        }
+    }
+
+    /// One round; `answer` is called as soon as it is durable, or failed.
+    fn round(&self, asked: bool, answer: &dyn Fn(&Result<()>)) {
+        if let Some(failure) = self.failure() {
+            return answer(&Err(failure));
+        }
+        match self.round_until_durable(asked) {
+            Err(error) => {
+                if error.is_no_space() {
+                    tracing::warn!(%error, "commit failed for lack of space; it is tried again");
+                } else {
+                    tracing::error!(%error, "commit failed; the pool is read-only from now on");
+                    *self.failure.lock() = Some(error.clone());
+                }
+                answer(&Err(error));
+            }
+            Ok(row) => {
+                answer(&Ok(()));
+                if let Some((row, ops, extended)) = row
+                    && let Err(error) = self.after(row, &ops, &extended)
+                {
+                    tracing::error!(%error, "counting failed; the pool is read-only from now on");
+                    *self.failure.lock() = Some(error);
+                }
+            }
+        }
+    }
+
+    #[expect(clippy::type_complexity, reason = "one caller, right above")]
+    fn round_until_durable(&self, asked: bool) -> Result<Option<(u64, Vec<LogOp>, Vec<crate::containers::Extended>)>> {
+        let parts = &self.parts;
+        let removed = std::mem::take(&mut *self.removed.lock());
+        let outcome = (|| {
+            if !parts.namespace.freeze() && !asked && removed.is_empty() {
+                return Ok(None);
+            }
+            let data = parts.data.flush()?;
+            let recipes = parts.recipes.flush()?;
+            let extended: Vec<_> = data.extends.into_iter().chain(recipes.extends).collect();
+            let extends = extended
+                .iter()
+                .map(|extended| LogOp::Extend {
+                    container: extended.container,
+                    kind: extended.kind,
+                    from_bytes: extended.from_bytes,
+                    to_bytes: extended.to_bytes,
+                })
+                .collect();
+            let committed = parts.namespace.commit(CommitInput {
+                containers: data.records.iter().chain(&recipes.records).cloned().collect(),
+                removed_containers: removed.clone(),
+                extends,
+                trim_log_through: parts.chunk_index.position().min(parts.recipe_index.position()),
+            })?;
+            parts.data.acknowledge(&data.records);
+            parts.recipes.acknowledge(&recipes.records);
+            for store in [&parts.data, &parts.recipes] {
+                // The transaction is durable: a slot that cannot be freed is only space, and is found at the next mount.
+                if let Err(error) = store.remove(&removed) {
+                    tracing::warn!(%error, "a freed container's slot is not free yet");
+                }
+            }
+            self.rounds.fetch_add(1, Ordering::Relaxed);
+            Ok(Some((committed.row, committed.ops, extended)))
+        })();
+        if outcome.is_err() {
+            self.removed.lock().extend(removed);
+        }
+        outcome
+    }
+
+    /// Consumes a durable row and checkpoints when it is time.
+    fn after(&self, row: u64, ops: &[LogOp], extended: &[crate::containers::Extended]) -> Result<()> {
+        self.note(self.consumer().consume(row, ops, Some(extended))?);
+        let parts = &self.parts;
+        let due = self.changes_since_checkpoint.load(Ordering::Relaxed) >= CHECKPOINT_CHANGES;
+        if due || parts.chunk_index.wants_checkpoint() || parts.recipe_index.wants_checkpoint() {
+            match self.write_checkpoints(row) {
+                // The log stays long enough to replay; the next round tries again.
+                Err(error) if error.is_no_space() => tracing::warn!(%error, "no space for an index checkpoint"),
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    fn write_checkpoints(&self, row: u64) -> Result<()> {
+        self.parts.chunk_index.checkpoint(row)?;
+        self.parts.recipe_index.checkpoint(row)?;
+        self.changes_since_checkpoint.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn note(&self, consumed: Consumed) {
+        self.changes_since_checkpoint.fetch_add(consumed.changes, Ordering::Relaxed);
+        self.inconsistencies.fetch_add(consumed.inconsistencies, Ordering::Relaxed);
+    }
+
+    fn consumer(&self) -> Consumer<'_> {
+        Consumer {
+            chunk_index: &self.parts.chunk_index,
+            recipe_index: &self.parts.recipe_index,
+            nodes: self.parts.dedup.nodes(),
+            data: &self.parts.data,
+            recipes: &self.parts.recipes,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Every limit of the engine in one place: unit in the name, default, reason.
+//!
+//! `--memory` is divided by [`MemoryPlan`]; everything else is a constant.
+
+use std::time::Duration;
+
+/// Bytes of one KiB.
+pub const KIB: u64 = 1024;
+/// Bytes of one MiB.
+pub const MIB: u64 = 1024 * KIB;
+
+/// Default of `--memory`: the bound of all caches and buffers together.
+pub const MEMORY_BYTES_DEFAULT: u64 = 512 * MIB;
+/// Least `--memory`: below it the write path could not hold one segment per worker.
+pub const MEMORY_BYTES_MIN: u64 = 128 * MIB;
+
+/// What a file closed without fsync may lose in a crash (durability contract, DESIGN section 5).
+pub const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+/// Changes of a file that stays open without fsync become part of a commit after this time.
+pub const PUBLISH_AFTER: Duration = Duration::from_secs(30);
+/// Namespace changes in memory that start a commit early: bounds memory and the commit's length.
+pub const PENDING_OPERATIONS_MAX: usize = 200_000;
+/// Log operations applied to the indexes since their checkpoint that start the next one: bounds replay at mount.
+pub const CHECKPOINT_CHANGES: u64 = 2_000_000;
+
+/// Sequential bytes of a file gathered before they are handed to a worker. Waking another core costs 50 us
+/// (MEASURED), so a hand-off must be worth hundreds.
+pub const BATCH_BYTES: usize = 1 << 20;
+/// A batch below this is fingerprinted where it is: handing it over would take longer.
+pub const INLINE_BATCH_BYTES: usize = 256 << 10;
+/// Batches of one file in flight before its writer waits.
+pub const BATCHES_IN_FLIGHT_MAX: usize = 8;
+
+/// Mean bytes of file content that one recipe segment covers (Batch section 3; about 512 chunks of 8 KiB).
+pub const SEGMENT_TARGET_BYTES: u64 = 4 * MIB;
+/// A segment is not cut before this.
+pub const SEGMENT_MIN_BYTES: u64 = MIB;
+/// A segment is always cut here: bounds the memory of one segment.
+pub const SEGMENT_MAX_BYTES: u64 = 8 * MIB;
+/// Entries of one segment at most (many small zero runs between chunks could exceed the byte rule's sense).
+pub const SEGMENT_ENTRIES_MAX: usize = 8192;
+/// A run of zeros of at least this length stands beside segments, not inside: a hole.
+pub const HOLE_CUT_BYTES: u64 = MIB;
+/// A gap of at least this length in a sequential write is kept as a run of zeros without chunking it.
+pub const GAP_AS_ZEROS_BYTES: u64 = 64 * KIB;
+
+/// Children of a list node: at least, on average, at most.
+pub const LIST_CHILDREN_MIN: usize = 64;
+/// See [`LIST_CHILDREN_MIN`].
+pub const LIST_CHILDREN_MEAN: usize = 256;
+/// See [`LIST_CHILDREN_MIN`].
+pub const LIST_CHILDREN_MAX: usize = 1024;
+
+/// Randomly written bytes that one file keeps before they are merged into its recipe.
+pub const DIRTY_FILE_BYTES_MAX: u64 = 64 * MIB;
+/// Randomly written bytes gathered into one extent.
+pub const DIRTY_EXTENT_BYTES_MAX: usize = 1 << 20;
+/// Largest file: offsets are signed in the kernel, recipes are not the limit.
+pub const FILE_BYTES_MAX: u64 = 1 << 60;
+
+/// Bytes that a sequential reader is kept ahead.
+pub const PREFETCH_BYTES: u64 = 16 * MIB;
+
+/// Raw bytes of a data region: chunks compressed together (MEASURED: 128 KiB gives most of the ratio).
+pub const DATA_REGION_BYTES: u32 = 256 * 1024;
+/// Raw bytes of a region of recipe nodes.
+pub const RECIPE_REGION_BYTES: u32 = 128 * 1024;
+/// Containers open at once for each kind: writing processes beyond this share.
+pub const OPEN_CONTAINERS_MAX: usize = 16;
+
+/// Kept free on the data root: reclaiming copies live chunks before it frees.
+pub const DATA_RESERVE_BYTES: u64 = 64 * MIB;
+/// Kept free on the meta root: deleting and reclaiming write the namespace and the index.
+pub const META_RESERVE_BYTES: u64 = 64 * MIB;
+/// How long a reading of free space may be trusted.
+pub const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Containers whose live share is below this are reclaimed by default.
+pub const RECLAIM_THRESHOLD_PERCENT: u8 = 50;
+/// Tries to read a chunk whose container moved meanwhile.
+pub const READ_RETRIES: usize = 4;
+
+/// How `--memory` is divided. The sum of the parts is the whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryPlan {
+    /// The bound of all parts together.
+    pub total_bytes: u64,
+    /// Raw bytes between writers and the disk.
+    pub in_flight_bytes: u64,
+    /// Decompressed regions kept for readers.
+    pub region_cache_bytes: u64,
+    /// Tables of contents of containers.
+    pub table_cache_bytes: u64,
+    /// Decoded recipe nodes.
+    pub node_cache_bytes: u64,
+    /// Buckets of sealed tankers, both indexes.
+    pub bucket_cache_bytes: u64,
+    /// Randomly written bytes of all files.
+    pub dirty_bytes: u64,
+    /// Pages of the namespace store.
+    pub namespace_cache_bytes: u64,
+}
+
+impl MemoryPlan {
+    /// Divides `total_bytes` (at least [`MEMORY_BYTES_MIN`]); open tankers (about 100 MiB per million cells) come on top.
+    #[must_use]
+    pub fn new(total_bytes: u64) -> Self {
+        let total_bytes = total_bytes.max(MEMORY_BYTES_MIN);
+        let share = |percent: u64| total_bytes / 100 * percent;
+        Self {
+            total_bytes,
+            in_flight_bytes: share(25),
+            region_cache_bytes: share(20),
+            table_cache_bytes: share(8),
+            node_cache_bytes: share(7),
+            bucket_cache_bytes: share(15),
+            dirty_bytes: share(15),
+            namespace_cache_bytes: share(10),
+        }
+    }
+}
+
+const _: () = assert!(SEGMENT_MIN_BYTES < SEGMENT_TARGET_BYTES && SEGMENT_TARGET_BYTES < SEGMENT_MAX_BYTES);
+const _: () = assert!(LIST_CHILDREN_MIN < LIST_CHILDREN_MEAN && LIST_CHILDREN_MEAN < LIST_CHILDREN_MAX);

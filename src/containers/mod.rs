@@ -1,0 +1,363 @@
+//! Containers in stream order: where chunks and recipe nodes are stored, read, made durable and freed.
+//!
+//! One [`ContainerStore`] for each kind (data on the data root, recipes on the meta root). The way of a chunk:
+//!
+//! 1. [`append`](ContainerStore::append) copies it into the filling region of its stream's open container ([`streams`],
+//!    [`open_container`]) and returns the container's id at once. From then on it can be read.
+//! 2. Full regions are compressed on the workers and placed one after another; large pieces are written by the store's own
+//!    threads ([`shared`]). A container that could exceed its slot with one more chunk is sealed with a table of contents.
+//! 3. [`flush`](ContainerStore::flush) makes everything durable and reports records for the namespace ([`flush`]).
+//! 4. [`read_chunk`](ContainerStore::read_chunk) finds it wherever it is ([`read`]), [`prefetch`] loads regions ahead.
+//! 5. [`remove`](ContainerStore::remove) frees the slot after the namespace has durably forgotten the container.
+//!
+//! Recovery: the namespace's records say how far each container is valid. Unsealed ones are never appended to again; slots
+//! without a record are free.
+//!
+//! Lock order (a thread that holds one takes only later ones; each is short unless said otherwise):
+//! `flushing` (held through a flush) -> `streams` -> `directory` -> a container's `writer` (held across writes of that container)
+//! -> a container's `state` -> `room` and the locks inside caches and pools. No lock but the first and `writer` is held across
+//! I/O, and none while a job is submitted but `flushing`.
+//!
+//! Cost: appending is one copy (and a hash insertion) for each chunk; unique data is written once, in pieces of at least 1 MiB
+//! unless a flush wants less, and a flush adds at most 4 KiB of padding and one small region for each open container.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dedupfs_store::container::{Compression, REGION_RAW_BYTES_MAX, SlotFiles, Table, toc_bytes_bound};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, PoolId, StoreError};
+use parking_lot::Mutex;
+
+use crate::error::{EngineError, Result};
+use crate::namespace::ContainerRecord;
+
+mod buffers;
+mod flush;
+mod open_container;
+mod prefetch;
+mod read;
+mod shared;
+mod stats;
+mod streams;
+mod worker;
+
+#[cfg(test)]
+mod tests;
+
+pub use buffers::{ChunkData, RegionBytes};
+pub use flush::{Extended, Flushed};
+pub use stats::ContainerStats;
+pub use streams::{RECLAIM_STREAM, StreamId};
+pub use worker::{Job, WorkerPool};
+
+use open_container::{Limits, OpenContainer};
+use shared::{Known, Shared};
+use streams::Streams;
+
+/// Makes ids for new containers. Called under a lock: it must be quick and must not call back.
+pub type ContainerIds = Arc<dyn Fn() -> Result<ContainerId> + Send + Sync>;
+
+/// Threads of a store that only write: two keep the disk busy while one of them prepares its next piece.
+const WRITER_THREADS: usize = 2;
+/// Queued writes; each is one container, and what does not fit is written by a later attempt.
+const QUEUED_WRITES: usize = 64;
+/// A failed disk stops appends when this multiple of the in-flight limit waits for it.
+const FAILED_LIMIT_FACTOR: u64 = 2;
+
+/// How a store works.
+#[derive(Clone, Debug)]
+pub struct ContainerOptions {
+    /// The pool, carried by every frame.
+    pub pool: PoolId,
+    /// What the containers hold.
+    pub kind: ContainerKind,
+    /// How regions are compressed.
+    pub compression: Compression,
+    /// Bytes of a container's slot; a multiple of 4096.
+    pub container_bytes: u32,
+    /// Raw bytes of a region; larger chunks get one of their own.
+    pub region_raw_bytes: u32,
+    /// Containers that take chunks at the same time.
+    pub open_limit: usize,
+    /// Above this, [`ContainerStore::wait_for_room`] waits.
+    pub in_flight_limit_bytes: u64,
+    /// Decompressed regions kept.
+    pub region_cache_bytes: u64,
+    /// Tables of closed containers kept.
+    pub table_cache_bytes: u64,
+}
+
+/// All containers of one kind.
+pub struct ContainerStore {
+    shared: Arc<Shared>,
+    ids: ContainerIds,
+    limits: Limits,
+    /// Second in the lock order.
+    streams: Mutex<Streams>,
+    /// First in the lock order: one flush at a time.
+    flushing: Mutex<()>,
+}
+
+impl std::fmt::Debug for ContainerStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ContainerStore").field("options", &self.shared.options).finish_non_exhaustive()
+    }
+}
+
+impl ContainerStore {
+    /// A store over `slots` with the containers that the namespace knows.
+    pub fn open(
+        slots: SlotFiles,
+        options: ContainerOptions,
+        workers: Arc<WorkerPool>,
+        records: &[ContainerRecord],
+        ids: ContainerIds,
+    ) -> Result<Arc<Self>> {
+        check_options(&options)?;
+        for record in records {
+            if record.kind != options.kind || record.used_bytes > options.container_bytes {
+                let what = format!("record of container {}", record.id);
+                let expected = format!("{:?} within {} bytes", options.kind, options.container_bytes);
+                let found = format!("{:?} with {} bytes", record.kind, record.used_bytes);
+                return Err(StoreError::corrupt(what, expected, found).into());
+            }
+            slots.occupy(record.address)?;
+        }
+        let limits = Limits { container_bytes: options.container_bytes, region_raw_bytes: options.region_raw_bytes };
+        let writers = WorkerPool::with_queue("dedupfs-write", WRITER_THREADS, QUEUED_WRITES);
+        let shared = Shared::new(options, slots, workers, writers);
+        *shared.directory.write() = flush::closed(records);
+        Ok(Arc::new(Self {
+            shared: Arc::new(shared),
+            ids,
+            limits,
+            streams: Mutex::new(Streams::default()),
+            flushing: Mutex::new(()),
+        }))
+    }
+
+    /// Stores chunks in the stream's container; returns the container of each. They can be read at once, and are durable after
+    /// the next [`flush`](Self::flush). Never waits for the disk; compresses by itself when all workers are busy.
+    pub fn append(&self, stream: StreamId, chunks: &[(Fingerprint, &[u8])]) -> Result<Vec<ContainerId>> {
+        let shared = &self.shared;
+        shared.check_poison()?;
+        if let Some(failure) = shared.write_failure()
+            && shared.in_flight_bytes() > shared.options.in_flight_limit_bytes.saturating_mul(FAILED_LIMIT_FACTOR)
+        {
+            return Err(failure);
+        }
+        chunks.iter().try_for_each(|(fingerprint, data)| check_chunk(fingerprint, data))?;
+        let mut containers = Vec::with_capacity(chunks.len());
+        while let Some(rest) = chunks.get(containers.len()..).filter(|rest| !rest.is_empty()) {
+            let container = self.container_of(stream)?;
+            let appended = container.append(rest, &shared.buffers)?;
+            containers.extend(std::iter::repeat_n(container.id, appended.taken));
+            if appended.full {
+                self.streams.lock().retire(&container);
+            }
+            shared.add_pending(appended.pending_bytes);
+            appended.cuts.into_iter().for_each(|cut| shared.submit_compression(&container, cut));
+            if appended.full {
+                shared.schedule_write(&container);
+            }
+        }
+        let bytes = chunks.iter().map(|(_, data)| data.len() as u64).sum();
+        shared.counters.appended_chunks.fetch_add(chunks.len() as u64, Ordering::Relaxed);
+        shared.counters.appended_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(containers)
+    }
+
+    fn container_of(&self, stream: StreamId) -> Result<Arc<OpenContainer>> {
+        let (shared, now_ms) = (&self.shared, self.shared.now_ms());
+        let mut streams = self.streams.lock();
+        let own = streams.of(stream).cloned();
+        if let Some(container) = own.or_else(|| streams.take_over(stream, now_ms, shared.options.open_limit)) {
+            container.touch(now_ms);
+            return Ok(container);
+        }
+        let options = &shared.options;
+        let id = (self.ids)()?;
+        let container = OpenContainer::new(id, options.kind, options.pool, self.limits, now_ms);
+        // Before anybody learns of the id, so that a known id is always found.
+        shared.directory.write().insert(id, Known::Open(Arc::clone(&container)));
+        streams.insert(stream, Arc::clone(&container));
+        Ok(container)
+    }
+
+    /// Waits while more than the limit is in flight; to be called before appending, with no lock held. Returns the error
+    /// of the disk if that is what keeps the bytes in flight. On a worker it writes, but does not wait for other jobs.
+    pub fn wait_for_room(&self) -> Result<()> {
+        self.shared.wait_for_room()
+    }
+
+    /// Raw bytes being compressed and frames not written.
+    #[must_use]
+    pub fn in_flight_bytes(&self) -> u64 {
+        self.shared.in_flight_bytes()
+    }
+
+    /// The chunk's bytes; `None` if the container is not known (any more) or does not hold it. A `len_bytes` that is given
+    /// must be the chunk's (a recipe node's stored length is not known from outside).
+    pub fn read_chunk(
+        &self,
+        container: ContainerId,
+        fingerprint: &Fingerprint,
+        len_bytes: Option<u32>,
+    ) -> Result<Option<ChunkData>> {
+        self.shared.read_chunk(container, fingerprint, len_bytes)
+    }
+
+    /// Whether reading the chunk would need no disk.
+    #[must_use]
+    pub fn cached(&self, container: ContainerId, fingerprint: &Fingerprint) -> bool {
+        self.shared.cached(container, fingerprint)
+    }
+
+    /// The container's table; of an open one, what is placed so far. `None` if it is not known.
+    pub fn table(&self, container: ContainerId) -> Result<Option<Arc<Table>>> {
+        self.shared.table(container)
+    }
+
+    /// Calls `visit` with every chunk of the container in order of its regions, past the cache; `false` if it is not known. The
+    /// regions before a damaged one are visited.
+    pub fn for_each_chunk(
+        &self,
+        container: ContainerId,
+        visit: &mut dyn FnMut(&Fingerprint, &[u8]) -> Result<()>,
+    ) -> Result<bool> {
+        self.shared.for_each_chunk(container, visit)
+    }
+
+    /// Reads and checks everything in the container: regions, table of contents, record. The chunks' fingerprints are not
+    /// computed: [`for_each_chunk`](Self::for_each_chunk) gives them. Unknown containers are sound.
+    pub fn verify(&self, container: ContainerId) -> Result<()> {
+        self.shared.verify(container)
+    }
+
+    /// Frees containers which the namespace has durably forgotten (I-4). Open ones are refused before anything is freed.
+    pub fn remove(&self, containers: &[ContainerId]) -> Result<()> {
+        let mut freed = Vec::with_capacity(containers.len());
+        {
+            let mut directory = self.shared.directory.write();
+            if let Some(open) = containers.iter().find(|id| matches!(directory.get(id), Some(Known::Open(_)))) {
+                return Err(StoreError::Usage(format!("container {open} is still being written")).into());
+            }
+            for id in containers {
+                if let Some(Known::Closed(record)) = directory.remove(id) {
+                    freed.push(record.address);
+                }
+            }
+        }
+        // Unknown first, freed then: a reader that finds other bytes in the slot finds the container gone, too.
+        let gone: std::collections::HashSet<_> = containers.iter().copied().collect();
+        self.shared.caches.forget(&|container| gone.contains(&container));
+        let mut failure = None;
+        for address in freed {
+            if let Err(error) = self.shared.slots.free(address) {
+                tracing::warn!(?address, %error, "cannot free a container's slot");
+                failure = failure.or(Some(error));
+            }
+        }
+        self.shared.slots.trim()?;
+        failure.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Whether the container exists, open or closed.
+    #[must_use]
+    pub fn is_known(&self, container: ContainerId) -> bool {
+        self.shared.is_known(container)
+    }
+
+    /// The record that the namespace has acknowledged.
+    #[must_use]
+    pub fn record(&self, container: ContainerId) -> Option<ContainerRecord> {
+        match self.shared.known(container)? {
+            Known::Open(open) => open.acknowledged(),
+            Known::Closed(record) => Some(record),
+        }
+    }
+
+    /// All records that the namespace has acknowledged, in order of id.
+    #[must_use]
+    pub fn containers(&self) -> Vec<ContainerRecord> {
+        let directory = self.shared.directory.read();
+        let records = directory.values().filter_map(|known| match known {
+            Known::Open(open) => open.acknowledged(),
+            Known::Closed(record) => Some(record.clone()),
+        });
+        let mut records: Vec<_> = records.collect();
+        drop(directory);
+        records.sort_by_key(|record| record.id);
+        records
+    }
+
+    /// Whether the container is closed: never written again, and may be removed.
+    #[must_use]
+    pub fn is_closed(&self, container: ContainerId) -> bool {
+        matches!(self.shared.known(container), Some(Known::Closed(_)))
+    }
+
+    /// Figures.
+    #[must_use]
+    pub fn stats(&self) -> ContainerStats {
+        ContainerStats {
+            containers: self.shared.directory.read().len() as u64,
+            filling: self.streams.lock().len() as u64,
+            in_flight_bytes: self.in_flight_bytes(),
+            region_cache_bytes: self.shared.caches.regions.weight(),
+            table_cache_bytes: self.shared.caches.tables.weight(),
+            ..self.shared.counters.snapshot()
+        }
+    }
+
+    /// The error that stopped the store, if one did: every later append and flush returns it.
+    #[must_use]
+    pub fn failure(&self) -> Option<EngineError> {
+        self.shared.check_poison().err()
+    }
+
+    /// Physical bytes of the container files.
+    pub fn physical_bytes(&self) -> Result<u64> {
+        Ok(self.shared.slots.allocated_bytes()?)
+    }
+
+    /// Panics if an invariant of an open container does not hold; for tests.
+    pub fn self_check(&self) {
+        self.shared.open_containers().iter().for_each(|container| container.self_check());
+    }
+}
+
+/// What could not be encoded must not get in: it would stop the store.
+fn check_chunk(fingerprint: &Fingerprint, data: &[u8]) -> Result<()> {
+    if data.is_empty() || fingerprint.is_zero() || data.len() > REGION_RAW_BYTES_MAX {
+        let message = format!("a chunk has 1 to {REGION_RAW_BYTES_MAX} bytes and a fingerprint, not {}", data.len());
+        return Err(StoreError::Usage(message).into());
+    }
+    Ok(())
+}
+
+fn check_options(options: &ContainerOptions) -> Result<()> {
+    const CONTAINER_BYTES_MAX: u32 = 1 << 30;
+    let ContainerOptions { container_bytes, region_raw_bytes, .. } = *options;
+    let is_aligned = open_container::align(container_bytes.min(CONTAINER_BYTES_MAX)) == container_bytes;
+    let least = u64::from(open_container::bound_bytes(1, region_raw_bytes as usize)) + toc_bytes_bound(1, 1) as u64;
+    if !is_aligned {
+        return Err(StoreError::Usage(format!(
+            "a container must have a multiple of 4096 bytes and at most 1 GiB, not {container_bytes}"
+        ))
+        .into());
+    }
+    if region_raw_bytes == 0 || region_raw_bytes as usize > REGION_RAW_BYTES_MAX {
+        return Err(StoreError::Usage(format!(
+            "a region must have 1 to {REGION_RAW_BYTES_MAX} bytes, not {region_raw_bytes}"
+        ))
+        .into());
+    }
+    if least > u64::from(container_bytes) {
+        return Err(StoreError::Usage(format!(
+            "a container of {container_bytes} bytes is too small for regions of {region_raw_bytes}: at least {least}"
+        ))
+        .into());
+    }
+    Ok(())
+}

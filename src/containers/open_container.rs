@@ -1,0 +1,632 @@
+//! One container while it is being filled: a small state machine under one short lock.
+//!
+//! 1. [`append`](OpenContainer::append) copies chunks into the *filling* region. A full region is *cut*: its raw bytes are
+//!    frozen and handed to a worker.
+//! 2. The worker's frame is *placed* behind the last one, in completion order ([`place`](OpenContainer::place)).
+//! 3. Placed frames are kept until they are written ([`begin_write`](OpenContainer::begin_write),
+//!    [`finish_write`](OpenContainer::finish_write)); a write that fails changes nothing here, so it can be tried again.
+//! 4. A container that is *full* takes no more chunks; when its last region is placed, its table of contents follows.
+//!
+//! Invariants, kept at every step and checked by [`self_check`](OpenContainer::self_check):
+//! - `acknowledged <= synced <= written <= next_offset <= container_bytes`; `written` is a multiple of 4096, so a write never
+//!   touches a block that was synced before;
+//! - `align(next_offset)` + the aligned bounds of all regions not placed yet + the bound of the table fit the container. Each
+//!   bound is rounded up to 4096, so padding at a flush can never break this;
+//! - a chunk found in `index` is readable at every moment: from the filling region (copied), the frozen raw bytes, the frame in
+//!   memory, or the disk. [`find`](OpenContainer::find) takes what it needs under the lock, so a region that moves on
+//!   meanwhile does not matter.
+
+use std::collections::hash_map::Entry as MapEntry;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use dedupfs_store::container::{EncodedRegion, SlotAddress, Table, TableBuilder, TableEntry};
+use dedupfs_store::container::{region_frame_bytes_bound, toc_bytes_bound};
+use dedupfs_store::device::DIRECT_ALIGNMENT_BYTES;
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, PoolId, StoreError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::buffers::{BufferPool, RegionBytes};
+use crate::error::Result;
+use crate::namespace::ContainerRecord;
+
+const ALIGNMENT_BYTES: u32 = DIRECT_ALIGNMENT_BYTES as u32;
+
+/// Chunks of one region at most: bounds the region's table and the time of one lookup in it.
+const REGION_ENTRIES_MAX: usize = 8192;
+
+/// Sizes that rule when regions are cut and containers are full.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) container_bytes: u32,
+    pub(super) region_raw_bytes: u32,
+}
+
+/// A region handed to a worker.
+pub(super) struct Cut {
+    pub(super) number: u32,
+    pub(super) entries: Vec<TableEntry>,
+    pub(super) raw: Arc<RegionBytes>,
+}
+
+/// What [`OpenContainer::append`] did.
+#[derive(Default)]
+pub(super) struct Appended {
+    /// Chunks taken, from the start of those offered.
+    pub(super) taken: usize,
+    /// Regions to compress now.
+    pub(super) cuts: Vec<Cut>,
+    /// The container takes no more.
+    pub(super) full: bool,
+    /// Bytes by which what waits to be written grew (the table of a container that was sealed at once).
+    pub(super) pending_bytes: u64,
+}
+
+/// Where a chunk's bytes are at this moment.
+pub(super) enum Found {
+    /// A copy from the filling region.
+    Copied(Vec<u8>),
+    /// In the raw bytes that a worker compresses.
+    Raw { raw: Arc<RegionBytes>, start: u32 },
+    /// In a frame that is not written yet.
+    Frame { frame: Arc<Vec<u8>>, offset_bytes: u32, start: u32 },
+    /// On disk.
+    Disk { address: SlotAddress, offset_bytes: u32, frame_bytes: u32, start: u32 },
+}
+
+/// Frames to write, and where.
+pub(super) struct Batch {
+    pub(super) range: Range<u32>,
+    pieces: Vec<Piece>,
+}
+
+/// How much of what is placed is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Goal {
+    /// Whole blocks only; the rest follows later.
+    WholeBlocks,
+    /// Everything, padded to a whole block.
+    Everything,
+}
+
+/// The state of a container at the moment when everything placed was written: what a flush makes durable.
+#[derive(Clone)]
+pub(super) struct Mark {
+    pub(super) used_bytes: u32,
+    pub(super) toc: Option<(u32, u32)>,
+    pub(super) chunk_bytes: u64,
+    pub(super) table: Arc<Table>,
+}
+
+/// Life of a region after it was cut:
+///
+/// ```text
+/// (filling) --cut--> Compressing --place--> Pending --finish_write--> Written
+/// ```
+enum Region {
+    Compressing { raw: Arc<RegionBytes> },
+    Pending { frame: Arc<Vec<u8>>, offset_bytes: u32 },
+    Written { offset_bytes: u32, frame_bytes: u32 },
+}
+
+#[derive(Clone)]
+struct Piece {
+    offset_bytes: u32,
+    frame: Arc<Vec<u8>>,
+    /// `None`: the table of contents.
+    region: Option<u32>,
+}
+
+impl Piece {
+    fn end(&self) -> u32 {
+        self.offset_bytes.saturating_add(length(&self.frame))
+    }
+}
+
+struct Filling {
+    raw: Vec<u8>,
+    entries: Vec<TableEntry>,
+}
+
+#[derive(Clone, Copy)]
+struct MemoryPlace {
+    /// Number of the region in cut order; the number of regions cut so far means the filling one.
+    region: u32,
+    start: u32,
+    len_bytes: u32,
+}
+
+/// Fingerprints hash to one word of themselves already.
+#[derive(Default)]
+struct WordHasher(u64);
+
+impl Hasher for WordHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = word;
+    }
+}
+
+struct State {
+    index: HashMap<Fingerprint, MemoryPlace, BuildHasherDefault<WordHasher>>,
+    filling: Option<Filling>,
+    regions: Vec<Region>,
+    /// Numbers of the regions that are being compressed.
+    unplaced: BTreeSet<u32>,
+    unplaced_bound_bytes: u32,
+    entries: usize,
+    builder: TableBuilder,
+    /// The table of what is placed, with the number of regions it covers.
+    snapshot: Option<(usize, Arc<Table>)>,
+    placed_regions: usize,
+    chunk_bytes: u64,
+    pending: VecDeque<Piece>,
+    next_offset: u32,
+    written: u32,
+    synced: u32,
+    full: bool,
+    toc: Option<(u32, u32)>,
+    acknowledged: Option<ContainerRecord>,
+}
+
+/// A container that is being filled, or whose last records the namespace has not acknowledged yet.
+pub(super) struct OpenContainer {
+    pub(super) id: ContainerId,
+    pool: PoolId,
+    limits: Limits,
+    last_used_ms: AtomicU64,
+    /// Whether a write job for it is queued.
+    pub(super) write_queued: AtomicBool,
+    /// Chosen at the first write.
+    address: OnceLock<SlotAddress>,
+    /// Fifth in the lock order of [`super`]; never held across I/O.
+    state: Mutex<State>,
+    /// A region was placed, or the store failed.
+    changed: Condvar,
+    /// Held across writes: one writer for each container. Fourth in the lock order.
+    writer: Mutex<()>,
+}
+
+impl OpenContainer {
+    pub(super) fn new(id: ContainerId, kind: ContainerKind, pool: PoolId, limits: Limits, now_ms: u64) -> Arc<Self> {
+        let state = State {
+            index: HashMap::default(),
+            filling: None,
+            regions: Vec::new(),
+            unplaced: BTreeSet::new(),
+            unplaced_bound_bytes: 0,
+            entries: 0,
+            builder: TableBuilder::new(id, kind),
+            snapshot: None,
+            placed_regions: 0,
+            chunk_bytes: 0,
+            pending: VecDeque::new(),
+            next_offset: 0,
+            written: 0,
+            synced: 0,
+            full: false,
+            toc: None,
+            acknowledged: None,
+        };
+        Arc::new(Self {
+            id,
+            pool,
+            limits,
+            last_used_ms: AtomicU64::new(now_ms),
+            write_queued: AtomicBool::new(false),
+            address: OnceLock::new(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            writer: Mutex::new(()),
+        })
+    }
+
+    pub(super) fn last_used_ms(&self) -> u64 {
+        self.last_used_ms.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn touch(&self, now_ms: u64) {
+        self.last_used_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    pub(super) fn address(&self) -> Option<SlotAddress> {
+        self.address.get().copied()
+    }
+
+    /// The slot; `allocate` is asked once. Called with the writer lock only.
+    pub(super) fn address_or(
+        &self,
+        _writer: &MutexGuard<'_, ()>,
+        allocate: impl FnOnce() -> Result<SlotAddress>,
+    ) -> Result<SlotAddress> {
+        match self.address.get() {
+            Some(address) => Ok(*address),
+            None => {
+                let address = allocate()?;
+                Ok(*self.address.get_or_init(|| address))
+            }
+        }
+    }
+
+    pub(super) fn lock_writer(&self) -> MutexGuard<'_, ()> {
+        self.writer.lock()
+    }
+
+    /// Takes chunks from the front of `chunks` until the container is full. A chunk it holds already is not copied again.
+    pub(super) fn append(&self, chunks: &[(Fingerprint, &[u8])], buffers: &Arc<BufferPool>) -> Result<Appended> {
+        let mut appended = Appended::default();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        for (fingerprint, data) in chunks {
+            if state.full {
+                appended.full = true;
+                break;
+            }
+            if state.index.contains_key(fingerprint) {
+                appended.taken += 1;
+                continue;
+            }
+            let joins = state.filling.as_ref().is_some_and(|filling| {
+                filling.raw.len() + data.len() <= self.limits.region_raw_bytes as usize
+                    && filling.entries.len() < REGION_ENTRIES_MAX
+            });
+            if !state.fits(data.len(), joins, self.limits) {
+                if state.is_empty() {
+                    return Err(StoreError::Usage(format!(
+                        "a chunk of {} bytes does not fit a container of {} bytes",
+                        data.len(),
+                        self.limits.container_bytes
+                    ))
+                    .into());
+                }
+                appended.full = true;
+                appended.pending_bytes += state.close(&self.pool, buffers, &mut appended.cuts);
+                break;
+            }
+            if !joins {
+                appended.cuts.extend(state.cut(buffers));
+            }
+            state.push(*fingerprint, data, buffers);
+            appended.taken += 1;
+            let is_full = |filling: &Filling| filling.raw.len() >= self.limits.region_raw_bytes as usize;
+            if state.filling.as_ref().is_some_and(is_full) {
+                appended.cuts.extend(state.cut(buffers));
+            }
+        }
+        Ok(appended)
+    }
+
+    /// Cuts the filling region, for a flush; also the number below which all regions must be placed for it.
+    pub(super) fn cut(&self, buffers: &Arc<BufferPool>) -> (Option<Cut>, u32) {
+        let mut state = self.state.lock();
+        let cut = state.cut(buffers);
+        (cut, count(state.regions.len()))
+    }
+
+    /// Takes no more chunks. The region to compress, and the bytes by which what waits to be written grew.
+    pub(super) fn close(&self, buffers: &Arc<BufferPool>) -> (Vec<Cut>, u64) {
+        let mut cuts = Vec::new();
+        let grown = self.state.lock().close(&self.pool, buffers, &mut cuts);
+        (cuts, grown)
+    }
+
+    /// Puts a compressed region behind the others; the bytes by which what waits to be written grew.
+    pub(super) fn place(&self, number: u32, encoded: EncodedRegion) -> Result<u64> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let before = state.next_offset;
+        let Some(region) = state.regions.get_mut(number as usize) else { return Ok(0) };
+        let Region::Compressing { raw } = region else { return Ok(0) };
+        let raw = Arc::clone(raw);
+        state.builder.push_region(before, &encoded)?;
+        state.unplaced.remove(&number);
+        state.unplaced_bound_bytes -= bound_bytes(encoded.entries.len(), raw.len());
+        state.placed_regions += 1;
+        state.chunk_bytes += u64::from(encoded.raw_bytes);
+        let frame = Arc::new(encoded.frame);
+        *region = Region::Pending { frame: Arc::clone(&frame), offset_bytes: before };
+        state.next_offset = before.saturating_add(length(&frame));
+        state.pending.push_back(Piece { offset_bytes: before, frame, region: Some(number) });
+        state.seal_if_complete(&self.pool);
+        let grown = state.next_offset - before;
+        debug_assert!(state.next_offset <= self.limits.container_bytes, "the bounds must keep a container in its slot");
+        drop(guard);
+        self.changed.notify_all();
+        Ok(u64::from(grown))
+    }
+
+    /// Waits until the regions below `number` are placed, or until `is_failed`.
+    pub(super) fn wait_placed(&self, number: u32, is_failed: impl Fn() -> bool) {
+        let mut state = self.state.lock();
+        while state.unplaced.first().is_some_and(|first| *first < number) && !is_failed() {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Wakes those who wait, because the store failed.
+    pub(super) fn wake(&self) {
+        // The lock orders this after the waiter's check: otherwise the wake-up could be lost between check and sleep.
+        drop(self.state.lock());
+        self.changed.notify_all();
+    }
+
+    /// What to write next (`None`: nothing), the padding that this added, and the state once it is written.
+    pub(super) fn begin_write(&self, goal: Goal, _writer: &MutexGuard<'_, ()>) -> (Option<Batch>, u64, Option<Mark>) {
+        let mut state = self.state.lock();
+        let (before, mut mark) = (state.next_offset, None);
+        let end = match goal {
+            Goal::WholeBlocks => before - before % ALIGNMENT_BYTES,
+            Goal::Everything => {
+                state.next_offset = align(before);
+                let used_bytes = state.next_offset;
+                let (toc, chunk_bytes) = (state.toc, state.chunk_bytes);
+                mark = Some(Mark { used_bytes, toc, chunk_bytes, table: state.snapshot() });
+                used_bytes
+            }
+        };
+        let range = state.written..end;
+        let pieces = state.pending.iter().filter(|piece| piece.offset_bytes < end).cloned().collect();
+        let batch = (!range.is_empty()).then_some(Batch { range, pieces });
+        (batch, u64::from(state.next_offset - before), mark)
+    }
+
+    /// Everything below `end` is written: frames there leave the memory. The bytes written.
+    pub(super) fn finish_write(&self, end: u32, _writer: &MutexGuard<'_, ()>) -> u64 {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        while let Some(piece) = state.pending.pop_front_if(|piece| piece.end() <= end) {
+            let written = Region::Written { offset_bytes: piece.offset_bytes, frame_bytes: length(&piece.frame) };
+            if let Some(region) = piece.region.and_then(|number| state.regions.get_mut(number as usize)) {
+                *region = written;
+            }
+        }
+        let grown = end.saturating_sub(state.written);
+        state.written = state.written.max(end);
+        u64::from(grown)
+    }
+
+    /// Bytes placed but not written.
+    pub(super) fn pending_bytes(&self) -> u32 {
+        let state = self.state.lock();
+        state.next_offset - state.written
+    }
+
+    /// Whether a write is worth its while: a large piece, or the last one of a sealed container.
+    pub(super) fn wants_write(&self, piece_bytes: u32) -> bool {
+        let state = self.state.lock();
+        let pending = state.next_offset - state.written;
+        pending >= piece_bytes || (state.toc.is_some() && pending > 0)
+    }
+
+    /// Bytes from the start that are written; frames beyond are in memory.
+    pub(super) fn written_bytes(&self) -> u32 {
+        self.state.lock().written
+    }
+
+    /// Whether bytes below `used_bytes` were not synced yet.
+    pub(super) fn needs_sync(&self, used_bytes: u32) -> bool {
+        self.state.lock().synced < used_bytes
+    }
+
+    /// A sync that began after everything below `used_bytes` was written has succeeded.
+    pub(super) fn set_synced(&self, used_bytes: u32) {
+        let mut state = self.state.lock();
+        state.synced = state.synced.max(used_bytes);
+    }
+
+    /// The record that the namespace holds.
+    pub(super) fn acknowledged(&self) -> Option<ContainerRecord> {
+        self.state.lock().acknowledged.clone()
+    }
+
+    /// The namespace holds `record`. The table, if the container is sealed with that.
+    pub(super) fn acknowledge(&self, record: &ContainerRecord) -> Option<Arc<Table>> {
+        let mut state = self.state.lock();
+        let is_newer = state.acknowledged.as_ref().is_none_or(|old| {
+            old.used_bytes < record.used_bytes || (old.used_bytes == record.used_bytes && record.sealed)
+        });
+        if is_newer {
+            state.acknowledged = Some(record.clone());
+        }
+        record.sealed.then(|| state.snapshot())
+    }
+
+    /// The table of what is placed.
+    pub(super) fn table(&self) -> Arc<Table> {
+        self.state.lock().snapshot()
+    }
+
+    /// Whether nothing was ever appended.
+    pub(super) fn is_empty(&self) -> bool {
+        self.state.lock().is_empty()
+    }
+
+    /// Where the chunk is; with its length.
+    pub(super) fn find(&self, fingerprint: &Fingerprint) -> Option<(Found, u32)> {
+        let state = self.state.lock();
+        let MemoryPlace { region, start, len_bytes } = *state.index.get(fingerprint)?;
+        let found = match state.regions.get(region as usize) {
+            None => {
+                let filling = state.filling.as_ref()?;
+                let range = start as usize..(start as usize).checked_add(len_bytes as usize)?;
+                Found::Copied(filling.raw.get(range)?.to_vec())
+            }
+            Some(Region::Compressing { raw }) => Found::Raw { raw: Arc::clone(raw), start },
+            Some(Region::Pending { frame, offset_bytes }) => {
+                Found::Frame { frame: Arc::clone(frame), offset_bytes: *offset_bytes, start }
+            }
+            Some(Region::Written { offset_bytes, frame_bytes }) => {
+                let (offset_bytes, frame_bytes) = (*offset_bytes, *frame_bytes);
+                Found::Disk { address: self.address()?, offset_bytes, frame_bytes, start }
+            }
+        };
+        Some((found, len_bytes))
+    }
+
+    /// The offset of the chunk's region if that must be read from disk; `None`: not here; `Some(None)`: in memory.
+    pub(super) fn disk_offset(&self, fingerprint: &Fingerprint) -> Option<Option<u32>> {
+        let state = self.state.lock();
+        let place = state.index.get(fingerprint)?;
+        match state.regions.get(place.region as usize) {
+            Some(Region::Written { offset_bytes, .. }) => Some(Some(*offset_bytes)),
+            _ => Some(None),
+        }
+    }
+
+    /// Panics if an invariant of the module's head does not hold; for tests.
+    pub(super) fn self_check(&self) {
+        let state = self.state.lock();
+        let acknowledged = state.acknowledged.as_ref().map_or(0, |record| record.used_bytes);
+        assert!(acknowledged <= state.synced && state.synced <= state.written && state.written <= state.next_offset);
+        assert!(state.next_offset <= self.limits.container_bytes, "{}: beyond its slot", self.id);
+        assert_eq!(state.written % ALIGNMENT_BYTES, 0);
+        assert!(state.bytes_when_sealed(None, self.limits) <= u64::from(self.limits.container_bytes));
+        assert!(state.pending.iter().all(|piece| piece.end() > state.written));
+        assert_eq!(state.placed_regions + state.unplaced.len(), state.regions.len());
+        assert!(state.toc.is_none() || (state.full && state.unplaced.is_empty() && state.filling.is_none()));
+    }
+}
+
+impl Batch {
+    /// The bytes of the batch, gaps between frames filled with zeros, given piece by piece to `sink`.
+    pub(super) fn gather(&self, sink: &mut dyn FnMut(&[u8])) {
+        const ZEROS: [u8; DIRECT_ALIGNMENT_BYTES] = [0; DIRECT_ALIGNMENT_BYTES];
+        let fill_to = |position: &mut u32, end: u32, sink: &mut dyn FnMut(&[u8])| {
+            while *position < end {
+                let len = (end - *position).min(ALIGNMENT_BYTES);
+                sink(ZEROS.get(..len as usize).unwrap_or_default());
+                *position += len;
+            }
+        };
+        let mut position = self.range.start;
+        for piece in &self.pieces {
+            fill_to(&mut position, piece.offset_bytes.min(self.range.end), sink);
+            let from = position.saturating_sub(piece.offset_bytes) as usize;
+            let to = (piece.end().min(self.range.end) - piece.offset_bytes) as usize;
+            let part = piece.frame.get(from..to).unwrap_or_default();
+            sink(part);
+            position += length(part);
+        }
+        fill_to(&mut position, self.range.end, sink);
+    }
+}
+
+impl State {
+    fn is_empty(&self) -> bool {
+        self.regions.is_empty() && self.filling.is_none()
+    }
+
+    /// Bytes the container has at most when it is sealed now, after appending a chunk: `Some((len, joins))`.
+    fn bytes_when_sealed(&self, chunk: Option<(usize, bool)>, _limits: Limits) -> u64 {
+        if self.toc.is_some() {
+            return u64::from(align(self.next_offset));
+        }
+        let (mut entries, mut regions) = (self.entries, self.regions.len());
+        let mut bytes = u64::from(align(self.next_offset)) + u64::from(self.unplaced_bound_bytes);
+        let (filling_entries, filling_bytes) =
+            self.filling.as_ref().map_or((0, 0), |filling| (filling.entries.len(), filling.raw.len()));
+        regions += usize::from(filling_entries > 0);
+        bytes += match chunk {
+            Some((len, true)) => u64::from(bound_bytes(filling_entries + 1, filling_bytes + len)),
+            _ if filling_entries > 0 => u64::from(bound_bytes(filling_entries, filling_bytes)),
+            _ => 0,
+        };
+        if let Some((len, joins)) = chunk {
+            entries += 1;
+            if !joins {
+                regions += 1;
+                bytes += u64::from(bound_bytes(1, len));
+            }
+        }
+        bytes + toc_bytes_bound(entries, regions) as u64
+    }
+
+    fn fits(&self, len: usize, joins: bool, limits: Limits) -> bool {
+        self.bytes_when_sealed(Some((len, joins)), limits) <= u64::from(limits.container_bytes)
+    }
+
+    fn push(&mut self, fingerprint: Fingerprint, data: &[u8], buffers: &BufferPool) {
+        let region = count(self.regions.len());
+        let filling = self
+            .filling
+            .get_or_insert_with(|| Filling { raw: buffers.take(data.len()), entries: Vec::with_capacity(64) });
+        let (start, len_bytes) = (length(&filling.raw), length(data));
+        filling.raw.extend_from_slice(data);
+        filling.entries.push(TableEntry { fingerprint, len_bytes });
+        self.entries += 1;
+        if let MapEntry::Vacant(vacant) = self.index.entry(fingerprint) {
+            vacant.insert(MemoryPlace { region, start, len_bytes });
+        }
+    }
+
+    fn cut(&mut self, buffers: &Arc<BufferPool>) -> Option<Cut> {
+        let Filling { raw, entries } = self.filling.take()?;
+        let number = count(self.regions.len());
+        self.unplaced.insert(number);
+        self.unplaced_bound_bytes += bound_bytes(entries.len(), raw.len());
+        let raw = Arc::new(RegionBytes::pooled(raw, buffers));
+        self.regions.push(Region::Compressing { raw: Arc::clone(&raw) });
+        Some(Cut { number, entries, raw })
+    }
+
+    fn close(&mut self, pool: &PoolId, buffers: &Arc<BufferPool>, cuts: &mut Vec<Cut>) -> u64 {
+        let before = self.next_offset;
+        self.full = true;
+        cuts.extend(self.cut(buffers));
+        self.seal_if_complete(pool);
+        u64::from(self.next_offset - before)
+    }
+
+    /// Adds the table of contents when nothing can come before it any more.
+    fn seal_if_complete(&mut self, pool: &PoolId) {
+        let is_complete = self.full && self.unplaced.is_empty() && self.filling.is_none();
+        if !is_complete || self.toc.is_some() || self.regions.is_empty() {
+            return;
+        }
+        let frame = Arc::new(self.builder.encode_toc(pool));
+        let offset_bytes = self.next_offset;
+        self.toc = Some((offset_bytes, length(&frame)));
+        self.next_offset = align(offset_bytes.saturating_add(length(&frame)));
+        self.pending.push_back(Piece { offset_bytes, frame, region: None });
+    }
+
+    fn snapshot(&mut self) -> Arc<Table> {
+        match &self.snapshot {
+            Some((regions, table)) if *regions == self.placed_regions => Arc::clone(table),
+            _ => {
+                let table = Arc::new(self.builder.snapshot());
+                self.snapshot = Some((self.placed_regions, Arc::clone(&table)));
+                table
+            }
+        }
+    }
+}
+
+/// The next multiple of 4096. Offsets stay below 4 GiB - 4096: options are checked at open.
+pub(super) fn align(offset_bytes: u32) -> u32 {
+    offset_bytes.next_multiple_of(ALIGNMENT_BYTES)
+}
+
+/// Upper bound of a region's frame, rounded up so that padding keeps the sum of bounds valid.
+pub(super) fn bound_bytes(entries: usize, raw_bytes: usize) -> u32 {
+    align(u32::try_from(region_frame_bytes_bound(entries, raw_bytes)).unwrap_or(u32::MAX - ALIGNMENT_BYTES))
+}
+
+/// Lengths of frames and regions are bounded by the container's size, which is a `u32`.
+fn length(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).unwrap_or(u32::MAX)
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,57 @@
+//! The planner of reads.
+
+use dedupfs_store::container::{EncodedRegion, Table, TableBuilder, TableEntry};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
+
+use super::{GAP_BYTES_MAX, READ_BYTES_MAX, plan};
+
+const FRAME_BYTES: u32 = 64 * 1024;
+
+fn print(number: u8) -> Fingerprint {
+    Fingerprint([number; 32])
+}
+
+/// Regions of one chunk each, one after another: chunk `n` (from 1) in region `n - 1`.
+fn table(regions: u8) -> Table {
+    let mut builder = TableBuilder::new(ContainerId(1), ContainerKind::Data);
+    for number in 0..regions {
+        let entries = vec![TableEntry { fingerprint: print(number + 1), len_bytes: 1 }];
+        let region = EncodedRegion { frame: vec![0; FRAME_BYTES as usize], entries, raw_bytes: 1 };
+        builder.push_region(u32::from(number) * FRAME_BYTES, &region).expect("fits");
+    }
+    builder.build()
+}
+
+#[test]
+fn neighbours_share_a_read_of_bounded_size() {
+    let table = table(40);
+    let all: Vec<_> = (1..=40).map(print).collect();
+    let reads = plan(&table, &all, &mut |_, _| true);
+    let flat: Vec<_> = reads.iter().flatten().copied().collect();
+    assert_eq!(flat, (0..40).collect::<Vec<_>>());
+    assert!(reads.iter().all(|read| read.len() as u32 * FRAME_BYTES <= READ_BYTES_MAX));
+    assert_eq!(reads.len(), 3);
+}
+
+#[test]
+fn small_gaps_are_read_along_and_large_ones_are_not() {
+    let table = table(10);
+    let apart = GAP_BYTES_MAX / FRAME_BYTES;
+    let second = apart as u8 + 2;
+    assert_eq!(plan(&table, &[print(1), print(second)], &mut |_, _| true), [[0, second as usize - 1]]);
+    let beyond = second + 1;
+    assert_eq!(plan(&table, &[print(1), print(beyond)], &mut |_, _| true), [[0], [beyond as usize - 1]]);
+}
+
+#[test]
+fn order_and_repetition_do_not_matter_and_the_unwanted_is_left_out() {
+    let table = table(4);
+    let wanted = [print(3), print(1), print(3), print(200), print(2), print(1)];
+    let mut asked = Vec::new();
+    let reads = plan(&table, &wanted, &mut |offset, len| {
+        asked.push((offset, len));
+        offset != FRAME_BYTES
+    });
+    assert_eq!(reads, [[0, 2]]);
+    assert_eq!(asked, [(0, FRAME_BYTES), (FRAME_BYTES, FRAME_BYTES), (2 * FRAME_BYTES, FRAME_BYTES)]);
+}

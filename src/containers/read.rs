@@ -1,0 +1,423 @@
+//! Reading: tables and regions of containers, through two bounded caches.
+//!
+//! 1. The directory says whether the container is open or closed. An open one tells where the chunk is at this moment
+//!    ([`super::open_container`]).
+//! 2. Otherwise its table says which region holds the chunk: from the cache, else the table of contents on disk, else (none, or
+//!    damaged) a scan over the region headers.
+//! 3. The region comes from the cache, else from disk: one read, checked, decompressed, compared with the table, cached. Readers
+//!    that want the same region meanwhile wait for the first.
+//!
+//! A container can be removed and its slot used again while a reader is on its way. Frames carry the container's id and
+//! checksums, so such a reader gets an error; when the container is no longer in the directory then, the answer is "not there".
+//! Container ids are never used twice, so what is cached can never belong to another container.
+//!
+//! Cost: a hit takes three short shared locks (directory, table, region); a miss one read of about 100 KiB.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dedupfs_store::container::{SlotAddress, Table, TableEntry, decode_region, decode_toc, scan_table};
+use dedupfs_store::{ContainerId, Fingerprint, StoreError};
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+
+use super::ContainerOptions;
+use super::buffers::{ChunkData, RegionBytes};
+use super::open_container::{Found, OpenContainer};
+use super::shared::{Known, Shared};
+use crate::error::Result;
+use crate::namespace::ContainerRecord;
+
+/// Share of a cache for entries seen more than once; the rest must hold what a prefetcher loads before it is read.
+const HOT_SHARE: f64 = 0.5;
+/// Least entries of a cache's shard, so that one large entry cannot be more than a shard holds.
+const SHARD_ENTRIES_MIN: u64 = 16;
+const SHARDS_MAX: u64 = 16;
+/// Bytes of a table that are assumed when a cache is laid out: 512 chunks.
+const TABLE_BYTES_TYPICAL: u64 = 32 * 1024;
+
+/// Names a region for ever: ids are never used twice, and a region never moves in its container.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct RegionKey {
+    pub(super) container: ContainerId,
+    pub(super) offset_bytes: u32,
+}
+
+/// A table, and the damage that ended the scan that made it.
+#[derive(Clone)]
+pub(super) struct CachedTable {
+    pub(super) table: Arc<Table>,
+    damage: Option<Arc<StoreError>>,
+}
+
+impl CachedTable {
+    pub(super) fn sound(table: Arc<Table>) -> Self {
+        Self { table, damage: None }
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct RegionWeight;
+
+impl Weighter<RegionKey, Arc<RegionBytes>> for RegionWeight {
+    fn weight(&self, _key: &RegionKey, region: &Arc<RegionBytes>) -> u64 {
+        region.len() as u64 + 128
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct TableWeight;
+
+impl Weighter<ContainerId, CachedTable> for TableWeight {
+    fn weight(&self, _key: &ContainerId, cached: &CachedTable) -> u64 {
+        cached.table.memory_bytes() as u64 + 128
+    }
+}
+
+pub(super) struct Caches {
+    pub(super) regions: Cache<RegionKey, Arc<RegionBytes>, RegionWeight>,
+    pub(super) tables: Cache<ContainerId, CachedTable, TableWeight>,
+}
+
+impl Caches {
+    pub(super) fn new(options: &ContainerOptions) -> Self {
+        let (regions, tables) = (options.region_cache_bytes, options.table_cache_bytes);
+        Self {
+            regions: cache(regions, u64::from(options.region_raw_bytes), RegionWeight),
+            tables: cache(tables, TABLE_BYTES_TYPICAL, TableWeight),
+        }
+    }
+
+    /// Forgets everything of containers for which `is_gone`.
+    pub(super) fn forget(&self, is_gone: &dyn Fn(ContainerId) -> bool) {
+        self.regions.retain(|key, _| !is_gone(key.container));
+        self.tables.retain(|container, _| !is_gone(*container));
+    }
+}
+
+fn cache<K, V, W>(capacity_bytes: u64, entry_bytes: u64, weighter: W) -> Cache<K, V, W>
+where
+    K: Eq + std::hash::Hash,
+    V: Clone,
+    W: Weighter<K, V> + Clone,
+{
+    let entries = (capacity_bytes / entry_bytes.max(1)).max(1);
+    let shards = (entries / SHARD_ENTRIES_MIN).clamp(1, SHARDS_MAX);
+    let as_usize = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    let options = OptionsBuilder::new()
+        .weight_capacity(capacity_bytes)
+        .estimated_items_capacity(as_usize(entries))
+        .shards(as_usize(shards))
+        .hot_allocation(HOT_SHARE)
+        .build();
+    match options {
+        Ok(options) => {
+            Cache::with_options(options, weighter, DefaultHashBuilder::default(), DefaultLifecycle::default())
+        }
+        // `build` refuses only missing capacities.
+        Err(_) => Cache::with_weighter(as_usize(entries), capacity_bytes, weighter),
+    }
+}
+
+thread_local! {
+    /// Compressed bytes on their way from the disk to the decoder.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Shared {
+    pub(super) fn read_chunk(
+        &self,
+        container: ContainerId,
+        fingerprint: &Fingerprint,
+        len_bytes: Option<u32>,
+    ) -> Result<Option<ChunkData>> {
+        let result = match self.known(container) {
+            None => return Ok(None),
+            Some(Known::Open(open)) => self.read_open(&open, fingerprint, len_bytes),
+            Some(Known::Closed(record)) => self.read_closed(&record, fingerprint, len_bytes),
+        };
+        self.unless_removed(container, result)
+    }
+
+    /// Turns an error about a container that was removed meanwhile into "not there".
+    fn unless_removed<T>(&self, container: ContainerId, result: Result<Option<T>>) -> Result<Option<T>> {
+        match result {
+            Err(_) if !self.is_known(container) => Ok(None),
+            result => result,
+        }
+    }
+
+    fn read_open(&self, open: &OpenContainer, print: &Fingerprint, len_bytes: Option<u32>) -> Result<Option<ChunkData>> {
+        let Some((found, found_bytes)) = open.find(print) else { return Ok(None) };
+        let len_bytes = check_len(open.id, print, len_bytes, found_bytes)?;
+        let key = |offset_bytes| RegionKey { container: open.id, offset_bytes };
+        let (region, start) = match found {
+            Found::Copied(bytes) => return Ok(Some(ChunkData::copied(bytes))),
+            Found::Raw { raw, start } => (raw, start),
+            Found::Frame { frame, offset_bytes, start } => {
+                let key = key(offset_bytes);
+                let decode = || self.decode_checked(key, &frame, None);
+                (self.caches.regions.get_or_insert_with(&key, decode)?, start)
+            }
+            Found::Disk { address, offset_bytes, frame_bytes, start } => {
+                (self.cached_region(key(offset_bytes), address, frame_bytes, None)?, start)
+            }
+        };
+        chunk_of(open.id, print, region, start, len_bytes).map(Some)
+    }
+
+    fn read_closed(&self, record: &ContainerRecord, print: &Fingerprint, len_bytes: Option<u32>) -> Result<Option<ChunkData>> {
+        let cached = self.cached_table(record)?;
+        let Some(place) = cached.table.find(print) else {
+            // It may lie in the part that could not be scanned: that is damage, not absence.
+            return cached.damage.map_or(Ok(None), |damage| Err((*damage).clone().into()));
+        };
+        let len_bytes = check_len(record.id, print, len_bytes, place.len_bytes)?;
+        let table = &cached.table;
+        let Some(region) = table.regions.get(place.region as usize) else { return Ok(None) };
+        let key = RegionKey { container: record.id, offset_bytes: region.offset_bytes };
+        let entries = region_entries(table, place.region as usize);
+        let raw = self.cached_region(key, record.address, region.frame_bytes, entries)?;
+        chunk_of(record.id, print, raw, place.offset_in_region, len_bytes).map(Some)
+    }
+
+    fn cached_region(
+        &self,
+        key: RegionKey,
+        address: SlotAddress,
+        frame_bytes: u32,
+        entries: Option<&[TableEntry]>,
+    ) -> Result<Arc<RegionBytes>> {
+        if let Some(region) = self.caches.regions.get(&key) {
+            self.counters.region_hits.fetch_add(1, Ordering::Relaxed);
+            return Ok(region);
+        }
+        self.caches.regions.get_or_insert_with(&key, || {
+            self.counters.region_reads.fetch_add(1, Ordering::Relaxed);
+            self.load_region(key, address, frame_bytes, entries)
+        })
+    }
+
+    /// Reads, checks and decompresses one region; not cached.
+    fn load_region(
+        &self,
+        key: RegionKey,
+        address: SlotAddress,
+        frame_bytes: u32,
+        entries: Option<&[TableEntry]>,
+    ) -> Result<Arc<RegionBytes>> {
+        self.with_bytes(address, key.offset_bytes, frame_bytes, |frame| self.decode_checked(key, frame, entries))
+    }
+
+    /// Decompresses a region whose table entries are known and must agree.
+    pub(super) fn decode_checked(
+        &self,
+        key: RegionKey,
+        frame: &[u8],
+        entries: Option<&[TableEntry]>,
+    ) -> Result<Arc<RegionBytes>> {
+        let region = decode_region(&self.options.pool, key.container, frame)?;
+        if entries.is_some_and(|entries| entries != region.entries) {
+            let what = format!("region at {} of container {}", key.offset_bytes, key.container);
+            return Err(StoreError::corrupt(what, "the chunks of the container's table", "others").into());
+        }
+        Ok(Arc::new(RegionBytes::owned(region.raw)))
+    }
+
+    /// Reads a range of a slot into this thread's scratch buffer.
+    pub(super) fn with_bytes<T>(
+        &self,
+        address: SlotAddress,
+        offset_bytes: u32,
+        len_bytes: u32,
+        use_bytes: impl FnOnce(&[u8]) -> Result<T>,
+    ) -> Result<T> {
+        let len = len_bytes.min(self.options.container_bytes) as usize;
+        SCRATCH.with_borrow_mut(|scratch| {
+            if scratch.len() < len {
+                scratch.resize(len, 0);
+            }
+            let bytes = scratch.get_mut(..len).unwrap_or_default();
+            self.slots.read_into(address, offset_bytes, bytes)?;
+            self.counters.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+            use_bytes(bytes)
+        })
+    }
+
+    /// Whether reading the chunk needs no disk.
+    pub(super) fn cached(&self, container: ContainerId, fingerprint: &Fingerprint) -> bool {
+        let has_region = |offset_bytes| self.caches.regions.contains_key(&RegionKey { container, offset_bytes });
+        match self.known(container) {
+            // Nothing to read: the answer "not there" costs nothing either.
+            None => true,
+            Some(Known::Open(open)) => open.disk_offset(fingerprint).flatten().is_none_or(has_region),
+            Some(Known::Closed(_)) => self.caches.tables.get(&container).is_some_and(|cached| {
+                let region = cached.table.find(fingerprint).map(|place| place.region as usize);
+                let region = region.and_then(|region| cached.table.regions.get(region));
+                region.is_none_or(|region| has_region(region.offset_bytes))
+            }),
+        }
+    }
+
+    pub(super) fn table(&self, container: ContainerId) -> Result<Option<Arc<Table>>> {
+        let result = match self.known(container) {
+            None => return Ok(None),
+            Some(Known::Open(open)) => return Ok(Some(open.table())),
+            Some(Known::Closed(record)) => self.cached_table(&record).map(|cached| Some(cached.table)),
+        };
+        self.unless_removed(container, result)
+    }
+
+    /// The table of a closed container, through the cache.
+    pub(super) fn cached_table(&self, record: &ContainerRecord) -> Result<CachedTable> {
+        self.caches.tables.get_or_insert_with(&record.id, || self.load_table(record))
+    }
+
+    fn load_table(&self, record: &ContainerRecord) -> Result<CachedTable> {
+        if let Some((offset_bytes, len_bytes)) = record.toc {
+            let decode = |frame: &[u8]| Ok(decode_toc(&self.options.pool, record.id, frame)?);
+            match self.with_bytes(record.address, offset_bytes, len_bytes, decode) {
+                Ok(table) => return Ok(CachedTable::sound(Arc::new(table))),
+                Err(error) if !self.is_known(record.id) => return Err(error),
+                Err(error) => tracing::warn!(container = %record.id, %error, "table of contents unreadable, scanning"),
+            }
+        }
+        let scanned = self.scan(record)?;
+        if let Some(damage) = &scanned.damage
+            && self.is_known(record.id)
+        {
+            tracing::error!(container = %record.id, error = %damage, "container damaged behind its last sound region");
+        }
+        Ok(CachedTable { table: Arc::new(scanned.table), damage: scanned.damage.map(Arc::new) })
+    }
+
+    fn scan(&self, record: &ContainerRecord) -> Result<dedupfs_store::container::ScannedTable> {
+        let ContainerRecord { id, kind, address, used_bytes, .. } = record;
+        let mut read = |offset: u64, len: usize| {
+            let offset =
+                u32::try_from(offset).map_err(|_| StoreError::corrupt("container", "offsets of 32 bits", offset))?;
+            let bytes = self.slots.read(*address, offset, len)?;
+            self.counters.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+            Ok(bytes)
+        };
+        Ok(scan_table(&self.options.pool, *id, *kind, u64::from(*used_bytes), &mut read)?)
+    }
+
+    /// See [`super::ContainerStore::for_each_chunk`].
+    pub(super) fn for_each_chunk(
+        &self,
+        container: ContainerId,
+        visit: &mut dyn FnMut(&Fingerprint, &[u8]) -> Result<()>,
+    ) -> Result<bool> {
+        let Some(known) = self.known(container) else { return Ok(false) };
+        let result = match known {
+            Known::Open(open) => self.visit_open(&open, visit),
+            Known::Closed(record) => self.visit_closed(&record, visit),
+        };
+        Ok(self.unless_removed(container, result.map(Some))?.is_some())
+    }
+
+    fn visit_open(&self, open: &OpenContainer, visit: &mut dyn FnMut(&Fingerprint, &[u8]) -> Result<()>) -> Result<()> {
+        for entry in &open.table().entries {
+            if let Some(data) = self.read_open(open, &entry.fingerprint, Some(entry.len_bytes))? {
+                visit(&entry.fingerprint, &data)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_closed(
+        &self,
+        record: &ContainerRecord,
+        visit: &mut dyn FnMut(&Fingerprint, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let cached = self.cached_table(record)?;
+        for (number, region) in cached.table.regions.iter().enumerate() {
+            let key = RegionKey { container: record.id, offset_bytes: region.offset_bytes };
+            let entries = region_entries(&cached.table, number).unwrap_or_default();
+            // Past the cache: a walk over everything must not push out what readers use.
+            let raw = match self.caches.regions.peek(&key) {
+                Some(raw) => raw,
+                None => self.load_region(key, record.address, region.frame_bytes, Some(entries))?,
+            };
+            let mut start = 0;
+            for entry in entries {
+                let data = chunk_of(record.id, &entry.fingerprint, Arc::clone(&raw), start, entry.len_bytes)?;
+                visit(&entry.fingerprint, &data)?;
+                start = start.saturating_add(entry.len_bytes);
+            }
+        }
+        cached.damage.map_or(Ok(()), |damage| Err((*damage).clone().into()))
+    }
+
+    /// See [`super::ContainerStore::verify`].
+    pub(super) fn verify(&self, container: ContainerId) -> Result<()> {
+        match self.known(container) {
+            None => Ok(()),
+            Some(Known::Open(open)) => self.visit_open(&open, &mut |_, _| Ok(())),
+            Some(Known::Closed(record)) => {
+                let result = self.verify_closed(&record).map(Some);
+                self.unless_removed(container, result).map(|_| ())
+            }
+        }
+    }
+
+    fn verify_closed(&self, record: &ContainerRecord) -> Result<()> {
+        let scanned = self.scan(record)?;
+        if let Some(damage) = scanned.damage {
+            return Err(damage.into());
+        }
+        let table = &scanned.table;
+        if let Some((offset_bytes, len_bytes)) = record.toc {
+            let decode = |frame: &[u8]| Ok(decode_toc(&self.options.pool, record.id, frame)?);
+            let toc = self.with_bytes(record.address, offset_bytes, len_bytes, decode)?;
+            if toc.entries != table.entries || toc.regions != table.regions {
+                let what = format!("table of contents of container {}", record.id);
+                return Err(StoreError::corrupt(what, "what its regions hold", "something else").into());
+            }
+        }
+        let found = (table.entries.len() as u64, table.entries.iter().map(|entry| u64::from(entry.len_bytes)).sum());
+        let expected = (u64::from(record.chunks), record.chunk_bytes);
+        if found != expected {
+            let tell = |(chunks, bytes): (u64, u64)| format!("{chunks} chunks of {bytes} bytes");
+            return Err(StoreError::corrupt(format!("container {}", record.id), tell(expected), tell(found)).into());
+        }
+        for (number, region) in table.regions.iter().enumerate() {
+            let key = RegionKey { container: record.id, offset_bytes: region.offset_bytes };
+            self.load_region(key, record.address, region.frame_bytes, region_entries(table, number))?;
+        }
+        Ok(())
+    }
+}
+
+/// The chunks of one region of a table.
+pub(super) fn region_entries(table: &Table, number: usize) -> Option<&[TableEntry]> {
+    table.regions.get(number).map(|region| table.region_entries(region))
+}
+
+/// The length found, if it is the one expected.
+fn check_len(container: ContainerId, print: &Fingerprint, expected: Option<u32>, found: u32) -> Result<u32> {
+    match expected {
+        Some(expected) if expected != found => {
+            let what = format!("chunk {print} of container {container}");
+            Err(StoreError::corrupt(what, format!("{expected} bytes"), format!("{found} bytes")).into())
+        }
+        _ => Ok(found),
+    }
+}
+
+fn chunk_of(
+    container: ContainerId,
+    print: &Fingerprint,
+    region: Arc<RegionBytes>,
+    start: u32,
+    len_bytes: u32,
+) -> Result<ChunkData> {
+    let region_bytes = region.len();
+    ChunkData::new(region, start as usize, len_bytes as usize).ok_or_else(|| {
+        let what = format!("chunk {print} of container {container}");
+        StoreError::corrupt(what, format!("within a region of {region_bytes} bytes"), format!("{start} + {len_bytes}"))
+            .into()
+    })
+}

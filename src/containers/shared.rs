@@ -1,0 +1,292 @@
+//! What the jobs on the workers share with the store: compression, writing, accounting, and the remembered failure.
+//!
+//! 1. A cut region becomes a job on the workers: compressed, then placed in its container.
+//! 2. A container with at least [`WRITE_PIECE_BYTES`] placed and not written, or a sealed one, is queued for the store's own
+//!    writer threads: they overlap the disk with the workers' compression. `write_queued` keeps one job for each container.
+//! 3. Raw bytes being compressed and placed bytes not written count as *in flight*.
+//!
+//! Two kinds of failure (invariant I-7):
+//! - a failed *write* loses nothing: the frames stay in memory and the next write tries again. It is remembered while there is
+//!    no room, so that writers get the error instead of waiting for ever;
+//! - a failed *sync*, a failed compression or a panic *poisons*: every later append and flush returns that error.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use dedupfs_store::ContainerId;
+use dedupfs_store::container::{SlotAddress, SlotFiles, encode_region};
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use super::ContainerOptions;
+use super::buffers::{BufferPool, StagingPool};
+use super::open_container::{Batch, Cut, Goal, Mark, OpenContainer};
+use super::prefetch::Prefetching;
+use super::read::Caches;
+use super::stats::Counters;
+use super::worker::WorkerPool;
+use crate::error::{EngineError, Result};
+use crate::namespace::ContainerRecord;
+
+/// Least bytes of a write that is not forced: large writes are 3 to 10 times faster.
+pub(super) const WRITE_PIECE_BYTES: u32 = 1 << 20;
+
+/// How often a thread that waits for room looks for something to write itself.
+const ROOM_RECHECK: Duration = Duration::from_millis(10);
+
+/// A container the store knows.
+#[derive(Clone)]
+pub(super) enum Known {
+    /// Being filled, or not acknowledged as sealed yet.
+    Open(Arc<OpenContainer>),
+    /// Never written again.
+    Closed(ContainerRecord),
+}
+
+pub(super) struct Shared {
+    pub(super) options: ContainerOptions,
+    pub(super) slots: SlotFiles,
+    pub(super) workers: Arc<WorkerPool>,
+    pub(super) writers: WorkerPool,
+    /// Third in the lock order; read by every lookup, written once or twice for each container.
+    pub(super) directory: RwLock<HashMap<ContainerId, Known>>,
+    pub(super) caches: Caches,
+    pub(super) prefetching: Prefetching,
+    pub(super) counters: Counters,
+    pub(super) buffers: Arc<BufferPool>,
+    staging: StagingPool,
+    started: Instant,
+    compressing_bytes: AtomicU64,
+    /// Signed: a writer may subtract before the thread that placed the bytes adds them.
+    pending_bytes: AtomicI64,
+    /// Waiters for room sleep here; last in the lock order.
+    room: Mutex<()>,
+    room_changed: Condvar,
+    write_failure: Mutex<Option<EngineError>>,
+    poisoned: OnceLock<EngineError>,
+}
+
+/// Poisons the store if the job that holds it unwinds.
+struct PoisonOnPanic<'a> {
+    shared: &'a Shared,
+    container: &'a OpenContainer,
+}
+
+impl Drop for PoisonOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.shared.poison(EngineError::ReadOnly(": a worker panicked while it stored data".to_owned()));
+            self.container.wake();
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(
+        options: ContainerOptions,
+        slots: SlotFiles,
+        workers: Arc<WorkerPool>,
+        writers: WorkerPool,
+    ) -> Self {
+        let region_bytes = options.region_raw_bytes.max(1);
+        // Regions being filled and compressed at once; more buffers than that are given back to the system.
+        let kept = options.open_limit + workers.threads() * 12 + 4;
+        Self {
+            caches: Caches::new(&options),
+            prefetching: Prefetching::new(&options),
+            buffers: BufferPool::new(region_bytes as usize, kept),
+            options,
+            slots,
+            workers,
+            writers,
+            directory: RwLock::new(HashMap::new()),
+            counters: Counters::default(),
+            staging: StagingPool::default(),
+            started: Instant::now(),
+            compressing_bytes: AtomicU64::new(0),
+            pending_bytes: AtomicI64::new(0),
+            room: Mutex::new(()),
+            room_changed: Condvar::new(),
+            write_failure: Mutex::new(None),
+            poisoned: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn known(&self, container: ContainerId) -> Option<Known> {
+        self.directory.read().get(&container).cloned()
+    }
+
+    pub(super) fn is_known(&self, container: ContainerId) -> bool {
+        self.directory.read().contains_key(&container)
+    }
+
+    /// The containers that are not closed, in order.
+    pub(super) fn open_containers(&self) -> Vec<Arc<OpenContainer>> {
+        let directory = self.directory.read();
+        let open = directory.values().filter_map(|known| match known {
+            Known::Open(container) => Some(Arc::clone(container)),
+            Known::Closed(_) => None,
+        });
+        let mut open: Vec<_> = open.collect();
+        open.sort_by_key(|container| container.id);
+        open
+    }
+
+    pub(super) fn in_flight_bytes(&self) -> u64 {
+        let pending = self.pending_bytes.load(Ordering::Relaxed);
+        self.compressing_bytes.load(Ordering::Relaxed) + u64::try_from(pending).unwrap_or(0)
+    }
+
+    /// Remembers the first failure that nothing can mend; see the module's head.
+    pub(super) fn poison(&self, error: EngineError) {
+        tracing::error!(%error, "containers can no longer be written");
+        // Only the first error counts: later ones follow from it.
+        let _ = self.poisoned.set(error);
+        self.notify_room();
+    }
+
+    pub(super) fn is_poisoned(&self) -> bool {
+        self.poisoned.get().is_some()
+    }
+
+    pub(super) fn check_poison(&self) -> Result<()> {
+        self.poisoned.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// The failure of the last write, if frames still wait because of it.
+    pub(super) fn write_failure(&self) -> Option<EngineError> {
+        self.write_failure.lock().clone()
+    }
+
+    /// Has the region compressed and placed by a worker, or by this thread when all are busy.
+    pub(super) fn submit_compression(self: &Arc<Self>, container: &Arc<OpenContainer>, cut: Cut) {
+        self.compressing_bytes.fetch_add(cut.raw.len() as u64, Ordering::Relaxed);
+        let (shared, container) = (Arc::clone(self), Arc::clone(container));
+        self.workers.submit(Box::new(move || {
+            let guard = PoisonOnPanic { shared: &shared, container: &container };
+            if let Err(error) = shared.compress(&container, cut) {
+                shared.poison(error);
+                container.wake();
+            }
+            drop(guard);
+            shared.schedule_write(&container);
+        }));
+    }
+
+    fn compress(&self, container: &OpenContainer, cut: Cut) -> Result<()> {
+        let Cut { number, entries, raw } = cut;
+        let raw_bytes = raw.len() as u64;
+        let options = &self.options;
+        let encoded = encode_region(&options.pool, container.id, options.kind, entries, &raw, options.compression)?;
+        let grown = container.place(number, encoded)?;
+        self.add_pending(grown);
+        self.compressing_bytes.fetch_sub(raw_bytes, Ordering::Relaxed);
+        self.notify_room();
+        Ok(())
+    }
+
+    pub(super) fn add_pending(&self, bytes: u64) {
+        self.pending_bytes.fetch_add(bytes.cast_signed(), Ordering::Relaxed);
+    }
+
+    /// Queues a write if one is worth its while and none is queued.
+    pub(super) fn schedule_write(self: &Arc<Self>, container: &Arc<OpenContainer>) {
+        if !container.wants_write(WRITE_PIECE_BYTES) || container.write_queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (shared, target) = (Arc::clone(self), Arc::clone(container));
+        let is_queued = self.writers.try_submit(Box::new(move || {
+            let guard = PoisonOnPanic { shared: &shared, container: &target };
+            // Before looking: what is placed after the look finds the flag down and queues another job.
+            target.write_queued.store(false, Ordering::Release);
+            while target.wants_write(WRITE_PIECE_BYTES) && shared.write_out(&target, Goal::WholeBlocks).is_ok() {}
+            drop(guard);
+        }));
+        if !is_queued {
+            // The next placed region, a flush or a waiter for room does it.
+            container.write_queued.store(false, Ordering::Release);
+        }
+    }
+
+    /// Writes what is placed in the container. Nothing is lost by an error: the same bytes are written by the next call.
+    pub(super) fn write_out(&self, container: &OpenContainer, goal: Goal) -> Result<Option<Mark>> {
+        let writer = container.lock_writer();
+        let (batch, padding, mark) = container.begin_write(goal, &writer);
+        self.add_pending(padding);
+        let Some(batch) = batch else { return Ok(mark) };
+        let result = container
+            .address_or(&writer, || Ok(self.slots.allocate()?))
+            .and_then(|address| self.write_batch(address, &batch));
+        match result {
+            Ok(()) => {
+                *self.write_failure.lock() = None;
+                let written = container.finish_write(batch.range.end, &writer);
+                self.pending_bytes.fetch_sub(written.cast_signed(), Ordering::Relaxed);
+                self.counters.written_bytes.fetch_add(written, Ordering::Relaxed);
+                self.notify_room();
+                Ok(mark)
+            }
+            Err(error) => {
+                *self.write_failure.lock() = Some(error.clone());
+                self.notify_room();
+                Err(error)
+            }
+        }
+    }
+
+    fn write_batch(&self, address: SlotAddress, batch: &Batch) -> Result<()> {
+        let mut staging = self.staging.take(self.options.container_bytes as usize);
+        batch.gather(&mut |bytes| staging.extend_from_slice(bytes));
+        let result = self.slots.write(address, batch.range.start, staging.as_slice());
+        self.staging.put(staging);
+        Ok(result?)
+    }
+
+    fn notify_room(&self) {
+        // The lock orders this after a waiter's check; it is contended only when there are waiters.
+        drop(self.room.lock());
+        self.room_changed.notify_all();
+    }
+
+    /// Waits until less than the limit is in flight; writes by itself what nobody else would write.
+    pub(super) fn wait_for_room(&self) -> Result<()> {
+        let limit = self.options.in_flight_limit_bytes;
+        loop {
+            self.check_poison()?;
+            if self.in_flight_bytes() <= limit {
+                return Ok(());
+            }
+            let is_relieved = self.relieve()?;
+            if is_relieved || self.in_flight_bytes() <= limit {
+                continue;
+            }
+            // A worker must not wait for jobs that may be queued behind it; its own submitted jobs run inline then.
+            if WorkerPool::on_worker() || self.compressing_bytes.load(Ordering::Relaxed) == 0 {
+                return Ok(());
+            }
+            let mut room = self.room.lock();
+            if self.in_flight_bytes() > limit && !self.is_poisoned() {
+                self.room_changed.wait_for(&mut room, ROOM_RECHECK);
+            }
+        }
+    }
+
+    /// Writes the whole blocks of the container with the most of them; `false` if there are none.
+    fn relieve(&self) -> Result<bool> {
+        let open = self.open_containers();
+        let most = open.iter().map(|container| (container.pending_bytes(), container)).max_by_key(|(bytes, _)| *bytes);
+        match most {
+            Some((bytes, container)) if bytes >= super::open_container::align(1) => {
+                let before = container.written_bytes();
+                self.write_out(container, Goal::WholeBlocks)?;
+                Ok(container.written_bytes() > before)
+            }
+            _ => Ok(false),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Counters of one [`ContainerStore`](super::ContainerStore) since it was opened.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) appended_chunks: AtomicU64,
+    pub(super) appended_bytes: AtomicU64,
+    pub(super) written_bytes: AtomicU64,
+    pub(super) region_hits: AtomicU64,
+    pub(super) region_reads: AtomicU64,
+    pub(super) prefetched_regions: AtomicU64,
+    pub(super) read_bytes: AtomicU64,
+    pub(super) syncs: AtomicU64,
+}
+
+/// Figures of a store; counters are since it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ContainerStats {
+    /// Containers known, open ones included.
+    pub containers: u64,
+    /// Containers that still take chunks.
+    pub filling: u64,
+    /// Raw bytes being compressed and frames not written.
+    pub in_flight_bytes: u64,
+    /// Decompressed regions in the cache.
+    pub region_cache_bytes: u64,
+    /// Tables in the cache.
+    pub table_cache_bytes: u64,
+    /// Chunks appended.
+    pub appended_chunks: u64,
+    /// Raw bytes appended.
+    pub appended_bytes: u64,
+    /// Compressed bytes written.
+    pub written_bytes: u64,
+    /// Syncs of container files.
+    pub syncs: u64,
+    /// Chunks read whose region was in the cache.
+    pub region_hits: u64,
+    /// Regions read from disk because a reader waited for them.
+    pub region_reads: u64,
+    /// Regions read from disk ahead of readers.
+    pub prefetched_regions: u64,
+    /// Compressed bytes read from disk.
+    pub read_bytes: u64,
+}
+
+impl Counters {
+    /// The counters; the other figures are zero.
+    pub(super) fn snapshot(&self) -> ContainerStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ContainerStats {
+            appended_chunks: get(&self.appended_chunks),
+            appended_bytes: get(&self.appended_bytes),
+            written_bytes: get(&self.written_bytes),
+            syncs: get(&self.syncs),
+            region_hits: get(&self.region_hits),
+            region_reads: get(&self.region_reads),
+            prefetched_regions: get(&self.prefetched_regions),
+            read_bytes: get(&self.read_bytes),
+            ..ContainerStats::default()
+        }
+    }
+}

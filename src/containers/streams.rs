@@ -1,0 +1,150 @@
+//! Which stream writes to which open container (MAD2/DDFS stream locality).
+//!
+//! 1. A stream keeps its container until that is full.
+//! 2. A stream without one takes over a container whose process is gone, else the one idle for longest if that is more than
+//!    [`IDLE_AFTER_MS`]; else it opens a new one; else, at the limit, it takes the least recently used.
+//!
+//! So the chunks of two living streams mix in one container only when there are more streams than open containers.
+//! [`choose`] is pure; the table itself is under one short lock (second in the order of [`super`]).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::open_container::OpenContainer;
+
+/// A writing process (its pid), or an id of at least 2^32 for writers that are no process and never end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct StreamId(pub u64);
+
+/// The stream of chunks that reclaiming copies forward.
+pub const RECLAIM_STREAM: StreamId = StreamId(u64::MAX);
+
+/// A container not written for this long may be taken over by a new stream.
+pub const IDLE_AFTER_MS: u64 = 5_000;
+
+impl StreamId {
+    /// Whether this was a process that does not exist any more.
+    fn is_gone(self) -> bool {
+        let Some(pid) = i32::try_from(self.0).ok().and_then(rustix::process::Pid::from_raw) else { return false };
+        rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH)
+    }
+}
+
+/// What [`choose`] knows of an open container.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    owner: StreamId,
+    idle_ms: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Choice {
+    TakeOver(usize),
+    OpenNew,
+}
+
+fn choose(candidates: &[Candidate], open_limit: usize, is_gone: impl Fn(StreamId) -> bool) -> Choice {
+    let longest_idle = |wanted: &dyn Fn(&Candidate) -> bool| {
+        let wanted = candidates.iter().enumerate().filter(|(_, candidate)| wanted(candidate));
+        wanted.max_by_key(|(_, candidate)| candidate.idle_ms).map(|(position, _)| Choice::TakeOver(position))
+    };
+    longest_idle(&|candidate| is_gone(candidate.owner))
+        .or_else(|| longest_idle(&|candidate| candidate.idle_ms > IDLE_AFTER_MS))
+        .or_else(|| if candidates.len() < open_limit.max(1) { None } else { longest_idle(&|_| true) })
+        .unwrap_or(Choice::OpenNew)
+}
+
+/// The open containers that still take chunks, by stream.
+#[derive(Default)]
+pub(super) struct Streams {
+    by_stream: HashMap<StreamId, Arc<OpenContainer>>,
+    open: Vec<(StreamId, Arc<OpenContainer>)>,
+}
+
+impl Streams {
+    /// The stream's own container.
+    pub(super) fn of(&self, stream: StreamId) -> Option<&Arc<OpenContainer>> {
+        self.by_stream.get(&stream)
+    }
+
+    /// A container that the stream may take over; `None`: open a new one and [`insert`](Self::insert) it.
+    pub(super) fn take_over(&mut self, stream: StreamId, now_ms: u64, open_limit: usize) -> Option<Arc<OpenContainer>> {
+        let describe = |(owner, container): &(StreamId, Arc<OpenContainer>)| Candidate {
+            owner: *owner,
+            idle_ms: now_ms.saturating_sub(container.last_used_ms()),
+        };
+        let candidates: Vec<_> = self.open.iter().map(describe).collect();
+        match choose(&candidates, open_limit, StreamId::is_gone) {
+            Choice::OpenNew => None,
+            Choice::TakeOver(position) => {
+                let (owner, container) = self.open.get_mut(position)?;
+                self.by_stream.remove(&std::mem::replace(owner, stream));
+                self.by_stream.insert(stream, Arc::clone(container));
+                Some(Arc::clone(container))
+            }
+        }
+    }
+
+    /// Gives a new container to the stream.
+    pub(super) fn insert(&mut self, stream: StreamId, container: Arc<OpenContainer>) {
+        self.by_stream.insert(stream, Arc::clone(&container));
+        self.open.push((stream, container));
+    }
+
+    /// Forgets a container that is full.
+    pub(super) fn retire(&mut self, full: &Arc<OpenContainer>) {
+        self.by_stream.retain(|_, container| !Arc::ptr_eq(container, full));
+        self.open.retain(|(_, container)| !Arc::ptr_eq(container, full));
+    }
+
+    /// Forgets and returns all.
+    pub(super) fn retire_all(&mut self) -> Vec<Arc<OpenContainer>> {
+        self.by_stream.clear();
+        self.open.drain(..).map(|(_, container)| container).collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Candidate, Choice, IDLE_AFTER_MS, RECLAIM_STREAM, StreamId, choose};
+
+    const ALIVE: fn(StreamId) -> bool = |_| false;
+
+    fn candidates(list: &[(u64, u64)]) -> Vec<Candidate> {
+        list.iter().map(|&(owner, idle_ms)| Candidate { owner: StreamId(owner), idle_ms }).collect()
+    }
+
+    #[test]
+    fn a_living_busy_stream_keeps_its_container_while_there_is_room() {
+        assert_eq!(choose(&candidates(&[(1, 0), (2, IDLE_AFTER_MS)]), 3, ALIVE), Choice::OpenNew);
+        assert_eq!(choose(&[], 1, ALIVE), Choice::OpenNew);
+    }
+
+    #[test]
+    fn a_gone_process_is_preferred_to_an_idle_one() {
+        let list = candidates(&[(1, IDLE_AFTER_MS + 9_000), (2, 10), (3, 20)]);
+        assert_eq!(choose(&list, 16, |stream| stream.0 >= 2), Choice::TakeOver(2));
+        assert_eq!(choose(&list, 16, ALIVE), Choice::TakeOver(0));
+    }
+
+    #[test]
+    fn at_the_limit_the_least_recently_used_is_shared() {
+        assert_eq!(choose(&candidates(&[(1, 3), (2, 7), (3, 5)]), 3, ALIVE), Choice::TakeOver(1));
+    }
+
+    #[test]
+    fn only_processes_can_be_gone() {
+        assert!(!StreamId(u64::from(std::process::id())).is_gone());
+        assert!(!StreamId(0).is_gone());
+        assert!(!RECLAIM_STREAM.is_gone());
+        assert!(!StreamId(1 << 32).is_gone());
+        let mut child = std::process::Command::new("true").spawn().expect("a child starts");
+        let pid = u64::from(child.id());
+        child.wait().expect("the child ends");
+        assert!(StreamId(pid).is_gone());
+    }
+}

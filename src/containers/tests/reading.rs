@@ -1,0 +1,143 @@
+//! Caches, tables, prefetching.
+
+use std::sync::Arc;
+
+use dedupfs_store::device::memory::MemoryDevice;
+use dedupfs_store::{ContainerId, Fingerprint};
+
+use super::{Harness, chunk, eventually, options, stream};
+use crate::containers::ContainerOptions;
+
+fn wanted(harness: &Harness) -> Vec<(ContainerId, Fingerprint)> {
+    let mut numbers: Vec<_> = harness.placed.keys().copied().collect();
+    numbers.sort_unstable();
+    numbers.into_iter().map(|number| (harness.placed[&number], chunk(number).0)).collect()
+}
+
+#[test]
+fn prefetched_chunks_are_read_without_the_disk() {
+    let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options());
+    harness.append_all(stream(0), 0..150);
+    harness.reopen(options());
+    let wanted = wanted(&harness);
+    assert!(wanted.iter().all(|(container, print)| !harness.store.cached(*container, print)));
+    eventually("everything is loaded", || {
+        harness.store.prefetch(&wanted);
+        eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
+        wanted.iter().all(|(container, print)| harness.store.cached(*container, print))
+    });
+    let loaded = harness.store.stats();
+    assert!(loaded.prefetched_regions > 10 && loaded.region_reads == 0);
+    harness.check_all();
+    let read = harness.store.stats();
+    assert_eq!((read.region_reads, read.read_bytes), (0, loaded.read_bytes));
+    assert!(read.region_hits >= 150);
+}
+
+#[test]
+fn prefetching_an_open_container_loads_what_left_the_memory() {
+    let options = ContainerOptions { container_bytes: 1 << 20, ..options() };
+    let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options);
+    harness.append_all(stream(0), 0..60);
+    harness.commit().expect("commits");
+    harness.append_all(stream(0), 60..70);
+    let wanted = wanted(&harness);
+    eventually("everything is loaded", || {
+        harness.store.prefetch(&wanted);
+        eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
+        wanted.iter().all(|(container, print)| harness.store.cached(*container, print))
+    });
+    assert!(harness.store.stats().prefetched_regions > 3);
+    harness.check_all();
+    assert_eq!(harness.store.stats().region_reads, 0);
+}
+
+#[test]
+fn prefetching_nonsense_does_nothing() {
+    let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options());
+    harness.append_all(stream(0), 0..10);
+    harness.reopen(options());
+    let known = harness.records()[0].id;
+    harness.store.prefetch(&[
+        (ContainerId(12_345), chunk(1).0),
+        (known, Fingerprint([3; 32])),
+        (ContainerId::NONE, chunk(2).0),
+    ]);
+    eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
+    assert_eq!(harness.store.stats().prefetched_regions, 0);
+}
+
+#[test]
+fn a_small_cache_is_kept_and_still_reads_everything() {
+    let small = ContainerOptions { region_cache_bytes: 20_000, table_cache_bytes: 4_000, ..options() };
+    let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options());
+    harness.append_all(stream(0), 0..150);
+    harness.reopen(small.clone());
+    for round in 0..3 {
+        harness.store.prefetch(&wanted(&harness));
+        harness.check_all();
+        let stats = harness.store.stats();
+        assert!(stats.region_cache_bytes <= small.region_cache_bytes, "round {round}: {stats:?}");
+        assert!(stats.table_cache_bytes <= small.table_cache_bytes);
+    }
+    let none = ContainerOptions { region_cache_bytes: 0, table_cache_bytes: 0, ..options() };
+    harness.open_again(none);
+    harness.store.prefetch(&wanted(&harness));
+    harness.check_all();
+}
+
+#[test]
+fn a_region_is_read_once_for_all_its_chunks() {
+    let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options());
+    harness.append_all(stream(0), 0..100);
+    harness.reopen(options());
+    harness.check_all();
+    harness.check_all();
+    let tables = harness.records().into_iter().map(|record| harness.store.table(record.id).expect("reads"));
+    let regions: usize = tables.map(|table| table.expect("is there").regions.len()).sum();
+    assert_eq!(harness.store.stats().region_reads, regions as u64);
+}
+
+#[test]
+fn tables_name_every_chunk_of_open_and_closed_containers() {
+    let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options());
+    harness.append_all(stream(0), 0..100);
+    harness.commit().expect("commits");
+    for closed in [false, true] {
+        for (number, container) in &harness.placed {
+            let table = harness.store.table(*container).expect("reads").expect("is there");
+            let (print, data) = chunk(*number);
+            assert_eq!(table.find(&print).expect("is there").len_bytes as usize, data.len());
+        }
+        let mut seen = 0;
+        for record in harness.records() {
+            let visit = &mut |print: &Fingerprint, data: &[u8]| {
+                let number = harness.placed.keys().find(|number| chunk(**number).0 == *print).expect("is ours");
+                assert_eq!(chunk(*number).1, data);
+                seen += 1;
+                Ok(())
+            };
+            assert!(harness.store.for_each_chunk(record.id, visit).expect("reads"));
+        }
+        assert_eq!(seen, 100);
+        if !closed {
+            harness.reopen(options());
+        }
+    }
+}
+
+#[test]
+fn chunks_that_a_container_does_not_hold_are_absent() {
+    let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options());
+    let container = harness.append(stream(0), 1).expect("appends");
+    for _ in 0..2 {
+        assert!(harness.store.read_chunk(container, &chunk(2).0, Some(10)).expect("reads").is_none());
+        let (print, data) = chunk(1);
+        assert!(
+            harness.store.read_chunk(container, &print, Some(data.len() as u32 + 1)).is_err(),
+            "another length is damage"
+        );
+        harness.reopen(options());
+    }
+    assert!(harness.store.read_chunk(ContainerId::NONE, &chunk(1).0, Some(10)).expect("reads").is_none());
+}

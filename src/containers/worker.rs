@@ -1,0 +1,195 @@
+//! A fixed set of threads that run jobs of megabyte size: hashing, compression, decoding, large writes.
+//!
+//! 1. [`WorkerPool::submit`] puts a job into a bounded queue. When the queue is full the submitter runs the job itself, so
+//!    submitting never blocks, never deadlocks, and slows a producer down to the speed of the machine.
+//! 2. [`WorkerPool::try_submit`] is for work that may be dropped or done later instead.
+//! 3. A job that panics is caught: the thread survives. The job's owner learns of it through a guard of its own
+//!    (`PoisonOnPanic` in [`super::shared`]).
+//!
+//! Cost: waking a thread on another core takes 30 to 80 us, so jobs should be worth hundreds.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+
+/// One piece of work.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// Queued jobs for each thread of a pool made by [`WorkerPool::new`]: enough to keep a thread busy while its producers sleep,
+/// and a bound of the raw bytes waiting.
+const QUEUED_JOBS_PER_THREAD: usize = 8;
+
+thread_local! {
+    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A fixed set of threads with a bounded queue.
+#[derive(Debug)]
+pub struct WorkerPool {
+    /// `None` only while dropping: closing the queue ends the threads once it is empty.
+    queue: Option<Sender<Job>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl WorkerPool {
+    /// A pool of `threads` threads. If the system refuses some, the pool has fewer; with none, submitters run every job.
+    #[must_use]
+    pub fn new(threads: usize) -> Self {
+        Self::with_queue("dedupfs-work", threads, threads.saturating_mul(QUEUED_JOBS_PER_THREAD))
+    }
+
+    /// A pool whose threads carry `name` and whose queue holds `queued_jobs`.
+    #[must_use]
+    pub fn with_queue(name: &str, threads: usize, queued_jobs: usize) -> Self {
+        let (sender, receiver) = bounded::<Job>(queued_jobs.max(1));
+        let threads: Vec<_> = (0..threads)
+            .filter_map(|number| {
+                let receiver: Receiver<Job> = receiver.clone();
+                let builder = std::thread::Builder::new().name(format!("{name}-{number}"));
+                builder
+                    .spawn(move || {
+                        IS_WORKER.set(true);
+                        receiver.iter().for_each(run);
+                    })
+                    .inspect_err(|error| tracing::warn!(%error, "cannot start a worker thread"))
+                    .ok()
+            })
+            .collect();
+        let queue = (!threads.is_empty()).then_some(sender);
+        Self { queue, threads }
+    }
+
+    /// Number of threads.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Whether the calling thread belongs to a pool; such a thread must not wait for other jobs.
+    #[must_use]
+    pub fn on_worker() -> bool {
+        IS_WORKER.get()
+    }
+
+    /// Has the job run: by a worker, or, when the queue is full, by the caller before this returns.
+    pub fn submit(&self, job: Job) {
+        if let Err(job) = self.enqueue(job) {
+            run(job);
+        }
+    }
+
+    /// Queues the job unless the queue is full; whether it did. A refused job is dropped.
+    pub fn try_submit(&self, job: Job) -> bool {
+        self.enqueue(job).is_ok()
+    }
+
+    fn enqueue(&self, job: Job) -> Result<(), Job> {
+        let Some(queue) = &self.queue else { return Err(job) };
+        queue.try_send(job).map_err(|refused| match refused {
+            TrySendError::Full(job) | TrySendError::Disconnected(job) => job,
+        })
+    }
+}
+
+impl Drop for WorkerPool {
+    /// Ends the threads after the queued jobs are done. The last owner may be a job: a thread does not wait for itself.
+    fn drop(&mut self) {
+        self.queue = None;
+        let own = std::thread::current().id();
+        for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != own) {
+            // A worker catches the panics of its jobs, so there is nothing to learn from the result.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(job: Job) {
+    if catch_unwind(AssertUnwindSafe(job)).is_err() {
+        tracing::error!("a worker's job panicked");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::WorkerPool;
+
+    #[test]
+    fn every_job_runs_once_even_when_the_queue_is_full() {
+        let done = Arc::new(AtomicUsize::new(0));
+        let pool = WorkerPool::with_queue("test", 2, 1);
+        for _ in 0..500 {
+            let done = Arc::clone(&done);
+            pool.submit(Box::new(move || {
+                done.fetch_add(1, Ordering::Relaxed);
+            }));
+        }
+        drop(pool);
+        assert_eq!(done.load(Ordering::Relaxed), 500);
+    }
+
+    #[test]
+    fn a_full_queue_makes_the_submitter_run_the_job() {
+        let pool = WorkerPool::with_queue("test", 1, 1);
+        let (release, wait) = mpsc::channel::<()>();
+        let (started, start) = mpsc::channel::<()>();
+        pool.submit(Box::new(move || {
+            let _ = started.send(());
+            let _ = wait.recv();
+        }));
+        start.recv_timeout(Duration::from_secs(10)).expect("the worker starts");
+        assert!(pool.try_submit(Box::new(|| ())), "one job fits into the queue");
+        assert!(!pool.try_submit(Box::new(|| ())), "a second does not");
+        let submitter = std::thread::current().id();
+        let (ran, who) = mpsc::channel();
+        pool.submit(Box::new(move || {
+            let _ = ran.send(std::thread::current().id());
+        }));
+        assert_eq!(who.try_recv(), Ok(submitter));
+        drop(release);
+    }
+
+    #[test]
+    fn a_panic_costs_neither_the_thread_nor_later_jobs() {
+        let pool = WorkerPool::with_queue("test", 1, 4);
+        pool.submit(Box::new(|| panic!("on purpose")));
+        let (ran, done) = mpsc::channel();
+        pool.submit(Box::new(move || {
+            let _ = ran.send(WorkerPool::on_worker());
+        }));
+        assert_eq!(done.recv_timeout(Duration::from_secs(10)), Ok(true));
+        assert!(!WorkerPool::on_worker());
+    }
+
+    #[test]
+    fn a_pool_without_threads_runs_jobs_at_once() {
+        let pool = WorkerPool::new(0);
+        let (ran, done) = mpsc::channel();
+        pool.submit(Box::new(move || {
+            let _ = ran.send(());
+        }));
+        assert_eq!(done.try_recv(), Ok(()));
+    }
+
+    #[test]
+    fn a_job_may_own_the_last_reference_to_its_pool() {
+        let pool = Arc::new(WorkerPool::with_queue("test", 1, 4));
+        let (dropped, done) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let own = Arc::clone(&pool);
+        pool.submit(Box::new(move || {
+            let _ = wait.recv();
+            drop(own);
+            let _ = dropped.send(());
+        }));
+        drop(pool);
+        let _ = go.send(());
+        assert_eq!(done.recv_timeout(Duration::from_secs(10)), Ok(()));
+    }
+}

@@ -1,0 +1,145 @@
+//! The tools' side of the control socket.
+
+use std::io::{self, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::de::DeserializeOwned;
+
+use super::failure::{Failure, FailureKind};
+use super::protocol::{Envelope, PROTOCOL_VERSION, REPLY_BYTES_MAX, Reply, Request, decode, encode, read_line};
+use super::address;
+use crate::check::{CheckOptions, CheckReport};
+use crate::pool::{NoProgress, PoolStats, Progress};
+use crate::reclaim::{ReclaimOptions, ReclaimReport};
+
+/// The daemon is given so long to take a request.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The daemon that holds a pool.
+#[derive(Debug)]
+pub struct ControlClient {
+    root: PathBuf,
+    /// From the socket's credentials; `None` if it is in another pid namespace.
+    daemon: Option<Pid>,
+    /// The connection that proved that somebody listens, used by the first request.
+    first: Option<UnixStream>,
+}
+
+impl ControlClient {
+    /// The daemon that listens in the pool's meta root; `None` if nobody does.
+    pub fn connect(root: &Path) -> Result<Option<Self>, Failure> {
+        match address::connect(root) {
+            Ok(stream) => {
+                let daemon = rustix::net::sockopt::socket_peercred(stream.as_fd()).ok().map(|peer| peer.pid);
+                Ok(Some(Self { root: root.to_owned(), daemon, first: Some(stream) }))
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory => Ok(None),
+                io::ErrorKind::PermissionDenied => Err(Failure::failed(format!(
+                    "pool {} belongs to another user: only root and the user who mounted it may do this",
+                    root.display()
+                ))),
+                _ => Err(Failure::failed(format!("cannot reach the daemon of pool {}: {error}", root.display()))),
+            },
+        }
+    }
+
+    /// The daemon's process id, if it is in this pid namespace.
+    #[must_use]
+    pub fn daemon_pid(&self) -> Option<i32> {
+        self.daemon.map(Pid::as_raw_nonzero).map(std::num::NonZeroI32::get)
+    }
+
+    /// A descriptor that tells when the daemon ends; take it before asking the daemon to end.
+    pub fn watch_daemon(&self) -> io::Result<DaemonWatch> {
+        let pid = self.daemon.ok_or_else(|| io::Error::other("the daemon is in another pid namespace"))?;
+        Ok(DaemonWatch(pidfd_open(pid, PidfdFlags::empty())?))
+    }
+
+    /// Statistics.
+    pub fn stats(&mut self) -> Result<PoolStats, Failure> {
+        self.ask(&Request::Stats, &NoProgress)
+    }
+
+    /// Everything written so far becomes durable.
+    pub fn sync(&mut self) -> Result<(), Failure> {
+        self.ask(&Request::Sync, &NoProgress)
+    }
+
+    /// Reclaims space.
+    pub fn reclaim(&mut self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport, Failure> {
+        self.ask(&Request::Reclaim(*options), progress)
+    }
+
+    /// Checks without changing anything.
+    pub fn check(&mut self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport, Failure> {
+        self.ask(&Request::Check(*options), progress)
+    }
+
+    /// Unmounts; returns when the pool is closed. The daemon then ends: see [`watch_daemon`](Self::watch_daemon).
+    pub fn unmount(&mut self, lazy: bool) -> Result<(), Failure> {
+        self.ask(&Request::Unmount { lazy }, &NoProgress)
+    }
+
+    fn ask<T: DeserializeOwned>(&mut self, request: &Request, progress: &dyn Progress) -> Result<T, Failure> {
+        let lost = |error: io::Error| {
+            Failure::failed(format!(
+                "the connection to the daemon of pool {} was lost ({error}): it may have been stopped; see the log \
+                 dedupfs.log in the pool",
+                self.root.display()
+            ))
+        };
+        let stream = match self.first.take() {
+            Some(stream) => stream,
+            None => address::connect(&self.root).map_err(lost)?,
+        };
+        let request = serde_json::to_value(request)
+            .map_err(|error| Failure::failed(format!("cannot encode the request: {error}")))?;
+        let line = encode(&Envelope { protocol: PROTOCOL_VERSION, request })?;
+        stream.set_write_timeout(Some(SEND_TIMEOUT)).and_then(|()| (&stream).write_all(&line)).or_else(|error| {
+            // A refused client finds the other end closed, but the reason may lie there to be read.
+            if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(lost(error)) }
+        })?;
+        let mut replies = BufReader::new(&stream);
+        loop {
+            let line = read_line(&mut replies, REPLY_BYTES_MAX).map_err(lost)?;
+            let line = line.ok_or_else(|| lost(io::ErrorKind::UnexpectedEof.into()))?;
+            match decode::<Reply>(&line)? {
+                Reply::Start { what, total } => progress.start(&what, total),
+                Reply::Advance(by) => progress.advance(by),
+                Reply::Finish => progress.finish(),
+                Reply::Failed(failure) => return Err(failure),
+                Reply::Done(value) => {
+                    return serde_json::from_value(value).map_err(|error| {
+                        let message = format!("the daemon's answer cannot be understood: {error}");
+                        Failure::new(FailureKind::Failed, message)
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Tells when a daemon ended.
+#[derive(Debug)]
+pub struct DaemonWatch(OwnedFd);
+
+impl DaemonWatch {
+    /// Waits for the daemon's end, at most so long; says whether it ended.
+    pub fn wait(&self, at_most: Duration) -> io::Result<bool> {
+        let timeout = Timespec::try_from(at_most).map_err(io::Error::other)?;
+        loop {
+            let mut ended = [PollFd::new(&self.0, PollFlags::IN)];
+            match poll(&mut ended, Some(&timeout)) {
+                Ok(count) => return Ok(count > 0),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What a tool tells its user when something failed, and by which exit code; crosses the control socket.
+
+use dedupfs_store::StoreError;
+use serde::{Deserialize, Serialize};
+
+use crate::error::EngineError;
+
+/// Why something failed, by what the user can do about it. Each kind is one exit code of the tools.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// An I/O error or another failure without a kind of its own.
+    Failed,
+    /// The command line or the request makes no sense.
+    Usage,
+    /// Not a pool, a pool of which a part is missing, or of a format this version does not know.
+    NotAPool,
+    /// Another process holds the pool.
+    PoolInUse,
+    /// The disk under the pool is full.
+    NoSpace,
+    /// Bytes of the pool are not what they must be.
+    Damaged,
+    /// No FUSE on this machine, or not for this user.
+    FuseUnavailable,
+    /// The mountpoint is absent, taken, or has files open on it.
+    MountpointUnusable,
+}
+
+/// A failure as the user sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// Which exit code it is.
+    pub kind: FailureKind,
+    /// What happened and what to do.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure of `kind`.
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// One without a kind of its own.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(FailureKind::Failed, message)
+    }
+
+    /// The same, said in the context of what was tried.
+    #[must_use]
+    pub fn while_trying(self, what: &str) -> Self {
+        Self { kind: self.kind, message: format!("{what}: {}", self.message) }
+    }
+}
+
+impl From<&StoreError> for FailureKind {
+    fn from(error: &StoreError) -> Self {
+        match error {
+            StoreError::Io { .. } => Self::Failed,
+            StoreError::NoSpace { .. } => Self::NoSpace,
+            StoreError::Corrupt { .. } => Self::Damaged,
+            StoreError::Unsupported { .. } | StoreError::NotFound { .. } => Self::NotAPool,
+            StoreError::Busy { .. } => Self::PoolInUse,
+            StoreError::Usage(_) => Self::Usage,
+        }
+    }
+}
+
+impl From<&EngineError> for FailureKind {
+    fn from(error: &EngineError) -> Self {
+        match error {
+            EngineError::Store(error) => error.into(),
+            EngineError::NoSpace => Self::NoSpace,
+            EngineError::Invalid(_) => Self::Usage,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        Self::new(FailureKind::from(&error), error.to_string())
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::new(FailureKind::from(&error), error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_keep_their_message_and_get_their_kind() {
+        let busy = StoreError::Busy { what: "pool /p".to_owned(), owner: "process 7 (dedupfs mount)".to_owned() };
+        let failure = Failure::from(EngineError::from(busy));
+        assert_eq!(failure.kind, FailureKind::PoolInUse);
+        assert_eq!(failure.to_string(), "pool /p is in use by process 7 (dedupfs mount)");
+        let kind = |error: StoreError| Failure::from(error).kind;
+        assert_eq!(kind(StoreError::corrupt("a", "b", "c")), FailureKind::Damaged);
+        assert_eq!(kind(StoreError::NoSpace { operation: "write", path: "x".to_owned() }), FailureKind::NoSpace);
+        assert_eq!(kind(StoreError::NotFound { path: "x".to_owned() }), FailureKind::NotAPool);
+        assert_eq!(Failure::from(EngineError::NoSpace).kind, FailureKind::NoSpace);
+        assert_eq!(Failure::failed("x").while_trying("cannot y").message, "cannot y: x");
+    }
+}

@@ -1,0 +1,181 @@
+//! Lines of the control socket: their types, and reading them within limits.
+
+use std::io::{self, BufRead, Read};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::failure::{Failure, FailureKind};
+use crate::check::CheckOptions;
+use crate::reclaim::ReclaimOptions;
+
+/// Version of the protocol; both sides must have the same, for they are installed together.
+pub const PROTOCOL_VERSION: u32 = 1;
+/// Longest request: the largest is a few options.
+pub(super) const REQUEST_BYTES_MAX: u64 = 64 * 1024;
+/// Longest reply: the findings of a check of a badly damaged pool.
+pub(super) const REPLY_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// What a request travels in.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Envelope {
+    /// [`PROTOCOL_VERSION`] of the sender.
+    pub protocol: u32,
+    /// What is asked; decoded only if the version is known.
+    pub request: serde_json::Value,
+}
+
+/// What a tool asks of a daemon.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Statistics of the pool: [`PoolStats`](crate::pool::PoolStats).
+    Stats,
+    /// Everything written so far becomes durable.
+    Sync,
+    /// Reclaims space: [`ReclaimReport`](crate::reclaim::ReclaimReport).
+    Reclaim(ReclaimOptions),
+    /// Checks without changing anything: [`CheckReport`](crate::check::CheckReport).
+    Check(CheckOptions),
+    /// Unmounts, makes everything durable and ends the daemon; answered when the pool is closed.
+    Unmount {
+        /// Detach at once although files are open, and end when the last of them is closed.
+        lazy: bool,
+    },
+}
+
+/// What a daemon answers.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// A phase of the work begins.
+    Start {
+        /// Its name.
+        what: String,
+        /// Its steps, 0 if not known.
+        total: u64,
+    },
+    /// So many more steps are done.
+    Advance(u64),
+    /// The phase is over.
+    Finish,
+    /// The result; the last line.
+    Done(serde_json::Value),
+    /// It failed; the last line.
+    Failed(Failure),
+}
+
+/// One line, with its end.
+pub(super) fn encode(line: &impl Serialize) -> Result<Vec<u8>, Failure> {
+    let mut bytes =
+        serde_json::to_vec(line).map_err(|error| Failure::failed(format!("cannot encode a control message: {error}")))?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// The next line without its end; `None` at the end of the stream. Longer ones, and a last one without its end, are
+/// errors of kind `InvalidData` and `UnexpectedEof`.
+pub(super) fn read_line(from: &mut impl BufRead, limit_bytes: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    from.by_ref().take(limit_bytes).read_until(b'\n', &mut line)?;
+    match line.pop() {
+        None => Ok(None),
+        Some(b'\n') => Ok(Some(line)),
+        Some(_) if line.len() as u64 + 1 >= limit_bytes => {
+            Err(io::Error::new(io::ErrorKind::InvalidData, format!("a control message exceeds {limit_bytes} bytes")))
+        }
+        Some(_) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a control message was cut off")),
+    }
+}
+
+/// Decodes a request line: first the version, then what is asked.
+pub(super) fn decode_request(line: &[u8]) -> Result<Request, Failure> {
+    let envelope: Envelope = decode(line)?;
+    if envelope.protocol != PROTOCOL_VERSION {
+        let message = format!(
+            "the tool speaks control protocol {}, the daemon {PROTOCOL_VERSION}: use the tools of the version that \
+             mounted the pool, or unmount and mount again with the new one",
+            envelope.protocol
+        );
+        return Err(Failure::new(FailureKind::Failed, message));
+    }
+    serde_json::from_value(envelope.request)
+        .map_err(|error| Failure::new(FailureKind::Usage, format!("the daemon does not know this request: {error}")))
+}
+
+/// Decodes a line of JSON.
+pub(super) fn decode<T: DeserializeOwned>(line: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(line)
+        .map_err(|error| Failure::failed(format!("a control message cannot be understood: {error}")))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn line_of(request: &Request) -> Vec<u8> {
+        let request = serde_json::to_value(request).unwrap();
+        encode(&Envelope { protocol: PROTOCOL_VERSION, request }).unwrap()
+    }
+
+    #[test]
+    fn requests_round_trip() {
+        for request in [
+            Request::Stats,
+            Request::Sync,
+            Request::Check(CheckOptions { read_data: true }),
+            Request::Unmount { lazy: true },
+        ] {
+            let line = line_of(&request);
+            let mut reader = line.as_slice();
+            let read = read_line(&mut reader, REQUEST_BYTES_MAX).unwrap().unwrap();
+            assert_eq!(decode_request(&read).unwrap(), request);
+            assert_eq!(read_line(&mut reader, REQUEST_BYTES_MAX).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn replies_round_trip_and_stay_one_line() {
+        let replies = [
+            Reply::Start { what: "two\nlines".to_owned(), total: 9 },
+            Reply::Advance(3),
+            Reply::Finish,
+            Reply::Done(serde_json::json!({"a": 1})),
+            Reply::Failed(Failure::new(FailureKind::NoSpace, "full")),
+        ];
+        for reply in replies {
+            let line = encode(&reply).unwrap();
+            assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+            assert_eq!(decode::<Reply>(&line).unwrap(), reply);
+        }
+    }
+
+    #[test]
+    fn another_version_is_refused_with_advice_even_if_its_request_is_unknown() {
+        let failure = decode_request(br#"{"protocol":2,"request":{"dance":[]}}"#).unwrap_err();
+        assert!(failure.message.contains("protocol 2") && failure.message.contains("mount"), "{failure}");
+        let failure = decode_request(br#"{"protocol":1,"request":{"dance":[]}}"#).unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Usage);
+    }
+
+    #[test]
+    fn garbage_is_an_error() {
+        for garbage in [&b""[..], b"{", b"[]", b"\xff\xfe\0", b"null", b"{\"protocol\":\"1\",\"request\":null}"] {
+            assert!(decode_request(garbage).is_err(), "{garbage:?}");
+        }
+        let deep = [b'['; 50_000];
+        assert!(decode_request(&deep).is_err());
+    }
+
+    #[test]
+    fn lines_are_bounded() {
+        let long = vec![b'x'; 200];
+        let error = read_line(&mut long.as_slice(), 100).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        let error = read_line(&mut &b"cut"[..], 100).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(read_line(&mut &b""[..], 100).unwrap(), None);
+        assert_eq!(read_line(&mut &b"\n"[..], 100).unwrap().unwrap(), b"");
+    }
+}

@@ -1,0 +1,314 @@
+//! The daemon's side of the control socket.
+//!
+//! 1. A thread waits for connections and for the order to stop (a byte on a pair of sockets).
+//! 2. Each connection gets a thread: peer checked, one request read within a time limit, answered, closed.
+//! 3. [`ControlServer::stop_listening`] removes the socket file, while the pool is still locked, so that it can never
+//!    remove the next daemon's; requests that are being answered go on. [`ControlServer::finish`] waits for them.
+//!
+//! Locks: `Connections::active` is held for moments only, never across a call or I/O.
+
+use std::io::{self, BufReader, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, poll};
+use serde::Serialize;
+
+use super::failure::Failure;
+use super::protocol::{REQUEST_BYTES_MAX, Reply, Request, decode_request, encode, read_line};
+use super::address;
+use crate::check::{CheckOptions, CheckReport};
+use crate::pool::{PoolStats, Progress};
+use crate::reclaim::{ReclaimOptions, ReclaimReport};
+
+/// Connections answered at once; further ones are told so. Each is one thread.
+pub const CONNECTIONS_MAX: usize = 16;
+/// A client that has not sent its request by then is cut off.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// A client that has not taken a line by then gets no more.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Progress is sent at most so often.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What the daemon does for its clients.
+pub trait ControlTarget: Send + Sync + 'static {
+    /// Statistics.
+    fn stats(&self) -> Result<PoolStats, Failure>;
+    /// Everything written so far becomes durable.
+    fn sync(&self) -> Result<(), Failure>;
+    /// Reclaims space.
+    fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport, Failure>;
+    /// Checks without changing anything.
+    fn check(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport, Failure>;
+    /// Unmounts; returns when the pool is closed.
+    fn unmount(&self, lazy: bool) -> Result<(), Failure>;
+}
+
+/// Open connections.
+#[derive(Debug, Default)]
+struct Connections {
+    active: Mutex<usize>,
+    changed: Condvar,
+}
+
+/// Counts one connection for as long as it lives.
+struct Slot(Arc<Connections>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        *self.0.active.lock() -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+/// A listening control socket.
+#[derive(Debug)]
+pub struct ControlServer {
+    root: PathBuf,
+    stop: UnixStream,
+    listener: Option<JoinHandle<()>>,
+    connections: Arc<Connections>,
+}
+
+impl ControlServer {
+    /// Listens in the pool's meta root. The caller holds the pool's lock.
+    pub fn start(root: &Path, target: Arc<dyn ControlTarget>) -> io::Result<Self> {
+        let listener = address::bind(root)?;
+        listener.set_nonblocking(true)?;
+        let (stop, stopped) = UnixStream::pair()?;
+        let connections = Arc::new(Connections::default());
+        let accepting = connections.clone();
+        let listener = std::thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || accept_until_stopped(&listener, &stopped, &accepting, &target))?;
+        Ok(Self { root: root.to_owned(), stop, listener: Some(listener), connections })
+    }
+
+    /// Takes no further connections and removes the socket file. Call it while the pool's lock is held.
+    pub fn stop_listening(&mut self) {
+        let Some(listener) = self.listener.take() else { return };
+        if let Err(error) = address::remove(&self.root) {
+            tracing::warn!(%error, "cannot remove the control socket");
+        }
+        if self.stop.write_all(b".").is_ok() && listener.join().is_err() {
+            tracing::error!("the control thread panicked");
+        }
+    }
+
+    /// Waits until all requests are answered, at most so long; says whether they are.
+    pub fn finish(mut self, at_most: Duration) -> bool {
+        self.stop_listening();
+        let deadline = Instant::now() + at_most;
+        let mut active = self.connections.active.lock();
+        while *active > 0 {
+            if self.connections.changed.wait_until(&mut active, deadline).timed_out() {
+                return *active == 0;
+            }
+        }
+        true
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        self.stop_listening();
+    }
+}
+
+fn accept_until_stopped(
+    listener: &UnixListener,
+    stopped: &UnixStream,
+    connections: &Arc<Connections>,
+    target: &Arc<dyn ControlTarget>,
+) {
+    loop {
+        let mut waiting = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
+        match poll(&mut waiting, None) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => {
+                tracing::error!(%error, "the control socket is lost");
+                return;
+            }
+        }
+        if waiting.iter().skip(1).any(|stop| !stop.revents().is_empty()) {
+            return;
+        }
+        match listener.accept() {
+            Ok((stream, _)) => take(stream, connections, target),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => {
+                // Out of descriptors, most likely: without the pause this would spin.
+                tracing::warn!(%error, "cannot take a control connection");
+                std::thread::sleep(PROGRESS_INTERVAL);
+            }
+        }
+    }
+}
+
+/// Gives a connection its thread, if there are not too many.
+fn take(stream: UnixStream, connections: &Arc<Connections>, target: &Arc<dyn ControlTarget>) {
+    {
+        let mut active = connections.active.lock();
+        if *active >= CONNECTIONS_MAX {
+            drop(active);
+            refuse(&stream, "the daemon is answering too many tools at once: try again later");
+            return;
+        }
+        *active += 1;
+    }
+    let slot = Slot(connections.clone());
+    let target = target.clone();
+    let spawned = std::thread::Builder::new().name("control-client".to_owned()).spawn(move || {
+        answer(&stream, &*target);
+        drop(slot);
+    });
+    if let Err(error) = spawned {
+        tracing::warn!(%error, "cannot start a thread for a control connection");
+    }
+}
+
+/// Tells a client why it is not served, without waiting for it.
+fn refuse(mut stream: &UnixStream, why: &str) {
+    let _ = stream.set_nonblocking(true);
+    if let Ok(line) = encode(&Reply::Failed(Failure::failed(why))) {
+        let _ = stream.write_all(&line);
+    }
+}
+
+/// Answers one connection from beginning to end.
+fn answer(stream: &UnixStream, target: &dyn ControlTarget) {
+    let prepared = stream
+        .set_nonblocking(false)
+        .and_then(|()| stream.set_read_timeout(Some(REQUEST_TIMEOUT)))
+        .and_then(|()| stream.set_write_timeout(Some(REPLY_TIMEOUT)));
+    if let Err(error) = prepared {
+        tracing::warn!(%error, "cannot set up a control connection");
+        return;
+    }
+    if !peer_is_allowed(stream) {
+        return refuse(stream, "only root and the user who mounted the pool may do this");
+    }
+    let sink = ReplySink::new(stream);
+    let result = match read_line(&mut BufReader::new(stream), REQUEST_BYTES_MAX) {
+        Ok(None) => return,
+        Ok(Some(line)) => decode_request(&line).and_then(|request| perform_guarded(request, target, &sink)),
+        Err(error) => Err(Failure::failed(format!("cannot read the request: {error}"))),
+    };
+    let last = match result {
+        Ok(value) => Reply::Done(value),
+        Err(failure) => Reply::Failed(failure),
+    };
+    sink.send(&last);
+}
+
+/// Whether the other end is root or the daemon's own user.
+fn peer_is_allowed(stream: &UnixStream) -> bool {
+    match rustix::net::sockopt::socket_peercred(stream.as_fd()) {
+        Ok(peer) if peer.uid.is_root() || peer.uid == rustix::process::geteuid() => true,
+        Ok(peer) => {
+            tracing::warn!(uid = peer.uid.as_raw(), "refused a control connection of another user");
+            false
+        }
+        Err(error) => {
+            tracing::warn!(%error, "refused a control connection of an unknown user");
+            false
+        }
+    }
+}
+
+/// A panic while answering is the client's error, not the end of the mount.
+fn perform_guarded(
+    request: Request,
+    target: &dyn ControlTarget,
+    sink: &ReplySink<'_>,
+) -> Result<serde_json::Value, Failure> {
+    catch_unwind(AssertUnwindSafe(|| perform(request, target, sink)))
+        .unwrap_or_else(|_| Err(Failure::failed("the daemon failed internally while answering: see its log")))
+}
+
+fn perform(request: Request, target: &dyn ControlTarget, sink: &ReplySink<'_>) -> Result<serde_json::Value, Failure> {
+    tracing::debug!(?request, "control request");
+    match request {
+        Request::Stats => target.stats().and_then(to_value),
+        Request::Sync => target.sync().and_then(to_value),
+        Request::Reclaim(options) => target.reclaim(&options, sink).and_then(to_value),
+        Request::Check(options) => target.check(&options, sink).and_then(to_value),
+        Request::Unmount { lazy } => target.unmount(lazy).and_then(to_value),
+    }
+}
+
+fn to_value(result: impl Serialize) -> Result<serde_json::Value, Failure> {
+    serde_json::to_value(result).map_err(|error| Failure::failed(format!("cannot encode the answer: {error}")))
+}
+
+/// Sends replies; a client that is gone or does not read is forgotten, and the work goes on.
+struct ReplySink<'a> {
+    state: Mutex<SinkState<'a>>,
+}
+
+struct SinkState<'a> {
+    stream: Option<&'a UnixStream>,
+    unsent_steps: u64,
+    last_sent: Instant,
+}
+
+impl<'a> ReplySink<'a> {
+    fn new(stream: &'a UnixStream) -> Self {
+        Self { state: Mutex::new(SinkState { stream: Some(stream), unsent_steps: 0, last_sent: Instant::now() }) }
+    }
+
+    fn send(&self, reply: &Reply) {
+        self.state.lock().send(reply);
+    }
+}
+
+impl SinkState<'_> {
+    fn send(&mut self, reply: &Reply) {
+        let Some(mut stream) = self.stream else { return };
+        if let Err(failure) = encode(reply).and_then(|line| {
+            stream.write_all(&line).map_err(|error| Failure::failed(error.to_string()))
+        }) {
+            tracing::debug!(%failure, "a control client is gone");
+            self.stream = None;
+        }
+    }
+
+    fn send_steps(&mut self) {
+        self.last_sent = Instant::now();
+        let steps = std::mem::take(&mut self.unsent_steps);
+        if steps > 0 {
+            self.send(&Reply::Advance(steps));
+        }
+    }
+}
+
+impl Progress for ReplySink<'_> {
+    fn start(&self, what: &str, total: u64) {
+        self.send(&Reply::Start { what: what.to_owned(), total });
+    }
+
+    fn advance(&self, by: u64) {
+        let mut state = self.state.lock();
+        state.unsent_steps = state.unsent_steps.saturating_add(by);
+        if state.last_sent.elapsed() >= PROGRESS_INTERVAL {
+            state.send_steps();
+        }
+    }
+
+    fn finish(&self) {
+        let mut state = self.state.lock();
+        state.send_steps();
+        state.send(&Reply::Finish);
+    }
+}
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

@@ -1,0 +1,180 @@
+//! A server and its clients over a real socket.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::super::{ControlClient, Envelope, FailureKind, PROTOCOL_VERSION, SOCKET_NAME};
+use super::*;
+
+/// Answers at once; counts what it was asked.
+#[derive(Default)]
+struct Target {
+    reclaims: AtomicU64,
+    unmounts: AtomicU64,
+}
+
+impl ControlTarget for Target {
+    fn stats(&self) -> Result<PoolStats, Failure> {
+        panic!("a request that panics")
+    }
+    fn sync(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+    fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport, Failure> {
+        assert_eq!(options.threshold_percent, 42);
+        progress.start("containers", 5);
+        for _ in 0..5 {
+            progress.advance(1);
+        }
+        progress.finish();
+        self.reclaims.fetch_add(1, Ordering::Relaxed);
+        Err(Failure::new(FailureKind::NoSpace, "full"))
+    }
+    fn check(&self, _options: &CheckOptions, _progress: &dyn Progress) -> Result<CheckReport, Failure> {
+        Err(Failure::failed("no"))
+    }
+    fn unmount(&self, lazy: bool) -> Result<(), Failure> {
+        assert!(lazy);
+        self.unmounts.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Remembers what it was told.
+#[derive(Default)]
+struct Told(Mutex<Vec<String>>);
+
+impl Progress for Told {
+    fn start(&self, what: &str, total: u64) {
+        self.0.lock().push(format!("start {what} {total}"));
+    }
+    fn advance(&self, by: u64) {
+        self.0.lock().push(format!("advance {by}"));
+    }
+    fn finish(&self) {
+        self.0.lock().push("finish".to_owned());
+    }
+}
+
+fn serve(root: &Path) -> (ControlServer, Arc<Target>) {
+    let target = Arc::new(Target::default());
+    (ControlServer::start(root, target.clone()).unwrap(), target)
+}
+
+fn reclaim_options() -> ReclaimOptions {
+    serde_json::from_value(serde_json::json!({"threshold_percent": 42, "dry_run": false})).unwrap()
+}
+
+#[test]
+fn requests_are_answered_with_progress_and_typed_failures() {
+    let root = tempfile::tempdir().unwrap();
+    let (server, target) = serve(root.path());
+    let mut client = ControlClient::connect(root.path()).unwrap().unwrap();
+    assert_eq!(client.daemon_pid(), Some(i32::try_from(std::process::id()).unwrap()));
+    client.sync().unwrap();
+    let told = Told::default();
+    let failure = client.reclaim(&reclaim_options(), &told).unwrap_err();
+    assert_eq!(failure, Failure::new(FailureKind::NoSpace, "full"));
+    let told = told.0.into_inner();
+    assert_eq!(told.first().unwrap(), "start containers 5");
+    assert_eq!(told.last().unwrap(), "finish");
+    let steps: u64 = told.iter().filter_map(|line| line.strip_prefix("advance ")?.parse::<u64>().ok()).sum();
+    assert_eq!(steps, 5);
+    client.unmount(true).unwrap();
+    assert_eq!(target.unmounts.load(Ordering::Relaxed), 1);
+    assert!(server.finish(Duration::from_secs(5)));
+    assert!(!root.path().join(SOCKET_NAME).exists());
+    assert!(ControlClient::connect(root.path()).unwrap().is_none());
+}
+
+#[test]
+fn a_panic_is_one_clients_error() {
+    let root = tempfile::tempdir().unwrap();
+    let (_server, _target) = serve(root.path());
+    let mut client = ControlClient::connect(root.path()).unwrap().unwrap();
+    assert!(client.stats().unwrap_err().message.contains("internally"));
+    client.sync().unwrap();
+}
+
+#[test]
+fn garbage_from_a_client_is_answered_and_the_server_lives() {
+    let root = tempfile::tempdir().unwrap();
+    let (_server, _target) = serve(root.path());
+    let long = vec![b'['; 2 * usize::try_from(REQUEST_BYTES_MAX).unwrap()];
+    for garbage in [&b"\n"[..], b"\0\xff\n", b"{\"protocol\":9,\"request\":1}\n", b"no end of line", &long] {
+        let mut stream = address::connect(root.path()).unwrap();
+        // The server may close while a line that is too long is still being sent.
+        let _ = stream.write_all(garbage);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut reply = Vec::new();
+        let _ = stream.read_to_end(&mut reply);
+        if garbage.len() < 100 {
+            assert!(reply.starts_with(b"{\"failed\":"), "{}", String::from_utf8_lossy(&reply));
+        }
+    }
+    drop(address::connect(root.path()).unwrap());
+    ControlClient::connect(root.path()).unwrap().unwrap().sync().unwrap();
+}
+
+#[test]
+fn garbage_from_a_server_is_a_failure() {
+    for garbage in [&b""[..], b"\n", b"{}\n", b"\xff\n", b"{\"done\":", b"{\"done\":17}\n"] {
+        let root = tempfile::tempdir().unwrap();
+        let listener = address::bind(root.path()).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = String::new();
+            BufReader::new(&stream).read_line(&mut request).unwrap();
+            stream.write_all(garbage).unwrap();
+        });
+        let mut client = ControlClient::connect(root.path()).unwrap().unwrap();
+        assert!(client.stats().is_err(), "{garbage:?}");
+        server.join().unwrap();
+    }
+}
+
+#[test]
+fn work_goes_on_when_its_client_leaves() {
+    let root = tempfile::tempdir().unwrap();
+    let (server, target) = serve(root.path());
+    let mut stream = address::connect(root.path()).unwrap();
+    let request = serde_json::to_value(Request::Reclaim(reclaim_options())).unwrap();
+    stream.write_all(&encode(&Envelope { protocol: PROTOCOL_VERSION, request }).unwrap()).unwrap();
+    drop(stream);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while target.reclaims.load(Ordering::Relaxed) == 0 {
+        assert!(Instant::now() < deadline, "the request was dropped with its client");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(server.finish(Duration::from_secs(5)));
+}
+
+#[test]
+fn a_socket_left_by_a_killed_daemon_is_replaced() {
+    let root = tempfile::tempdir().unwrap();
+    drop(address::bind(root.path()).unwrap());
+    assert!(root.path().join(SOCKET_NAME).exists());
+    assert!(ControlClient::connect(root.path()).unwrap().is_none());
+    let (_server, _target) = serve(root.path());
+    ControlClient::connect(root.path()).unwrap().unwrap().sync().unwrap();
+}
+
+#[test]
+fn long_paths_work() {
+    let root = tempfile::tempdir().unwrap();
+    let deep = root.path().join("d".repeat(200)).join("e".repeat(200));
+    std::fs::create_dir_all(&deep).unwrap();
+    let (_server, _target) = serve(&deep);
+    ControlClient::connect(&deep).unwrap().unwrap().sync().unwrap();
+}
+
+#[test]
+fn more_connections_than_allowed_are_refused_with_a_reason() {
+    let root = tempfile::tempdir().unwrap();
+    let (_server, _target) = serve(root.path());
+    let idle: Vec<_> = (0..CONNECTIONS_MAX).map(|_| address::connect(root.path()).unwrap()).collect();
+    let mut client = ControlClient::connect(root.path()).unwrap().unwrap();
+    assert!(client.sync().unwrap_err().message.contains("too many"), "not refused");
+    drop(idle);
+}

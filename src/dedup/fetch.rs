@@ -1,0 +1,77 @@
+//! From a fingerprint to its bytes: the hint first, then the index, which is the authority.
+//!
+//! A container in a recipe is a hint: the chunk may have been moved by reclaiming. The hint is checked against the
+//! container's own table; if the fingerprint is not there, the index is asked. A chunk that moves between the
+//! index's answer and the read is looked up again, a bounded number of times.
+
+use std::sync::Arc;
+
+use dedupfs_index::Index;
+use dedupfs_store::recipe::Child;
+use dedupfs_store::{ContainerId, Fingerprint, StoreError};
+
+use crate::config::READ_RETRIES;
+use crate::containers::{ChunkData, ContainerStore};
+use crate::error::Result;
+
+/// Reads chunks (or recipe nodes) of one kind.
+#[derive(Clone)]
+pub struct Fetcher {
+    store: Arc<ContainerStore>,
+    index: Arc<Index>,
+}
+
+impl Fetcher {
+    /// A fetcher of the kind that `store` and `index` keep.
+    #[must_use]
+    pub fn new(store: Arc<ContainerStore>, index: Arc<Index>) -> Self {
+        Self { store, index }
+    }
+
+    /// The bytes of `fingerprint`, which must be `len_bytes` long if that is known.
+    ///
+    /// # Errors
+    /// `Corrupt` if the region that holds it is damaged or no container has it; I/O errors.
+    pub fn fetch(&self, fingerprint: &Fingerprint, hint: ContainerId, len_bytes: Option<u32>) -> Result<ChunkData> {
+        if hint != ContainerId::NONE
+            && let Some(data) = self.store.read_chunk(hint, fingerprint, len_bytes)?
+        {
+            return Ok(data);
+        }
+        for _ in 0..READ_RETRIES {
+            let Some(cell) = self.index.get(fingerprint)? else { break };
+            if let Some(data) = self.store.read_chunk(cell.location.container, fingerprint, len_bytes)? {
+                return Ok(data);
+            }
+        }
+        Err(StoreError::corrupt(format!("chunk {fingerprint}"), "a container that holds it", "none").into())
+    }
+
+    /// The bytes of a chunk that a recipe names.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    pub fn chunk(&self, child: &Child) -> Result<ChunkData> {
+        let len_bytes = u32::try_from(child.len_bytes)
+            .map_err(|_| StoreError::corrupt(format!("chunk {}", child.fingerprint), "at most 4 GiB", child.len_bytes))?;
+        self.fetch(&child.fingerprint, child.hint, Some(len_bytes))
+    }
+
+    /// Whether fetching it needs no disk.
+    #[must_use]
+    pub fn is_cached(&self, fingerprint: &Fingerprint, hint: ContainerId) -> bool {
+        self.store.cached(hint, fingerprint)
+    }
+
+    /// The containers behind it.
+    #[must_use]
+    pub fn store(&self) -> &Arc<ContainerStore> {
+        &self.store
+    }
+
+    /// The index behind it.
+    #[must_use]
+    pub fn index(&self) -> &Arc<Index> {
+        &self.index
+    }
+}

@@ -1,0 +1,375 @@
+//! Storing chunks and recipe nodes once.
+//!
+//! A segment goes through in these steps (DESIGN section 4):
+//! 1. its own fingerprint is looked up: a known segment costs one lookup and one pin, whatever it holds;
+//! 2. else its chunks go through the filter chain as one batch;
+//! 3. those that are new are looked up once more under the store lock (another writer may have stored them since)
+//!    and appended to the stream's open container;
+//! 4. the segment is encoded, appended to the recipe containers, and its storing is logged, which counts its chunks.
+//!
+//! Invariants:
+//! - Everything between a lookup and the log entry that rests on it happens inside one [`Section`]; reclaiming
+//!   claims first, then waits for all sections to end ([`Deduplicator::barrier`]), then rechecks (I-4).
+//! - Under the store lock, a fingerprint that neither index has is stored exactly once.
+//!
+//! Cost per duplicate segment: one hash of its identity (about 20 KiB), one index lookup. Per new chunk: one copy.
+//!
+//! Lock order: section (barrier) -> store lock -> container store, index, namespace.
+
+mod block_index;
+mod fetch;
+mod pins;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use dedupfs_index::filter::{FilterChain, Query, Verdict};
+use dedupfs_index::{Index, Location};
+use dedupfs_store::recipe::{Child, Node};
+use dedupfs_store::{ContainerId, Fingerprint};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+pub use block_index::BlockIndex;
+pub use fetch::Fetcher;
+pub use pins::{Pin, Pins};
+
+use crate::containers::{ContainerStore, StreamId};
+use crate::error::Result;
+use crate::fingerprint::Fingerprinter;
+use crate::namespace::{LogOp, Namespace};
+use crate::recipe::{NodeReader, NodeView};
+
+/// One entry of a segment that is to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct SegmentEntry<'a> {
+    /// Identity, length, and the hint if it is known already.
+    pub child: Child,
+    /// The bytes; `None` for a chunk that a live recipe names already, and for zeros.
+    pub data: Option<&'a [u8]>,
+}
+
+/// Proof that the holder is inside a section: reclaiming waits for it.
+pub struct Section<'a> {
+    _guard: RwLockReadGuard<'a, ()>,
+}
+
+/// What passed through since the pool was opened.
+#[derive(Debug, Default)]
+pub struct DedupCounters {
+    /// Bytes of chunks and segments that came in.
+    pub bytes_in: AtomicU64,
+    /// Bytes of chunks that were stored.
+    pub bytes_stored: AtomicU64,
+    /// Chunks that were stored.
+    pub chunks_stored: AtomicU64,
+    /// Segments found whole.
+    pub segments_known: AtomicU64,
+    /// Recipe nodes that were stored, of all levels.
+    pub nodes_stored: AtomicU64,
+}
+
+/// The write path's heart: exact deduplication of chunks and nodes.
+pub struct Deduplicator {
+    data: Arc<ContainerStore>,
+    recipes: Arc<ContainerStore>,
+    chunk_index: Arc<Index>,
+    recipe_index: Arc<Index>,
+    chain: FilterChain,
+    fingerprinter: Fingerprinter,
+    namespace: Arc<Namespace>,
+    nodes: NodeReader,
+    pins: Arc<Pins>,
+    claimed_containers: RwLock<HashSet<ContainerId>>,
+    any_claimed: AtomicBool,
+    barrier: RwLock<()>,
+    store_lock: Mutex<()>,
+    counters: DedupCounters,
+}
+
+/// What a [`Deduplicator`] is made of.
+pub struct DedupParts {
+    /// Containers of chunks.
+    pub data: Arc<ContainerStore>,
+    /// Containers of recipe nodes.
+    pub recipes: Arc<ContainerStore>,
+    /// Index of chunks.
+    pub chunk_index: Arc<Index>,
+    /// Index of nodes.
+    pub recipe_index: Arc<Index>,
+    /// Filters over the chunk index, in order.
+    pub chain: FilterChain,
+    /// The pool's hash function.
+    pub fingerprinter: Fingerprinter,
+    /// Where storing is logged.
+    pub namespace: Arc<Namespace>,
+    /// Bytes of decoded nodes kept.
+    pub node_cache_bytes: u64,
+}
+
+impl Deduplicator {
+    /// Puts the parts together.
+    #[must_use]
+    pub fn new(parts: DedupParts) -> Self {
+        let fetcher = Fetcher::new(parts.recipes.clone(), parts.recipe_index.clone());
+        let nodes = NodeReader::new(fetcher, parts.fingerprinter.clone(), parts.node_cache_bytes);
+        Self {
+            data: parts.data,
+            recipes: parts.recipes,
+            chunk_index: parts.chunk_index,
+            recipe_index: parts.recipe_index,
+            chain: parts.chain,
+            fingerprinter: parts.fingerprinter,
+            namespace: parts.namespace,
+            nodes,
+            pins: Arc::new(Pins::default()),
+            claimed_containers: RwLock::default(),
+            any_claimed: AtomicBool::new(false),
+            barrier: RwLock::new(()),
+            store_lock: Mutex::new(()),
+            counters: DedupCounters::default(),
+        }
+    }
+
+    /// Enters a section. Not reentrant: a thread in a section must not enter another.
+    pub fn enter(&self) -> Section<'_> {
+        Section { _guard: self.barrier.read() }
+    }
+
+    /// Waits until the memory between writers and the disk has room; for writers' threads, not for workers.
+    ///
+    /// # Errors
+    /// The remembered error of a failed store (I-7).
+    pub fn wait_for_room(&self) -> Result<()> {
+        self.data.wait_for_room()?;
+        self.recipes.wait_for_room()
+    }
+
+    /// Waits until every section that was entered before has ended.
+    pub fn barrier(&self) {
+        drop(self.barrier.write());
+    }
+
+    /// Stores a segment: see the module's head.
+    ///
+    /// # Errors
+    /// Lookup and container errors; then nothing refers to what was stored, and reclaiming will find it.
+    pub fn store_segment(
+        &self,
+        section: &Section<'_>,
+        stream: StreamId,
+        entries: &[SegmentEntry<'_>],
+        known: Option<&BlockIndex>,
+    ) -> Result<(Child, Pin)> {
+        let node = Node { level: 0, children: entries.iter().map(|entry| entry.child).collect() };
+        let fingerprint = self.fingerprinter.of(&node.identity_bytes());
+        let len_bytes = node.len_bytes()?;
+        self.counters.bytes_in.fetch_add(len_bytes, Ordering::Relaxed);
+        if let Some(found) = self.known_node(fingerprint, len_bytes)? {
+            self.counters.segments_known.fetch_add(1, Ordering::Relaxed);
+            return Ok(found);
+        }
+        let mut node = node;
+        self.place_chunks(stream, entries, &mut node.children, known)?;
+        self.store_new_node(section, stream, fingerprint, len_bytes, node)
+    }
+
+    /// Stores one chunk that a root will name directly; the caller logs the root within the same section.
+    ///
+    /// # Errors
+    /// As [`store_segment`](Self::store_segment).
+    pub fn store_chunk(&self, _section: &Section<'_>, stream: StreamId, entry: SegmentEntry<'_>) -> Result<Child> {
+        self.counters.bytes_in.fetch_add(entry.child.len_bytes, Ordering::Relaxed);
+        let mut child = [entry.child];
+        self.place_chunks(stream, &[entry], &mut child, None)?;
+        let [child] = child;
+        Ok(child)
+    }
+
+    /// Stores a list node.
+    ///
+    /// # Errors
+    /// As [`store_segment`](Self::store_segment).
+    pub fn store_node(&self, section: &Section<'_>, stream: StreamId, node: Node) -> Result<(Child, Pin)> {
+        let fingerprint = self.fingerprinter.of(&node.identity_bytes());
+        let len_bytes = node.len_bytes()?;
+        match self.known_node(fingerprint, len_bytes)? {
+            Some(found) => Ok(found),
+            None => self.store_new_node(section, stream, fingerprint, len_bytes, node),
+        }
+    }
+
+    /// The chain's verdicts for all entries with data, then storing of what is new. Fills the hints of `children`.
+    fn place_chunks(
+        &self,
+        stream: StreamId,
+        entries: &[SegmentEntry<'_>],
+        children: &mut [Child],
+        known: Option<&BlockIndex>,
+    ) -> Result<()> {
+        let asked: Vec<usize> =
+            entries.iter().enumerate().filter(|(_, entry)| entry.data.is_some()).map(|(at, _)| at).collect();
+        if asked.is_empty() {
+            return Ok(());
+        }
+        let picked: Vec<&SegmentEntry<'_>> = asked.iter().filter_map(|&at| entries.get(at)).collect();
+        let fingerprints: Vec<Fingerprint> = picked.iter().map(|entry| entry.child.fingerprint).collect();
+        let lengths: Vec<u32> = picked.iter().map(|entry| entry.data.map_or(0, |data| data.len() as u32)).collect();
+        let mut query = Query::new(&fingerprints, &lengths);
+        match known {
+            Some(known) if !known.is_empty() => self.chain.run(&mut query, &[known])?,
+            _ => self.chain.run(&mut query, &[])?,
+        }
+        let mut missing = Vec::new();
+        for ((&at, entry), verdict) in asked.iter().zip(&picked).zip(&query.verdicts) {
+            match verdict {
+                Verdict::Existing(location) if self.usable(location.container) => set_hint(children, at, location.container),
+                _ => missing.push((at, *entry)),
+            }
+        }
+        if missing.is_empty() { Ok(()) } else { self.store_missing(stream, &missing, children) }
+    }
+
+    /// Under the store lock: what another writer stored since the lookup is taken, the rest appended and staged.
+    fn store_missing(&self, stream: StreamId, missing: &[(usize, &SegmentEntry<'_>)], children: &mut [Child]) -> Result<()> {
+        let _exclusive = self.store_lock.lock();
+        let prints: Vec<Fingerprint> = missing.iter().map(|(_, entry)| entry.child.fingerprint).collect();
+        let mut found = Vec::new();
+        self.chunk_index.locate_in_memory(&prints, &mut found);
+        let mut fresh: Vec<(Fingerprint, &[u8])> = Vec::with_capacity(missing.len());
+        let mut places: Vec<(usize, usize)> = Vec::with_capacity(missing.len());
+        let mut seen = std::collections::HashMap::with_capacity(missing.len());
+        for ((at, entry), location) in missing.iter().zip(&found) {
+            let print = entry.child.fingerprint;
+            if let Some(location) = location
+                && self.usable(location.container)
+            {
+                set_hint(children, *at, location.container);
+                continue;
+            }
+            let position = *seen.entry(print).or_insert_with(|| {
+                fresh.push((print, entry.data.unwrap_or_default()));
+                fresh.len() - 1
+            });
+            places.push((*at, position));
+        }
+        let containers = self.data.append(stream, &fresh)?;
+        let mut stored_bytes = 0;
+        for ((print, data), container) in fresh.iter().zip(&containers) {
+            self.chunk_index.stage(&print, Location { container: *container, len_bytes: data.len() as u32 });
+            stored_bytes += data.len() as u64;
+        }
+        for (at, position) in places {
+            if let Some(container) = containers.get(position) {
+                set_hint(children, at, *container);
+            }
+        }
+        self.counters.chunks_stored.fetch_add(fresh.len() as u64, Ordering::Relaxed);
+        self.counters.bytes_stored.fetch_add(stored_bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn known_node(&self, fingerprint: Fingerprint, len_bytes: u64) -> Result<Option<(Child, Pin)>> {
+        let Some(cell) = self.recipe_index.get(&fingerprint)? else { return Ok(None) };
+        if !self.usable(cell.location.container) {
+            return Ok(None);
+        }
+        let Some(pin) = self.pins.pin_existing(fingerprint) else { return Ok(None) };
+        Ok(Some((Child { fingerprint, len_bytes, hint: cell.location.container }, pin)))
+    }
+
+    fn store_new_node(
+        &self,
+        _section: &Section<'_>,
+        stream: StreamId,
+        fingerprint: Fingerprint,
+        len_bytes: u64,
+        node: Node,
+    ) -> Result<(Child, Pin)> {
+        let level = node.level;
+        let bytes = node.encode();
+        let _exclusive = self.store_lock.lock();
+        if let Some(found) = self.known_node(fingerprint, len_bytes)? {
+            return Ok(found);
+        }
+        let containers = self.recipes.append(stream, &[(fingerprint, &bytes)])?;
+        let hint = containers.first().copied().unwrap_or(ContainerId::NONE);
+        let pin = self.pins.pin_new(fingerprint);
+        self.nodes.remember(fingerprint, Arc::new(NodeView::new(node)));
+        self.recipe_index.stage(&fingerprint, Location { container: hint, len_bytes: bytes.len() as u32 });
+        self.namespace.log(LogOp::NodeStored { level, fingerprint, container: hint });
+        self.counters.nodes_stored.fetch_add(1, Ordering::Relaxed);
+        Ok((Child { fingerprint, len_bytes, hint }, pin))
+    }
+
+    /// Whether a chunk in this container may be referred to: not while reclaiming has claimed it (I-4).
+    fn usable(&self, container: ContainerId) -> bool {
+        !self.any_claimed.load(Ordering::Acquire) || !self.claimed_containers.read().contains(&container)
+    }
+
+    /// Claims containers for reclaiming: from the next [`barrier`](Self::barrier) on nothing new refers to them.
+    pub fn claim_containers(&self, containers: impl IntoIterator<Item = ContainerId>) {
+        self.claimed_containers.write().extend(containers);
+        self.any_claimed.store(true, Ordering::Release);
+    }
+
+    /// Ends the claims on containers.
+    pub fn release_containers(&self) {
+        self.any_claimed.store(false, Ordering::Release);
+        self.claimed_containers.write().clear();
+    }
+
+    /// Copies a chunk or node that stays alive out of a claimed container: appends it for `stream` and stages its
+    /// new place, unless it has another place already.
+    ///
+    /// # Errors
+    /// Container errors.
+    pub fn copy_forward(&self, recipe: bool, stream: StreamId, from: ContainerId, print: Fingerprint, bytes: &[u8]) -> Result<bool> {
+        let (index, store) = if recipe { (&self.recipe_index, &self.recipes) } else { (&self.chunk_index, &self.data) };
+        let _exclusive = self.store_lock.lock();
+        match index.get(&print)? {
+            Some(cell) if cell.location.container == from => {}
+            _ => return Ok(false),
+        }
+        let containers = store.append(stream, &[(print, bytes)])?;
+        let Some(&container) = containers.first() else { return Ok(false) };
+        index.stage(&print, Location { container, len_bytes: bytes.len() as u32 });
+        Ok(true)
+    }
+
+    /// The pins of nodes.
+    #[must_use]
+    pub fn pins(&self) -> &Arc<Pins> {
+        &self.pins
+    }
+
+    /// Reader of nodes.
+    #[must_use]
+    pub fn nodes(&self) -> &NodeReader {
+        &self.nodes
+    }
+
+    /// The pool's hash function.
+    #[must_use]
+    pub fn fingerprinter(&self) -> &Fingerprinter {
+        &self.fingerprinter
+    }
+
+    /// The filter chain, for its counters.
+    #[must_use]
+    pub fn chain(&self) -> &FilterChain {
+        &self.chain
+    }
+
+    /// What passed through.
+    #[must_use]
+    pub fn counters(&self) -> &DedupCounters {
+        &self.counters
+    }
+}
+
+fn set_hint(children: &mut [Child], at: usize, container: ContainerId) {
+    if let Some(child) = children.get_mut(at) {
+        child.hint = container;
+    }
+}

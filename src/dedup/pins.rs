@@ -1,0 +1,105 @@
+//! Pins: recipe nodes that an open file refers to before any logged root does.
+//!
+//! A node is stored and its children counted at once, but its own reference is logged only when the file is
+//! published. In between, the node's count is zero and only its pin keeps reclaiming away from it. Claiming a node
+//! and pinning it exclude each other under one lock (invariant I-4: claim, recheck, free).
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use dedupfs_store::Fingerprint;
+use parking_lot::Mutex;
+
+#[derive(Debug, Default)]
+struct State {
+    pinned: HashMap<Fingerprint, u32>,
+    claimed: HashSet<Fingerprint>,
+}
+
+/// Which nodes are pinned by writers, which are claimed by reclaiming.
+#[derive(Debug, Default)]
+pub struct Pins {
+    state: Mutex<State>,
+}
+
+/// Keeps one node from being claimed as long as it lives.
+#[derive(Debug)]
+pub struct Pin {
+    pins: Arc<Pins>,
+    fingerprint: Fingerprint,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut state = self.pins.state.lock();
+        if let Some(count) = state.pinned.get_mut(&self.fingerprint) {
+            *count -= 1;
+            if *count == 0 {
+                state.pinned.remove(&self.fingerprint);
+            }
+        }
+    }
+}
+
+impl Pins {
+    /// Pins a node that the index has; `None` if it is claimed: then it must be stored again.
+    #[must_use]
+    pub fn pin_existing(self: &Arc<Self>, fingerprint: Fingerprint) -> Option<Pin> {
+        let mut state = self.state.lock();
+        if state.claimed.contains(&fingerprint) {
+            return None;
+        }
+        *state.pinned.entry(fingerprint).or_insert(0) += 1;
+        drop(state);
+        Some(Pin { pins: self.clone(), fingerprint })
+    }
+
+    /// Pins a node that was just stored, whatever is claimed of an older copy.
+    #[must_use]
+    pub fn pin_new(self: &Arc<Self>, fingerprint: Fingerprint) -> Pin {
+        *self.state.lock().pinned.entry(fingerprint).or_insert(0) += 1;
+        Pin { pins: self.clone(), fingerprint }
+    }
+
+    /// Claims a node for reclaiming; false if a writer holds it.
+    #[must_use]
+    pub fn claim(&self, fingerprint: Fingerprint) -> bool {
+        let mut state = self.state.lock();
+        !state.pinned.contains_key(&fingerprint) && state.claimed.insert(fingerprint)
+    }
+
+    /// Whether a writer holds it.
+    #[must_use]
+    pub fn is_pinned(&self, fingerprint: &Fingerprint) -> bool {
+        self.state.lock().pinned.contains_key(fingerprint)
+    }
+
+    /// Ends all claims.
+    pub fn release_claims(&self) {
+        self.state.lock().claimed.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claiming_and_pinning_exclude_each_other() {
+        let pins = Arc::new(Pins::default());
+        let print = Fingerprint([1; 32]);
+        let first = pins.pin_existing(print).expect("nothing is claimed");
+        let second = pins.pin_existing(print).expect("pins are shared");
+        assert!(!pins.claim(print));
+        drop(first);
+        assert!(!pins.claim(print), "the second pin still holds");
+        drop(second);
+        assert!(pins.claim(print));
+        assert!(pins.pin_existing(print).is_none());
+        let stored_again = pins.pin_new(print);
+        assert!(pins.is_pinned(&print));
+        drop(stored_again);
+        pins.release_claims();
+        assert!(pins.pin_existing(print).is_some());
+    }
+}

@@ -1,0 +1,82 @@
+//! The engine's error type, sorted by what a caller can do. The one match to error numbers is in `service`.
+
+use dedupfs_store::StoreError;
+
+/// Result of the engine.
+pub type Result<T> = std::result::Result<T, EngineError>;
+
+/// What went wrong in the engine.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum EngineError {
+    /// Durable bytes: I/O, space, damage, lock.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The embedded store of the namespace failed.
+    #[error("the namespace store failed: {0}")]
+    Database(String),
+    /// A name, inode or container that is not there.
+    #[error("no such file or directory")]
+    NotFound,
+    /// The name is taken.
+    #[error("the name exists already")]
+    Exists,
+    /// A directory was needed.
+    #[error("not a directory")]
+    NotDirectory,
+    /// A directory was not wanted.
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory has entries.
+    #[error("directory is not empty")]
+    NotEmpty,
+    /// More than 255 bytes.
+    #[error("the name is too long")]
+    NameTooLong,
+    /// The link count is at its limit.
+    #[error("too many links")]
+    TooManyLinks,
+    /// No extended attribute of that name.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// An extended attribute is longer than the limit.
+    #[error("attribute value is too long")]
+    AttributeTooLong,
+    /// The file would exceed the size limit.
+    #[error("file is too large")]
+    FileTooLarge,
+    /// Not allowed on this object, whoever asks.
+    #[error("operation not permitted")]
+    NotPermitted,
+    /// Not allowed on an object of this kind.
+    #[error("not allowed on this kind of file")]
+    NotAllowed,
+    /// Not supported by this filesystem.
+    #[error("operation not supported")]
+    NotSupported,
+    /// Arguments that make no sense.
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// Beyond the end of the file (SEEK_DATA, SEEK_HOLE).
+    #[error("offset lies beyond the end")]
+    BeyondEnd,
+    /// A handle that is not open (any more), or not for this.
+    #[error("bad file handle")]
+    BadHandle,
+    /// The pool is mounted read-only, or turned read-only after a failure.
+    #[error("the filesystem is read-only{0}")]
+    ReadOnly(String),
+    /// The pool has no space for more data (a reserve is kept for deleting and reclaiming).
+    #[error("no space left in the pool")]
+    NoSpace,
+    /// A defect of dedupfs itself; the operation failed and nothing wrong was stored.
+    #[error("internal error: {0}")]
+    Internal(&'static str),
+}
+
+impl EngineError {
+    /// Whether freeing space may help.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, Self::NoSpace | Self::Store(StoreError::NoSpace { .. }))
+    }
+}

@@ -1,0 +1,351 @@
+//! Writing, truncating and publishing a file's content. See the module's head for the picture.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dedupfs_store::recipe::{Child, Root};
+
+use super::dirty::DirtyExtents;
+use crate::config::{DIRTY_FILE_BYTES_MAX, FILE_BYTES_MAX, GAP_AS_ZEROS_BYTES};
+use crate::containers::StreamId;
+use crate::dedup::{Deduplicator, Fetcher};
+use crate::error::{EngineError, Result};
+use crate::ingest::{Ingest, IngestContext};
+use crate::recipe::{PieceKind, PieceList, tree};
+
+/// What all files of a pool share.
+pub struct FileContext {
+    /// For new content.
+    pub ingest: Arc<IngestContext>,
+    /// For old content.
+    pub chunks: Fetcher,
+    /// Dirty bytes of all files.
+    pub dirty_bytes: AtomicU64,
+    /// Their bound.
+    pub dirty_limit_bytes: u64,
+}
+
+impl FileContext {
+    /// The deduplicator.
+    #[must_use]
+    pub fn dedup(&self) -> &Arc<Deduplicator> {
+        &self.ingest.dedup
+    }
+}
+
+/// What a publication puts into the inode.
+#[derive(Clone, Copy, Debug)]
+pub struct Published {
+    /// The new root.
+    pub root: Root,
+    /// Length.
+    pub size_bytes: u64,
+    /// Length without holes.
+    pub data_bytes: u64,
+}
+
+/// The content of one inode as clients see it now.
+pub struct FileBody {
+    pub(super) context: Arc<FileContext>,
+    pub(super) pieces: PieceList,
+    stream: Option<Ingest>,
+    pub(super) dirty: DirtyExtents,
+    changed: bool,
+    /// A write that failed lost content that was acknowledged; every later use says so (I-7).
+    failed: Option<EngineError>,
+}
+
+impl FileBody {
+    /// The content that `root` names.
+    ///
+    /// # Errors
+    /// `Corrupt` if the recipe is damaged; I/O errors.
+    pub fn open(context: Arc<FileContext>, root: &Root) -> Result<Self> {
+        let pieces = tree::flatten(context.dedup().nodes(), root)?;
+        Ok(Self { context, pieces, stream: None, dirty: DirtyExtents::default(), changed: false, failed: None })
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.pieces.len_bytes() + self.stream.as_ref().map_or(0, Ingest::len_bytes)
+    }
+
+    /// Bytes that are not holes, as far as known before the stream is finished.
+    #[must_use]
+    pub fn data_bytes(&self) -> u64 {
+        self.pieces.data_bytes() + self.stream.as_ref().map_or(0, Ingest::len_bytes)
+    }
+
+    /// Whether there is something that the published root does not have.
+    #[must_use]
+    pub fn is_changed(&self) -> bool {
+        self.changed
+    }
+
+    /// Whether publishing would be short enough for the thread that serves the kernel.
+    #[must_use]
+    pub fn publishes_quickly(&self) -> bool {
+        self.dirty.is_empty() && self.stream.as_ref().is_none_or(Ingest::is_small)
+    }
+
+    /// The error of an earlier write, if there was one.
+    ///
+    /// # Errors
+    /// That error.
+    pub fn check_failed(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Writes `data` at `offset`; a gap behind the end reads as zeros.
+    ///
+    /// # Errors
+    /// `FileTooLarge`; the pool's write errors, which are remembered.
+    pub fn write(&mut self, stream: StreamId, offset: u64, data: &[u8]) -> Result<()> {
+        self.check_failed()?;
+        let end = offset.checked_add(data.len() as u64).ok_or(EngineError::FileTooLarge)?;
+        if end > FILE_BYTES_MAX {
+            return Err(EngineError::FileTooLarge);
+        }
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.remembering(|body| {
+            if offset > body.size_bytes() {
+                body.append_zeros(stream, offset - body.size_bytes())?;
+            }
+            let overlap = (body.size_bytes() - offset).min(data.len() as u64) as usize;
+            let (over, behind) = data.split_at(overlap);
+            body.overwrite(stream, offset, over)?;
+            body.append(stream, behind)
+        })
+    }
+
+    /// Cuts or extends to `size_bytes`.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn truncate(&mut self, stream: StreamId, size_bytes: u64) -> Result<()> {
+        if size_bytes == 0 {
+            // Nothing of the old content is needed, not even a failed part of it.
+            self.set_dirty(DirtyExtents::clear);
+            (self.pieces, self.stream, self.failed) = (PieceList::default(), None, None);
+            self.changed = true;
+            return Ok(());
+        }
+        self.check_failed()?;
+        if size_bytes > FILE_BYTES_MAX {
+            return Err(EngineError::FileTooLarge);
+        }
+        match size_bytes.cmp(&self.size_bytes()) {
+            std::cmp::Ordering::Equal => Ok(()),
+            std::cmp::Ordering::Greater => self.remembering(|body| body.append_zeros(stream, size_bytes - body.size_bytes())),
+            std::cmp::Ordering::Less => self.remembering(|body| body.cut_to(stream, size_bytes)),
+        }
+    }
+
+    /// Replaces `from..to` by zeros, as far as it lies within the file.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn zero(&mut self, stream: StreamId, from: u64, to: u64) -> Result<()> {
+        self.check_failed()?;
+        let to = to.min(self.size_bytes());
+        if from >= to {
+            return Ok(());
+        }
+        self.remembering(|body| {
+            body.finish_stream()?;
+            body.apply_dirty(stream)?;
+            body.zero_range(stream, from, to)
+        })
+    }
+
+    /// Merges and stores everything, and hands the new root to `log` within the section that protects it.
+    ///
+    /// # Errors
+    /// The pool's write errors, which are remembered; those of `log`.
+    pub fn publish(&mut self, stream: StreamId, log: &mut dyn FnMut(Published) -> Result<()>) -> Result<()> {
+        self.check_failed()?;
+        if !self.changed {
+            return Ok(());
+        }
+        self.remembering(|body| {
+            body.apply_dirty(stream)?;
+            let mut run = body.stream.take();
+            if let Some(run) = &mut run {
+                run.prepare_finish()?;
+            }
+            let dedup = body.context.dedup().clone();
+            let section = dedup.enter();
+            if let Some(run) = run {
+                let whole_file = body.pieces.is_empty();
+                run.finish(&section, whole_file)?.into_iter().for_each(|piece| body.pieces.push(piece));
+            }
+            let root = tree::build(&dedup, &section, stream, &body.pieces)?;
+            log(Published { root, size_bytes: body.pieces.len_bytes(), data_bytes: body.pieces.data_bytes() })?;
+            drop(section);
+            body.pieces.unpin();
+            body.changed = false;
+            Ok(())
+        })
+    }
+
+    /// Whether a read of this range must finish the stream first.
+    #[must_use]
+    pub fn read_needs_finish(&self, offset: u64, len_bytes: u64) -> bool {
+        self.stream.is_some() && offset.saturating_add(len_bytes) > self.pieces.len_bytes()
+    }
+
+    /// Turns the stream into pieces, so that they can be read.
+    ///
+    /// # Errors
+    /// The pool's write errors, which are remembered.
+    pub fn finish_for_reading(&mut self) -> Result<()> {
+        self.check_failed()?;
+        self.remembering(Self::finish_stream)
+    }
+
+    /// Merges the stream and all dirty extents into the pieces, so that their shape can be seen.
+    ///
+    /// # Errors
+    /// The pool's write errors, which are remembered.
+    pub fn merge(&mut self, stream: StreamId) -> Result<()> {
+        self.check_failed()?;
+        if self.stream.is_none() && self.dirty.is_empty() {
+            return Ok(());
+        }
+        self.remembering(|body| {
+            body.finish_stream()?;
+            body.apply_dirty(stream)
+        })
+    }
+
+    fn remembering(&mut self, action: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.changed = true;
+        let outcome = action(self);
+        if let Err(error) = &outcome {
+            self.failed = Some(error.clone());
+        }
+        outcome
+    }
+
+    fn overwrite(&mut self, stream: StreamId, offset: u64, data: &[u8]) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        if offset + data.len() as u64 > self.pieces.len_bytes() {
+            self.finish_stream()?;
+        }
+        self.set_dirty(|dirty| dirty.insert(offset, data));
+        let all = self.context.dirty_bytes.load(Ordering::Relaxed);
+        if self.dirty.bytes() >= DIRTY_FILE_BYTES_MAX || all >= self.context.dirty_limit_bytes {
+            self.apply_dirty(stream)?;
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, stream: StreamId, data: &[u8]) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.stream(stream)?.push_data(data)
+    }
+
+    fn append_zeros(&mut self, stream: StreamId, len_bytes: u64) -> Result<()> {
+        const ZEROS: [u8; GAP_AS_ZEROS_BYTES as usize] = [0; GAP_AS_ZEROS_BYTES as usize];
+        let run = self.stream(stream)?;
+        match ZEROS.get(..usize::try_from(len_bytes).unwrap_or(usize::MAX)) {
+            Some(zeros) => run.push_data(zeros),
+            None => run.push_zeros(len_bytes),
+        }
+    }
+
+    /// The stream behind the pieces; started anew it takes the last piece back.
+    fn stream(&mut self, stream: StreamId) -> Result<&mut Ingest> {
+        if self.stream.is_none() {
+            let last = self.pieces.len().wrapping_sub(1);
+            let start = self.pieces.get(last).map_or(0, |(start, _)| start);
+            if self.dirty.end() > start {
+                self.apply_dirty(stream)?;
+            }
+            let size_bytes = self.pieces.len_bytes();
+            self.restart_at(stream, size_bytes)?;
+        }
+        self.stream.as_mut().ok_or(EngineError::Internal("no stream after starting one"))
+    }
+
+    /// Cuts the pieces at `size_bytes`: the piece there goes back into a new stream, up to that offset. Where the
+    /// offset is the end of a piece, this is the last piece: its last chunk and segment were cut by the end.
+    fn restart_at(&mut self, stream: StreamId, size_bytes: u64) -> Result<()> {
+        let mut run = Ingest::new(self.context.ingest.clone(), stream, None);
+        while self.pieces.len_bytes() >= size_bytes
+            && let Some(piece) = self.pieces.pop()
+        {
+            let start = self.pieces.len_bytes();
+            if start >= size_bytes && start > 0 {
+                continue;
+            }
+            let keep = size_bytes.saturating_sub(start);
+            match piece.kind {
+                PieceKind::Hole => run.push_zeros(keep.min(piece.len_bytes()))?,
+                PieceKind::Chunk => self.restart_chunks(&mut run, &[piece.child], keep)?,
+                PieceKind::Segment => {
+                    let view = self.context.dedup().nodes().node(0, &piece.child)?;
+                    self.restart_chunks(&mut run, view.children(), keep)?;
+                }
+            }
+            break;
+        }
+        self.stream = Some(run);
+        Ok(())
+    }
+
+    /// Pushes the first `keep` bytes of these chunks; the last chunk as data, so that it can grow.
+    fn restart_chunks(&self, run: &mut Ingest, chunks: &[Child], keep: u64) -> Result<()> {
+        let mut rest = keep;
+        let mut known = chunks.len();
+        for (at, child) in chunks.iter().enumerate() {
+            if child.len_bytes >= rest {
+                known = at;
+                break;
+            }
+            rest -= child.len_bytes;
+        }
+        run.push_known(chunks.get(..known).unwrap_or_default())?;
+        let Some(last) = chunks.get(known) else { return Ok(()) };
+        if last.fingerprint.is_zero() {
+            return run.push_zeros(rest);
+        }
+        let data = self.context.chunks.chunk(last)?;
+        run.push_data(data.get(..rest as usize).unwrap_or(&data))
+    }
+
+    fn cut_to(&mut self, stream: StreamId, size_bytes: u64) -> Result<()> {
+        self.finish_stream()?;
+        self.apply_dirty(stream)?;
+        self.restart_at(stream, size_bytes)
+    }
+
+    pub(super) fn finish_stream(&mut self) -> Result<()> {
+        let Some(mut run) = self.stream.take() else { return Ok(()) };
+        run.prepare_finish()?;
+        let section = self.context.ingest.dedup.enter();
+        run.finish(&section, false)?.into_iter().for_each(|piece| self.pieces.push(piece));
+        Ok(())
+    }
+
+    /// Changes the dirty extents and the sum over all files with them.
+    pub(super) fn set_dirty(&mut self, change: impl FnOnce(&mut DirtyExtents)) {
+        let before = self.dirty.bytes();
+        change(&mut self.dirty);
+        self.context.dirty_bytes.fetch_add(self.dirty.bytes(), Ordering::Relaxed);
+        self.context.dirty_bytes.fetch_sub(before, Ordering::Relaxed);
+    }
+}
+
+impl Drop for FileBody {
+    fn drop(&mut self) {
+        self.set_dirty(DirtyExtents::clear);
+    }
+}

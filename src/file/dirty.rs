@@ -1,0 +1,146 @@
+//! Randomly written bytes of a file that are not part of its recipe yet.
+
+use std::collections::BTreeMap;
+
+use crate::config::DIRTY_EXTENT_BYTES_MAX;
+
+/// Extents that lie over the old content: sorted, never overlapping, never empty.
+#[derive(Debug, Default)]
+pub struct DirtyExtents {
+    extents: BTreeMap<u64, Vec<u8>>,
+    bytes: u64,
+}
+
+impl DirtyExtents {
+    /// Bytes in all extents.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.extents.is_empty()
+    }
+
+    /// End of the last extent.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.extents.last_key_value().map_or(0, |(start, data)| start + data.len() as u64)
+    }
+
+    /// Lays `data` over everything at `offset`.
+    pub fn insert(&mut self, offset: u64, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        self.cut_out(offset, offset + data.len() as u64);
+        self.bytes += data.len() as u64;
+        if let Some((start, before)) = self.extents.range_mut(..offset).next_back()
+            && start + before.len() as u64 == offset
+            && before.len() + data.len() <= DIRTY_EXTENT_BYTES_MAX
+        {
+            before.extend_from_slice(data);
+            return;
+        }
+        self.extents.insert(offset, data.to_vec());
+    }
+
+    /// Forgets what lies in `from..to`.
+    fn cut_out(&mut self, from: u64, to: u64) {
+        if let Some((&start, data)) = self.extents.range_mut(..from).next_back() {
+            let end = start + data.len() as u64;
+            if end > from {
+                let mut tail = data.split_off((from - start) as usize);
+                self.bytes -= tail.len() as u64;
+                if end > to {
+                    let kept = tail.split_off((to - from) as usize);
+                    self.bytes += kept.len() as u64;
+                    self.extents.insert(to, kept);
+                }
+            }
+        }
+        while let Some((&start, _)) = self.extents.range(from..to).next() {
+            let Some(mut data) = self.extents.remove(&start) else { break };
+            self.bytes -= data.len() as u64;
+            if start + data.len() as u64 > to {
+                let kept = data.split_off((to - start) as usize);
+                self.bytes += kept.len() as u64;
+                self.extents.insert(to, kept);
+            }
+        }
+    }
+
+    /// Lays the extents over `into`, which holds the content from `offset` on.
+    pub fn overlay(&self, offset: u64, into: &mut [u8]) {
+        let end = offset + into.len() as u64;
+        let before = self.extents.range(..offset).next_back();
+        for (&start, data) in before.into_iter().chain(self.extents.range(offset..end)) {
+            let from = start.max(offset);
+            let to = (start + data.len() as u64).min(end);
+            if from < to
+                && let Some(target) = into.get_mut((from - offset) as usize..(to - offset) as usize)
+                && let Some(source) = data.get((from - start) as usize..(to - start) as usize)
+            {
+                target.copy_from_slice(source);
+            }
+        }
+    }
+
+    /// The first extent that ends behind `offset`: its range.
+    #[must_use]
+    pub fn next_from(&self, offset: u64) -> Option<(u64, u64)> {
+        let before = self.extents.range(..offset).next_back();
+        before
+            .into_iter()
+            .chain(self.extents.range(offset..).next())
+            .map(|(&start, data)| (start, start + data.len() as u64))
+            .find(|&(_, end)| end > offset)
+    }
+
+    /// Whether one extent covers all of `from..to`.
+    #[must_use]
+    pub fn covers(&self, from: u64, to: u64) -> bool {
+        self.next_from(from).is_some_and(|(start, end)| start <= from && to <= end)
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Against a plain array: every byte, the sum, and the queries.
+        #[test]
+        fn behaves_as_an_array(writes in prop::collection::vec((0_u64..300, 1_usize..60, 1_u8..), 0..60)) {
+            let mut extents = DirtyExtents::default();
+            let mut model: Vec<Option<u8>> = vec![None; 400];
+            for (offset, len, value) in writes {
+                extents.insert(offset, &vec![value; len]);
+                model[offset as usize..offset as usize + len].fill(Some(value));
+                let expected = model.iter().flatten().count() as u64;
+                prop_assert_eq!(extents.bytes(), expected);
+                let mut seen = vec![0_u8; 400];
+                extents.overlay(0, &mut seen);
+                let plain: Vec<u8> = model.iter().map(|byte| byte.unwrap_or(0)).collect();
+                prop_assert_eq!(&seen, &plain);
+                let mut part = vec![0_u8; 77];
+                extents.overlay(111, &mut part);
+                prop_assert_eq!(&part[..], &plain[111..188]);
+                for from in (0..400).step_by(13) {
+                    let next = extents.next_from(from as u64).map(|(start, _)| start.max(from as u64) as usize);
+                    let model_next = (from..400).find(|&at| model[at].is_some());
+                    prop_assert_eq!(next, model_next);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Chunks in file order become segments and holes.
+//!
+//! Runs of zero chunks are merged: a short run is one entry of its segment, a long one (a hole) ends the segment and
+//! stands beside it. Both depend on content only, so equal content gives equal pieces.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use dedupfs_store::recipe::Child;
+
+use super::buffer::PooledBuffer;
+use crate::config::HOLE_CUT_BYTES;
+use crate::containers::StreamId;
+use crate::dedup::{BlockIndex, Deduplicator, Section, SegmentEntry};
+use crate::error::Result;
+use crate::recipe::segmenter::SegmentRule;
+use crate::recipe::tree::hole_child;
+use crate::recipe::{Piece, PieceKind};
+
+/// One chunk on its way into a segment.
+struct Entry {
+    child: Child,
+    /// Its bytes; `None` if a live recipe names it already.
+    data: Option<(Arc<PooledBuffer>, Range<usize>)>,
+}
+
+/// Collects chunks and stores a segment whenever one is complete.
+pub struct Assembly {
+    dedup: Arc<Deduplicator>,
+    stream: StreamId,
+    known: Option<Arc<BlockIndex>>,
+    rule: SegmentRule,
+    entries: Vec<Entry>,
+    bytes: u64,
+    zero_run_bytes: u64,
+    pieces: Vec<Piece>,
+}
+
+impl Assembly {
+    /// An empty assembly.
+    pub fn new(dedup: Arc<Deduplicator>, stream: StreamId, known: Option<Arc<BlockIndex>>, rule: SegmentRule) -> Self {
+        Self { dedup, stream, known, rule, entries: Vec::new(), bytes: 0, zero_run_bytes: 0, pieces: Vec::new() }
+    }
+
+    /// Whether everything pushed so far is stored: a segment could begin here.
+    pub fn is_at_boundary(&self) -> bool {
+        self.entries.is_empty() && self.zero_run_bytes == 0
+    }
+
+    /// Adds a chunk that a live recipe names, or zeros of any length.
+    ///
+    /// # Errors
+    /// What storing a segment can fail with.
+    pub fn push_known(&mut self, child: Child) -> Result<()> {
+        if child.fingerprint.is_zero() {
+            self.zero_run_bytes += child.len_bytes;
+            return Ok(());
+        }
+        self.push(Entry { child, data: None })
+    }
+
+    /// Adds a chunk with its bytes.
+    ///
+    /// # Errors
+    /// As [`push_known`](Self::push_known).
+    pub fn push_data(&mut self, child: Child, buffer: &Arc<PooledBuffer>, range: Range<usize>) -> Result<()> {
+        if child.fingerprint.is_zero() {
+            self.zero_run_bytes += child.len_bytes;
+            return Ok(());
+        }
+        self.push(Entry { child, data: Some((buffer.clone(), range)) })
+    }
+
+    fn push(&mut self, entry: Entry) -> Result<()> {
+        self.settle_zeros(None)?;
+        let len_bytes = entry.child.len_bytes;
+        if self.rule.must_end_before(self.bytes, self.entries.len(), len_bytes) {
+            self.end_segment(None)?;
+        }
+        let ends = self.rule.ends_behind(self.bytes + len_bytes, &entry.child.fingerprint);
+        self.bytes += len_bytes;
+        self.entries.push(entry);
+        if ends { self.end_segment(None) } else { Ok(()) }
+    }
+
+    fn settle_zeros(&mut self, section: Option<&Section<'_>>) -> Result<()> {
+        let run_bytes = self.zero_run_bytes;
+        if run_bytes == 0 {
+            return Ok(());
+        }
+        if run_bytes >= HOLE_CUT_BYTES {
+            self.end_segment(section)?;
+            self.pieces.push(Piece::hole(run_bytes));
+        } else {
+            if self.rule.must_end_before(self.bytes, self.entries.len(), run_bytes) {
+                self.end_segment(section)?;
+            }
+            self.entries.push(Entry { child: hole_child(run_bytes), data: None });
+            self.bytes += run_bytes;
+        }
+        self.zero_run_bytes = 0;
+        Ok(())
+    }
+
+    fn end_segment(&mut self, section: Option<&Section<'_>>) -> Result<()> {
+        if self.entries.is_empty() {
+            return Ok(());
+        }
+        // A segment of nothing but zeros is a hole, however short: it is the whole file or follows a forced cut.
+        if self.entries.iter().all(|entry| entry.child.fingerprint.is_zero()) {
+            self.pieces.push(Piece::hole(self.bytes));
+        } else {
+            let (child, pin) = match section {
+                Some(section) => self.store(section)?,
+                None => self.store(&self.dedup.enter())?,
+            };
+            self.pieces.push(Piece { kind: PieceKind::Segment, child, pin: Some(Arc::new(pin)) });
+        }
+        self.entries.clear();
+        self.bytes = 0;
+        Ok(())
+    }
+
+    fn store(&self, section: &Section<'_>) -> Result<(Child, crate::dedup::Pin)> {
+        let entries: Vec<SegmentEntry<'_>> = self.entries.iter().map(Entry::view).collect();
+        self.dedup.store_segment(section, self.stream, &entries, self.known.as_deref())
+    }
+
+    /// Everything so far as pieces. If this is all of a file and it is one chunk, that chunk stands alone
+    /// (`whole_file`); the caller logs the root within the same `section`.
+    ///
+    /// # Errors
+    /// As [`push_known`](Self::push_known).
+    pub fn finish(mut self, section: &Section<'_>, whole_file: bool) -> Result<Vec<Piece>> {
+        self.settle_zeros(Some(section))?;
+        if whole_file
+            && self.pieces.is_empty()
+            && let [only] = self.entries.as_slice()
+            && !only.child.fingerprint.is_zero()
+        {
+            let child = self.dedup.store_chunk(section, self.stream, only.view())?;
+            return Ok(vec![Piece { kind: PieceKind::Chunk, child, pin: None }]);
+        }
+        self.end_segment(Some(section))?;
+        Ok(self.pieces)
+    }
+}
+
+impl Entry {
+    fn view(&self) -> SegmentEntry<'_> {
+        let data = self.data.as_ref().and_then(|(buffer, range)| buffer.get(range.clone()));
+        SegmentEntry { child: self.child, data }
+    }
+}

@@ -1,0 +1,28 @@
+//! dedupfs: a FUSE-mounted deduplicating filesystem for backups.
+//!
+//! The way of the data, which is also the way through the folders:
+//!
+//! ```text
+//! service -> file -> ingest (chunker, fingerprint) -> dedup (index) -> containers -> commit (namespace)
+//! service -> file -> recipe -> containers
+//! ```
+//!
+//! `ARCHITECTURE.md` draws it, `docs/format.md` has the bytes.
+
+pub mod check;
+pub mod chunker;
+pub mod commit;
+pub mod config;
+pub mod containers;
+pub mod dedup;
+pub mod error;
+pub mod file;
+pub mod fingerprint;
+pub mod ingest;
+pub mod namespace;
+pub mod pool;
+pub mod recipe;
+pub mod reclaim;
+pub mod service;
+
+pub use error::{EngineError, Result};

@@ -1,0 +1,256 @@
+//! The committed state: the embedded store, snapshots of it, and opening it anew after a failure.
+//!
+//! Readers use a [`Snapshot`]: a read transaction with its tables opened once, shared by all threads, replaced
+//! after each commit. When the device fails under a session of the store, redb refuses everything afterwards; the
+//! next reader or committer then opens a new session over the same file ([`Store::reopen`]), which recovers to the
+//! last commit in milliseconds (quick repair), and tries once more. Only a failed sync, or a failure while finding
+//! out whether a commit took place, is final until the next mount (invariant I-7).
+//!
+//! redb asserts on pages that make no sense; such panics are caught here and turned into errors.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use dedupfs_fuse::service::Ino;
+use dedupfs_store::device::DeviceFile;
+use dedupfs_store::{ContainerId, StoreError};
+use redb::{Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
+
+use super::backend::{DeviceBackend, Health, Session};
+use super::container_record::ContainerRecord;
+use super::inode::{Entry, Inode};
+use super::tables::{self, Header};
+use crate::error::{EngineError, Result};
+
+/// A consistent view of the committed state.
+pub(super) struct Snapshot {
+    pub(super) session: Arc<Session>,
+    pub(super) header: Header,
+    inodes: ReadOnlyTable<u64, &'static [u8]>,
+    entries: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    order: ReadOnlyTable<&'static [u8; 16], &'static [u8]>,
+    xattrs: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    orphans: ReadOnlyTable<u64, ()>,
+    containers: ReadOnlyTable<u64, &'static [u8]>,
+    log: ReadOnlyTable<(u64, u32), &'static [u8]>,
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").field("header", &self.header).finish_non_exhaustive()
+    }
+}
+
+/// An entry as it stands in a directory's order.
+pub(super) type OrderedItem = (u64, Ino, dedupfs_fuse::service::FileKind, Vec<u8>);
+
+impl Snapshot {
+    fn take(database: &Database, session: &Arc<Session>) -> Result<Self> {
+        let explain = |error: redb::Error| session.explain(&error);
+        let transaction = database.begin_read().map_err(|error| explain(error.into()))?;
+        let header = Header::read(&transaction).map_err(explain)??;
+        Self::open_tables(&transaction, session, header).map_err(|error| explain(error.into()))
+    }
+
+    fn open_tables(
+        transaction: &ReadTransaction,
+        session: &Arc<Session>,
+        header: Header,
+    ) -> std::result::Result<Self, redb::TableError> {
+        Ok(Self {
+            session: Arc::clone(session),
+            header,
+            inodes: transaction.open_table(tables::INODES)?,
+            entries: transaction.open_table(tables::ENTRIES)?,
+            order: transaction.open_table(tables::ORDER)?,
+            xattrs: transaction.open_table(tables::XATTRS)?,
+            orphans: transaction.open_table(tables::ORPHANS)?,
+            containers: transaction.open_table(tables::CONTAINERS)?,
+            log: transaction.open_table(tables::LOG)?,
+        })
+    }
+
+    fn explain(&self, error: impl std::fmt::Display) -> EngineError {
+        self.session.explain(&error)
+    }
+
+    pub(super) fn inode(&self, ino: Ino) -> Result<Option<Inode>> {
+        let value = self.inodes.get_owned(ino).map_err(|error| self.explain(error))?;
+        value.map(|value| Inode::decode(ino, value.value())).transpose()
+    }
+
+    pub(super) fn entry(&self, directory: Ino, name: &[u8]) -> Result<Option<Entry>> {
+        let key = tables::name_key(directory, name);
+        let value = self.entries.get_owned(key.as_slice()).map_err(|error| self.explain(error))?;
+        value.map(|value| Entry::decode(&key, value.value())).transpose()
+    }
+
+    /// At most `limit` entries of a directory with cookies above `after`.
+    pub(super) fn order(&self, directory: Ino, after: u64, limit: usize) -> Result<Vec<OrderedItem>> {
+        let Some(first) = after.checked_add(1) else { return Ok(Vec::new()) };
+        let (first, last) = (tables::order_key(directory, first), tables::order_key(directory, u64::MAX));
+        let range = self.order.range_owned::<&[u8; 16]>(&first..=&last).map_err(|error| self.explain(error))?;
+        let mut items = Vec::with_capacity(limit.min(1024));
+        for row in range.take(limit) {
+            let (key, value) = row.map_err(|error| self.explain(error))?;
+            let (ino, kind, name) = tables::decode_order(key.value(), value.value())?;
+            items.push((tables::split_order_key(key.value()).1, ino, kind, name));
+        }
+        Ok(items)
+    }
+
+    pub(super) fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let key = tables::name_key(ino, name);
+        let value = self.xattrs.get_owned(key.as_slice()).map_err(|error| self.explain(error))?;
+        value.map(|value| tables::decode_xattr(&key, value.value())).transpose()
+    }
+
+    pub(super) fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        self.for_each_xattr(ino..=ino, &mut |_, name| {
+            names.push(name.to_vec());
+            Ok(())
+        })?;
+        Ok(names)
+    }
+
+    /// The attribute names of a range of inodes.
+    pub(super) fn for_each_xattr(
+        &self,
+        inos: std::ops::RangeInclusive<Ino>,
+        visit: &mut dyn FnMut(Ino, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let first = inos.start().to_be_bytes();
+        let range = match inos.end().checked_add(1).map(u64::to_be_bytes) {
+            Some(end) => self.xattrs.range_owned(first.as_slice()..end.as_slice()),
+            None => self.xattrs.range_owned(first.as_slice()..),
+        };
+        for row in range.map_err(|error| self.explain(error))? {
+            let (key, _) = row.map_err(|error| self.explain(error))?;
+            let (ino, name) = tables::split_name_key(key.value())?;
+            visit(ino, name)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn for_each_inode(&self, visit: &mut dyn FnMut(Result<Inode>) -> Result<()>) -> Result<()> {
+        for row in self.inodes.range_owned(0..).map_err(|error| self.explain(error))? {
+            let (key, value) = row.map_err(|error| self.explain(error))?;
+            visit(Inode::decode(key.value(), value.value()))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn for_each_entry(&self, visit: &mut dyn FnMut(Ino, &[u8], Entry) -> Result<()>) -> Result<()> {
+        for row in self.entries.range_owned(&[][..]..).map_err(|error| self.explain(error))? {
+            let (key, value) = row.map_err(|error| self.explain(error))?;
+            let (directory, name) = tables::split_name_key(key.value())?;
+            visit(directory, name, Entry::decode(key.value(), value.value())?)?;
+        }
+        Ok(())
+    }
+
+    /// The number of entries and of their places in the order, which must be equal.
+    pub(super) fn entry_counts(&self) -> Result<(u64, u64)> {
+        let entries = self.entries.len().map_err(|error| self.explain(error))?;
+        Ok((entries, self.order.len().map_err(|error| self.explain(error))?))
+    }
+
+    pub(super) fn orphans(&self) -> Result<Vec<Ino>> {
+        let range = self.orphans.range_owned(0..).map_err(|error| self.explain(error))?;
+        range.map(|row| row.map(|(key, _)| key.value()).map_err(|error| self.explain(error))).collect()
+    }
+
+    pub(super) fn containers(&self) -> Result<Vec<ContainerRecord>> {
+        let mut records = Vec::new();
+        for row in self.containers.range_owned(0..).map_err(|error| self.explain(error))? {
+            let (key, value) = row.map_err(|error| self.explain(error))?;
+            records.push(ContainerRecord::decode(ContainerId(key.value()), value.value())?);
+        }
+        Ok(records)
+    }
+
+    /// The first part at or after `(row, part)` of the log.
+    pub(super) fn log_part(&self, row: u64, part: u32) -> Result<Option<LogPart>> {
+        let mut range = self.log.range_owned((row, part)..).map_err(|error| self.explain(error))?;
+        let Some(found) = range.next() else { return Ok(None) };
+        let (key, value) = found.map_err(|error| self.explain(error))?;
+        let (row, part) = key.value();
+        let (parts, ops) = super::log::decode_part(row, part, value.value())?;
+        Ok(Some(LogPart { row, part, parts, ops }))
+    }
+}
+
+/// One stored part of a log row.
+pub(super) struct LogPart {
+    pub(super) row: u64,
+    pub(super) part: u32,
+    pub(super) parts: u32,
+    pub(super) ops: Vec<super::log::LogOp>,
+}
+
+/// The open store. Guarded by one mutex, which a commit holds from its start to its end.
+pub(super) struct Store {
+    pub(super) database: Option<Database>,
+    pub(super) session: Arc<Session>,
+    pub(super) header: Header,
+    pub(super) file: Arc<dyn DeviceFile>,
+    health: Arc<Health>,
+    cache_bytes: usize,
+}
+
+impl Store {
+    /// Opens (or, on an empty file, initialises) the store.
+    pub(super) fn open(file: Arc<dyn DeviceFile>, health: Arc<Health>, cache_bytes: usize) -> Result<Self> {
+        let header = Header { row: 0, next_ino: 0, next_cookie: 0, writer_epoch: 0, totals: Default::default() };
+        let mut store = Self { database: None, session: Arc::default(), header, file, health, cache_bytes };
+        store.open_session()?;
+        Ok(store)
+    }
+
+    fn open_session(&mut self) -> Result<()> {
+        self.session = Arc::default();
+        let backend = DeviceBackend::new(self.file.clone(), self.session.clone(), self.health.clone());
+        let mut builder = Builder::new();
+        builder.set_cache_size(self.cache_bytes);
+        let opened = catch_unwind(AssertUnwindSafe(|| builder.create_with_backend(backend)));
+        self.database = Some(match opened {
+            Ok(Ok(database)) => database,
+            Ok(Err(error)) => return Err(self.session.explain(&error)),
+            Err(_) => return Err(damaged()),
+        });
+        Ok(())
+    }
+
+    /// A new session over the same file, at the last durable commit. Everything that an ended session wrote is made
+    /// durable first, so that what is read now is what a crash would leave.
+    pub(super) fn reopen(&mut self) -> Result<Arc<Snapshot>> {
+        tracing::warn!("opening the namespace store anew after a failure");
+        self.health.check()?;
+        self.session.fence();
+        self.database = None;
+        self.file.sync().inspect_err(|error| self.health.poison(error.clone()))?;
+        self.open_session()?;
+        let snapshot = self.snapshot()?;
+        self.header = snapshot.header;
+        Ok(snapshot)
+    }
+
+    /// A view of the last commit.
+    pub(super) fn snapshot(&self) -> Result<Arc<Snapshot>> {
+        let database = self.database.as_ref().ok_or_else(|| EngineError::Database("it is closed".into()))?;
+        guarded(&self.session, || Snapshot::take(database, &self.session)).map(Arc::new)
+    }
+}
+
+/// Runs something on the store; a panic (damaged pages) becomes an error and ends the session.
+pub(super) fn guarded<T>(session: &Session, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+        session.fail();
+        Err(damaged())
+    })
+}
+
+fn damaged() -> EngineError {
+    StoreError::corrupt("a page of the namespace store", "a sound page (see `dedupfs fsck`)", "nonsense").into()
+}

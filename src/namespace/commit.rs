@@ -1,0 +1,363 @@
+//! Commits: a frozen generation becomes durable in one transaction (invariant I-2).
+//!
+//! 1. [`freeze`](Namespace::freeze): the active generation becomes the frozen one. If an earlier commit failed, it is
+//!    merged into that one.
+//! 2. The caller makes the containers durable (invariant I-1).
+//! 3. [`commit`](Namespace::commit): one transaction with the generation, the containers' records, the log row and
+//!    the header; two-phase and with quick repair, so that a crash leaves the old or the new state and opening
+//!    afterwards needs no scan.
+//! 4. The inode cache is refreshed, then the base is replaced and the frozen generation dropped in one step.
+//!
+//! If the transaction fails, the store is opened anew, which also tells whether it took place after all: each commit
+//! raises the header's row, so a row is written exactly once. If even that cannot be found out, nothing is accepted
+//! until the next mount.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use dedupfs_store::{ContainerId, StoreError};
+use redb::{Database, WriteTransaction};
+
+use super::Namespace;
+use super::base::{Snapshot, Store};
+use super::container_record::ContainerRecord;
+use super::inode::Inode;
+use super::log::{LogOp, PART_OPS_MAX, encode_part};
+use super::overlay::Generation;
+use super::tables::{self, Header};
+use crate::error::{EngineError, Result};
+
+/// How long compaction waits for readers to finish.
+const READERS_WAIT: Duration = Duration::from_secs(10);
+
+/// What a commit writes besides the frozen generation.
+#[derive(Clone, Debug, Default)]
+pub struct CommitInput {
+    /// Records that are new or changed.
+    pub containers: Vec<ContainerRecord>,
+    /// Containers that no longer exist.
+    pub removed_containers: Vec<ContainerId>,
+    /// Operations that come first in the row.
+    pub extends: Vec<LogOp>,
+    /// Log rows up to this one are needed no more.
+    pub trim_log_through: u64,
+}
+
+/// What a commit wrote.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Committed {
+    /// Its row in the log.
+    pub row: u64,
+    /// The row's operations.
+    pub ops: Vec<LogOp>,
+}
+
+impl Namespace {
+    /// Turns everything done so far into the next commit's content; returns whether there is anything.
+    pub fn freeze(&self) -> bool {
+        let mut state = self.state.write();
+        if state.active.is_empty() {
+            return state.frozen.is_some();
+        }
+        let active = std::mem::take(&mut state.active);
+        match &mut state.frozen {
+            Some(older) => Arc::make_mut(older).absorb(active),
+            none => *none = Some(Arc::new(active)),
+        }
+        true
+    }
+
+    /// Makes what was frozen durable. After an error it is still frozen, to be committed by the next call.
+    pub fn commit(&self, input: CommitInput) -> Result<Committed> {
+        let mut store = self.store.lock();
+        self.health.check()?;
+        let frozen = self.state.read().frozen.clone();
+        let trims = input.trim_log_through > self.trimmed_through.load(Ordering::Relaxed);
+        let has_input =
+            !input.containers.is_empty() || !input.removed_containers.is_empty() || !input.extends.is_empty();
+        if frozen.is_none() && !has_input && !trims {
+            return Ok(Committed { row: store.header.row, ops: Vec::new() });
+        }
+        if store.database.is_none() || store.session.is_failed() {
+            let snapshot = store.reopen()?;
+            self.state.write().base = Some(snapshot);
+        }
+        let header = Header {
+            row: store.header.row + 1,
+            next_ino: self.next_ino.load(Ordering::Relaxed),
+            next_cookie: self.next_cookie.load(Ordering::Relaxed),
+            writer_epoch: self.writer_epoch,
+            totals: frozen.as_ref().map_or(store.header.totals, |frozen| store.header.totals.plus(&frozen.totals)),
+        };
+        if let Err(error) = store.transact(|transaction| write(transaction, &header, frozen.as_deref(), &input)) {
+            self.settle(&mut store, &header, error)?;
+        }
+        store.header = header;
+        self.trimmed_through.fetch_max(input.trim_log_through, Ordering::Relaxed);
+        self.install(&mut store, frozen.as_deref());
+        let mut ops = input.extends;
+        ops.extend(frozen.map_or_else(Vec::new, |frozen| {
+            Arc::try_unwrap(frozen).map_or_else(|shared| shared.log.clone(), |owned| owned.log)
+        }));
+        Ok(Committed { row: header.row, ops })
+    }
+
+    /// After a failed commit: opens the store anew and finds out whether the commit took place.
+    fn settle(&self, store: &mut Store, attempted: &Header, error: EngineError) -> Result<()> {
+        tracing::warn!(%error, row = attempted.row, "a commit of the namespace failed");
+        let snapshot = store.reopen().inspect_err(|second| {
+            let cause = format!("it is unknown whether commit {} took place: {error}; {second}", attempted.row);
+            self.health.poison(StoreError::Usage(cause));
+        })?;
+        let row = snapshot.header.row;
+        self.state.write().base = Some(snapshot);
+        if row == attempted.row { Ok(()) } else { Err(error) }
+    }
+
+    /// The transaction is durable: readers see it as base, and the frozen generation goes.
+    fn install(&self, store: &mut Store, frozen: Option<&Generation>) {
+        for (&ino, inode) in frozen.iter().flat_map(|frozen| &frozen.inodes) {
+            match inode {
+                Some(inode) => self.cache.insert(ino, inode.clone()),
+                None => {
+                    self.cache.remove(&ino);
+                }
+            }
+        }
+        // Without a snapshot readers open the store anew; the commit itself is done in any case.
+        let snapshot = store.snapshot().or_else(|_| store.reopen());
+        let snapshot = snapshot.inspect_err(|error| tracing::error!(%error, "cannot read the namespace store")).ok();
+        let mut state = self.state.write();
+        let old = (std::mem::replace(&mut state.base, snapshot), state.frozen.take());
+        state.totals = store.header.totals;
+        drop(state);
+        drop(old);
+    }
+
+    /// The last commit's row.
+    #[must_use]
+    pub fn last_row(&self) -> u64 {
+        self.store.lock().header.row
+    }
+
+    /// Delivers the committed log rows behind `row`, in order, each whole.
+    pub fn log_after(&self, row: u64, visit: &mut dyn FnMut(u64, Vec<LogOp>) -> Result<()>) -> Result<()> {
+        let mut after = row;
+        while let Some(next) = after.checked_add(1) {
+            let Some((row, ops)) = self.log_row(next)? else { break };
+            visit(row, ops)?;
+            after = row;
+        }
+        Ok(())
+    }
+
+    /// The first row at or behind `row`.
+    fn log_row(&self, row: u64) -> Result<Option<(u64, Vec<LogOp>)>> {
+        let part = |row, part| {
+            let base = self.state.read().base.clone();
+            Ok::<_, EngineError>(self.with_base(base, |base| base.log_part(row, part))?.0)
+        };
+        let Some(first) = part(row, 0)? else { return Ok(None) };
+        let (row, parts, mut ops) = (first.row, first.parts, first.ops);
+        if first.part != 0 {
+            return Err(StoreError::corrupt(format!("log row {row}"), "part 0", first.part).into());
+        }
+        for number in 1..parts {
+            match part(row, number)? {
+                Some(found) if (found.row, found.part, found.parts) == (row, number, parts) => ops.extend(found.ops),
+                _ => {
+                    let what = format!("log row {row}");
+                    return Err(StoreError::corrupt(what, format!("{parts} parts"), format!("no part {number}")).into());
+                }
+            }
+        }
+        Ok(Some((row, ops)))
+    }
+
+    /// All containers as of the last commit.
+    pub fn containers(&self) -> Result<Vec<ContainerRecord>> {
+        let base = self.state.read().base.clone();
+        Ok(self.with_base(base, Snapshot::containers)?.0)
+    }
+
+    /// Makes the store's file as small as it can be; returns whether anything moved. Readers and commits wait.
+    pub fn compact(&self) -> Result<bool> {
+        self.exclusively(|store| {
+            let moved = store.run_exclusive(|database| database.compact().map_err(Into::into))?;
+            // Compaction leaves no state for quick repair behind; a commit does.
+            let header = store.header;
+            write_header(store, &header)?;
+            Ok(moved)
+        })
+    }
+
+    /// Verifies the checksum of every page of the store; returns whether all are sound. Readers and commits wait.
+    pub fn verify_store(&self) -> Result<bool> {
+        self.exclusively(|store| store.run_exclusive(|database| database.check_integrity().map_err(Into::into)))
+    }
+
+    fn exclusively<T>(&self, run: impl FnOnce(&mut Store) -> Result<T>) -> Result<T> {
+        let mut store = self.store.lock();
+        self.health.check()?;
+        let base = self.state.write().base.take();
+        let started = Instant::now();
+        while base.as_ref().is_some_and(|base| Arc::strong_count(base) > 1) {
+            if started.elapsed() > READERS_WAIT {
+                self.state.write().base = base;
+                let (what, owner) = ("the namespace".into(), "a long scan of it".into());
+                return Err(StoreError::Busy { what, owner }.into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(base);
+        let outcome = run(&mut store);
+        let snapshot = match &outcome {
+            Ok(_) => store.snapshot().or_else(|_| store.reopen()),
+            Err(_) => store.reopen(),
+        };
+        self.state.write().base = snapshot.ok();
+        outcome
+    }
+}
+
+impl Store {
+    /// One durable transaction; `fill` writes into it.
+    fn transact(&self, fill: impl FnOnce(&WriteTransaction) -> std::result::Result<(), redb::Error>) -> Result<()> {
+        let database = self.database.as_ref().ok_or_else(|| EngineError::Database("it is closed".into()))?;
+        let run = || {
+            let mut transaction = database.begin_write()?;
+            transaction.set_quick_repair(true);
+            fill(&transaction)?;
+            transaction.commit()?;
+            Ok(())
+        };
+        super::base::guarded(&self.session, || run().map_err(|error: redb::Error| self.session.explain(&error)))
+    }
+
+    fn run_exclusive<T>(
+        &mut self,
+        run: impl FnOnce(&mut Database) -> std::result::Result<T, redb::Error>,
+    ) -> Result<T> {
+        let database = self.database.as_mut().ok_or_else(|| EngineError::Database("it is closed".into()))?;
+        match catch_unwind(AssertUnwindSafe(|| run(database))) {
+            Ok(done) => done.map_err(|error| self.session.explain(&error)),
+            Err(_) => Err(EngineError::Database("it is damaged".into())),
+        }
+    }
+}
+
+/// Writes a new namespace's tables.
+pub(super) fn initialise(store: &Store, header: &Header, root: &Inode) -> Result<()> {
+    store.transact(|transaction| {
+        transaction.open_table(tables::INODES)?.insert(root.ino, root.encode().as_slice())?;
+        transaction.open_table(tables::ENTRIES)?;
+        transaction.open_table(tables::ORDER)?;
+        transaction.open_table(tables::XATTRS)?;
+        transaction.open_table(tables::ORPHANS)?;
+        transaction.open_table(tables::CONTAINERS)?;
+        transaction.open_table(tables::LOG)?;
+        header.write(transaction)
+    })
+}
+
+/// Writes the header alone.
+pub(super) fn write_header(store: &Store, header: &Header) -> Result<()> {
+    store.transact(|transaction| header.write(transaction))
+}
+
+fn write(
+    transaction: &WriteTransaction,
+    header: &Header,
+    frozen: Option<&Generation>,
+    input: &CommitInput,
+) -> std::result::Result<(), redb::Error> {
+    if let Some(frozen) = frozen {
+        write_inodes(transaction, frozen)?;
+        write_names(transaction, frozen)?;
+        write_xattrs(transaction, frozen)?;
+    }
+    let mut containers = transaction.open_table(tables::CONTAINERS)?;
+    for record in &input.containers {
+        containers.insert(record.id.0, record.encode().as_slice())?;
+    }
+    for id in &input.removed_containers {
+        containers.remove(id.0)?;
+    }
+    drop(containers);
+    let mut log = transaction.open_table(tables::LOG)?;
+    let ops: Vec<LogOp> =
+        input.extends.iter().chain(frozen.iter().flat_map(|frozen| &frozen.log)).copied().collect();
+    let parts = ops.len().div_ceil(PART_OPS_MAX) as u32;
+    for (part, ops) in (0..).zip(ops.chunks(PART_OPS_MAX)) {
+        log.insert((header.row, part), encode_part(header.row, part, parts, ops).as_slice())?;
+    }
+    log.retain_in(..=(input.trim_log_through, u32::MAX), |_, _| false)?;
+    drop(log);
+    header.write(transaction)
+}
+
+/// Sorted by key, so that the B-tree is walked once from left to right.
+fn sorted<K: Ord + Copy, V>(changes: impl Iterator<Item = (K, V)>) -> Vec<(K, V)> {
+    let mut changes: Vec<(K, V)> = changes.collect();
+    changes.sort_unstable_by_key(|(key, _)| *key);
+    changes
+}
+
+fn write_inodes(transaction: &WriteTransaction, frozen: &Generation) -> std::result::Result<(), redb::Error> {
+    let mut inodes = transaction.open_table(tables::INODES)?;
+    for (ino, inode) in sorted(frozen.inodes.iter().map(|(&ino, inode)| (ino, inode))) {
+        match inode {
+            Some(inode) => inodes.insert(ino, inode.encode().as_slice())?,
+            None => inodes.remove(ino)?,
+        };
+    }
+    let mut orphans = transaction.open_table(tables::ORPHANS)?;
+    for (ino, is_orphan) in sorted(frozen.orphans.iter().map(|(&ino, &is_orphan)| (ino, is_orphan))) {
+        if is_orphan {
+            orphans.insert(ino, ())?;
+        } else {
+            orphans.remove(ino)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_names(transaction: &WriteTransaction, frozen: &Generation) -> std::result::Result<(), redb::Error> {
+    let mut entries = transaction.open_table(tables::ENTRIES)?;
+    let mut order = transaction.open_table(tables::ORDER)?;
+    for (directory, changes) in sorted(frozen.directories.iter().map(|(&ino, changes)| (ino, changes))) {
+        for (name, entry) in sorted(changes.by_name.iter().map(|(name, entry)| (&**name, entry))) {
+            let key = tables::name_key(directory, name);
+            match entry {
+                Some(entry) => entries.insert(key.as_slice(), entry.encode(&key).as_slice())?,
+                None => entries.remove(key.as_slice())?,
+            };
+        }
+        for (&cookie, ordered) in &changes.by_cookie {
+            let key = tables::order_key(directory, cookie);
+            match ordered {
+                Some(item) => {
+                    order.insert(&key, tables::encode_order(&key, item.ino, item.kind, &item.name).as_slice())?
+                }
+                None => order.remove(&key)?,
+            };
+        }
+    }
+    Ok(())
+}
+
+fn write_xattrs(transaction: &WriteTransaction, frozen: &Generation) -> std::result::Result<(), redb::Error> {
+    let mut xattrs = transaction.open_table(tables::XATTRS)?;
+    for (ino, changes) in sorted(frozen.xattrs.iter().map(|(&ino, changes)| (ino, changes))) {
+        for (name, value) in changes {
+            let key = tables::name_key(ino, name);
+            match value {
+                Some(value) => xattrs.insert(key.as_slice(), tables::encode_xattr(&key, value).as_slice())?,
+                None => xattrs.remove(key.as_slice())?,
+            };
+        }
+    }
+    Ok(())
+}

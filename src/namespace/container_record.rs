@@ -1,0 +1,72 @@
+//! The record of a container: where it lies and how far it is valid.
+
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+use dedupfs_store::container::SlotAddress;
+use dedupfs_store::{ContainerId, ContainerKind, StoreError};
+
+use super::{log, record};
+use crate::error::Result;
+
+/// One container, as the last commit that named it left it. Slots without a record are free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ContainerRecord {
+    /// Its identity.
+    pub id: ContainerId,
+    /// What it holds.
+    pub kind: ContainerKind,
+    /// Where it lies.
+    pub address: SlotAddress,
+    /// Bytes of the slot that are valid.
+    pub used_bytes: u32,
+    /// Offset and length of its table of contents, once it has one.
+    pub toc: Option<(u32, u32)>,
+    /// Bytes of its chunks before compression.
+    pub chunk_bytes: u64,
+    /// Number of its chunks.
+    pub chunks: u32,
+    /// Whether nothing will be appended any more.
+    pub sealed: bool,
+}
+
+impl ContainerRecord {
+    /// The record under key `id`.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        record::seal(&self.id.0.to_le_bytes(), |writer| {
+            writer.u8(self.kind as u8);
+            writer.u8(u8::from(self.sealed) | u8::from(self.toc.is_some()) << 1);
+            let (toc_offset, toc_len) = self.toc.unwrap_or_default();
+            for number in
+                [self.address.file, self.address.slot, self.used_bytes, self.chunks, toc_offset, toc_len]
+            {
+                writer.u32(number);
+            }
+            writer.u64(self.chunk_bytes);
+        })
+    }
+
+    /// Decodes the record found under key `id`.
+    pub(super) fn decode(id: ContainerId, bytes: &[u8]) -> Result<Self> {
+        let what = || format!("record of container {id}");
+        record::open(what, &id.0.to_le_bytes(), bytes, |reader| {
+            let kind = log::container_kind(reader.u8()?, &what)?;
+            let flags = reader.u8()?;
+            if flags > 3 {
+                return Err(StoreError::corrupt(what(), "flags of at most 3", flags).into());
+            }
+            let address = SlotAddress { file: reader.u32()?, slot: reader.u32()? };
+            let (used_bytes, chunks) = (reader.u32()?, reader.u32()?);
+            let toc = (reader.u32()?, reader.u32()?);
+            Ok(Self {
+                id,
+                kind,
+                address,
+                used_bytes,
+                toc: (flags & 2 != 0).then_some(toc),
+                chunk_bytes: reader.u64()?,
+                chunks,
+                sealed: flags & 1 != 0,
+            })
+        })
+    }
+}

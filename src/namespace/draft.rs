@@ -1,0 +1,138 @@
+//! One mutation being prepared: its working copies, and their application in one step.
+//!
+//! A mutator holds the namespace's mutation lock, reads what it needs into a [`Draft`], changes the copies, and
+//! applies all of them under the state lock at once. A mutator that fails has changed nothing.
+
+use std::sync::Arc;
+
+use dedupfs_fuse::service::{Ino, Timestamp};
+use dedupfs_store::recipe::Root;
+
+use super::Namespace;
+use super::inode::{Entry, Inode};
+use super::log::LogOp;
+use super::totals::Totals;
+use crate::error::{EngineError, Result};
+
+struct Touched {
+    ino: Ino,
+    before: Option<Arc<Inode>>,
+    after: Option<Inode>,
+}
+
+struct NameChange {
+    directory: Ino,
+    name: Arc<[u8]>,
+    old: Option<Entry>,
+    new: Option<Entry>,
+}
+
+/// The working copies of one mutation.
+pub(super) struct Draft<'n> {
+    namespace: &'n Namespace,
+    inodes: Vec<Touched>,
+    names: Vec<NameChange>,
+    xattrs: Vec<(Ino, Arc<[u8]>, Option<Arc<[u8]>>)>,
+    orphans: Vec<(Ino, bool)>,
+    log: Vec<LogOp>,
+}
+
+impl<'n> Draft<'n> {
+    pub(super) fn new(namespace: &'n Namespace) -> Self {
+        let (names, xattrs, orphans, log) = Default::default();
+        Self { namespace, inodes: Vec::with_capacity(4), names, xattrs, orphans, log }
+    }
+
+    /// The working copy of an inode.
+    pub(super) fn inode(&mut self, ino: Ino) -> Result<&mut Inode> {
+        let position = match self.inodes.iter().position(|touched| touched.ino == ino) {
+            Some(position) => position,
+            None => {
+                let before = self.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
+                self.inodes.push(Touched { ino, after: Some((*before).clone()), before: Some(before) });
+                self.inodes.len() - 1
+            }
+        };
+        self.inodes[position].after.as_mut().ok_or(EngineError::NotFound)
+    }
+
+    /// The working copy of a directory in which names can be changed.
+    pub(super) fn directory(&mut self, ino: Ino) -> Result<&mut Inode> {
+        let inode = self.inode(ino)?;
+        if !inode.is_directory() {
+            return Err(EngineError::NotDirectory);
+        }
+        if inode.nlink == 0 {
+            return Err(EngineError::NotFound);
+        }
+        Ok(inode)
+    }
+
+    /// Adds a new inode.
+    pub(super) fn create(&mut self, inode: Inode) {
+        self.inodes.push(Touched { ino: inode.ino, before: None, after: Some(inode) });
+    }
+
+    /// Removes an inode.
+    pub(super) fn remove(&mut self, ino: Ino) -> Result<()> {
+        self.inode(ino)?;
+        self.inodes.iter_mut().filter(|touched| touched.ino == ino).for_each(|touched| touched.after = None);
+        Ok(())
+    }
+
+    /// Records a changed name.
+    pub(super) fn name(&mut self, directory: Ino, name: &Arc<[u8]>, old: Option<Entry>, new: Option<Entry>) {
+        self.names.push(NameChange { directory, name: name.clone(), old, new });
+    }
+
+    /// Records a changed attribute.
+    pub(super) fn xattr(&mut self, ino: Ino, name: Arc<[u8]>, value: Option<Arc<[u8]>>) {
+        self.xattrs.push((ino, name, value));
+    }
+
+    /// Records that an inode became an orphan, or no longer is one.
+    pub(super) fn orphan(&mut self, ino: Ino, is_orphan: bool) {
+        self.orphans.push((ino, is_orphan));
+    }
+
+    /// Logs that a root gained or lost a file; roots without references are not worth a row.
+    pub(super) fn log_root(&mut self, op: fn(Root) -> LogOp, root: Root) {
+        if matches!(root, Root::Chunk(_) | Root::Node { .. }) {
+            self.log.push(op(root));
+        }
+    }
+
+    /// One name of an inode is gone: a file loses a link, a directory all; without any it becomes an orphan.
+    pub(super) fn drop_link(&mut self, ino: Ino, now: Timestamp) -> Result<Inode> {
+        let inode = self.inode(ino)?;
+        inode.nlink = if inode.is_directory() { 0 } else { inode.nlink.saturating_sub(1) };
+        inode.ctime = now;
+        let after = inode.clone();
+        if after.nlink == 0 {
+            self.orphan(ino, true);
+        }
+        Ok(after)
+    }
+
+    /// Applies everything in one step.
+    pub(super) fn apply(self) {
+        let mut totals = Totals::default();
+        for touched in &self.inodes {
+            totals = touched.before.as_ref().map_or(totals, |before| totals.minus(&Totals::of(before)));
+            totals = touched.after.as_ref().map_or(totals, |after| totals.plus(&Totals::of(after)));
+        }
+        let inodes: Vec<_> = self.inodes.into_iter().map(|touched| (touched.ino, touched.after.map(Arc::new))).collect();
+        let mut state = self.namespace.state.write();
+        let active = &mut state.active;
+        active.inodes.extend(inodes);
+        for change in self.names {
+            active.set_entry(change.directory, change.name, change.old, change.new);
+        }
+        for (ino, name, value) in self.xattrs {
+            active.set_xattr(ino, name, value);
+        }
+        active.orphans.extend(self.orphans);
+        active.log.extend(self.log);
+        active.totals = active.totals.plus(&totals);
+    }
+}

@@ -1,0 +1,182 @@
+//! What was done since the last commit, in memory.
+//!
+//! A [`Generation`] holds final states, not steps: for each touched inode, name, attribute and orphan its present
+//! value or its absence; only the operations log is a sequence. Two generations may lie over the committed base:
+//! the *active* one, which mutators fill, and the *frozen* one, which a commit is writing. The newest layer that
+//! knows a thing decides.
+//!
+//! ```text
+//! reader -> active -> frozen -> base (a snapshot of the store)
+//!           freeze: active becomes frozen        commit: frozen becomes part of base
+//! ```
+//!
+//! [`State`] is guarded by one lock that is held for a few hash table operations, never across I/O.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use dedupfs_fuse::service::{FileKind, Ino};
+
+use super::base::Snapshot;
+use super::inode::{Entry, Inode};
+use super::log::LogOp;
+use super::totals::Totals;
+
+/// Hashes inode numbers, which are ours and consecutive: one multiplication spreads them well enough.
+#[derive(Default, Clone, Copy)]
+pub(super) struct InoHasher(u64);
+
+impl Hasher for InoHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        let mixed = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+/// A table by inode number.
+pub(super) type InoMap<V> = HashMap<Ino, V, BuildHasherDefault<InoHasher>>;
+/// Changed attributes of one inode; `None`: removed.
+pub(super) type XattrChanges = BTreeMap<Arc<[u8]>, Option<Arc<[u8]>>>;
+
+/// An entry in a directory's order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Ordered {
+    pub(super) ino: Ino,
+    pub(super) kind: FileKind,
+    pub(super) name: Arc<[u8]>,
+}
+
+/// What changed in one directory; `None`: removed.
+#[derive(Clone, Default, Debug)]
+pub(super) struct DirectoryChanges {
+    pub(super) by_name: HashMap<Arc<[u8]>, Option<Entry>>,
+    pub(super) by_cookie: BTreeMap<u64, Option<Ordered>>,
+}
+
+/// The changes between two freezes.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Generation {
+    /// `None`: removed.
+    pub(super) inodes: InoMap<Option<Arc<Inode>>>,
+    pub(super) directories: InoMap<DirectoryChanges>,
+    pub(super) xattrs: InoMap<XattrChanges>,
+    /// Whether it is an orphan now.
+    pub(super) orphans: InoMap<bool>,
+    pub(super) log: Vec<LogOp>,
+    /// What the changes add to the sums.
+    pub(super) totals: Totals,
+    /// Names and attributes changed (counted, because they lie in nested tables).
+    pub(super) nested_changes: usize,
+}
+
+impl Generation {
+    /// Whether there is anything to commit.
+    pub(super) fn is_empty(&self) -> bool {
+        self.inodes.is_empty() && self.log.is_empty() && self.nested_changes == 0 && self.orphans.is_empty()
+    }
+
+    /// Things that a commit has to write, about.
+    pub(super) fn pending(&self) -> usize {
+        self.inodes.len() + self.nested_changes + self.log.len()
+    }
+
+    /// Sets or removes a name. `old` is what it was before; its place in the order is given up unless kept.
+    pub(super) fn set_entry(&mut self, directory: Ino, name: Arc<[u8]>, old: Option<Entry>, new: Option<Entry>) {
+        let changes = self.directories.entry(directory).or_default();
+        if let Some(old) = old
+            && new.is_none_or(|new| new.cookie != old.cookie)
+        {
+            changes.by_cookie.insert(old.cookie, None);
+        }
+        if let Some(new) = new {
+            let ordered = Ordered { ino: new.ino, kind: new.kind, name: name.clone() };
+            changes.by_cookie.insert(new.cookie, Some(ordered));
+        }
+        changes.by_name.insert(name, new);
+        self.nested_changes += 1;
+    }
+
+    /// Sets or removes an attribute.
+    pub(super) fn set_xattr(&mut self, ino: Ino, name: Arc<[u8]>, value: Option<Arc<[u8]>>) {
+        self.xattrs.entry(ino).or_default().insert(name, value);
+        self.nested_changes += 1;
+    }
+
+    /// Lays a newer generation over this one: both become one commit.
+    pub(super) fn absorb(&mut self, newer: Self) {
+        self.inodes.extend(newer.inodes);
+        for (directory, changes) in newer.directories {
+            let target = self.directories.entry(directory).or_default();
+            target.by_name.extend(changes.by_name);
+            target.by_cookie.extend(changes.by_cookie);
+        }
+        for (ino, changes) in newer.xattrs {
+            self.xattrs.entry(ino).or_default().extend(changes);
+        }
+        self.orphans.extend(newer.orphans);
+        self.log.extend(newer.log);
+        self.totals = self.totals.plus(&newer.totals);
+        self.nested_changes += newer.nested_changes;
+    }
+}
+
+/// All layers.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) active: Generation,
+    pub(super) frozen: Option<Arc<Generation>>,
+    /// The committed state; `None` while the store is being reopened or compacted.
+    pub(super) base: Option<Arc<Snapshot>>,
+    /// Sums of the committed state.
+    pub(super) totals: Totals,
+}
+
+impl State {
+    /// Both generations, newest first.
+    pub(super) fn layers(&self) -> impl Iterator<Item = &Generation> {
+        std::iter::once(&self.active).chain(self.frozen.as_deref())
+    }
+
+    /// What the generations know of an inode: `None` nothing, `Some(None)` that it is gone.
+    pub(super) fn inode(&self, ino: Ino) -> Option<Option<Arc<Inode>>> {
+        self.layers().find_map(|layer| layer.inodes.get(&ino)).cloned()
+    }
+
+    /// What the generations know of a name.
+    pub(super) fn entry(&self, directory: Ino, name: &[u8]) -> Option<Option<Entry>> {
+        self.layers().find_map(|layer| layer.directories.get(&directory)?.by_name.get(name)).copied()
+    }
+
+    /// What the generations know of an attribute.
+    pub(super) fn xattr(&self, ino: Ino, name: &[u8]) -> Option<Option<Arc<[u8]>>> {
+        self.layers().find_map(|layer| layer.xattrs.get(&ino)?.get(name)).cloned()
+    }
+
+    /// All changes of an inode's attributes, the newest deciding.
+    pub(super) fn xattr_changes(&self, ino: Ino) -> XattrChanges {
+        let mut changes = XattrChanges::new();
+        for layer in self.frozen.as_deref().into_iter().chain([&self.active]) {
+            changes.extend(layer.xattrs.get(&ino).into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())));
+        }
+        changes
+    }
+
+    /// Sums over all inodes, now.
+    pub(super) fn totals_now(&self) -> Totals {
+        self.layers().fold(self.totals, |sum, layer| sum.plus(&layer.totals))
+    }
+
+    /// Whether `snapshot` is still the base.
+    pub(super) fn is_base(&self, snapshot: &Arc<Snapshot>) -> bool {
+        self.base.as_ref().is_some_and(|base| Arc::ptr_eq(base, snapshot))
+    }
+}

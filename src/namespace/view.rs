@@ -1,0 +1,157 @@
+//! Reading: the newest layer that knows a thing decides; below the generations lies the committed base.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use dedupfs_fuse::service::{FileKind, Ino};
+
+use super::base::{Snapshot, guarded};
+use super::inode::{Entry, Inode};
+use super::{NAME_BYTES_MAX, Namespace};
+use crate::error::{EngineError, Result};
+
+impl Namespace {
+    /// An inode, if it exists.
+    pub fn inode(&self, ino: Ino) -> Result<Option<Inode>> {
+        Ok(self.inode_shared(ino)?.map(|inode| (*inode).clone()))
+    }
+
+    /// An inode, if it exists, without copying it.
+    pub fn inode_shared(&self, ino: Ino) -> Result<Option<Arc<Inode>>> {
+        let base = {
+            let state = self.state.read();
+            if let Some(known) = state.inode(ino) {
+                return Ok(known);
+            }
+            if let Some(cached) = self.cache.get(&ino) {
+                return Ok(Some(cached));
+            }
+            state.base.clone()
+        };
+        let (found, snapshot) = self.with_base(base, |base| base.inode(ino))?;
+        let Some(inode) = found.map(Arc::new) else { return Ok(None) };
+        // Only what is still the committed state may be cached. A commit refreshes the cache for its inodes while
+        // the frozen generation still hides them, then replaces the base: both are excluded here.
+        let state = self.state.read();
+        if state.is_base(&snapshot) && state.inode(ino).is_none() {
+            self.cache.insert(ino, inode.clone());
+        }
+        Ok(Some(inode))
+    }
+
+    /// What a name in a directory refers to.
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Option<(Ino, FileKind)>> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(EngineError::NameTooLong);
+        }
+        Ok(self.entry(parent, name)?.map(|entry| (entry.ino, entry.kind)))
+    }
+
+    /// The entry of a name.
+    pub(super) fn entry(&self, parent: Ino, name: &[u8]) -> Result<Option<Entry>> {
+        let base = {
+            let state = self.state.read();
+            if let Some(known) = state.entry(parent, name) {
+                return Ok(known);
+            }
+            state.base.clone()
+        };
+        Ok(self.with_base(base, |base| base.entry(parent, name))?.0)
+    }
+
+    /// The value of an extended attribute; `NotFound` if there is no such inode.
+    pub fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        if self.inode_shared(ino)?.ok_or(EngineError::NotFound)?.xattr_count == 0 {
+            return Ok(None);
+        }
+        let base = {
+            let state = self.state.read();
+            if let Some(known) = state.xattr(ino, name) {
+                return Ok(known.map(|value| value.to_vec()));
+            }
+            state.base.clone()
+        };
+        Ok(self.with_base(base, |base| base.xattr(ino, name))?.0)
+    }
+
+    /// The names of an inode's extended attributes, sorted; `NotFound` if there is no such inode.
+    pub fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        if self.inode_shared(ino)?.ok_or(EngineError::NotFound)?.xattr_count == 0 {
+            return Ok(Vec::new());
+        }
+        let (base, changes) = {
+            let state = self.state.read();
+            (state.base.clone(), state.xattr_changes(ino))
+        };
+        let (names, _) = self.with_base(base, |base| base.xattr_names(ino))?;
+        let mut names: BTreeSet<Vec<u8>> = names.into_iter().collect();
+        for (name, value) in changes {
+            match value {
+                Some(_) => names.insert(name.to_vec()),
+                None => names.remove(&*name),
+            };
+        }
+        Ok(names.into_iter().collect())
+    }
+
+    /// All inodes without a name.
+    pub fn orphans(&self) -> Result<Vec<Ino>> {
+        let (base, changes) = {
+            let state = self.state.read();
+            let mut changes = Vec::new();
+            for layer in state.frozen.as_deref().into_iter().chain([&state.active]) {
+                changes.extend(layer.orphans.iter().map(|(&ino, &is_orphan)| (ino, is_orphan)));
+            }
+            (state.base.clone(), changes)
+        };
+        let (base, _) = self.with_base(base, Snapshot::orphans)?;
+        let mut orphans: BTreeSet<Ino> = base.into_iter().collect();
+        for (ino, is_orphan) in changes {
+            if is_orphan {
+                orphans.insert(ino);
+            } else {
+                orphans.remove(&ino);
+            }
+        }
+        Ok(orphans.into_iter().collect())
+    }
+
+    /// Runs a read on the committed state; if the device fails under it, opens the store anew and tries once more.
+    /// Also returns the snapshot that answered.
+    pub(super) fn with_base<T>(
+        &self,
+        base: Option<Arc<Snapshot>>,
+        read: impl Fn(&Snapshot) -> Result<T>,
+    ) -> Result<(T, Arc<Snapshot>)> {
+        let snapshot = base.map_or_else(|| self.recover(), Ok)?;
+        match guarded(&snapshot.session, || read(&snapshot)) {
+            Ok(value) => Ok((value, snapshot)),
+            Err(_) if snapshot.session.is_failed() => {
+                let snapshot = self.recover()?;
+                let value = guarded(&snapshot.session, || read(&snapshot))?;
+                Ok((value, snapshot))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The present base; if its session has failed (or it is being replaced), a new one.
+    pub(super) fn recover(&self) -> Result<Arc<Snapshot>> {
+        let mut store = self.store.lock();
+        if let Some(base) = self.state.read().base.clone()
+            && !base.session.is_failed()
+        {
+            return Ok(base);
+        }
+        let row = store.header.row;
+        let snapshot = store.reopen()?;
+        if snapshot.header.row != row {
+            let found = format!("row {}", snapshot.header.row);
+            let error = dedupfs_store::StoreError::corrupt("namespace store", format!("row {row}"), found);
+            self.health.poison(error.clone());
+            return Err(error.into());
+        }
+        self.state.write().base = Some(snapshot.clone());
+        Ok(snapshot)
+    }
+}

@@ -1,0 +1,101 @@
+//! Making a pool.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use dedupfs_index::Index;
+use dedupfs_store::device::Device;
+use dedupfs_store::device::file::FileDevice;
+use dedupfs_store::superblock::{PoolProperties, Role, Superblock};
+use dedupfs_store::{PoolId, StoreError};
+
+use super::open::{CHUNK_INDEX, RECIPE_INDEX, index_options};
+use crate::config::MEMORY_BYTES_MIN;
+use crate::error::Result;
+use crate::namespace::Namespace;
+use crate::service::now;
+
+/// Makes a pool with its meta root at `meta` and its data root at `data` (by default the same directory). Both are
+/// created if absent and must be empty.
+///
+/// # Errors
+/// `Usage` if a root is not empty; I/O errors.
+pub fn format(meta: &Path, data: Option<&Path>, properties: &PoolProperties) -> Result<PoolId> {
+    let roots: Vec<&Path> = std::iter::once(meta).chain(data).collect();
+    for root in &roots {
+        let device = FileDevice::create(root)?;
+        if let Some(entry) = device.list("")?.first() {
+            return Err(StoreError::Usage(format!(
+                "{} is not empty (it has {}): name an empty or new directory",
+                root.display(),
+                entry.name
+            ))
+            .into());
+        }
+    }
+    let meta_device: Arc<dyn Device> = Arc::new(FileDevice::open(meta)?);
+    let data_device: Arc<dyn Device> = match data {
+        Some(data) => Arc::new(FileDevice::open(data)?),
+        None => meta_device.clone(),
+    };
+    let data_root = match data {
+        Some(data) => relative_or_absolute(meta, data)?,
+        None => b".".to_vec(),
+    };
+    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    format_on(&meta_device, &data_device, data_root, properties, owner)
+}
+
+/// Makes a pool on two (or twice the same) empty devices.
+///
+/// The superblocks are written last: a directory in which this was interrupted is no pool, and says so.
+///
+/// # Errors
+/// I/O errors; `Usage` if there is a pool already.
+pub fn format_on(
+    meta: &Arc<dyn Device>,
+    data: &Arc<dyn Device>,
+    data_root: Vec<u8>,
+    properties: &PoolProperties,
+    owner: (u32, u32),
+) -> Result<PoolId> {
+    let pool = new_pool_id(meta)?;
+    let created_secs = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Namespace::create(&**meta, now(), owner.0, owner.1)?;
+    for directory in [CHUNK_INDEX, RECIPE_INDEX] {
+        Index::create(meta, directory, &pool, index_options(MEMORY_BYTES_MIN))?;
+    }
+    for (device, role) in [(data, Role::Data), (meta, Role::Meta)] {
+        let data_root = if role == Role::Meta { data_root.clone() } else { Vec::new() };
+        let superblock = Superblock { role, pool, properties: properties.clone(), data_root, created_secs };
+        superblock.write_new(&**device)?;
+    }
+    Ok(pool)
+}
+
+/// 128 random bits, marked as a random uuid (version 4).
+fn new_pool_id(meta: &Arc<dyn Device>) -> Result<PoolId> {
+    let mut bytes = [0; 16];
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| StoreError::from_io("get random bytes for", meta.describe(), error.into()))?;
+    if got != bytes.len() {
+        return Err(StoreError::Usage("the system gave too few random bytes: try again".to_owned()).into());
+    }
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    Ok(PoolId(bytes))
+}
+
+/// A data root inside the meta root moves with it; another is remembered as an absolute path.
+fn relative_or_absolute(meta: &Path, data: &Path) -> Result<Vec<u8>> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let absolute = |path: &Path| -> Result<PathBuf> {
+        std::path::absolute(path)
+            .map_err(|error| StoreError::from_io("resolve", path.display().to_string(), error).into())
+    };
+    let (meta, data) = (absolute(meta)?, absolute(data)?);
+    let stored = data.strip_prefix(&meta).unwrap_or(&data);
+    let stored = if stored.as_os_str().is_empty() { Path::new(".") } else { stored };
+    Ok(stored.as_os_str().as_bytes().to_vec())
+}

@@ -1,0 +1,180 @@
+//! A pool: two roots, opened as a whole.
+//!
+//! - [`format`]: makes one;
+//! - [`Pool::open`]: lock, superblocks, namespace, containers, indexes, then recovery: the log is replayed into the
+//!   indexes, files that were unlinked while open are dropped, and only then a [`Pool`] exists;
+//! - [`Pool::close`]: everything durable, containers sealed, indexes checkpointed, so that the next open replays nothing.
+//!
+//! Dropping a pool without closing it is what a crash does: nothing more is written.
+
+mod core;
+mod format;
+mod open;
+mod progress;
+mod space;
+mod stats;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use dedupfs_store::device::lock::PoolLock;
+use parking_lot::Mutex;
+
+pub use self::core::Core;
+pub use format::{format, format_on};
+pub use open::{OpenOptions, RecoveryReport};
+pub use progress::{NoProgress, Progress};
+pub use space::SpaceGuard;
+pub use stats::{ContainerSummary, FilterStats, IndexSummary, MemoryStats, PoolStats, SessionStats};
+
+use crate::check::{CheckOptions, CheckReport, Checker, RebuildReport};
+use crate::error::{EngineError, Result};
+use crate::reclaim::{ReclaimOptions, ReclaimReport, Reclaimer};
+use crate::service::Service;
+
+/// An open pool.
+pub struct Pool {
+    core: Arc<Core>,
+    service: Arc<Service>,
+    commit_thread: Mutex<Option<JoinHandle<()>>>,
+    /// One reclaim or check at a time.
+    exclusive: Mutex<()>,
+    recovery: RecoveryReport,
+    rebuilt: Option<RebuildReport>,
+    /// Held until the pool is gone.
+    _lock: Option<PoolLock>,
+}
+
+impl Pool {
+    /// The filesystem in the pool.
+    #[must_use]
+    pub fn service(&self) -> Arc<Service> {
+        self.service.clone()
+    }
+
+    /// The pool's parts, for tests and benchmarks.
+    #[must_use]
+    pub fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// What opening had to do.
+    #[must_use]
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.recovery
+    }
+
+    /// What the rebuild of the index found, if opening was asked for one.
+    #[must_use]
+    pub fn rebuilt(&self) -> Option<&RebuildReport> {
+        self.rebuilt.as_ref()
+    }
+
+    /// Makes everything done so far durable, content of open files included.
+    ///
+    /// # Errors
+    /// The commit's error.
+    pub fn sync(&self) -> Result<()> {
+        self.service.publish_all(None);
+        self.core.committer.commit()
+    }
+
+    /// Figures about the pool, as of now.
+    ///
+    /// # Errors
+    /// The commit that settles the counts failed, or the index cannot be read.
+    pub fn stats(&self) -> Result<PoolStats> {
+        self.core.committer.settle()?;
+        stats::collect(&self.core)
+    }
+
+    /// Frees what nothing refers to; see [`crate::reclaim`].
+    ///
+    /// # Errors
+    /// `Busy` if a reclaim or check is running; else as [`Reclaimer::run`].
+    pub fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport> {
+        let _one = self.exclusively()?;
+        let core = &self.core;
+        Reclaimer {
+            namespace: &core.namespace,
+            data: &core.data,
+            recipes: &core.recipes,
+            chunk_index: &core.chunk_index,
+            recipe_index: &core.recipe_index,
+            dedup: &core.dedup,
+            committer: &core.committer,
+            physical_bytes: &|| core.physical_bytes(),
+        }
+        .run(options, progress)
+    }
+
+    /// Checks the pool; see [`crate::check`]. On a pool in use, changes during the check can show as findings.
+    ///
+    /// # Errors
+    /// `Busy` if a reclaim or check is running; what prevents checking at all.
+    pub fn check(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport> {
+        let _one = self.exclusively()?;
+        let core = &self.core;
+        core.committer.settle()?;
+        let mut report = Checker {
+            namespace: &core.namespace,
+            data: &core.data,
+            recipes: &core.recipes,
+            chunk_index: &core.chunk_index,
+            recipe_index: &core.recipe_index,
+            nodes: core.dedup.nodes(),
+            fingerprinter: core.dedup.fingerprinter(),
+        }
+        .run(options, progress)?;
+        let inconsistencies = core.committer.inconsistencies();
+        if inconsistencies > 0 {
+            report.add(format!("{inconsistencies} counts could not be right while the log was consumed"));
+        }
+        Ok(report)
+    }
+
+    /// Closes the pool: everything durable, containers sealed, indexes checkpointed. Calls of the service fail from
+    /// then on.
+    ///
+    /// # Errors
+    /// What could not be made durable; the pool is closed all the same, as after a crash.
+    pub fn close(&self) -> Result<()> {
+        if self.commit_thread.lock().is_none() {
+            return Ok(());
+        }
+        self.service.publish_all(None);
+        self.core.data.seal_all();
+        self.core.recipes.seal_all();
+        let outcome = match self.core.committer.checkpoint() {
+            // The last round trims the log.
+            Ok(_) => self.core.committer.settle(),
+            Err(error) => self.core.committer.commit().and(if error.is_no_space() { Ok(()) } else { Err(error) }),
+        };
+        self.stop();
+        outcome
+    }
+
+    fn exclusively(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {
+        self.exclusive.try_lock().ok_or_else(|| {
+            EngineError::from(dedupfs_store::StoreError::Busy {
+                what: "the pool".to_owned(),
+                owner: "a reclaim or check that is running already: wait for it to end".to_owned(),
+            })
+        })
+    }
+
+    fn stop(&self) {
+        self.core.committer.stop();
+        if let Some(thread) = self.commit_thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the commit thread panicked");
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,332 @@
+//! Opening a pool, with recovery.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dedupfs_index::filter::{Filter, FilterChain, OpenFilter, SealedFilter, ZeroFilter};
+use dedupfs_index::{Index, IndexBuilder, IndexOptions};
+use dedupfs_store::container::{Compression, SlotFiles};
+use dedupfs_store::device::Device;
+use dedupfs_store::device::file::FileDevice;
+use dedupfs_store::device::lock::PoolLock;
+use dedupfs_store::superblock::{Role, Superblock};
+use dedupfs_store::{ContainerKind, StoreError};
+use parking_lot::Mutex;
+
+use super::core::Core;
+use super::progress::Progress;
+use super::space::SpaceGuard;
+use super::{NoProgress, Pool};
+use crate::check::{RebuildReport, Rebuilder};
+use crate::chunker;
+use crate::commit::{CommitParts, Committer};
+use crate::config::{
+    BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, COMMIT_INTERVAL, DATA_REGION_BYTES, DATA_RESERVE_BYTES, MEMORY_BYTES_DEFAULT,
+    META_RESERVE_BYTES, MemoryPlan, OPEN_CONTAINERS_MAX, PUBLISH_AFTER, RECIPE_REGION_BYTES,
+};
+use crate::containers::{ContainerOptions, ContainerStore, WorkerPool};
+use crate::dedup::{DedupParts, Deduplicator, Fetcher};
+use crate::error::Result;
+use crate::file::FileContext;
+use crate::fingerprint::Fingerprinter;
+use crate::ingest::{BufferPool, IngestContext};
+use crate::namespace::Namespace;
+use crate::recipe::segmenter::SegmentRule;
+use crate::service::Service;
+
+/// Where the index of chunks lies.
+pub(super) const CHUNK_INDEX: &str = "index/chunks";
+/// Where the index of recipe nodes lies.
+pub(super) const RECIPE_INDEX: &str = "index/recipes";
+const DATA_DIRECTORY: &str = "containers";
+const RECIPE_DIRECTORY: &str = "recipes";
+
+/// How to open a pool.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Bound of caches and buffers.
+    pub memory_bytes: u64,
+    /// Clients may not change anything.
+    pub read_only: bool,
+    /// Told to a second opener: "dedupfs mount /mnt".
+    pub note: String,
+    /// Longest time until a closed file is durable.
+    pub commit_interval: Duration,
+    /// Make the index anew from containers and namespace.
+    pub rebuild_index: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            memory_bytes: MEMORY_BYTES_DEFAULT,
+            read_only: false,
+            note: "dedupfs".to_owned(),
+            commit_interval: COMMIT_INTERVAL,
+            rebuild_index: false,
+        }
+    }
+}
+
+/// What opening had to do after an unclean end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RecoveryReport {
+    /// Log rows replayed into the indexes.
+    pub rows_replayed: u64,
+    /// Files dropped that had been unlinked while they were open.
+    pub orphans_dropped: u64,
+    /// Time it took.
+    pub elapsed_ms: u64,
+}
+
+impl Pool {
+    /// Opens the pool whose meta root is `meta`, alone: a second opener is told who has it.
+    ///
+    /// # Errors
+    /// Not a pool, damaged or of another version; data root missing or of another pool; `Busy`; I/O errors.
+    pub fn open(meta: &Path, options: &OpenOptions) -> Result<Arc<Self>> {
+        Self::open_with_progress(meta, options, &NoProgress)
+    }
+
+    /// As [`open`](Self::open), telling the progress of a rebuild.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with_progress(meta: &Path, options: &OpenOptions, progress: &dyn Progress) -> Result<Arc<Self>> {
+        if !meta.is_dir() {
+            return Err(StoreError::NotFound { path: meta.display().to_string() }.into());
+        }
+        let meta_device: Arc<dyn Device> = Arc::new(FileDevice::open(meta)?);
+        let superblock = Superblock::read(&*meta_device, Role::Meta)?;
+        let lock = PoolLock::acquire(meta, &options.note)?;
+        let data_root = superblock.data_root_path(meta);
+        let data_device: Arc<dyn Device> = if superblock.data_root == b"." {
+            meta_device.clone()
+        } else {
+            Arc::new(FileDevice::open(&data_root).map_err(|error| missing_data_root(&data_root, &error))?)
+        };
+        Self::open_on(&meta_device, &data_device, Some(lock), options, progress)
+    }
+
+    /// Opens the pool on these devices.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_on(
+        meta_device: &Arc<dyn Device>,
+        data_device: &Arc<dyn Device>,
+        lock: Option<PoolLock>,
+        options: &OpenOptions,
+        progress: &dyn Progress,
+    ) -> Result<Arc<Self>> {
+        let started = Instant::now();
+        let meta = Superblock::read(&**meta_device, Role::Meta)?;
+        let data = Superblock::read(&**data_device, Role::Data)?;
+        Superblock::check_pair(&meta, &data)?;
+        let memory = MemoryPlan::new(options.memory_bytes);
+        let fingerprinter = Fingerprinter::new(meta.properties.fingerprint);
+        let rebuild = options.rebuild_index.then_some((&fingerprinter, progress));
+        let parts = Parts::open(meta_device, data_device, &meta, &memory, rebuild)?;
+        let rebuilt = parts.rebuilt;
+        let chain: Vec<Arc<dyn Filter>> = vec![
+            Arc::new(ZeroFilter),
+            Arc::new(OpenFilter::new(parts.chunk_index.clone())),
+            Arc::new(SealedFilter::new(parts.chunk_index.clone())),
+        ];
+        let dedup = Arc::new(Deduplicator::new(DedupParts {
+            data: parts.data.clone(),
+            recipes: parts.recipes.clone(),
+            chunk_index: parts.chunk_index.clone(),
+            recipe_index: parts.recipe_index.clone(),
+            chain: FilterChain::new(chain),
+            fingerprinter,
+            namespace: parts.namespace.clone(),
+            node_cache_bytes: memory.node_cache_bytes,
+        }));
+        let committer = Committer::new(CommitParts {
+            namespace: parts.namespace.clone(),
+            data: parts.data.clone(),
+            recipes: parts.recipes.clone(),
+            chunk_index: parts.chunk_index.clone(),
+            recipe_index: parts.recipe_index.clone(),
+            dedup: dedup.clone(),
+        });
+        let mut recovery = RecoveryReport { rows_replayed: committer.replay()?, ..RecoveryReport::default() };
+        for ino in parts.namespace.orphans()? {
+            parts.namespace.drop_orphan(ino)?;
+            recovery.orphans_dropped += 1;
+        }
+        recovery.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let core = Arc::new(parts.into_core(&meta, memory, options.read_only, dedup, committer)?);
+        let service = Service::new(core.clone());
+        let for_thread = Arc::downgrade(&service);
+        let publish_old = Box::new(move || {
+            if let Some(service) = for_thread.upgrade() {
+                service.publish_all(Some(PUBLISH_AFTER));
+            }
+        });
+        let commit_thread = core.committer.start(options.commit_interval, publish_old)?;
+        if recovery.rows_replayed > 0 || recovery.orphans_dropped > 0 {
+            tracing::info!(?recovery, "recovered after an unclean end");
+        }
+        Ok(Arc::new(Self {
+            core,
+            service,
+            commit_thread: Mutex::new(Some(commit_thread)),
+            exclusive: Mutex::new(()),
+            recovery,
+            rebuilt,
+            _lock: lock,
+        }))
+    }
+}
+
+fn missing_data_root(root: &Path, error: &StoreError) -> StoreError {
+    StoreError::Usage(format!(
+        "the pool's data root {} cannot be opened ({error}): mount the disk that holds it, or check its permissions",
+        root.display()
+    ))
+}
+
+/// The index options of a pool that divides memory like this.
+pub(super) fn index_options(cache_bytes: u64) -> IndexOptions {
+    IndexOptions { cache_bytes, ..IndexOptions::default() }
+}
+
+/// The durable parts.
+struct Parts {
+    meta_device: Arc<dyn Device>,
+    data_device: Arc<dyn Device>,
+    workers: Arc<WorkerPool>,
+    namespace: Arc<Namespace>,
+    data: Arc<ContainerStore>,
+    recipes: Arc<ContainerStore>,
+    chunk_index: Arc<Index>,
+    recipe_index: Arc<Index>,
+    rebuilt: Option<RebuildReport>,
+}
+
+impl Parts {
+    fn open(
+        meta_device: &Arc<dyn Device>,
+        data_device: &Arc<dyn Device>,
+        superblock: &Superblock,
+        memory: &MemoryPlan,
+        rebuild: Option<(&Fingerprinter, &dyn Progress)>,
+    ) -> Result<Self> {
+        let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        let workers = Arc::new(WorkerPool::new(threads));
+        let namespace = Arc::new(Namespace::open(&**meta_device, memory.namespace_cache_bytes)?);
+        let properties = &superblock.properties;
+        let records = namespace.containers()?;
+        let open_store = |kind: ContainerKind| -> Result<Arc<ContainerStore>> {
+            let recipe = kind == ContainerKind::Recipe;
+            let (device, directory) =
+                if recipe { (meta_device, RECIPE_DIRECTORY) } else { (data_device, DATA_DIRECTORY) };
+            let slots =
+                SlotFiles::open(device.clone(), directory, properties.container_bytes, properties.slots_per_file)?;
+            let (share, of) = if recipe { (1, 8) } else { (7, 8) };
+            let options = ContainerOptions {
+                pool: superblock.pool,
+                kind,
+                compression: if recipe { Compression::Zstd(1) } else { properties.compression },
+                container_bytes: properties.container_bytes,
+                region_raw_bytes: if recipe { RECIPE_REGION_BYTES } else { DATA_REGION_BYTES }
+                    .min(properties.container_bytes / 4),
+                open_limit: OPEN_CONTAINERS_MAX,
+                in_flight_limit_bytes: memory.in_flight_bytes / of * share,
+                region_cache_bytes: memory.region_cache_bytes / of * share,
+                table_cache_bytes: memory.table_cache_bytes / of * share,
+            };
+            let own: Vec<_> = records.iter().filter(|record| record.kind == kind).cloned().collect();
+            let ids = namespace.clone();
+            ContainerStore::open(slots, options, workers.clone(), &own, Arc::new(move || ids.next_container_id()))
+        };
+        let data = open_store(ContainerKind::Data)?;
+        let recipes = open_store(ContainerKind::Recipe)?;
+        let index_options = index_options(memory.bucket_cache_bytes / 2);
+        let pool = &superblock.pool;
+        let (chunk_index, recipe_index, rebuilt) = match rebuild {
+            None => {
+                let open = |directory: &str| {
+                    Index::open(meta_device, directory, pool, index_options).map_err(|error| index_advice(directory, error))
+                };
+                (open(CHUNK_INDEX)?, open(RECIPE_INDEX)?, None)
+            }
+            Some((fingerprinter, progress)) => {
+                let builder = |directory: &str| IndexBuilder::new(meta_device, directory, pool, index_options);
+                let rebuilder =
+                    Rebuilder { namespace: &namespace, data: &data, recipes: &recipes, fingerprinter, progress };
+                let (chunks, nodes, report) = rebuilder.run(builder(CHUNK_INDEX)?, builder(RECIPE_INDEX)?)?;
+                (chunks, nodes, Some(report))
+            }
+        };
+        Ok(Self {
+            chunk_index: Arc::new(chunk_index),
+            recipe_index: Arc::new(recipe_index),
+            meta_device: meta_device.clone(),
+            data_device: data_device.clone(),
+            workers,
+            namespace,
+            data,
+            recipes,
+            rebuilt,
+        })
+    }
+
+    fn into_core(
+        self,
+        superblock: &Superblock,
+        memory: MemoryPlan,
+        read_only: bool,
+        dedup: Arc<Deduplicator>,
+        committer: Arc<Committer>,
+    ) -> Result<Core> {
+        let chunker = chunker::chunker(superblock.properties.chunker, superblock.properties.chunk_size_bytes);
+        let ingest = Arc::new(IngestContext {
+            dedup: dedup.clone(),
+            buffers: BufferPool::new(4 * BATCHES_IN_FLIGHT_MAX, BATCH_BYTES + chunker.max_bytes()),
+            chunker,
+            workers: self.workers,
+            rule: SegmentRule::new(superblock.properties.chunk_size_bytes),
+        });
+        let files = Arc::new(FileContext {
+            ingest,
+            chunks: Fetcher::new(self.data.clone(), self.chunk_index.clone()),
+            dirty_bytes: std::sync::atomic::AtomicU64::new(0),
+            dirty_limit_bytes: memory.dirty_bytes,
+        });
+        Ok(Core {
+            pool: superblock.pool,
+            properties: superblock.properties.clone(),
+            memory,
+            read_only,
+            meta_space: SpaceGuard::new(self.meta_device.clone(), META_RESERVE_BYTES)?,
+            data_space: SpaceGuard::new(self.data_device.clone(), DATA_RESERVE_BYTES)?,
+            meta_device: self.meta_device,
+            data_device: self.data_device,
+            namespace: self.namespace,
+            data: self.data,
+            recipes: self.recipes,
+            chunk_index: self.chunk_index,
+            recipe_index: self.recipe_index,
+            dedup,
+            files,
+            committer,
+        })
+    }
+}
+
+/// The index is never the only copy of anything: whatever is wrong with it, it can be made anew.
+fn index_advice(directory: &str, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Corrupt { .. } | StoreError::NotFound { .. } => StoreError::Corrupt {
+            what: format!("the index in {directory}"),
+            expected: "a sound index".to_owned(),
+            found: format!("{error}; nothing is lost: make it anew with `dedupfs fsck --rebuild-index POOL`"),
+        },
+        other => other,
+    }
+}
+

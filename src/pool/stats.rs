@@ -1,0 +1,295 @@
+//! Figures about a pool.
+
+use std::sync::atomic::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+use super::core::Core;
+use crate::containers::ContainerStore;
+use crate::error::Result;
+
+/// What `dedupfs-stats` shows. All sizes in bytes.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct PoolStats {
+    /// Identity.
+    pub uuid: String,
+    /// Chunker the pool was formatted with.
+    pub chunker: String,
+    /// Mean chunk size that it aims at.
+    pub chunk_size_bytes: u64,
+    /// Fingerprints the pool was formatted with.
+    pub fingerprint: String,
+    /// Compression of regions.
+    pub compression: String,
+    /// Regular files (a file with several names counts once).
+    pub files: u64,
+    /// Directories, with the root.
+    pub directories: u64,
+    /// Symbolic links and special files.
+    pub other_inodes: u64,
+    /// Sum of the lengths of regular files.
+    pub logical_bytes: u64,
+    /// The same without holes.
+    pub data_bytes: u64,
+    /// Distinct chunks that something refers to.
+    pub unique_chunks: u64,
+    /// Their bytes, uncompressed.
+    pub unique_chunk_bytes: u64,
+    /// Distinct chunks that nothing refers to any more and that are still stored.
+    pub unreferenced_chunks: u64,
+    /// Their bytes, uncompressed.
+    pub unreferenced_chunk_bytes: u64,
+    /// Recipe nodes.
+    pub recipe_nodes: u64,
+    /// Bytes of recipe nodes, uncompressed.
+    pub recipe_node_bytes: u64,
+    /// Physical bytes of containers with chunks.
+    pub data_container_bytes: u64,
+    /// Physical bytes of containers with recipe nodes.
+    pub recipe_container_bytes: u64,
+    /// Physical bytes of the namespace.
+    pub namespace_bytes: u64,
+    /// Physical bytes of the indexes.
+    pub index_bytes: u64,
+    /// All physical bytes of the pool.
+    pub physical_bytes: u64,
+    /// `data_bytes` / `unique_chunk_bytes`.
+    pub dedup_ratio: f64,
+    /// `unique_chunk_bytes` + `unreferenced_chunk_bytes` against `data_container_bytes`.
+    pub compression_ratio: f64,
+    /// `logical_bytes` / `physical_bytes`.
+    pub total_ratio: f64,
+    /// Containers with chunks.
+    pub data_containers: ContainerSummary,
+    /// Containers with recipe nodes.
+    pub recipe_containers: ContainerSummary,
+    /// Index of chunks.
+    pub chunk_index: IndexSummary,
+    /// Index of recipe nodes.
+    pub recipe_index: IndexSummary,
+    /// Filters of the chunk lookup, in order, since the mount.
+    pub filters: Vec<FilterStats>,
+    /// Memory.
+    pub memory: MemoryStats,
+    /// Since the mount.
+    pub session: SessionStats,
+}
+
+/// Containers of one kind.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct ContainerSummary {
+    /// Containers.
+    pub containers: u64,
+    /// Bytes put into them, uncompressed.
+    pub stored_bytes: u64,
+    /// Bytes used in them, on disk.
+    pub used_bytes: u64,
+    /// Bytes written since the mount.
+    pub written_bytes: u64,
+    /// Bytes read since the mount.
+    pub read_bytes: u64,
+    /// Reads answered by the region cache since the mount.
+    pub region_hits: u64,
+    /// Regions read since the mount.
+    pub region_reads: u64,
+    /// Syncs since the mount.
+    pub syncs: u64,
+}
+
+/// One index.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct IndexSummary {
+    /// Fingerprints.
+    pub cells: u64,
+    /// Of these, in the open tanker.
+    pub open_cells: u64,
+    /// Sealed tankers.
+    pub sealed_tankers: u64,
+    /// Resident bytes.
+    pub memory_bytes: u64,
+    /// Bytes on disk.
+    pub disk_bytes: u64,
+    /// Buckets read since the mount.
+    pub bucket_reads: u64,
+}
+
+/// One filter.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct FilterStats {
+    /// Name.
+    pub name: String,
+    /// Fingerprints it was asked for.
+    pub asked: u64,
+    /// Of these, found stored.
+    pub existing: u64,
+    /// Of these, found new.
+    pub non_existing: u64,
+    /// Time spent.
+    pub time_ms: f64,
+}
+
+/// Memory by its parts; the formula stands in `MemoryPlan`.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct MemoryStats {
+    /// `--memory`: bound of caches and buffers.
+    pub limit_bytes: u64,
+    /// Between writers and disk now.
+    pub in_flight_bytes: u64,
+    /// Decompressed regions now.
+    pub region_cache_bytes: u64,
+    /// Tables of containers now.
+    pub table_cache_bytes: u64,
+    /// Randomly written bytes of open files now.
+    pub dirty_bytes: u64,
+    /// Both indexes now: open tankers, directories, bucket caches.
+    pub index_bytes: u64,
+    /// Resident bytes of the process, as the system says.
+    pub process_resident_bytes: u64,
+}
+
+/// Since the mount.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct SessionStats {
+    /// Bytes of content that came in.
+    pub bytes_in: u64,
+    /// Bytes of chunks that were stored, uncompressed.
+    pub bytes_stored: u64,
+    /// Chunks that were stored.
+    pub chunks_stored: u64,
+    /// Segments that were found whole.
+    pub segments_known: u64,
+    /// Recipe nodes that were stored.
+    pub nodes_stored: u64,
+    /// Commits.
+    pub commits: u64,
+}
+
+pub(super) fn collect(core: &Core) -> Result<PoolStats> {
+    let totals = core.namespace.totals();
+    let count = |value: i64| u64::try_from(value).unwrap_or(0);
+    let mut stats = PoolStats {
+        uuid: core.pool.to_string(),
+        chunker: core.properties.chunker.to_string(),
+        chunk_size_bytes: u64::from(core.properties.chunk_size_bytes),
+        fingerprint: core.properties.fingerprint.to_string(),
+        compression: core.properties.compression.to_string(),
+        files: count(totals.files),
+        directories: count(totals.directories),
+        other_inodes: count(totals.others),
+        logical_bytes: count(totals.logical_bytes),
+        data_bytes: count(totals.data_bytes),
+        data_container_bytes: core.data.physical_bytes()?,
+        recipe_container_bytes: core.recipes.physical_bytes()?,
+        namespace_bytes: core.namespace.file_bytes()?,
+        physical_bytes: core.physical_bytes()?,
+        data_containers: containers(&core.data),
+        recipe_containers: containers(&core.recipes),
+        chunk_index: index(&core.chunk_index),
+        recipe_index: index(&core.recipe_index),
+        filters: filters(core),
+        memory: memory(core),
+        session: session(core),
+        ..PoolStats::default()
+    };
+    stats.index_bytes = stats.chunk_index.disk_bytes + stats.recipe_index.disk_bytes;
+    core.chunk_index.for_each(&mut |_, cell| {
+        let len_bytes = u64::from(cell.location.len_bytes);
+        if cell.references > 0 {
+            stats.unique_chunks += 1;
+            stats.unique_chunk_bytes += len_bytes;
+        } else {
+            stats.unreferenced_chunks += 1;
+            stats.unreferenced_chunk_bytes += len_bytes;
+        }
+        Ok(())
+    })?;
+    core.recipe_index.for_each(&mut |_, cell| {
+        stats.recipe_nodes += 1;
+        stats.recipe_node_bytes += u64::from(cell.location.len_bytes);
+        Ok(())
+    })?;
+    let stored_bytes = stats.unique_chunk_bytes + stats.unreferenced_chunk_bytes;
+    stats.dedup_ratio = ratio(stats.data_bytes, stats.unique_chunk_bytes);
+    stats.compression_ratio = ratio(stored_bytes, stats.data_container_bytes);
+    stats.total_ratio = ratio(stats.logical_bytes, stats.physical_bytes);
+    Ok(stats)
+}
+
+/// 0 where there is nothing to compare.
+fn ratio(of: u64, to: u64) -> f64 {
+    if to == 0 { 0.0 } else { of as f64 / to as f64 }
+}
+
+fn containers(store: &ContainerStore) -> ContainerSummary {
+    let records = store.containers();
+    let stats = store.stats();
+    ContainerSummary {
+        containers: records.len() as u64,
+        stored_bytes: records.iter().map(|record| record.chunk_bytes).sum(),
+        used_bytes: records.iter().map(|record| u64::from(record.used_bytes)).sum(),
+        written_bytes: stats.written_bytes,
+        read_bytes: stats.read_bytes,
+        region_hits: stats.region_hits,
+        region_reads: stats.region_reads,
+        syncs: stats.syncs,
+    }
+}
+
+fn index(index: &dedupfs_index::Index) -> IndexSummary {
+    let stats = index.stats();
+    IndexSummary {
+        cells: stats.cells,
+        open_cells: stats.open_cells,
+        sealed_tankers: stats.sealed_tankers,
+        memory_bytes: stats.memory_bytes,
+        disk_bytes: stats.disk_bytes,
+        bucket_reads: stats.bucket_reads,
+    }
+}
+
+fn filters(core: &Core) -> Vec<FilterStats> {
+    let stats = core.dedup.chain().stats().into_iter();
+    stats
+        .map(|filter| FilterStats {
+            name: filter.name.to_owned(),
+            asked: filter.asked,
+            existing: filter.existing,
+            non_existing: filter.non_existing,
+            time_ms: filter.time_ns as f64 / 1e6,
+        })
+        .collect()
+}
+
+fn memory(core: &Core) -> MemoryStats {
+    let (data, recipes) = (core.data.stats(), core.recipes.stats());
+    MemoryStats {
+        limit_bytes: core.memory.total_bytes,
+        in_flight_bytes: data.in_flight_bytes + recipes.in_flight_bytes,
+        region_cache_bytes: data.region_cache_bytes + recipes.region_cache_bytes,
+        table_cache_bytes: data.table_cache_bytes + recipes.table_cache_bytes,
+        dirty_bytes: core.files.dirty_bytes.load(Ordering::Relaxed),
+        index_bytes: core.chunk_index.stats().memory_bytes + core.recipe_index.stats().memory_bytes,
+        process_resident_bytes: resident_bytes(),
+    }
+}
+
+/// From /proc; 0 where it does not tell.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
+}
+
+fn session(core: &Core) -> SessionStats {
+    let counters = core.dedup.counters();
+    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    SessionStats {
+        bytes_in: load(&counters.bytes_in),
+        bytes_stored: load(&counters.bytes_stored),
+        chunks_stored: load(&counters.chunks_stored),
+        segments_known: load(&counters.segments_known),
+        nodes_stored: load(&counters.nodes_stored),
+        commits: core.committer.rounds(),
+    }
+}
+

@@ -1,0 +1,108 @@
+//! What reclaiming would do, computed from the indexes and the recipes that would be freed. Changes nothing.
+
+use std::collections::{HashMap, HashSet};
+
+use dedupfs_store::{ContainerId, Fingerprint};
+
+use super::{ReclaimOptions, ReclaimReport, Reclaimer};
+use crate::error::Result;
+
+/// References that would go.
+#[derive(Default)]
+struct Gone {
+    nodes: HashMap<Fingerprint, u32>,
+    chunks: HashMap<Fingerprint, u32>,
+}
+
+impl Reclaimer<'_> {
+    pub(super) fn plan(&self, options: &ReclaimOptions, report: &mut ReclaimReport) -> Result<()> {
+        let mut gone = Gone::default();
+        let freed = self.nodes_to_free(&mut gone)?;
+        report.nodes_freed = freed.len() as u64;
+        let mut dead_chunks = 0;
+        let mut live_chunks: HashMap<ContainerId, (u64, u64)> = HashMap::new();
+        self.chunk_index.for_each(&mut |fingerprint, cell| {
+            if cell.references > gone.chunks.get(&fingerprint).copied().unwrap_or(0) {
+                let live = live_chunks.entry(cell.location.container).or_default();
+                live.0 += u64::from(cell.location.len_bytes);
+                live.1 += 1;
+            } else {
+                dead_chunks += 1;
+            }
+            Ok(())
+        })?;
+        let mut live_nodes: HashMap<ContainerId, (u64, u64)> = HashMap::new();
+        self.recipe_index.for_each(&mut |fingerprint, cell| {
+            if !freed.contains(&fingerprint) {
+                let live = live_nodes.entry(cell.location.container).or_default();
+                live.0 += u64::from(cell.location.len_bytes);
+                live.1 += 1;
+            }
+            Ok(())
+        })?;
+        report.chunks_removed = dead_chunks;
+        let mut expected_bytes = report.physical_before_bytes;
+        for (recipe, live) in [(false, live_chunks), (true, live_nodes)] {
+            expected_bytes = expected_bytes.saturating_sub(self.plan_kind(recipe, &live, options, report));
+        }
+        report.physical_after_bytes = expected_bytes;
+        Ok(())
+    }
+
+    /// Adds what emptying containers of this kind would do; returns the physical bytes it would free.
+    fn plan_kind(
+        &self,
+        recipe: bool,
+        live: &HashMap<ContainerId, (u64, u64)>,
+        options: &ReclaimOptions,
+        report: &mut ReclaimReport,
+    ) -> u64 {
+        let live_bytes = live.iter().map(|(&id, &(bytes, _))| (id, bytes)).collect();
+        let (victims, garbage_left_bytes) = self.victims(recipe, &live_bytes, options);
+        report.garbage_left_bytes += garbage_left_bytes;
+        report.containers_freed += victims.len() as u64;
+        let victims: HashSet<ContainerId> = victims.into_iter().collect();
+        let mut freed_bytes = 0;
+        for record in self.store(recipe).containers().iter().filter(|record| victims.contains(&record.id)) {
+            let (bytes, chunks) = live.get(&record.id).copied().unwrap_or_default();
+            report.chunks_moved += chunks;
+            report.moved_bytes += bytes;
+            // What is copied forward compresses as it did before.
+            let kept = u128::from(record.used_bytes) * u128::from(bytes) / u128::from(record.chunk_bytes.max(1));
+            freed_bytes += u64::from(record.used_bytes).saturating_sub(u64::try_from(kept).unwrap_or(u64::MAX));
+        }
+        freed_bytes
+    }
+
+    /// Nodes that nothing refers to, and those that only they refer to, and so on.
+    fn nodes_to_free(&self, gone: &mut Gone) -> Result<HashSet<Fingerprint>> {
+        let mut work = Vec::new();
+        self.recipe_index.for_each(&mut |fingerprint, cell| {
+            if cell.references == 0 && !self.dedup.pins().is_pinned(&fingerprint) {
+                work.push((fingerprint, cell.location.container));
+            }
+            Ok(())
+        })?;
+        let mut freed = HashSet::new();
+        while let Some((fingerprint, container)) = work.pop() {
+            if !freed.insert(fingerprint) {
+                continue;
+            }
+            let view = self.dedup.nodes().node_of(&fingerprint, container)?;
+            for child in view.children().iter().filter(|child| !child.fingerprint.is_zero()) {
+                if view.level == 0 {
+                    *gone.chunks.entry(child.fingerprint).or_insert(0) += 1;
+                    continue;
+                }
+                let dropped = gone.nodes.entry(child.fingerprint).or_insert(0);
+                *dropped += 1;
+                if let Some(cell) = self.recipe_index.committed(&child.fingerprint)?
+                    && cell.references <= *dropped
+                {
+                    work.push((child.fingerprint, cell.location.container));
+                }
+            }
+        }
+        Ok(freed)
+    }
+}

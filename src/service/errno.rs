@@ -1,0 +1,44 @@
+//! The one match from the engine's errors to error numbers.
+
+use dedupfs_fuse::service::Errno;
+use dedupfs_store::StoreError;
+
+use crate::error::EngineError;
+
+/// What a client sees of an error. What it cannot see (which region, which file of the pool) goes to the log.
+#[must_use]
+pub fn errno(error: &EngineError) -> Errno {
+    match error {
+        EngineError::NotFound => Errno::ENOENT,
+        EngineError::Exists => Errno::EEXIST,
+        EngineError::NotDirectory => Errno::ENOTDIR,
+        EngineError::IsDirectory => Errno::EISDIR,
+        EngineError::NotEmpty => Errno::ENOTEMPTY,
+        EngineError::NameTooLong => Errno::ENAMETOOLONG,
+        EngineError::TooManyLinks => Errno::EMLINK,
+        EngineError::NoAttribute => Errno::ENODATA,
+        EngineError::AttributeTooLong => Errno::E2BIG,
+        EngineError::FileTooLarge => Errno::EFBIG,
+        EngineError::NotPermitted => Errno::EPERM,
+        EngineError::NotAllowed => Errno::EACCES,
+        EngineError::NotSupported => Errno::EOPNOTSUPP,
+        EngineError::Invalid(_) => Errno::EINVAL,
+        EngineError::BeyondEnd => Errno::ENXIO,
+        EngineError::BadHandle => Errno::EBADF,
+        EngineError::ReadOnly(_) => Errno::EROFS,
+        EngineError::NoSpace | EngineError::Store(StoreError::NoSpace { .. }) => Errno::ENOSPC,
+        EngineError::Store(StoreError::Busy { .. }) => Errno::EBUSY,
+        EngineError::Store(
+            StoreError::Io { .. }
+            | StoreError::Corrupt { .. }
+            | StoreError::Unsupported { .. }
+            | StoreError::NotFound { .. }
+            | StoreError::Usage(_),
+        )
+        | EngineError::Database(_)
+        | EngineError::Internal(_) => {
+            tracing::error!(%error, "a client gets an I/O error");
+            Errno::EIO
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! The engine as a [`FileService`]: what the kernel asks, answered from the namespace and from files' content.
+//!
+//! - [`errno`]: the one match from errors to error numbers;
+//! - [`open_files`]: open files, their handles, and what stat shows of changes that are not published yet;
+//! - [`content`]: reading, writing, truncating, publishing;
+//! - [`names`]: creating, linking, removing, with default ACLs and setgid directories.
+//!
+//! A name that is removed leaves an orphan as long as the kernel knows the inode or has it open.
+
+mod content;
+mod errno;
+mod names;
+mod open_files;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dedupfs_fuse::acl;
+use dedupfs_fuse::service::{
+    AttributeChanges, Attributes, Caller, DirectoryEntry, Errno, FileKind, FileService, Handle, Ino, NewNode,
+    NodeContent, OpenOptions, Opened, RenameFlags, SeekTarget, Statistics, TimeChange, Timestamp, WriteFlags, XattrMode,
+};
+use parking_lot::Mutex;
+
+pub use errno::errno;
+use open_files::OpenFiles;
+
+use crate::error::{EngineError, Result};
+use crate::namespace::Inode;
+use crate::pool::Core;
+
+/// All changes pass through the kernel that caches, so it may trust its caches for long.
+const CACHE_TIME: Duration = Duration::from_secs(3600);
+/// Inodes that statfs promises.
+const INODES_MAX: u64 = 1 << 40;
+/// Unit of statfs.
+const BLOCK_BYTES: u32 = 4096;
+
+/// The filesystem in a pool.
+pub struct Service {
+    core: Arc<Core>,
+    files: OpenFiles,
+    /// References of the kernel to inodes.
+    known: Mutex<HashMap<Ino, u64>>,
+}
+
+/// Seconds and nanoseconds of the system clock.
+#[must_use]
+pub fn now() -> Timestamp {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => Timestamp {
+            secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+            nanos: since.subsec_nanos(),
+        },
+        // A clock before 1970 is set wrongly; whole seconds are enough to say so.
+        Err(before) => {
+            let secs = i64::try_from(before.duration().as_secs()).unwrap_or(i64::MAX);
+            Timestamp { secs: -secs, nanos: 0 }
+        }
+    }
+}
+
+fn moment(change: TimeChange) -> Timestamp {
+    match change {
+        TimeChange::Now => now(),
+        TimeChange::At(time) => time,
+    }
+}
+
+fn attributes_of(inode: &Inode) -> Attributes {
+    Attributes {
+        ino: inode.ino,
+        generation: u64::from(inode.generation),
+        kind: inode.kind,
+        mode: inode.mode,
+        nlink: inode.nlink,
+        uid: inode.uid,
+        gid: inode.gid,
+        rdev: inode.rdev,
+        size_bytes: inode.size_bytes,
+        blocks: inode.data_bytes.div_ceil(512),
+        atime: inode.atime,
+        mtime: inode.mtime,
+        ctime: inode.ctime,
+    }
+}
+
+impl Service {
+    /// The filesystem in the pool that `core` is.
+    #[must_use]
+    pub fn new(core: Arc<Core>) -> Arc<Self> {
+        Arc::new(Self { core, files: OpenFiles::default(), known: Mutex::default() })
+    }
+
+    /// The inode, with what is not published of its content.
+    fn current(&self, ino: Ino) -> Result<Inode> {
+        let mut inode = self.core.namespace.inode(ino)?.ok_or(EngineError::NotFound)?;
+        if let Some(file) = self.files.file(ino) {
+            file.patch(&mut inode);
+        }
+        Ok(inode)
+    }
+
+    fn known_attributes(&self, ino: Ino) -> Result<Attributes> {
+        let attributes = attributes_of(&self.current(ino)?);
+        *self.known.lock().entry(ino).or_insert(0) += 1;
+        Ok(attributes)
+    }
+
+    fn change_attributes(&self, caller: Caller, ino: Ino, changes: &AttributeChanges) -> Result<Attributes> {
+        self.core.check_writable()?;
+        if let Some(size_bytes) = changes.size_bytes {
+            self.truncate(caller, ino, size_bytes)?;
+        }
+        let file = self.files.file(ino);
+        // A publication in between would put its own time over the one that is set here.
+        let _body = file.as_ref().filter(|_| changes.mtime.is_some()).map(|file| file.body.write());
+        if changes.mtime.is_some()
+            && let Some(file) = &file
+        {
+            file.live.lock().changed_at = None;
+        }
+        if let Some(mode) = changes.mode {
+            self.chmod_acl(ino, mode)?;
+        }
+        let ctime = changes.ctime.unwrap_or_else(now);
+        let mut inode = self.core.namespace.update(ino, &mut |inode| {
+            inode.mode = changes.mode.map_or(inode.mode, |mode| mode & 0o7777);
+            inode.uid = changes.uid.unwrap_or(inode.uid);
+            inode.gid = changes.gid.unwrap_or(inode.gid);
+            inode.atime = changes.atime.map_or(inode.atime, moment);
+            inode.mtime = changes.mtime.map_or(inode.mtime, moment);
+            inode.ctime = ctime;
+        })?;
+        if let Some(file) = &file {
+            file.patch(&mut inode);
+        }
+        self.core.committer.relieve()?;
+        Ok(attributes_of(&inode))
+    }
+
+    /// chmod changes the access list too, where there is one.
+    fn chmod_acl(&self, ino: Ino, mode: u16) -> Result<()> {
+        let namespace = &self.core.namespace;
+        let has_xattrs = namespace.inode(ino)?.is_some_and(|inode| inode.xattr_count > 0);
+        if has_xattrs && let Some(access) = namespace.xattr(ino, acl::ACCESS_XATTR)? {
+            let access = acl::chmod(&access, mode).map_err(|_| EngineError::Invalid("a damaged access list"))?;
+            namespace.set_xattr(ino, acl::ACCESS_XATTR, &access, XattrMode::Any, now())?;
+        }
+        Ok(())
+    }
+
+    fn set_acl(&self, caller: Caller, inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        let invalid = |_| EngineError::Invalid("an access list of a wrong form");
+        let namespace = &self.core.namespace;
+        match inode.kind {
+            FileKind::Symlink => return Err(EngineError::NotSupported),
+            kind if kind != FileKind::Directory && name == acl::DEFAULT_XATTR => return Err(EngineError::NotAllowed),
+            _ => {}
+        }
+        let stored = if name == acl::ACCESS_XATTR {
+            let in_group = caller.uid == 0 || caller.gid == inode.gid;
+            let change = acl::set_access(value, inode.mode, in_group).map_err(invalid)?;
+            namespace.update(inode.ino, &mut |inode| {
+                inode.mode = change.mode;
+                inode.ctime = now();
+            })?;
+            change.stored
+        } else {
+            Some(acl::Acl::parse(value).map_err(invalid)?.to_bytes())
+        };
+        match stored {
+            Some(value) => namespace.set_xattr(inode.ino, name, &value, mode, now()).map(drop),
+            None => match namespace.remove_xattr(inode.ino, name, now()) {
+                Ok(_) | Err(EngineError::NoAttribute) => Ok(()),
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    fn change_xattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.core.check_writable()?;
+        self.core.admit(value.len() as u64)?;
+        if name == acl::ACCESS_XATTR || name == acl::DEFAULT_XATTR {
+            let inode = self.core.namespace.inode(ino)?.ok_or(EngineError::NotFound)?;
+            self.set_acl(caller, &inode, name, value, mode)?;
+        } else {
+            self.core.namespace.set_xattr(ino, name, value, mode, now())?;
+        }
+        self.core.committer.relieve()
+    }
+
+    fn read_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        // The kernel asks for security.capability at every write; most inodes have no attributes at all.
+        let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
+        if inode.xattr_count == 0 {
+            return Err(EngineError::NoAttribute);
+        }
+        self.core.namespace.xattr(ino, name)?.ok_or(EngineError::NoAttribute)
+    }
+
+    fn list(&self, ino: Ino, after: u64, limit: usize, with_attributes: bool) -> Result<Vec<DirectoryEntry>> {
+        let items = self.core.namespace.read_directory(ino, after, limit)?;
+        let mut entries = Vec::with_capacity(items.len());
+        for item in items {
+            let attributes = match with_attributes {
+                true => match self.known_attributes(item.ino) {
+                    Ok(attributes) => Some(attributes),
+                    // Removed since the page was read.
+                    Err(EngineError::NotFound) => continue,
+                    Err(error) => return Err(error),
+                },
+                false => None,
+            };
+            entries.push(DirectoryEntry { ino: item.ino, kind: item.kind, name: item.name, cookie: item.cookie, attributes });
+        }
+        Ok(entries)
+    }
+
+    fn space(&self) -> Result<Statistics> {
+        let space = self.core.data_device.space()?;
+        let unit = u64::from(BLOCK_BYTES);
+        let inodes = u64::try_from(self.core.namespace.totals().inodes()).unwrap_or(0);
+        let usable_bytes = space.available_bytes.saturating_sub(self.core.data_space.reserve_bytes());
+        Ok(Statistics {
+            block_bytes: BLOCK_BYTES,
+            blocks: space.total_bytes / unit,
+            blocks_free: space.available_bytes / unit,
+            blocks_available: usable_bytes / unit,
+            files: INODES_MAX,
+            files_free: INODES_MAX.saturating_sub(inodes),
+            name_bytes_max: 255,
+        })
+    }
+}
+
+/// The trait's results have error numbers.
+fn answer<T>(result: Result<T>) -> std::result::Result<T, Errno> {
+    result.map_err(|error| errno(&error))
+}
+
+impl FileService for Service {
+    fn cache_time(&self) -> Duration {
+        CACHE_TIME
+    }
+
+    fn lookup(&self, parent: Ino, name: &[u8]) -> std::result::Result<Attributes, Errno> {
+        answer(self.core.namespace.lookup(parent, name).and_then(|found| match found {
+            Some((ino, _)) => self.known_attributes(ino),
+            None => Err(EngineError::NotFound),
+        }))
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        let mut known = self.known.lock();
+        if let Some(references) = known.get_mut(&ino) {
+            *references = references.saturating_sub(count);
+            if *references == 0 {
+                known.remove(&ino);
+                drop(known);
+                self.collect(ino);
+            }
+        }
+    }
+
+    fn attributes(&self, ino: Ino) -> std::result::Result<Attributes, Errno> {
+        answer(self.current(ino).map(|inode| attributes_of(&inode)))
+    }
+
+    fn set_attributes(&self, caller: Caller, ino: Ino, changes: AttributeChanges) -> std::result::Result<Attributes, Errno> {
+        answer(self.change_attributes(caller, ino, &changes))
+    }
+
+    fn read_link(&self, ino: Ino) -> std::result::Result<Vec<u8>, Errno> {
+        answer(self.core.namespace.inode(ino).and_then(|inode| {
+            let inode = inode.ok_or(EngineError::NotFound)?;
+            inode.symlink_target.map(|target| target.to_vec()).ok_or(EngineError::Invalid("not a symbolic link"))
+        }))
+    }
+
+    fn make(&self, caller: Caller, node: NewNode<'_>, content: NodeContent<'_>) -> std::result::Result<Attributes, Errno> {
+        answer(self.make_node(caller, node, content).and_then(|inode| self.known_attributes(inode.ino)))
+    }
+
+    fn create(&self, caller: Caller, node: NewNode<'_>, how: OpenOptions) -> std::result::Result<(Attributes, Opened), Errno> {
+        answer(self.make_node(caller, node, NodeContent::Regular).and_then(|inode| {
+            let opened = self.open_handle(caller, inode.ino, how)?;
+            Ok((self.known_attributes(inode.ino)?, opened))
+        }))
+    }
+
+    fn unlink(&self, parent: Ino, name: &[u8]) -> std::result::Result<(), Errno> {
+        answer(self.remove_name(parent, name))
+    }
+
+    fn remove_directory(&self, parent: Ino, name: &[u8]) -> std::result::Result<(), Errno> {
+        answer(self.remove_empty_directory(parent, name))
+    }
+
+    fn rename(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        to_parent: Ino,
+        to_name: &[u8],
+        flags: RenameFlags,
+    ) -> std::result::Result<(), Errno> {
+        answer(self.rename_name((parent, name), (to_parent, to_name), flags))
+    }
+
+    fn link(&self, ino: Ino, to_parent: Ino, to_name: &[u8]) -> std::result::Result<Attributes, Errno> {
+        answer(self.link_name(ino, to_parent, to_name).and_then(|()| self.known_attributes(ino)))
+    }
+
+    fn open(&self, caller: Caller, ino: Ino, how: OpenOptions) -> std::result::Result<Opened, Errno> {
+        answer(self.open_existing(caller, ino, how))
+    }
+
+    fn read(&self, _ino: Ino, handle: Handle, offset: u64, len_bytes: u32, into: &mut Vec<u8>) -> std::result::Result<(), Errno> {
+        answer(self.read_content(handle, offset, len_bytes, into))
+    }
+
+    fn read_is_quick(&self, _ino: Ino, handle: Handle, offset: u64, len_bytes: u32) -> bool {
+        self.content_is_cached(handle, offset, len_bytes)
+    }
+
+    fn write(
+        &self,
+        caller: Caller,
+        _ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> std::result::Result<u32, Errno> {
+        answer(self.write_content(caller, handle, offset, data, flags))
+    }
+
+    fn flush(&self, _ino: Ino, handle: Handle) -> std::result::Result<(), Errno> {
+        answer(self.flush_content(handle))
+    }
+
+    fn flush_is_quick(&self, _ino: Ino, handle: Handle) -> bool {
+        self.flushes_quickly(handle)
+    }
+
+    fn fsync(&self, _ino: Ino, handle: Handle, _data_only: bool) -> std::result::Result<(), Errno> {
+        answer(self.flush_content(handle).and_then(|()| self.core.committer.commit()))
+    }
+
+    fn release(&self, ino: Ino, handle: Handle) {
+        self.close_handle(ino, handle);
+    }
+
+    fn allocate(&self, _ino: Ino, handle: Handle, offset: u64, len_bytes: u64, mode: i32) -> std::result::Result<(), Errno> {
+        answer(self.allocate_range(handle, offset, len_bytes, mode))
+    }
+
+    fn seek(&self, _ino: Ino, handle: Handle, offset: u64, target: SeekTarget) -> std::result::Result<u64, Errno> {
+        answer(self.seek_content(handle, offset, target))
+    }
+
+    fn read_directory(
+        &self,
+        ino: Ino,
+        after: u64,
+        limit: usize,
+        with_attributes: bool,
+    ) -> std::result::Result<Vec<DirectoryEntry>, Errno> {
+        answer(self.list(ino, after, limit, with_attributes))
+    }
+
+    fn parent(&self, ino: Ino) -> std::result::Result<Ino, Errno> {
+        answer(self.core.namespace.inode(ino).and_then(|inode| match inode {
+            Some(inode) if inode.is_directory() => Ok(inode.parent),
+            Some(_) => Err(EngineError::NotDirectory),
+            None => Err(EngineError::NotFound),
+        }))
+    }
+
+    fn fsync_directory(&self, _ino: Ino) -> std::result::Result<(), Errno> {
+        answer(self.core.committer.commit())
+    }
+
+    fn statistics(&self) -> std::result::Result<Statistics, Errno> {
+        answer(self.space())
+    }
+
+    fn xattr(&self, ino: Ino, name: &[u8]) -> std::result::Result<Vec<u8>, Errno> {
+        answer(self.read_xattr(ino, name))
+    }
+
+    fn xattr_names(&self, ino: Ino) -> std::result::Result<Vec<Vec<u8>>, Errno> {
+        answer(self.core.namespace.xattr_names(ino))
+    }
+
+    fn set_xattr(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> std::result::Result<(), Errno> {
+        answer(self.change_xattr(caller, ino, name, value, mode))
+    }
+
+    fn remove_xattr(&self, ino: Ino, name: &[u8]) -> std::result::Result<(), Errno> {
+        answer(self.core.check_writable().and_then(|()| self.core.namespace.remove_xattr(ino, name, now()).map(drop)))
+    }
+
+    fn shutdown(&self) {
+        self.publish_all(None);
+        if let Err(error) = self.core.committer.commit() {
+            tracing::error!(%error, "the last changes could not be made durable");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Creating, linking, renaming and removing names.
+
+use dedupfs_fuse::acl;
+use dedupfs_fuse::service::{Caller, FileKind, Ino, NewNode, NodeContent, RenameFlags};
+
+use super::{Service, now};
+use crate::error::{EngineError, Result};
+use crate::namespace::{Inode, NewInode};
+
+const SETGID: u16 = 0o2000;
+
+impl Service {
+    /// Creates an inode with a name: mode after umask or default ACL, group of a setgid directory.
+    pub(super) fn make_node(&self, caller: Caller, node: NewNode<'_>, content: NodeContent<'_>) -> Result<Inode> {
+        self.core.check_writable()?;
+        self.core.admit(0)?;
+        let namespace = &self.core.namespace;
+        let parent = namespace.inode_shared(node.parent)?.ok_or(EngineError::NotFound)?;
+        let (kind, rdev, target) = match content {
+            NodeContent::Regular => (FileKind::Regular, 0, None),
+            NodeContent::Directory => (FileKind::Directory, 0, None),
+            NodeContent::Symlink(target) => (FileKind::Symlink, 0, Some(target.to_vec())),
+            NodeContent::CharDevice(number) => (FileKind::CharDevice, number, None),
+            NodeContent::BlockDevice(number) => (FileKind::BlockDevice, number, None),
+            NodeContent::Fifo => (FileKind::Fifo, 0, None),
+            NodeContent::Socket => (FileKind::Socket, 0, None),
+        };
+        let default_acl = match parent.xattr_count {
+            0 => None,
+            _ => namespace.xattr(node.parent, acl::DEFAULT_XATTR)?,
+        };
+        let inherited = acl::inherit(default_acl.as_deref(), node.mode & 0o7777, node.umask, kind)
+            .map_err(|_| EngineError::Invalid("a damaged default access list"))?;
+        let mut mode = if kind == FileKind::Symlink { 0o777 } else { inherited.mode };
+        let mut gid = caller.gid;
+        if parent.mode & SETGID != 0 {
+            gid = parent.gid;
+            if kind == FileKind::Directory {
+                mode |= SETGID;
+            }
+        }
+        let access = inherited.access.map(|value| (acl::ACCESS_XATTR.to_vec(), value));
+        let default = inherited.default.map(|value| (acl::DEFAULT_XATTR.to_vec(), value));
+        let new = NewInode {
+            kind,
+            mode,
+            uid: caller.uid,
+            gid,
+            rdev,
+            symlink_target: target,
+            xattrs: access.into_iter().chain(default).collect(),
+            now: now(),
+        };
+        let inode = namespace.make(node.parent, node.name, &new)?;
+        self.core.committer.relieve()?;
+        Ok(inode)
+    }
+
+    pub(super) fn remove_name(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.core.check_writable()?;
+        let inode = self.core.namespace.unlink(parent, name, now())?;
+        self.removed(&inode)
+    }
+
+    pub(super) fn remove_empty_directory(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.core.check_writable()?;
+        let inode = self.core.namespace.remove_directory(parent, name, now())?;
+        self.removed(&inode)
+    }
+
+    pub(super) fn rename_name(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
+        self.core.check_writable()?;
+        let renamed = self.core.namespace.rename(from.0, from.1, to.0, to.1, flags, now())?;
+        match &renamed.replaced {
+            Some(replaced) => self.removed(replaced),
+            None => self.core.committer.relieve(),
+        }
+    }
+
+    pub(super) fn link_name(&self, ino: Ino, to_parent: Ino, to_name: &[u8]) -> Result<()> {
+        self.core.check_writable()?;
+        self.core.admit(0)?;
+        self.core.namespace.link(ino, to_parent, to_name, now())?;
+        self.core.committer.relieve()
+    }
+
+    /// An inode lost a name; without any it goes as soon as nobody uses it.
+    fn removed(&self, inode: &Inode) -> Result<()> {
+        if inode.nlink == 0 {
+            self.collect(inode.ino);
+        }
+        self.core.committer.relieve()
+    }
+
+    /// Drops the inode if it has no name, nobody has it open, and the kernel does not know it.
+    pub(super) fn collect(&self, ino: Ino) {
+        self.files.if_closed(ino, || {
+            if self.known.lock().contains_key(&ino) {
+                return;
+            }
+            let outcome = match self.core.namespace.inode_shared(ino) {
+                Ok(Some(inode)) if inode.nlink == 0 => self.core.namespace.drop_orphan(ino),
+                Ok(_) => Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = outcome {
+                // It stays in the table of orphans, and the next mount drops it.
+                tracing::warn!(ino, %error, "a removed inode could not be dropped yet");
+            }
+        });
+    }
+}

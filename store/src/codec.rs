@@ -1,0 +1,358 @@
+//! Little-endian bytes in and out: the only way in which this crate's formats are read and written.
+//!
+//! [`ByteReader`] checks every read against what is left, so that a decoder built on it cannot panic and cannot
+//! be talked into reading beyond its input; [`ByteWriter`] is its mirror. Both know LEB128 variable-length numbers
+//! and their zigzag form for signed ones. A number has exactly one accepted encoding (overlong ones are refused),
+//! so that equal values have equal bytes.
+//!
+//! Cost: no allocation on the reading side, except for error messages.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::arithmetic_side_effects
+    )
+)]
+
+use crate::error::{Result, StoreError};
+use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
+
+/// The longest encoding of a variable-length u64.
+pub const VARINT_BYTES_MAX: usize = 10;
+
+/// The checksum of every format: xxh3, 64 bits.
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(bytes)
+}
+
+/// A checksum bound to a context: equal bytes in another context have another checksum.
+#[must_use]
+pub fn checksum_seeded(bytes: &[u8], seed: u64) -> u64 {
+    xxhash_rust::xxh3::xxh3_64_with_seed(bytes, seed)
+}
+
+/// `value` rounded up to a multiple of `alignment` (a power of two), saturating at the type's end.
+#[must_use]
+pub const fn align_up(value: u64, alignment: u64) -> u64 {
+    let mask = alignment.saturating_sub(1);
+    value.saturating_add(mask) & !mask
+}
+
+/// A bounds-checked reader of little-endian values.
+///
+/// Its errors are [`Corrupt`](StoreError::Corrupt) and name the object given to [`new`](Self::new).
+#[derive(Clone, Debug)]
+pub struct ByteReader<'a> {
+    all: &'a [u8],
+    rest: &'a [u8],
+    what: &'a str,
+}
+
+impl<'a> ByteReader<'a> {
+    /// Reads `bytes`; `what` names the object in errors, e.g. "table of contents of container 1.7".
+    #[must_use]
+    pub const fn new(bytes: &'a [u8], what: &'a str) -> Self {
+        Self { all: bytes, rest: bytes, what }
+    }
+
+    /// Bytes not read yet.
+    #[must_use]
+    pub const fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// Bytes read so far.
+    #[must_use]
+    pub const fn position(&self) -> usize {
+        self.all.len().saturating_sub(self.rest.len())
+    }
+
+    /// What was read since [`position`](Self::position) was `start`; empty if that is no earlier position.
+    #[must_use]
+    pub fn since(&self, start: usize) -> &'a [u8] {
+        self.all.get(start..self.position()).unwrap_or_default()
+    }
+
+    /// A [`Corrupt`](StoreError::Corrupt) error about the object being read.
+    pub fn corrupt(&self, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> StoreError {
+        StoreError::corrupt(self.what, expected, found)
+    }
+
+    fn too_short(&self, wanted: usize) -> StoreError {
+        let expected = format!("{wanted} bytes at offset {}", self.position());
+        StoreError::corrupt(self.what, expected, format!("{} bytes", self.rest.len()))
+    }
+
+    /// The next `count` bytes.
+    pub fn bytes(&mut self, count: usize) -> Result<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(count).ok_or_else(|| self.too_short(count))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    /// The next `N` bytes.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or_else(|| self.too_short(N))?;
+        self.rest = rest;
+        Ok(*taken)
+    }
+
+    /// A byte.
+    pub fn u8(&mut self) -> Result<u8> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    /// Two bytes.
+    pub fn u16(&mut self) -> Result<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    /// Four bytes.
+    pub fn u32(&mut self) -> Result<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    /// Eight bytes.
+    pub fn u64(&mut self) -> Result<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// Eight bytes, two's complement.
+    pub fn i64(&mut self) -> Result<i64> {
+        self.array().map(i64::from_le_bytes)
+    }
+
+    /// A fingerprint.
+    pub fn fingerprint(&mut self) -> Result<Fingerprint> {
+        self.array::<FINGERPRINT_BYTES>().map(Fingerprint)
+    }
+
+    /// A variable-length number: seven bits a byte, lowest first, the high bit set on all but the last.
+    pub fn varint(&mut self) -> Result<u64> {
+        let mut value = 0_u64;
+        for shift in (0..64_u32).step_by(7) {
+            let byte = self.u8()?;
+            let bits = u64::from(byte & 0x7f);
+            let shifted = bits.checked_shl(shift).unwrap_or(0);
+            if shifted.checked_shr(shift) != Some(bits) {
+                return Err(self.corrupt("a variable-length number of at most 64 bits", "a longer one"));
+            }
+            value |= shifted;
+            if byte & 0x80 == 0 {
+                if byte == 0 && shift > 0 {
+                    return Err(self.corrupt("the shortest form of a variable-length number", "a longer one"));
+                }
+                return Ok(value);
+            }
+        }
+        Err(self.corrupt("a variable-length number of at most 10 bytes", "a longer one"))
+    }
+
+    /// A signed variable-length number (zigzag: 0, -1, 1, -2, … are 0, 1, 2, 3, …).
+    pub fn varint_signed(&mut self) -> Result<i64> {
+        let value = self.varint()?;
+        Ok((value >> 1).cast_signed() ^ 0_i64.wrapping_sub((value & 1).cast_signed()))
+    }
+
+    /// Ends the reading: bytes left over are an error.
+    pub fn finish(self) -> Result<()> {
+        if self.rest.is_empty() {
+            return Ok(());
+        }
+        Err(self.corrupt(format!("{} bytes", self.position()), format!("{} bytes", self.all.len())))
+    }
+}
+
+/// A writer of little-endian values: the mirror of [`ByteReader`].
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct ByteWriter {
+    bytes: Vec<u8>,
+}
+
+impl ByteWriter {
+    /// Starts empty.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { bytes: Vec::new() }
+    }
+
+    /// Starts empty with room for `capacity_bytes`.
+    #[must_use]
+    pub fn with_capacity(capacity_bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(capacity_bytes) }
+    }
+
+    /// Bytes written so far.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether nothing was written yet.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// What was written so far.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// What was written.
+    #[must_use]
+    pub fn into_vec(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// Bytes as they are.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// A byte.
+    pub fn u8(&mut self, value: u8) {
+        self.bytes.push(value);
+    }
+
+    /// Two bytes.
+    pub fn u16(&mut self, value: u16) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    /// Four bytes.
+    pub fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    /// Eight bytes.
+    pub fn u64(&mut self, value: u64) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    /// Eight bytes, two's complement.
+    pub fn i64(&mut self, value: i64) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    /// A fingerprint.
+    pub fn fingerprint(&mut self, fingerprint: &Fingerprint) {
+        self.bytes(&fingerprint.0);
+    }
+
+    /// A variable-length number, see [`ByteReader::varint`].
+    pub fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.u8((value & 0x7f) as u8 | 0x80);
+            value >>= 7;
+        }
+        self.u8(value as u8);
+    }
+
+    /// A signed variable-length number, see [`ByteReader::varint_signed`].
+    pub fn varint_signed(&mut self, value: i64) {
+        self.varint(((value << 1) ^ (value >> 63)).cast_unsigned());
+    }
+
+    /// Zeros up to the next multiple of `alignment_bytes` (a power of two).
+    pub fn pad_to(&mut self, alignment_bytes: usize) {
+        let target = self.bytes.len().checked_next_multiple_of(alignment_bytes).unwrap_or(self.bytes.len());
+        self.bytes.resize(target, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_what_was_written() {
+        let fingerprint = Fingerprint([7; FINGERPRINT_BYTES]);
+        let mut writer = ByteWriter::new();
+        writer.u8(1);
+        writer.u16(0x0203);
+        writer.u32(0x0405_0607);
+        writer.u64(u64::MAX - 1);
+        writer.i64(-5);
+        writer.fingerprint(&fingerprint);
+        writer.bytes(b"xyz");
+        writer.pad_to(64);
+        let bytes = writer.into_vec();
+        assert_eq!(bytes.len(), 64);
+        assert_eq!(bytes[..7], [1, 3, 2, 7, 6, 5, 4], "little-endian");
+        let mut reader = ByteReader::new(&bytes, "test");
+        assert_eq!(reader.u8().unwrap(), 1);
+        assert_eq!(reader.u16().unwrap(), 0x0203);
+        assert_eq!(reader.u32().unwrap(), 0x0405_0607);
+        assert_eq!(reader.u64().unwrap(), u64::MAX - 1);
+        assert_eq!(reader.i64().unwrap(), -5);
+        let before = reader.position();
+        assert_eq!(reader.fingerprint().unwrap(), fingerprint);
+        assert_eq!(reader.since(before), fingerprint.0);
+        assert_eq!(reader.bytes(3).unwrap(), b"xyz");
+        assert_eq!(reader.remaining(), 6);
+        assert!(reader.clone().finish().is_err(), "bytes left over");
+        reader.bytes(6).unwrap();
+        reader.finish().unwrap();
+    }
+
+    #[test]
+    fn short_input_is_an_error_that_names_the_object() {
+        let mut reader = ByteReader::new(&[1, 2, 3], "thing 7");
+        let message = reader.u32().unwrap_err().to_string();
+        assert!(message.contains("thing 7") && message.contains("4 bytes at offset 0"), "{message}");
+        assert_eq!(reader.remaining(), 3, "a failed read takes nothing");
+        assert!(reader.bytes(usize::MAX).is_err());
+        assert!(reader.fingerprint().is_err());
+    }
+
+    #[test]
+    fn overlong_numbers_are_refused() {
+        for bytes in [&[0x80, 0x00][..], &[0xff; 11], &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02]] {
+            assert!(ByteReader::new(bytes, "number").varint().is_err(), "{bytes:?}");
+        }
+        let largest = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+        assert_eq!(ByteReader::new(&largest, "number").varint().unwrap(), u64::MAX);
+    }
+
+    #[test]
+    fn aligns_up() {
+        assert_eq!(align_up(0, 64), 0);
+        assert_eq!(align_up(1, 64), 64);
+        assert_eq!(align_up(64, 64), 64);
+        assert_eq!(align_up(4097, 4096), 8192);
+        assert_eq!(align_up(u64::MAX, 4096), u64::MAX - 4095, "no overflow");
+    }
+
+    proptest! {
+        #[test]
+        fn varints_round_trip(value: u64, shift in 0_u32..64, signed: i64) {
+            let mut writer = ByteWriter::new();
+            writer.varint(value >> shift);
+            prop_assert!(writer.len() <= VARINT_BYTES_MAX);
+            writer.varint_signed(signed >> shift);
+            let bytes = writer.into_vec();
+            let mut reader = ByteReader::new(&bytes, "numbers");
+            prop_assert_eq!(reader.varint().unwrap(), value >> shift);
+            prop_assert_eq!(reader.varint_signed().unwrap(), signed >> shift);
+            reader.finish().unwrap();
+        }
+
+        #[test]
+        fn equal_numbers_have_equal_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..12)) {
+            let mut reader = ByteReader::new(&bytes, "number");
+            if let Ok(value) = reader.varint() {
+                let mut writer = ByteWriter::new();
+                writer.varint(value);
+                prop_assert_eq!(writer.as_slice(), reader.since(0));
+            }
+        }
+    }
+}

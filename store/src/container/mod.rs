@@ -1,0 +1,161 @@
+//! Containers: self-describing, append-only runs of chunks or recipe nodes (design section 3).
+//!
+//! A container lies in one *slot* of a large file ([`slots`]) and is a sequence of frames: *regions* ([`region`]), each a
+//! list of fingerprints and lengths and the bytes themselves, compressed together; then, when the container is sealed, one
+//! *table of contents* ([`table`]). Frames start at multiples of 64 bytes; a writer that flushes pads with zeros
+//! to the next multiple of 4096, so that direct I/O never rewrites a synced block.
+//!
+//! Steps of a writer: collect chunks up to a region's target size; [`encode_region`]; place the frame at the next offset
+//! and tell the [`TableBuilder`]; write and sync through [`SlotFiles`]; at the end append [`TableBuilder::encode_toc`].
+//! Steps of a reader: a [`Table`] from the table of contents ([`decode_toc`]) or, if there is none, from the regions'
+//! own lists ([`scan_table`]); [`Table::find`]; read that region's frame; [`decode_region`]; take the chunk out of it.
+//!
+//! Invariants: a frame carries its container's id, so that bytes left over from an earlier user of the slot are never
+//! taken for the container's; an id is never used twice. A container can be rebuilt into an index from its own bytes
+//! alone (I-6).
+//!
+//! Data containers and recipe containers differ in their [`ContainerKind`](crate::ContainerKind) and root only.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::codec::align_up;
+use crate::error::StoreError;
+use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
+use crate::frame::FRAME_ALIGNMENT_BYTES;
+
+pub mod region;
+pub mod scan;
+pub mod slots;
+pub mod table;
+
+pub use region::{DecodedRegion, EncodedRegion, decode_region, encode_region, region_frame_bytes_bound};
+pub use scan::{ScannedTable, scan_table};
+pub use slots::{SlotAddress, SlotFiles};
+pub use table::{ChunkPlace, Table, TableBuilder, decode_toc, toc_bytes_bound};
+
+/// A flush pads to a multiple of this; the scan rule looks there for the next frame.
+pub const FLUSH_ALIGNMENT_BYTES: usize = crate::device::DIRECT_ALIGNMENT_BYTES;
+
+/// Limit of a region's uncompressed bytes. Regions aim at 128 to 256 KiB and a chunk has at most 1 MiB; the rest is room
+/// for the largest recipe node. It bounds what decoding a region allocates.
+pub const REGION_RAW_BYTES_MAX: usize = 16 << 20;
+
+/// Limit of the chunks in a region: tiny files make tiny chunks. It bounds a region's list to 2.3 MiB.
+pub const REGION_ENTRIES_MAX: usize = 65_536;
+
+/// Bytes of one entry on disk: fingerprint and length.
+pub const ENTRY_BYTES: usize = FINGERPRINT_BYTES + 4;
+
+/// One chunk in a region: what it is and how long. Where follows from the order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableEntry {
+    /// What it is; never [`Fingerprint::ZERO`].
+    pub fingerprint: Fingerprint,
+    /// Uncompressed length, at least 1.
+    pub len_bytes: u32,
+}
+
+/// Where a region lies in its container, and which entries are its.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RegionPlace {
+    /// Offset of the frame in the container.
+    pub offset_bytes: u32,
+    /// Bytes of the frame with header and padding.
+    pub frame_bytes: u32,
+    /// Uncompressed bytes of its chunks.
+    pub raw_bytes: u32,
+    /// Index of its first entry in the table.
+    pub first_entry: u32,
+    /// Number of its entries.
+    pub entry_count: u32,
+}
+
+impl RegionPlace {
+    /// Offset just after the frame.
+    #[must_use]
+    pub const fn end_bytes(&self) -> u64 {
+        self.offset_bytes as u64 + self.frame_bytes as u64
+    }
+}
+
+/// `offset_bytes` rounded up to where a frame may start.
+#[must_use]
+pub const fn align_to_frame(offset_bytes: u64) -> u64 {
+    align_up(offset_bytes, FRAME_ALIGNMENT_BYTES as u64)
+}
+
+/// `offset_bytes` rounded up to where a flush ends.
+#[must_use]
+pub const fn align_to_flush(offset_bytes: u64) -> u64 {
+    align_up(offset_bytes, FLUSH_ALIGNMENT_BYTES as u64)
+}
+
+/// How regions are compressed. Readers need no setting: each region says how it was.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Compression {
+    /// Stored as they are.
+    None,
+    /// zstd of this level, [`Compression::ZSTD_LEVEL_MIN`] to [`Compression::ZSTD_LEVEL_MAX`].
+    Zstd(i32),
+}
+
+impl Compression {
+    /// Lowest level accepted.
+    pub const ZSTD_LEVEL_MIN: i32 = 1;
+    /// Highest level accepted.
+    pub const ZSTD_LEVEL_MAX: i32 = 19;
+}
+
+impl Default for Compression {
+    fn default() -> Self {
+        Self::Zstd(1)
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Zstd(level) => write!(f, "zstd:{level}"),
+        }
+    }
+}
+
+impl FromStr for Compression {
+    type Err = StoreError;
+
+    fn from_str(text: &str) -> Result<Self, StoreError> {
+        if text == "none" {
+            return Ok(Self::None);
+        }
+        let level = text.strip_prefix("zstd:").and_then(|level| level.parse::<i32>().ok());
+        match level {
+            Some(level) if (Self::ZSTD_LEVEL_MIN..=Self::ZSTD_LEVEL_MAX).contains(&level) => Ok(Self::Zstd(level)),
+            _ => Err(StoreError::Usage(format!(
+                "compression {text:?} is not known: use \"none\" or \"zstd:LEVEL\" with a level of {} to {}",
+                Self::ZSTD_LEVEL_MIN,
+                Self::ZSTD_LEVEL_MAX
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod testing;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compression_is_parsed_and_printed() {
+        for text in ["none", "zstd:1", "zstd:19"] {
+            assert_eq!(text.parse::<Compression>().unwrap().to_string(), text);
+        }
+        for text in ["", "zstd", "zstd:", "zstd:0", "zstd:20", "zstd:-1", "zstd:x", "lz4", "None"] {
+            let message = text.parse::<Compression>().unwrap_err().to_string();
+            assert!(message.contains("1 to 19"), "{message}");
+        }
+    }
+}

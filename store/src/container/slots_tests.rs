@@ -1,0 +1,405 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
+use crate::device::memory::MemoryDevice;
+
+const SLOT_BYTES: u32 = 16_384;
+const PER_FILE: u32 = 4;
+
+fn open(device: &MemoryDevice) -> SlotFiles {
+    SlotFiles::open(Arc::new(device.clone()), "containers", SLOT_BYTES, PER_FILE).unwrap()
+}
+
+fn at(file: u32, slot: u32) -> SlotAddress {
+    SlotAddress { file, slot }
+}
+
+fn allocate_many(slots: &SlotFiles, count: usize) -> Vec<SlotAddress> {
+    (0..count).map(|_| slots.allocate().unwrap()).collect()
+}
+
+fn names(device: &MemoryDevice) -> Vec<(String, u64)> {
+    let entries = device.list("containers").unwrap();
+    entries.into_iter().map(|entry| (entry.name, entry.len_bytes)).collect()
+}
+
+fn slot_of(number: u8) -> Vec<u8> {
+    vec![number; SLOT_BYTES as usize]
+}
+
+#[test]
+fn allocates_lowest_first_and_makes_files() {
+    let device = MemoryDevice::new();
+    let slots = open(&device);
+    assert_eq!(allocate_many(&slots, 6), [at(1, 0), at(1, 1), at(1, 2), at(1, 3), at(2, 0), at(2, 1)]);
+    assert_eq!(names(&device), [("000001.slots".to_owned(), 65_536), ("000002.slots".to_owned(), 32_768)]);
+    assert_eq!((slots.taken_slots(), slots.free_slots()), (6, 2));
+    slots.free(at(2, 0)).unwrap();
+    slots.free(at(1, 2)).unwrap();
+    assert_eq!(allocate_many(&slots, 3), [at(1, 2), at(2, 0), at(2, 2)]);
+}
+
+#[test]
+fn slots_do_not_touch_each_other() {
+    let device = MemoryDevice::new();
+    let slots = open(&device);
+    let addresses = allocate_many(&slots, 6);
+    for (number, address) in (1..).zip(&addresses) {
+        slots.write(*address, 0, &slot_of(number)).unwrap();
+    }
+    slots.free(addresses[1]).unwrap();
+    slots.punch_tail(addresses[2], 4097).unwrap();
+    for (number, address) in (1..).zip(&addresses) {
+        let mut expected = slot_of(number);
+        match number {
+            2 => expected.fill(0),
+            3 => expected[8192..].fill(0),
+            _ => {}
+        }
+        assert_eq!(slots.read(*address, 0, SLOT_BYTES as usize).unwrap(), expected, "slot {number}");
+    }
+    let mut part = [0; 10];
+    slots.read_into(addresses[3], SLOT_BYTES - 10, &mut part).unwrap();
+    assert_eq!(part, [4; 10]);
+}
+
+#[test]
+fn freed_space_is_given_back() {
+    let device = MemoryDevice::new();
+    let slots = open(&device);
+    let addresses = allocate_many(&slots, 3);
+    addresses.iter().for_each(|address| slots.write(*address, 0, &slot_of(7)).unwrap());
+    assert_eq!(slots.allocated_bytes().unwrap(), 3 * u64::from(SLOT_BYTES));
+    slots.free(addresses[1]).unwrap();
+    assert_eq!(slots.allocated_bytes().unwrap(), 2 * u64::from(SLOT_BYTES));
+    slots.punch_tail(addresses[0], 1).unwrap();
+    assert_eq!(slots.allocated_bytes().unwrap(), u64::from(SLOT_BYTES) + 4096);
+    slots.punch_tail(addresses[0], SLOT_BYTES).unwrap();
+    assert_eq!(slots.allocated_bytes().unwrap(), u64::from(SLOT_BYTES) + 4096);
+}
+
+#[test]
+fn trim_cuts_the_ends_and_removes_empty_files_at_the_end() {
+    let device = MemoryDevice::new();
+    let slots = open(&device);
+    let addresses = allocate_many(&slots, 4 * PER_FILE as usize);
+    addresses.iter().for_each(|address| slots.write(*address, 0, &slot_of(3)).unwrap());
+    let keep = [at(1, 1), at(3, 0)];
+    addresses.iter().filter(|address| !keep.contains(address)).for_each(|address| slots.free(*address).unwrap());
+    slots.trim().unwrap();
+    let expected = [("000001.slots", 32_768), ("000002.slots", 0), ("000003.slots", 16_384)];
+    assert_eq!(names(&device), expected.map(|(name, len)| (name.to_owned(), len)));
+    for address in keep {
+        assert_eq!(slots.read(address, 0, SLOT_BYTES as usize).unwrap(), slot_of(3));
+    }
+    // What was cut off can be used again, and reads as zeros until it is written.
+    assert_eq!(allocate_many(&slots, 4), [at(1, 0), at(1, 2), at(1, 3), at(2, 0)]);
+    assert_eq!(slots.read(at(1, 3), 0, SLOT_BYTES as usize).unwrap(), slot_of(0));
+    slots.write(at(2, 0), 0, &slot_of(4)).unwrap();
+    assert_eq!(slots.read(at(2, 0), 0, SLOT_BYTES as usize).unwrap(), slot_of(4));
+    for address in [at(1, 0), at(1, 1), at(1, 2), at(1, 3), at(2, 0), at(3, 0)] {
+        slots.free(address).unwrap();
+    }
+    slots.trim().unwrap();
+    assert_eq!(names(&device), []);
+    assert_eq!(slots.allocate().unwrap(), at(1, 0));
+}
+
+#[test]
+fn a_mount_takes_what_is_recorded_and_frees_the_rest() {
+    let device = MemoryDevice::new();
+    let slots = open(&device);
+    for (number, address) in (1..).zip(allocate_many(&slots, 7)) {
+        slots.write(address, 0, &slot_of(number)).unwrap();
+    }
+    drop(slots);
+    let slots = open(&device);
+    slots.occupy(at(1, 0)).unwrap();
+    slots.occupy(at(2, 1)).unwrap();
+    let twice = slots.occupy(at(2, 1)).unwrap_err().to_string();
+    assert!(twice.contains("000002:1") && twice.contains("another container"), "{twice}");
+    assert!(slots.occupy(at(1, PER_FILE)).is_err());
+    assert!(slots.occupy(at(0, 0)).is_err());
+    assert_eq!(slots.read(at(2, 1), 0, 5).unwrap(), [6; 5]);
+    assert_eq!(allocate_many(&slots, 7), [at(1, 1), at(1, 2), at(1, 3), at(2, 0), at(2, 2), at(2, 3), at(3, 0)]);
+}
+
+#[test]
+fn a_lost_file_costs_only_what_was_in_it() {
+    let device = MemoryDevice::new();
+    let slots = open(&device);
+    allocate_many(&slots, 5).into_iter().for_each(|address| slots.write(address, 0, &slot_of(1)).unwrap());
+    drop(slots);
+    device.remove("containers/000001.slots").unwrap();
+    let slots = open(&device);
+    (0..3).for_each(|slot| slots.occupy(at(1, slot)).unwrap());
+    slots.occupy(at(2, 0)).unwrap();
+    assert!(matches!(slots.read(at(1, 0), 0, 1), Err(StoreError::NotFound { .. })));
+    assert_eq!(slots.read(at(2, 0), 0, 1).unwrap(), [1]);
+    assert_eq!(slots.allocate().unwrap(), at(2, 1), "nothing is allocated in a file that is not there");
+    assert!(slots.free(at(1, 0)).is_err());
+    assert_eq!(allocate_many(&slots, 3), [at(2, 2), at(2, 3), at(3, 0)]);
+    slots.trim().unwrap();
+    slots.allocated_bytes().unwrap();
+}
+
+#[test]
+fn foreign_files_are_left_alone() {
+    let device = MemoryDevice::new();
+    drop(open(&device));
+    for name in ["note.txt", "1.slots", "000000.slots", "0000001.slots", "+00001.slots", ".slots"] {
+        device.open(&format!("containers/{name}"), OpenMode::CreateNew).unwrap();
+    }
+    let slots = open(&device);
+    assert_eq!(slots.free_slots(), 0);
+    slots.trim().unwrap();
+    assert_eq!(names(&device).len(), 6);
+}
+
+#[test]
+fn ranges_are_bounded() {
+    let device = MemoryDevice::new();
+    let slots = open(&device);
+    let address = slots.allocate().unwrap();
+    assert!(slots.write(address, SLOT_BYTES - 3, b"abcd").is_err());
+    assert!(slots.write(address, u32::MAX, b"a").is_err());
+    assert!(slots.read(address, 1, SLOT_BYTES as usize).is_err());
+    assert!(slots.read(address, 0, usize::MAX).is_err(), "and nothing is allocated for it");
+    assert!(slots.read_into(address, SLOT_BYTES, &mut [0]).is_err());
+    assert!(slots.read(at(1, PER_FILE), 0, 1).is_err());
+    assert!(matches!(slots.write(at(1, 1), 0, b"a"), Err(StoreError::Usage(_))), "a free slot");
+    assert!(matches!(slots.free(at(1, 1)), Err(StoreError::Usage(_))));
+    assert!(matches!(slots.punch_tail(at(1, 1), 0), Err(StoreError::Usage(_))));
+    let cut = device.open("containers/000001.slots", OpenMode::Write).unwrap();
+    cut.set_len(100).unwrap();
+    let error = slots.read(address, 0, 200).unwrap_err().to_string();
+    assert!(error.contains("000001.slots") && error.contains("200 bytes") && error.contains("100"), "{error}");
+}
+
+#[test]
+fn senseless_sizes_are_refused() {
+    for (slot_bytes, slots_per_file) in [(0, 4), (4096, 0), (5000, 4)] {
+        let opened = SlotFiles::open(Arc::new(MemoryDevice::new()), "containers", slot_bytes, slots_per_file);
+        assert!(matches!(opened, Err(StoreError::Usage(_))));
+    }
+}
+
+#[test]
+fn for_reading_only_nothing_is_changed() {
+    let device = MemoryDevice::new();
+    let missing = SlotFiles::open_read_only(Arc::new(device.clone()), "containers", SLOT_BYTES, PER_FILE);
+    assert!(matches!(missing, Err(StoreError::NotFound { .. })));
+    let slots = open(&device);
+    let address = slots.allocate().unwrap();
+    slots.write(address, 0, b"abc").unwrap();
+    let reader = SlotFiles::open_read_only(Arc::new(device), "containers", SLOT_BYTES, PER_FILE).unwrap();
+    reader.occupy(address).unwrap();
+    assert_eq!(reader.read(address, 0, 3).unwrap(), b"abc");
+    assert!(reader.allocate().is_err());
+    assert!(reader.write(address, 0, b"x").is_err());
+    assert!(reader.sync(&[address]).is_err());
+    assert!(reader.free(address).is_err());
+    assert!(reader.punch_tail(address, 0).is_err());
+    assert!(reader.trim().is_err());
+}
+
+#[test]
+fn what_was_synced_survives_a_power_loss() {
+    for seed in 0..30 {
+        let device = MemoryDevice::new();
+        let slots = open(&device);
+        let addresses = allocate_many(&slots, 6);
+        for (number, address) in (1..).zip(&addresses) {
+            slots.write(*address, 0, &slot_of(number)).unwrap();
+        }
+        slots.sync(&addresses).unwrap();
+        slots.write(slots.allocate().unwrap(), 0, &slot_of(99)).unwrap();
+        let after = open(&device.crash(seed));
+        for (number, address) in (1..).zip(&addresses) {
+            after.occupy(*address).unwrap();
+            assert_eq!(after.read(*address, 0, SLOT_BYTES as usize).unwrap(), slot_of(number), "seed {seed}");
+        }
+        assert_eq!(after.allocate().unwrap(), at(2, 2), "what no record names is free");
+    }
+}
+
+#[test]
+fn each_file_is_synced_once() {
+    let device = FaultyDevice::over_memory(&MemoryDevice::new());
+    let slots = SlotFiles::open(Arc::new(device.clone()), "containers", SLOT_BYTES, PER_FILE).unwrap();
+    let addresses = allocate_many(&slots, 6);
+    addresses.iter().for_each(|address| slots.write(*address, 0, &slot_of(1)).unwrap());
+    let before = device.operations_of(&[Operation::Sync]);
+    slots.sync(&addresses).unwrap();
+    assert_eq!(device.operations_of(&[Operation::Sync]) - before, 2);
+    slots.sync(&addresses[4..]).unwrap();
+    assert_eq!(device.operations_of(&[Operation::Sync]) - before, 3);
+    slots.sync(&[]).unwrap();
+}
+
+#[test]
+fn failures_leave_the_slots_consistent() {
+    let run = |device: &FaultyDevice| -> Result<()> {
+        let slots = SlotFiles::open(Arc::new(device.clone()), "pool/containers", SLOT_BYTES, PER_FILE)?;
+        let mut held = BTreeSet::new();
+        let mut first = Ok(());
+        let mut keep = |result: Result<()>| {
+            if first.is_ok() {
+                first = result;
+            }
+        };
+        for round in 0..8 {
+            match slots.allocate() {
+                Ok(address) => {
+                    assert!(held.insert(address), "{address} was allocated twice");
+                    let written = slots.write(address, 0, &slot_of(round)).and_then(|()| slots.sync(&[address]));
+                    let read = written.and_then(|()| slots.read(address, 0, 4));
+                    keep(read.map(|bytes| assert_eq!(bytes, [round; 4])));
+                }
+                Err(error) => keep(Err(error)),
+            }
+            assert_eq!(slots.taken_slots(), held.len() as u64);
+            if round % 3 == 2
+                && let Some(address) = held.pop_first()
+            {
+                keep(slots.free(address));
+            }
+        }
+        while let Some(address) = held.pop_last() {
+            keep(slots.free(address));
+            keep(slots.trim());
+        }
+        assert_eq!(slots.taken_slots(), 0);
+        device.heal();
+        assert!(slots.allocate().is_ok(), "it works again");
+        first
+    };
+    let mut positions = 0;
+    for (fault, is_expected) in [
+        (Fault::Io, (|error| matches!(error, StoreError::Io { .. })) as fn(&StoreError) -> bool),
+        (Fault::NoSpace, |error| matches!(error, StoreError::NoSpace { .. })),
+        (Fault::ShortWrite, |error| matches!(error, StoreError::Io { .. })),
+    ] {
+        for position in 0.. {
+            let device = FaultyDevice::over_memory(&MemoryDevice::new());
+            device.add(FaultPlan::new(fault, position));
+            let result = run(&device);
+            if device.injected() == 0 {
+                result.unwrap();
+                break;
+            }
+            assert!(result.is_err_and(|error| is_expected(&error)), "{fault:?} at operation {position}");
+            positions += 1;
+        }
+    }
+    assert!(positions > 60, "{positions}");
+}
+
+#[test]
+fn few_files_stay_open_but_none_with_unsynced_writes_is_closed() {
+    let device = FaultyDevice::over_memory(&MemoryDevice::new());
+    let slots = SlotFiles::open(Arc::new(device.clone()), "containers", 4096, 1).unwrap();
+    let addresses = allocate_many(&slots, OPEN_FILES_MAX + 50);
+    assert_eq!(slots.state.lock().open.len(), OPEN_FILES_MAX);
+    for address in &addresses {
+        slots.write(*address, 0, &[1; 4096]).unwrap();
+    }
+    assert_eq!(slots.state.lock().open.len(), addresses.len(), "all of them have unsynced writes");
+    slots.sync(&addresses).unwrap();
+    for address in &addresses {
+        assert_eq!(slots.read(*address, 0, 1).unwrap(), [1]);
+    }
+    let opened_before = device.operations_of(&[Operation::Open]);
+    slots.allocate().unwrap();
+    assert_eq!(slots.state.lock().open.len(), OPEN_FILES_MAX);
+    slots.read(addresses[OPEN_FILES_MAX + 49], 0, 1).unwrap();
+    assert_eq!(device.operations_of(&[Operation::Open]), opened_before, "the latest used stay open");
+}
+
+#[test]
+fn threads_never_share_a_slot() {
+    let device = MemoryDevice::new();
+    let slots = open(&device);
+    std::thread::scope(|scope| {
+        for thread in 1..=4 {
+            let slots = &slots;
+            scope.spawn(move || {
+                for round in 0..60 {
+                    let address = slots.allocate().unwrap();
+                    slots.write(address, 0, &slot_of(thread)).unwrap();
+                    slots.sync(&[address]).unwrap();
+                    assert_eq!(slots.read(address, 0, SLOT_BYTES as usize).unwrap(), slot_of(thread));
+                    slots.free(address).unwrap();
+                    if round % 10 == 0 {
+                        slots.trim().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(slots.taken_slots(), 0);
+    slots.trim().unwrap();
+    assert_eq!(names(&device), []);
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    Allocate,
+    Free(prop::sample::Index),
+    PunchTail(prop::sample::Index, u32),
+    Trim,
+    Reopen,
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        4 => Just(Action::Allocate),
+        3 => any::<prop::sample::Index>().prop_map(Action::Free),
+        1 => (any::<prop::sample::Index>(), 0..=SLOT_BYTES).prop_map(|(index, used)| Action::PunchTail(index, used)),
+        1 => Just(Action::Trim),
+        1 => Just(Action::Reopen),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn slots_keep_their_bytes(actions in proptest::collection::vec(action(), 1..60)) {
+        let device = MemoryDevice::new();
+        let mut slots = open(&device);
+        let mut model: BTreeMap<SlotAddress, Vec<u8>> = BTreeMap::new();
+        for (number, action) in (1..).zip(actions) {
+            let chosen = |index: prop::sample::Index, model: &BTreeMap<SlotAddress, Vec<u8>>| {
+                (!model.is_empty()).then(|| *model.keys().nth(index.index(model.len())).unwrap())
+            };
+            match action {
+                Action::Allocate => {
+                    let address = slots.allocate().unwrap();
+                    prop_assert_eq!(slots.read(address, 0, SLOT_BYTES as usize).unwrap(), slot_of(0), "given back before");
+                    slots.write(address, 0, &slot_of(number)).unwrap();
+                    prop_assert!(model.insert(address, slot_of(number)).is_none());
+                }
+                Action::Free(index) => if let Some(address) = chosen(index, &model) {
+                    slots.free(address).unwrap();
+                    model.remove(&address);
+                },
+                Action::PunchTail(index, used_bytes) => if let Some(address) = chosen(index, &model) {
+                    slots.punch_tail(address, used_bytes).unwrap();
+                    let kept = (used_bytes as usize).next_multiple_of(4096);
+                    model.get_mut(&address).unwrap()[kept..].fill(0);
+                },
+                Action::Trim => slots.trim().unwrap(),
+                Action::Reopen => {
+                    slots = open(&device);
+                    model.keys().for_each(|address| slots.occupy(*address).unwrap());
+                }
+            }
+            prop_assert_eq!(slots.taken_slots(), model.len() as u64);
+            for (address, bytes) in &model {
+                prop_assert_eq!(&slots.read(*address, 0, SLOT_BYTES as usize).unwrap(), bytes);
+            }
+        }
+    }
+}

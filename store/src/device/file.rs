@@ -1,0 +1,347 @@
+//! The real device: a directory of the host's filesystem.
+//!
+//! Each open file has a buffered descriptor and, from the first write that qualifies on, a second one with O_DIRECT.
+//! A write goes direct if its address, offset and length are multiples of 4096 bytes and it is at least 64 KiB long
+//! (3 to 10 times the rate of buffered writes that are synced later); everything else, and every read, goes through
+//! the page cache, which the kernel keeps coherent with direct writes. A filesystem that refuses direct I/O (EINVAL)
+//! is not asked again.
+//!
+//! Invariants: `sync` is fdatasync on the buffered descriptor, which also covers direct writes (they have no dirty
+//! pages; the call flushes metadata and the disk's cache). A sync that failed makes every later sync through the same
+//! handle fail with the same error (I-7), because the kernel reports a lost page only once. The root is made absolute
+//! when it is opened, so a daemon may change its directory.
+//!
+//! Cost: one system call each, two for the first direct write of a file.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::io::Errno;
+
+use super::path::{check_directory, check_file, check_writable, range_end};
+use super::{DIRECT_ALIGNMENT_BYTES, Device, DeviceFile, Entry, OpenMode, Space};
+use crate::error::{Result, StoreError};
+
+/// Shortest write that goes around the page cache: below, the extra wait for the disk costs more than the copy.
+pub const DIRECT_WRITE_BYTES_MIN: usize = 64 << 10;
+
+/// What the filesystem was found not to do; shared by all files of a device.
+#[derive(Debug, Default)]
+struct Refusals {
+    direct: AtomicBool,
+    punch: AtomicBool,
+}
+
+/// A directory of the host's filesystem.
+#[derive(Debug, Clone)]
+pub struct FileDevice {
+    root: PathBuf,
+    refusals: Arc<Refusals>,
+}
+
+impl FileDevice {
+    /// Opens the device at an existing directory.
+    pub fn open(root: &Path) -> Result<Self> {
+        let fail = |error| StoreError::from_io("open", root.display().to_string(), error);
+        let root = root.canonicalize().map_err(fail)?;
+        if !root.is_dir() {
+            return Err(fail(io::ErrorKind::NotADirectory.into()));
+        }
+        Ok(Self { root, refusals: Arc::default() })
+    }
+
+    /// Creates the directory (mode 0700) and its missing parents, durably, and opens the device. A directory that is
+    /// there is used as it is.
+    pub fn create(root: &Path) -> Result<Self> {
+        let fail = |error| StoreError::from_io("create", root.display().to_string(), error);
+        let absolute = std::path::absolute(root).map_err(fail)?;
+        let missing: Vec<&Path> = absolute.ancestors().take_while(|path| !path.exists()).collect();
+        for path in missing.into_iter().rev() {
+            // Whoever may reach the pool is decided at its root; parents get the user's usual mode.
+            let mode = if path == absolute { 0o700 } else { 0o777 };
+            make_directory(path, mode).map_err(fail)?;
+            if let Some(parent) = path.parent() {
+                File::open(parent).and_then(|parent| parent.sync_all()).map_err(fail)?;
+            }
+        }
+        Self::open(root)
+    }
+
+    /// The absolute path of the root.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        if path.is_empty() { self.root.clone() } else { self.root.join(path) }
+    }
+}
+
+impl Device for FileDevice {
+    fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DeviceFile>> {
+        check_file(path)?;
+        let fail = |error| StoreError::from_io("open", path, error);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(mode != OpenMode::Read)
+            .create(mode == OpenMode::CreateOrWrite)
+            .create_new(mode == OpenMode::CreateNew)
+            .mode(0o600)
+            .open(self.at(path))
+            .map_err(fail)?;
+        // Linux opens directories for reading; nothing here wants that.
+        if mode == OpenMode::Read && file.metadata().map_err(fail)?.is_dir() {
+            return Err(fail(io::ErrorKind::IsADirectory.into()));
+        }
+        Ok(Arc::new(OpenFile {
+            path: path.to_owned(),
+            is_writable: mode != OpenMode::Read,
+            buffered: file,
+            direct: OnceLock::new(),
+            failed_sync: OnceLock::new(),
+            refusals: Arc::clone(&self.refusals),
+        }))
+    }
+
+    fn remove(&self, path: &str) -> Result<()> {
+        check_file(path)?;
+        std::fs::remove_file(self.at(path)).map_err(|error| StoreError::from_io("remove", path, error))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        check_file(from)?;
+        check_file(to)?;
+        let fail = |error| StoreError::from_io("rename", from, error);
+        let (source, target) = (self.at(from), self.at(to));
+        let is_directory = |path: &Path| path.symlink_metadata().map(|found| found.is_dir());
+        // The target is looked at as well because the kernel's answers differ (ENOTEMPTY for an ancestor of the source).
+        if is_directory(&source).map_err(fail)? || is_directory(&target).unwrap_or(false) {
+            return Err(fail(io::ErrorKind::IsADirectory.into()));
+        }
+        std::fs::rename(source, target).map_err(fail)
+    }
+
+    fn create_directory(&self, path: &str) -> Result<()> {
+        check_directory(path)?;
+        let mut directory = self.root.clone();
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            directory.push(part);
+            make_directory(&directory, 0o700).map_err(|error| StoreError::from_io("create", path, error))?;
+        }
+        Ok(())
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<Entry>> {
+        check_directory(path)?;
+        let fail = |error| StoreError::from_io("list", path, error);
+        let mut entries = Vec::new();
+        for item in std::fs::read_dir(self.at(path)).map_err(fail)? {
+            let item = item.map_err(fail)?;
+            // Names that are not UTF-8 are not the pool's.
+            let Ok(name) = item.file_name().into_string() else { continue };
+            let metadata = match item.metadata() {
+                Ok(metadata) => metadata,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // removed meanwhile
+                Err(error) => return Err(fail(error)),
+            };
+            let is_directory = metadata.is_dir();
+            entries.push(Entry { name, len_bytes: if is_directory { 0 } else { metadata.len() }, is_directory });
+        }
+        entries.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(entries)
+    }
+
+    fn sync_directory(&self, path: &str) -> Result<()> {
+        check_directory(path)?;
+        let fail = |error| StoreError::from_io("sync directory", path, error);
+        let directory = File::open(self.at(path)).map_err(fail)?;
+        if !directory.metadata().map_err(fail)?.is_dir() {
+            return Err(fail(io::ErrorKind::NotADirectory.into()));
+        }
+        directory.sync_all().map_err(fail)
+    }
+
+    fn exists(&self, path: &str) -> Result<bool> {
+        check_directory(path)?;
+        match self.at(path).symlink_metadata() {
+            Ok(_) => Ok(true),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
+            Err(error) => Err(StoreError::from_io("look up", path, error)),
+        }
+    }
+
+    fn space(&self) -> Result<Space> {
+        let found = rustix::fs::statvfs(&self.root)
+            .map_err(|error| StoreError::from_io("ask the space of", self.describe(), error.into()))?;
+        Ok(Space {
+            total_bytes: found.f_blocks.saturating_mul(found.f_frsize),
+            available_bytes: found.f_bavail.saturating_mul(found.f_frsize),
+        })
+    }
+
+    fn describe(&self) -> String {
+        self.root.display().to_string()
+    }
+}
+
+/// Creates one directory; one that is there is no error.
+fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        result => result,
+    }
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    path: String,
+    is_writable: bool,
+    buffered: File,
+    /// Opened at the first write that qualifies; `None` if it could not be.
+    direct: OnceLock<Option<File>>,
+    failed_sync: OnceLock<StoreError>,
+    refusals: Arc<Refusals>,
+}
+
+impl OpenFile {
+    fn error(&self, operation: &'static str, error: impl Into<io::Error>) -> StoreError {
+        StoreError::from_io(operation, &*self.path, error.into())
+    }
+
+    /// The descriptor for direct writes, unless the filesystem has none.
+    fn direct(&self) -> Option<&File> {
+        if self.refusals.direct.load(Ordering::Relaxed) {
+            return None;
+        }
+        let open = || {
+            use std::os::fd::AsRawFd;
+            // Through the descriptor and not by name: the file may have been renamed since it was opened.
+            let path = format!("/proc/self/fd/{}", self.buffered.as_raw_fd());
+            let flags = OFlags::DIRECT.bits().cast_signed();
+            let opened = OpenOptions::new().write(true).custom_flags(flags).open(path);
+            match opened {
+                Ok(file) => Some(file),
+                Err(error) => {
+                    if error.kind() == io::ErrorKind::InvalidInput {
+                        self.refuse_direct();
+                    } else {
+                        tracing::debug!(path = self.path, %error, "no direct I/O for this file");
+                    }
+                    None
+                }
+            }
+        };
+        self.direct.get_or_init(open).as_ref()
+    }
+
+    fn refuse_direct(&self) {
+        if !self.refusals.direct.swap(true, Ordering::Relaxed) {
+            tracing::info!(path = self.path, "the filesystem does not do direct I/O: writes go through the page cache");
+        }
+    }
+}
+
+/// Whether the kernel takes this write on a descriptor with O_DIRECT.
+fn is_aligned(buffer: &[u8], offset: u64) -> bool {
+    let alignment = DIRECT_ALIGNMENT_BYTES;
+    buffer.as_ptr().addr().is_multiple_of(alignment)
+        && buffer.len().is_multiple_of(alignment)
+        && offset.is_multiple_of(alignment as u64)
+}
+
+impl DeviceFile for OpenFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        range_end(&self.path, offset, buffer.len() as u64)?;
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.buffered.read_at(&mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.error("read", error)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
+        check_writable(&self.path, self.is_writable)?;
+        range_end(&self.path, offset, buffer.len() as u64)?;
+        let mut want_direct = buffer.len() >= DIRECT_WRITE_BYTES_MIN;
+        let mut done = 0;
+        while done < buffer.len() {
+            let (rest, at) = (&buffer[done..], offset + done as u64);
+            // Asked again after each part: a short write may leave an unaligned rest.
+            want_direct &= is_aligned(rest, at);
+            let direct = if want_direct { self.direct() } else { None };
+            match direct.unwrap_or(&self.buffered).write_at(rest, at) {
+                Ok(0) => return Err(self.error("write", io::Error::from(io::ErrorKind::WriteZero))),
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if direct.is_some() && error.kind() == io::ErrorKind::InvalidInput => {
+                    want_direct = false;
+                    self.refuse_direct();
+                }
+                Err(error) => return Err(self.error("write", error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        if let Some(error) = self.failed_sync.get() {
+            return Err(error.clone());
+        }
+        self.buffered.sync_data().map_err(|error| {
+            let error = self.error("sync", error);
+            self.failed_sync.get_or_init(|| error).clone()
+        })
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.buffered.metadata().map(|found| found.len()).map_err(|error| self.error("look up", error))
+    }
+
+    fn set_len(&self, len_bytes: u64) -> Result<()> {
+        check_writable(&self.path, self.is_writable)?;
+        range_end(&self.path, len_bytes, 0)?;
+        self.buffered.set_len(len_bytes).map_err(|error| self.error("set the length of", error))
+    }
+
+    fn punch(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        check_writable(&self.path, self.is_writable)?;
+        range_end(&self.path, offset, len_bytes)?;
+        if len_bytes == 0 {
+            return Ok(());
+        }
+        loop {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            match fallocate(&self.buffered, flags, offset, len_bytes) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    if !self.refusals.punch.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(path = self.path, "the filesystem cannot punch holes: freed space stays taken");
+                    }
+                    return Ok(());
+                }
+                Err(error) => return Err(self.error("punch", error)),
+            }
+        }
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        let found = self.buffered.metadata().map_err(|error| self.error("look up", error))?;
+        Ok(found.blocks().saturating_mul(512))
+    }
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

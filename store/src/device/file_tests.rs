@@ -1,0 +1,142 @@
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::super::aligned::AlignedBuffer;
+use super::*;
+
+fn device() -> (tempfile::TempDir, FileDevice) {
+    let root = tempfile::tempdir().unwrap();
+    let device = FileDevice::create(&root.path().join("parent/pool")).unwrap();
+    (root, device)
+}
+
+fn aligned(len_bytes: usize, seed: u8) -> AlignedBuffer {
+    let mut buffer = AlignedBuffer::with_capacity(len_bytes);
+    let bytes: Vec<u8> = (0..len_bytes).map(|position| (position / 7) as u8 ^ seed).collect();
+    buffer.extend_from_slice(&bytes);
+    buffer
+}
+
+fn mode_of(path: &Path) -> u32 {
+    path.metadata().unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn what_is_created_is_private() {
+    let (_root, device) = device();
+    device.create_directory("index/chunks").unwrap();
+    device.open("index/chunks/a", OpenMode::CreateNew).unwrap();
+    assert_eq!(mode_of(device.root()), 0o700);
+    assert_eq!(mode_of(&device.root().join("index")), 0o700);
+    assert_eq!(mode_of(&device.root().join("index/chunks")), 0o700);
+    assert_eq!(mode_of(&device.root().join("index/chunks/a")), 0o600);
+}
+
+#[test]
+fn a_root_must_be_a_directory() {
+    let root = tempfile::tempdir().unwrap();
+    let missing = FileDevice::open(&root.path().join("no"));
+    assert!(matches!(missing, Err(StoreError::NotFound { .. })), "{missing:?}");
+    std::fs::write(root.path().join("file"), b"").unwrap();
+    assert!(matches!(FileDevice::open(&root.path().join("file")), Err(StoreError::Io { .. })));
+    assert!(matches!(FileDevice::create(&root.path().join("file")), Err(StoreError::Io { .. })));
+    assert!(FileDevice::create(root.path()).is_ok());
+}
+
+/// Direct and buffered writes of one file, mixed, read back coherently; also after the file was renamed.
+#[test]
+fn direct_and_buffered_writes_agree() {
+    let (_root, device) = device();
+    let file = device.open("slots", OpenMode::CreateNew).unwrap();
+    let mut model = vec![0; 1 << 20];
+    let mut write = |offset: usize, bytes: &[u8]| {
+        file.write_at(bytes, offset as u64).unwrap();
+        model[offset..offset + bytes.len()].copy_from_slice(bytes);
+        let mut found = vec![0; bytes.len()];
+        file.read_exact_at(&mut found, offset as u64).unwrap();
+        assert!(found == bytes, "at {offset}");
+    };
+    write(0, &aligned(256 << 10, 1));
+    write(100, b"buffered over direct");
+    write(0, &aligned(64 << 10, 2));
+    write(300_001, &aligned(128 << 10, 3)); // aligned address, not offset
+    write(512 << 10, &aligned((64 << 10) + 1, 4)); // not length
+    write(256 << 10, &aligned(128 << 10, 5)[1..]); // not address
+    device.rename("slots", "renamed").unwrap();
+    device.open("slots", OpenMode::CreateNew).unwrap();
+    write((1 << 20) - (128 << 10), &aligned(128 << 10, 6));
+    file.sync().unwrap();
+    drop(file);
+    assert!(device.read_file("renamed", 1 << 20).unwrap() == model);
+    assert_eq!(device.read_file("slots", 0).unwrap(), b"");
+}
+
+#[test]
+fn direct_descriptors_open_late_and_follow_renames() {
+    let (_root, device) = device();
+    let file = device.open("a", OpenMode::CreateNew).unwrap();
+    device.rename("a", "b").unwrap();
+    file.write_at(&aligned(DIRECT_WRITE_BYTES_MIN, 9), 0).unwrap();
+    assert!(!device.exists("a").unwrap());
+    assert!(device.read_file("b", 1 << 20).unwrap() == *aligned(DIRECT_WRITE_BYTES_MIN, 9).as_slice());
+}
+
+#[test]
+fn a_refusal_of_direct_io_is_remembered_by_the_device() {
+    let (_root, device) = device();
+    device.refusals.direct.store(true, Ordering::Relaxed);
+    let file = device.open("a", OpenMode::CreateNew).unwrap();
+    file.write_at(&aligned(1 << 20, 9), 0).unwrap();
+    assert!(device.read_file("a", 1 << 20).unwrap() == *aligned(1 << 20, 9).as_slice());
+}
+
+#[test]
+fn punching_reads_as_zeros_and_gives_space_back() {
+    let (_root, device) = device();
+    let file = device.open("slots", OpenMode::CreateNew).unwrap();
+    file.write_at(&aligned(1 << 20, 1), 0).unwrap();
+    file.sync().unwrap();
+    let before = file.allocated_bytes().unwrap();
+    file.punch(0, 512 << 10).unwrap();
+    file.punch(0, 0).unwrap();
+    file.punch(10 << 20, 4096).unwrap();
+    assert_eq!(file.len().unwrap(), 1 << 20);
+    if device.refusals.punch.load(Ordering::Relaxed) {
+        return; // a filesystem without holes under the temporary directory
+    }
+    let mut found = vec![1; 512 << 10];
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert!(found.iter().all(|&byte| byte == 0));
+    assert!(file.allocated_bytes().unwrap() < before);
+}
+
+#[test]
+fn reads_are_short_only_at_the_end() {
+    let (_root, device) = device();
+    let file = device.open("a", OpenMode::CreateOrWrite).unwrap();
+    file.write_at(b"0123456789", 0).unwrap();
+    let mut buffer = [0; 4];
+    assert_eq!(file.read_at(&mut buffer, 8).unwrap(), 2);
+    assert_eq!(file.read_at(&mut buffer, 11).unwrap(), 0);
+    assert!(matches!(file.read_exact_at(&mut buffer, 8), Err(StoreError::Corrupt { .. })));
+    assert!(matches!(file.read_at(&mut buffer, u64::MAX), Err(StoreError::Usage(_))));
+    assert!(matches!(device.read_file("a", 9), Err(StoreError::Corrupt { .. })));
+}
+
+#[test]
+fn replace_file_leaves_only_the_new_content() {
+    let (_root, device) = device();
+    device.create_directory("index").unwrap();
+    device.replace_file("index", "manifest", b"a longer first version").unwrap();
+    device.replace_file("index", "manifest", b"second").unwrap();
+    assert_eq!(device.read_file("index/manifest", 100).unwrap(), b"second");
+    assert_eq!(device.list("index").unwrap().len(), 1);
+}
+
+#[test]
+fn space_is_told_in_bytes() {
+    let (_root, device) = device();
+    let space = device.space().unwrap();
+    assert!(space.total_bytes > 1 << 20 && space.available_bytes <= space.total_bytes);
+}

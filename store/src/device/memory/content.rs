@@ -1,0 +1,138 @@
+//! One file of a [`MemoryDevice`](super::MemoryDevice): what readers see, what a power loss leaves, and the changes
+//! in between.
+
+use super::crash::Dice;
+use super::pages::{Pages, SECTOR_BYTES};
+use crate::device::path::FILE_BYTES_MAX;
+
+/// A change that was made but not synced.
+#[derive(Clone, Debug)]
+enum Change {
+    Write { offset: u64, data: Box<[u8]> },
+    SetLen(u64),
+    Punch { offset: u64, len_bytes: u64 },
+}
+
+/// Content of one file.
+///
+/// Invariant: applying `pending` in order to `durable` gives `volatile` (except for bytes that
+/// [`lose_unsynced`](Self::lose_unsynced) gave up).
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    volatile: Pages,
+    durable: Pages,
+    pending: Vec<Change>,
+}
+
+impl Content {
+    /// A file whose every byte is durable.
+    pub(super) fn synced(pages: Pages) -> Self {
+        Self { volatile: pages.clone(), durable: pages, pending: Vec::new() }
+    }
+
+    /// What readers see.
+    pub(super) fn volatile(&self) -> &Pages {
+        &self.volatile
+    }
+
+    pub(super) fn is_synced(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    pub(super) fn write(&mut self, data: &[u8], offset: u64) {
+        self.volatile.write(data, offset);
+        self.pending.push(Change::Write { offset, data: data.into() });
+    }
+
+    pub(super) fn set_len(&mut self, len_bytes: u64) {
+        self.volatile.set_len(len_bytes);
+        self.pending.push(Change::SetLen(len_bytes));
+    }
+
+    pub(super) fn punch(&mut self, offset: u64, len_bytes: u64) {
+        self.volatile.punch(offset, len_bytes);
+        self.pending.push(Change::Punch { offset, len_bytes });
+    }
+
+    /// Everything so far becomes durable: every page that a change touched is written back as it is now.
+    pub(super) fn sync(&mut self) {
+        for change in std::mem::take(&mut self.pending) {
+            let (offset, len_bytes) = match change {
+                Change::Write { offset, data } => (offset, data.len() as u64),
+                Change::Punch { offset, len_bytes } => (offset, len_bytes),
+                Change::SetLen(len_bytes) => (len_bytes, FILE_BYTES_MAX - len_bytes),
+            };
+            self.durable.take_over_pages(&self.volatile, offset, len_bytes);
+        }
+        self.durable.take_over_len(&self.volatile);
+    }
+
+    /// What Linux does when writing back fails: pages count as clean and are still read as written, but no later sync
+    /// brings them to the disk. Lengths and holes are metadata and survive.
+    pub(super) fn lose_unsynced(&mut self) {
+        for change in std::mem::take(&mut self.pending) {
+            match change {
+                Change::Write { .. } => {}
+                Change::SetLen(len_bytes) => self.durable.set_len(len_bytes),
+                Change::Punch { offset, len_bytes } => self.durable.punch(offset, len_bytes),
+            }
+        }
+        self.durable.set_len(self.volatile.len_bytes());
+    }
+
+    /// Nobody can read the file any more. Its durable content stays, for a crash that brings its name back; what was
+    /// not synced is lost then, which is legal.
+    pub(super) fn forget_volatile(&mut self) {
+        self.volatile = Pages::default();
+        self.pending.clear();
+    }
+
+    /// The content after a power loss. Of the unsynced changes nothing, everything, or a part survives: lengths and
+    /// holes as a prefix in order (a journal), and of each write any of its sectors.
+    pub(super) fn after_power_loss(&self, dice: &mut Dice) -> Pages {
+        if self.pending.is_empty() || dice.keeps_nothing() {
+            return self.durable.clone();
+        }
+        match dice.below(4) {
+            0 => return self.durable.clone(),
+            1 => return self.volatile.clone(),
+            _ => {}
+        }
+        let kept_metadata = dice.below(self.pending.len() as u64 + 1) as usize;
+        let mut pages = self.durable.clone();
+        let mut len_bytes = pages.len_bytes();
+        for (position, change) in self.pending.iter().enumerate() {
+            let is_metadata_kept = position < kept_metadata;
+            match change {
+                Change::Write { offset, data } => {
+                    write_some_sectors(&mut pages, data, *offset, dice);
+                    if is_metadata_kept && !data.is_empty() {
+                        len_bytes = len_bytes.max(offset + data.len() as u64);
+                    }
+                }
+                Change::SetLen(new_len_bytes) if is_metadata_kept => {
+                    pages.set_len(*new_len_bytes);
+                    len_bytes = *new_len_bytes;
+                }
+                Change::Punch { offset, len_bytes } if is_metadata_kept => pages.punch(*offset, *len_bytes),
+                Change::SetLen(_) | Change::Punch { .. } => {}
+            }
+        }
+        pages.set_len(len_bytes);
+        pages
+    }
+}
+
+/// Writes each sector of `data` or not.
+fn write_some_sectors(pages: &mut Pages, data: &[u8], offset: u64, dice: &mut Dice) {
+    let mut start = 0;
+    while start < data.len() {
+        let at = offset + start as u64;
+        let until_next_sector = (SECTOR_BYTES - at % SECTOR_BYTES) as usize;
+        let end = data.len().min(start + until_next_sector);
+        if dice.below(2) == 0 {
+            pages.write(&data[start..end], at);
+        }
+        start = end;
+    }
+}

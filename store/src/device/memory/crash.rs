@@ -1,0 +1,121 @@
+//! The disk after a power loss, and copies of a disk.
+//!
+//! Per directory a prefix of the unsynced changes of names survives, in their order (a journal); per file see
+//! [`Content::after_power_loss`]. A file that survives under two names (a rename between directories of which only the
+//! target was kept) is one file with two names. Everything is decided by the seed: one seed and one history give one
+//! disk.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::content::Content;
+use super::pages::Pages;
+use super::tree::{Directory, Item, Tree, join};
+use super::{FileNode, MemoryDevice};
+
+/// Deterministic choices (splitmix64).
+#[derive(Debug)]
+pub(super) struct Dice {
+    state: u64,
+    keeps_nothing: bool,
+}
+
+impl Dice {
+    /// Seed 0 keeps nothing that was not synced.
+    pub(super) fn new(seed: u64) -> Self {
+        Self { state: seed, keeps_nothing: seed == 0 }
+    }
+
+    pub(super) fn keeps_nothing(&self) -> bool {
+        self.keeps_nothing
+    }
+
+    /// A number in 0..`bound`.
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.state;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (word ^ (word >> 31)) % bound.max(1)
+    }
+}
+
+/// What of a disk is copied.
+enum Choice {
+    Everything,
+    AfterPowerLoss(Dice),
+}
+
+impl Choice {
+    fn names(&mut self, directory: &Directory) -> BTreeMap<String, Item> {
+        match self {
+            Self::Everything => directory.volatile.clone(),
+            Self::AfterPowerLoss(dice) => directory.after_power_loss(dice),
+        }
+    }
+
+    fn content(&mut self, content: &Content) -> Pages {
+        match self {
+            Self::Everything => content.volatile().clone(),
+            Self::AfterPowerLoss(dice) => content.after_power_loss(dice),
+        }
+    }
+}
+
+impl MemoryDevice {
+    /// The disk as the next start finds it if the power fails now: a new, independent device on which everything is
+    /// durable. This one goes on as if nothing had happened, so one history can be cut at many points.
+    ///
+    /// What was synced is there. What of the rest survives is decided by `seed`; seed 0 keeps nothing of it. Other
+    /// threads' operations are wholly before or wholly after. A removal that is undone may leave more content than the
+    /// capacity.
+    #[must_use]
+    pub fn crash(&self, seed: u64) -> Self {
+        self.copy(Choice::AfterPowerLoss(Dice::new(seed)))
+    }
+
+    /// A copy of the disk as if everything had been synced: what a clean end leaves.
+    #[must_use]
+    pub fn snapshot_all_synced(&self) -> Self {
+        self.copy(Choice::Everything)
+    }
+
+    fn copy(&self, mut choice: Choice) -> Self {
+        let _all_quiet = self.shared.power.write();
+        let device = Self::build(self.capacity_bytes());
+        {
+            let old = self.shared.tree.lock();
+            let mut new = device.shared.tree.lock();
+            let mut copied = HashMap::new();
+            copy_directory(&old, "", &mut choice, &mut copied, &mut new);
+            let pages = copied.values().map(|file| file.state.read().content.volatile().page_count()).sum();
+            device.shared.space.set_used(pages);
+        }
+        device
+    }
+}
+
+/// Copies a directory and what is below it. `copied` maps the identity of a file to its copy.
+fn copy_directory(
+    old: &Tree,
+    path: &str,
+    choice: &mut Choice,
+    copied: &mut HashMap<*const FileNode, Arc<FileNode>>,
+    new: &mut Tree,
+) {
+    let Some(directory) = old.directories.get(path) else { return };
+    let mut names = choice.names(directory);
+    for (name, item) in &mut names {
+        match item {
+            Item::Directory => copy_directory(old, &join(path, name), choice, copied, new),
+            Item::File(file) => {
+                let copy = copied.entry(Arc::as_ptr(file)).or_insert_with(|| {
+                    Arc::new(FileNode::new(Content::synced(choice.content(&file.state.read().content))))
+                });
+                copy.state.write().names += 1;
+                *file = Arc::clone(copy);
+            }
+        }
+    }
+    new.directories.insert(path.to_owned(), Directory::synced(names));
+}

@@ -1,0 +1,135 @@
+//! The names of a [`MemoryDevice`](super::MemoryDevice): directories with what operations see, what a power loss
+//! leaves, and the changes in between; and the errors of lookups, which are those of a real filesystem.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use super::FileNode;
+use super::crash::Dice;
+use crate::device::path::split;
+use crate::error::{Result, StoreError};
+
+/// Directories by path. They are never removed or renamed, so a path names one for ever.
+#[derive(Debug)]
+pub(super) struct Tree {
+    pub(super) directories: BTreeMap<String, Directory>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Item {
+    File(Arc<FileNode>),
+    Directory,
+}
+
+#[derive(Debug)]
+pub(super) enum NameChange {
+    Insert(String, Item),
+    Remove(String),
+    /// Within one directory: atomic.
+    Rename(String, String, Item),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Directory {
+    pub(super) volatile: BTreeMap<String, Item>,
+    durable: BTreeMap<String, Item>,
+    pending: Vec<NameChange>,
+}
+
+impl Tree {
+    /// The directory at `path`, or the error that a lookup on a real filesystem gives.
+    pub(super) fn directory(&mut self, operation: &'static str, path: &str) -> Result<&mut Directory> {
+        if !self.directories.contains_key(path) {
+            return Err(self.why_no_directory(operation, path));
+        }
+        self.directories.get_mut(path).ok_or_else(|| StoreError::NotFound { path: path.to_owned() })
+    }
+
+    pub(super) fn why_no_directory(&self, operation: &'static str, path: &str) -> StoreError {
+        let through_file = prefixes(path).any(|prefix| matches!(self.item(prefix), Some(Item::File(_))));
+        if through_file {
+            failure(operation, path, io::ErrorKind::NotADirectory)
+        } else {
+            StoreError::NotFound { path: path.to_owned() }
+        }
+    }
+
+    pub(super) fn item(&self, path: &str) -> Option<&Item> {
+        let (parent, name) = split(path);
+        self.directories.get(parent)?.volatile.get(name)
+    }
+
+    /// The file at `path`; errors name `path`.
+    pub(super) fn file(&mut self, operation: &'static str, path: &str) -> Result<Arc<FileNode>> {
+        let (parent, name) = split(path);
+        match self.directory(operation, parent).map_err(|error| at(error, path))?.volatile.get(name) {
+            Some(Item::File(file)) => Ok(Arc::clone(file)),
+            Some(Item::Directory) => Err(failure(operation, path, io::ErrorKind::IsADirectory)),
+            None => Err(StoreError::NotFound { path: path.to_owned() }),
+        }
+    }
+}
+
+impl Directory {
+    pub(super) fn synced(names: BTreeMap<String, Item>) -> Self {
+        Self { durable: names.clone(), volatile: names, pending: Vec::new() }
+    }
+
+    pub(super) fn change(&mut self, change: NameChange) {
+        change.apply(&mut self.volatile);
+        self.pending.push(change);
+    }
+
+    pub(super) fn sync(&mut self) {
+        for change in self.pending.drain(..) {
+            change.apply(&mut self.durable);
+        }
+    }
+
+    /// The names after a power loss: a prefix of the unsynced changes.
+    pub(super) fn after_power_loss(&self, dice: &mut Dice) -> BTreeMap<String, Item> {
+        let mut names = self.durable.clone();
+        if !self.pending.is_empty() && !dice.keeps_nothing() {
+            let kept = dice.below(self.pending.len() as u64 + 1) as usize;
+            self.pending.iter().take(kept).for_each(|change| change.apply(&mut names));
+        }
+        names
+    }
+}
+
+impl NameChange {
+    fn apply(&self, names: &mut BTreeMap<String, Item>) {
+        match self {
+            Self::Insert(name, item) => drop(names.insert(name.clone(), item.clone())),
+            Self::Remove(name) => drop(names.remove(name)),
+            Self::Rename(from, to, item) => {
+                names.remove(from);
+                names.insert(to.clone(), item.clone());
+            }
+        }
+    }
+}
+
+/// The path's prefixes that end at a component, shortest first: "a/b" gives "a", "a/b".
+pub(super) fn prefixes(path: &str) -> impl Iterator<Item = &str> {
+    let ends = path.match_indices('/').map(|(position, _)| position).chain((!path.is_empty()).then_some(path.len()));
+    ends.map(|end| &path[..end])
+}
+
+pub(super) fn join(directory: &str, name: &str) -> String {
+    if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
+}
+
+pub(super) fn failure(operation: &'static str, path: &str, kind: io::ErrorKind) -> StoreError {
+    StoreError::from_io(operation, path, kind.into())
+}
+
+/// The same error, about the path that the caller named.
+pub(super) fn at(error: StoreError, named: &str) -> StoreError {
+    match error {
+        StoreError::NotFound { .. } => StoreError::NotFound { path: named.to_owned() },
+        StoreError::Io { operation, source, .. } => StoreError::Io { operation, path: named.to_owned(), source },
+        other => other,
+    }
+}

@@ -1,0 +1,147 @@
+//! The one seam through which every byte passes that must survive.
+//!
+//! A [`Device`] is a small tree of files under one root; a [`DeviceFile`] is one of them. Paths are relative,
+//! `/`-separated, without `..`. There are a real ([`mod@file`]), an in-memory ([`memory`]) and a fault-injecting
+//! ([`faulty`]) implementation; nothing outside of this folder calls `std::fs` on a pool. [`lock`] keeps a second
+//! process out, and [`aligned`] has the buffers that direct I/O wants.
+//!
+//! What is assumed of a real disk stands in `docs/format.md`.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::error::Result;
+
+pub mod aligned;
+pub mod faulty;
+pub mod file;
+pub mod lock;
+pub mod memory;
+mod path;
+
+pub use aligned::AlignedBuffer;
+pub use file::FileDevice;
+pub use lock::PoolLock;
+pub use memory::MemoryDevice;
+pub use path::{FILE_BYTES_MAX, PATH_BYTES_MAX};
+
+/// Alignment in bytes of offsets, lengths and buffers of direct I/O.
+pub const DIRECT_ALIGNMENT_BYTES: usize = 4096;
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpenMode {
+    /// It must exist; only read.
+    Read,
+    /// It must exist; read and written.
+    Write,
+    /// Created if absent; read and written.
+    CreateOrWrite,
+    /// Must not exist; created, read and written.
+    CreateNew,
+}
+
+/// One entry of [`Device::list`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Name within the directory.
+    pub name: String,
+    /// Length in bytes (0 for directories).
+    pub len_bytes: u64,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+}
+
+/// Space of the device, as `statfs` tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Space {
+    /// Size of the whole medium.
+    pub total_bytes: u64,
+    /// What an unprivileged writer can still use.
+    pub available_bytes: u64,
+}
+
+/// A small tree of files under one root.
+pub trait Device: Debug + Send + Sync {
+    /// Opens the file at `path`.
+    fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DeviceFile>>;
+    /// Removes the file (no directory) at `path`; what has it open goes on using it. Durable after [`sync_directory`](Self::sync_directory) of its parent.
+    fn remove(&self, path: &str) -> Result<()>;
+    /// Atomically renames a file (no directory) over another; durable after [`sync_directory`](Self::sync_directory)
+    /// of its parent. Between two directories: sync the target's first.
+    fn rename(&self, from: &str, to: &str) -> Result<()>;
+    /// Creates a directory and its missing parents; no error if it exists. Each is durable after
+    /// [`sync_directory`](Self::sync_directory) of its parent.
+    fn create_directory(&self, path: &str) -> Result<()>;
+    /// The entries of the directory at `path` ("" is the root), sorted by name.
+    fn list(&self, path: &str) -> Result<Vec<Entry>>;
+    /// Makes creations, renames and removals in the directory durable.
+    fn sync_directory(&self, path: &str) -> Result<()>;
+    /// Whether a file or directory is there.
+    fn exists(&self, path: &str) -> Result<bool>;
+    /// Size and free space of the medium.
+    fn space(&self) -> Result<Space>;
+    /// For messages: where this device is.
+    fn describe(&self) -> String;
+
+    /// Reads a whole file of at most `limit_bytes`; longer ones are [`Corrupt`](crate::StoreError::Corrupt).
+    fn read_file(&self, path: &str, limit_bytes: u64) -> Result<Vec<u8>> {
+        let file = self.open(path, OpenMode::Read)?;
+        let len = file.len()?;
+        if len > limit_bytes {
+            return Err(crate::StoreError::corrupt(path, format!("at most {limit_bytes} bytes"), len));
+        }
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
+        file.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes)
+    }
+
+    /// Replaces the file at `directory/name` by `bytes`, atomically and durably: written beside it, synced,
+    /// renamed over it, directory synced.
+    fn replace_file(&self, directory: &str, name: &str, bytes: &[u8]) -> Result<()> {
+        let join = |name: &str| if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") };
+        let (temporary, target) = (join(&format!("{name}.new")), join(name));
+        let file = self.open(&temporary, OpenMode::CreateOrWrite)?;
+        file.set_len(0)?;
+        file.write_at(bytes, 0)?;
+        file.sync()?;
+        self.rename(&temporary, &target)?;
+        self.sync_directory(directory)
+    }
+}
+
+/// One open file of a [`Device`].
+pub trait DeviceFile: Debug + Send + Sync {
+    /// Reads at most `buffer.len()` bytes from `offset`; fewer only at the end of the file.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
+    /// Writes all of `buffer` at `offset`, growing the file as needed (a gap becomes a hole). Durable only after
+    /// [`sync`](Self::sync). A buffer aligned in address, length and offset to [`DIRECT_ALIGNMENT_BYTES`] may
+    /// bypass the page cache.
+    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()>;
+    /// Makes everything written so far durable (data and length). After a failure, nothing written since the
+    /// last successful sync may be believed durable (invariant I-7).
+    fn sync(&self) -> Result<()>;
+    /// Length in bytes.
+    fn len(&self) -> Result<u64>;
+    /// Whether the file is empty.
+    fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Cuts or extends (with a hole) to `len_bytes`.
+    fn set_len(&self, len_bytes: u64) -> Result<()>;
+    /// Gives the range's space back to the device; it reads as zeros afterwards. The length stays. A filesystem that
+    /// cannot do this leaves everything as it is: do not rely on the zeros.
+    fn punch(&self, offset: u64, len_bytes: u64) -> Result<()>;
+    /// Physical bytes that the file occupies.
+    fn allocated_bytes(&self) -> Result<u64>;
+
+    /// Reads exactly `buffer.len()` bytes; a shorter file is [`Corrupt`](crate::StoreError::Corrupt).
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let found = self.read_at(buffer, offset)?;
+        if found < buffer.len() {
+            let what = format!("file at offset {offset}");
+            return Err(crate::StoreError::corrupt(what, format!("{} bytes", buffer.len()), found));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,86 @@
+//! One error type for the layer of durable bytes, sorted by what a caller can do about it.
+
+use std::io;
+
+/// Result of this crate.
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// What went wrong with durable bytes.
+///
+/// Cloneable, because an error on the write path is remembered and reported again (invariant I-7).
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// The operating system refused an operation for a reason other than space.
+    #[error("cannot {operation} {path}: {source}")]
+    Io {
+        /// What was tried: "read", "write", "sync", …
+        operation: &'static str,
+        /// Path relative to the device's root.
+        path: String,
+        /// The cause.
+        source: std::sync::Arc<io::Error>,
+    },
+    /// The device is full. Nothing already acknowledged is affected.
+    #[error("no space left on the device while trying to {operation} {path}")]
+    NoSpace {
+        /// What was tried.
+        operation: &'static str,
+        /// Path relative to the device's root.
+        path: String,
+    },
+    /// Bytes on disk are not what they must be.
+    #[error("{what} is damaged: expected {expected}, found {found}")]
+    Corrupt {
+        /// Which object, with its place: "region at 4096 of container 1.7".
+        what: String,
+        /// What a sound object has.
+        expected: String,
+        /// What was found.
+        found: String,
+    },
+    /// A format, feature or option that this version does not know (invariant I-8).
+    #[error("{what}: {found} is not supported ({advice})")]
+    Unsupported {
+        /// Which object.
+        what: String,
+        /// The value found.
+        found: String,
+        /// What the user can do.
+        advice: String,
+    },
+    /// A file or directory that is not there.
+    #[error("{path} does not exist")]
+    NotFound {
+        /// Path relative to the device's root, or as the user gave it.
+        path: String,
+    },
+    /// Somebody else uses it.
+    #[error("{what} is in use by {owner}")]
+    Busy {
+        /// What is in use.
+        what: String,
+        /// Who uses it, e.g. "process 4711 (dedupfs mount)".
+        owner: String,
+    },
+    /// The caller or the user asked for something that makes no sense.
+    #[error("{0}")]
+    Usage(String),
+}
+
+impl StoreError {
+    /// Wraps an [`io::Error`], telling lack of space, absence and the rest apart.
+    #[must_use]
+    pub fn from_io(operation: &'static str, path: impl Into<String>, error: io::Error) -> Self {
+        let path = path.into();
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace { operation, path },
+            io::ErrorKind::NotFound => Self::NotFound { path },
+            _ => Self::Io { operation, path, source: std::sync::Arc::new(error) },
+        }
+    }
+
+    /// A [`StoreError::Corrupt`] from displayable values.
+    pub fn corrupt(what: impl Into<String>, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> Self {
+        Self::Corrupt { what: what.into(), expected: expected.to_string(), found: found.to_string() }
+    }
+}

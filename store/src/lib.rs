@@ -1,0 +1,17 @@
+//! Durable bytes for dedupfs: devices, frames, superblocks, containers and recipe nodes.
+//!
+//! Everything here is about bytes that must survive. Byte maps stand in `docs/format.md`, nowhere else.
+
+pub mod codec;
+pub mod container;
+pub mod device;
+pub mod error;
+pub mod fingerprint;
+pub mod frame;
+pub mod id;
+pub mod recipe;
+pub mod superblock;
+
+pub use error::{Result, StoreError};
+pub use fingerprint::{FINGERPRINT_BYTES, Fingerprint};
+pub use id::{ContainerId, ContainerKind, PoolId};

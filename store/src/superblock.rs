@@ -1,0 +1,286 @@
+//! Superblocks: what a pool is. One file per root, written once when the pool is formatted.
+//!
+//! `dedupfs.meta` lies on the meta root, `dedupfs.data` on the data root. Each is one frame, padded with zeros to a
+//! multiple of 4096 bytes, that carries the pool's identity and its properties. Both carry the same, so that a data
+//! root of another pool (or none: a disk that is not mounted) is noticed before anything is read or written.
+//!
+//! Reading, step by step: the file's size is bounded; the frame is checked (magic, header, lengths, body); the format
+//! version comes before anything else in the body, then the feature flags; then every property is checked against its
+//! limits; then the rest of the file must be zeros. So no byte of the file is without a check.
+//!
+//! Invariant: a superblock that [`Superblock::write_new`] wrote is there wholly or not at all, and is never rewritten.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
+
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::codec::{ByteReader, ByteWriter};
+use crate::container::Compression;
+use crate::device::Device;
+use crate::error::{Result, StoreError};
+use crate::frame::{Expect, FrameKind, decode_frame, encode_frame};
+use crate::id::PoolId;
+
+mod properties;
+
+pub use properties::{
+    CHUNK_SIZE_BYTES, CHUNKS_PER_CONTAINER_MIN, CONTAINER_BYTES, ChunkerKind, FingerprintAlgorithm, PoolProperties,
+    SLOTS_PER_FILE,
+};
+
+/// The format that this version writes and reads.
+pub const FORMAT_VERSION: u16 = 1;
+
+/// Required features that this version knows; a pool that requires another one is refused.
+pub const FEATURES_KNOWN: u64 = 0;
+
+/// The file is padded to a multiple of this many bytes.
+pub const SUPERBLOCK_ALIGNMENT_BYTES: usize = 4096;
+
+/// Longest data root.
+pub const DATA_ROOT_BYTES_MAX: usize = 4096;
+
+/// Longest superblock file.
+const FILE_BYTES_MAX: usize = 4 * SUPERBLOCK_ALIGNMENT_BYTES;
+
+const _: () = assert!(DATA_ROOT_BYTES_MAX + 1024 < FILE_BYTES_MAX);
+
+/// Which root a superblock lies on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Role {
+    /// Namespace, index, recipes.
+    Meta = 1,
+    /// Containers of chunks.
+    Data = 2,
+}
+
+impl Role {
+    /// Name of the superblock's file.
+    #[must_use]
+    pub const fn file_name(self) -> &'static str {
+        match self {
+            Self::Meta => "dedupfs.meta",
+            Self::Data => "dedupfs.data",
+        }
+    }
+
+    const fn from_u8(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::Meta),
+            2 => Some(Self::Data),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Meta => "meta",
+            Self::Data => "data",
+        })
+    }
+}
+
+/// What a pool is, as one of its two roots tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    /// Which root it lies on.
+    pub role: Role,
+    /// The pool's identity.
+    pub pool: PoolId,
+    /// What holds for ever.
+    pub properties: PoolProperties,
+    /// On the meta root: where the data root is, absolute or relative to the meta root ("." if they are one). On the
+    /// data root: empty.
+    pub data_root: Vec<u8>,
+    /// When the pool was formatted, in seconds since 1970.
+    pub created_secs: u64,
+}
+
+impl Superblock {
+    /// Writes it to the root of `device`, durably; an error if a superblock of its role is there.
+    ///
+    /// The caller holds the pool's lock: two of these at the same time could both succeed.
+    pub fn write_new(&self, device: &dyn Device) -> Result<()> {
+        self.check()?;
+        let name = self.role.file_name();
+        if device.exists(name)? {
+            return Err(StoreError::Usage(format!("{} holds a dedupfs pool already ({name})", device.describe())));
+        }
+        device.replace_file("", name, &self.encode())
+    }
+
+    /// Reads and checks the superblock of a role at the root of `device`.
+    pub fn read(device: &dyn Device, role: Role) -> Result<Self> {
+        let (name, place) = (role.file_name(), device.describe());
+        let bytes = match device.read_file(name, FILE_BYTES_MAX as u64) {
+            Err(StoreError::NotFound { .. }) => {
+                return Err(StoreError::Usage(match role {
+                    Role::Meta => {
+                        format!("{place} is not a dedupfs pool (no {name}): format one with `dedupfs mkfs {place}`")
+                    }
+                    Role::Data => format!("{place} is not the data root of a dedupfs pool (no {name}): is it mounted?"),
+                }));
+            }
+            found => found?,
+        };
+        Self::decode(&format!("superblock {name} of {place}"), &bytes, role)
+    }
+
+    /// Checks that the superblocks of a meta and a data root belong together.
+    pub fn check_pair(meta: &Self, data: &Self) -> Result<()> {
+        if (meta.role, data.role) != (Role::Meta, Role::Data) {
+            return Err(StoreError::Usage(format!("a meta and a data root, not {} and {}", meta.role, data.role)));
+        }
+        if meta.pool != data.pool {
+            return Err(StoreError::Usage(format!(
+                "the data root belongs to another pool: it is of {}, the meta root of {} (is the right disk mounted?)",
+                data.pool, meta.pool
+            )));
+        }
+        if meta.properties != data.properties || meta.created_secs != data.created_secs {
+            return Err(StoreError::corrupt(
+                "superblock of the data root",
+                format!("{:?}, created {}", meta.properties, meta.created_secs),
+                format!("{:?}, created {}", data.properties, data.created_secs),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Where the data root is, for a pool whose meta root is at `meta_root`.
+    #[must_use]
+    pub fn data_root_path(&self, meta_root: &Path) -> PathBuf {
+        match self.data_root.as_slice() {
+            b"" | b"." => meta_root.to_owned(),
+            path => meta_root.join(std::ffi::OsStr::from_bytes(path)),
+        }
+    }
+
+    /// The whole file.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let properties = &self.properties;
+        let (compression, level) = match properties.compression {
+            Compression::None => (0, 0),
+            Compression::Zstd(level) => (1, level as i8), // 1..=19, checked before writing
+        };
+        let mut body = ByteWriter::new();
+        body.u16(FORMAT_VERSION);
+        body.u64(FEATURES_KNOWN);
+        body.u8(self.role as u8);
+        body.bytes(&self.pool.0);
+        body.u64(self.created_secs);
+        body.u8(properties.chunker as u8);
+        body.u32(properties.chunk_size_bytes);
+        body.u8(properties.fingerprint as u8);
+        body.u8(compression);
+        body.u8(level.cast_unsigned());
+        body.u32(properties.container_bytes);
+        body.u32(properties.slots_per_file);
+        body.u16(self.data_root.len() as u16); // at most DATA_ROOT_BYTES_MAX, checked before writing
+        body.bytes(&self.data_root);
+        let mut file = encode_frame(FrameKind::Superblock, &self.pool, 0, body.as_slice(), &[]);
+        file.resize(file.len().next_multiple_of(SUPERBLOCK_ALIGNMENT_BYTES), 0);
+        file
+    }
+
+    /// Checks and decodes the whole file; `what` names it in errors.
+    pub fn decode(what: &str, file: &[u8], role: Role) -> Result<Self> {
+        if file.is_empty() || !file.len().is_multiple_of(SUPERBLOCK_ALIGNMENT_BYTES) || file.len() > FILE_BYTES_MAX {
+            let expected = format!("a multiple of {SUPERBLOCK_ALIGNMENT_BYTES} bytes, at most {FILE_BYTES_MAX}");
+            return Err(StoreError::corrupt(what, expected, format!("{} bytes (cut off?)", file.len())));
+        }
+        let expect = Expect { kind: FrameKind::Superblock, pool: None, owner: Some(0) };
+        let frame = decode_frame(what, file, &expect, FILE_BYTES_MAX)?;
+        let superblock = Self::decode_body(what, frame.meta, role)?;
+        if superblock.pool != frame.header.pool {
+            return Err(StoreError::corrupt(what, format!("pool {}", frame.header.pool), superblock.pool));
+        }
+        if !frame.payload.is_empty() {
+            return Err(StoreError::corrupt(what, "no payload", format!("{} bytes", frame.payload.len())));
+        }
+        let frame_bytes = usize::try_from(frame.header.frame_bytes()).unwrap_or(usize::MAX);
+        let expected_bytes = frame_bytes.next_multiple_of(SUPERBLOCK_ALIGNMENT_BYTES);
+        if file.len() != expected_bytes {
+            return Err(StoreError::corrupt(what, format!("{expected_bytes} bytes"), format!("{} bytes", file.len())));
+        }
+        if file.get(frame_bytes..).unwrap_or_default().iter().any(|&byte| byte != 0) {
+            return Err(StoreError::corrupt(what, "zeros after the frame", "other bytes"));
+        }
+        Ok(superblock)
+    }
+
+    fn decode_body(what: &str, body: &[u8], expected_role: Role) -> Result<Self> {
+        let unsupported = |found: String| StoreError::Unsupported {
+            what: what.to_owned(),
+            found,
+            advice: format!(
+                "this dedupfs knows format {FORMAT_VERSION}: use the dedupfs version that formatted the pool, or later"
+            ),
+        };
+        let mut reader = ByteReader::new(body, what);
+        let version = reader.u16()?;
+        if version != FORMAT_VERSION {
+            return Err(unsupported(format!("format version {version}")));
+        }
+        let unknown = reader.u64()? & !FEATURES_KNOWN;
+        if unknown != 0 {
+            return Err(unsupported(format!("feature flags {unknown:#x}")));
+        }
+        let role = reader.u8()?;
+        let role = known(&reader, "a role", role, Role::from_u8)?;
+        if role != expected_role {
+            return Err(reader.corrupt(format!("the {expected_role} root"), format!("the {role} root")));
+        }
+        let pool = PoolId(reader.array()?);
+        let created_secs = reader.u64()?;
+        let chunker = reader.u8()?;
+        let chunker = known(&reader, "a chunker", chunker, ChunkerKind::from_u8)?;
+        let chunk_size_bytes = reader.u32()?;
+        let fingerprint = reader.u8()?;
+        let fingerprint = known(&reader, "a fingerprint algorithm", fingerprint, FingerprintAlgorithm::from_u8)?;
+        let compression = match (reader.u8()?, reader.u8()?.cast_signed()) {
+            (0, 0) => Compression::None,
+            (1, level) => Compression::Zstd(i32::from(level)),
+            (kind, level) => return Err(reader.corrupt("a compression", format!("{kind}, level {level}"))),
+        };
+        let container_bytes = reader.u32()?;
+        let slots_per_file = reader.u32()?;
+        let data_root_bytes = usize::from(reader.u16()?);
+        let data_root = reader.bytes(data_root_bytes)?.to_vec();
+        let properties =
+            PoolProperties { chunker, chunk_size_bytes, fingerprint, compression, container_bytes, slots_per_file };
+        let superblock = Self { role, pool, properties, data_root, created_secs };
+        superblock.check().map_err(|error| reader.corrupt("properties within their limits", error))?;
+        reader.finish()?;
+        Ok(superblock)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.properties.check()?;
+        let root = &self.data_root;
+        let is_sound = match self.role {
+            Role::Meta => !root.is_empty() && root.len() <= DATA_ROOT_BYTES_MAX && !root.contains(&0),
+            Role::Data => root.is_empty(),
+        };
+        if is_sound {
+            return Ok(());
+        }
+        Err(StoreError::Usage(format!(
+            "the data root must be a path of at most {DATA_ROOT_BYTES_MAX} bytes, and stand on the meta root only"
+        )))
+    }
+}
+
+/// The value that a byte stands for; an unknown one under a sound checksum and a known version is damage.
+fn known<T>(reader: &ByteReader<'_>, what: &str, byte: u8, from_u8: impl Fn(u8) -> Option<T>) -> Result<T> {
+    from_u8(byte).ok_or_else(|| reader.corrupt(what, format!("number {byte}")))
+}
+
+#[cfg(test)]
+mod tests;
