@@ -14,6 +14,7 @@ pub mod chunker;
 pub mod commit;
 pub mod config;
 pub mod containers;
+pub mod control;
 pub mod dedup;
 pub mod error;
 pub mod file;

@@ -2,8 +2,8 @@
 //!
 //! # Structure
 //! Fingerprints live in *tankers* (MAD2 section III.A): groups in order of arrival, each split into buckets by
-//! fingerprint prefix. New ones go to the [`open`] tanker, which is mutable and in memory (MAD2's appendable tanker,
-//! dedupv1's auxiliary index, tech report section 3.4); full ones are [`sealed`]: files with sorted buckets and, apart
+//! fingerprint prefix. New ones go to the `open` tanker, which is mutable and in memory (MAD2's appendable tanker,
+//! dedupv1's auxiliary index, tech report section 3.4); full ones are `sealed`: files with sorted buckets and, apart
 //! from them, reference counts. An entry is a *counting fingerprint* ([`Cell`]): where it lies, how long it is, how
 //! often it is referenced.
 //!

@@ -81,7 +81,7 @@ impl ContainerStore {
             let Some(Known::Open(container)) = self.shared.known(record.id) else { continue };
             if let Some(table) = container.acknowledge(record) {
                 self.shared.caches.tables.insert(record.id, CachedTable::sound(table));
-                self.shared.directory.write().insert(record.id, Known::Closed(record.clone()));
+                self.shared.directory.write().insert(record.id, Known::Closed(*record));
             }
         }
     }
@@ -167,5 +167,5 @@ fn report(shared: &Shared, container: &OpenContainer, mark: &Mark, flushed: &mut
 
 /// The containers of records, as the store knows them at open.
 pub(super) fn closed(records: &[ContainerRecord]) -> HashMap<ContainerId, Known> {
-    records.iter().map(|record| (record.id, Known::Closed(record.clone()))).collect()
+    records.iter().map(|record| (record.id, Known::Closed(*record))).collect()
 }

@@ -39,6 +39,7 @@ mod read;
 mod shared;
 mod stats;
 mod streams;
+mod verify;
 mod worker;
 
 #[cfg(test)]
@@ -283,7 +284,7 @@ impl ContainerStore {
         let directory = self.shared.directory.read();
         let records = directory.values().filter_map(|known| match known {
             Known::Open(open) => open.acknowledged(),
-            Known::Closed(record) => Some(record.clone()),
+            Known::Closed(record) => Some(*record),
         });
         let mut records: Vec<_> = records.collect();
         drop(directory);

@@ -48,7 +48,7 @@ pub(super) struct RegionKey {
 #[derive(Clone)]
 pub(super) struct CachedTable {
     pub(super) table: Arc<Table>,
-    damage: Option<Arc<StoreError>>,
+    pub(super) damage: Option<Arc<StoreError>>,
 }
 
 impl CachedTable {
@@ -141,14 +141,19 @@ impl Shared {
     }
 
     /// Turns an error about a container that was removed meanwhile into "not there".
-    fn unless_removed<T>(&self, container: ContainerId, result: Result<Option<T>>) -> Result<Option<T>> {
+    pub(super) fn unless_removed<T>(&self, container: ContainerId, result: Result<Option<T>>) -> Result<Option<T>> {
         match result {
             Err(_) if !self.is_known(container) => Ok(None),
             result => result,
         }
     }
 
-    fn read_open(&self, open: &OpenContainer, print: &Fingerprint, len_bytes: Option<u32>) -> Result<Option<ChunkData>> {
+    pub(super) fn read_open(
+        &self,
+        open: &OpenContainer,
+        print: &Fingerprint,
+        len_bytes: Option<u32>,
+    ) -> Result<Option<ChunkData>> {
         let Some((found, found_bytes)) = open.find(print) else { return Ok(None) };
         let len_bytes = check_len(open.id, print, len_bytes, found_bytes)?;
         let key = |offset_bytes| RegionKey { container: open.id, offset_bytes };
@@ -167,7 +172,12 @@ impl Shared {
         chunk_of(open.id, print, region, start, len_bytes).map(Some)
     }
 
-    fn read_closed(&self, record: &ContainerRecord, print: &Fingerprint, len_bytes: Option<u32>) -> Result<Option<ChunkData>> {
+    fn read_closed(
+        &self,
+        record: &ContainerRecord,
+        print: &Fingerprint,
+        len_bytes: Option<u32>,
+    ) -> Result<Option<ChunkData>> {
         let cached = self.cached_table(record)?;
         let Some(place) = cached.table.find(print) else {
             // It may lie in the part that could not be scanned: that is damage, not absence.
@@ -200,7 +210,7 @@ impl Shared {
     }
 
     /// Reads, checks and decompresses one region; not cached.
-    fn load_region(
+    pub(super) fn load_region(
         &self,
         key: RegionKey,
         address: SlotAddress,
@@ -292,7 +302,7 @@ impl Shared {
         Ok(CachedTable { table: Arc::new(scanned.table), damage: scanned.damage.map(Arc::new) })
     }
 
-    fn scan(&self, record: &ContainerRecord) -> Result<dedupfs_store::container::ScannedTable> {
+    pub(super) fn scan(&self, record: &ContainerRecord) -> Result<dedupfs_store::container::ScannedTable> {
         let ContainerRecord { id, kind, address, used_bytes, .. } = record;
         let mut read = |offset: u64, len: usize| {
             let offset =
@@ -302,92 +312,6 @@ impl Shared {
             Ok(bytes)
         };
         Ok(scan_table(&self.options.pool, *id, *kind, u64::from(*used_bytes), &mut read)?)
-    }
-
-    /// See [`super::ContainerStore::for_each_chunk`].
-    pub(super) fn for_each_chunk(
-        &self,
-        container: ContainerId,
-        visit: &mut dyn FnMut(&Fingerprint, &[u8]) -> Result<()>,
-    ) -> Result<bool> {
-        let Some(known) = self.known(container) else { return Ok(false) };
-        let result = match known {
-            Known::Open(open) => self.visit_open(&open, visit),
-            Known::Closed(record) => self.visit_closed(&record, visit),
-        };
-        Ok(self.unless_removed(container, result.map(Some))?.is_some())
-    }
-
-    fn visit_open(&self, open: &OpenContainer, visit: &mut dyn FnMut(&Fingerprint, &[u8]) -> Result<()>) -> Result<()> {
-        for entry in &open.table().entries {
-            if let Some(data) = self.read_open(open, &entry.fingerprint, Some(entry.len_bytes))? {
-                visit(&entry.fingerprint, &data)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn visit_closed(
-        &self,
-        record: &ContainerRecord,
-        visit: &mut dyn FnMut(&Fingerprint, &[u8]) -> Result<()>,
-    ) -> Result<()> {
-        let cached = self.cached_table(record)?;
-        for (number, region) in cached.table.regions.iter().enumerate() {
-            let key = RegionKey { container: record.id, offset_bytes: region.offset_bytes };
-            let entries = region_entries(&cached.table, number).unwrap_or_default();
-            // Past the cache: a walk over everything must not push out what readers use.
-            let raw = match self.caches.regions.peek(&key) {
-                Some(raw) => raw,
-                None => self.load_region(key, record.address, region.frame_bytes, Some(entries))?,
-            };
-            let mut start = 0;
-            for entry in entries {
-                let data = chunk_of(record.id, &entry.fingerprint, Arc::clone(&raw), start, entry.len_bytes)?;
-                visit(&entry.fingerprint, &data)?;
-                start = start.saturating_add(entry.len_bytes);
-            }
-        }
-        cached.damage.map_or(Ok(()), |damage| Err((*damage).clone().into()))
-    }
-
-    /// See [`super::ContainerStore::verify`].
-    pub(super) fn verify(&self, container: ContainerId) -> Result<()> {
-        match self.known(container) {
-            None => Ok(()),
-            Some(Known::Open(open)) => self.visit_open(&open, &mut |_, _| Ok(())),
-            Some(Known::Closed(record)) => {
-                let result = self.verify_closed(&record).map(Some);
-                self.unless_removed(container, result).map(|_| ())
-            }
-        }
-    }
-
-    fn verify_closed(&self, record: &ContainerRecord) -> Result<()> {
-        let scanned = self.scan(record)?;
-        if let Some(damage) = scanned.damage {
-            return Err(damage.into());
-        }
-        let table = &scanned.table;
-        if let Some((offset_bytes, len_bytes)) = record.toc {
-            let decode = |frame: &[u8]| Ok(decode_toc(&self.options.pool, record.id, frame)?);
-            let toc = self.with_bytes(record.address, offset_bytes, len_bytes, decode)?;
-            if toc.entries != table.entries || toc.regions != table.regions {
-                let what = format!("table of contents of container {}", record.id);
-                return Err(StoreError::corrupt(what, "what its regions hold", "something else").into());
-            }
-        }
-        let found = (table.entries.len() as u64, table.entries.iter().map(|entry| u64::from(entry.len_bytes)).sum());
-        let expected = (u64::from(record.chunks), record.chunk_bytes);
-        if found != expected {
-            let tell = |(chunks, bytes): (u64, u64)| format!("{chunks} chunks of {bytes} bytes");
-            return Err(StoreError::corrupt(format!("container {}", record.id), tell(expected), tell(found)).into());
-        }
-        for (number, region) in table.regions.iter().enumerate() {
-            let key = RegionKey { container: record.id, offset_bytes: region.offset_bytes };
-            self.load_region(key, record.address, region.frame_bytes, region_entries(table, number))?;
-        }
-        Ok(())
     }
 }
 
@@ -407,7 +331,7 @@ fn check_len(container: ContainerId, print: &Fingerprint, expected: Option<u32>,
     }
 }
 
-fn chunk_of(
+pub(super) fn chunk_of(
     container: ContainerId,
     print: &Fingerprint,
     region: Arc<RegionBytes>,

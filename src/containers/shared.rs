@@ -6,8 +6,8 @@
 //! 3. Raw bytes being compressed and placed bytes not written count as *in flight*.
 //!
 //! Two kinds of failure (invariant I-7):
-//! - a failed *write* loses nothing: the frames stay in memory and the next write tries again. It is remembered while there is
-//!    no room, so that writers get the error instead of waiting for ever;
+//! - a failed *write* loses nothing: the frames stay in memory and the next write tries again. It is remembered until one
+//!   succeeds, so that writers get the error instead of waiting for room for ever;
 //! - a failed *sync*, a failed compression or a panic *poisons*: every later append and flush returns that error.
 
 use std::collections::HashMap;

@@ -10,9 +10,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::de::DeserializeOwned;
 
+use super::address;
 use super::failure::{Failure, FailureKind};
 use super::protocol::{Envelope, PROTOCOL_VERSION, REPLY_BYTES_MAX, Reply, Request, decode, encode, read_line};
-use super::address;
 use crate::check::{CheckOptions, CheckReport};
 use crate::pool::{NoProgress, PoolStats, Progress};
 use crate::reclaim::{ReclaimOptions, ReclaimReport};

@@ -67,8 +67,8 @@ pub enum Reply {
 
 /// One line, with its end.
 pub(super) fn encode(line: &impl Serialize) -> Result<Vec<u8>, Failure> {
-    let mut bytes =
-        serde_json::to_vec(line).map_err(|error| Failure::failed(format!("cannot encode a control message: {error}")))?;
+    let mut bytes = serde_json::to_vec(line)
+        .map_err(|error| Failure::failed(format!("cannot encode a control message: {error}")))?;
     bytes.push(b'\n');
     Ok(bytes)
 }

@@ -20,9 +20,9 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
 
+use super::address;
 use super::failure::Failure;
 use super::protocol::{REQUEST_BYTES_MAX, Reply, Request, decode_request, encode, read_line};
-use super::address;
 use crate::check::{CheckOptions, CheckReport};
 use crate::pool::{PoolStats, Progress};
 use crate::reclaim::{ReclaimOptions, ReclaimReport};
@@ -272,9 +272,9 @@ impl<'a> ReplySink<'a> {
 impl SinkState<'_> {
     fn send(&mut self, reply: &Reply) {
         let Some(mut stream) = self.stream else { return };
-        if let Err(failure) = encode(reply).and_then(|line| {
-            stream.write_all(&line).map_err(|error| Failure::failed(error.to_string()))
-        }) {
+        if let Err(failure) =
+            encode(reply).and_then(|line| stream.write_all(&line).map_err(|error| Failure::failed(error.to_string())))
+        {
             tracing::debug!(%failure, "a control client is gone");
             self.stream = None;
         }

@@ -8,6 +8,7 @@
 //!
 //! redb asserts on pages that make no sense; such panics are caught here and turned into errors.
 
+use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -22,10 +23,40 @@ use super::inode::{Entry, Inode};
 use super::tables::{self, Header};
 use crate::error::{EngineError, Result};
 
+/// Something of the store whose destructor may assert as well: its panic ends here.
+pub(super) struct Shielded<T>(Option<T>);
+
+impl<T> Drop for Shielded<T> {
+    fn drop(&mut self) {
+        let inner = self.0.take();
+        if catch_unwind(AssertUnwindSafe(|| drop(inner))).is_err() {
+            tracing::error!("the namespace store could not be closed cleanly");
+        }
+    }
+}
+
+impl<T> Deref for Shielded<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("emptied by its destructor only")
+    }
+}
+
+impl<T> DerefMut for Shielded<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("emptied by its destructor only")
+    }
+}
+
 /// A consistent view of the committed state.
 pub(super) struct Snapshot {
     pub(super) session: Arc<Session>,
     pub(super) header: Header,
+    tables: Shielded<Tables>,
+}
+
+struct Tables {
     inodes: ReadOnlyTable<u64, &'static [u8]>,
     entries: ReadOnlyTable<&'static [u8], &'static [u8]>,
     order: ReadOnlyTable<&'static [u8; 16], &'static [u8]>,
@@ -41,25 +72,9 @@ impl std::fmt::Debug for Snapshot {
     }
 }
 
-/// An entry as it stands in a directory's order.
-pub(super) type OrderedItem = (u64, Ino, dedupfs_fuse::service::FileKind, Vec<u8>);
-
-impl Snapshot {
-    fn take(database: &Database, session: &Arc<Session>) -> Result<Self> {
-        let explain = |error: redb::Error| session.explain(&error);
-        let transaction = database.begin_read().map_err(|error| explain(error.into()))?;
-        let header = Header::read(&transaction).map_err(explain)??;
-        Self::open_tables(&transaction, session, header).map_err(|error| explain(error.into()))
-    }
-
-    fn open_tables(
-        transaction: &ReadTransaction,
-        session: &Arc<Session>,
-        header: Header,
-    ) -> std::result::Result<Self, redb::TableError> {
+impl Tables {
+    fn open(transaction: &ReadTransaction) -> std::result::Result<Self, redb::TableError> {
         Ok(Self {
-            session: Arc::clone(session),
-            header,
             inodes: transaction.open_table(tables::INODES)?,
             entries: transaction.open_table(tables::ENTRIES)?,
             order: transaction.open_table(tables::ORDER)?,
@@ -69,19 +84,34 @@ impl Snapshot {
             log: transaction.open_table(tables::LOG)?,
         })
     }
+}
+
+/// Is given directory, name and entry.
+pub(super) type NameVisitor<'v> = dyn FnMut(Ino, &[u8], Entry) -> Result<()> + 'v;
+/// An entry as it stands in a directory's order.
+pub(super) type OrderedItem = (u64, Ino, dedupfs_fuse::service::FileKind, Vec<u8>);
+
+impl Snapshot {
+    fn take(database: &Database, session: &Arc<Session>) -> Result<Self> {
+        let explain = |error: redb::Error| session.explain(&error);
+        let transaction = database.begin_read().map_err(|error| explain(error.into()))?;
+        let header = Header::read(&transaction).map_err(explain)??;
+        let tables = Tables::open(&transaction).map_err(|error| explain(error.into()))?;
+        Ok(Self { session: Arc::clone(session), header, tables: Shielded(Some(tables)) })
+    }
 
     fn explain(&self, error: impl std::fmt::Display) -> EngineError {
         self.session.explain(&error)
     }
 
     pub(super) fn inode(&self, ino: Ino) -> Result<Option<Inode>> {
-        let value = self.inodes.get_owned(ino).map_err(|error| self.explain(error))?;
+        let value = self.tables.inodes.get_owned(ino).map_err(|error| self.explain(error))?;
         value.map(|value| Inode::decode(ino, value.value())).transpose()
     }
 
     pub(super) fn entry(&self, directory: Ino, name: &[u8]) -> Result<Option<Entry>> {
         let key = tables::name_key(directory, name);
-        let value = self.entries.get_owned(key.as_slice()).map_err(|error| self.explain(error))?;
+        let value = self.tables.entries.get_owned(key.as_slice()).map_err(|error| self.explain(error))?;
         value.map(|value| Entry::decode(&key, value.value())).transpose()
     }
 
@@ -89,7 +119,7 @@ impl Snapshot {
     pub(super) fn order(&self, directory: Ino, after: u64, limit: usize) -> Result<Vec<OrderedItem>> {
         let Some(first) = after.checked_add(1) else { return Ok(Vec::new()) };
         let (first, last) = (tables::order_key(directory, first), tables::order_key(directory, u64::MAX));
-        let range = self.order.range_owned::<&[u8; 16]>(&first..=&last).map_err(|error| self.explain(error))?;
+        let range = self.tables.order.range_owned::<&[u8; 16]>(&first..=&last).map_err(|error| self.explain(error))?;
         let mut items = Vec::with_capacity(limit.min(1024));
         for row in range.take(limit) {
             let (key, value) = row.map_err(|error| self.explain(error))?;
@@ -101,7 +131,7 @@ impl Snapshot {
 
     pub(super) fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let key = tables::name_key(ino, name);
-        let value = self.xattrs.get_owned(key.as_slice()).map_err(|error| self.explain(error))?;
+        let value = self.tables.xattrs.get_owned(key.as_slice()).map_err(|error| self.explain(error))?;
         value.map(|value| tables::decode_xattr(&key, value.value())).transpose()
     }
 
@@ -122,8 +152,8 @@ impl Snapshot {
     ) -> Result<()> {
         let first = inos.start().to_be_bytes();
         let range = match inos.end().checked_add(1).map(u64::to_be_bytes) {
-            Some(end) => self.xattrs.range_owned(first.as_slice()..end.as_slice()),
-            None => self.xattrs.range_owned(first.as_slice()..),
+            Some(end) => self.tables.xattrs.range_owned(first.as_slice()..end.as_slice()),
+            None => self.tables.xattrs.range_owned(first.as_slice()..),
         };
         for row in range.map_err(|error| self.explain(error))? {
             let (key, _) = row.map_err(|error| self.explain(error))?;
@@ -134,15 +164,15 @@ impl Snapshot {
     }
 
     pub(super) fn for_each_inode(&self, visit: &mut dyn FnMut(Result<Inode>) -> Result<()>) -> Result<()> {
-        for row in self.inodes.range_owned(0..).map_err(|error| self.explain(error))? {
+        for row in self.tables.inodes.range_owned(0..).map_err(|error| self.explain(error))? {
             let (key, value) = row.map_err(|error| self.explain(error))?;
             visit(Inode::decode(key.value(), value.value()))?;
         }
         Ok(())
     }
 
-    pub(super) fn for_each_entry(&self, visit: &mut dyn FnMut(Ino, &[u8], Entry) -> Result<()>) -> Result<()> {
-        for row in self.entries.range_owned(&[][..]..).map_err(|error| self.explain(error))? {
+    pub(super) fn for_each_entry(&self, visit: &mut NameVisitor<'_>) -> Result<()> {
+        for row in self.tables.entries.range_owned(&[][..]..).map_err(|error| self.explain(error))? {
             let (key, value) = row.map_err(|error| self.explain(error))?;
             let (directory, name) = tables::split_name_key(key.value())?;
             visit(directory, name, Entry::decode(key.value(), value.value())?)?;
@@ -152,18 +182,18 @@ impl Snapshot {
 
     /// The number of entries and of their places in the order, which must be equal.
     pub(super) fn entry_counts(&self) -> Result<(u64, u64)> {
-        let entries = self.entries.len().map_err(|error| self.explain(error))?;
-        Ok((entries, self.order.len().map_err(|error| self.explain(error))?))
+        let entries = self.tables.entries.len().map_err(|error| self.explain(error))?;
+        Ok((entries, self.tables.order.len().map_err(|error| self.explain(error))?))
     }
 
     pub(super) fn orphans(&self) -> Result<Vec<Ino>> {
-        let range = self.orphans.range_owned(0..).map_err(|error| self.explain(error))?;
+        let range = self.tables.orphans.range_owned(0..).map_err(|error| self.explain(error))?;
         range.map(|row| row.map(|(key, _)| key.value()).map_err(|error| self.explain(error))).collect()
     }
 
     pub(super) fn containers(&self) -> Result<Vec<ContainerRecord>> {
         let mut records = Vec::new();
-        for row in self.containers.range_owned(0..).map_err(|error| self.explain(error))? {
+        for row in self.tables.containers.range_owned(0..).map_err(|error| self.explain(error))? {
             let (key, value) = row.map_err(|error| self.explain(error))?;
             records.push(ContainerRecord::decode(ContainerId(key.value()), value.value())?);
         }
@@ -172,7 +202,7 @@ impl Snapshot {
 
     /// The first part at or after `(row, part)` of the log.
     pub(super) fn log_part(&self, row: u64, part: u32) -> Result<Option<LogPart>> {
-        let mut range = self.log.range_owned((row, part)..).map_err(|error| self.explain(error))?;
+        let mut range = self.tables.log.range_owned((row, part)..).map_err(|error| self.explain(error))?;
         let Some(found) = range.next() else { return Ok(None) };
         let (key, value) = found.map_err(|error| self.explain(error))?;
         let (row, part) = key.value();
@@ -191,7 +221,7 @@ pub(super) struct LogPart {
 
 /// The open store. Guarded by one mutex, which a commit holds from its start to its end.
 pub(super) struct Store {
-    pub(super) database: Option<Database>,
+    pub(super) database: Option<Shielded<Database>>,
     pub(super) session: Arc<Session>,
     pub(super) header: Header,
     pub(super) file: Arc<dyn DeviceFile>,
@@ -215,9 +245,12 @@ impl Store {
         builder.set_cache_size(self.cache_bytes);
         let opened = catch_unwind(AssertUnwindSafe(|| builder.create_with_backend(backend)));
         self.database = Some(match opened {
-            Ok(Ok(database)) => database,
+            Ok(Ok(database)) => Shielded(Some(database)),
             Ok(Err(error)) => return Err(self.session.explain(&error)),
-            Err(_) => return Err(damaged()),
+            Err(_) => {
+                self.session.fence();
+                return Err(damaged());
+            }
         });
         Ok(())
     }
@@ -227,8 +260,8 @@ impl Store {
     pub(super) fn reopen(&mut self) -> Result<Arc<Snapshot>> {
         tracing::warn!("opening the namespace store anew after a failure");
         self.health.check()?;
-        self.session.fence();
-        self.database = None;
+        self.session.fail();
+        self.close();
         self.file.sync().inspect_err(|error| self.health.poison(error.clone()))?;
         self.open_session()?;
         let snapshot = self.snapshot()?;
@@ -236,10 +269,24 @@ impl Store {
         Ok(snapshot)
     }
 
+    /// Closes the database. One that has failed is cut off from the file first: closing writes.
+    fn close(&mut self) {
+        if self.session.is_failed() {
+            self.session.fence();
+        }
+        self.database = None;
+    }
+
     /// A view of the last commit.
     pub(super) fn snapshot(&self) -> Result<Arc<Snapshot>> {
         let database = self.database.as_ref().ok_or_else(|| EngineError::Database("it is closed".into()))?;
         guarded(&self.session, || Snapshot::take(database, &self.session)).map(Arc::new)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

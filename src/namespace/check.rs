@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use dedupfs_fuse::service::{FileKind, Ino, ROOT_INO};
 
-use super::base::{Snapshot, guarded};
+use super::base::{NameVisitor, Snapshot, guarded};
 use super::inode::{Entry, Inode};
 use super::overlay::Generation;
 use super::totals::Totals;
@@ -16,6 +16,9 @@ use crate::error::Result;
 
 /// Findings reported at most; a namespace with more is beyond reading them.
 const FINDINGS_MAX: usize = 1000;
+
+/// Is given directory, name, inode number and kind of each name.
+pub type EntryVisitor<'v> = dyn FnMut(Ino, &[u8], Ino, FileKind) -> Result<()> + 'v;
 
 /// One moment of the namespace.
 struct Moment {
@@ -50,7 +53,7 @@ impl Moment {
         layers.iter().filter_map(|layer| layer.directories.get(&directory)).any(|dir| dir.by_name.contains_key(name))
     }
 
-    fn for_each_entry(&self, visit: &mut dyn FnMut(Ino, &[u8], Entry) -> Result<()>) -> Result<()> {
+    fn for_each_entry(&self, visit: &mut NameVisitor<'_>) -> Result<()> {
         guarded(&self.base.session, || {
             self.base.for_each_entry(&mut |directory, name, entry| {
                 if Self::knows_name(&self.layers, directory, name) {
@@ -102,8 +105,8 @@ impl Namespace {
         self.moment()?.for_each_inode(&mut |inode| visit(&inode?))
     }
 
-    /// Visits all names as (directory, name, inode number, kind), in no particular order. Damage ends it.
-    pub fn for_each_entry(&self, visit: &mut dyn FnMut(Ino, &[u8], Ino, FileKind) -> Result<()>) -> Result<()> {
+    /// Visits all names, in no particular order. Damage ends it.
+    pub fn for_each_entry(&self, visit: &mut EntryVisitor<'_>) -> Result<()> {
         self.moment()?.for_each_entry(&mut |directory, name, entry| visit(directory, name, entry.ino, entry.kind))
     }
 
@@ -143,19 +146,16 @@ impl Namespace {
             let found = self.xattr_names(ino).map(|names| names.len() as u64);
             match found {
                 Ok(found) if found == u64::from(inode.xattr_count) => {}
-                Ok(found) => findings.add(|| format!("inode {ino} has {found} attributes, recorded {}", inode.xattr_count)),
+                Ok(found) => {
+                    findings.add(|| format!("inode {ino} has {found} attributes, recorded {}", inode.xattr_count))
+                }
                 Err(error) => findings.add(|| error.to_string()),
             }
         }
         Ok(findings.list)
     }
 
-    fn check_names(
-        &self,
-        moment: &Moment,
-        seen: &mut HashMap<Ino, Seen>,
-        findings: &mut Findings,
-    ) -> Result<()> {
+    fn check_names(&self, moment: &Moment, seen: &mut HashMap<Ino, Seen>, findings: &mut Findings) -> Result<()> {
         let next_cookie = self.next_cookie.load(std::sync::atomic::Ordering::Relaxed);
         moment.for_each_entry(&mut |directory, name, entry| {
             let shown = name.escape_ascii();
@@ -168,7 +168,8 @@ impl Namespace {
                     facts.names += 1;
                     facts.named_in = directory;
                     if facts.inode.as_ref().is_some_and(|inode| inode.kind != entry.kind) {
-                        findings.add(|| format!("entry {shown} of directory {directory} has another kind than its inode"));
+                        findings
+                            .add(|| format!("entry {shown} of directory {directory} has another kind than its inode"));
                     }
                 }
                 None => findings.add(|| format!("entry {shown} of directory {directory}: no inode {}", entry.ino)),
@@ -194,7 +195,8 @@ impl Namespace {
                     let expected = Entry { ino: item.ino, kind: item.kind, cookie: item.cookie };
                     if self.entry(ino, &item.name)? != Some(expected) {
                         let shown = item.name.escape_ascii().to_string();
-                        findings.add(|| format!("directory {ino} shows {shown} at {}, by name it differs", item.cookie));
+                        findings
+                            .add(|| format!("directory {ino} shows {shown} at {}, by name it differs", item.cookie));
                     }
                 }
                 match page.last() {
@@ -237,7 +239,9 @@ fn check_inode(ino: Ino, facts: &Seen, is_orphan: bool, findings: &mut Findings)
         let links = if is_orphan { 0 } else { 2 + facts.subdirectories };
         if !is_named || inode.nlink != links {
             let names = facts.names;
-            findings.add(|| format!("directory {ino} has {names} names and should have {links} links, not {}", inode.nlink));
+            findings.add(|| {
+                format!("directory {ino} has {names} names and should have {links} links, not {}", inode.nlink)
+            });
         }
         if inode.size_bytes != facts.entries {
             findings.add(|| format!("directory {ino} has {} entries, recorded {}", facts.entries, inode.size_bytes));

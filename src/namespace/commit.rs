@@ -139,7 +139,8 @@ impl Namespace {
     /// The last commit's row.
     #[must_use]
     pub fn last_row(&self) -> u64 {
-        self.store.lock().header.row
+        let row = self.state.read().base.as_ref().map(|base| base.header.row);
+        row.unwrap_or_else(|| self.store.lock().header.row)
     }
 
     /// Delivers the committed log rows behind `row`, in order, each whole.
@@ -243,7 +244,10 @@ impl Store {
         let database = self.database.as_mut().ok_or_else(|| EngineError::Database("it is closed".into()))?;
         match catch_unwind(AssertUnwindSafe(|| run(database))) {
             Ok(done) => done.map_err(|error| self.session.explain(&error)),
-            Err(_) => Err(EngineError::Database("it is damaged".into())),
+            Err(_) => {
+                self.session.fail();
+                Err(EngineError::Database("it is damaged: see `dedupfs fsck`".into()))
+            }
         }
     }
 }
@@ -287,8 +291,7 @@ fn write(
     }
     drop(containers);
     let mut log = transaction.open_table(tables::LOG)?;
-    let ops: Vec<LogOp> =
-        input.extends.iter().chain(frozen.iter().flat_map(|frozen| &frozen.log)).copied().collect();
+    let ops: Vec<LogOp> = input.extends.iter().chain(frozen.iter().flat_map(|frozen| &frozen.log)).copied().collect();
     let parts = ops.len().div_ceil(PART_OPS_MAX) as u32;
     for (part, ops) in (0..).zip(ops.chunks(PART_OPS_MAX)) {
         log.insert((header.row, part), encode_part(header.row, part, parts, ops).as_slice())?;

@@ -36,9 +36,7 @@ impl ContainerRecord {
             writer.u8(self.kind as u8);
             writer.u8(u8::from(self.sealed) | u8::from(self.toc.is_some()) << 1);
             let (toc_offset, toc_len) = self.toc.unwrap_or_default();
-            for number in
-                [self.address.file, self.address.slot, self.used_bytes, self.chunks, toc_offset, toc_len]
-            {
+            for number in [self.address.file, self.address.slot, self.used_bytes, self.chunks, toc_offset, toc_len] {
                 writer.u32(number);
             }
             writer.u64(self.chunk_bytes);

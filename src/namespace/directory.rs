@@ -12,9 +12,9 @@ use std::iter::Peekable;
 
 use dedupfs_fuse::service::{FileKind, Ino};
 
+use super::Namespace;
 use super::base::OrderedItem;
 use super::overlay::{Ordered, State};
-use super::Namespace;
 use crate::error::{EngineError, Result};
 
 /// Entries looked at in one go under the lock; removed ones count too.

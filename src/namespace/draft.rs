@@ -27,12 +27,15 @@ struct NameChange {
     new: Option<Entry>,
 }
 
+/// Inode, name, new value.
+type XattrChange = (Ino, Arc<[u8]>, Option<Arc<[u8]>>);
+
 /// The working copies of one mutation.
 pub(super) struct Draft<'n> {
     namespace: &'n Namespace,
     inodes: Vec<Touched>,
     names: Vec<NameChange>,
-    xattrs: Vec<(Ino, Arc<[u8]>, Option<Arc<[u8]>>)>,
+    xattrs: Vec<XattrChange>,
     orphans: Vec<(Ino, bool)>,
     log: Vec<LogOp>,
 }
@@ -121,7 +124,8 @@ impl<'n> Draft<'n> {
             totals = touched.before.as_ref().map_or(totals, |before| totals.minus(&Totals::of(before)));
             totals = touched.after.as_ref().map_or(totals, |after| totals.plus(&Totals::of(after)));
         }
-        let inodes: Vec<_> = self.inodes.into_iter().map(|touched| (touched.ino, touched.after.map(Arc::new))).collect();
+        let inodes: Vec<_> =
+            self.inodes.into_iter().map(|touched| (touched.ino, touched.after.map(Arc::new))).collect();
         let mut state = self.namespace.state.write();
         let active = &mut state.active;
         active.inodes.extend(inodes);

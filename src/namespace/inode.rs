@@ -70,9 +70,7 @@ impl Inode {
         record::seal(&self.ino.to_le_bytes(), |writer| {
             writer.u8(kind_to_u8(self.kind));
             writer.u16(self.mode);
-            for number in
-                [self.flags, self.generation, self.nlink, self.uid, self.gid, self.rdev, self.xattr_count]
-            {
+            for number in [self.flags, self.generation, self.nlink, self.uid, self.gid, self.rdev, self.xattr_count] {
                 writer.u32(number);
             }
             for number in [self.size_bytes, self.data_bytes, self.parent] {

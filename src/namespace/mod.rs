@@ -57,6 +57,7 @@ use self::overlay::State;
 use self::tables::Header;
 use crate::error::{EngineError, Result};
 
+pub use self::check::EntryVisitor;
 pub use self::commit::{CommitInput, Committed};
 pub use self::container_record::ContainerRecord;
 pub use self::directory::DirItem;

@@ -165,7 +165,9 @@ impl State {
     pub(super) fn xattr_changes(&self, ino: Ino) -> XattrChanges {
         let mut changes = XattrChanges::new();
         for layer in self.frozen.as_deref().into_iter().chain([&self.active]) {
-            changes.extend(layer.xattrs.get(&ino).into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())));
+            changes.extend(
+                layer.xattrs.get(&ino).into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())),
+            );
         }
         changes
     }

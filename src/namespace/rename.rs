@@ -5,10 +5,10 @@ use std::sync::Arc;
 use dedupfs_fuse::service::{FileKind, Ino, ROOT_INO, RenameFlags, Timestamp};
 use dedupfs_store::StoreError;
 
+use super::Namespace;
 use super::draft::Draft;
 use super::inode::{Entry, Inode};
 use super::names::{NewInode, check_name, gain_subdirectory, touch};
-use super::Namespace;
 use crate::error::{EngineError, Result};
 
 /// Directories above a directory at most; more means a loop.

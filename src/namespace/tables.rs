@@ -127,24 +127,29 @@ impl Header {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {
-        record::open(|| "header of the namespace".into(), &HEADER_KEY.to_le_bytes(), bytes, |reader| {
-            let version = reader.u16()?;
-            if version != FORMAT_VERSION {
-                return Err(StoreError::Unsupported {
-                    what: "namespace".into(),
-                    found: format!("format version {version}"),
-                    advice: "use the release that wrote this pool, or a newer one".into(),
+        record::open(
+            || "header of the namespace".into(),
+            &HEADER_KEY.to_le_bytes(),
+            bytes,
+            |reader| {
+                let version = reader.u16()?;
+                if version != FORMAT_VERSION {
+                    return Err(StoreError::Unsupported {
+                        what: "namespace".into(),
+                        found: format!("format version {version}"),
+                        advice: "use the release that wrote this pool, or a newer one".into(),
+                    }
+                    .into());
                 }
-                .into());
-            }
-            let writer_epoch = reader.u32()?;
-            let (row, next_ino, next_cookie) = (reader.u64()?, reader.u64()?, reader.u64()?);
-            let mut totals = [0; Totals::FIELDS];
-            for number in &mut totals {
-                *number = reader.i64()?;
-            }
-            Ok(Self { row, next_ino, next_cookie, writer_epoch, totals: Totals::from_array(totals) })
-        })
+                let writer_epoch = reader.u32()?;
+                let (row, next_ino, next_cookie) = (reader.u64()?, reader.u64()?, reader.u64()?);
+                let mut totals = [0; Totals::FIELDS];
+                for number in &mut totals {
+                    *number = reader.i64()?;
+                }
+                Ok(Self { row, next_ino, next_cookie, writer_epoch, totals: Totals::from_array(totals) })
+            },
+        )
     }
 
     /// Reads the header; a store without one is not a namespace.

@@ -48,9 +48,7 @@ impl Totals {
         [self.files, self.directories, self.others, self.logical_bytes, self.data_bytes]
     }
 
-    pub(super) fn from_array(
-        [files, directories, others, logical_bytes, data_bytes]: [i64; Self::FIELDS],
-    ) -> Self {
+    pub(super) fn from_array([files, directories, others, logical_bytes, data_bytes]: [i64; Self::FIELDS]) -> Self {
         Self { files, directories, others, logical_bytes, data_bytes }
     }
 

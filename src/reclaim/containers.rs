@@ -37,8 +37,10 @@ impl Reclaimer<'_> {
     ) -> (Vec<ContainerId>, u64) {
         let mut victims = Vec::new();
         let mut garbage_left_bytes = 0;
-        for record in self.store(recipe).containers() {
-            if !record.sealed {
+        let store = self.store(recipe);
+        for record in store.containers() {
+            // One that is still written will be sealed sooner or later; one that a crash left open is closed for good.
+            if !store.is_closed(record.id) {
                 continue;
             }
             let live_bytes = live.get(&record.id).copied().unwrap_or(0);

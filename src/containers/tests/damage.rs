@@ -34,7 +34,7 @@ fn is_corrupt<T>(result: Result<T, EngineError>) -> bool {
 #[test]
 fn a_damaged_region_costs_its_own_chunks_only() {
     let mut harness = sealed(60);
-    let record = harness.records()[0].clone();
+    let record = harness.records()[0];
     let table = harness.store.table(record.id).expect("reads").expect("is there");
     let region = table.regions[1];
     flip(&harness.device, &record, region.offset_bytes + region.frame_bytes - 70);
@@ -65,7 +65,7 @@ fn a_damaged_region_costs_its_own_chunks_only() {
 #[test]
 fn a_damaged_table_is_replaced_by_a_scan() {
     let mut harness = sealed(60);
-    let record = harness.records()[0].clone();
+    let record = harness.records()[0];
     let (toc, _) = record.toc.expect("is sealed");
     flip(&harness.device, &record, toc + 100);
     harness.open_again(options());
@@ -76,7 +76,7 @@ fn a_damaged_table_is_replaced_by_a_scan() {
 #[test]
 fn any_flipped_byte_is_found_by_verify_and_never_read_as_data() {
     let mut harness = sealed(25);
-    let record = harness.records()[0].clone();
+    let record = harness.records()[0];
     let table = harness.store.table(record.id).expect("reads").expect("is there");
     let (toc, toc_bytes) = record.toc.expect("is sealed");
     let frames = table.regions.iter().map(|region| (region.offset_bytes, region.frame_bytes));
@@ -107,7 +107,7 @@ fn an_unscannable_container_is_damaged_not_empty() {
     let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options());
     harness.append_all(stream(0), 0..10);
     harness.commit().expect("commits");
-    let record = harness.records()[0].clone();
+    let record = harness.records()[0];
     flip(&harness.device, &record, 3);
     harness.open_again(options());
     let (print, data) = chunk(0);

@@ -62,7 +62,7 @@ fn sealing_is_reported_even_without_new_chunks() {
     assert!(sealed.records[0].sealed && sealed.records[0].toc.is_some() && sealed.extends.is_empty());
     assert!(harness.store.is_closed(open[0].id));
     harness.check_all();
-    assert_eq!(harness.store.record(open[0].id), Some(sealed.records[0].clone()));
+    assert_eq!(harness.store.record(open[0].id), Some(sealed.records[0]));
     assert_eq!(harness.store.containers(), sealed.records);
     harness.store.seal_all();
     assert!(harness.commit().expect("commits").records.is_empty(), "nothing is sealed twice");
@@ -165,14 +165,14 @@ fn records_that_contradict_the_options_are_refused() {
     let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options());
     harness.append_all(stream(0), 0..3);
     harness.reopen(options());
-    let good = harness.records()[0].clone();
-    let mut twice = good.clone();
+    let good = harness.records()[0];
+    let mut twice = good;
     twice.id = dedupfs_store::ContainerId(99);
-    let mut kind = good.clone();
+    let mut kind = good;
     kind.kind = dedupfs_store::ContainerKind::Recipe;
-    let mut size = good.clone();
+    let mut size = good;
     size.used_bytes = u32::MAX;
-    for records in [vec![good.clone(), twice], vec![kind], vec![size]] {
+    for records in [vec![good, twice], vec![kind], vec![size]] {
         assert!(open_store(&harness.device, options(), &records).is_err());
     }
 }

@@ -109,7 +109,7 @@ impl Harness {
         let flushed = self.store.flush()?;
         self.store.self_check();
         self.store.acknowledge(&flushed.records);
-        self.records.extend(flushed.records.iter().map(|record| (record.id, record.clone())));
+        self.records.extend(flushed.records.iter().map(|record| (record.id, *record)));
         Ok(flushed)
     }
 

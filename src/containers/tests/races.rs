@@ -70,7 +70,7 @@ fn writers_readers_and_flushes_at_once() {
                 let flushed = store.flush().expect("flushes");
                 store.acknowledge(&flushed.records);
                 let mut committed = committed.lock();
-                committed.extend(flushed.records.iter().map(|record| (record.id, record.clone())));
+                committed.extend(flushed.records.iter().map(|record| (record.id, *record)));
                 // All that was appended before the flush survives a power loss after it.
                 let records: Vec<_> = committed.values().cloned().collect();
                 let disk: Arc<dyn Device> = Arc::new(memory.crash(before.len() as u64));

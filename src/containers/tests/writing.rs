@@ -107,7 +107,7 @@ fn a_chunk_in_the_same_container_is_stored_once() {
 fn a_large_chunk_gets_a_region_of_its_own() {
     let mut harness = harness(options());
     harness.append(stream(0), 1).expect("appends");
-    let large: Vec<u8> = (0..30_000_u32).map(|number| (number * number >> 7) as u8).collect();
+    let large: Vec<u8> = (0..30_000_u32).map(|number| ((number * number) >> 7) as u8).collect();
     let print = Fingerprint([9; 32]);
     let container = harness.store.append(stream(0), &[(print, &large)]).expect("appends")[0];
     harness.append(stream(0), 2).expect("appends");

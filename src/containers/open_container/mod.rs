@@ -16,16 +16,10 @@
 //!   memory, or the disk. [`find`](OpenContainer::find) takes what it needs under the lock, so a region that moves on
 //!   meanwhile does not matter.
 
-use std::collections::hash_map::Entry as MapEntry;
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use dedupfs_store::container::{EncodedRegion, SlotAddress, Table, TableBuilder, TableEntry};
-use dedupfs_store::container::{region_frame_bytes_bound, toc_bytes_bound};
-use dedupfs_store::device::DIRECT_ALIGNMENT_BYTES;
+use dedupfs_store::container::{EncodedRegion, SlotAddress, Table};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, PoolId, StoreError};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -33,24 +27,13 @@ use super::buffers::{BufferPool, RegionBytes};
 use crate::error::Result;
 use crate::namespace::ContainerRecord;
 
-const ALIGNMENT_BYTES: u32 = DIRECT_ALIGNMENT_BYTES as u32;
+mod state;
+
+use state::{ALIGNMENT_BYTES, Filling, MemoryPlace, Piece, Region, State, count, length};
+pub(super) use state::{Batch, Cut, Limits, align, bound_bytes};
 
 /// Chunks of one region at most: bounds the region's table and the time of one lookup in it.
 const REGION_ENTRIES_MAX: usize = 8192;
-
-/// Sizes that rule when regions are cut and containers are full.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub(super) container_bytes: u32,
-    pub(super) region_raw_bytes: u32,
-}
-
-/// A region handed to a worker.
-pub(super) struct Cut {
-    pub(super) number: u32,
-    pub(super) entries: Vec<TableEntry>,
-    pub(super) raw: Arc<RegionBytes>,
-}
 
 /// What [`OpenContainer::append`] did.
 #[derive(Default)]
@@ -77,12 +60,6 @@ pub(super) enum Found {
     Disk { address: SlotAddress, offset_bytes: u32, frame_bytes: u32, start: u32 },
 }
 
-/// Frames to write, and where.
-pub(super) struct Batch {
-    pub(super) range: Range<u32>,
-    pieces: Vec<Piece>,
-}
-
 /// How much of what is placed is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Goal {
@@ -99,84 +76,6 @@ pub(super) struct Mark {
     pub(super) toc: Option<(u32, u32)>,
     pub(super) chunk_bytes: u64,
     pub(super) table: Arc<Table>,
-}
-
-/// Life of a region after it was cut:
-///
-/// ```text
-/// (filling) --cut--> Compressing --place--> Pending --finish_write--> Written
-/// ```
-enum Region {
-    Compressing { raw: Arc<RegionBytes> },
-    Pending { frame: Arc<Vec<u8>>, offset_bytes: u32 },
-    Written { offset_bytes: u32, frame_bytes: u32 },
-}
-
-#[derive(Clone)]
-struct Piece {
-    offset_bytes: u32,
-    frame: Arc<Vec<u8>>,
-    /// `None`: the table of contents.
-    region: Option<u32>,
-}
-
-impl Piece {
-    fn end(&self) -> u32 {
-        self.offset_bytes.saturating_add(length(&self.frame))
-    }
-}
-
-struct Filling {
-    raw: Vec<u8>,
-    entries: Vec<TableEntry>,
-}
-
-#[derive(Clone, Copy)]
-struct MemoryPlace {
-    /// Number of the region in cut order; the number of regions cut so far means the filling one.
-    region: u32,
-    start: u32,
-    len_bytes: u32,
-}
-
-/// Fingerprints hash to one word of themselves already.
-#[derive(Default)]
-struct WordHasher(u64);
-
-impl Hasher for WordHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 = word;
-    }
-}
-
-struct State {
-    index: HashMap<Fingerprint, MemoryPlace, BuildHasherDefault<WordHasher>>,
-    filling: Option<Filling>,
-    regions: Vec<Region>,
-    /// Numbers of the regions that are being compressed.
-    unplaced: BTreeSet<u32>,
-    unplaced_bound_bytes: u32,
-    entries: usize,
-    builder: TableBuilder,
-    /// The table of what is placed, with the number of regions it covers.
-    snapshot: Option<(usize, Arc<Table>)>,
-    placed_regions: usize,
-    chunk_bytes: u64,
-    pending: VecDeque<Piece>,
-    next_offset: u32,
-    written: u32,
-    synced: u32,
-    full: bool,
-    toc: Option<(u32, u32)>,
-    acknowledged: Option<ContainerRecord>,
 }
 
 /// A container that is being filled, or whose last records the namespace has not acknowledged yet.
@@ -199,25 +98,6 @@ pub(super) struct OpenContainer {
 
 impl OpenContainer {
     pub(super) fn new(id: ContainerId, kind: ContainerKind, pool: PoolId, limits: Limits, now_ms: u64) -> Arc<Self> {
-        let state = State {
-            index: HashMap::default(),
-            filling: None,
-            regions: Vec::new(),
-            unplaced: BTreeSet::new(),
-            unplaced_bound_bytes: 0,
-            entries: 0,
-            builder: TableBuilder::new(id, kind),
-            snapshot: None,
-            placed_regions: 0,
-            chunk_bytes: 0,
-            pending: VecDeque::new(),
-            next_offset: 0,
-            written: 0,
-            synced: 0,
-            full: false,
-            toc: None,
-            acknowledged: None,
-        };
         Arc::new(Self {
             id,
             pool,
@@ -225,7 +105,7 @@ impl OpenContainer {
             last_used_ms: AtomicU64::new(now_ms),
             write_queued: AtomicBool::new(false),
             address: OnceLock::new(),
-            state: Mutex::new(state),
+            state: Mutex::new(State::new(id, kind)),
             changed: Condvar::new(),
             writer: Mutex::new(()),
         })
@@ -426,7 +306,7 @@ impl OpenContainer {
 
     /// The record that the namespace holds.
     pub(super) fn acknowledged(&self) -> Option<ContainerRecord> {
-        self.state.lock().acknowledged.clone()
+        self.state.lock().acknowledged
     }
 
     /// The namespace holds `record`. The table, if the container is sealed with that.
@@ -436,7 +316,7 @@ impl OpenContainer {
             old.used_bytes < record.used_bytes || (old.used_bytes == record.used_bytes && record.sealed)
         });
         if is_newer {
-            state.acknowledged = Some(record.clone());
+            state.acknowledged = Some(*record);
         }
         record.sealed.then(|| state.snapshot())
     }
@@ -490,143 +370,9 @@ impl OpenContainer {
         assert!(acknowledged <= state.synced && state.synced <= state.written && state.written <= state.next_offset);
         assert!(state.next_offset <= self.limits.container_bytes, "{}: beyond its slot", self.id);
         assert_eq!(state.written % ALIGNMENT_BYTES, 0);
-        assert!(state.bytes_when_sealed(None, self.limits) <= u64::from(self.limits.container_bytes));
+        assert!(state.bytes_when_sealed(None) <= u64::from(self.limits.container_bytes));
         assert!(state.pending.iter().all(|piece| piece.end() > state.written));
         assert_eq!(state.placed_regions + state.unplaced.len(), state.regions.len());
         assert!(state.toc.is_none() || (state.full && state.unplaced.is_empty() && state.filling.is_none()));
     }
-}
-
-impl Batch {
-    /// The bytes of the batch, gaps between frames filled with zeros, given piece by piece to `sink`.
-    pub(super) fn gather(&self, sink: &mut dyn FnMut(&[u8])) {
-        const ZEROS: [u8; DIRECT_ALIGNMENT_BYTES] = [0; DIRECT_ALIGNMENT_BYTES];
-        let fill_to = |position: &mut u32, end: u32, sink: &mut dyn FnMut(&[u8])| {
-            while *position < end {
-                let len = (end - *position).min(ALIGNMENT_BYTES);
-                sink(ZEROS.get(..len as usize).unwrap_or_default());
-                *position += len;
-            }
-        };
-        let mut position = self.range.start;
-        for piece in &self.pieces {
-            fill_to(&mut position, piece.offset_bytes.min(self.range.end), sink);
-            let from = position.saturating_sub(piece.offset_bytes) as usize;
-            let to = (piece.end().min(self.range.end) - piece.offset_bytes) as usize;
-            let part = piece.frame.get(from..to).unwrap_or_default();
-            sink(part);
-            position += length(part);
-        }
-        fill_to(&mut position, self.range.end, sink);
-    }
-}
-
-impl State {
-    fn is_empty(&self) -> bool {
-        self.regions.is_empty() && self.filling.is_none()
-    }
-
-    /// Bytes the container has at most when it is sealed now, after appending a chunk: `Some((len, joins))`.
-    fn bytes_when_sealed(&self, chunk: Option<(usize, bool)>, _limits: Limits) -> u64 {
-        if self.toc.is_some() {
-            return u64::from(align(self.next_offset));
-        }
-        let (mut entries, mut regions) = (self.entries, self.regions.len());
-        let mut bytes = u64::from(align(self.next_offset)) + u64::from(self.unplaced_bound_bytes);
-        let (filling_entries, filling_bytes) =
-            self.filling.as_ref().map_or((0, 0), |filling| (filling.entries.len(), filling.raw.len()));
-        regions += usize::from(filling_entries > 0);
-        bytes += match chunk {
-            Some((len, true)) => u64::from(bound_bytes(filling_entries + 1, filling_bytes + len)),
-            _ if filling_entries > 0 => u64::from(bound_bytes(filling_entries, filling_bytes)),
-            _ => 0,
-        };
-        if let Some((len, joins)) = chunk {
-            entries += 1;
-            if !joins {
-                regions += 1;
-                bytes += u64::from(bound_bytes(1, len));
-            }
-        }
-        bytes + toc_bytes_bound(entries, regions) as u64
-    }
-
-    fn fits(&self, len: usize, joins: bool, limits: Limits) -> bool {
-        self.bytes_when_sealed(Some((len, joins)), limits) <= u64::from(limits.container_bytes)
-    }
-
-    fn push(&mut self, fingerprint: Fingerprint, data: &[u8], buffers: &BufferPool) {
-        let region = count(self.regions.len());
-        let filling = self
-            .filling
-            .get_or_insert_with(|| Filling { raw: buffers.take(data.len()), entries: Vec::with_capacity(64) });
-        let (start, len_bytes) = (length(&filling.raw), length(data));
-        filling.raw.extend_from_slice(data);
-        filling.entries.push(TableEntry { fingerprint, len_bytes });
-        self.entries += 1;
-        if let MapEntry::Vacant(vacant) = self.index.entry(fingerprint) {
-            vacant.insert(MemoryPlace { region, start, len_bytes });
-        }
-    }
-
-    fn cut(&mut self, buffers: &Arc<BufferPool>) -> Option<Cut> {
-        let Filling { raw, entries } = self.filling.take()?;
-        let number = count(self.regions.len());
-        self.unplaced.insert(number);
-        self.unplaced_bound_bytes += bound_bytes(entries.len(), raw.len());
-        let raw = Arc::new(RegionBytes::pooled(raw, buffers));
-        self.regions.push(Region::Compressing { raw: Arc::clone(&raw) });
-        Some(Cut { number, entries, raw })
-    }
-
-    fn close(&mut self, pool: &PoolId, buffers: &Arc<BufferPool>, cuts: &mut Vec<Cut>) -> u64 {
-        let before = self.next_offset;
-        self.full = true;
-        cuts.extend(self.cut(buffers));
-        self.seal_if_complete(pool);
-        u64::from(self.next_offset - before)
-    }
-
-    /// Adds the table of contents when nothing can come before it any more.
-    fn seal_if_complete(&mut self, pool: &PoolId) {
-        let is_complete = self.full && self.unplaced.is_empty() && self.filling.is_none();
-        if !is_complete || self.toc.is_some() || self.regions.is_empty() {
-            return;
-        }
-        let frame = Arc::new(self.builder.encode_toc(pool));
-        let offset_bytes = self.next_offset;
-        self.toc = Some((offset_bytes, length(&frame)));
-        self.next_offset = align(offset_bytes.saturating_add(length(&frame)));
-        self.pending.push_back(Piece { offset_bytes, frame, region: None });
-    }
-
-    fn snapshot(&mut self) -> Arc<Table> {
-        match &self.snapshot {
-            Some((regions, table)) if *regions == self.placed_regions => Arc::clone(table),
-            _ => {
-                let table = Arc::new(self.builder.snapshot());
-                self.snapshot = Some((self.placed_regions, Arc::clone(&table)));
-                table
-            }
-        }
-    }
-}
-
-/// The next multiple of 4096. Offsets stay below 4 GiB - 4096: options are checked at open.
-pub(super) fn align(offset_bytes: u32) -> u32 {
-    offset_bytes.next_multiple_of(ALIGNMENT_BYTES)
-}
-
-/// Upper bound of a region's frame, rounded up so that padding keeps the sum of bounds valid.
-pub(super) fn bound_bytes(entries: usize, raw_bytes: usize) -> u32 {
-    align(u32::try_from(region_frame_bytes_bound(entries, raw_bytes)).unwrap_or(u32::MAX - ALIGNMENT_BYTES))
-}
-
-/// Lengths of frames and regions are bounded by the container's size, which is a `u32`.
-fn length(bytes: &[u8]) -> u32 {
-    u32::try_from(bytes.len()).unwrap_or(u32::MAX)
-}
-
-fn count(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }

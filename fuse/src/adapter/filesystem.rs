@@ -1,0 +1,453 @@
+//! Every request of the kernel: decode, call, reply. What those need in common is in the parent module.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, ReplyAttr, ReplyBmap, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+};
+
+use super::convert::{self, caller, errno, file_attr, open_options, permissions};
+use super::{
+    Adapter, BACKGROUND_REQUESTS_MAX, CAPABILITIES, COOKIE_PARENT, REQUEST_BYTES_MAX, guarded, new_node,
+    read_and_reply, reply_empty, reply_xattr,
+};
+use crate::service::{AttributeChanges, DirectoryEntry, Errno, NodeContent, SeekTarget, WriteFlags, XattrMode};
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for capability in CAPABILITIES {
+            if config.add_capabilities(capability).is_err() {
+                tracing::debug!(?capability, "the kernel lacks a capability");
+            }
+        }
+        let adjusted = [
+            config.set_max_write(REQUEST_BYTES_MAX).map(drop),
+            config.set_max_readahead(REQUEST_BYTES_MAX).map(drop).or_else(|max| {
+                // The kernel offers what its backing device allows; mount() raises that afterwards.
+                config.set_max_readahead(max).map(drop)
+            }),
+            config.set_max_background(BACKGROUND_REQUESTS_MAX).map(drop).map_err(u32::from),
+        ];
+        if adjusted.iter().any(std::result::Result::is_err) {
+            tracing::warn!(?adjusted, "the kernel refused a request size");
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.reply_entry(guarded("lookup", || self.service.lookup(parent.0, name.as_bytes())), reply);
+    }
+
+    fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
+        let _ = guarded("forget", || {
+            self.service.forget(ino.0, nlookup);
+            Ok(())
+        });
+    }
+
+    fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.reply_attributes(guarded("getattr", || self.service.attributes(ino.0)), reply);
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let changes = AttributeChanges {
+            mode: mode.map(permissions),
+            uid,
+            gid,
+            size_bytes: size,
+            atime: atime.map(convert::time_change),
+            mtime: mtime.map(convert::time_change),
+            ctime: ctime.map(convert::timestamp),
+        };
+        let result = guarded("setattr", || self.service.set_attributes(caller(request), ino.0, changes));
+        self.reply_attributes(result, reply);
+    }
+
+    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+        match guarded("readlink", || self.service.read_link(ino.0)) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let node = new_node(parent, name, mode, umask);
+        match convert::node_content(mode, rdev) {
+            Some(content) => self.make(request, node, content, reply),
+            None => reply.error(fuser::Errno::EINVAL),
+        }
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        self.make(request, new_node(parent, name, mode, umask), NodeContent::Directory, reply);
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(guarded("unlink", || self.service.unlink(parent.0, name.as_bytes())), reply);
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(guarded("rmdir", || self.service.remove_directory(parent.0, name.as_bytes())), reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let content = NodeContent::Symlink(target.as_os_str().as_bytes());
+        self.make(request, new_node(parent, link_name, 0o777, 0), content, reply);
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: fuser::RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let Some(flags) = convert::rename_flags(flags) else { return reply.error(fuser::Errno::EINVAL) };
+        let rename = || self.service.rename(parent.0, name.as_bytes(), newparent.0, newname.as_bytes(), flags);
+        reply_empty(guarded("rename", rename), reply);
+    }
+
+    fn link(&self, _request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        self.reply_entry(guarded("link", || self.service.link(ino.0, newparent.0, newname.as_bytes())), reply);
+    }
+
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let how = open_options(flags.0);
+        let open = || self.dropping_privileges(how.truncate, ino.0, || self.service.open(caller(request), ino.0, how));
+        match guarded("open", open) {
+            Ok(opened) => reply.opened(FileHandle(opened.handle), self.open_flags(&opened, flags.0)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let node = new_node(parent, name, mode, umask);
+        match guarded("create", || self.service.create(caller(request), node, open_options(flags))) {
+            Ok((attributes, opened)) => reply.created(
+                &self.cache_time,
+                &file_attr(&attributes),
+                Generation(attributes.generation),
+                FileHandle(opened.handle),
+                self.open_flags(&opened, flags),
+            ),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let quick = guarded("read", || Ok(self.service.read_is_quick(ino.0, fh.0, offset, size)));
+        self.answer(quick == Ok(false), move |service| read_and_reply(service, ino.0, fh.0, offset, size, reply));
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: fuser::WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let flags = WriteFlags {
+            from_cache: write_flags.contains(fuser::WriteFlags::FUSE_WRITE_CACHE),
+            drop_privileges: write_flags.contains(fuser::WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+        };
+        let write = || {
+            self.dropping_privileges(flags.drop_privileges, ino.0, || {
+                self.service.write(caller(request), ino.0, fh.0, offset, data, flags)
+            })
+        };
+        match guarded("write", write) {
+            Ok(written) => reply.written(written),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn flush(&self, _request: &Request, ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        let quick = guarded("flush", || Ok(self.service.flush_is_quick(ino.0, fh.0)));
+        self.answer(quick == Ok(false), move |service| {
+            reply_empty(guarded("flush", || service.flush(ino.0, fh.0)), reply);
+        });
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        // The kernel ignores a release's error, but the handle has to go in any case.
+        let quick = !open_options(flags.0).write
+            || guarded("release", || Ok(self.service.flush_is_quick(ino.0, fh.0))) == Ok(true);
+        self.answer(!quick, move |service| {
+            let _ = guarded("release", || {
+                service.release(ino.0, fh.0);
+                Ok(())
+            });
+            reply.ok();
+        });
+    }
+
+    fn fsync(&self, _request: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        self.answer(true, move |service| {
+            reply_empty(guarded("fsync", || service.fsync(ino.0, fh.0, datasync)), reply);
+        });
+    }
+
+    fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::empty());
+    }
+
+    fn readdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let add = |entry: &DirectoryEntry| {
+            let name = OsStr::from_bytes(&entry.name);
+            Ok(reply.add(INodeNo(entry.ino), entry.cookie, convert::file_type(entry.kind), name))
+        };
+        match guarded("readdir", || self.list(ino.0, offset, false, add)) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let ttl = self.cache_time;
+        let mut added = Vec::new();
+        let add = |entry: &DirectoryEntry| {
+            let Some(attributes) = &entry.attributes else {
+                tracing::error!(directory = ino.0, ino = entry.ino, "a directory entry came without attributes");
+                return Err(Errno::EIO);
+            };
+            let name = OsStr::from_bytes(&entry.name);
+            let generation = Generation(attributes.generation);
+            let full = reply.add(INodeNo(entry.ino), entry.cookie, name, &ttl, &file_attr(attributes), generation);
+            if !full && entry.cookie > COOKIE_PARENT {
+                added.push(entry.ino);
+            }
+            Ok(full)
+        };
+        match guarded("readdirplus", || self.list(ino.0, offset, true, add)) {
+            Ok(()) => reply.ok(),
+            Err(error) => {
+                // The kernel gets no entry at all, so it will not forget those that were added.
+                added.iter().for_each(|&ino| self.service.forget(ino, 1));
+                reply.error(errno(error));
+            }
+        }
+    }
+
+    fn releasedir(&self, _request: &Request, _ino: INodeNo, _fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.answer(true, move |service| {
+            reply_empty(guarded("fsyncdir", || service.fsync_directory(ino.0)), reply);
+        });
+    }
+
+    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        match guarded("statfs", || self.service.statistics()) {
+            Ok(s) => reply.statfs(
+                s.blocks,
+                s.blocks_free,
+                s.blocks_available,
+                s.files,
+                s.files_free,
+                s.block_bytes,
+                s.name_bytes_max,
+                s.block_bytes,
+            ),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let mode = match flags {
+            0 => XattrMode::Any,
+            libc::XATTR_CREATE => XattrMode::Create,
+            libc::XATTR_REPLACE => XattrMode::Replace,
+            _ => return reply.error(fuser::Errno::EINVAL),
+        };
+        let set = || self.service.set_xattr(caller(request), ino.0, name.as_bytes(), value, mode);
+        reply_empty(guarded("setxattr", set), reply);
+    }
+
+    fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        reply_xattr(guarded("getxattr", || self.service.xattr(ino.0, name.as_bytes())), size, reply);
+    }
+
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        // As on other Linux filesystems, `trusted.` names are shown to the superuser only.
+        let visible = |name: &Vec<u8>| request.uid() == 0 || !name.starts_with(b"trusted.");
+        let names = guarded("listxattr", || self.service.xattr_names(ino.0)).map(|names| {
+            let mut list = Vec::new();
+            for name in names.into_iter().filter(visible) {
+                list.extend_from_slice(&name);
+                list.push(0);
+            }
+            list
+        });
+        reply_xattr(names, size, reply);
+    }
+
+    fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(guarded("removexattr", || self.service.remove_xattr(ino.0, name.as_bytes())), reply);
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        reply_empty(guarded("fallocate", || self.service.allocate(ino.0, fh.0, offset, length, mode)), reply);
+    }
+
+    fn lseek(&self, _request: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let target = match whence {
+            libc::SEEK_DATA => SeekTarget::Data,
+            libc::SEEK_HOLE => SeekTarget::Hole,
+            _ => return reply.error(fuser::Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(fuser::Errno::ENXIO) };
+        match guarded("lseek", || self.service.seek(ino.0, fh.0, offset, target)) {
+            Ok(found) => reply.offset(found.cast_signed()),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    // ENOSYS: the kernel does these itself (or without) and does not ask again.
+
+    fn access(&self, _request: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn bmap(&self, _request: &Request, _ino: INodeNo, _blocksize: u32, _index: u64, reply: ReplyBmap) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(fuser::Errno::ENOTTY);
+    }
+
+    fn poll(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _notifier: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        _ino_in: INodeNo,
+        _fh_in: FileHandle,
+        _offset_in: u64,
+        _ino_out: INodeNo,
+        _fh_out: FileHandle,
+        _offset_out: u64,
+        _len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+}

@@ -1,0 +1,272 @@
+//! What an open container is made of, and the arithmetic that keeps it within its slot.
+//!
+//! Everything here is called with the container's `state` lock held, does no I/O, and leaves the invariants of [`super`] intact.
+
+use std::collections::hash_map::Entry as MapEntry;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+
+use dedupfs_store::container::{Table, TableBuilder, TableEntry, region_frame_bytes_bound, toc_bytes_bound};
+use dedupfs_store::device::DIRECT_ALIGNMENT_BYTES;
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, PoolId};
+
+use crate::containers::buffers::{BufferPool, RegionBytes};
+use crate::namespace::ContainerRecord;
+
+pub(super) const ALIGNMENT_BYTES: u32 = DIRECT_ALIGNMENT_BYTES as u32;
+
+/// Sizes that rule when regions are cut and containers are full.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::containers) struct Limits {
+    pub(in crate::containers) container_bytes: u32,
+    pub(in crate::containers) region_raw_bytes: u32,
+}
+
+/// A region handed to a worker.
+pub(in crate::containers) struct Cut {
+    pub(in crate::containers) number: u32,
+    pub(in crate::containers) entries: Vec<TableEntry>,
+    pub(in crate::containers) raw: Arc<RegionBytes>,
+}
+
+/// Frames to write, and where.
+pub(in crate::containers) struct Batch {
+    pub(in crate::containers) range: Range<u32>,
+    pub(super) pieces: Vec<Piece>,
+}
+
+/// Life of a region after it was cut:
+///
+/// ```text
+/// (filling) --cut--> Compressing --place--> Pending --finish_write--> Written
+/// ```
+pub(super) enum Region {
+    Compressing { raw: Arc<RegionBytes> },
+    Pending { frame: Arc<Vec<u8>>, offset_bytes: u32 },
+    Written { offset_bytes: u32, frame_bytes: u32 },
+}
+
+#[derive(Clone)]
+pub(super) struct Piece {
+    pub(super) offset_bytes: u32,
+    pub(super) frame: Arc<Vec<u8>>,
+    /// `None`: the table of contents.
+    pub(super) region: Option<u32>,
+}
+
+impl Piece {
+    pub(super) fn end(&self) -> u32 {
+        self.offset_bytes.saturating_add(length(&self.frame))
+    }
+}
+
+pub(super) struct Filling {
+    pub(super) raw: Vec<u8>,
+    pub(super) entries: Vec<TableEntry>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct MemoryPlace {
+    /// Number of the region in cut order; the number of regions cut so far means the filling one.
+    pub(super) region: u32,
+    pub(super) start: u32,
+    pub(super) len_bytes: u32,
+}
+
+/// Fingerprints hash to one word of themselves already.
+#[derive(Default)]
+pub(super) struct WordHasher(u64);
+
+impl Hasher for WordHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = word;
+    }
+}
+
+pub(super) struct State {
+    pub(super) index: HashMap<Fingerprint, MemoryPlace, BuildHasherDefault<WordHasher>>,
+    pub(super) filling: Option<Filling>,
+    pub(super) regions: Vec<Region>,
+    /// Numbers of the regions that are being compressed.
+    pub(super) unplaced: BTreeSet<u32>,
+    pub(super) unplaced_bound_bytes: u32,
+    pub(super) entries: usize,
+    pub(super) builder: TableBuilder,
+    /// The table of what is placed, with the number of regions it covers.
+    pub(super) snapshot: Option<(usize, Arc<Table>)>,
+    pub(super) placed_regions: usize,
+    pub(super) chunk_bytes: u64,
+    pub(super) pending: VecDeque<Piece>,
+    pub(super) next_offset: u32,
+    pub(super) written: u32,
+    pub(super) synced: u32,
+    pub(super) full: bool,
+    pub(super) toc: Option<(u32, u32)>,
+    pub(super) acknowledged: Option<ContainerRecord>,
+}
+
+impl Batch {
+    /// The bytes of the batch, gaps between frames filled with zeros, given piece by piece to `sink`.
+    pub(in crate::containers) fn gather(&self, sink: &mut dyn FnMut(&[u8])) {
+        const ZEROS: [u8; DIRECT_ALIGNMENT_BYTES] = [0; DIRECT_ALIGNMENT_BYTES];
+        let fill_to = |position: &mut u32, end: u32, sink: &mut dyn FnMut(&[u8])| {
+            while *position < end {
+                let len = (end - *position).min(ALIGNMENT_BYTES);
+                sink(ZEROS.get(..len as usize).unwrap_or_default());
+                *position += len;
+            }
+        };
+        let mut position = self.range.start;
+        for piece in &self.pieces {
+            fill_to(&mut position, piece.offset_bytes.min(self.range.end), sink);
+            let from = position.saturating_sub(piece.offset_bytes) as usize;
+            let to = (piece.end().min(self.range.end) - piece.offset_bytes) as usize;
+            let part = piece.frame.get(from..to).unwrap_or_default();
+            sink(part);
+            position += length(part);
+        }
+        fill_to(&mut position, self.range.end, sink);
+    }
+}
+
+impl State {
+    pub(super) fn new(id: ContainerId, kind: ContainerKind) -> Self {
+        Self {
+            index: HashMap::default(),
+            filling: None,
+            regions: Vec::new(),
+            unplaced: BTreeSet::new(),
+            unplaced_bound_bytes: 0,
+            entries: 0,
+            builder: TableBuilder::new(id, kind),
+            snapshot: None,
+            placed_regions: 0,
+            chunk_bytes: 0,
+            pending: VecDeque::new(),
+            next_offset: 0,
+            written: 0,
+            synced: 0,
+            full: false,
+            toc: None,
+            acknowledged: None,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.regions.is_empty() && self.filling.is_none()
+    }
+
+    /// Bytes the container has at most when it is sealed now, after appending a chunk: `Some((len, joins))`.
+    pub(super) fn bytes_when_sealed(&self, chunk: Option<(usize, bool)>) -> u64 {
+        if self.toc.is_some() {
+            return u64::from(align(self.next_offset));
+        }
+        let (mut entries, mut regions) = (self.entries, self.regions.len());
+        let mut bytes = u64::from(align(self.next_offset)) + u64::from(self.unplaced_bound_bytes);
+        let (filling_entries, filling_bytes) =
+            self.filling.as_ref().map_or((0, 0), |filling| (filling.entries.len(), filling.raw.len()));
+        regions += usize::from(filling_entries > 0);
+        bytes += match chunk {
+            Some((len, true)) => u64::from(bound_bytes(filling_entries + 1, filling_bytes + len)),
+            _ if filling_entries > 0 => u64::from(bound_bytes(filling_entries, filling_bytes)),
+            _ => 0,
+        };
+        if let Some((len, joins)) = chunk {
+            entries += 1;
+            if !joins {
+                regions += 1;
+                bytes += u64::from(bound_bytes(1, len));
+            }
+        }
+        bytes + toc_bytes_bound(entries, regions) as u64
+    }
+
+    pub(super) fn fits(&self, len: usize, joins: bool, limits: Limits) -> bool {
+        self.bytes_when_sealed(Some((len, joins))) <= u64::from(limits.container_bytes)
+    }
+
+    pub(super) fn push(&mut self, fingerprint: Fingerprint, data: &[u8], buffers: &BufferPool) {
+        let region = count(self.regions.len());
+        let filling = self
+            .filling
+            .get_or_insert_with(|| Filling { raw: buffers.take(data.len()), entries: Vec::with_capacity(64) });
+        let (start, len_bytes) = (length(&filling.raw), length(data));
+        filling.raw.extend_from_slice(data);
+        filling.entries.push(TableEntry { fingerprint, len_bytes });
+        self.entries += 1;
+        if let MapEntry::Vacant(vacant) = self.index.entry(fingerprint) {
+            vacant.insert(MemoryPlace { region, start, len_bytes });
+        }
+    }
+
+    pub(super) fn cut(&mut self, buffers: &Arc<BufferPool>) -> Option<Cut> {
+        let Filling { raw, entries } = self.filling.take()?;
+        let number = count(self.regions.len());
+        self.unplaced.insert(number);
+        self.unplaced_bound_bytes += bound_bytes(entries.len(), raw.len());
+        let raw = Arc::new(RegionBytes::pooled(raw, buffers));
+        self.regions.push(Region::Compressing { raw: Arc::clone(&raw) });
+        Some(Cut { number, entries, raw })
+    }
+
+    pub(super) fn close(&mut self, pool: &PoolId, buffers: &Arc<BufferPool>, cuts: &mut Vec<Cut>) -> u64 {
+        let before = self.next_offset;
+        self.full = true;
+        cuts.extend(self.cut(buffers));
+        self.seal_if_complete(pool);
+        u64::from(self.next_offset - before)
+    }
+
+    /// Adds the table of contents when nothing can come before it any more.
+    pub(super) fn seal_if_complete(&mut self, pool: &PoolId) {
+        let is_complete = self.full && self.unplaced.is_empty() && self.filling.is_none();
+        if !is_complete || self.toc.is_some() || self.regions.is_empty() {
+            return;
+        }
+        let frame = Arc::new(self.builder.encode_toc(pool));
+        let offset_bytes = self.next_offset;
+        self.toc = Some((offset_bytes, length(&frame)));
+        self.next_offset = align(offset_bytes.saturating_add(length(&frame)));
+        self.pending.push_back(Piece { offset_bytes, frame, region: None });
+    }
+
+    pub(super) fn snapshot(&mut self) -> Arc<Table> {
+        match &self.snapshot {
+            Some((regions, table)) if *regions == self.placed_regions => Arc::clone(table),
+            _ => {
+                let table = Arc::new(self.builder.snapshot());
+                self.snapshot = Some((self.placed_regions, Arc::clone(&table)));
+                table
+            }
+        }
+    }
+}
+
+/// The next multiple of 4096. Offsets stay below 4 GiB - 4096: options are checked at open.
+pub(in crate::containers) fn align(offset_bytes: u32) -> u32 {
+    offset_bytes.next_multiple_of(ALIGNMENT_BYTES)
+}
+
+/// Upper bound of a region's frame, rounded up so that padding keeps the sum of bounds valid.
+pub(in crate::containers) fn bound_bytes(entries: usize, raw_bytes: usize) -> u32 {
+    align(u32::try_from(region_frame_bytes_bound(entries, raw_bytes)).unwrap_or(u32::MAX - ALIGNMENT_BYTES))
+}
+
+/// Lengths of frames and regions are bounded by the container's size, which is a `u32`.
+pub(super) fn length(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).unwrap_or(u32::MAX)
+}
+
+pub(super) fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

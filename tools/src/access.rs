@@ -1,0 +1,73 @@
+//! Reaching a pool: through the daemon that has it mounted, or by opening it under its lock.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dedupfs::control::{ControlClient, Failure, FailureKind};
+use dedupfs::pool::{NoProgress, OpenOptions, Pool, Progress};
+
+/// A daemon that has just started does not listen yet, and one that ends does not listen any more, but both hold the
+/// lock: they are given so long.
+const TRANSITION_TIMEOUT: Duration = Duration::from_secs(3);
+const TRANSITION_RETRY: Duration = Duration::from_millis(50);
+
+/// A pool within reach.
+pub enum Access {
+    /// Mounted: its daemon is asked.
+    Daemon(ControlClient),
+    /// Not mounted: opened here, and locked until it is closed.
+    Local(Arc<Pool>),
+}
+
+/// Options to open a pool without mounting it.
+#[must_use]
+pub fn open_options(note: &str, read_only: bool) -> OpenOptions {
+    OpenOptions { read_only, note: note.to_owned(), ..OpenOptions::default() }
+}
+
+/// Opens a pool under its lock; the message of a pool in use says what can be done about it.
+pub fn open(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, Failure> {
+    open_with_progress(pool, options, &NoProgress)
+}
+
+/// The same, telling the progress of a rebuild.
+pub fn open_with_progress(pool: &Path, options: &OpenOptions, progress: &dyn Progress) -> Result<Arc<Pool>, Failure> {
+    Pool::open_with_progress(pool, options, progress).map_err(|error| {
+        let failure = Failure::from(error);
+        match failure.kind {
+            FailureKind::PoolInUse => {
+                let advice = "wait until it is done; a mount ends with `dedupfs umount`";
+                Failure::new(failure.kind, format!("{failure}: {advice}"))
+            }
+            // The command line was understood: it is the pool that does not fit together.
+            FailureKind::Usage => Failure::new(FailureKind::NotAPool, failure.message),
+            _ => failure,
+        }
+    })
+}
+
+/// The daemon of a pool, or the pool itself.
+pub fn reach(pool: &Path, note: &str, read_only: bool) -> Result<Access, Failure> {
+    let deadline = Instant::now() + TRANSITION_TIMEOUT;
+    loop {
+        if let Some(client) = ControlClient::connect(pool)? {
+            return Ok(Access::Daemon(client));
+        }
+        match open(pool, &open_options(note, read_only)) {
+            Err(failure) if failure.kind == FailureKind::PoolInUse && Instant::now() < deadline => {
+                std::thread::sleep(TRANSITION_RETRY);
+            }
+            opened => return opened.map(Access::Local),
+        }
+    }
+}
+
+/// Works on a pool that was opened here, and closes it; the first error counts.
+pub fn with_local<T>(pool: &Arc<Pool>, work: impl FnOnce(&Pool) -> Result<T, Failure>) -> Result<T, Failure> {
+    let result = work(pool);
+    let closed = pool.close().map_err(|error| Failure::from(error).while_trying("cannot close the pool"));
+    let value = result?;
+    closed?;
+    Ok(value)
+}

@@ -1,0 +1,229 @@
+//! Command lines of the three programs.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use dedupfs_store::container::Compression;
+use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm};
+
+use crate::{exit, size};
+
+/// A deduplicating filesystem for backups.
+///
+/// A pool is a directory in which everything that is written is stored once and compressed. Format one, mount it,
+/// point rsync, tar or cp at the mountpoint; restore by copying out.
+#[derive(Parser, Debug)]
+#[command(name = "dedupfs", version, after_help = exit::HELP, after_long_help = LONG_HELP)]
+pub struct Dedupfs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const LONG_HELP: &str = "\
+Example:
+  dedupfs mkfs /srv/pool
+  dedupfs mount /srv/pool /mnt/backup
+  rsync -aHAX --numeric-ids /home/ /mnt/backup/home-monday/
+  dedupfs-stats /mnt/backup
+  rm -r /mnt/backup/home-sunday && dedupfs-gc /mnt/backup
+  dedupfs umount /mnt/backup
+
+What fsync acknowledged survives a power loss; what was closed without it is durable 5 seconds later.
+A daemon that was killed leaves a mountpoint that answers \"Transport endpoint is not connected\", never an empty
+directory; `dedupfs mount POOL MNT` again removes it and recovers the pool.
+
+Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
+  4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
+  fsck has its own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
+
+/// The commands of `dedupfs`.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Format a directory as a pool
+    Mkfs(MkfsArgs),
+    /// Mount a pool; returns when the mount serves
+    Mount(MountArgs),
+    /// Unmount; returns when everything is durable and the daemon has ended
+    Umount(UmountArgs),
+    /// Make everything written so far durable
+    Sync(SyncArgs),
+    /// Check a pool, or make its index anew
+    Fsck(FsckArgs),
+}
+
+/// Formats the directory POOL, which must be empty or absent. The options hold for the life of the pool.
+#[derive(Args, Debug)]
+#[command(after_help = exit::HELP)]
+pub struct MkfsArgs {
+    /// Directory of the pool: names, recipes and index (the meta root); put it on an SSD
+    pub pool: PathBuf,
+    /// Directory for the content (the data root), empty or absent; may lie on a slower disk [default: in POOL]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// How content is cut: `mincdc` is faster and finds more, `fastcdc` is the well-known one
+    #[arg(long, default_value = "mincdc", value_name = "mincdc|fastcdc")]
+    pub chunker: ChunkerKind,
+    /// Mean size of a chunk, 4K to 64K: smaller finds more duplicates, larger needs less index
+    #[arg(long, default_value = "8K", value_name = "SIZE", value_parser = size::parse_chunk)]
+    pub chunk_size: u32,
+    /// What identifies a chunk: `blake3` (32 bytes) or `sha1` (20 bytes, for comparisons with older systems)
+    #[arg(long, default_value = "blake3", value_name = "blake3|sha1")]
+    pub fingerprint: FingerprintAlgorithm,
+    /// `none`, or `zstd:LEVEL` with a level from 1 (fast) to 19 (small)
+    #[arg(long, default_value = "zstd:1", value_name = "none|zstd:LEVEL")]
+    pub compression: Compression,
+    /// Size of a container, the unit in which space is written and reclaimed, 1M to 64M
+    #[arg(long, default_value = "4M", value_name = "SIZE", value_parser = size::parse_container)]
+    pub container_size: u32,
+}
+
+/// Mounts POOL on the directory MNT and returns when the mount serves; a daemon keeps serving it.
+///
+/// The daemon logs to dedupfs.log in the pool. It ends, with everything durable, at `dedupfs umount`, at umount(8),
+/// and on SIGTERM, SIGINT and SIGHUP.
+#[derive(Args, Debug, Clone, PartialEq, Eq)]
+#[command(after_help = exit::HELP)]
+pub struct MountArgs {
+    /// Pool to mount
+    pub pool: PathBuf,
+    /// Directory to mount on
+    #[arg(value_name = "MNT")]
+    pub mountpoint: PathBuf,
+    /// Stay in the foreground and log to the standard error output
+    #[arg(long, short)]
+    pub foreground: bool,
+    /// Bound of all caches and buffers together, such as 512M or 2G
+    #[arg(long, default_value = "512M", value_name = "SIZE", value_parser = size::parse_memory)]
+    pub memory: u64,
+    /// Log to this file instead
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+    /// ro, allow_other, noatime, dev, suid, noexec, sync, dirsync, threads=N; several with commas
+    #[arg(long, short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// The process that serves; standard output is a pipe to the one that started it.
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    pub daemon_child: bool,
+}
+
+/// Unmounts MNT and returns when everything is durable, the daemon has ended and the pool is free.
+#[derive(Args, Debug)]
+#[command(after_help = exit::HELP)]
+pub struct UmountArgs {
+    /// Mountpoint, or the pool that is mounted
+    #[arg(value_name = "MNT")]
+    pub mountpoint: PathBuf,
+    /// Detach at once even if files are open there; still returns only when the last of them is closed
+    #[arg(long, short)]
+    pub lazy: bool,
+}
+
+/// Makes everything that was written so far durable, as fsync of every file would.
+#[derive(Args, Debug)]
+#[command(after_help = exit::HELP)]
+pub struct SyncArgs {
+    /// Pool or mountpoint
+    #[arg(value_name = "POOL|MNT")]
+    pub target: PathBuf,
+}
+
+/// Checks every name, inode, recipe, reference count and container, and changes nothing.
+///
+/// A pool needs no check after a crash: mounting recovers it. On a mounted pool, changes made meanwhile can show as
+/// findings; unmount first for a verdict.
+#[derive(Args, Debug)]
+#[command(after_help = "Exit codes, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.")]
+pub struct FsckArgs {
+    /// Pool or mountpoint
+    #[arg(value_name = "POOL|MNT")]
+    pub target: PathBuf,
+    /// Also read and verify all content
+    #[arg(long)]
+    pub read_data: bool,
+    /// Make the index anew from the containers and the namespace, then check; the pool must not be mounted
+    #[arg(long)]
+    pub rebuild_index: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Show what a pool holds and what it saves.
+///
+/// All figures are of this moment and exact; a mounted pool's daemon is asked, another pool is opened for it.
+#[derive(Parser, Debug)]
+#[command(name = "dedupfs-stats", version, after_help = exit::HELP)]
+pub struct Stats {
+    /// Pool or mountpoint
+    #[arg(value_name = "POOL|MNT")]
+    pub target: PathBuf,
+    /// Print all figures as JSON, sizes in bytes
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Give back the space of what was deleted.
+///
+/// Frees what nothing refers to any more, and empties containers whose live share is below the threshold by copying
+/// the rest forward. Backups can go on meanwhile; interrupted, it loses nothing and can be started again.
+#[derive(Parser, Debug)]
+#[command(name = "dedupfs-gc", version, after_help = exit::HELP)]
+pub struct Gc {
+    /// Pool or mountpoint
+    #[arg(value_name = "POOL|MNT")]
+    pub target: PathBuf,
+    /// Empty containers of which less than so many percent are in use, 0 to 100: more gives more space for more copying
+    #[arg(long, default_value_t = dedupfs::config::RECLAIM_THRESHOLD_PERCENT, value_name = "PERCENT",
+          value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub threshold: u8,
+    /// Only tell what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the result as JSON, sizes in bytes
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_lines_are_sound() {
+        Dedupfs::command().debug_assert();
+        Stats::command().debug_assert();
+        Gc::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_and_names_are_checked() {
+        let parse = |line: &str| Dedupfs::try_parse_from(line.split(' '));
+        let formatted = parse("dedupfs mkfs /p --chunk-size 16K --fingerprint sha1 --compression none");
+        assert!(
+            formatted.is_ok_and(|parsed| matches!(parsed.command, Command::Mkfs(MkfsArgs { chunk_size: 16384, .. })))
+        );
+        for line in [
+            "dedupfs",
+            "dedupfs mkfs",
+            "dedupfs mkfs /p --chunk-size 8Q",
+            "dedupfs mkfs /p --chunk-size 1M",
+            "dedupfs mkfs /p --chunker other",
+            "dedupfs mkfs /p --compression zstd:99",
+            "dedupfs mkfs /p --unknown",
+            "dedupfs mount /p",
+            "dedupfs mount /p /m --memory 1",
+            "dedupfs dance",
+        ] {
+            assert!(parse(line).is_err_and(|error| error.use_stderr()), "{line}");
+        }
+        assert!(Gc::try_parse_from(["dedupfs-gc", "/p", "--threshold", "101"]).is_err());
+    }
+
+    #[test]
+    fn help_repeats_the_exit_codes() {
+        assert!(LONG_HELP.ends_with(exit::HELP));
+    }
+}

@@ -1,0 +1,15 @@
+//! `dedupfs-gc`: give back the space of what was deleted.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use dedupfs_tools::args::Gc;
+use dedupfs_tools::commands::gc;
+use dedupfs_tools::exit;
+
+fn main() -> ExitCode {
+    match Gc::try_parse() {
+        Ok(args) => exit::conclude("dedupfs-gc", gc::run(&args)),
+        Err(error) => ExitCode::from(exit::usage(&error)),
+    }
+}

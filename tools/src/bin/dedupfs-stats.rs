@@ -1,0 +1,15 @@
+//! `dedupfs-stats`: what a pool holds and what it saves.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use dedupfs_tools::args::Stats;
+use dedupfs_tools::commands::stats;
+use dedupfs_tools::exit;
+
+fn main() -> ExitCode {
+    match Stats::try_parse() {
+        Ok(args) => exit::conclude("dedupfs-stats", stats::run(&args)),
+        Err(error) => ExitCode::from(exit::usage(&error)),
+    }
+}

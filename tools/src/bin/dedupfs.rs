@@ -1,0 +1,50 @@
+//! `dedupfs`: format, mount, unmount, sync and check pools.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use dedupfs::control::Failure;
+use dedupfs_tools::args::{Command, Dedupfs, MountArgs};
+use dedupfs_tools::commands::{fsck, mkfs, sync, umount};
+use dedupfs_tools::{exit, mount, serve};
+
+const PROGRAM: &str = "dedupfs";
+
+fn main() -> ExitCode {
+    let command = match Dedupfs::try_parse() {
+        Ok(parsed) => parsed.command,
+        Err(error) => return ExitCode::from(usage(&error)),
+    };
+    exit::conclude(
+        PROGRAM,
+        match command {
+            Command::Mkfs(args) => mkfs::run(&args),
+            Command::Mount(args) => return mount_or_serve(&args),
+            Command::Umount(args) => umount::run(&args),
+            Command::Sync(args) => sync::run(&args),
+            Command::Fsck(args) => Ok(fsck::run(&args).unwrap_or_else(|failure| {
+                exit::report(PROGRAM, &failure);
+                exit::fsck_code(failure.kind)
+            })),
+        },
+    )
+}
+
+/// The process that serves tells its failure to the one that started it, which prints it.
+fn mount_or_serve(args: &MountArgs) -> ExitCode {
+    if args.daemon_child {
+        let told = |failure: Failure| exit::code(failure.kind);
+        return ExitCode::from(serve::run(args).map_or_else(told, |()| exit::OK));
+    }
+    let result = if args.foreground { serve::run(args) } else { mount::start_daemon(args) };
+    exit::conclude(PROGRAM, result.map(|()| exit::OK))
+}
+
+/// fsck has a code of its own for this too.
+fn usage(error: &clap::Error) -> u8 {
+    let is_fsck = std::env::args_os().nth(1).is_some_and(|command| command == "fsck");
+    match exit::usage(error) {
+        exit::USAGE if is_fsck => exit::FSCK_USAGE,
+        code => code,
+    }
+}

@@ -1,0 +1,23 @@
+//! `dedupfs-gc`.
+
+use dedupfs::control::Failure;
+use dedupfs::reclaim::ReclaimOptions;
+
+use crate::access::{self, Access};
+use crate::args::Gc;
+use crate::progress::Bars;
+use crate::{exit, report, target};
+
+/// Reclaims space.
+pub fn run(args: &Gc) -> Result<u8, Failure> {
+    let target = target::resolve(&args.target)?;
+    let options = ReclaimOptions { threshold_percent: args.threshold, dry_run: args.dry_run };
+    let bars = Bars::default();
+    let result = match access::reach(&target.pool, "dedupfs-gc", false)? {
+        Access::Daemon(mut client) => client.reclaim(&options, &bars)?,
+        Access::Local(pool) => access::with_local(&pool, |pool| Ok(pool.reclaim(&options, &bars)?))?,
+    };
+    drop(bars);
+    exit::print(&if args.json { report::json(&result)? } else { report::reclaim(&result) })?;
+    Ok(exit::OK)
+}

@@ -1,0 +1,89 @@
+//! `dedupfs mkfs`.
+
+use std::path::{Path, PathBuf};
+
+use dedupfs::control::{Failure, FailureKind};
+use dedupfs::pool::format;
+use dedupfs_store::superblock::PoolProperties;
+
+use crate::args::MkfsArgs;
+use crate::target::SUPERBLOCK_NAME;
+use crate::{exit, size, target};
+
+/// Formats a pool.
+pub fn run(args: &MkfsArgs) -> Result<u8, Failure> {
+    let properties = PoolProperties {
+        chunker: args.chunker,
+        chunk_size_bytes: args.chunk_size,
+        fingerprint: args.fingerprint,
+        compression: args.compression,
+        container_bytes: args.container_size,
+        ..PoolProperties::default()
+    };
+    let data = args.data.as_deref().filter(|data| *data != args.pool);
+    let roots: Vec<&Path> = std::iter::once(args.pool.as_path()).chain(data).collect();
+    for root in &roots {
+        check_root(root)?;
+    }
+    // Only directories that were not there before are removed again.
+    let new_roots: Vec<&Path> = roots.into_iter().filter(|root| !root.exists()).collect();
+    let pool =
+        format(&absolute(&args.pool)?, data.map(absolute).transpose()?.as_deref(), &properties).map_err(|error| {
+            for root in new_roots.iter().rev() {
+                // Fails if it holds anything, which is well.
+                let _ = std::fs::remove_dir(root);
+            }
+            let failure = Failure::from(error);
+            // What clap let through but the pool does not take is the user's choice of directories.
+            let kind = if failure.kind == FailureKind::Usage { FailureKind::Failed } else { failure.kind };
+            Failure::new(kind, format!("cannot format {}: {failure}", args.pool.display()))
+        })?;
+    exit::print(&format!(
+        "formatted pool {pool} in {}{}\n  chunks of {} by {}, named by {}, compression {}, containers of {}\n  mount it \
+         with: dedupfs mount {} MNT\n",
+        args.pool.display(),
+        data.map(|data| format!(", content in {}", data.display())).unwrap_or_default(),
+        size::show(u64::from(args.chunk_size)),
+        args.chunker,
+        args.fingerprint,
+        args.compression,
+        size::show(u64::from(args.container_size)),
+        args.pool.display(),
+    ))?;
+    Ok(exit::OK)
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    // A root that is there is named by its real path, so that a data root inside the meta root is seen to be.
+    path.canonicalize()
+        .or_else(|_| std::path::absolute(path))
+        .map_err(|error| Failure::failed(format!("cannot resolve {}: {error}", path.display())))
+}
+
+/// A root must be absent or empty, and no mountpoint of a dedupfs.
+fn check_root(root: &Path) -> Result<(), Failure> {
+    let shown = root.display();
+    let failed = |message: String| Err(Failure::failed(message));
+    if let Some(mount) = target::mounted_at(root)? {
+        return failed(format!(
+            "pool {} is mounted on {shown}: a pool inside of a dedupfs makes no sense",
+            mount.source.display()
+        ));
+    }
+    match std::fs::read_dir(root) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => failed(format!("{shown} cannot be used as a pool: {error}")),
+        Ok(mut entries) => {
+            if [SUPERBLOCK_NAME, "dedupfs.data"].iter().any(|name| root.join(name).exists()) {
+                return failed(format!(
+                    "{shown} holds a dedupfs pool already: choose another directory, or remove the pool first if \
+                     nothing in it is needed"
+                ));
+            }
+            match entries.next() {
+                None => Ok(()),
+                Some(_) => failed(format!("{shown} is not empty: choose an empty or new directory")),
+            }
+        }
+    }
+}

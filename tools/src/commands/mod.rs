@@ -1,0 +1,8 @@
+//! One file for each command; each returns its exit code or a failure.
+
+pub mod fsck;
+pub mod gc;
+pub mod mkfs;
+pub mod stats;
+pub mod sync;
+pub mod umount;

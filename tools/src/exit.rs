@@ -1,0 +1,142 @@
+//! Exit codes, and the one place where an error becomes a message and a code.
+
+use std::process::ExitCode;
+
+use dedupfs::control::{Failure, FailureKind};
+
+/// Everything went well.
+pub const OK: u8 = 0;
+/// An I/O error or another failure without a code of its own.
+pub const FAILED: u8 = 1;
+/// The command line makes no sense.
+pub const USAGE: u8 = 2;
+/// Not a pool, a part of the pool is missing, or its format is unknown.
+pub const NOT_A_POOL: u8 = 3;
+/// Another process holds the pool.
+pub const POOL_IN_USE: u8 = 4;
+/// The disk under the pool is full.
+pub const NO_SPACE: u8 = 5;
+/// The pool is damaged.
+pub const DAMAGED: u8 = 6;
+/// No FUSE on this machine, or not for this user.
+pub const FUSE_UNAVAILABLE: u8 = 7;
+/// The mountpoint is absent, taken, or busy.
+pub const MOUNTPOINT: u8 = 8;
+
+/// fsck: something was wrong and was put right (as e2fsck).
+pub const FSCK_CORRECTED: u8 = 1;
+/// fsck: something is wrong.
+pub const FSCK_UNCORRECTED: u8 = 4;
+/// fsck: the check could not be made.
+pub const FSCK_OPERATIONAL: u8 = 8;
+/// fsck: the command line makes no sense.
+pub const FSCK_USAGE: u8 = 16;
+
+/// The list for `--help`.
+pub const HELP: &str = "\
+Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
+  4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
+  fsck has its own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
+
+/// The code of a kind of failure.
+#[must_use]
+pub const fn code(kind: FailureKind) -> u8 {
+    match kind {
+        FailureKind::Failed => FAILED,
+        FailureKind::Usage => USAGE,
+        FailureKind::NotAPool => NOT_A_POOL,
+        FailureKind::PoolInUse => POOL_IN_USE,
+        FailureKind::NoSpace => NO_SPACE,
+        FailureKind::Damaged => DAMAGED,
+        FailureKind::FuseUnavailable => FUSE_UNAVAILABLE,
+        FailureKind::MountpointUnusable => MOUNTPOINT,
+    }
+}
+
+/// What fsck exits with instead.
+#[must_use]
+pub const fn fsck_code(kind: FailureKind) -> u8 {
+    match kind {
+        FailureKind::Usage => FSCK_USAGE,
+        FailureKind::Damaged => FSCK_UNCORRECTED,
+        FailureKind::Failed
+        | FailureKind::NotAPool
+        | FailureKind::PoolInUse
+        | FailureKind::NoSpace
+        | FailureKind::FuseUnavailable
+        | FailureKind::MountpointUnusable => FSCK_OPERATIONAL,
+    }
+}
+
+/// Prints a failure and returns its code.
+pub fn report(program: &str, failure: &Failure) -> u8 {
+    eprintln!("{program}: {failure}");
+    code(failure.kind)
+}
+
+/// Ends a program: prints the failure, if it is one.
+pub fn conclude(program: &str, result: Result<u8, Failure>) -> ExitCode {
+    ExitCode::from(result.unwrap_or_else(|failure| report(program, &failure)))
+}
+
+/// Prints what clap has to say (help and version included) and returns the code.
+pub fn usage(error: &clap::Error) -> u8 {
+    // Nothing is left to do if even this cannot be printed.
+    let _ = error.print();
+    if error.use_stderr() { USAGE } else { OK }
+}
+
+/// For terminals that are gone: output that cannot be written is a failure.
+pub fn print(text: &str) -> Result<(), Failure> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // `dedupfs-stats POOL | head -1` is no error.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::failed(format!("cannot write the output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KINDS: [FailureKind; 8] = [
+        FailureKind::Failed,
+        FailureKind::Usage,
+        FailureKind::NotAPool,
+        FailureKind::PoolInUse,
+        FailureKind::NoSpace,
+        FailureKind::Damaged,
+        FailureKind::FuseUnavailable,
+        FailureKind::MountpointUnusable,
+    ];
+
+    #[test]
+    fn codes_are_distinct_and_documented() {
+        let codes: std::collections::BTreeSet<_> = KINDS.iter().map(|kind| code(*kind)).collect();
+        assert_eq!(codes.len(), KINDS.len());
+        assert!(!codes.contains(&OK));
+        for code in codes {
+            assert!(HELP.contains(&format!(" {code} ")), "{code} is missing in the help");
+        }
+    }
+
+    #[test]
+    fn fsck_follows_e2fsck() {
+        assert_eq!(fsck_code(FailureKind::Damaged), 4);
+        assert_eq!(fsck_code(FailureKind::PoolInUse), 8);
+        assert_eq!(fsck_code(FailureKind::NotAPool), 8);
+        assert_eq!(fsck_code(FailureKind::Usage), 16);
+    }
+
+    #[test]
+    fn the_readme_documents_every_code() {
+        let readme = include_str!("../../README.md");
+        for code in KINDS.iter().map(|kind| code(*kind)) {
+            assert!(readme.contains(&format!("| {code} |")), "exit code {code} is missing in the README");
+        }
+    }
+}

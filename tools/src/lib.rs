@@ -1,0 +1,19 @@
+//! What the commands `dedupfs`, `dedupfs-stats` and `dedupfs-gc` are made of.
+//!
+//! A command resolves what it was given to a pool ([`target`]), reaches it through its daemon or opens it itself
+//! ([`access`]), and ends with one of the codes of [`exit`]. `dedupfs mount` starts itself again as the daemon
+//! ([`mount`], [`serve`]).
+
+pub mod access;
+pub mod args;
+pub mod commands;
+pub mod exit;
+pub mod logging;
+pub mod mount;
+pub mod mountinfo;
+pub mod progress;
+pub mod ready;
+pub mod report;
+pub mod serve;
+pub mod size;
+pub mod target;

@@ -1,0 +1,274 @@
+//! `dedupfs mount`: mount options, the mountpoint's state, and starting the daemon.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use dedupfs::control::{Failure, FailureKind};
+use dedupfs_fuse::{MountError, MountOptions};
+use rustix::mount::UnmountFlags;
+
+use crate::args::MountArgs;
+use crate::mountinfo::contains;
+use crate::ready::{self, Outcome};
+use crate::target;
+
+/// Options of mount(8) that mean nothing to a filesystem.
+const IGNORED_OPTIONS: [&str; 8] = ["defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users"];
+/// Options that the kernel or the fuse crate takes as they are.
+const PLAIN_OPTIONS: [&str; 12] =
+    ["dev", "nodev", "suid", "nosuid", "exec", "noexec", "sync", "async", "dirsync", "rw", "atime", "noatime"];
+/// For the message about an unknown one.
+const OPTIONS_HELP: &str = "known are ro, rw, allow_other, noatime, dev, suid, noexec, sync, dirsync (and their \
+                            opposites), threads=N";
+
+/// How to mount, from `-o`; lists with commas, several times.
+pub fn options(pool: &Path, lists: &[String]) -> Result<MountOptions, Failure> {
+    let usage = |message: String| Failure::new(FailureKind::Usage, message);
+    let source = pool.to_str().ok_or_else(|| {
+        usage(format!("the path of pool {} is not UTF-8: rename a directory on the way or use a link", pool.display()))
+    })?;
+    let mut options = MountOptions { source: source.to_owned(), ..MountOptions::default() };
+    for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
+        match option.split_once('=').unwrap_or((option, "")) {
+            ("ro", "") => options.read_only = true,
+            ("allow_other", "") => options.allow_other = true,
+            ("threads", number) => {
+                options.session_threads = match number.parse() {
+                    Ok(threads @ 1..=16) => threads,
+                    _ => return Err(usage(format!("mount option `{option}`: a number from 1 to 16 is needed"))),
+                };
+            }
+            ("rw", "") => options.read_only = false,
+            ("noatime", "") => options.no_atime = true,
+            (name, "") if PLAIN_OPTIONS.contains(&name) => options.extra.push(name.to_owned()),
+            (name, _) if IGNORED_OPTIONS.contains(&name) || name.starts_with("x-") => {}
+            _ => return Err(usage(format!("mount option `{option}` is not known: {OPTIONS_HELP}"))),
+        }
+    }
+    Ok(options)
+}
+
+/// A mountpoint that can be used, and what is left there to clean up first.
+#[derive(Debug)]
+pub struct Mountpoint {
+    /// Absolute.
+    pub path: PathBuf,
+    /// A mount of the same pool whose daemon was killed lies there.
+    pub is_dead: bool,
+}
+
+/// Looks at a mountpoint: absent, taken, dead, or free.
+pub fn examine(pool: &Path, mountpoint: &Path) -> Result<Mountpoint, Failure> {
+    let unusable = |message: String| Failure::new(FailureKind::MountpointUnusable, message);
+    let shown = mountpoint.display();
+    let path = target::real_path(mountpoint).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => unusable(format!("mountpoint {shown} does not exist: create the directory first")),
+        _ => unusable(format!("mountpoint {shown} cannot be used: {error}")),
+    })?;
+    if contains(pool, &path) || contains(&path, pool) {
+        return Err(unusable(format!(
+            "mountpoint {shown} and pool {} lie in each other: choose a mountpoint outside of the pool",
+            pool.display()
+        )));
+    }
+    if let Some(mount) = target::mounted_at(&path)? {
+        let is_dead = is_dead(&path);
+        let of = mount.source.display();
+        return match is_dead {
+            true if mount.source == pool => Ok(Mountpoint { path, is_dead }),
+            true => Err(unusable(format!(
+                "on {shown} lies a dead mount of pool {of} (its daemon was killed): remove it with `dedupfs umount \
+                 {shown}`"
+            ))),
+            false => Err(unusable(format!("pool {of} is mounted on {shown} already: `dedupfs umount {shown}` first"))),
+        };
+    }
+    if is_dead(&path) {
+        return Err(unusable(format!(
+            "on {shown} lies a dead mount of another filesystem: remove it with `umount -l {shown}`"
+        )));
+    }
+    match std::fs::metadata(&path) {
+        Ok(metadata) if metadata.is_dir() => Ok(Mountpoint { path, is_dead: false }),
+        Ok(_) => Err(unusable(format!("mountpoint {shown} is not a directory"))),
+        Err(error) => Err(unusable(format!("mountpoint {shown} cannot be used: {error}"))),
+    }
+}
+
+/// Whether nobody serves what is mounted there.
+///
+/// statfs(2) and not stat(2): the kernel answers that for a dead mount too, as long as its cache holds.
+#[must_use]
+pub fn is_dead(mountpoint: &Path) -> bool {
+    rustix::fs::statfs(mountpoint).is_err_and(|error| error == rustix::io::Errno::NOTCONN)
+}
+
+/// Takes a dead mount away, whoever still stands in it.
+pub fn detach(mountpoint: &Path) -> Result<(), Failure> {
+    let failed = |error: &dyn std::fmt::Display| {
+        Failure::new(
+            FailureKind::MountpointUnusable,
+            format!("cannot remove the dead mount on {0} ({error}): try `umount -l {0}` as root", mountpoint.display()),
+        )
+    };
+    match rustix::mount::unmount(mountpoint, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::PERM) => {
+            let output = Command::new("fusermount3").args(["-u", "-z", "--"]).arg(mountpoint).output();
+            let output = output.map_err(|error| failed(&error))?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            if output.status.success() { Ok(()) } else { Err(failed(&said.trim())) }
+        }
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+/// A mount error as the user sees it.
+#[must_use]
+pub fn failure(error: &MountError) -> Failure {
+    let kind = match error {
+        MountError::NoMountpoint { .. }
+        | MountError::NotDirectory { .. }
+        | MountError::DeadMount { .. }
+        | MountError::AlreadyMounted { .. }
+        | MountError::Busy { .. }
+        | MountError::NotMounted { .. } => FailureKind::MountpointUnusable,
+        MountError::NoDevice { .. }
+        | MountError::DeviceDenied { .. }
+        | MountError::NotPermitted { .. }
+        | MountError::UserAllowOther
+        | MountError::Mount { .. }
+        | MountError::Handshake { .. } => FailureKind::FuseUnavailable,
+        MountError::Option { .. } => FailureKind::Usage,
+        MountError::NotServing { .. } | MountError::Unmount { .. } | MountError::Session { .. } => FailureKind::Failed,
+    };
+    Failure::new(kind, error.to_string())
+}
+
+/// Starts this program again as the daemon, and returns when it serves or has failed.
+pub fn start_daemon(args: &MountArgs) -> Result<(), Failure> {
+    let failed = |what: &str, error: io::Error| Failure::failed(format!("cannot {what}: {error}"));
+    let (reader, writer) = io::pipe().map_err(|error| failed("make a pipe", error))?;
+    let program = std::env::current_exe().map_err(|error| failed("find this program", error))?;
+    let mut child = Command::new(program)
+        .args(daemon_arguments(args))
+        .stdin(Stdio::null())
+        .stdout(writer)
+        .spawn()
+        .map_err(|error| failed("start the daemon", error))?;
+    match ready::receive(reader).map_err(|error| failed("hear from the daemon", error))? {
+        Some(Outcome::Serving) => Ok(()),
+        Some(Outcome::Failed(failure)) => {
+            // So that the pool is free when this returns.
+            let _ = child.wait();
+            Err(failure)
+        }
+        None => Err(Failure::failed(describe_death(&mut child))),
+    }
+}
+
+fn daemon_arguments(args: &MountArgs) -> Vec<OsString> {
+    let mut list: Vec<OsString> = vec!["mount".into(), "--daemon-child".into()];
+    let mut option = |name: &str, value: OsString| {
+        let mut text = OsString::from(name);
+        text.push("=");
+        text.push(value);
+        list.push(text);
+    };
+    option("--memory", args.memory.to_string().into());
+    for options in &args.options {
+        option("--options", options.into());
+    }
+    if let Some(file) = &args.log_file {
+        option("--log-file", file.into());
+    }
+    list.push("--".into());
+    list.push(args.pool.clone().into());
+    list.push(args.mountpoint.clone().into());
+    list
+}
+
+fn describe_death(child: &mut Child) -> String {
+    let how = |status: ExitStatus| match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("was killed by signal {signal}"),
+        (_, Some(code)) => format!("ended with code {code}"),
+        _ => "ended".to_owned(),
+    };
+    let how = child.wait().map_or_else(|_| "ended".to_owned(), how);
+    format!("the daemon {how} before the mount served: nothing is mounted; what the kernel says stands in `dmesg`")
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn parse(lists: &[&str]) -> Result<MountOptions, Failure> {
+        let lists: Vec<_> = lists.iter().map(|list| (*list).to_owned()).collect();
+        options(Path::new("/pool"), &lists)
+    }
+
+    #[test]
+    fn options_are_understood() {
+        let options = parse(&["ro,noatime", "allow_other,dev,defaults,x-systemd.automount,threads=2"]).unwrap();
+        assert!(options.read_only && options.no_atime && options.allow_other);
+        assert_eq!((options.source.as_str(), options.session_threads), ("/pool", 2));
+        assert_eq!(options.extra, ["dev"]);
+        assert!(!parse(&["ro", "rw"]).unwrap().read_only);
+    }
+
+    #[test]
+    fn unknown_options_are_usage_errors_that_name_the_known() {
+        for option in ["fast", "ro=1", "threads=0", "threads=x", "auto_unmount", "fsname=x"] {
+            let failure = parse(&[option]).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Usage);
+            assert!(failure.message.contains(option), "{failure}");
+        }
+        assert!(parse(&["fast"]).unwrap_err().message.contains("allow_other"));
+    }
+
+    #[test]
+    fn mountpoints_that_cannot_be_used() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        let pool = root.join("pool");
+        std::fs::create_dir_all(pool.join("inside")).unwrap();
+        std::fs::write(root.join("file"), "").unwrap();
+        for (mountpoint, word) in [
+            (root.join("absent"), "does not exist"),
+            (root.join("file"), "not a directory"),
+            (pool.clone(), "in each other"),
+            (pool.join("inside"), "in each other"),
+            (root.clone(), "in each other"),
+        ] {
+            let failure = examine(&pool, &mountpoint).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::MountpointUnusable);
+            assert!(failure.message.contains(word), "{failure}");
+        }
+        std::fs::create_dir(root.join("mnt")).unwrap();
+        let free = examine(&pool, &root.join("pool/../mnt")).unwrap();
+        assert_eq!((free.path, free.is_dead), (root.join("mnt"), false));
+    }
+
+    #[test]
+    fn the_daemon_gets_the_same_arguments() {
+        let args = MountArgs {
+            pool: "-odd pool".into(),
+            mountpoint: "/m".into(),
+            foreground: false,
+            daemon_child: false,
+            memory: 1 << 30,
+            log_file: Some("/l".into()),
+            options: vec!["ro,dev".to_owned()],
+        };
+        let mut line: Vec<OsString> = vec!["dedupfs".into()];
+        line.extend(daemon_arguments(&args));
+        let parsed = <crate::args::Dedupfs as clap::Parser>::try_parse_from(line).unwrap();
+        let crate::args::Command::Mount(parsed) = parsed.command else { panic!("another command") };
+        assert!(parsed.daemon_child);
+        assert_eq!(MountArgs { daemon_child: false, ..parsed }, args);
+    }
+}

@@ -1,0 +1,167 @@
+//! Which dedupfs is mounted where, by `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+//!
+//! The file is read and never the mountpoint touched: a mount whose daemon hangs or is dead would block or fail, and
+//! a mount of another user cannot even be looked at by root.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use dedupfs::control::Failure;
+
+const MOUNTINFO: &str = "/proc/self/mountinfo";
+/// The type that dedupfs mounts as.
+const FILESYSTEM_TYPE: &[u8] = b"fuse.dedupfs";
+
+/// One line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountEntry {
+    /// Unique among the present mounts.
+    pub id: u64,
+    /// The mount that it lies on.
+    pub parent: u64,
+    /// Device number, "0:57"; for FUSE its minor names the connection.
+    pub device: String,
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// Type with subtype.
+    pub filesystem_type: Vec<u8>,
+    /// What is mounted: for dedupfs the pool's absolute path.
+    pub source: PathBuf,
+}
+
+impl MountEntry {
+    /// Whether it is a dedupfs.
+    #[must_use]
+    pub fn is_dedupfs(&self) -> bool {
+        self.filesystem_type == FILESYSTEM_TYPE && self.source.is_absolute()
+    }
+}
+
+/// All mounts of this mount namespace, in the order in which they were made.
+pub fn read() -> Result<Vec<MountEntry>, Failure> {
+    let text =
+        std::fs::read(MOUNTINFO).map_err(|error| Failure::failed(format!("cannot read {MOUNTINFO}: {error}")))?;
+    Ok(parse(&text))
+}
+
+/// What is on top at `mountpoint`.
+#[must_use]
+pub fn top_at<'a>(mounts: &'a [MountEntry], mountpoint: &Path) -> Option<&'a MountEntry> {
+    let here = || mounts.iter().filter(|mount| mount.mountpoint == mountpoint);
+    // The top one is nobody's parent at the same place; a mount moved or made later need not come later.
+    here().find(|mount| !here().any(|above| above.parent == mount.id)).or_else(|| here().next_back())
+}
+
+fn parse(text: &[u8]) -> Vec<MountEntry> {
+    text.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
+}
+
+/// `36 35 98:0 /root /mountpoint options optional-fields - type source super-options`
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+    let (id, parent) = (number()?, number()?);
+    let device = String::from_utf8(fields.next()?.to_vec()).ok()?;
+    let _root = fields.next()?;
+    let mountpoint = unescape(fields.next()?);
+    fields.by_ref().find(|field| *field == b"-")?;
+    let filesystem_type = fields.next()?.to_vec();
+    let source = unescape(fields.next()?);
+    Some(MountEntry { id, parent, device, mountpoint, filesystem_type, source })
+}
+
+/// The kernel writes space, tab, newline, backslash (and `#` in some fields) as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let octal =
+            tail.get(..3).filter(|digits| *first == b'\\' && digits.iter().all(|digit| matches!(digit, b'0'..=b'7')));
+        let value = octal.map(|digits| digits.iter().fold(0_u32, |value, digit| value * 8 + u32::from(digit - b'0')));
+        match value.and_then(|value| u8::try_from(value).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+/// Whether `inner` is `outer` or lies in it.
+#[must_use]
+pub fn contains(outer: &Path, inner: &Path) -> bool {
+    outer.as_os_str().as_bytes() == b"/" || inner.starts_with(outer)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+
+    const SAMPLE: &[u8] = b"\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+40 22 0:50 / /mnt/a\\040b\\134c\\011d rw,nosuid,nodev - fuse.dedupfs /pools/x\\012y rw,user_id=0\n\
+41 22 0:51 / /mnt/z rw shared:7 master:2 - fuse.sshfs host:/dir rw\n\
+44 43 0:54 / /mnt/stack rw - fuse.dedupfs /pools/top rw\n\
+42 22 0:52 / /mnt/stack rw - tmpfs tmpfs rw\n\
+43 42 0:53 / /mnt/stack rw - fuse.dedupfs /pools/below rw\n\
+45 22 0:55 / /mnt/\xff\xfe rw - fuse.dedupfs /pools/\xe4 rw\n";
+
+    #[test]
+    fn fields_are_found_whatever_the_optional_ones() {
+        let mounts = parse(SAMPLE);
+        assert_eq!(mounts.len(), 7);
+        let escaped = top_at(&mounts, Path::new("/mnt/a b\\c\td")).unwrap();
+        assert!(escaped.is_dedupfs());
+        assert_eq!(escaped.source, Path::new("/pools/x\ny"));
+        assert_eq!((escaped.device.as_str(), escaped.parent), ("0:50", 22));
+        let other = top_at(&mounts, Path::new("/mnt/z")).unwrap();
+        assert!(!other.is_dedupfs());
+        assert_eq!(other.source, Path::new("host:/dir"));
+        assert_eq!(top_at(&mounts, Path::new("/mnt")), None);
+    }
+
+    #[test]
+    fn the_top_of_a_stack_is_found_in_any_order() {
+        assert_eq!(top_at(&parse(SAMPLE), Path::new("/mnt/stack")).unwrap().source, Path::new("/pools/top"));
+    }
+
+    #[test]
+    fn names_need_not_be_utf8() {
+        let mounts = parse(SAMPLE);
+        let mount = top_at(&mounts, Path::new(OsStr::from_bytes(b"/mnt/\xff\xfe"))).unwrap();
+        assert_eq!(mount.source.as_os_str().as_bytes(), b"/pools/\xe4");
+    }
+
+    #[test]
+    fn odd_lines_are_skipped() {
+        for line in
+            [&b""[..], b"1", b"1 2 0:1 / /m rw", b"1 2 0:1 / /m rw - fuse", b"x 2 0:1 / /m rw - t s o", b"- - -"]
+        {
+            assert_eq!(parse_line(line), None, "{:?}", String::from_utf8_lossy(line));
+        }
+    }
+
+    #[test]
+    fn escapes_that_are_none_stay() {
+        for (field, expected) in
+            [("a\\04", "a\\04"), ("\\", "\\"), ("\\999", "\\999"), ("\\777", "\\777"), ("\\101", "A")]
+        {
+            assert_eq!(unescape(field.as_bytes()), Path::new(expected));
+        }
+    }
+
+    #[test]
+    fn the_real_file_can_be_read() {
+        let mounts = read().unwrap();
+        assert!(top_at(&mounts, Path::new("/")).is_some_and(|root| !root.is_dedupfs()));
+    }
+}

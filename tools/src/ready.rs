@@ -1,0 +1,81 @@
+//! How the daemon tells the command that started it that the mount serves, or why it does not.
+//!
+//! The command starts itself again with the end of a pipe as standard output; the new process writes one line of JSON
+//! there. No line at all means that it died. Nothing is forked, because nothing that has threads may be.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+
+use dedupfs::control::Failure;
+use serde::{Deserialize, Serialize};
+
+/// Longest line: an error message.
+const LINE_BYTES_MAX: u64 = 64 * 1024;
+
+/// What the daemon tells.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The mount serves.
+    Serving,
+    /// It does not, and never will.
+    Failed(Failure),
+}
+
+/// The daemon's end.
+pub struct ReadySender(File);
+
+impl ReadySender {
+    /// Takes the standard output over, and leaves nothing there to print to.
+    pub fn from_stdout() -> io::Result<Self> {
+        let pipe = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        rustix::stdio::dup2_stdout(File::options().write(true).open("/dev/null")?)?;
+        Ok(Self(pipe))
+    }
+
+    /// Tells it. A reader that is gone is no error: nobody waits any more.
+    pub fn send(mut self, outcome: &Outcome) {
+        if let Ok(mut line) = serde_json::to_vec(outcome) {
+            line.push(b'\n');
+            let _ = self.0.write_all(&line);
+        }
+    }
+}
+
+/// Waits for the daemon to tell; `None` if it ended without a word.
+pub fn receive(from: impl Read) -> io::Result<Option<Outcome>> {
+    let mut line = Vec::new();
+    // Not to the end: the daemon's children (fusermount3) may keep the pipe open.
+    let mut bytes = io::BufReader::new(from.take(LINE_BYTES_MAX));
+    io::BufRead::read_until(&mut bytes, b'\n', &mut line)?;
+    match line.last() {
+        Some(b'\n') => Ok(serde_json::from_slice(&line).ok()),
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use dedupfs::control::FailureKind;
+
+    use super::*;
+
+    #[test]
+    fn outcomes_cross_the_pipe() {
+        let failed = Outcome::Failed(Failure::new(FailureKind::PoolInUse, "taken\nby another"));
+        for outcome in [Outcome::Serving, failed] {
+            let (reader, writer) = io::pipe().unwrap();
+            ReadySender(File::from(std::os::fd::OwnedFd::from(writer))).send(&outcome);
+            assert_eq!(receive(reader).unwrap(), Some(outcome));
+        }
+    }
+
+    #[test]
+    fn silence_and_garbage_are_no_outcome() {
+        for bytes in [&b""[..], b"\"serving\"", b"nonsense\n", b"\xff\n"] {
+            assert_eq!(receive(bytes).unwrap(), None, "{bytes:?}");
+        }
+    }
+}

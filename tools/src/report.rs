@@ -1,0 +1,245 @@
+//! Results as text for people and as JSON for programs.
+
+use std::fmt::Write as _;
+
+use dedupfs::check::{CheckReport, RebuildReport};
+use dedupfs::control::Failure;
+use dedupfs::pool::{IndexSummary, PoolStats};
+use dedupfs::reclaim::ReclaimReport;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::size::show;
+
+/// How many MiB a TiB is.
+const MIB_PER_TIB: f64 = 1024.0 * 1024.0;
+
+/// Any result as JSON, with a final newline.
+pub fn json(value: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string_pretty(value)
+        .map(|text| text + "\n")
+        .map_err(|error| Failure::failed(format!("cannot print as JSON: {error}")))
+}
+
+/// Lines of a name and a text, the names padded to one width.
+struct Lines(String);
+
+impl Lines {
+    fn heading(&mut self, text: &str) {
+        if !self.0.is_empty() {
+            self.0.push('\n');
+        }
+        self.0.push_str(text);
+        self.0.push('\n');
+    }
+
+    fn line(&mut self, name: &str, text: impl std::fmt::Display) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.0, "  {name:<22} {text}");
+    }
+}
+
+/// A size with its exact bytes, for figures that are compared.
+fn exact(bytes: u64) -> String {
+    if bytes < 1024 { show(bytes) } else { format!("{} ({bytes} bytes)", show(bytes)) }
+}
+
+fn ratio(value: f64) -> String {
+    // Zero stands for nothing to compare.
+    if value == 0.0 { "-".to_owned() } else { format!("{value:.2}") }
+}
+
+/// `dedupfs-stats`.
+#[must_use]
+pub fn stats(stats: &PoolStats) -> String {
+    let mut lines = Lines(String::new());
+    lines.heading(&format!("pool {}", stats.uuid));
+    lines.line(
+        "chunks",
+        format!("{} by {}, named by {}", show(stats.chunk_size_bytes), stats.chunker, stats.fingerprint),
+    );
+    lines.line("compression", &stats.compression);
+    lines.heading("what is stored");
+    lines.line("files", format!("{}, directories {}, others {}", stats.files, stats.directories, stats.other_inodes));
+    lines.line("logical", exact(stats.logical_bytes));
+    lines.line("  without holes", exact(stats.data_bytes));
+    lines.line("unique chunks", stats.unique_chunks);
+    lines.line("unique chunk bytes", exact(stats.unique_chunk_bytes));
+    lines.line(
+        "to be reclaimed",
+        format!("{} chunks, {}", stats.unreferenced_chunks, exact(stats.unreferenced_chunk_bytes)),
+    );
+    lines.line("recipe nodes", format!("{}, {}", stats.recipe_nodes, show(stats.recipe_node_bytes)));
+    lines.heading("what it takes on disk");
+    lines.line("content", exact(stats.data_container_bytes));
+    lines.line("recipes", exact(stats.recipe_container_bytes));
+    lines.line("namespace", exact(stats.namespace_bytes));
+    lines.line("index", exact(stats.index_bytes));
+    lines.line("physical, all", exact(stats.physical_bytes));
+    lines.heading("ratios");
+    lines.line("deduplication", ratio(stats.dedup_ratio));
+    lines.line("compression", ratio(stats.compression_ratio));
+    lines.line("total", format!("{} (logical against physical)", ratio(stats.total_ratio)));
+    lines.heading("index");
+    for (name, summary) in [("chunks", &stats.chunk_index), ("recipe nodes", &stats.recipe_index)] {
+        lines.line(name, index(summary));
+    }
+    memory(&mut lines, stats);
+    session(&mut lines, stats);
+    lines.0
+}
+
+fn index(summary: &IndexSummary) -> String {
+    format!(
+        "{} fingerprints, {} of them open, {} sealed tankers; {} in memory, {} on disk",
+        summary.cells,
+        summary.open_cells,
+        summary.sealed_tankers,
+        show(summary.memory_bytes),
+        show(summary.disk_bytes)
+    )
+}
+
+fn memory(lines: &mut Lines, stats: &PoolStats) {
+    let memory = &stats.memory;
+    lines.heading("memory");
+    lines.line("limit of caches", show(memory.limit_bytes));
+    lines.line("resident", show(memory.process_resident_bytes));
+    lines.line("index", show(memory.index_bytes));
+    // An open tanker is filled before any is sealed: without a sealed one the figure would mean nothing.
+    if stats.chunk_index.sealed_tankers > 0 && stats.unique_chunk_bytes > 0 {
+        let per_tib = memory.index_bytes as f64 / stats.unique_chunk_bytes as f64 * MIB_PER_TIB;
+        lines.line("index per stored TiB", format!("{per_tib:.0} MiB"));
+    }
+    lines.line(
+        "caches",
+        format!(
+            "regions {}, tables {}, on the way to disk {}, random writes {}",
+            show(memory.region_cache_bytes),
+            show(memory.table_cache_bytes),
+            show(memory.in_flight_bytes),
+            show(memory.dirty_bytes)
+        ),
+    );
+}
+
+fn session(lines: &mut Lines, stats: &PoolStats) {
+    let session = &stats.session;
+    if session.bytes_in == 0 && session.commits == 0 {
+        return;
+    }
+    lines.heading("since the mount");
+    lines.line("came in", exact(session.bytes_in));
+    lines.line("new", format!("{} in {} chunks", exact(session.bytes_stored), session.chunks_stored));
+    lines.line("segments known whole", session.segments_known);
+    lines.line("commits", session.commits);
+    for filter in stats.filters.iter().filter(|filter| filter.asked > 0) {
+        lines.line(
+            &format!("filter {}", filter.name),
+            format!(
+                "asked {}, existing {}, new {}, {:.0} ms",
+                filter.asked, filter.existing, filter.non_existing, filter.time_ms
+            ),
+        );
+    }
+}
+
+/// `dedupfs-gc`.
+#[must_use]
+pub fn reclaim(report: &ReclaimReport) -> String {
+    let mut lines = Lines(String::new());
+    lines.heading(if report.dry_run { "would reclaim (nothing was changed)" } else { "reclaimed" });
+    lines.line("recipe nodes freed", report.nodes_freed);
+    lines.line("chunks removed", report.chunks_removed);
+    lines.line("copied forward", format!("{} chunks, {}", report.chunks_moved, exact(report.moved_bytes)));
+    lines.line("containers freed", report.containers_freed);
+    lines.line("garbage left", format!("{} in containers above the threshold", exact(report.garbage_left_bytes)));
+    lines.line("physical before", exact(report.physical_before_bytes));
+    lines.line(if report.dry_run { "expected after" } else { "physical after" }, exact(report.physical_after_bytes));
+    lines.0
+}
+
+/// `dedupfs fsck`.
+#[must_use]
+pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
+    let mut text = String::new();
+    if let Some(rebuilt) = rebuilt {
+        let _ = writeln!(
+            text,
+            "index rebuilt from {} containers: {} chunks, {} recipe nodes",
+            rebuilt.containers, rebuilt.chunks, rebuilt.nodes
+        );
+    }
+    for finding in &report.findings {
+        let _ = writeln!(text, "wrong: {finding}");
+    }
+    let untold = report.finding_count.saturating_sub(report.findings.len() as u64);
+    if untold > 0 {
+        let _ = writeln!(text, "wrong: {untold} more");
+    }
+    let _ = writeln!(
+        text,
+        "checked {} inodes, {} recipe nodes, {} chunks, {} containers, {} of content",
+        report.inodes,
+        report.nodes,
+        report.chunks,
+        report.containers,
+        show(report.bytes_read)
+    );
+    let verdict = match report.finding_count {
+        0 => "clean".to_owned(),
+        1 => "1 error".to_owned(),
+        count => format!("{count} errors"),
+    };
+    let _ = writeln!(text, "{verdict}");
+    text
+}
+
+/// `dedupfs fsck --json`.
+pub fn check_json(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> Result<String, Failure> {
+    json(&json!({ "check": report, "rebuilt": rebuilt }))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statistics_show_exact_bytes() {
+        let shown = stats(&PoolStats {
+            uuid: "u-u-i-d".to_owned(),
+            unique_chunk_bytes: 123_456_789,
+            dedup_ratio: 12.345,
+            ..PoolStats::default()
+        });
+        assert!(shown.contains("pool u-u-i-d") && shown.contains("(123456789 bytes)"), "{shown}");
+        assert!(shown.contains("12.35") || shown.contains("12.34"), "{shown}");
+        // An empty pool has no ratio, and a pool that was not mounted no session.
+        assert!(shown.contains("total                  - ") && !shown.contains("since the mount"), "{shown}");
+    }
+
+    #[test]
+    fn a_dry_run_says_so() {
+        let shown = reclaim(&ReclaimReport { dry_run: true, ..ReclaimReport::default() });
+        assert!(shown.contains("nothing was changed") && shown.contains("expected after"), "{shown}");
+        assert!(!reclaim(&ReclaimReport::default()).contains("nothing was changed"));
+    }
+
+    #[test]
+    fn findings_that_are_not_told_are_counted() {
+        let mut report = CheckReport::default();
+        assert!(check(&report, None).ends_with("clean\n"));
+        report.findings.push("inode 5 has no name".to_owned());
+        report.finding_count = 3;
+        let shown = check(&report, Some(&RebuildReport { containers: 2, chunks: 7, nodes: 1 }));
+        assert!(shown.contains("wrong: inode 5 has no name\nwrong: 2 more\n"), "{shown}");
+        assert!(
+            shown.starts_with("index rebuilt from 2 containers: 7 chunks") && shown.ends_with("3 errors\n"),
+            "{shown}"
+        );
+        let value: serde_json::Value = serde_json::from_str(&check_json(&report, None).unwrap()).unwrap();
+        assert_eq!(value["check"]["finding_count"], 3);
+        assert!(value["rebuilt"].is_null());
+    }
+}

@@ -1,0 +1,339 @@
+//! The daemon: opens the pool, mounts it, and sees to it that everything is durable when the mount ends.
+//!
+//! 1. Check pool and mountpoint; open the pool (lock, recovery); remove a dead mount of it; mount; listen on the
+//!    control socket; tell whoever waits that the mount serves.
+//! 2. Wait for the end of the session, which anybody may bring about: `dedupfs umount` through the control socket,
+//!    umount(8), or a signal, upon which the daemon unmounts by itself.
+//! 3. Stop listening, close the pool, answer the `dedupfs umount` that waits for that, end.
+//!
+//! Invariants: the control socket lives only while the pool's lock is held; a mount is never left to be unmounted by a
+//! helper when the daemon dies (that would leave an empty directory that swallows writes); a signal never loses data:
+//! if files stay open, the mount is detached, and after [`DETACHED_TIMEOUT`] their users are cut off.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use dedupfs::check::{CheckOptions, CheckReport};
+use dedupfs::config::COMMIT_INTERVAL;
+use dedupfs::control::{ControlServer, ControlTarget, Failure, FailureKind};
+use dedupfs::pool::{OpenOptions, Pool, PoolStats, Progress};
+use dedupfs::reclaim::{ReclaimOptions, ReclaimReport};
+use dedupfs_fuse::{MountError, MountOptions, MountedSession};
+use parking_lot::{Condvar, Mutex};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::args::MountArgs;
+use crate::logging::{LOG_NAME, LogSink};
+use crate::mount::{self, Mountpoint};
+use crate::ready::{Outcome, ReadySender};
+use crate::{access, mountinfo, target};
+
+/// While files are open, an unmount is tried for so long: indexers and the like go away by themselves.
+const BUSY_PATIENCE: Duration = Duration::from_secs(1);
+/// After a signal, users of a busy mount get so long before they are cut off.
+const DETACHED_TIMEOUT: Duration = Duration::from_secs(10);
+/// A session that was cut off ends within this time, or the pool is closed without it.
+const ABORTED_TIMEOUT: Duration = Duration::from_secs(5);
+/// Tools that wait for an answer get it within this time before the daemon ends.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the daemon waits for.
+enum Event {
+    /// The session has ended and the service is shut down.
+    Ended(Result<(), MountError>),
+    /// A signal asks for the end.
+    Signal(i32),
+}
+
+/// Serves a mount until it ends; in the foreground, or as the process that [`mount::start_daemon`] started.
+pub fn run(args: &MountArgs) -> Result<(), Failure> {
+    if !args.daemon_child {
+        return serve(args, &LogSink::install(), || Ok(()));
+    }
+    let ready = ReadySender::from_stdout()
+        .map_err(|error| Failure::failed(format!("this option is for dedupfs itself only: {error}")))?;
+    let log = LogSink::install();
+    let mut ready = Some(ready);
+    let result = serve(args, &log, || {
+        leave_terminal(&log)?;
+        if let Some(ready) = ready.take() {
+            ready.send(&Outcome::Serving);
+        }
+        Ok(())
+    });
+    match (&result, ready) {
+        (Err(failure), Some(ready)) => ready.send(&Outcome::Failed(failure.clone())),
+        (Err(failure), None) => tracing::error!(%failure, "the daemon failed"),
+        (Ok(()), _) => {}
+    }
+    result
+}
+
+/// The process becomes one of its own: nothing of the terminal is left to it.
+fn leave_terminal(log: &LogSink) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::failed(format!("cannot leave the terminal: {error}"));
+    // A process that leads its group already cannot, and need not.
+    let _ = rustix::process::setsid();
+    std::env::set_current_dir("/").map_err(failed)?;
+    log.take_stderr().map_err(failed)?;
+    let null = File::open("/dev/null").map_err(failed)?;
+    rustix::stdio::dup2_stdin(null).map_err(|error| failed(error.into()))
+}
+
+/// From the command line to the end of the mount.
+fn serve(args: &MountArgs, log: &LogSink, ready: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    let pool_root = target::pool(&args.pool)?;
+    let options = mount::options(&pool_root, &args.options)?;
+    let mountpoint = mount::examine(&pool_root, &args.mountpoint)?;
+    let log_file = log_file(args, &pool_root, &mountpoint.path)?;
+    // Registered before anything is mounted, so that no signal comes too early to be heeded.
+    let (events, happened) = unbounded();
+    watch_signals(events.clone())?;
+    let pool = access::open(
+        &pool_root,
+        &OpenOptions {
+            memory_bytes: args.memory,
+            read_only: options.read_only,
+            note: format!("dedupfs mount on {}", mountpoint.path.display()),
+            commit_interval: COMMIT_INTERVAL,
+            ..OpenOptions::default()
+        },
+    )?;
+    if let Some(path) = &log_file {
+        log.switch_to(path)
+            .map_err(|error| Failure::failed(format!("cannot write the log {}: {error}", path.display())))?;
+    }
+    let served = mount_and_listen(&pool, &pool_root, &mountpoint, &options, &events);
+    let (daemon, server) = match served {
+        Ok(served) => served,
+        Err(failure) => {
+            close(&pool)?;
+            return Err(failure);
+        }
+    };
+    tracing::info!(
+        pool = %pool_root.display(),
+        mountpoint = %mountpoint.path.display(),
+        version = env!("CARGO_PKG_VERSION"),
+        recovery = ?pool.recovery(),
+        "mounted"
+    );
+    if let Err(failure) = ready() {
+        tracing::error!(%failure, "going on all the same");
+    }
+    let session_result = wait_for_end(&daemon.session, &happened);
+    finish(&daemon, server, session_result)
+}
+
+/// Where the log goes; `None` is the standard error output.
+fn log_file(args: &MountArgs, pool_root: &Path, mountpoint: &Path) -> Result<Option<PathBuf>, Failure> {
+    let usage = |message: String| Failure::new(FailureKind::Usage, message);
+    let Some(given) = &args.log_file else {
+        return Ok(args.daemon_child.then(|| pool_root.join(LOG_NAME)));
+    };
+    let path = std::path::absolute(given).map_err(|error| usage(format!("--log-file {}: {error}", given.display())))?;
+    if mountinfo::contains(mountpoint, &path) {
+        // Writing it would wait for the daemon, which would wait for writing it.
+        return Err(usage(format!("--log-file {} lies below the mountpoint: choose another place", given.display())));
+    }
+    Ok(Some(path))
+}
+
+fn watch_signals(events: Sender<Event>) -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
+    spawn("signals", move || {
+        for signal in signals.forever() {
+            if events.send(Event::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+        .map(drop)
+        .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))
+}
+
+fn mount_and_listen(
+    pool: &Arc<Pool>,
+    pool_root: &Path,
+    mountpoint: &Mountpoint,
+    options: &MountOptions,
+    events: &Sender<Event>,
+) -> Result<(Arc<Daemon>, ControlServer), Failure> {
+    if mountpoint.is_dead {
+        tracing::warn!(mountpoint = %mountpoint.path.display(), "removing the dead mount that a killed daemon left");
+        mount::detach(&mountpoint.path)?;
+    }
+    warn_of_hidden_files(&mountpoint.path);
+    let session =
+        dedupfs_fuse::mount(pool.service(), &mountpoint.path, options).map_err(|error| mount::failure(&error))?;
+    let daemon = Arc::new(Daemon { pool: pool.clone(), session, end: End::default() });
+    let waiting = daemon.clone();
+    let events = events.clone();
+    let started = spawn("session-end", move || {
+        // The main thread may have stopped listening: then it knows.
+        let _ = events.send(Event::Ended(waiting.session.wait()));
+    });
+    let server = started.and_then(|()| {
+        ControlServer::start(pool_root, daemon.clone())
+            .map_err(|error| Failure::failed(format!("cannot listen on the pool's control socket: {error}")))
+    });
+    match server {
+        Ok(server) => Ok((daemon, server)),
+        Err(failure) => {
+            if let Err(error) = daemon.session.unmount(BUSY_PATIENCE) {
+                tracing::error!(%error, "cannot unmount after a failed start");
+                daemon.session.detach();
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// Files below a mountpoint are out of reach while something is mounted there.
+fn warn_of_hidden_files(mountpoint: &Path) {
+    if std::fs::read_dir(mountpoint).is_ok_and(|mut entries| entries.next().is_some()) {
+        tracing::warn!(
+            "{} is not empty: what is in it is hidden until the pool is unmounted (if backups ran while nothing was \
+             mounted, they are there)",
+            mountpoint.display()
+        );
+    }
+}
+
+/// Waits until the session has ended; heeds signals.
+fn wait_for_end(session: &MountedSession, happened: &Receiver<Event>) -> Result<(), Failure> {
+    let ended = |result: Result<(), MountError>| result.map_err(|error| mount::failure(&error));
+    match happened.recv() {
+        Ok(Event::Ended(result)) => return ended(result),
+        Ok(Event::Signal(signal)) => tracing::info!(signal, "unmounting because of a signal"),
+        Err(_) => return Err(Failure::failed("the daemon's threads are gone")),
+    }
+    match session.unmount(BUSY_PATIENCE) {
+        Ok(()) => return Ok(()),
+        Err(error @ MountError::Session { .. }) => return ended(Err(error)),
+        Err(error) => tracing::warn!(%error, "detaching: open files may be used {DETACHED_TIMEOUT:?} longer"),
+    }
+    // Taken down before it is detached, for then it cannot be found any more.
+    let connection = connection_of(session.mountpoint());
+    session.detach();
+    // A second signal means: at once.
+    if let Ok(Event::Ended(result)) = happened.recv_timeout(DETACHED_TIMEOUT) {
+        return ended(result);
+    }
+    tracing::warn!("files are still open: cutting their users off");
+    abort_connection(connection.as_deref());
+    match happened.recv_timeout(ABORTED_TIMEOUT) {
+        Ok(Event::Ended(result)) => ended(result),
+        _ => {
+            tracing::warn!("the session goes on: closing the pool below it");
+            Ok(())
+        }
+    }
+}
+
+/// The number of the FUSE connection of a mount: the minor number of its device.
+fn connection_of(mountpoint: &Path) -> Option<String> {
+    let mount = target::mounted_at(mountpoint).ok()??;
+    mount.device.split_once(':').map(|(_, minor)| minor.to_owned())
+}
+
+fn abort_connection(connection: Option<&str>) {
+    let Some(connection) = connection else { return };
+    if let Err(error) = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1") {
+        tracing::warn!(%error, "cannot abort the FUSE connection");
+    }
+}
+
+/// Makes everything durable and tells who waits for it.
+fn finish(daemon: &Arc<Daemon>, mut server: ControlServer, session: Result<(), Failure>) -> Result<(), Failure> {
+    server.stop_listening();
+    let closed = close(&daemon.pool);
+    match &closed {
+        Ok(()) => tracing::info!("unmounted, everything is durable"),
+        Err(failure) => tracing::error!(%failure, "not everything could be made durable"),
+    }
+    daemon.end.tell(closed.clone());
+    if !server.finish(ANSWER_TIMEOUT) {
+        tracing::warn!("ending although a tool still waits for an answer");
+    }
+    closed?;
+    session
+}
+
+fn close(pool: &Pool) -> Result<(), Failure> {
+    pool.close().map_err(|error| Failure::from(error).while_trying("cannot close the pool"))
+}
+
+/// How closing the pool went, once it is closed.
+#[derive(Default)]
+struct End {
+    result: Mutex<Option<Result<(), Failure>>>,
+    told: Condvar,
+}
+
+impl End {
+    fn tell(&self, result: Result<(), Failure>) {
+        *self.result.lock() = Some(result);
+        self.told.notify_all();
+    }
+
+    fn wait(&self) -> Result<(), Failure> {
+        let mut result = self.result.lock();
+        loop {
+            match &*result {
+                Some(result) => return result.clone(),
+                None => self.told.wait(&mut result),
+            }
+        }
+    }
+}
+
+/// What the control socket reaches. Never dropped before the process ends: the thread that waits for the session
+/// holds it, and dropping a session that would not end would wait for it.
+struct Daemon {
+    pool: Arc<Pool>,
+    session: MountedSession,
+    end: End,
+}
+
+impl ControlTarget for Daemon {
+    fn stats(&self) -> Result<PoolStats, Failure> {
+        Ok(self.pool.stats()?)
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        Ok(self.pool.sync()?)
+    }
+
+    fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport, Failure> {
+        tracing::info!(?options, "reclaiming");
+        let report = self.pool.reclaim(options, progress)?;
+        tracing::info!(?report, "reclaimed");
+        Ok(report)
+    }
+
+    fn check(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport, Failure> {
+        Ok(self.pool.check(options, progress)?)
+    }
+
+    fn unmount(&self, lazy: bool) -> Result<(), Failure> {
+        tracing::info!(lazy, "asked to unmount");
+        if lazy {
+            self.session.detach();
+        } else if let Err(error) = self.session.unmount(BUSY_PATIENCE) {
+            return Err(mount::failure(&error));
+        }
+        self.end.wait()
+    }
+}

@@ -1,0 +1,122 @@
+//! POOL or MNT: what a command was given, resolved to a pool.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use dedupfs::control::{Failure, FailureKind};
+
+use crate::mountinfo::{self, MountEntry};
+
+/// The file that makes a directory a pool.
+pub const SUPERBLOCK_NAME: &str = "dedupfs.meta";
+
+/// A pool, and how it was named.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The pool's meta root, absolute.
+    pub pool: PathBuf,
+    /// The mount by which it was named.
+    pub mount: Option<MountEntry>,
+}
+
+/// Resolves a mountpoint or a pool's directory.
+///
+/// Mounts come first and are not touched; see [`mountinfo`].
+pub fn resolve(path: &Path) -> Result<Target, Failure> {
+    if let Some(mount) = mounted_at(path)? {
+        return Ok(Target { pool: mount.source.clone(), mount: Some(mount) });
+    }
+    Ok(Target { pool: pool(path)?, mount: None })
+}
+
+/// The dedupfs on top at `path`, if one is there.
+pub fn mounted_at(path: &Path) -> Result<Option<MountEntry>, Failure> {
+    let mounts = mountinfo::read()?;
+    let as_given = std::path::absolute(path).map_err(|error| unusable(path, &error))?;
+    // The second for symbolic links and `..` on the way.
+    Ok([Some(as_given), real_path(path).ok()]
+        .into_iter()
+        .flatten()
+        .find_map(|candidate| mountinfo::top_at(&mounts, &candidate).filter(|mount| mount.is_dedupfs()).cloned()))
+}
+
+/// Where a path leads; works for a dead mount too, of which only the parent can be looked at.
+pub fn real_path(path: &Path) -> io::Result<PathBuf> {
+    path.canonicalize().or_else(|error| {
+        let absolute = std::path::absolute(path)?;
+        match (error.kind(), absolute.parent(), absolute.file_name()) {
+            (io::ErrorKind::NotFound, ..) => Err(error),
+            (_, Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+            _ => Err(error),
+        }
+    })
+}
+
+/// A pool's directory, absolute; an error says what it is instead.
+pub fn pool(path: &Path) -> Result<PathBuf, Failure> {
+    let real = path.canonicalize().map_err(|error| unusable(path, &error))?;
+    match std::fs::symlink_metadata(real.join(SUPERBLOCK_NAME)) {
+        Ok(_) => Ok(real),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Failure::new(
+            FailureKind::NotAPool,
+            format!(
+                "{} is not a dedupfs pool (no {SUPERBLOCK_NAME} in it), nor is one mounted there: format a pool with \
+                 `dedupfs mkfs POOL`, mount it with `dedupfs mount POOL MNT`",
+                path.display()
+            ),
+        )),
+        Err(error) => Err(unusable(path, &error)),
+    }
+}
+
+fn unusable(path: &Path, error: &io::Error) -> Failure {
+    let (kind, text) = match error.kind() {
+        io::ErrorKind::NotFound => (FailureKind::NotAPool, format!("{} does not exist", path.display())),
+        io::ErrorKind::NotADirectory => (FailureKind::NotAPool, format!("{} is not a directory", path.display())),
+        io::ErrorKind::PermissionDenied => {
+            (FailureKind::Failed, format!("no permission to look at {}: run as its owner or as root", path.display()))
+        }
+        io::ErrorKind::NotConnected => (
+            FailureKind::Failed,
+            format!("{0} lies in a mount whose daemon is gone: `umount -l` that mount", path.display()),
+        ),
+        _ => (FailureKind::Failed, format!("cannot look at {}: {error}", path.display())),
+    };
+    Failure::new(kind, text)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_pool_is_told_apart() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let failure = |path: &Path| resolve(path).unwrap_err();
+        for (path, word) in [
+            (root.path().to_owned(), "mkfs"),
+            (root.path().join("absent"), "does not exist"),
+            (file, "is not a directory"),
+        ] {
+            let failure = failure(&path);
+            assert_eq!(failure.kind, FailureKind::NotAPool, "{failure}");
+            assert!(failure.message.contains(word), "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_pool_is_found_through_a_link_and_named_absolutely() {
+        let root = tempfile::tempdir().unwrap();
+        let pool = root.path().canonicalize().unwrap().join("pool");
+        std::fs::create_dir(&pool).unwrap();
+        std::fs::write(pool.join(SUPERBLOCK_NAME), "").unwrap();
+        let link = root.path().join("link");
+        std::os::unix::fs::symlink(&pool, &link).unwrap();
+        let target = resolve(&link).unwrap();
+        assert_eq!(target.pool, pool);
+        assert!(target.mount.is_none());
+    }
+}

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Runs all tests: unit, property, model, corruption, and end to end through real mounts.
+#
+#   tools/test.sh [ARGUMENTS FOR cargo test]
+#
+# Installs what is missing. Needs /dev/fuse; as an ordinary user, tests that need root say that they are left out.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=tools/prerequisites.sh
+. tools/prerequisites.sh
+
+need_rust
+need_fuse
+need rsync=rsync tar=tar cmp=diffutils setfattr=attr setfacl=acl
+
+# Tests that mount fail without FUSE instead of leaving themselves out.
+export DEDUPFS_REQUIRE_FUSE=1
+
+say "cargo test --workspace"
+cargo test --locked --workspace "$@"
+
+shopt -s nullglob
+scripts=(tests/end_to_end/*.sh)
+if [ ${#scripts[@]} != 0 ]; then
+    say "building the programs for the end-to-end tests"
+    cargo build --release --locked -p dedupfs-tools
+    target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+    export PATH=$target/release:$PATH
+    for script in "${scripts[@]}"; do
+        say "$script"
+        "$script" || fail "$script failed"
+    done
+fi
+
+say "all tests passed"

@@ -1,0 +1,424 @@
+//! The programs as users meet them: bad input, the life of a mount, and its deaths.
+//!
+//! Tests that mount leave themselves out where there is no /dev/fuse, unless `DEDUPFS_REQUIRE_FUSE` is set.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const DEDUPFS: &str = env!("CARGO_BIN_EXE_dedupfs");
+const STATS: &str = env!("CARGO_BIN_EXE_dedupfs-stats");
+const GC: &str = env!("CARGO_BIN_EXE_dedupfs-gc");
+const END_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What a program did.
+struct Ran {
+    line: String,
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Ran {
+    #[track_caller]
+    fn expect(self, code: i32, words: &[&str]) -> Self {
+        let said = format!("{}{}", self.out, self.err);
+        assert_eq!(self.code, code, "{} said: {said}", self.line);
+        for word in words {
+            assert!(said.contains(word), "{} does not say {word:?}: {said}", self.line);
+        }
+        self
+    }
+
+    #[track_caller]
+    fn ok(self) -> Self {
+        self.expect(0, &[])
+    }
+}
+
+fn run<S: AsRef<std::ffi::OsStr>>(program: &str, args: &[S]) -> Ran {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null());
+    let line = format!("{command:?}");
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    Ran {
+        line,
+        code: status.code().unwrap(),
+        out: String::from_utf8(stdout).unwrap(),
+        err: String::from_utf8(stderr).unwrap(),
+    }
+}
+
+/// A formatted pool and a mountpoint in a directory of their own; unmounts when dropped, whatever became of the test.
+struct Site {
+    root: tempfile::TempDir,
+    pool: PathBuf,
+    mnt: PathBuf,
+}
+
+impl Site {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let real = root.path().canonicalize().unwrap();
+        // Both need escaping in /proc/self/mountinfo.
+        let (pool, mnt) = (real.join("the pool"), real.join("mnt\\ x"));
+        fs::create_dir(&mnt).unwrap();
+        run(DEDUPFS, &["mkfs".as_ref(), pool.as_os_str()]).ok();
+        Self { root, pool, mnt }
+    }
+
+    fn dedupfs(&self, command: &str, paths: &[&Path]) -> Ran {
+        let mut args = vec![command.as_ref()];
+        args.extend(paths.iter().map(|path| path.as_os_str()));
+        run(DEDUPFS, &args)
+    }
+
+    fn mount(&self) -> Ran {
+        self.dedupfs("mount", &[&self.pool, &self.mnt])
+    }
+
+    fn umount(&self) -> Ran {
+        self.dedupfs("umount", &[&self.mnt])
+    }
+
+    fn is_mounted(&self) -> bool {
+        dedupfs_tools::target::mounted_at(&self.mnt).unwrap().is_some()
+    }
+
+    fn daemon(&self) -> Pid {
+        let note = fs::read_to_string(self.pool.join("lock")).unwrap();
+        Pid::from_raw(note.split(' ').next().unwrap().parse().unwrap()).unwrap()
+    }
+
+    /// Waits until nobody has the pool.
+    #[track_caller]
+    fn wait_until_free(&self) {
+        let deadline = Instant::now() + END_TIMEOUT;
+        while !self.is_free() {
+            assert!(Instant::now() < deadline, "the daemon does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn is_free(&self) -> bool {
+        fs::File::open(self.pool.join("lock")).unwrap().try_lock().is_ok()
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        while self.is_mounted() {
+            if self.dedupfs("umount", &[&self.mnt]).code != 0 {
+                let _ = Command::new("umount").arg("-l").arg(&self.mnt).status();
+            }
+        }
+    }
+}
+
+/// Whether this test can mount.
+fn has_fuse() -> bool {
+    let has_it = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    assert!(has_it || std::env::var_os("DEDUPFS_REQUIRE_FUSE").is_none(), "no /dev/fuse");
+    if !has_it {
+        eprintln!("left out: no /dev/fuse");
+    }
+    has_it
+}
+
+#[test]
+fn bad_command_lines_are_usage_errors() {
+    for (program, args) in [
+        (DEDUPFS, &["dance"][..]),
+        (DEDUPFS, &[]),
+        (DEDUPFS, &["mount", "/p"]),
+        (DEDUPFS, &["mkfs", "/p", "--chunk-size", "7Q"]),
+        (DEDUPFS, &["mkfs", "/p", "--no-such-option"]),
+        (STATS, &[]),
+        (GC, &["/p", "--threshold", "200"]),
+    ] {
+        run(program, args).expect(2, &["--help"]);
+    }
+    run(DEDUPFS, &["fsck", "--dance"]).expect(16, &["--help"]);
+    for program in [DEDUPFS, STATS, GC] {
+        run(program, &["--help"]).expect(0, &["Exit codes", "pool in use"]);
+        run(program, &["--version"]).ok();
+    }
+}
+
+#[test]
+fn what_is_no_pool_is_refused_and_left_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let (plain, mnt) = (root.path().join("plain"), root.path().join("mnt"));
+    fs::create_dir(&plain).unwrap();
+    fs::create_dir(&mnt).unwrap();
+    let plain = plain.to_str().unwrap();
+    for path in [plain, "/no/such/directory", "/etc/passwd"] {
+        run(DEDUPFS, &["mount", path, mnt.to_str().unwrap()]).expect(3, &[path]);
+        run(STATS, &[path]).expect(3, &[path]);
+        run(GC, &[path]).expect(3, &[path]);
+        run(DEDUPFS, &["fsck", path]).expect(8, &[path]);
+        run(DEDUPFS, &["sync", path]).expect(3, &[path]);
+        run(DEDUPFS, &["umount", path]).expect(8, &["mounted"]);
+    }
+    assert_eq!(fs::read_dir(plain).unwrap().count(), 0, "something was written into a directory that is no pool");
+}
+
+#[test]
+fn mkfs_spares_what_is_there() {
+    let site = Site::new();
+    let before = fs::read(site.pool.join("dedupfs.meta")).unwrap();
+    site.dedupfs("mkfs", &[&site.pool]).expect(1, &["holds a dedupfs pool already"]);
+    assert_eq!(fs::read(site.pool.join("dedupfs.meta")).unwrap(), before);
+    let full = site.root.path().join("full");
+    fs::create_dir(&full).unwrap();
+    fs::write(full.join("letter"), "dear").unwrap();
+    site.dedupfs("mkfs", &[&full]).expect(1, &["is not empty"]);
+    let new = site.root.path().join("new");
+    site.dedupfs("mkfs", &[&new, Path::new("--data"), &full]).expect(1, &["is not empty"]);
+    assert!(!new.exists());
+    site.dedupfs("mkfs", &[&full.join("letter")]).expect(1, &["letter"]);
+    assert_eq!(fs::read(full.join("letter")).unwrap(), b"dear");
+}
+
+#[test]
+fn mkfs_takes_all_its_options() {
+    let root = tempfile::tempdir().unwrap();
+    let (pool, data) = (root.path().join("p"), root.path().join("d"));
+    let (pool, data) = (pool.to_str().unwrap(), data.to_str().unwrap());
+    run(
+        DEDUPFS,
+        &["mkfs", pool, "--data", data, "--chunker", "fastcdc", "--chunk-size", "16K"]
+            .into_iter()
+            .chain(["--fingerprint", "sha1", "--compression", "none", "--container-size", "8M"])
+            .collect::<Vec<_>>(),
+    )
+    .expect(0, &["fastcdc", "16 KiB", "sha1", "8 MiB"]);
+    assert!(Path::new(data).join("dedupfs.data").exists());
+}
+
+#[test]
+fn damaged_superblocks_are_told_apart_and_nothing_is_changed() {
+    let site = Site::new();
+    let path = site.pool.join("dedupfs.meta");
+    let sound = fs::read(&path).unwrap();
+    let mut other_bytes = sound.clone();
+    other_bytes[100] ^= 1;
+    for damaged in [&sound[..0], &sound[..40], &sound[..sound.len() / 2], &b"not a superblock"[..], &other_bytes] {
+        fs::write(&path, damaged).unwrap();
+        for ran in [site.mount(), run(STATS, &[&site.pool]), run(GC, &[&site.pool])] {
+            assert!(matches!(ran.code, 3 | 6), "{} gave {}: {}", ran.line, ran.code, ran.err);
+            assert!(ran.err.contains("superblock") || ran.err.contains("dedupfs.meta"), "{}", ran.err);
+        }
+        assert!(matches!(site.dedupfs("fsck", &[&site.pool]).code, 4 | 8));
+        assert_eq!(fs::read(&path).unwrap(), damaged);
+    }
+    fs::write(&path, sound).unwrap();
+    run(STATS, &[&site.pool]).ok();
+}
+
+#[test]
+fn mountpoints_and_options_are_checked_before_anything_happens() {
+    let site = Site::new();
+    site.dedupfs("mount", &[&site.pool, Path::new("/no/such/mountpoint")]).expect(8, &["does not exist"]);
+    site.dedupfs("mount", &[&site.pool, Path::new("/etc/passwd")]).expect(8, &["not a directory"]);
+    site.dedupfs("mount", &[&site.pool, &site.pool]).expect(8, &["in each other"]);
+    site.dedupfs("mount", &[&site.pool, &site.mnt, Path::new("-ofast")]).expect(2, &["fast", "allow_other"]);
+    site.umount().expect(8, &["no dedupfs is mounted"]);
+    assert!(!site.is_mounted());
+}
+
+#[test]
+fn a_mount_lives_and_ends() {
+    if !has_fuse() {
+        return;
+    }
+    let site = Site::new();
+    let begun = Instant::now();
+    site.mount().ok();
+    assert!(begun.elapsed() < END_TIMEOUT);
+    let below = fs::metadata(site.mnt.parent().unwrap()).unwrap();
+    assert_ne!(fs::metadata(&site.mnt).unwrap().dev(), below.dev(), "mount returned before the mount served");
+    fs::write(site.mnt.join("file"), vec![7; 100_000]).unwrap();
+
+    // Others are told who has it.
+    let other = site.root.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let daemon = format!("process {}", site.daemon().as_raw_nonzero());
+    site.dedupfs("mount", &[&site.pool, &other]).expect(4, &[&daemon, "umount"]);
+    site.mount().expect(8, &["is mounted on"]);
+    site.dedupfs("fsck", &[&site.pool, Path::new("--rebuild-index")]).expect(8, &["umount"]);
+
+    // Pool and mountpoint are the same to the tools.
+    for path in [&site.pool, &site.mnt] {
+        let shown = run(STATS, &[path.as_os_str(), "--json".as_ref()]).ok().out;
+        let stats: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        assert!(stats["unique_chunk_bytes"].is_u64(), "{shown}");
+        run(STATS, &[path]).expect(0, &["physical"]);
+        run(GC, &[path.as_os_str(), "--dry-run".as_ref()]).expect(0, &["nothing was changed"]);
+        run(GC, &[path]).expect(0, &["reclaimed"]);
+        site.dedupfs("sync", &[path]).ok();
+        site.dedupfs("fsck", &[path]).expect(0, &["clean"]);
+    }
+
+    // Busy first, then away.
+    let open = fs::File::open(site.mnt.join("file")).unwrap();
+    site.umount().expect(8, &["in use"]);
+    assert!(site.is_mounted());
+    drop(open);
+    site.umount().ok();
+    assert!(site.is_free() && !site.is_mounted());
+    assert!(!site.pool.join("control.sock").exists());
+    site.umount().expect(8, &["no dedupfs is mounted"]);
+
+    // Not mounted, the same tools open it themselves.
+    run(STATS, &[&site.pool]).expect(0, &["physical"]);
+    run(GC, &[&site.pool]).expect(0, &["reclaimed"]);
+    site.dedupfs("fsck", &[&site.pool, Path::new("--read-data")]).expect(0, &["clean"]);
+    site.dedupfs("fsck", &[&site.pool, Path::new("--rebuild-index")]).expect(0, &["index rebuilt", "clean"]);
+    site.mount().ok();
+    assert_eq!(fs::read(site.mnt.join("file")).unwrap(), vec![7; 100_000]);
+    // By the pool's name as well.
+    site.dedupfs("umount", &[&site.pool]).ok();
+    assert!(site.is_free());
+}
+
+#[test]
+fn a_killed_daemon_leaves_an_error_and_the_next_mount_replaces_it() {
+    if !has_fuse() {
+        return;
+    }
+    let site = Site::new();
+    site.mount().ok();
+    kill_process(site.daemon(), Signal::KILL).unwrap();
+    site.wait_until_free();
+    // Looked at a moment ago: what the kernel still remembers must not hide that the daemon is gone.
+    let error = fs::write(site.mnt.join("backup"), "swallowed?").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()), "{error}");
+    // The tools open the pool, although it still seems mounted.
+    run(STATS, &[&site.mnt]).ok();
+    site.dedupfs("sync", &[&site.mnt]).expect(1, &["killed"]);
+    // Another pool does not take the place silently.
+    let other = site.root.path().join("other");
+    site.dedupfs("mkfs", &[&other]).ok();
+    site.dedupfs("mount", &[&other, &site.mnt]).expect(8, &["dead mount", "umount"]);
+    site.mount().ok();
+    fs::write(site.mnt.join("backup"), "kept").unwrap();
+    site.umount().ok();
+    assert!(!site.is_mounted(), "the dead mount is still below");
+    assert_eq!(fs::read_dir(&site.mnt).unwrap().count(), 0);
+}
+
+#[test]
+fn umount_of_a_dead_mount_removes_it_and_says_what_it_means() {
+    if !has_fuse() {
+        return;
+    }
+    let site = Site::new();
+    site.mount().ok();
+    kill_process(site.daemon(), Signal::KILL).unwrap();
+    site.wait_until_free();
+    site.umount().expect(1, &["killed", "mount pool"]);
+    assert!(!site.is_mounted());
+}
+
+#[test]
+fn umount_by_others_ends_the_daemon() {
+    if !has_fuse() {
+        return;
+    }
+    let site = Site::new();
+    let mut daemon = foreground(&site);
+    dedupfs_fuse::unmount_path(&site.mnt).unwrap();
+    assert_eq!(end_of(&mut daemon), Some(0));
+    assert!(site.is_free() && !site.pool.join("control.sock").exists());
+}
+
+#[test]
+fn signals_unmount_cleanly() {
+    if !has_fuse() {
+        return;
+    }
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let site = Site::new();
+        let mut daemon = foreground(&site);
+        kill_process(Pid::from_child(&daemon), signal).unwrap();
+        assert_eq!(end_of(&mut daemon), Some(0), "{signal:?}");
+        assert!(!site.is_mounted() && site.is_free());
+    }
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_open_files() {
+    if !has_fuse() {
+        return;
+    }
+    let site = Site::new();
+    let mut daemon = foreground(&site);
+    let open = fs::File::create(site.mnt.join("file")).unwrap();
+    let pid = Pid::from_child(&daemon);
+    kill_process(pid, Signal::TERM).unwrap();
+    let deadline = Instant::now() + END_TIMEOUT;
+    while site.is_mounted() {
+        assert!(Instant::now() < deadline, "the mount is not detached");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(daemon.try_wait().unwrap(), None, "open files were cut off at once");
+    kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(end_of(&mut daemon), Some(0));
+    assert!(site.is_free());
+    drop(open);
+}
+
+#[test]
+fn a_lazy_umount_waits_for_the_last_file() {
+    if !has_fuse() {
+        return;
+    }
+    let site = Site::new();
+    site.mount().ok();
+    let open = fs::File::create(site.mnt.join("file")).unwrap();
+    let mut command = Command::new(DEDUPFS);
+    let mut umount = command.args(["umount", "--lazy"]).arg(&site.mnt).spawn().unwrap();
+    let deadline = Instant::now() + END_TIMEOUT;
+    while site.is_mounted() {
+        assert!(Instant::now() < deadline, "the mount is not detached");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(umount.try_wait().unwrap(), None, "it returned while a file was open");
+    drop(open);
+    assert_eq!(end_of(&mut umount), Some(0));
+    assert!(site.is_free());
+}
+
+/// A daemon in the foreground whose mount serves.
+fn foreground(site: &Site) -> Child {
+    let mut command = Command::new(DEDUPFS);
+    command.args(["mount", "--foreground"]).arg(&site.pool).arg(&site.mnt).stdin(Stdio::null());
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    let deadline = Instant::now() + END_TIMEOUT;
+    // The socket is there after the mount.
+    while !site.pool.join("control.sock").exists() {
+        assert_eq!(child.try_wait().unwrap(), None, "the daemon ended");
+        assert!(Instant::now() < deadline, "the daemon does not mount");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child
+}
+
+/// The exit code of a process that is about to end.
+#[track_caller]
+fn end_of(child: &mut Child) -> Option<i32> {
+    let deadline = Instant::now() + END_TIMEOUT;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        assert!(Instant::now() < deadline, "the process does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,331 @@
+//! The daemon is killed while it is written to: what fsync acknowledged is there, everything else is old or new.
+//!
+//! All bytes that are written follow from a name and a version, so that each file tells by itself whether it is one
+//! version whole. In all rounds new files are written with fsync, files are replaced by rename, and rsync writes two
+//! versions of a tree in turn. Even rounds make everything durable by `dedupfs sync` now and then. Odd rounds write in
+//! place: rsync, files truncated and written anew, and a file that stays open and is synced between changes. (Not in
+//! the same rounds: a sync of everything makes the half of a file durable that is written.)
+//!
+//! The floor of a file is the version that was known to be durable: any later one may be there, none before.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::command::{DEDUPFS, Tool};
+use crate::compare::inside;
+use crate::files::{Plan, walk};
+use crate::machine::is_fit;
+use crate::random::{Random, noise};
+use crate::site::Site;
+
+/// When the daemon is killed, in each round. The interval of commits is 5 s: two rounds are longer, one of each kind.
+const KILL_AFTER_MS: [(u64, u64); 8] =
+    [(100, 700), (300, 1500), (5200, 7000), (50, 300), (1000, 3000), (5500, 6500), (500, 2000), (200, 2500)];
+/// Files of each writer that replaces or overwrites.
+const NAMES: u64 = 12;
+const PATCHED_BYTES: usize = 1 << 20;
+
+/// The content of a version of a file: it begins with its number.
+fn version_of(name: u64, version: u64) -> Vec<u8> {
+    let mut random = Random::new(name << 32 | version);
+    let len = match random.below(8) {
+        0 => random.between(16, 64),
+        1 => random.between(1 << 20, 3 << 20),
+        _ => random.between(64, 200_000),
+    };
+    let mut content = noise(random.next(), len as usize);
+    content[..8].copy_from_slice(&version.to_le_bytes());
+    content
+}
+
+/// A file that has one version after the other.
+#[derive(Default)]
+struct Versioned {
+    /// The last version that writing was begun of.
+    begun: AtomicU64,
+    /// The last version that was closed (or renamed) without an error.
+    closed: AtomicU64,
+    /// The last version that is known to be durable; 0: not even the name.
+    floor: AtomicU64,
+}
+
+impl Versioned {
+    /// The version that is there is one that may be; it is durable from now on.
+    fn check(&self, name: u64, path: &Path) {
+        let (floor, begun) = (self.floor.load(Ordering::Relaxed), self.begun.load(Ordering::Relaxed));
+        let found = match fs::read(path) {
+            // Created, and nothing closed yet, is as good as not created.
+            Ok(content) if content.is_empty() && floor == 0 => None,
+            Ok(content) => Some(content),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && floor == 0 => None,
+            Err(error) => panic!("{} (version {floor} is durable): {error}", path.display()),
+        };
+        let version = found.map_or(0, |found| {
+            assert!(found.len() >= 8, "{} has {} bytes, version {floor} is durable", path.display(), found.len());
+            let version = u64::from_le_bytes(found[..8].try_into().unwrap());
+            assert!((floor.max(1)..=begun).contains(&version), "{}: {version} of {floor}..={begun}", path.display());
+            assert!(found == version_of(name, version), "{} is no version, but a mixture", path.display());
+            version
+        });
+        for counter in [&self.begun, &self.closed, &self.floor] {
+            counter.store(version, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What was written, over all rounds.
+struct Journal {
+    /// Names and seeds of files that fsync acknowledged.
+    synced: Mutex<Vec<(PathBuf, u64, usize)>>,
+    replaced: Vec<Versioned>,
+    overwritten: Vec<Versioned>,
+    /// Contents that the file that stays open may have after a crash: the synced one, and the one being synced.
+    patched: Mutex<(Vec<u8>, Option<Vec<u8>>)>,
+    /// Files of the tree that rsync writes which were there when the round began.
+    present: BTreeSet<PathBuf>,
+}
+
+struct Round<'a> {
+    number: u64,
+    mnt: &'a Path,
+    sources: [&'a Path; 2],
+    journal: &'a Journal,
+    stop: AtomicBool,
+}
+
+impl Round<'_> {
+    fn is_in_place(&self) -> bool {
+        self.number % 2 == 1
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    /// rsync of one version, then of the other, until the daemon is gone.
+    fn rsync(&self) {
+        let target = self.mnt.join("tree");
+        for turn in self.number.. {
+            if !self.goes_on() {
+                return;
+            }
+            let mut rsync = Tool::new("rsync").arg("-a");
+            if self.is_in_place() {
+                rsync = rsync.arg("--inplace");
+            }
+            let source = self.sources[(turn % 2) as usize];
+            rsync.args([inside(source), inside(&target)]).run();
+        }
+    }
+
+    /// New files, in new directories, each synced.
+    fn sync_files(&self) -> io::Result<()> {
+        let mut random = Random::new(100 + self.number);
+        for number in 0_u64.. {
+            let directory = self.mnt.join(format!("synced/{}/{}", self.number, number / 20));
+            fs::create_dir_all(&directory)?;
+            let path = directory.join(format!("{number}"));
+            let (seed, mut len) = (random.next(), random.below(100_000) as usize);
+            if number % 16 == 5 {
+                len += 1 << 20;
+            }
+            let mut file = File::create_new(&path)?;
+            for part in noise(seed, len).chunks(70_001) {
+                file.write_all(part)?;
+            }
+            file.sync_all()?;
+            self.journal.synced.lock().unwrap().push((path, seed, len));
+        }
+        Ok(())
+    }
+
+    /// The classic: written beside, renamed over.
+    fn replace(&self) -> io::Result<()> {
+        for name in (0..NAMES).cycle() {
+            let file = &self.journal.replaced[name as usize];
+            let version = file.begun.fetch_add(1, Ordering::Relaxed) + 1;
+            let directory = self.mnt.join("replaced");
+            let temporary = directory.join(format!("{name}.new"));
+            let mut written = File::create(&temporary)?;
+            written.write_all(&version_of(name, version))?;
+            drop(written);
+            fs::rename(&temporary, directory.join(name.to_string()))?;
+            file.closed.store(version, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Truncated and written anew.
+    fn overwrite(&self) -> io::Result<()> {
+        for name in (0..NAMES).cycle() {
+            let file = &self.journal.overwritten[name as usize];
+            let version = file.begun.fetch_add(1, Ordering::Relaxed) + 1;
+            let mut written = File::create(self.mnt.join("overwritten").join(name.to_string()))?;
+            for part in version_of(NAMES + name, version).chunks(50_000) {
+                written.write_all(part)?;
+            }
+            if version % 4 == 0 {
+                written.sync_all()?;
+                file.floor.store(version, Ordering::Relaxed);
+            }
+            drop(written);
+            file.closed.store(version, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Changes here and there in a file that stays open, synced now and then.
+    fn patch(&self) -> io::Result<()> {
+        let file = File::options().read(true).write(true).open(self.mnt.join("patched"))?;
+        let mut content = self.journal.patched.lock().unwrap().0.clone();
+        let mut random = Random::new(200 + self.number);
+        loop {
+            for _ in 0..random.between(1, 12) {
+                let len = random.between(1, 20_000) as usize;
+                let offset = random.below((PATCHED_BYTES - len) as u64) as usize;
+                let bytes = noise(random.next(), len);
+                content[offset..offset + len].copy_from_slice(&bytes);
+                file.write_all_at(&bytes, offset as u64)?;
+            }
+            self.journal.patched.lock().unwrap().1 = Some(content.clone());
+            file.sync_data()?;
+            *self.journal.patched.lock().unwrap() = (content.clone(), None);
+        }
+    }
+
+    /// Now and then everything is made durable by `dedupfs sync`.
+    fn sync_all(&self) {
+        while self.goes_on() {
+            std::thread::sleep(Duration::from_millis(400));
+            let files = || self.journal.replaced.iter().chain(&self.journal.overwritten);
+            let closed: Vec<u64> = files().map(|file| file.closed.load(Ordering::Relaxed)).collect();
+            if Tool::new(DEDUPFS).arg("sync").arg(self.mnt).run().code == 0 {
+                for (file, closed) in files().zip(closed) {
+                    file.floor.fetch_max(closed, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Runs all writers and kills the daemon in their midst.
+    fn run(&self, site: &Site, kill_after: Duration) {
+        let problem = |writer: &str, result: io::Result<()>| {
+            let error = result.expect_err("these end only with the daemon");
+            let codes = [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED].map(|code| code.raw_os_error());
+            let is_death = error.raw_os_error().is_some_and(|code| codes.contains(&code));
+            assert!(is_death, "{writer} failed before the daemon was killed: {error}");
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| self.rsync());
+            scope.spawn(|| problem("sync_files", self.sync_files()));
+            scope.spawn(|| problem("replace", self.replace()));
+            if self.is_in_place() {
+                scope.spawn(|| problem("overwrite", self.overwrite()));
+                scope.spawn(|| problem("patch", self.patch()));
+            } else {
+                scope.spawn(|| self.sync_all());
+            }
+            std::thread::sleep(kill_after);
+            self.stop.store(true, Ordering::Relaxed);
+            site.kill_daemon();
+        });
+    }
+}
+
+impl Journal {
+    fn check(&self, mnt: &Path, sources: [&Path; 2]) {
+        let synced = self.synced.lock().unwrap();
+        for (path, seed, len) in synced.iter() {
+            let found = fs::read(path).unwrap_or_else(|error| panic!("{} was synced: {error}", path.display()));
+            assert!(found == noise(*seed, *len), "{} was synced and is other now", path.display());
+        }
+        for (name, file) in (0..).zip(&self.replaced) {
+            file.check(name, &mnt.join("replaced").join(name.to_string()));
+        }
+        for (name, file) in (0..).zip(&self.overwritten) {
+            file.check(NAMES + name, &mnt.join("overwritten").join(name.to_string()));
+        }
+        let patched = self.patched.lock().unwrap();
+        let found = fs::read(mnt.join("patched")).unwrap();
+        assert!(
+            found == patched.0 || patched.1.as_ref().is_some_and(|pending| *pending == found),
+            "the file that stayed open is neither as it was synced nor as it was being synced"
+        );
+        let tree = mnt.join("tree");
+        let found = walk(&tree);
+        for path in &self.present {
+            assert!(found.binary_search(path).is_ok(), "{} is gone", path.display());
+        }
+        for path in found {
+            if path.file_name().unwrap().as_encoded_bytes().starts_with(b".") {
+                // What rsync had not finished.
+                continue;
+            }
+            let content = fs::read(tree.join(&path)).unwrap();
+            let is_new = content.is_empty() && !self.present.contains(&path);
+            let is_version = sources.iter().any(|source| fs::read(source.join(&path)).unwrap() == content);
+            assert!(is_new || is_version, "tree/{} ({} bytes) is a mixture", path.display(), content.len());
+        }
+    }
+
+    /// What is there now was durable when the pool was unmounted.
+    fn settle(&mut self, mnt: &Path) {
+        let content = fs::read(mnt.join("patched")).unwrap();
+        *self.patched.lock().unwrap() = (content, None);
+        let found = walk(&mnt.join("tree")).into_iter();
+        self.present = found.filter(|path| fs::metadata(mnt.join("tree").join(path)).unwrap().len() > 0).collect();
+    }
+}
+
+#[test]
+fn what_was_synced_survives_and_nothing_is_a_mixture() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
+    let sources = [site.base.join("version-0"), site.base.join("version-1")];
+    let plan = Plan::new(5, 600, 150_000);
+    plan.make(&sources[0]);
+    plan.changed(6).make(&sources[1]);
+    let sources = [sources[0].as_path(), sources[1].as_path()];
+    for directory in ["tree", "replaced", "overwritten"] {
+        fs::create_dir(site.mnt.join(directory)).unwrap();
+    }
+    let patched = noise(7, PATCHED_BYTES);
+    fs::write(site.mnt.join("patched"), &patched).unwrap();
+    site.umount();
+    let files = || (0..NAMES).map(|_| Versioned::default()).collect();
+    let mut journal = Journal {
+        synced: Mutex::default(),
+        replaced: files(),
+        overwritten: files(),
+        patched: Mutex::new((patched, None)),
+        present: BTreeSet::new(),
+    };
+    let mut random = Random::new(8);
+    for (number, (from_ms, to_ms)) in (0..).zip(KILL_AFTER_MS) {
+        let kill_after = Duration::from_millis(random.between(from_ms, to_ms));
+        site.mount();
+        let round = Round { number, mnt: &site.mnt, sources, journal: &journal, stop: AtomicBool::new(false) };
+        round.run(&site, kill_after);
+
+        // Whoever comes now is told so, and nobody writes into the directory below.
+        for result in [fs::write(site.mnt.join("late"), "x"), fs::read_dir(&site.mnt).map(drop)] {
+            let code = result.expect_err("a dead mount gives an answer").raw_os_error();
+            assert_eq!(code, Some(rustix::io::Errno::NOTCONN.raw_os_error()), "round {number}");
+        }
+        site.mount();
+        eprintln!("round {number}: killed after {kill_after:?}");
+        journal.check(&site.mnt, sources);
+        journal.settle(&site.mnt);
+        site.umount();
+        site.assert_clean();
+    }
+    assert!(journal.synced.lock().unwrap().len() > 20, "hardly anything was tested");
+}

@@ -1,0 +1,56 @@
+//! What these tests need of the machine.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+/// Tools by the Debian package that has them.
+const TOOLS: [(&str, &str); 17] = [
+    ("rsync", "rsync"),
+    ("tar", "tar"),
+    ("cp", "coreutils"),
+    ("dd", "coreutils"),
+    ("du", "coreutils"),
+    ("rm", "coreutils"),
+    ("truncate", "coreutils"),
+    ("cmp", "diffutils"),
+    ("diff", "diffutils"),
+    ("setfattr", "attr"),
+    ("setfacl", "acl"),
+    ("getfacl", "acl"),
+    ("fallocate", "util-linux"),
+    ("unshare", "util-linux"),
+    ("mount", "mount"),
+    ("losetup", "mount"),
+    ("mkfs.ext4", "e2fsprogs"),
+];
+
+/// Whether the tests can run: false (and said on the standard error output) for an ordinary user.
+///
+/// # Panics
+/// As root, if something is missing: tests that silently do nothing would prove nothing.
+#[must_use]
+pub fn is_fit() -> bool {
+    if !rustix::process::geteuid().is_root() {
+        // Not by eprintln, which the test harness swallows.
+        let _ = writeln!(std::io::stderr(), "left out: needs root");
+        return false;
+    }
+    let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+    assert!(fuse.is_ok(), "/dev/fuse cannot be opened ({fuse:?}): load the module fuse");
+    let missing: Vec<_> = TOOLS.iter().filter(|(tool, _)| find(tool).is_none()).collect();
+    assert!(missing.is_empty(), "missing (tool, package): {missing:?}; tools/test.sh installs what is needed");
+    true
+}
+
+/// sbin is not in everybody's path.
+#[must_use]
+pub fn search_path() -> OsString {
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    path.push(":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin");
+    path
+}
+
+fn find(tool: &str) -> Option<PathBuf> {
+    std::env::split_paths(&search_path()).map(|directory| directory.join(tool)).find(|path| path.is_file())
+}

@@ -1,0 +1,26 @@
+//! End to end: the real programs, real mounts, and the real tools that users point at them.
+//!
+//! One module per promise: [`rsync_roundtrip`], [`dd_operations`], [`kill9`], [`dedup_and_reclaim`], [`bad_input`],
+//! [`full_disk`], [`concurrent`], [`special`], [`rebuild_index`]. The others are what they are made of: [`site`] is a
+//! pool and its mount, gone without a trace when dropped; [`command`] runs tools with a time limit; [`tree`] and
+//! [`files`] make trees, the same ones every time; [`random`] is where all chance comes from.
+//!
+//! Root is needed (device nodes, trusted attributes, loop devices): an ordinary user is told that these tests are left
+//! out. As root, a missing /dev/fuse or tool is a failure. `DEDUPFS_E2E_KEEP=1` keeps the pool of a failed test.
+
+mod bad_input;
+mod command;
+mod compare;
+mod concurrent;
+mod dd_operations;
+mod dedup_and_reclaim;
+mod files;
+mod full_disk;
+mod kill9;
+mod machine;
+mod random;
+mod rebuild_index;
+mod rsync_roundtrip;
+mod site;
+mod special;
+mod tree;

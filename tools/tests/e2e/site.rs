@@ -1,0 +1,229 @@
+//! A pool and its mount in a directory of their own.
+//!
+//! Invariant: when a [`Site`] is dropped, whatever became of its test, nothing of it is left: no mount, no daemon, no
+//! file. A watchdog kills a daemon that hangs, so that calls into its mount fail instead of waiting for ever.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use dedupfs::pool::PoolStats;
+use dedupfs::reclaim::ReclaimReport;
+use dedupfs_tools::target;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::command::{DEDUPFS, GC, Ran, STATS, Tool};
+
+/// A daemon that was told to end does so within this time.
+const END_TIMEOUT: Duration = Duration::from_secs(60);
+/// No test takes so long: what does is hanging.
+const WATCHDOG_TIMEOUT: Duration = Duration::from_secs(900);
+/// Lines of the daemon's log that a failed test shows.
+const LOG_LINES: usize = 40;
+
+/// See the module.
+pub struct Site {
+    /// Removed last.
+    _directory: Option<TempDir>,
+    /// Holds everything else.
+    pub base: PathBuf,
+    pub pool: PathBuf,
+    pub mnt: PathBuf,
+    _watchdog: Sender<()>,
+}
+
+impl Site {
+    /// A formatted pool, not mounted.
+    #[track_caller]
+    pub fn new() -> Self {
+        Self::with(|base| base.join("pool"), &[])
+    }
+
+    /// The same with the pool at the place that `pool` names, and with these options of mkfs.
+    #[track_caller]
+    pub fn with(pool: impl FnOnce(&Path) -> PathBuf, options: &[&OsStr]) -> Self {
+        let directory = tempfile::Builder::new().prefix("dedupfs-e2e-").tempdir().unwrap();
+        let base = directory.path().canonicalize().unwrap();
+        let (pool, mnt) = (pool(&base), base.join("mnt"));
+        fs::create_dir(&mnt).unwrap();
+        let watchdog = watch(pool.clone());
+        let site = Self { _directory: Some(directory), base, pool, mnt, _watchdog: watchdog };
+        Tool::new(DEDUPFS).arg("mkfs").arg(&site.pool).args(options).ok();
+        site
+    }
+
+    /// A formatted and mounted pool.
+    #[track_caller]
+    pub fn mounted() -> Self {
+        let site = Self::new();
+        site.mount();
+        site
+    }
+
+    #[track_caller]
+    pub fn mount(&self) {
+        self.try_mount().expect(0, &[]);
+        assert!(self.is_mounted(), "mount returned, but nothing is mounted");
+    }
+
+    #[track_caller]
+    pub fn try_mount(&self) -> Ran {
+        Tool::new(DEDUPFS).args(["mount", "--memory", "256M"]).args([&self.pool, &self.mnt]).run()
+    }
+
+    #[track_caller]
+    pub fn umount(&self) {
+        Tool::new(DEDUPFS).arg("umount").arg(&self.mnt).ok();
+        assert!(!self.is_mounted(), "umount returned, but it is still mounted");
+        assert!(is_free(&self.pool), "umount returned, but the daemon still holds the pool");
+    }
+
+    #[track_caller]
+    pub fn remount(&self) {
+        self.umount();
+        self.mount();
+    }
+
+    /// The unmounted pool is sound, to the last byte of content.
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        Tool::new(DEDUPFS).args(["fsck", "--read-data"]).arg(&self.pool).run().expect(0, &["clean"]);
+    }
+
+    #[track_caller]
+    pub fn stats(&self) -> PoolStats {
+        let said = Tool::new(STATS).arg(&self.pool).arg("--json").ok().text();
+        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+    }
+
+    /// Reclaims, through the daemon if the pool is mounted.
+    #[track_caller]
+    pub fn gc(&self) -> ReclaimReport {
+        let said = Tool::new(GC).arg(&self.pool).arg("--json").ok().text();
+        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+    }
+
+    /// Everything written so far is durable.
+    #[track_caller]
+    pub fn sync(&self) {
+        Tool::new(DEDUPFS).arg("sync").arg(&self.mnt).ok();
+    }
+
+    /// Bytes that the pool takes on disk, without its log and what only a mounted pool has.
+    #[track_caller]
+    pub fn disk_usage(&self) -> u64 {
+        let said = Tool::new("du")
+            .args(["--summarize", "--block-size=1", "--exclude=dedupfs.log", "--exclude=control.sock"])
+            .arg(&self.pool)
+            .ok()
+            .text();
+        said.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
+    pub fn is_mounted(&self) -> bool {
+        target::mounted_at(&self.mnt).is_ok_and(|mount| mount.is_some())
+    }
+
+    /// Kills the daemon as a crash would, and waits until it is gone.
+    #[track_caller]
+    pub fn kill_daemon(&self) {
+        let daemon = daemon(&self.pool).expect("no daemon to kill");
+        kill_process(daemon, Signal::KILL).unwrap();
+        assert!(wait_until_free(&self.pool), "the daemon does not end");
+    }
+
+    /// Tears down what is left; says what could not be.
+    fn tear_down(&self) -> Result<(), String> {
+        while self.is_mounted() {
+            let ended = Tool::new(DEDUPFS).arg("umount").arg(&self.mnt).limit(END_TIMEOUT).try_run();
+            if ended.is_ok_and(|ran| ran.code == 0) {
+                continue;
+            }
+            kill_own_daemon(&self.pool);
+            if self.is_mounted() {
+                let ran = Tool::new("umount").arg("-l").arg(&self.mnt).limit(END_TIMEOUT).try_run()?;
+                if ran.code != 0 {
+                    return Err(ran.said());
+                }
+            }
+        }
+        if !is_free(&self.pool) && !wait_until_free(&self.pool) {
+            kill_own_daemon(&self.pool);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let has_failed = std::thread::panicking();
+        if let Err(problem) = self.tear_down() {
+            eprintln!("{} could not be cleaned up: {problem}", self.base.display());
+        }
+        if has_failed {
+            show_log(&self.pool);
+            if std::env::var_os("DEDUPFS_E2E_KEEP").is_some()
+                && let Some(directory) = self._directory.take()
+            {
+                eprintln!("kept: {}", directory.keep().display());
+            }
+        }
+    }
+}
+
+/// The process that holds the pool, if its lock is held and its executable is the one under test.
+fn daemon(pool: &Path) -> Option<Pid> {
+    if is_free(pool) {
+        return None;
+    }
+    let note = fs::read_to_string(pool.join("lock")).ok()?;
+    let number: i32 = note.split(' ').next()?.parse().ok()?;
+    let executable = fs::read_link(format!("/proc/{number}/exe")).ok()?;
+    let own = Path::new(DEDUPFS).canonicalize().ok()?;
+    (executable == own).then(|| Pid::from_raw(number)).flatten()
+}
+
+fn kill_own_daemon(pool: &Path) {
+    if let Some(daemon) = daemon(pool) {
+        let _ = kill_process(daemon, Signal::KILL);
+        wait_until_free(pool);
+    }
+}
+
+/// Whether nobody holds the pool's lock.
+pub fn is_free(pool: &Path) -> bool {
+    File::open(pool.join("lock")).map_or(true, |lock| lock.try_lock().is_ok())
+}
+
+fn wait_until_free(pool: &Path) -> bool {
+    let deadline = Instant::now() + END_TIMEOUT;
+    while !is_free(pool) {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// Kills the daemon of a test that hangs; ends when the sender is dropped.
+fn watch(pool: PathBuf) -> Sender<()> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        if receiver.recv_timeout(WATCHDOG_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("the test takes longer than {WATCHDOG_TIMEOUT:?}: killing the daemon of {}", pool.display());
+            kill_own_daemon(&pool);
+        }
+    });
+    sender
+}
+
+fn show_log(pool: &Path) {
+    let log = fs::read(pool.join("dedupfs.log")).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let lines: Vec<_> = log.lines().collect();
+    eprintln!("the end of the daemon's log:\n{}", lines[lines.len().saturating_sub(LOG_LINES)..].join("\n"));
+}
