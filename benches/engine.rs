@@ -1,13 +1,22 @@
-//! Chunkers and fingerprints alone, in bytes per second: `cargo bench --bench engine`.
+//! The stages of the data path alone, in bytes (or fingerprints) per second: `cargo bench --bench engine`.
+//!
+//! Chunkers, fingerprints, container writing (in-memory device, so the disk does not count) and index lookup.
 //!
 //! The data is random and lies in memory once, 32 MiB of it, so that caches do not flatter.
 
 use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use dedupfs::chunker::{Chunker, chunker};
+use dedupfs::containers::{ContainerOptions, ContainerStore, StreamId, WorkerPool};
 use dedupfs::fingerprint::{Fingerprinter, is_all_zero};
+use dedupfs_index::{Change, Index, IndexOptions, Location};
+use dedupfs_store::container::{Compression, SlotFiles};
+use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, PoolId};
 
 const DATA_BYTES: usize = 32 << 20;
 /// Chunks of a segment, the batch that the write path hashes.
@@ -95,5 +104,79 @@ fn zeros(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, chunkers, fingerprints, zeros);
+fn containers(criterion: &mut Criterion) {
+    let data = random_bytes(DATA_BYTES);
+    let chunks: Vec<(Fingerprint, &[u8])> =
+        data.chunks(8192).map(|chunk| (Fingerprint(*blake3::hash(chunk).as_bytes()), chunk)).collect();
+    let mut group = criterion.benchmark_group("container_write");
+    group.throughput(Throughput::Bytes(DATA_BYTES as u64)).sample_size(10);
+    for (name, compression) in [("none", Compression::None), ("zstd:1", Compression::Zstd(1))] {
+        group.bench_function(name, |bencher| {
+            bencher.iter_batched(
+                || open_containers(compression),
+                |store| {
+                    for batch in chunks.chunks(SEGMENT_CHUNKS) {
+                        store.wait_for_room().expect("has room");
+                        black_box(store.append(StreamId(1), batch).expect("appends"));
+                    }
+                    store.flush().expect("flushes");
+                },
+                criterion::BatchSize::PerIteration,
+            );
+        });
+    }
+    group.finish();
+}
+
+fn open_containers(compression: Compression) -> Arc<ContainerStore> {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    let slots = SlotFiles::open(device, "containers", 4 << 20, 256).expect("opens");
+    let options = ContainerOptions {
+        pool: PoolId([1; 16]),
+        kind: ContainerKind::Data,
+        compression,
+        container_bytes: 4 << 20,
+        region_raw_bytes: 256 << 10,
+        open_limit: 16,
+        in_flight_limit_bytes: 64 << 20,
+        region_cache_bytes: 64 << 20,
+        table_cache_bytes: 16 << 20,
+    };
+    let next = AtomicU64::new(1);
+    let ids = Arc::new(move || Ok(ContainerId(next.fetch_add(1, Ordering::Relaxed))));
+    ContainerStore::open(slots, options, Arc::new(WorkerPool::new(2)), &[], ids).expect("opens")
+}
+
+/// Half a million fingerprints in the open tanker, then the same number sealed; asked in batches of a segment.
+fn lookups(criterion: &mut Criterion) {
+    const CELLS: u64 = 1 << 19;
+    let print = |number: u64| Fingerprint(*blake3::hash(&number.to_le_bytes()).as_bytes());
+    let present: Vec<Fingerprint> = (0..CELLS).map(print).collect();
+    let absent: Vec<Fingerprint> = (CELLS..2 * CELLS).map(print).collect();
+    let mut group = criterion.benchmark_group("index_lookup");
+    group.throughput(Throughput::Elements(CELLS)).sample_size(10);
+    for (form, cells_per_tanker) in [("open", 1 << 20), ("sealed", 1 << 19)] {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+        let options = IndexOptions { cells_per_tanker, cache_bytes: 256 << 20, ..IndexOptions::default() };
+        Index::create(&device, "index", &PoolId([1; 16]), options).expect("creates");
+        let index = Index::open(&device, "index", &PoolId([1; 16]), options).expect("opens");
+        let location = Location { container: ContainerId(1), len_bytes: 8192 };
+        let cells: Vec<Change> = present.iter().map(|&fingerprint| Change::Insert { fingerprint, location }).collect();
+        index.apply(1, &cells).expect("applies");
+        index.checkpoint(1).expect("writes a checkpoint");
+        let mut found = Vec::new();
+        for (name, asked) in [("present", &present), ("absent", &absent)] {
+            group.bench_function(BenchmarkId::new(form, name), |bencher| {
+                bencher.iter(|| {
+                    for batch in asked.chunks(SEGMENT_CHUNKS) {
+                        index.locate_batch(black_box(batch), &mut found).expect("looks up");
+                    }
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, chunkers, fingerprints, zeros, containers, lookups);
 criterion_main!(benches);

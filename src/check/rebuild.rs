@@ -71,7 +71,12 @@ impl Rebuilder<'_> {
         }
         if chunks.inconsistencies() > 0 {
             let missing = chunks.inconsistencies();
-            return Err(StoreError::corrupt("the pool", "all chunks that files refer to", format!("{missing} are missing")).into());
+            return Err(StoreError::corrupt(
+                "the pool",
+                "all chunks that files refer to",
+                format!("{missing} are missing"),
+            )
+            .into());
         }
         let row = self.namespace.last_row();
         let (chunks, nodes) = (chunks.finish(row)?, nodes.finish(row)?);
@@ -130,7 +135,8 @@ impl Rebuilder<'_> {
     fn node(&self, print: &Fingerprint, places: &HashMap<Fingerprint, Location>) -> Result<Node> {
         let missing = || StoreError::corrupt("recipe node", print, "no container that has it");
         let location = places.get(print).ok_or_else(missing)?;
-        let bytes = self.recipes.read_chunk(location.container, print, Some(location.len_bytes))?.ok_or_else(missing)?;
+        let bytes =
+            self.recipes.read_chunk(location.container, print, Some(location.len_bytes))?.ok_or_else(missing)?;
         let node = Node::decode(&bytes)?;
         let found = self.fingerprinter.of(&node.identity_bytes());
         if found != *print {

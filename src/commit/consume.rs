@@ -92,7 +92,13 @@ impl Consumer<'_> {
         Ok(Consumed { changes: pending.total, inconsistencies: pending.inconsistencies })
     }
 
-    fn insert(&self, pending: &mut Pending, kind: ContainerKind, fingerprint: Fingerprint, location: Location) -> Result<()> {
+    fn insert(
+        &self,
+        pending: &mut Pending,
+        kind: ContainerKind,
+        fingerprint: Fingerprint,
+        location: Location,
+    ) -> Result<()> {
         self.push(pending, kind, Change::Insert { fingerprint, location })
     }
 

@@ -113,7 +113,11 @@ impl Committer {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(self: &Arc<Self>, interval: Duration, before_interval: Box<dyn Fn() + Send>) -> Result<JoinHandle<()>> {
+    pub fn start(
+        self: &Arc<Self>,
+        interval: Duration,
+        before_interval: Box<dyn Fn() + Send>,
+    ) -> Result<JoinHandle<()>> {
         *self.before_interval.lock() = Some(before_interval);
         let committer = self.clone();
         std::thread::Builder::new()

@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 
-use dedupfs_index::filter::{Filter, Query, Verdict};
 use dedupfs_index::Location;
+use dedupfs_index::filter::{Filter, Query, Verdict};
 use dedupfs_store::Fingerprint;
 use dedupfs_store::recipe::Child;
 use parking_lot::RwLock;

@@ -52,8 +52,9 @@ impl Fetcher {
     /// # Errors
     /// As [`fetch`](Self::fetch).
     pub fn chunk(&self, child: &Child) -> Result<ChunkData> {
-        let len_bytes = u32::try_from(child.len_bytes)
-            .map_err(|_| StoreError::corrupt(format!("chunk {}", child.fingerprint), "at most 4 GiB", child.len_bytes))?;
+        let len_bytes = u32::try_from(child.len_bytes).map_err(|_| {
+            StoreError::corrupt(format!("chunk {}", child.fingerprint), "at most 4 GiB", child.len_bytes)
+        })?;
         self.fetch(&child.fingerprint, child.hint, Some(len_bytes))
     }
 

@@ -112,7 +112,7 @@ impl Deduplicator {
     #[must_use]
     pub fn new(parts: DedupParts) -> Self {
         let fetcher = Fetcher::new(parts.recipes.clone(), parts.recipe_index.clone());
-        let nodes = NodeReader::new(fetcher, parts.fingerprinter.clone(), parts.node_cache_bytes);
+        let nodes = NodeReader::new(fetcher, parts.fingerprinter, parts.node_cache_bytes);
         Self {
             data: parts.data,
             recipes: parts.recipes,
@@ -223,7 +223,9 @@ impl Deduplicator {
         let mut missing = Vec::new();
         for ((&at, entry), verdict) in asked.iter().zip(&picked).zip(&query.verdicts) {
             match verdict {
-                Verdict::Existing(location) if self.usable(location.container) => set_hint(children, at, location.container),
+                Verdict::Existing(location) if self.usable(location.container) => {
+                    set_hint(children, at, location.container)
+                }
                 _ => missing.push((at, *entry)),
             }
         }
@@ -231,7 +233,12 @@ impl Deduplicator {
     }
 
     /// Under the store lock: what another writer stored since the lookup is taken, the rest appended and staged.
-    fn store_missing(&self, stream: StreamId, missing: &[(usize, &SegmentEntry<'_>)], children: &mut [Child]) -> Result<()> {
+    fn store_missing(
+        &self,
+        stream: StreamId,
+        missing: &[(usize, &SegmentEntry<'_>)],
+        children: &mut [Child],
+    ) -> Result<()> {
         let _exclusive = self.store_lock.lock();
         let prints: Vec<Fingerprint> = missing.iter().map(|(_, entry)| entry.child.fingerprint).collect();
         let mut found = Vec::new();
@@ -256,7 +263,7 @@ impl Deduplicator {
         let containers = self.data.append(stream, &fresh)?;
         let mut stored_bytes = 0;
         for ((print, data), container) in fresh.iter().zip(&containers) {
-            self.chunk_index.stage(&print, Location { container: *container, len_bytes: data.len() as u32 });
+            self.chunk_index.stage(print, Location { container: *container, len_bytes: data.len() as u32 });
             stored_bytes += data.len() as u64;
         }
         for (at, position) in places {
@@ -324,7 +331,14 @@ impl Deduplicator {
     ///
     /// # Errors
     /// Container errors.
-    pub fn copy_forward(&self, recipe: bool, stream: StreamId, from: ContainerId, print: Fingerprint, bytes: &[u8]) -> Result<bool> {
+    pub fn copy_forward(
+        &self,
+        recipe: bool,
+        stream: StreamId,
+        from: ContainerId,
+        print: Fingerprint,
+        bytes: &[u8],
+    ) -> Result<bool> {
         let (index, store) = if recipe { (&self.recipe_index, &self.recipes) } else { (&self.chunk_index, &self.data) };
         let _exclusive = self.store_lock.lock();
         match index.get(&print)? {

@@ -139,7 +139,9 @@ impl FileBody {
         }
         match size_bytes.cmp(&self.size_bytes()) {
             std::cmp::Ordering::Equal => Ok(()),
-            std::cmp::Ordering::Greater => self.remembering(|body| body.append_zeros(stream, size_bytes - body.size_bytes())),
+            std::cmp::Ordering::Greater => {
+                self.remembering(|body| body.append_zeros(stream, size_bytes - body.size_bytes()))
+            }
             std::cmp::Ordering::Less => self.remembering(|body| body.cut_to(stream, size_bytes)),
         }
     }
@@ -253,7 +255,7 @@ impl FileBody {
     }
 
     fn append_zeros(&mut self, stream: StreamId, len_bytes: u64) -> Result<()> {
-        const ZEROS: [u8; GAP_AS_ZEROS_BYTES as usize] = [0; GAP_AS_ZEROS_BYTES as usize];
+        static ZEROS: [u8; GAP_AS_ZEROS_BYTES as usize] = [0; GAP_AS_ZEROS_BYTES as usize];
         let run = self.stream(stream)?;
         match ZEROS.get(..usize::try_from(len_bytes).unwrap_or(usize::MAX)) {
             Some(zeros) => run.push_data(zeros),

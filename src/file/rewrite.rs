@@ -111,10 +111,8 @@ impl FileBody {
         while let Some((start, piece)) = self.pieces.get(position) {
             window.walk_piece(start, piece, &known)?;
             position += 1;
-            let next_changes = self
-                .pieces
-                .get(position)
-                .is_some_and(|(start, piece)| edits.touches(start, start + piece.len_bytes()));
+            let next_changes =
+                self.pieces.get(position).is_some_and(|(start, piece)| edits.touches(start, start + piece.len_bytes()));
             if !next_changes && !window.open && window.run.settle()? {
                 break;
             }
@@ -226,7 +224,8 @@ impl Window<'_> {
         }
         let mut offset = start;
         while offset < end {
-            let (from, to) = self.edits.next_from(offset).map_or((end, end), |(from, to)| (from.clamp(offset, end), to.min(end)));
+            let (from, to) =
+                self.edits.next_from(offset).map_or((end, end), |(from, to)| (from.clamp(offset, end), to.min(end)));
             let gap_bytes = from - offset;
             if gap_bytes >= GAP_AS_ZEROS_BYTES || (gap_bytes > 0 && !self.open) {
                 self.run.push_zeros(gap_bytes)?;

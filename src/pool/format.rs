@@ -68,7 +68,7 @@ pub fn format_on(
     }
     for (device, role) in [(data, Role::Data), (meta, Role::Meta)] {
         let data_root = if role == Role::Meta { data_root.clone() } else { Vec::new() };
-        let superblock = Superblock { role, pool, properties: properties.clone(), data_root, created_secs };
+        let superblock = Superblock { role, pool, properties: *properties, data_root, created_secs };
         superblock.write_new(&**device)?;
     }
     Ok(pool)

@@ -250,7 +250,8 @@ impl Parts {
         let (chunk_index, recipe_index, rebuilt) = match rebuild {
             None => {
                 let open = |directory: &str| {
-                    Index::open(meta_device, directory, pool, index_options).map_err(|error| index_advice(directory, error))
+                    Index::open(meta_device, directory, pool, index_options)
+                        .map_err(|error| index_advice(directory, error))
                 };
                 (open(CHUNK_INDEX)?, open(RECIPE_INDEX)?, None)
             }
@@ -299,7 +300,7 @@ impl Parts {
         });
         Ok(Core {
             pool: superblock.pool,
-            properties: superblock.properties.clone(),
+            properties: superblock.properties,
             memory,
             read_only,
             meta_space: SpaceGuard::new(self.meta_device.clone(), META_RESERVE_BYTES)?,
@@ -329,4 +330,3 @@ fn index_advice(directory: &str, error: StoreError) -> StoreError {
         other => other,
     }
 }
-

@@ -292,4 +292,3 @@ fn session(core: &Core) -> SessionStats {
         commits: core.committer.rounds(),
     }
 }
-

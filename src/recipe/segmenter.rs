@@ -23,7 +23,8 @@ impl SegmentRule {
     /// The rule for chunks of this mean size.
     #[must_use]
     pub fn new(chunk_bytes_mean: u32) -> Self {
-        let chunks_after_minimum = ((SEGMENT_TARGET_BYTES - SEGMENT_MIN_BYTES) / u64::from(chunk_bytes_mean.max(1))).max(1);
+        let chunks_after_minimum =
+            ((SEGMENT_TARGET_BYTES - SEGMENT_MIN_BYTES) / u64::from(chunk_bytes_mean.max(1))).max(1);
         Self { threshold: u64::MAX / chunks_after_minimum }
     }
 

@@ -44,7 +44,8 @@ impl Reclaimer<'_> {
                 continue;
             }
             let live_bytes = live.get(&record.id).copied().unwrap_or(0);
-            let below = u128::from(live_bytes) * 100 < u128::from(record.chunk_bytes) * u128::from(options.threshold_percent);
+            let below =
+                u128::from(live_bytes) * 100 < u128::from(record.chunk_bytes) * u128::from(options.threshold_percent);
             if live_bytes == 0 || below {
                 victims.push((live_bytes, record.id));
             } else {

@@ -19,7 +19,7 @@ impl Reclaimer<'_> {
         let mut gone = Gone::default();
         let freed = self.nodes_to_free(&mut gone)?;
         report.nodes_freed = freed.len() as u64;
-        let mut dead_chunks = 0;
+        let mut dead_chunks: HashMap<ContainerId, u64> = HashMap::new();
         let mut live_chunks: HashMap<ContainerId, (u64, u64)> = HashMap::new();
         self.chunk_index.for_each(&mut |fingerprint, cell| {
             if cell.references > gone.chunks.get(&fingerprint).copied().unwrap_or(0) {
@@ -27,7 +27,7 @@ impl Reclaimer<'_> {
                 live.0 += u64::from(cell.location.len_bytes);
                 live.1 += 1;
             } else {
-                dead_chunks += 1;
+                *dead_chunks.entry(cell.location.container).or_default() += 1;
             }
             Ok(())
         })?;
@@ -40,10 +40,9 @@ impl Reclaimer<'_> {
             }
             Ok(())
         })?;
-        report.chunks_removed = dead_chunks;
         let mut expected_bytes = report.physical_before_bytes;
-        for (recipe, live) in [(false, live_chunks), (true, live_nodes)] {
-            expected_bytes = expected_bytes.saturating_sub(self.plan_kind(recipe, &live, options, report));
+        for (recipe, live, dead) in [(false, live_chunks, dead_chunks), (true, live_nodes, HashMap::new())] {
+            expected_bytes = expected_bytes.saturating_sub(self.plan_kind(recipe, &live, &dead, options, report));
         }
         report.physical_after_bytes = expected_bytes;
         Ok(())
@@ -54,6 +53,7 @@ impl Reclaimer<'_> {
         &self,
         recipe: bool,
         live: &HashMap<ContainerId, (u64, u64)>,
+        dead: &HashMap<ContainerId, u64>,
         options: &ReclaimOptions,
         report: &mut ReclaimReport,
     ) -> u64 {
@@ -66,6 +66,7 @@ impl Reclaimer<'_> {
         for record in self.store(recipe).containers().iter().filter(|record| victims.contains(&record.id)) {
             let (bytes, chunks) = live.get(&record.id).copied().unwrap_or_default();
             report.chunks_moved += chunks;
+            report.chunks_removed += dead.get(&record.id).copied().unwrap_or(0);
             report.moved_bytes += bytes;
             // What is copied forward compresses as it did before.
             let kept = u128::from(record.used_bytes) * u128::from(bytes) / u128::from(record.chunk_bytes.max(1));

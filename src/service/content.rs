@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dedupfs_fuse::service::{Caller, FileKind, Handle, Ino, OpenOptions, Opened, SeekTarget, WriteFlags, without_privileges};
+use dedupfs_fuse::service::{
+    Caller, FileKind, Handle, Ino, OpenOptions, Opened, SeekTarget, WriteFlags, without_privileges,
+};
 use dedupfs_store::recipe::Root;
 
 use super::open_files::{Live, OpenFile, OpenHandle};
@@ -104,7 +106,8 @@ impl Service {
         let guard = open.file.body.try_read();
         guard.is_some_and(|body| {
             body.as_ref().is_some_and(|body| {
-                !body.read_needs_finish(offset, u64::from(len_bytes)) && body.read_is_quick(offset, u64::from(len_bytes))
+                !body.read_needs_finish(offset, u64::from(len_bytes))
+                    && body.read_is_quick(offset, u64::from(len_bytes))
             })
         })
     }
@@ -282,4 +285,3 @@ impl Service {
         StreamId(u64::from(caller.pid))
     }
 }
-

@@ -19,7 +19,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use dedupfs_fuse::acl;
 use dedupfs_fuse::service::{
     AttributeChanges, Attributes, Caller, DirectoryEntry, Errno, FileKind, FileService, Handle, Ino, NewNode,
-    NodeContent, OpenOptions, Opened, RenameFlags, SeekTarget, Statistics, TimeChange, Timestamp, WriteFlags, XattrMode,
+    NodeContent, OpenOptions, Opened, RenameFlags, SeekTarget, Statistics, TimeChange, Timestamp, WriteFlags,
+    XattrMode,
 };
 use parking_lot::Mutex;
 
@@ -49,10 +50,9 @@ pub struct Service {
 #[must_use]
 pub fn now() -> Timestamp {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
-        Ok(since) => Timestamp {
-            secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-            nanos: since.subsec_nanos(),
-        },
+        Ok(since) => {
+            Timestamp { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
+        }
         // A clock before 1970 is set wrongly; whole seconds are enough to say so.
         Err(before) => {
             let secs = i64::try_from(before.duration().as_secs()).unwrap_or(i64::MAX);
@@ -213,7 +213,13 @@ impl Service {
                 },
                 false => None,
             };
-            entries.push(DirectoryEntry { ino: item.ino, kind: item.kind, name: item.name, cookie: item.cookie, attributes });
+            entries.push(DirectoryEntry {
+                ino: item.ino,
+                kind: item.kind,
+                name: item.name,
+                cookie: item.cookie,
+                attributes,
+            });
         }
         Ok(entries)
     }
@@ -268,7 +274,12 @@ impl FileService for Service {
         answer(self.current(ino).map(|inode| attributes_of(&inode)))
     }
 
-    fn set_attributes(&self, caller: Caller, ino: Ino, changes: AttributeChanges) -> std::result::Result<Attributes, Errno> {
+    fn set_attributes(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        changes: AttributeChanges,
+    ) -> std::result::Result<Attributes, Errno> {
         answer(self.change_attributes(caller, ino, &changes))
     }
 
@@ -279,11 +290,21 @@ impl FileService for Service {
         }))
     }
 
-    fn make(&self, caller: Caller, node: NewNode<'_>, content: NodeContent<'_>) -> std::result::Result<Attributes, Errno> {
+    fn make(
+        &self,
+        caller: Caller,
+        node: NewNode<'_>,
+        content: NodeContent<'_>,
+    ) -> std::result::Result<Attributes, Errno> {
         answer(self.make_node(caller, node, content).and_then(|inode| self.known_attributes(inode.ino)))
     }
 
-    fn create(&self, caller: Caller, node: NewNode<'_>, how: OpenOptions) -> std::result::Result<(Attributes, Opened), Errno> {
+    fn create(
+        &self,
+        caller: Caller,
+        node: NewNode<'_>,
+        how: OpenOptions,
+    ) -> std::result::Result<(Attributes, Opened), Errno> {
         answer(self.make_node(caller, node, NodeContent::Regular).and_then(|inode| {
             let opened = self.open_handle(caller, inode.ino, how)?;
             Ok((self.known_attributes(inode.ino)?, opened))
@@ -317,7 +338,14 @@ impl FileService for Service {
         answer(self.open_existing(caller, ino, how))
     }
 
-    fn read(&self, _ino: Ino, handle: Handle, offset: u64, len_bytes: u32, into: &mut Vec<u8>) -> std::result::Result<(), Errno> {
+    fn read(
+        &self,
+        _ino: Ino,
+        handle: Handle,
+        offset: u64,
+        len_bytes: u32,
+        into: &mut Vec<u8>,
+    ) -> std::result::Result<(), Errno> {
         answer(self.read_content(handle, offset, len_bytes, into))
     }
 
@@ -353,7 +381,14 @@ impl FileService for Service {
         self.close_handle(ino, handle);
     }
 
-    fn allocate(&self, _ino: Ino, handle: Handle, offset: u64, len_bytes: u64, mode: i32) -> std::result::Result<(), Errno> {
+    fn allocate(
+        &self,
+        _ino: Ino,
+        handle: Handle,
+        offset: u64,
+        len_bytes: u64,
+        mode: i32,
+    ) -> std::result::Result<(), Errno> {
         answer(self.allocate_range(handle, offset, len_bytes, mode))
     }
 

@@ -179,12 +179,7 @@ impl OpenFiles {
 
 fn hold(table: &mut Table, ino: Ino) -> Arc<OpenFile> {
     let (file, holds) = table.files.entry(ino).or_insert_with(|| {
-        let file = OpenFile {
-            ino,
-            body: RwLock::new(None),
-            live: Mutex::default(),
-            last_writer: AtomicU64::new(0),
-        };
+        let file = OpenFile { ino, body: RwLock::new(None), live: Mutex::default(), last_writer: AtomicU64::new(0) };
         (Arc::new(file), 0)
     });
     *holds += 1;

@@ -48,6 +48,12 @@ mod fixed {
         ]);
     }
 
+    /// Containers that a crash left unsealed were never chosen for reclaiming, and their space never came back.
+    #[test]
+    fn regression_containers_left_open_by_a_crash_are_reclaimed() {
+        run(&[Write { file: 0, offset: 0, len: 1, seed: 0, keep_open: false }, Crash { seed: 0 }]);
+    }
+
     #[test]
     fn overwrites_across_segments_and_holes() {
         run(&[
@@ -69,7 +75,12 @@ mod fixed {
         let copies = (0..6).map(|file| Write { file, offset: 0, len: 2_500_000, seed: 9, keep_open: false });
         let mut operations: Vec<_> = copies.collect();
         operations.extend((0..5).map(|file| Unlink { file }));
-        operations.extend([Reclaim { threshold_percent: 50 }, Remount, Unlink { file: 5 }, Reclaim { threshold_percent: 50 }]);
+        operations.extend([
+            Reclaim { threshold_percent: 50 },
+            Remount,
+            Unlink { file: 5 },
+            Reclaim { threshold_percent: 50 },
+        ]);
         run(&operations);
     }
 }

@@ -5,27 +5,75 @@ use proptest::prelude::*;
 /// One operation; files are named by small numbers so that operations meet.
 #[derive(Clone, Debug)]
 pub enum Operation {
-    Write { file: u8, offset: u32, len: u32, seed: u8, keep_open: bool },
-    Append { file: u8, len: u32, seed: u8 },
-    Truncate { file: u8, size: u32 },
-    Zero { file: u8, from: u32, len: u32 },
-    Rename { from: u8, to: u8, exchange: bool },
-    Link { from: u8, to: u8 },
-    Unlink { file: u8 },
-    MakeDirectory { directory: u8 },
-    RemoveDirectory { directory: u8 },
-    Xattr { file: u8, name: u8, len: u16 },
-    RemoveXattr { file: u8, name: u8 },
-    Chmod { file: u8, mode: u16 },
-    Read { file: u8, offset: u32, len: u32 },
+    Write {
+        file: u8,
+        offset: u32,
+        len: u32,
+        seed: u8,
+        keep_open: bool,
+    },
+    Append {
+        file: u8,
+        len: u32,
+        seed: u8,
+    },
+    Truncate {
+        file: u8,
+        size: u32,
+    },
+    Zero {
+        file: u8,
+        from: u32,
+        len: u32,
+    },
+    Rename {
+        from: u8,
+        to: u8,
+        exchange: bool,
+    },
+    Link {
+        from: u8,
+        to: u8,
+    },
+    Unlink {
+        file: u8,
+    },
+    MakeDirectory {
+        directory: u8,
+    },
+    RemoveDirectory {
+        directory: u8,
+    },
+    Xattr {
+        file: u8,
+        name: u8,
+        len: u16,
+    },
+    RemoveXattr {
+        file: u8,
+        name: u8,
+    },
+    Chmod {
+        file: u8,
+        mode: u16,
+    },
+    Read {
+        file: u8,
+        offset: u32,
+        len: u32,
+    },
     CloseAll,
     Sync,
     Remount,
     /// Power loss right after a sync.
-    Crash { seed: u64 },
+    Crash {
+        seed: u64,
+    },
     /// The daemon dies right after a sync; the system lives on.
     Kill,
-    Reclaim { threshold_percent: u8 },
+    Reclaim {
+        threshold_percent: u8,
+    },
     RebuildIndex,
 }
 

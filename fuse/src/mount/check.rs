@@ -14,6 +14,10 @@ const FUSE_MAGIC: u64 = 0x6573_5546;
 /// The mountpoint's real path, if something can be mounted there.
 pub(super) fn mountpoint(path: &Path) -> Result<PathBuf, MountError> {
     let given = || path.to_path_buf();
+    // statfs asks the daemon; stat of a dead mount is answered from the kernel's cache for a while.
+    if rustix::fs::statfs(path).is_err_and(|error| error == rustix::io::Errno::NOTCONN) {
+        return Err(MountError::DeadMount { mountpoint: given() });
+    }
     let metadata = std::fs::metadata(path).map_err(|source| match source.raw_os_error() {
         Some(libc::ENOENT) => MountError::NoMountpoint { mountpoint: given() },
         Some(libc::ENOTCONN) => MountError::DeadMount { mountpoint: given() },

@@ -7,7 +7,6 @@ mod corruption;
 mod faults;
 mod filters;
 mod model;
-mod speed;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -7,7 +7,6 @@ mod layers;
 mod model;
 mod posix;
 mod reference;
-mod speed;
 
 use dedupfs_fuse::service::{FileKind, RenameFlags, Timestamp};
 use dedupfs_store::device::faulty::FaultyDevice;

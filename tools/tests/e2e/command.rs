@@ -72,14 +72,6 @@ impl Tool {
             None => Err(format!("{line} does not end; it said: {}", String::from_utf8_lossy(&err))),
         }
     }
-
-    /// Starts it, with its output going nowhere.
-    #[track_caller]
-    pub fn spawn(mut self) -> Running {
-        let line = format!("{:?}", self.command);
-        let child = self.command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        Running { child: child.unwrap_or_else(|error| panic!("{line} cannot be run: {error}")), line }
-    }
 }
 
 fn read_all(file: &mut File) -> Result<Vec<u8>, String> {
@@ -89,7 +81,7 @@ fn read_all(file: &mut File) -> Result<Vec<u8>, String> {
 }
 
 /// A child that is killed when dropped.
-pub struct Running {
+struct Running {
     child: Child,
     line: String,
 }

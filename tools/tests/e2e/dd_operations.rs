@@ -66,9 +66,8 @@ impl Operation {
                 .args([format!("bs={block}"), format!("skip={from}"), format!("count={len}")])
                 .args(["iflag=skip_bytes,count_bytes,fullblock", "status=none"])
         };
-        let fallocate = |offset: u64, len: u64| {
-            Tool::new("fallocate").args(["-o", &offset.to_string(), "-l", &len.to_string()])
-        };
+        let fallocate =
+            |offset: u64, len: u64| Tool::new("fallocate").args(["-o", &offset.to_string(), "-l", &len.to_string()]);
         match *self {
             Self::Overwrite { from, offset, len, block } => {
                 dd(from, len, block).args([&format!("seek={offset}"), "oflag=seek_bytes", "conv=notrunc"])

@@ -3,7 +3,6 @@
 //! Invariant: when a [`Site`] is dropped, whatever became of its test, nothing of it is left: no mount, no daemon, no
 //! file. A watchdog kills a daemon that hangs, so that calls into its mount fail instead of waiting for ever.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -31,6 +30,8 @@ pub struct Site {
     /// Holds everything else.
     pub base: PathBuf,
     pub pool: PathBuf,
+    /// Where the content lies; the pool itself if it has no data root of its own.
+    pub data: PathBuf,
     pub mnt: PathBuf,
     _watchdog: Sender<()>,
 }
@@ -39,19 +40,19 @@ impl Site {
     /// A formatted pool, not mounted.
     #[track_caller]
     pub fn new() -> Self {
-        Self::with(|base| base.join("pool"), &[])
+        Self::with(|base| (base.join("pool"), base.join("pool")))
     }
 
-    /// The same with the pool at the place that `pool` names, and with these options of mkfs.
+    /// The same with meta and data root where `place` says, within the site's directory or elsewhere.
     #[track_caller]
-    pub fn with(pool: impl FnOnce(&Path) -> PathBuf, options: &[&OsStr]) -> Self {
+    pub fn with(place: impl FnOnce(&Path) -> (PathBuf, PathBuf)) -> Self {
         let directory = tempfile::Builder::new().prefix("dedupfs-e2e-").tempdir().unwrap();
         let base = directory.path().canonicalize().unwrap();
-        let (pool, mnt) = (pool(&base), base.join("mnt"));
+        let ((pool, data), mnt) = (place(&base), base.join("mnt"));
         fs::create_dir(&mnt).unwrap();
         let watchdog = watch(pool.clone());
-        let site = Self { _directory: Some(directory), base, pool, mnt, _watchdog: watchdog };
-        Tool::new(DEDUPFS).arg("mkfs").arg(&site.pool).args(options).ok();
+        let site = Self { _directory: Some(directory), base, pool, data, mnt, _watchdog: watchdog };
+        Tool::new(DEDUPFS).arg("mkfs").arg(&site.pool).arg("--data").arg(&site.data).ok();
         site
     }
 

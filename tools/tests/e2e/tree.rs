@@ -22,9 +22,8 @@ use crate::random::{Random, noise, prose};
 /// The directory whose inodes have extended attributes in no order.
 pub const UNORDERED: &str = "attributes";
 
-const MODES: [u32; 14] = [
-    0o644, 0o644, 0o644, 0o600, 0o755, 0o444, 0o000, 0o001, 0o4755, 0o2755, 0o6711, 0o1644, 0o7777, 0o666,
-];
+const MODES: [u32; 14] =
+    [0o644, 0o644, 0o644, 0o600, 0o755, 0o444, 0o000, 0o001, 0o4755, 0o2755, 0o6711, 0o1644, 0o7777, 0o666];
 const DIRECTORY_MODES: [u32; 8] = [0o755, 0o755, 0o700, 0o1777, 0o2775, 0o3770, 0o555, 0o4711];
 const OWNERS: [(u32, u32); 5] = [(0, 0), (1000, 1000), (65534, 65534), (3_000_000_000, 7), (12, 4_000_000_000)];
 /// Paths on one command line.
@@ -124,7 +123,7 @@ impl Maker<'_> {
             let directory = self.random.pick(&self.directories).clone();
             let name = match number % 40 {
                 39 => odd_name(number, (number / 40) as u64 % 8),
-                _ => format!("file-{number:06}.dat"),
+                _ => format!("file-{number:06}.dat").into(),
             };
             let path = directory.join(name);
             let seed = match number % 10 {
@@ -315,8 +314,10 @@ impl Maker<'_> {
         for path in paths {
             let mut list = vec![0; 4096];
             let len = rustix::fs::llistxattr(path, &mut list).unwrap();
-            let names: Vec<&[u8]> =
-                list[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty() && !name.starts_with(b"system.")).collect();
+            let names: Vec<&[u8]> = list[..len]
+                .split(|byte| *byte == 0)
+                .filter(|name| !name.is_empty() && !name.starts_with(b"system."))
+                .collect();
             let sorted: BTreeSet<&[u8]> = names.iter().copied().collect();
             assert!(
                 names.iter().eq(sorted.iter()),

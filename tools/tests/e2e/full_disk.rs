@@ -1,0 +1,166 @@
+//! The disk under the pool is full: an error at the write that does not fit, nothing lost, and a way out.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::command::Tool;
+use crate::compare::assert_same_file;
+use crate::machine::is_fit;
+use crate::random::noise;
+use crate::site::Site;
+
+const DISK_BYTES: u64 = 200 << 20;
+const TOO_MUCH_BYTES: usize = 260 << 20;
+
+/// A small ext4 in a file, mounted by a loop device that goes with the mount.
+struct Disk {
+    directory: tempfile::TempDir,
+    mountpoint: PathBuf,
+}
+
+impl Disk {
+    #[track_caller]
+    fn new() -> Self {
+        let directory = tempfile::Builder::new().prefix("dedupfs-disk-").tempdir().unwrap();
+        let (image, mountpoint) = (directory.path().join("image"), directory.path().join("mounted"));
+        File::create(&image).unwrap().set_len(DISK_BYTES).unwrap();
+        fs::create_dir(&mountpoint).unwrap();
+        Tool::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&image).ok();
+        Tool::new("mount").args(["-o", "loop"]).args([&image, &mountpoint]).ok();
+        let disk = Self { directory, mountpoint };
+        fs::remove_dir(disk.mountpoint.join("lost+found")).unwrap();
+        disk
+    }
+
+    fn free_bytes(&self) -> u64 {
+        let space = rustix::fs::statvfs(&self.mountpoint).unwrap();
+        space.f_bavail * space.f_frsize
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let umount = |options: &[&str]| {
+            let ran = Tool::new("umount").args(options).arg(&self.mountpoint).limit(Duration::from_secs(30)).try_run();
+            ran.is_ok_and(|ran| ran.code == 0)
+        };
+        if !umount(&[]) && !umount(&["-l"]) {
+            eprintln!("{} could not be unmounted", self.directory.path().display());
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::StorageFull
+}
+
+/// Files of `len` bytes, each synced, until one does not fit; returns how many did.
+#[track_caller]
+fn fill(directory: &Path, seed: u64, len: usize) -> u64 {
+    fs::create_dir(directory).unwrap();
+    for number in 0.. {
+        let write = || -> io::Result<()> {
+            let mut file = File::create_new(directory.join(number.to_string()))?;
+            file.write_all(&noise(seed + number, len))?;
+            // Every so often: the error comes at a write then, or at the sync.
+            if number % 8 == 7 { file.sync_all() } else { Ok(()) }
+        };
+        if let Err(error) = write() {
+            assert!(is_full(&error), "file {number}: {error}");
+            return number - number % 8;
+        }
+    }
+    unreachable!("the disk is never full");
+}
+
+#[track_caller]
+fn assert_filled(directory: &Path, seed: u64, len: usize, count: u64) {
+    for number in 0..count {
+        let path = directory.join(number.to_string());
+        assert!(
+            fs::read(&path).unwrap() == noise(seed + number, len),
+            "{} was synced and is other now",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_there_is_a_way_out() {
+    if !is_fit() {
+        return;
+    }
+    let disk = Disk::new();
+    let site = Site::with(|_| (disk.mountpoint.join("pool"), disk.mountpoint.join("pool")));
+    site.mount();
+    let kept = site.mnt.join("kept");
+    let mut file = File::create(&kept).unwrap();
+    file.write_all(&noise(1, 5 << 20)).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+
+    // cp of too much.
+    let source = site.base.join("source");
+    fs::write(&source, noise(2, TOO_MUCH_BYTES)).unwrap();
+    Tool::new("cp").args([&source, &site.mnt.join("too much")]).run().expect(1, &["No space left on device"]);
+    assert!(disk.free_bytes() > 0, "no reserve is left for deleting");
+    assert!(fs::read(&kept).unwrap() == noise(1, 5 << 20));
+    let space = rustix::fs::statvfs(&site.mnt).unwrap();
+    assert!(space.f_bavail * space.f_frsize < 8 << 20, "df shows {} blocks for a full pool", space.f_bavail);
+    // A duplicate needs room too until it is seen to be one, so it may be refused, but it is not half written.
+    if let Ok(copied) = fs::copy(&kept, site.mnt.join("duplicate")) {
+        assert_eq!(copied, 5 << 20);
+    }
+    // Until now nothing is broken: it can be unmounted, mounted and checked.
+    site.remount();
+    assert!(fs::read(&kept).unwrap() == noise(1, 5 << 20));
+
+    make_room(&site, &disk, &["too much"]);
+    // Many synced files until it is full again.
+    let files = site.mnt.join("files");
+    let count = fill(&files, 1000, 300_000);
+    assert!(count > 200, "only {count} files of 300,000 bytes fit on an empty disk");
+    assert_filled(&files, 1000, 300_000, count);
+    site.remount();
+    assert_filled(&files, 1000, 300_000, count);
+    // With the disk full, a killed daemon recovers as well.
+    let small = site.mnt.join("small");
+    let small_count = fill(&small, 2000, 4000);
+    site.kill_daemon();
+    site.mount();
+    assert_filled(&files, 1000, 300_000, count);
+    assert_filled(&small, 2000, 4000, small_count);
+
+    make_room(&site, &disk, &["files", "small"]);
+    let copy = site.mnt.join("copy");
+    fs::write(&source, noise(3, 40 << 20)).unwrap();
+    Tool::new("cp").args([&source, &copy]).ok();
+    File::open(&copy).unwrap().sync_all().unwrap();
+    site.remount();
+    assert_same_file(&source, &copy);
+    assert!(fs::read(&kept).unwrap() == noise(1, 5 << 20));
+    site.umount();
+    site.assert_clean();
+}
+
+/// Deleting and reclaiming work on the full disk, and give back what was deleted.
+#[track_caller]
+fn make_room(site: &Site, disk: &Disk, names: &[&str]) {
+    let before_bytes = disk.free_bytes();
+    for name in names {
+        Tool::new("rm").arg("-r").arg(site.mnt.join(name)).ok();
+    }
+    let mut free_bytes = before_bytes;
+    for _ in 0..20 {
+        site.gc();
+        free_bytes = disk.free_bytes();
+        if free_bytes > DISK_BYTES / 2 {
+            return;
+        }
+        // The kernel forgets deleted files a moment later.
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("{free_bytes} bytes are free after deleting {names:?}, {before_bytes} were before");
+}
