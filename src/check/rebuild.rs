@@ -7,7 +7,7 @@
 //! An interrupted rebuild leaves an index that says so and is refused. Memory: 40 bytes for each node, and for each
 //! chunk that is referred to.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use dedupfs_index::{Index, IndexBuilder, Location};
@@ -31,6 +31,8 @@ pub struct RebuildReport {
     pub chunks: u64,
     /// Recipe nodes in the new index.
     pub nodes: u64,
+    /// Tables, nodes and chunks that files need and that could not be read: those files have holes of errors.
+    pub missing: u64,
 }
 
 /// What an index is rebuilt from.
@@ -48,35 +50,39 @@ pub struct Rebuilder<'a> {
 }
 
 impl Rebuilder<'_> {
-    /// Fills both builders; returns the indexes of chunks and of nodes.
+    /// Reads everything first, and only then starts over with `builders` of chunks and of nodes. Damage costs what it
+    /// covers, not the rebuild.
     ///
     /// # Errors
-    /// A table, or a node that a file needs, cannot be read: the pool's containers are damaged.
-    pub fn run(&self, mut chunks: IndexBuilder, mut nodes: IndexBuilder) -> Result<(Index, Index, RebuildReport)> {
+    /// The namespace cannot be read; the new index cannot be written.
+    pub fn run(
+        &self,
+        builders: &dyn Fn() -> Result<(IndexBuilder, IndexBuilder)>,
+    ) -> Result<(Index, Index, RebuildReport)> {
         let mut report = RebuildReport::default();
         let mut places = HashMap::new();
         self.for_each_entry(self.recipes, &mut report, &mut |print, location| {
             places.insert(print, location);
             Ok(())
         })?;
-        let marks = self.mark(&places)?;
+        let mut marks = self.mark(&places, &mut report)?;
+        let (mut chunks, mut nodes) = builders()?;
         for (print, references) in &marks.nodes {
             if let Some(location) = places.get(print) {
                 nodes.set(*print, *location, *references)?;
             }
         }
-        self.for_each_entry(self.data, &mut report, &mut |print, location| Ok(chunks.set(print, location, 0)?))?;
+        let mut found = HashSet::new();
+        self.for_each_entry(self.data, &mut report, &mut |print, location| {
+            if marks.chunks.contains_key(&print) {
+                found.insert(print);
+            }
+            Ok(chunks.set(print, location, 0)?)
+        })?;
+        report.missing += (marks.chunks.len() - found.len()) as u64;
+        marks.chunks.retain(|print, _| found.contains(print));
         for (print, references) in &marks.chunks {
             chunks.count(*print, i64::from(*references))?;
-        }
-        if chunks.inconsistencies() > 0 {
-            let missing = chunks.inconsistencies();
-            return Err(StoreError::corrupt(
-                "the pool",
-                "all chunks that files refer to",
-                format!("{missing} are missing"),
-            )
-            .into());
         }
         let row = self.namespace.last_row();
         let (chunks, nodes) = (chunks.finish(row)?, nodes.finish(row)?);
@@ -96,7 +102,15 @@ impl Rebuilder<'_> {
         for record in records {
             report.containers += 1;
             self.progress.advance(1);
-            let Some(table) = store.table(record.id)? else { continue };
+            let table = match store.table(record.id) {
+                Ok(Some(table)) => table,
+                Ok(None) => continue,
+                Err(error) => {
+                    tracing::error!(container = %record.id, %error, "a container's table cannot be read");
+                    report.missing += 1;
+                    continue;
+                }
+            };
             for entry in &table.entries {
                 visit(entry.fingerprint, Location { container: record.id, len_bytes: entry.len_bytes })?;
             }
@@ -105,7 +119,7 @@ impl Rebuilder<'_> {
         Ok(())
     }
 
-    fn mark(&self, places: &HashMap<Fingerprint, Location>) -> Result<Marks> {
+    fn mark(&self, places: &HashMap<Fingerprint, Location>, report: &mut RebuildReport) -> Result<Marks> {
         let mut marks = Marks::default();
         let mut work: Vec<Fingerprint> = Vec::new();
         self.progress.start("marking from the files", 0);
@@ -118,7 +132,14 @@ impl Rebuilder<'_> {
             }
             marks.root(&inode.root);
             while let Some(print) = work.pop() {
-                let node = self.node(&print, places)?;
+                let node = match self.node(&print, places) {
+                    Ok(node) => node,
+                    Err(error) => {
+                        tracing::error!(ino = inode.ino, %error, "a recipe node cannot be read");
+                        report.missing += 1;
+                        continue;
+                    }
+                };
                 for child in node.children {
                     if node.level > 0 && !child.fingerprint.is_zero() && !marks.nodes.contains_key(&child.fingerprint) {
                         work.push(child.fingerprint);

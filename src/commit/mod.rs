@@ -190,13 +190,20 @@ impl Committer {
     /// # Errors
     /// As [`commit`](Self::commit); a checkpoint could not be written.
     pub fn checkpoint(&self) -> Result<u64> {
-        self.changes_since_checkpoint.store(u64::MAX / 2, Ordering::Relaxed);
         self.settle()?;
-        // A checkpoint that had no space is tried again later; who needs it now must know.
-        if self.changes_since_checkpoint.load(Ordering::Relaxed) >= CHECKPOINT_CHANGES {
-            return Err(EngineError::NoSpace);
+        let row = self.parts.namespace.last_row();
+        loop {
+            let position = self.parts.chunk_index.position().min(self.parts.recipe_index.position());
+            if position >= row {
+                return Ok(position);
+            }
+            self.changes_since_checkpoint.store(u64::MAX / 2, Ordering::Relaxed);
+            self.settle()?;
+            // A checkpoint that had no space is tried again later; who needs it now must know.
+            if self.changes_since_checkpoint.load(Ordering::Relaxed) >= CHECKPOINT_CHANGES {
+                return Err(EngineError::NoSpace);
+            }
         }
-        Ok(self.parts.chunk_index.position().min(self.parts.recipe_index.position()))
     }
 
     /// Why the pool takes no more changes, if it does not.
@@ -224,7 +231,7 @@ impl Committer {
     }
 
     fn run(&self, interval: Duration) {
-        let mut last = Instant::now();
+        let (mut last, mut last_before) = (Instant::now(), Instant::now());
         loop {
             let mut state = self.state.lock();
             while state.requested == state.finished && !state.stopping {
@@ -239,8 +246,12 @@ impl Committer {
                 return;
             }
             drop(state);
-            if !asked && let Some(before) = &*self.before_interval.lock() {
+            // Not only in rounds of its own: who syncs all the time must not keep the others from being published.
+            if last_before.elapsed() >= interval
+                && let Some(before) = &*self.before_interval.lock()
+            {
                 before();
+                last_before = Instant::now();
             }
             last = Instant::now();
             let answer = |outcome: &Result<()>| {
@@ -249,7 +260,12 @@ impl Committer {
                 state.finished = goal;
                 self.done.notify_all();
             };
-            self.round(asked, &answer);
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.round(asked, &answer))).is_err() {
+                let failure = EngineError::Internal("the commit thread panicked");
+                tracing::error!(%failure, "the pool is read-only from now on");
+                self.failure.lock().get_or_insert(failure.clone());
+                answer(&Err(failure));
+            }
             self.state.lock().consumed = goal;
             self.done.notify_all();
         }
@@ -287,7 +303,8 @@ impl Committer {
         let parts = &self.parts;
         let removed = std::mem::take(&mut *self.removed.lock());
         let outcome = (|| {
-            if !parts.namespace.freeze() && !asked && removed.is_empty() {
+            // No section may be cut in two: what it logs belongs into one row.
+            if !parts.dedup.between_sections(|| parts.namespace.freeze()) && !asked && removed.is_empty() {
                 return Ok(None);
             }
             let data = parts.data.flush()?;
@@ -327,6 +344,9 @@ impl Committer {
 
     /// Consumes a durable row and checkpoints when it is time.
     fn after(&self, row: u64, ops: &[LogOp], extended: &[crate::containers::Extended]) -> Result<()> {
+        // Whoever appended what this row made durable must have staged it before it is applied, or the staged place
+        // would stay for ever.
+        self.parts.dedup.barrier();
         self.note(self.consumer().consume(row, ops, Some(extended))?);
         let parts = &self.parts;
         let due = self.changes_since_checkpoint.load(Ordering::Relaxed) >= CHECKPOINT_CHANGES;

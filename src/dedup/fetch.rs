@@ -33,18 +33,27 @@ impl Fetcher {
     /// # Errors
     /// `Corrupt` if the region that holds it is damaged or no container has it; I/O errors.
     pub fn fetch(&self, fingerprint: &Fingerprint, hint: ContainerId, len_bytes: Option<u32>) -> Result<ChunkData> {
-        if hint != ContainerId::NONE
-            && let Some(data) = self.store.read_chunk(hint, fingerprint, len_bytes)?
-        {
-            return Ok(data);
+        let mut failure = None;
+        if hint != ContainerId::NONE {
+            match self.store.read_chunk(hint, fingerprint, len_bytes) {
+                Ok(Some(data)) => return Ok(data),
+                Ok(None) => {}
+                // The hint may name an old copy; the index may know a sound one.
+                Err(error) => failure = Some(error),
+            }
         }
         for _ in 0..READ_RETRIES {
             let Some(cell) = self.index.get(fingerprint)? else { break };
+            if let Some(failure) = failure.take().filter(|_| cell.location.container == hint) {
+                return Err(failure);
+            }
             if let Some(data) = self.store.read_chunk(cell.location.container, fingerprint, len_bytes)? {
                 return Ok(data);
             }
         }
-        Err(StoreError::corrupt(format!("chunk {fingerprint}"), "a container that holds it", "none").into())
+        let missing =
+            || StoreError::corrupt(format!("chunk {fingerprint}"), "a container that holds it", "none").into();
+        Err(failure.unwrap_or_else(missing))
     }
 
     /// The bytes of a chunk that a recipe names.

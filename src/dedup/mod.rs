@@ -150,6 +150,12 @@ impl Deduplicator {
         drop(self.barrier.write());
     }
 
+    /// Calls `action` while nobody is in a section: what a section does is then before it or behind it as a whole.
+    pub fn between_sections<T>(&self, action: impl FnOnce() -> T) -> T {
+        let _nobody = self.barrier.write();
+        action()
+    }
+
     /// Stores a segment: see the module's head.
     ///
     /// # Errors
@@ -277,10 +283,8 @@ impl Deduplicator {
     }
 
     fn known_node(&self, fingerprint: Fingerprint, len_bytes: u64) -> Result<Option<(Child, Pin)>> {
+        // Also in a claimed container: emptying one moves every node that the index places there, referred to or not.
         let Some(cell) = self.recipe_index.get(&fingerprint)? else { return Ok(None) };
-        if !self.usable(cell.location.container) {
-            return Ok(None);
-        }
         let Some(pin) = self.pins.pin_existing(fingerprint) else { return Ok(None) };
         Ok(Some((Child { fingerprint, len_bytes, hint: cell.location.container }, pin)))
     }
@@ -303,8 +307,9 @@ impl Deduplicator {
         let hint = containers.first().copied().unwrap_or(ContainerId::NONE);
         let pin = self.pins.pin_new(fingerprint);
         self.nodes.remember(fingerprint, Arc::new(NodeView::new(node)));
-        self.recipe_index.stage(&fingerprint, Location { container: hint, len_bytes: bytes.len() as u32 });
+        // Logged before it can be found: whoever refers to it logs that later.
         self.namespace.log(LogOp::NodeStored { level, fingerprint, container: hint });
+        self.recipe_index.stage(&fingerprint, Location { container: hint, len_bytes: bytes.len() as u32 });
         self.counters.nodes_stored.fetch_add(1, Ordering::Relaxed);
         Ok((Child { fingerprint, len_bytes, hint }, pin))
     }
@@ -340,6 +345,7 @@ impl Deduplicator {
         bytes: &[u8],
     ) -> Result<bool> {
         let (index, store) = if recipe { (&self.recipe_index, &self.recipes) } else { (&self.chunk_index, &self.data) };
+        let _section = self.enter();
         let _exclusive = self.store_lock.lock();
         match index.get(&print)? {
             Some(cell) if cell.location.container == from => {}

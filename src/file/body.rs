@@ -225,10 +225,10 @@ impl FileBody {
 
     fn remembering(&mut self, action: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.changed = true;
+        // Stands if the action panics: content that was taken out of its place is lost then.
+        self.failed = Some(EngineError::Internal("a change of this file was interrupted"));
         let outcome = action(self);
-        if let Err(error) = &outcome {
-            self.failed = Some(error.clone());
-        }
+        self.failed = outcome.as_ref().err().cloned();
         outcome
     }
 
@@ -289,8 +289,9 @@ impl FileBody {
                 continue;
             }
             let keep = size_bytes.saturating_sub(start);
+            run.hold(piece.pin);
             match piece.kind {
-                PieceKind::Hole => run.push_zeros(keep.min(piece.len_bytes()))?,
+                PieceKind::Hole => run.push_zeros(keep.min(piece.child.len_bytes))?,
                 PieceKind::Chunk => self.restart_chunks(&mut run, &[piece.child], keep)?,
                 PieceKind::Segment => {
                     let view = self.context.dedup().nodes().node(0, &piece.child)?;

@@ -155,7 +155,8 @@ impl Window<'_> {
         let mut unchanged: Vec<Child> = Vec::new();
         for child in chunks {
             let end = offset + child.len_bytes;
-            let zeroed = matches!(self.edits, Edits::Zeros { .. }) && self.edits.covers(offset, end);
+            let zeroed = matches!(self.edits, Edits::Zeros { .. })
+                && (child.fingerprint.is_zero() || self.edits.covers(offset, end));
             let child = if zeroed { hole_child(child.len_bytes) } else { *child };
             let touched = !zeroed && self.edits.touches(offset, end);
             if !self.open && !touched {

@@ -47,40 +47,47 @@ impl Assembly {
         self.entries.is_empty() && self.zero_run_bytes == 0
     }
 
-    /// Adds a chunk that a live recipe names, or zeros of any length.
+    /// Adds a chunk that a live recipe names, or zeros of any length. A caller inside a section hands it down: sections
+    /// are not reentrant.
     ///
     /// # Errors
     /// What storing a segment can fail with.
-    pub fn push_known(&mut self, child: Child) -> Result<()> {
+    pub fn push_known(&mut self, child: Child, section: Option<&Section<'_>>) -> Result<()> {
         if child.fingerprint.is_zero() {
             self.zero_run_bytes += child.len_bytes;
             return Ok(());
         }
-        self.push(Entry { child, data: None })
+        self.push(Entry { child, data: None }, section)
     }
 
     /// Adds a chunk with its bytes.
     ///
     /// # Errors
     /// As [`push_known`](Self::push_known).
-    pub fn push_data(&mut self, child: Child, buffer: &Arc<PooledBuffer>, range: Range<usize>) -> Result<()> {
+    pub fn push_data(
+        &mut self,
+        child: Child,
+        buffer: &Arc<PooledBuffer>,
+        range: Range<usize>,
+        section: Option<&Section<'_>>,
+    ) -> Result<()> {
         if child.fingerprint.is_zero() {
             self.zero_run_bytes += child.len_bytes;
             return Ok(());
         }
-        self.push(Entry { child, data: Some((buffer.clone(), range)) })
+        self.push(Entry { child, data: Some((buffer.clone(), range)) }, section)
     }
 
-    fn push(&mut self, entry: Entry) -> Result<()> {
-        self.settle_zeros(None)?;
+    fn push(&mut self, entry: Entry, section: Option<&Section<'_>>) -> Result<()> {
+        self.settle_zeros(section)?;
         let len_bytes = entry.child.len_bytes;
         if self.rule.must_end_before(self.bytes, self.entries.len(), len_bytes) {
-            self.end_segment(None)?;
+            self.end_segment(section)?;
         }
         let ends = self.rule.ends_behind(self.bytes + len_bytes, &entry.child.fingerprint);
         self.bytes += len_bytes;
         self.entries.push(entry);
-        if ends { self.end_segment(None) } else { Ok(()) }
+        if ends { self.end_segment(section) } else { Ok(()) }
     }
 
     fn settle_zeros(&mut self, section: Option<&Section<'_>>) -> Result<()> {

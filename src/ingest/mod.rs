@@ -26,7 +26,7 @@ pub use buffer::{BufferPool, PooledBuffer};
 use crate::chunker::Chunker;
 use crate::config::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, INLINE_BATCH_BYTES};
 use crate::containers::{StreamId, WorkerPool};
-use crate::dedup::{BlockIndex, Deduplicator, Section};
+use crate::dedup::{BlockIndex, Deduplicator, Pin, Section};
 use crate::error::{EngineError, Result};
 use crate::recipe::Piece;
 use crate::recipe::segmenter::SegmentRule;
@@ -76,6 +76,8 @@ pub struct Ingest {
     lengths: Vec<u32>,
     pushed: u64,
     len_bytes: u64,
+    /// What the chunks that were pushed as known rest on, until the segments made of them are stored.
+    held: Vec<Arc<Pin>>,
 }
 
 impl Ingest {
@@ -86,7 +88,13 @@ impl Ingest {
         let state = State { next: 0, ready: BTreeMap::new(), assembly: Some(assembly), error: None };
         let core = Arc::new(Core { state: Mutex::new(state), changed: Condvar::new() });
         let buffer = context.buffers.take();
-        Self { context, core, buffer, cut_bytes: 0, lengths: Vec::new(), pushed: 0, len_bytes: 0 }
+        Self { context, core, buffer, cut_bytes: 0, lengths: Vec::new(), pushed: 0, len_bytes: 0, held: Vec::new() }
+    }
+
+    /// Keeps a node alive whose chunks are pushed as known: its piece leaves the file's list, and nothing else may
+    /// refer to it yet.
+    pub fn hold(&mut self, pin: Option<Arc<Pin>>) {
+        self.held.extend(pin);
     }
 
     /// Bytes pushed so far.
@@ -187,7 +195,11 @@ impl Ingest {
             let mut fingerprints = Vec::with_capacity(self.lengths.len());
             self.context.dedup.fingerprinter().batch(&self.buffer, &self.lengths, &mut fingerprints);
             let buffer = std::mem::replace(&mut self.buffer, self.context.buffers.take());
-            assemble(&mut assembly, Item::Data { buffer, lengths: std::mem::take(&mut self.lengths), fingerprints })?;
+            assemble(
+                &mut assembly,
+                Item::Data { buffer, lengths: std::mem::take(&mut self.lengths), fingerprints },
+                Some(section),
+            )?;
         }
         assembly.finish(section, whole_file)
     }
@@ -265,15 +277,17 @@ impl Ingest {
 
 impl Core {
     /// Puts an item in its place and assembles what is next in order, unless another thread does.
-    fn deliver(&self, sequence: u64, item: Item) {
+    fn deliver(self: &Arc<Self>, sequence: u64, item: Item) {
         let mut state = self.state.lock();
         state.ready.insert(sequence, item);
         let Some(mut assembly) = state.assembly.take() else { return };
+        // A panic below would leave the assembly away and everyone waiting for it.
+        let mut unfinished = Unfinished { core: Some(self.clone()) };
         loop {
             let next = state.next;
             let Some(item) = state.ready.remove(&next) else { break };
             drop(state);
-            let outcome = assemble(&mut assembly, item);
+            let outcome = assemble(&mut assembly, item, None);
             state = self.state.lock();
             state.next += 1;
             if let Err(error) = outcome {
@@ -283,6 +297,8 @@ impl Core {
             self.changed.notify_all();
         }
         state.assembly = Some(assembly);
+        drop(state);
+        unfinished.core = None;
         self.changed.notify_all();
     }
 
@@ -309,16 +325,16 @@ impl Drop for Unfinished {
     }
 }
 
-fn assemble(assembly: &mut Assembly, item: Item) -> Result<()> {
+fn assemble(assembly: &mut Assembly, item: Item, section: Option<&Section<'_>>) -> Result<()> {
     match item {
-        Item::Known(children) => children.into_iter().try_for_each(|child| assembly.push_known(child)),
+        Item::Known(children) => children.into_iter().try_for_each(|child| assembly.push_known(child, section)),
         Item::Data { buffer, lengths, fingerprints } => {
             let buffer = Arc::new(buffer);
             let mut start = 0;
             for (&len, fingerprint) in lengths.iter().zip(fingerprints) {
                 let end = start + len as usize;
                 let child = Child { fingerprint, len_bytes: u64::from(len), hint: ContainerId::NONE };
-                assembly.push_data(child, &buffer, start..end)?;
+                assembly.push_data(child, &buffer, start..end, section)?;
                 start = end;
             }
             Ok(())

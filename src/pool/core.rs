@@ -1,6 +1,7 @@
 //! What an open pool consists of, shared by the service and by background work.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dedupfs_index::Index;
 use dedupfs_store::PoolId;
@@ -50,14 +51,32 @@ pub struct Core {
     pub files: Arc<FileContext>,
     /// Durability.
     pub committer: Arc<Committer>,
+    /// The pool is being closed: nothing new is taken.
+    pub(super) closed: AtomicBool,
 }
 
 impl Core {
+    /// Whether what is taken now can still become durable.
+    ///
+    /// # Errors
+    /// `ReadOnly` once the pool is being closed.
+    pub fn check_open(&self) -> Result<()> {
+        match self.closed.load(Ordering::Acquire) {
+            true => Err(EngineError::ReadOnly(": it is being unmounted".to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
     /// Whether clients may change something now.
     ///
     /// # Errors
     /// `ReadOnly` with the reason.
     pub fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
         if self.read_only {
             return Err(EngineError::ReadOnly(String::new()));
         }
@@ -80,7 +99,7 @@ impl Core {
     }
 
     fn dirty_bytes(&self) -> u64 {
-        self.files.dirty_bytes.load(std::sync::atomic::Ordering::Relaxed)
+        self.files.dirty_bytes.load(Ordering::Relaxed)
     }
 
     /// Physical bytes of everything the pool occupies.

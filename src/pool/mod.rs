@@ -42,7 +42,7 @@ pub struct Pool {
     recovery: RecoveryReport,
     rebuilt: Option<RebuildReport>,
     /// Held until the pool is gone.
-    _lock: Option<PoolLock>,
+    _locks: Vec<PoolLock>,
 }
 
 impl Pool {
@@ -75,8 +75,8 @@ impl Pool {
     /// # Errors
     /// The commit's error.
     pub fn sync(&self) -> Result<()> {
-        self.service.publish_all(None);
-        self.core.committer.commit()
+        let published = self.service.publish_all(None);
+        self.core.committer.commit().and(published)
     }
 
     /// Figures about the pool, as of now.
@@ -142,7 +142,9 @@ impl Pool {
         if self.commit_thread.lock().is_none() {
             return Ok(());
         }
-        self.service.publish_all(None);
+        let published = self.service.publish_all(None);
+        // From here on nothing is taken that could not become durable any more.
+        self.core.close();
         self.core.data.seal_all();
         self.core.recipes.seal_all();
         let outcome = match self.core.committer.checkpoint() {
@@ -151,7 +153,7 @@ impl Pool {
             Err(error) => self.core.committer.commit().and(if error.is_no_space() { Ok(()) } else { Err(error) }),
         };
         self.stop();
-        outcome
+        outcome.and(published)
     }
 
     fn exclusively(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {

@@ -99,14 +99,17 @@ impl Pool {
         }
         let meta_device: Arc<dyn Device> = Arc::new(FileDevice::open(meta)?);
         let superblock = Superblock::read(&*meta_device, Role::Meta)?;
-        let lock = PoolLock::acquire(meta, &options.note)?;
+        let mut locks = vec![PoolLock::acquire(meta, &options.note)?];
         let data_root = superblock.data_root_path(meta);
         let data_device: Arc<dyn Device> = if superblock.data_root == b"." {
             meta_device.clone()
         } else {
-            Arc::new(FileDevice::open(&data_root).map_err(|error| missing_data_root(&data_root, &error))?)
+            let device = FileDevice::open(&data_root).map_err(|error| missing_data_root(&data_root, &error))?;
+            // A copy of the meta root names the same data root: two writers there would destroy it.
+            locks.push(PoolLock::acquire(&data_root, &options.note)?);
+            Arc::new(device)
         };
-        Self::open_on(&meta_device, &data_device, Some(lock), options, progress)
+        Self::open_on(&meta_device, &data_device, locks, options, progress)
     }
 
     /// Opens the pool on these devices.
@@ -116,7 +119,7 @@ impl Pool {
     pub fn open_on(
         meta_device: &Arc<dyn Device>,
         data_device: &Arc<dyn Device>,
-        lock: Option<PoolLock>,
+        locks: Vec<PoolLock>,
         options: &OpenOptions,
         progress: &dyn Progress,
     ) -> Result<Arc<Self>> {
@@ -129,6 +132,7 @@ impl Pool {
         let rebuild = options.rebuild_index.then_some((&fingerprinter, progress));
         let parts = Parts::open(meta_device, data_device, &meta, &memory, rebuild)?;
         let rebuilt = parts.rebuilt;
+        parts.check_positions()?;
         let chain: Vec<Arc<dyn Filter>> = vec![
             Arc::new(ZeroFilter),
             Arc::new(OpenFilter::new(parts.chunk_index.clone())),
@@ -163,7 +167,8 @@ impl Pool {
         let for_thread = Arc::downgrade(&service);
         let publish_old = Box::new(move || {
             if let Some(service) = for_thread.upgrade() {
-                service.publish_all(Some(PUBLISH_AFTER));
+                // Each file remembers its own error for whoever has it open.
+                let _remembered = service.publish_all(Some(PUBLISH_AFTER));
             }
         });
         let commit_thread = core.committer.start(options.commit_interval, publish_old)?;
@@ -177,7 +182,7 @@ impl Pool {
             exclusive: Mutex::new(()),
             recovery,
             rebuilt,
-            _lock: lock,
+            _locks: locks,
         }))
     }
 }
@@ -259,7 +264,7 @@ impl Parts {
                 let builder = |directory: &str| IndexBuilder::new(meta_device, directory, pool, index_options);
                 let rebuilder =
                     Rebuilder { namespace: &namespace, data: &data, recipes: &recipes, fingerprinter, progress };
-                let (chunks, nodes, report) = rebuilder.run(builder(CHUNK_INDEX)?, builder(RECIPE_INDEX)?)?;
+                let (chunks, nodes, report) = rebuilder.run(&|| Ok((builder(CHUNK_INDEX)?, builder(RECIPE_INDEX)?)))?;
                 (chunks, nodes, Some(report))
             }
         };
@@ -276,6 +281,18 @@ impl Parts {
         })
     }
 
+    /// An index from another time than the namespace would count wrongly, and reclaiming would free what is alive.
+    fn check_positions(&self) -> Result<()> {
+        let last_row = self.namespace.last_row();
+        for (directory, index) in [(CHUNK_INDEX, &self.chunk_index), (RECIPE_INDEX, &self.recipe_index)] {
+            if index.position() > last_row {
+                let found = StoreError::corrupt("position", format!("at most log row {last_row}"), index.position());
+                return Err(index_advice(directory, found).into());
+            }
+        }
+        Ok(())
+    }
+
     fn into_core(
         self,
         superblock: &Superblock,
@@ -290,7 +307,7 @@ impl Parts {
             buffers: BufferPool::new(4 * BATCHES_IN_FLIGHT_MAX, BATCH_BYTES + chunker.max_bytes()),
             chunker,
             workers: self.workers,
-            rule: SegmentRule::new(superblock.properties.chunk_size_bytes),
+            rule: SegmentRule::new(superblock.properties.chunk_size_bytes, superblock.properties.container_bytes),
         });
         let files = Arc::new(FileContext {
             ingest,
@@ -315,6 +332,7 @@ impl Parts {
             dedup,
             files,
             committer,
+            closed: std::sync::atomic::AtomicBool::new(false),
         })
     }
 }

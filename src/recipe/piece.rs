@@ -50,6 +50,7 @@ pub struct PieceList {
     pieces: Vec<Piece>,
     /// End offset of each piece.
     ends: Vec<u64>,
+    data_bytes: u64,
 }
 
 impl PieceList {
@@ -75,6 +76,9 @@ impl PieceList {
             *last_end = end;
             return;
         }
+        if piece.kind != PieceKind::Hole {
+            self.data_bytes += piece.len_bytes();
+        }
         self.pieces.push(piece);
         self.ends.push(end);
     }
@@ -82,7 +86,11 @@ impl PieceList {
     /// Removes the last piece.
     pub fn pop(&mut self) -> Option<Piece> {
         self.ends.pop();
-        self.pieces.pop()
+        let piece = self.pieces.pop()?;
+        if piece.kind != PieceKind::Hole {
+            self.data_bytes -= piece.len_bytes();
+        }
+        Some(piece)
     }
 
     /// Bytes of content.
@@ -94,7 +102,7 @@ impl PieceList {
     /// Bytes that are not holes.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {
-        self.pieces.iter().filter(|piece| piece.kind != PieceKind::Hole).map(Piece::len_bytes).sum()
+        self.data_bytes
     }
 
     /// Number of pieces.

@@ -12,26 +12,32 @@ use crate::config::{
     SEGMENT_MIN_BYTES, SEGMENT_TARGET_BYTES,
 };
 
+/// Bytes that one entry takes in an encoded node at most: fingerprint, length, hint.
+const NODE_ENTRY_BYTES_MAX: usize = 64;
+
 /// The rule for level 0.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentRule {
     /// A fingerprint whose second word is below this may end a segment.
     threshold: u64,
+    /// A segment has no more entries: its node must fit well into a container.
+    entries_max: usize,
 }
 
 impl SegmentRule {
-    /// The rule for chunks of this mean size.
+    /// The rule for chunks of this mean size in containers of this size.
     #[must_use]
-    pub fn new(chunk_bytes_mean: u32) -> Self {
+    pub fn new(chunk_bytes_mean: u32, container_bytes: u32) -> Self {
         let chunks_after_minimum =
             ((SEGMENT_TARGET_BYTES - SEGMENT_MIN_BYTES) / u64::from(chunk_bytes_mean.max(1))).max(1);
-        Self { threshold: u64::MAX / chunks_after_minimum }
+        let entries_max = (container_bytes as usize / 4 / NODE_ENTRY_BYTES_MAX).clamp(1, SEGMENT_ENTRIES_MAX);
+        Self { threshold: u64::MAX / chunks_after_minimum, entries_max }
     }
 
     /// Whether a segment of `bytes` and `entries` must end before a chunk of `next_bytes` is added.
     #[must_use]
     pub fn must_end_before(&self, bytes: u64, entries: usize, next_bytes: u64) -> bool {
-        entries > 0 && (bytes.saturating_add(next_bytes) > SEGMENT_MAX_BYTES || entries >= SEGMENT_ENTRIES_MAX)
+        entries > 0 && (bytes.saturating_add(next_bytes) > SEGMENT_MAX_BYTES || entries >= self.entries_max)
     }
 
     /// Whether a segment that now has `bytes` ends behind the chunk `last`.
@@ -78,7 +84,7 @@ mod tests {
     #[test]
     fn mean_segment_is_near_the_target() {
         for chunk_bytes in [4096_u32, 8192, 65536] {
-            let rule = SegmentRule::new(chunk_bytes);
+            let rule = SegmentRule::new(chunk_bytes, 4 << 20);
             let chunks: Vec<_> = (0..400_000).map(|seed| (fingerprint(seed), u64::from(chunk_bytes))).collect();
             let segments = cut(&rule, &chunks).len() as u64;
             let mean = 400_000 * u64::from(chunk_bytes) / segments;
@@ -88,7 +94,7 @@ mod tests {
 
     #[test]
     fn cuts_meet_again_behind_an_insertion() {
-        let rule = SegmentRule::new(8192);
+        let rule = SegmentRule::new(8192, 4 << 20);
         let old: Vec<_> = (0..50_000).map(|seed| (fingerprint(seed), 8192)).collect();
         let mut new = old.clone();
         new.insert(1000, (fingerprint(1 << 40), 5000));
@@ -100,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_segment_never_exceeds_its_limits() {
-        let rule = SegmentRule::new(8192);
+        let rule = SegmentRule::new(8192, 4 << 20);
         let (mut bytes, mut entries) = (0, 0);
         let never_cutting = Fingerprint([0xff; 32]);
         for _ in 0..10_000 {

@@ -2,48 +2,63 @@
 
 use std::collections::{HashMap, HashSet};
 
+use dedupfs_index::Index;
 use dedupfs_store::{ContainerId, StoreError};
 
 use super::{ReclaimOptions, ReclaimReport, Reclaimer};
 use crate::containers::{ContainerStore, RECLAIM_STREAM};
 use crate::error::{EngineError, Result};
-use crate::namespace::LogOp;
+use crate::namespace::{ContainerRecord, LogOp};
 use crate::pool::Progress;
 
 /// Containers emptied between two commits: bounds what a crash repeats and what is occupied twice.
 const CONTAINERS_AT_ONCE: usize = 64;
 
+/// What the index places in one container.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Content {
+    /// Uncompressed bytes that something refers to.
+    pub live_bytes: u64,
+    /// Cells, referred to or not.
+    pub cells: u64,
+}
+
 impl Reclaimer<'_> {
-    /// Uncompressed bytes of each container's chunks that something refers to.
-    pub(super) fn live_bytes(&self, recipe: bool) -> Result<HashMap<ContainerId, u64>> {
-        let mut live: HashMap<ContainerId, u64> = HashMap::new();
-        let index = if recipe { self.recipe_index } else { self.chunk_index };
-        index.for_each(&mut |_, cell| {
-            // A node without references is still counted: an open file may hold it, else it was freed before.
+    /// What the index places in each container.
+    pub(super) fn contents(&self, recipe: bool) -> Result<HashMap<ContainerId, Content>> {
+        let mut contents: HashMap<ContainerId, Content> = HashMap::new();
+        self.index(recipe).for_each(&mut |_, cell| {
+            let content = contents.entry(cell.location.container).or_default();
+            content.cells += 1;
+            // A node without references counts as alive: an open file may hold it, else it was freed before.
             if cell.references > 0 || recipe {
-                *live.entry(cell.location.container).or_insert(0) += u64::from(cell.location.len_bytes);
+                content.live_bytes += u64::from(cell.location.len_bytes);
             }
             Ok(())
         })?;
-        Ok(live)
+        Ok(contents)
     }
 
-    /// Containers whose live share is below the threshold, emptiest first; those without anything alive always.
+    /// Containers that are closed. One that is still written will be sealed sooner or later; one that a crash left open
+    /// is closed for good.
+    pub(super) fn closed_containers(&self, recipe: bool) -> Vec<ContainerRecord> {
+        let store = self.store(recipe);
+        let mut records = store.containers();
+        records.retain(|record| store.is_closed(record.id));
+        records
+    }
+
+    /// Of `closed`, those whose live share is below the threshold, emptiest first; those without anything alive always.
+    /// And the garbage in the others.
     pub(super) fn victims(
-        &self,
-        recipe: bool,
-        live: &HashMap<ContainerId, u64>,
+        closed: &[ContainerRecord],
+        live_bytes: &dyn Fn(ContainerId) -> u64,
         options: &ReclaimOptions,
     ) -> (Vec<ContainerId>, u64) {
         let mut victims = Vec::new();
         let mut garbage_left_bytes = 0;
-        let store = self.store(recipe);
-        for record in store.containers() {
-            // One that is still written will be sealed sooner or later; one that a crash left open is closed for good.
-            if !store.is_closed(record.id) {
-                continue;
-            }
-            let live_bytes = live.get(&record.id).copied().unwrap_or(0);
+        for record in closed {
+            let live_bytes = live_bytes(record.id);
             let below =
                 u128::from(live_bytes) * 100 < u128::from(record.chunk_bytes) * u128::from(options.threshold_percent);
             if live_bytes == 0 || below {
@@ -63,45 +78,71 @@ impl Reclaimer<'_> {
         report: &mut ReclaimReport,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let live = self.live_bytes(recipe)?;
-        let (victims, garbage_left_bytes) = self.victims(recipe, &live, options);
+        // The list first: what is closed later could not be in the contents.
+        let closed = self.closed_containers(recipe);
+        self.committer.settle()?;
+        let contents = self.contents(recipe)?;
+        let live_bytes = |id| contents.get(&id).map_or(0, |content| content.live_bytes);
+        let (victims, garbage_left_bytes) = Self::victims(&closed, &live_bytes, options);
         report.garbage_left_bytes += garbage_left_bytes;
         progress.start(if recipe { "emptying recipe containers" } else { "emptying containers" }, victims.len() as u64);
         for batch in victims.chunks(CONTAINERS_AT_ONCE) {
-            self.empty_batch(recipe, batch, report)?;
+            self.empty_batch(recipe, batch, &contents, report)?;
             progress.advance(batch.len() as u64);
         }
         progress.finish();
         Ok(())
     }
 
-    fn empty_batch(&self, recipe: bool, batch: &[ContainerId], report: &mut ReclaimReport) -> Result<()> {
+    fn empty_batch(
+        &self,
+        recipe: bool,
+        batch: &[ContainerId],
+        contents: &HashMap<ContainerId, Content>,
+        report: &mut ReclaimReport,
+    ) -> Result<()> {
         self.dedup.claim_containers(batch.iter().copied());
         self.dedup.barrier();
         self.committer.settle()?;
+        let mut emptied = Vec::with_capacity(batch.len());
         for &container in batch {
-            self.empty_one(recipe, container, report)?;
+            let cells = contents.get(&container).map_or(0, |content| content.cells);
+            match self.empty_one(recipe, container, report) {
+                // A table that shows less than the index places here is not the whole table.
+                Ok(handled) if handled >= cells => emptied.push(container),
+                Ok(handled) => {
+                    tracing::warn!(%container, handled, cells, "a container is kept: its table does not show everything");
+                    report.containers_damaged += 1;
+                }
+                Err(error @ EngineError::Store(StoreError::Corrupt { .. })) => {
+                    tracing::error!(%container, %error, "a container is kept: it is damaged");
+                    report.containers_damaged += 1;
+                }
+                Err(error) => return Err(error),
+            }
+            self.committer.relieve()?;
         }
         // The copies and removals become durable, and the log that might still read these containers superfluous.
         self.committer.checkpoint()?;
-        self.committer.remove_containers(batch.to_vec());
+        self.committer.remove_containers(emptied.clone());
         self.committer.settle()?;
         self.dedup.release_containers();
-        report.containers_freed += batch.len() as u64;
+        report.containers_freed += emptied.len() as u64;
         Ok(())
     }
 
-    fn empty_one(&self, recipe: bool, container: ContainerId, report: &mut ReclaimReport) -> Result<()> {
+    /// Copies what is alive forward and removes what is dead; returns how many of the container's fingerprints are taken
+    /// care of.
+    fn empty_one(&self, recipe: bool, container: ContainerId, report: &mut ReclaimReport) -> Result<u64> {
         let store = self.store(recipe);
-        let index = if recipe { self.recipe_index } else { self.chunk_index };
-        let Some(table) = store.table(container)? else { return Ok(()) };
+        let Some(table) = store.table(container)? else { return Ok(0) };
         let mut seen = HashSet::with_capacity(table.entries.len());
         for entry in &table.entries {
             let fingerprint = entry.fingerprint;
             if !seen.insert(fingerprint) {
                 continue;
             }
-            let Some(cell) = index.get(&fingerprint)? else { continue };
+            let Some(cell) = self.index(recipe).get(&fingerprint)? else { continue };
             if cell.location.container != container {
                 continue;
             }
@@ -119,10 +160,14 @@ impl Reclaimer<'_> {
                 report.moved_bytes += data.len() as u64;
             }
         }
-        self.committer.relieve()
+        Ok(seen.len() as u64)
     }
 
     pub(super) fn store(&self, recipe: bool) -> &ContainerStore {
         if recipe { self.recipes } else { self.data }
+    }
+
+    fn index(&self, recipe: bool) -> &Index {
+        if recipe { self.recipe_index } else { self.chunk_index }
     }
 }

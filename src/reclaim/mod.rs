@@ -18,13 +18,14 @@ mod plan;
 use std::sync::Arc;
 
 use dedupfs_index::Index;
+use dedupfs_store::StoreError;
 use serde::{Deserialize, Serialize};
 
 use crate::commit::Committer;
 use crate::config::RECLAIM_THRESHOLD_PERCENT;
 use crate::containers::ContainerStore;
 use crate::dedup::Deduplicator;
-use crate::error::Result;
+use crate::error::{EngineError, Result};
 use crate::namespace::Namespace;
 use crate::pool::Progress;
 
@@ -58,6 +59,8 @@ pub struct ReclaimReport {
     pub moved_bytes: u64,
     /// Containers freed.
     pub containers_freed: u64,
+    /// Containers left as they are because something in them cannot be read: `dedupfs fsck --read-data` tells more.
+    pub containers_damaged: u64,
     /// Uncompressed bytes that nothing refers to and that stay, because their containers are above the threshold.
     pub garbage_left_bytes: u64,
     /// Physical bytes of the pool before.
@@ -102,31 +105,34 @@ impl Reclaimer<'_> {
             self.plan(options, &mut report)?;
             return Ok(report);
         }
-        let claims = Claims { dedup: self.dedup };
-        self.free_nodes(&mut report, progress)?;
-        self.data.seal_all();
-        self.recipes.seal_all();
-        self.committer.settle()?;
-        self.empty_containers(false, options, &mut report, progress)?;
-        self.empty_containers(true, options, &mut report, progress)?;
-        drop(claims);
-        self.committer.checkpoint()?;
-        // This round trims the log that the checkpoint made superfluous.
-        self.committer.settle()?;
-        self.namespace.compact()?;
+        let outcome = self.execute(options, &mut report, progress);
+        // A removal that is logged and not counted yet must not be undone by a writer that finds what it removes: after a
+        // failure the claims stay until everything logged is counted, if need be until the next mount.
+        if outcome.is_ok() || self.committer.settle().is_ok() {
+            self.dedup.pins().release_claims();
+            self.dedup.release_containers();
+        }
+        outcome?;
         report.physical_after_bytes = (self.physical_bytes)()?;
         Ok(report)
     }
-}
 
-/// Ends all claims, also when reclaiming fails.
-struct Claims<'a> {
-    dedup: &'a Deduplicator,
-}
-
-impl Drop for Claims<'_> {
-    fn drop(&mut self) {
-        self.dedup.pins().release_claims();
-        self.dedup.release_containers();
+    fn execute(&self, options: &ReclaimOptions, report: &mut ReclaimReport, progress: &dyn Progress) -> Result<()> {
+        self.free_nodes(report, progress)?;
+        self.data.seal_all();
+        self.recipes.seal_all();
+        self.committer.settle()?;
+        self.empty_containers(false, options, report, progress)?;
+        self.empty_containers(true, options, report, progress)?;
+        self.committer.checkpoint()?;
+        // This round trims the log that the checkpoint made superfluous.
+        self.committer.settle()?;
+        match self.namespace.compact() {
+            Err(EngineError::Store(StoreError::Busy { .. })) => {
+                tracing::info!("the namespace is in use and stays as it is; the next run makes it smaller");
+                Ok(())
+            }
+            other => other.map(drop),
+        }
     }
 }

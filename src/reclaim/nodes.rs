@@ -26,7 +26,14 @@ impl Reclaimer<'_> {
             let mut freed = 0;
             for (fingerprint, container) in claimed {
                 if self.is_still_garbage(&fingerprint, container)? {
-                    let level = self.dedup.nodes().node_of(&fingerprint, container)?.level;
+                    // One that cannot be read cannot be freed: what its children count is not known.
+                    let level = match self.dedup.nodes().node_of(&fingerprint, container) {
+                        Ok(view) => view.level,
+                        Err(error) => {
+                            tracing::error!(%fingerprint, %container, %error, "a recipe node cannot be freed");
+                            continue;
+                        }
+                    };
                     self.namespace.log(LogOp::NodeFreed { level, fingerprint, container });
                     freed += 1;
                 }

@@ -57,13 +57,14 @@ impl Reclaimer<'_> {
         options: &ReclaimOptions,
         report: &mut ReclaimReport,
     ) -> u64 {
-        let live_bytes = live.iter().map(|(&id, &(bytes, _))| (id, bytes)).collect();
-        let (victims, garbage_left_bytes) = self.victims(recipe, &live_bytes, options);
+        let closed = self.closed_containers(recipe);
+        let live_bytes = |id| live.get(&id).map_or(0, |&(bytes, _)| bytes);
+        let (victims, garbage_left_bytes) = Self::victims(&closed, &live_bytes, options);
         report.garbage_left_bytes += garbage_left_bytes;
         report.containers_freed += victims.len() as u64;
         let victims: HashSet<ContainerId> = victims.into_iter().collect();
         let mut freed_bytes = 0;
-        for record in self.store(recipe).containers().iter().filter(|record| victims.contains(&record.id)) {
+        for record in closed.iter().filter(|record| victims.contains(&record.id)) {
             let (bytes, chunks) = live.get(&record.id).copied().unwrap_or_default();
             report.chunks_moved += chunks;
             report.chunks_removed += dead.get(&record.id).copied().unwrap_or(0);
@@ -89,7 +90,10 @@ impl Reclaimer<'_> {
             if !freed.insert(fingerprint) {
                 continue;
             }
-            let view = self.dedup.nodes().node_of(&fingerprint, container)?;
+            let Ok(view) = self.dedup.nodes().node_of(&fingerprint, container) else {
+                freed.remove(&fingerprint);
+                continue;
+            };
             for child in view.children().iter().filter(|child| !child.fingerprint.is_zero()) {
                 if view.level == 0 {
                     *gone.chunks.entry(child.fingerprint).or_insert(0) += 1;

@@ -32,11 +32,10 @@ impl Service {
         if how.write || how.truncate {
             self.core.check_writable()?;
         }
-        let opened = self.open_handle(caller, ino, how)?;
         if how.truncate && caller.uid != 0 {
             self.drop_privileges(ino)?;
         }
-        Ok(opened)
+        self.open_handle(caller, ino, how)
     }
 
     pub(super) fn open_handle(&self, caller: Caller, ino: Ino, how: OpenOptions) -> Result<Opened> {
@@ -169,12 +168,9 @@ impl Service {
         if size_bytes > FILE_BYTES_MAX {
             return Err(EngineError::FileTooLarge);
         }
-        let is_open = self.files.file(ino).is_some();
         let file = self.files.hold(ino);
-        let outcome = self.truncate_open(caller, &file, size_bytes).and_then(|()| {
-            // Without a handle there is no close that would publish it.
-            if is_open { Ok(()) } else { self.publish(&file) }
-        });
+        // Published at once: whoever has it open may never close a handle that writes.
+        let outcome = self.truncate_open(caller, &file, size_bytes).and_then(|()| self.publish(&file));
         self.files.let_go(ino, || {});
         self.collect(ino);
         outcome
@@ -206,6 +202,9 @@ impl Service {
     pub(super) fn publish(&self, file: &OpenFile) -> Result<()> {
         let mut guard = file.body.write();
         let Some(body) = guard.as_mut() else { return Ok(()) };
+        if body.is_changed() {
+            self.core.check_open()?;
+        }
         let stream = StreamId(file.last_writer.load(Ordering::Relaxed));
         body.publish(stream, &mut |published| {
             let changed_at = file.live.lock().changed_at;
@@ -216,24 +215,28 @@ impl Service {
         Ok(())
     }
 
-    /// Publishes all open files, or those with changes older than `age`. Errors are remembered by the files.
-    pub fn publish_all(&self, age: Option<Duration>) {
+    /// Publishes all open files, or those with changes older than `age`; all of them, whatever fails.
+    ///
+    /// # Errors
+    /// The first error. Each is remembered by its file, too.
+    pub fn publish_all(&self, age: Option<Duration>) -> Result<()> {
+        let mut outcome = Ok(());
         for file in self.files.all() {
             let dirty_since = file.live.lock().dirty_since;
             let due = dirty_since.is_some_and(|since| age.is_none_or(|age| since.elapsed() >= age));
             if due && let Err(error) = self.publish(&file) {
                 tracing::error!(ino = file.ino, %error, "an open file could not be published");
+                outcome = outcome.and(Err(error));
             }
         }
+        outcome
     }
 
     pub(super) fn close_handle(&self, ino: Ino, handle: Handle) {
         let Some(open) = self.files.close(handle) else { return };
-        if open.how.write || open.how.truncate {
-            // Flush has done it already, unless the client died in between.
-            if let Err(error) = self.publish(&open.file) {
-                tracing::error!(ino, %error, "content was lost when its file was closed");
-            }
+        // Flush has done it already, unless the client died in between or another one changed the file.
+        if let Err(error) = self.publish(&open.file) {
+            tracing::error!(ino, %error, "content was lost when its file was closed");
         }
         drop(open);
         self.files.let_go(ino, || {});

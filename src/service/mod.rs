@@ -113,6 +113,12 @@ impl Service {
         if let Some(size_bytes) = changes.size_bytes {
             self.truncate(caller, ino, size_bytes)?;
         }
+        let inode = self.update_attributes(ino, changes)?;
+        self.core.committer.relieve()?;
+        Ok(attributes_of(&inode))
+    }
+
+    fn update_attributes(&self, ino: Ino, changes: &AttributeChanges) -> Result<Inode> {
         let file = self.files.file(ino);
         // A publication in between would put its own time over the one that is set here.
         let _body = file.as_ref().filter(|_| changes.mtime.is_some()).map(|file| file.body.write());
@@ -136,8 +142,7 @@ impl Service {
         if let Some(file) = &file {
             file.patch(&mut inode);
         }
-        self.core.committer.relieve()?;
-        Ok(attributes_of(&inode))
+        Ok(inode)
     }
 
     /// chmod changes the access list too, where there is one.
@@ -446,8 +451,7 @@ impl FileService for Service {
     }
 
     fn shutdown(&self) {
-        self.publish_all(None);
-        if let Err(error) = self.core.committer.commit() {
+        if let Err(error) = self.publish_all(None).and(self.core.committer.commit()) {
             tracing::error!(%error, "the last changes could not be made durable");
         }
     }

@@ -41,7 +41,7 @@ fn as_device(device: &MemoryDevice) -> Arc<dyn Device> {
 fn open(device: &MemoryDevice, rebuild_index: bool) -> Arc<Pool> {
     let device = as_device(device);
     let options = PoolOptions { rebuild_index, ..PoolOptions::default() };
-    Pool::open_on(&device, &device, None, &options, &NoProgress).expect("the pool opens")
+    Pool::open_on(&device, &device, Vec::new(), &options, &NoProgress).expect("the pool opens")
 }
 
 /// Bytes that depend on seed and offset; every seed has stretches of zeros and repeats itself after 700,001 bytes.

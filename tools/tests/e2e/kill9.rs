@@ -320,8 +320,9 @@ fn what_was_synced_survives_and_nothing_is_a_mixture() {
             let code = result.expect_err("a dead mount gives an answer").raw_os_error();
             assert_eq!(code, Some(rustix::io::Errno::NOTCONN.raw_os_error()), "round {number}");
         }
-        site.mount();
         eprintln!("round {number}: killed after {kill_after:?}");
+        site.assert_clean();
+        site.mount();
         journal.check(&site.mnt, sources);
         journal.settle(&site.mnt);
         site.umount();
