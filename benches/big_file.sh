@@ -80,6 +80,9 @@ twice() {
     local before_chunks before_nodes after_chunks after_nodes before_unique after_unique before_recipe_nodes \
         after_recipe_nodes before_container_bytes after_container_bytes new_chunks new_nodes copy pattern way
     printf '| written | seconds | MB/s | new chunks | new recipe nodes | content on disk |\n|---|---|---|---|---|---|\n'
+    timed dd if="$source" of="$work/native" bs=1M conv=fsync status=none
+    printf '| on the backing filesystem, dd bs=1M | %s | %s | | | |\n' "$TAKEN" "$(rate "$size_bytes" "$TAKEN")"
+    rm "$work/native"
     snapshot before
     # The third time in pieces that fit no boundary, the fourth after a new mount: what is found may not depend on that.
     for copy in first second pieces remounted; do
@@ -112,6 +115,10 @@ twice() {
         fi
         before_chunks=$after_chunks before_nodes=$after_nodes before_unique=$after_unique before_recipe_nodes=$after_recipe_nodes
     done
+    evict "$source"
+    timed cp "$source" "$work/restored"
+    printf '| copied on the backing filesystem, cold | %s | %s | | | |\n' "$TAKEN" "$(rate "$size_bytes" "$TAKEN")"
+    rm "$work/restored"
     for copy in first pieces; do
         remount
         timed cp "$mnt/$copy" "$work/restored"
@@ -169,7 +176,7 @@ edited() {
     data=$work/data data_bytes=$((32 << 20))
     random_bytes "edits $seed" "$data_bytes" >"$data"
     say "making $(human "$edit_bytes") for the edits"
-    { real_files | xargs -0 cat 2>/dev/null || true; } | head -c $((edit_bytes / 2)) >"$native"
+    { real_files libraries | xargs -0 cat 2>/dev/null || true; } | head -c $((edit_bytes / 2)) >"$native"
     length_bytes=$(stat -c %s "$native")
     random_bytes "edited $seed" $((edit_bytes - length_bytes)) >>"$native"
     length_bytes=$edit_bytes

@@ -166,26 +166,30 @@ random_bytes() {
     fi
 }
 
-# real_files: paths, sorted, NUL between, of real libraries and sources that this machine has.
+# real_files libraries|sources: paths, NUL between, of real files that this machine has.
 real_files() {
-    local directory existing=()
-    for directory in "$HOME/.cargo/registry/src" "$HOME/.rustup/toolchains" /usr/lib /usr/bin /usr/share; do
+    local directory existing=() candidates=("$HOME/.rustup/toolchains" /usr/lib /usr/bin)
+    [ "$1" = libraries ] || candidates=("$HOME/.cargo/registry/src" /usr/share /usr/include)
+    for directory in "${candidates[@]}"; do
         [ ! -d "$directory" ] || existing+=("$directory")
     done
     find "${existing[@]}" -xdev -type f -size +0 -readable ! -name '*.gz' ! -name '*.xz' ! -name '*.crate' -print0 2>/dev/null
 }
 
-# real_data DIRECTORY BYTES: files of at most 256 MiB in DIRECTORY, of real files without those that come twice.
+# real_data DIRECTORY BYTES: files of at most 256 MiB in DIRECTORY, half of libraries and half of sources, without those
+# that come twice.
 real_data() {
-    local got
+    local got kind
     mkdir -p "$1"
-    # Readers end early when there is enough: that is no failure.
-    { real_files | xargs -0 md5sum 2>/dev/null || true; } |
-        { awk '/^[0-9a-f]/ && !seen[$1]++ { print substr($0, 35) }' | tr '\n' '\0' | xargs -0 cat 2>/dev/null || true; } |
-        head -c "$2" | split -b 256M -a 3 - "$1/part-"
+    for kind in libraries sources; do
+        # Readers end early when there is enough: that is no failure.
+        { real_files $kind | xargs -0 md5sum 2>/dev/null || true; } |
+            { awk '/^[0-9a-f]/ && !seen[$1]++ { print substr($0, 35) }' | tr '\n' '\0' | xargs -0 cat 2>/dev/null || true; } |
+            head -c $(($2 / 2)) | split -b 256M -a 3 - "$1/$kind-"
+    done
     got=$(content_bytes "$1")
     [ "$got" -gt 0 ] || fail "no real files found for the compressible data"
-    [ "$got" -ge "$2" ] || say "only $(human "$got") of distinct real files on this machine"
+    [ "$got" -ge $(($2 / 2 * 2)) ] || say "only $(human "$got") of distinct real files on this machine"
 }
 
 # content_bytes DIRECTORY

@@ -199,7 +199,7 @@ describe_pool() {
     read_stats "$mnt"
     stat_field unique_chunk_bytes && local unique=$REPLY
     stat_field compression_ratio
-    pool_note="dedupfs found $(human "$unique") unique in the $(human $((random_total + 3 * real_total + small_total))) and compressed them by $REPLY"
+    pool_note="dedupfs found $(human "$unique") unique in the $(human $((random_total + 3 * real_total + small_total))) and compressed them by $(calculate "$REPLY")"
 }
 
 # restic reads everything again, as the path is new to it; so does borg.

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use dedupfs_store::{ContainerId, StoreError};
-use redb::{Database, WriteTransaction};
+use redb::{CompactionError, Database, WriteTransaction};
 
 use super::Namespace;
 use super::base::{Snapshot, Store};
@@ -186,7 +186,18 @@ impl Namespace {
     /// Makes the store's file as small as it can be; returns whether anything moved. Readers and commits wait.
     pub fn compact(&self) -> Result<bool> {
         self.exclusively(|store| {
-            let moved = store.run_exclusive(|database| database.compact().map_err(Into::into))?;
+            let moved = store.run_exclusive(|database| {
+                let started = Instant::now();
+                loop {
+                    match database.compact() {
+                        // An iterator that a reader took from the snapshot can outlive it for a moment.
+                        Err(CompactionError::TransactionInProgress) if started.elapsed() < READERS_WAIT => {
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
+                        other => return other.map_err(Into::into),
+                    }
+                }
+            })?;
             // Compaction leaves no state for quick repair behind; a commit does.
             let header = store.header;
             write_header(store, &header)?;

@@ -15,6 +15,9 @@ impl Reclaimer<'_> {
     pub(super) fn free_nodes(&self, report: &mut ReclaimReport, progress: &dyn Progress) -> Result<()> {
         progress.start("freeing recipes", 0);
         loop {
+            // A node that is stored again must come to lie in another container than the copy that is freed, or the two
+            // could not be told apart: so only nodes in containers that nothing is appended to any more are claimed.
+            self.recipes.seal_all();
             self.committer.settle()?;
             let claimed = self.claim_unreferenced()?;
             if claimed.is_empty() {
@@ -53,8 +56,13 @@ impl Reclaimer<'_> {
     fn claim_unreferenced(&self) -> Result<Vec<(Fingerprint, ContainerId)>> {
         let mut claimed = Vec::new();
         self.recipe_index.for_each(&mut |fingerprint, cell| {
-            if cell.references == 0 && claimed.len() < NODES_AT_ONCE && self.dedup.pins().claim(fingerprint) {
-                claimed.push((fingerprint, cell.location.container));
+            let container = cell.location.container;
+            if cell.references == 0
+                && claimed.len() < NODES_AT_ONCE
+                && self.recipes.is_closed(container)
+                && self.dedup.pins().claim(fingerprint)
+            {
+                claimed.push((fingerprint, container));
             }
             Ok(())
         })?;

@@ -59,7 +59,6 @@ fn is_full(error: &io::Error) -> bool {
 /// Files of `len` bytes, each synced, until one does not fit; returns how many did.
 #[track_caller]
 fn fill(directory: &Path, seed: u64, len: usize) -> u64 {
-    fs::create_dir(directory).unwrap();
     for number in 0.. {
         let write = || -> io::Result<()> {
             let mut file = File::create_new(directory.join(number.to_string()))?;
@@ -107,6 +106,7 @@ fn a_full_disk_is_an_error_and_there_is_a_way_out() {
     Tool::new("cp").args([&source, &site.mnt.join("too much")]).run().expect(1, &["No space left on device"]);
     assert!(disk.free_bytes() > 0, "no reserve is left for deleting");
     assert!(fs::read(&kept).unwrap() == noise(1, 5 << 20));
+    site.sync();
     let space = rustix::fs::statvfs(&site.mnt).unwrap();
     assert!(space.f_bavail * space.f_frsize < 8 << 20, "df shows {} blocks for a full pool", space.f_bavail);
     // A duplicate needs room too until it is seen to be one, so it may be refused, but it is not half written.
@@ -119,14 +119,14 @@ fn a_full_disk_is_an_error_and_there_is_a_way_out() {
 
     make_room(&site, &disk, &["too much"]);
     // Many synced files until it is full again.
-    let files = site.mnt.join("files");
+    let (files, small) = (site.mnt.join("files"), site.mnt.join("small"));
+    [&files, &small].iter().for_each(|directory| fs::create_dir(directory).unwrap());
     let count = fill(&files, 1000, 300_000);
     assert!(count > 200, "only {count} files of 300,000 bytes fit on an empty disk");
     assert_filled(&files, 1000, 300_000, count);
     site.remount();
     assert_filled(&files, 1000, 300_000, count);
     // With the disk full, a killed daemon recovers as well.
-    let small = site.mnt.join("small");
     let small_count = fill(&small, 2000, 4000);
     site.kill_daemon();
     site.mount();
