@@ -357,6 +357,28 @@ impl Deduplicator {
         Ok(true)
     }
 
+    /// Frees the copy of a claimed node in `container`, if it is garbage; else ends the claim. Returns whether it was.
+    ///
+    /// It is garbage if nothing refers to it still. If a writer has stored the node again since the claim, its children
+    /// were counted a second time, and the old copy's counts must go whatever refers to the new one. Writers store
+    /// nodes under the store lock, so the decision and its consequence are one.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn free_node(&self, level: u8, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
+        let _exclusive = self.store_lock.lock();
+        let garbage = self
+            .recipe_index
+            .get(&fingerprint)?
+            .is_some_and(|cell| cell.references == 0 || cell.location.container != container);
+        if garbage {
+            self.namespace.log(LogOp::NodeFreed { level, fingerprint, container });
+        } else {
+            self.pins.end_claim(&fingerprint);
+        }
+        Ok(garbage)
+    }
+
     /// The pins of nodes.
     #[must_use]
     pub fn pins(&self) -> &Arc<Pins> {

@@ -74,6 +74,11 @@ impl Pins {
         self.state.lock().pinned.contains_key(fingerprint)
     }
 
+    /// Ends one claim.
+    pub fn end_claim(&self, fingerprint: &Fingerprint) {
+        self.state.lock().claimed.remove(fingerprint);
+    }
+
     /// Ends all claims.
     pub fn release_claims(&self) {
         self.state.lock().claimed.clear();

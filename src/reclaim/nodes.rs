@@ -4,7 +4,6 @@ use dedupfs_store::{ContainerId, Fingerprint};
 
 use super::{ReclaimReport, Reclaimer};
 use crate::error::Result;
-use crate::namespace::LogOp;
 use crate::pool::Progress;
 
 /// Nodes claimed at a time: bounds memory.
@@ -28,17 +27,12 @@ impl Reclaimer<'_> {
             self.committer.settle()?;
             let mut freed = 0;
             for (fingerprint, container) in claimed {
-                if self.is_still_garbage(&fingerprint, container)? {
-                    // One that cannot be read cannot be freed: what its children count is not known.
-                    let level = match self.dedup.nodes().node_of(&fingerprint, container) {
-                        Ok(view) => view.level,
-                        Err(error) => {
-                            tracing::error!(%fingerprint, %container, %error, "a recipe node cannot be freed");
-                            continue;
-                        }
-                    };
-                    self.namespace.log(LogOp::NodeFreed { level, fingerprint, container });
-                    freed += 1;
+                // One that cannot be read cannot be freed: what its children count is not known.
+                match self.dedup.nodes().node_of(&fingerprint, container) {
+                    Ok(view) => freed += u64::from(self.dedup.free_node(view.level, fingerprint, container)?),
+                    Err(error) => {
+                        tracing::error!(%fingerprint, %container, %error, "a recipe node cannot be freed");
+                    }
                 }
             }
             report.nodes_freed += freed;
@@ -67,13 +61,5 @@ impl Reclaimer<'_> {
             Ok(())
         })?;
         Ok(claimed)
-    }
-
-    /// A claimed node is garbage if nothing refers to it still. If a writer has stored it again since the claim, its
-    /// children were counted a second time, and the old copy's counts must go whatever refers to the new one.
-    fn is_still_garbage(&self, fingerprint: &Fingerprint, container: ContainerId) -> Result<bool> {
-        let Some(cell) = self.recipe_index.get(fingerprint)? else { return Ok(false) };
-        let stored_again = cell.location.container != container;
-        Ok(stored_again || cell.references == 0)
     }
 }
