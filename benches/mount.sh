@@ -108,7 +108,13 @@ unpack() {
     if [ "$1" = dedupfs ]; then dedupfs sync "$2"; else sync -f "$2"; fi
 }
 copy_out() { cp -r "$1" "$ram/out"; }
-empty_out() { rm -rf "$ram/out" && mkdir "$ram/out"; }
+# The first touch of memory is slow on a virtual machine: what was just freed is touched again.
+empty_out() {
+    rm -rf "$ram/out"
+    cp -r "$ram/random" "$ram/out"
+    rm -rf "$ram/out"
+    mkdir "$ram/out"
+}
 # cold DIRECTORY...
 cold() {
     if [ -n "$drop_caches" ]; then
@@ -179,7 +185,7 @@ measure_filesystem() {
     empty_out
     record "restore small" "$target" "$files" copy_out "$mnt/small"
     [ "$target" = null ] || same "$ram/small" "$ram/out/small" "$target"
-    empty_out
+    rm -rf "$ram/out"
     case $target in
         dedupfs)
             if [ "$run" = 1 ]; then describe_pool; fi
@@ -221,7 +227,7 @@ measure_restic() {
         record "restore $workload" restic "$units" restic restore -q latest --tag $workload --target "$ram/out"
         same "$ram/$workload" "$ram/out$ram/$workload" restic
     done
-    empty_out
+    rm -rf "$ram/out"
     record_space restic "$(disk_bytes "$work/restic")"
     rm -rf "$work/restic" "$work/restic-cache"
 }
@@ -246,17 +252,13 @@ measure_borg() {
         record "restore $workload" borg "$units" borg_out $workload
         same "$ram/$workload" "$ram/out/$workload" borg
     done
-    empty_out
+    rm -rf "$ram/out"
     record_space borg "$(disk_bytes "$work/borg")"
     rm -rf "$work/borg" "$work/borg-home"
 }
 
 machine=$(describe_machine "$work")
 pool_note=
-# Memory that is touched for the first time is slow on a virtual machine.
-empty_out
-cp -r "$ram/random" "$ram/real" "$ram/out"
-empty_out
 
 for ((run = 1; run <= runs; run++)); do
     for target in "${targets[@]}"; do

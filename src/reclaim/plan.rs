@@ -57,7 +57,8 @@ impl Reclaimer<'_> {
         options: &ReclaimOptions,
         report: &mut ReclaimReport,
     ) -> u64 {
-        let closed = self.closed_containers(recipe);
+        // A run seals what is open before it begins.
+        let closed = self.store(recipe).containers();
         let live_bytes = |id| live.get(&id).map_or(0, |&(bytes, _)| bytes);
         let (victims, garbage_left_bytes) = Self::victims(&closed, &live_bytes, options);
         report.garbage_left_bytes += garbage_left_bytes;

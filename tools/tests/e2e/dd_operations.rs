@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::command::Tool;
 use crate::compare::assert_same_file;
 use crate::machine::is_fit;
-use crate::random::{Random, noise};
+use crate::random::{Random, noise, seed};
 use crate::site::Site;
 
 const FILE_BYTES: u64 = 64 << 20;
@@ -93,7 +93,7 @@ fn random_changes_of_a_file_are_those_of_any_filesystem() {
     for path in [&plain, &file] {
         fs::write(path, noise(2, FILE_BYTES as usize)).unwrap();
     }
-    let mut random = Random::new(3);
+    let mut random = Random::new(seed(3));
     for batch in 0..BATCHES {
         let mut done = Vec::new();
         for _ in 0..OPERATIONS_PER_BATCH {

@@ -21,7 +21,7 @@ use crate::command::{DEDUPFS, Tool};
 use crate::compare::inside;
 use crate::files::{Plan, walk};
 use crate::machine::is_fit;
-use crate::random::{Random, noise};
+use crate::random::{Random, noise, seed};
 use crate::site::Site;
 
 /// When the daemon is killed, in each round. The interval of commits is 5 s: two rounds are longer, one of each kind.
@@ -170,7 +170,7 @@ impl Round<'_> {
             for part in version_of(NAMES + name, version).chunks(50_000) {
                 written.write_all(part)?;
             }
-            if version % 4 == 0 {
+            if version.is_multiple_of(4) {
                 written.sync_all()?;
                 file.floor.store(version, Ordering::Relaxed);
             }
@@ -308,7 +308,7 @@ fn what_was_synced_survives_and_nothing_is_a_mixture() {
         patched: Mutex::new((patched, None)),
         present: BTreeSet::new(),
     };
-    let mut random = Random::new(8);
+    let mut random = Random::new(seed(8));
     for (number, (from_ms, to_ms)) in (0..).zip(KILL_AFTER_MS) {
         let kill_after = Duration::from_millis(random.between(from_ms, to_ms));
         site.mount();

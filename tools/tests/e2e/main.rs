@@ -6,7 +6,8 @@
 //! [`files`] make trees, the same ones every time; [`random`] is where all chance comes from.
 //!
 //! Root is needed (device nodes, trusted attributes, loop devices): an ordinary user is told that these tests are left
-//! out. As root, a missing /dev/fuse or tool is a failure. `DEDUPFS_E2E_KEEP=1` keeps the pool of a failed test.
+//! out. As root, a missing /dev/fuse or tool is a failure. `DEDUPFS_E2E_KEEP=1` keeps the pool of a failed test,
+//! `DEDUPFS_E2E_SEED=N` makes those that change files at random or kill at random moments do other things.
 
 mod bad_input;
 mod command;

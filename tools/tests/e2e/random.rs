@@ -38,6 +38,14 @@ impl Random {
     }
 }
 
+/// The seed of a test whose operations or moments are random: `DEDUPFS_E2E_SEED`, for a long search, or the usual one.
+pub fn seed(usual: u64) -> u64 {
+    match std::env::var("DEDUPFS_E2E_SEED") {
+        Ok(given) => usual ^ given.parse::<u64>().expect("DEDUPFS_E2E_SEED is no number").rotate_left(32),
+        Err(_) => usual,
+    }
+}
+
 /// Bytes that nothing can compress, the same for the same seed.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random::new(seed);

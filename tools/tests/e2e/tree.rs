@@ -298,7 +298,7 @@ impl Maker<'_> {
                 3 => random.between(1 << 32, 1 << 33) as i64,
                 _ => 1_000_000_000 + random.below(700_000_000) as i64,
             };
-            let nanos = if number % 5 == 0 { 0 } else { random.below(1_000_000_000) };
+            let nanos = if number.is_multiple_of(5) { 0 } else { random.below(1_000_000_000) };
             let time = Timespec { tv_sec: secs, tv_nsec: nanos as _ };
             let times = Timestamps { last_access: time, last_modification: time };
             rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
