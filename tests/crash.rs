@@ -2,7 +2,7 @@
 //! file is in one of the states that it went through, whole (invariants I-1 to I-4).
 //!
 //! A device that photographs the disk as a power loss would leave it, before every n-th operation; each photograph is
-//! opened afterwards. The work writes, rewrites in place, renames over, removes, syncs and reclaims.
+//! opened afterwards, checked, and written to again with the same data. The work writes, rewrites in place, renames over, removes, syncs and reclaims.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -268,6 +268,15 @@ fn develop(photograph: &Photograph, seed: u64) {
             allowed.len()
         );
     }
+    // The next backup of the same data rests on what the crash left: all of that must bear it.
+    for (file, history) in photograph.histories.iter().enumerate() {
+        let again = history.states.last().cloned().flatten().unwrap_or_default();
+        store(&*service, &name(FILES + file), &again);
+        assert!(content_of(&*service, FILES + file).as_ref() == Some(&again), "{at}: file {file} written again");
+    }
+    pool.reclaim(&ReclaimOptions { threshold_percent: 100, dry_run: false }, &NoProgress).expect("reclaims");
+    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
+    assert!(report.is_clean(), "{at}, written again: {:#?}", report.findings);
 }
 
 fn run(seed: u64, every: u64, steps: u64) -> usize {

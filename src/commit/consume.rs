@@ -1,6 +1,11 @@
 //! The operations log becomes counts (invariant I-3): MAD2 section 3.5's counting fingerprints, fed in the
 //! background as in dedupv1 section 3.7.
 //!
+//! Chunks become known when an `Extend` makes them durable; one that nothing refers to is garbage, but sound. Nodes
+//! become known by their own entries only: a round may make a node durable that was stored after its generation was
+//! frozen, and whose chunks it does not have. Were such a node known after a crash, the next backup of the same data
+//! would rest on it.
+//!
 //! Log entries are short; consuming them expands them: a stored node counts its children once more, a freed one once
 //! less. Rows are consumed in order, each index skips rows that its checkpoint has already, so replaying after a
 //! crash gives the same state. Cost: one hash table access per chunk of a new segment; nothing for known segments.
@@ -59,7 +64,8 @@ impl Consumer<'_> {
     /// Reading a node or table failed. The indexes then miss a part of this row: nothing later may be applied.
     pub fn consume(&self, row: u64, ops: &[LogOp], fresh: Option<&[Extended]>) -> Result<Consumed> {
         let mut pending = Pending { row, chunks: Vec::new(), recipes: Vec::new(), total: 0, inconsistencies: 0 };
-        for extended in fresh.unwrap_or_default() {
+        let fresh_chunks = fresh.unwrap_or_default().iter().filter(|extended| extended.kind == ContainerKind::Data);
+        for extended in fresh_chunks {
             for entry in &extended.entries {
                 let location = Location { container: extended.container, len_bytes: entry.len_bytes };
                 self.insert(&mut pending, extended.kind, entry.fingerprint, location)?;
@@ -68,14 +74,20 @@ impl Consumer<'_> {
         for op in ops {
             match op {
                 LogOp::Extend { container, kind, from_bytes, to_bytes } => {
-                    if fresh.is_none() {
+                    if fresh.is_none() && *kind == ContainerKind::Data {
                         self.replay_extend(&mut pending, *container, *kind, *from_bytes, *to_bytes)?;
                     }
                 }
                 LogOp::RootAdded(root) => self.count_root(&mut pending, root, 1)?,
                 LogOp::RootDropped(root) => self.count_root(&mut pending, root, -1)?,
-                LogOp::NodeStored { level, fingerprint, container } => {
+                LogOp::NodeStored { level, fingerprint, container, len_bytes } => {
+                    let location = Location { container: *container, len_bytes: *len_bytes };
+                    self.insert(&mut pending, ContainerKind::Recipe, *fingerprint, location)?;
                     self.count_children(&mut pending, *level, fingerprint, *container, 1)?;
+                }
+                LogOp::NodeMoved { fingerprint, container, len_bytes } => {
+                    let location = Location { container: *container, len_bytes: *len_bytes };
+                    self.insert(&mut pending, ContainerKind::Recipe, *fingerprint, location)?;
                 }
                 LogOp::NodeFreed { level, fingerprint, container } => {
                     self.count_children(&mut pending, *level, fingerprint, *container, -1)?;

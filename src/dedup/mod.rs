@@ -308,8 +308,10 @@ impl Deduplicator {
         let pin = self.pins.pin_new(fingerprint);
         self.nodes.remember(fingerprint, Arc::new(NodeView::new(node)));
         // Logged before it can be found: whoever refers to it logs that later.
-        self.namespace.log(LogOp::NodeStored { level, fingerprint, container: hint });
-        self.recipe_index.stage(&fingerprint, Location { container: hint, len_bytes: bytes.len() as u32 });
+        let location = Location { container: hint, len_bytes: bytes.len() as u32 };
+        let len_bytes_stored = location.len_bytes;
+        self.namespace.log(LogOp::NodeStored { level, fingerprint, container: hint, len_bytes: len_bytes_stored });
+        self.recipe_index.stage(&fingerprint, location);
         self.counters.nodes_stored.fetch_add(1, Ordering::Relaxed);
         Ok((Child { fingerprint, len_bytes, hint }, pin))
     }
@@ -353,7 +355,11 @@ impl Deduplicator {
         }
         let containers = store.append(stream, &[(print, bytes)])?;
         let Some(&container) = containers.first() else { return Ok(false) };
-        index.stage(&print, Location { container, len_bytes: bytes.len() as u32 });
+        let len_bytes = bytes.len() as u32;
+        if recipe {
+            self.namespace.log(LogOp::NodeMoved { fingerprint: print, container, len_bytes });
+        }
+        index.stage(&print, Location { container, len_bytes });
         Ok(true)
     }
 

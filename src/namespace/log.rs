@@ -33,7 +33,7 @@ pub enum LogOp {
     RootAdded(Root),
     /// A file refers to this root no longer.
     RootDropped(Root),
-    /// A recipe node was stored: its children gained a reference.
+    /// A recipe node was stored: the index has it from here on, and its children gained a reference.
     NodeStored {
         /// Level in the recipe tree.
         level: u8,
@@ -41,6 +41,17 @@ pub enum LogOp {
         fingerprint: Fingerprint,
         /// Where it lies.
         container: ContainerId,
+        /// Its encoded length.
+        len_bytes: u32,
+    },
+    /// A recipe node that the index has lies somewhere else now; its children keep their references.
+    NodeMoved {
+        /// The node.
+        fingerprint: Fingerprint,
+        /// Where it lies.
+        container: ContainerId,
+        /// Its encoded length.
+        len_bytes: u32,
     },
     /// A recipe node without references was given up: its children lost a reference.
     NodeFreed {
@@ -112,11 +123,12 @@ fn encode_op(op: &LogOp, writer: &mut ByteWriter) {
             writer.u8(3);
             root.encode_into(writer);
         }
-        LogOp::NodeStored { level, fingerprint, container } => {
+        LogOp::NodeStored { level, fingerprint, container, len_bytes } => {
             writer.u8(4);
             writer.u8(level);
             writer.fingerprint(&fingerprint);
             writer.u64(container.0);
+            writer.u32(len_bytes);
         }
         LogOp::NodeFreed { level, fingerprint, container } => {
             writer.u8(5);
@@ -128,6 +140,12 @@ fn encode_op(op: &LogOp, writer: &mut ByteWriter) {
             writer.u8(6);
             writer.fingerprint(&fingerprint);
             writer.u64(container.0);
+        }
+        LogOp::NodeMoved { fingerprint, container, len_bytes } => {
+            writer.u8(7);
+            writer.fingerprint(&fingerprint);
+            writer.u64(container.0);
+            writer.u32(len_bytes);
         }
     }
 }
@@ -146,6 +164,7 @@ fn decode_op(reader: &mut ByteReader<'_>, what: &impl Fn() -> String) -> Result<
             level: reader.u8()?,
             fingerprint: reader.fingerprint()?,
             container: ContainerId(reader.u64()?),
+            len_bytes: reader.u32()?,
         },
         5 => LogOp::NodeFreed {
             level: reader.u8()?,
@@ -153,7 +172,12 @@ fn decode_op(reader: &mut ByteReader<'_>, what: &impl Fn() -> String) -> Result<
             container: ContainerId(reader.u64()?),
         },
         6 => LogOp::ChunkRemoved { fingerprint: reader.fingerprint()?, container: ContainerId(reader.u64()?) },
-        tag => return Err(StoreError::corrupt(what(), "an operation of 1 to 6", tag).into()),
+        7 => LogOp::NodeMoved {
+            fingerprint: reader.fingerprint()?,
+            container: ContainerId(reader.u64()?),
+            len_bytes: reader.u32()?,
+        },
+        tag => return Err(StoreError::corrupt(what(), "an operation of 1 to 7", tag).into()),
     })
 }
 

@@ -153,6 +153,10 @@ pub fn reclaim(report: &ReclaimReport) -> String {
     lines.line("chunks removed", report.chunks_removed);
     lines.line("copied forward", format!("{} chunks, {}", report.chunks_moved, exact(report.moved_bytes)));
     lines.line("containers freed", report.containers_freed);
+    if report.containers_damaged > 0 {
+        lines
+            .line("containers damaged", format!("{}, kept as they are: see `dedupfs fsck`", report.containers_damaged));
+    }
     lines.line("garbage left", format!("{} in containers above the threshold", exact(report.garbage_left_bytes)));
     lines.line("physical before", exact(report.physical_before_bytes));
     lines.line(if report.dry_run { "expected after" } else { "physical after" }, exact(report.physical_after_bytes));
@@ -163,12 +167,16 @@ pub fn reclaim(report: &ReclaimReport) -> String {
 #[must_use]
 pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
     let mut text = String::new();
+    let missing = rebuilt.map_or(0, |rebuilt| rebuilt.missing);
     if let Some(rebuilt) = rebuilt {
         let _ = writeln!(
             text,
             "index rebuilt from {} containers: {} chunks, {} recipe nodes",
             rebuilt.containers, rebuilt.chunks, rebuilt.nodes
         );
+    }
+    if missing > 0 {
+        let _ = writeln!(text, "wrong: {missing} tables, recipe nodes or chunks could not be read for the new index");
     }
     for finding in &report.findings {
         let _ = writeln!(text, "wrong: {finding}");
@@ -186,7 +194,7 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
         report.containers,
         show(report.bytes_read)
     );
-    let verdict = match report.finding_count {
+    let verdict = match report.finding_count + missing {
         0 => "clean".to_owned(),
         1 => "1 error".to_owned(),
         count => format!("{count} errors"),
@@ -232,12 +240,15 @@ mod tests {
         assert!(check(&report, None).ends_with("clean\n"));
         report.findings.push("inode 5 has no name".to_owned());
         report.finding_count = 3;
-        let shown = check(&report, Some(&RebuildReport { containers: 2, chunks: 7, nodes: 1 }));
+        let rebuilt = RebuildReport { containers: 2, chunks: 7, nodes: 1, missing: 0 };
+        let shown = check(&report, Some(&rebuilt));
         assert!(shown.contains("wrong: inode 5 has no name\nwrong: 2 more\n"), "{shown}");
         assert!(
             shown.starts_with("index rebuilt from 2 containers: 7 chunks") && shown.ends_with("3 errors\n"),
             "{shown}"
         );
+        let shown = check(&CheckReport::default(), Some(&RebuildReport { missing: 2, ..rebuilt }));
+        assert!(shown.contains("wrong: 2 tables") && shown.ends_with("2 errors\n"), "{shown}");
         let value: serde_json::Value = serde_json::from_str(&check_json(&report, None).unwrap()).unwrap();
         assert_eq!(value["check"]["finding_count"], 3);
         assert!(value["rebuilt"].is_null());

@@ -163,7 +163,9 @@ fn rows_are_long_ordered_and_trimmed() {
         assert_eq!(committed.ops, (0..count).map(op).collect::<Vec<_>>());
         expected.push((committed.row, committed.ops));
     }
-    namespace.log(LogOp::NodeStored { level: 3, fingerprint: Fingerprint([1; 32]), container: ContainerId(7) });
+    let (fingerprint, container) = (Fingerprint([1; 32]), ContainerId(7));
+    namespace.log(LogOp::NodeStored { level: 3, fingerprint, container, len_bytes: 9 });
+    namespace.log(LogOp::NodeMoved { fingerprint, container, len_bytes: 9 });
     namespace.log(LogOp::NodeFreed { level: 3, fingerprint: Fingerprint([1; 32]), container: ContainerId(7) });
     let committed = namespace.save().unwrap();
     expected.push((committed.row, committed.ops));

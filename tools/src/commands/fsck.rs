@@ -34,7 +34,8 @@ pub fn run(args: &FsckArgs) -> Result<u8, Failure> {
     } else {
         report::check(&result, rebuilt.as_ref())
     })?;
-    Ok(if result.finding_count == 0 { exit::OK } else { exit::FSCK_UNCORRECTED })
+    let missing = rebuilt.map_or(0, |rebuilt| rebuilt.missing);
+    Ok(if result.finding_count == 0 && missing == 0 { exit::OK } else { exit::FSCK_UNCORRECTED })
 }
 
 fn check(pool: &Arc<Pool>, options: &CheckOptions, bars: &Bars) -> Result<CheckReport, Failure> {
