@@ -95,6 +95,13 @@ impl Pool {
     pub fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport> {
         let _one = self.exclusively()?;
         let core = &self.core;
+        if core.read_only && !options.dry_run {
+            return Err(dedupfs_store::StoreError::Usage(
+                "the pool is mounted read-only and reclaiming would change it: unmount it, or mount it for writing"
+                    .to_owned(),
+            )
+            .into());
+        }
         Reclaimer {
             namespace: &core.namespace,
             data: &core.data,

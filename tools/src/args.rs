@@ -151,7 +151,8 @@ pub struct FsckArgs {
 
 /// Show what a pool holds and what it saves.
 ///
-/// All figures are of this moment and exact; a mounted pool's daemon is asked, another pool is opened for it.
+/// A mounted pool's daemon is asked, another pool is opened for it. What was deleted still counts as unique until
+/// dedupfs-gc has gone through the recipes: `dedupfs-gc --dry-run` tells what it would free.
 #[derive(Parser, Debug)]
 #[command(name = "dedupfs-stats", version, after_help = exit::HELP)]
 pub struct Stats {

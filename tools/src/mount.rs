@@ -8,6 +8,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use dedupfs::control::{Failure, FailureKind};
 use dedupfs_fuse::{MountError, MountOptions};
+use dedupfs_store::device::file::FileDevice;
+use dedupfs_store::superblock::{Role, Superblock};
 use rustix::mount::UnmountFlags;
 
 use crate::args::MountArgs;
@@ -60,6 +62,15 @@ pub struct Mountpoint {
     pub is_dead: bool,
 }
 
+/// The pool's directories: POOL, and its data root if that can be told. A pool that cannot be read says so when it is
+/// opened.
+fn roots(pool: &Path) -> Vec<PathBuf> {
+    let superblock = FileDevice::open(pool).and_then(|device| Superblock::read(&device, Role::Meta));
+    let data = superblock.ok().map(|superblock| superblock.data_root_path(pool));
+    let data = data.and_then(|data| target::real_path(&data).ok());
+    std::iter::once(pool.to_path_buf()).chain(data).collect()
+}
+
 /// Looks at a mountpoint: absent, taken, dead, or free.
 pub fn examine(pool: &Path, mountpoint: &Path) -> Result<Mountpoint, Failure> {
     let unusable = |message: String| Failure::new(FailureKind::MountpointUnusable, message);
@@ -68,11 +79,14 @@ pub fn examine(pool: &Path, mountpoint: &Path) -> Result<Mountpoint, Failure> {
         io::ErrorKind::NotFound => unusable(format!("mountpoint {shown} does not exist: create the directory first")),
         _ => unusable(format!("mountpoint {shown} cannot be used: {error}")),
     })?;
-    if contains(pool, &path) || contains(&path, pool) {
-        return Err(unusable(format!(
-            "mountpoint {shown} and pool {} lie in each other: choose a mountpoint outside of the pool",
-            pool.display()
-        )));
+    // Content written through the mount would be written to the mount: the daemon would wait for itself.
+    for root in roots(pool) {
+        if contains(&root, &path) || contains(&path, &root) {
+            return Err(unusable(format!(
+                "mountpoint {shown} and {} of the pool lie in each other: choose a mountpoint outside of the pool",
+                root.display()
+            )));
+        }
     }
     if let Some(mount) = target::mounted_at(&path)? {
         let is_dead = is_dead(&path);
@@ -204,6 +218,8 @@ fn describe_death(child: &mut Child) -> String {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use dedupfs_store::superblock::PoolProperties;
+
     use super::*;
 
     fn parse(lists: &[&str]) -> Result<MountOptions, Failure> {
@@ -251,6 +267,19 @@ mod tests {
         std::fs::create_dir(root.join("mnt")).unwrap();
         let free = examine(&pool, &root.join("pool/../mnt")).unwrap();
         assert_eq!((free.path, free.is_dead), (root.join("mnt"), false));
+    }
+
+    /// The daemon of such a mount waited for itself at the first real write.
+    #[test]
+    fn regression_a_data_root_is_no_mountpoint() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        let (pool, data) = (root.join("pool"), root.join("disk/data"));
+        dedupfs::pool::format(&pool, Some(&data), &PoolProperties::default()).unwrap();
+        for mountpoint in [&data, &root.join("disk")] {
+            let failure = examine(&pool, mountpoint).unwrap_err();
+            assert!(failure.message.contains("in each other"), "{failure}");
+        }
     }
 
     #[test]

@@ -3,15 +3,18 @@
 //! All bytes that are written follow from a name and a version, so that each file tells by itself whether it is one
 //! version whole. In all rounds new files are written with fsync, files are replaced by rename, and rsync writes two
 //! versions of a tree in turn. Even rounds make everything durable by `dedupfs sync` now and then. Odd rounds write in
-//! place: rsync, files truncated and written anew, and a file that stays open and is synced between changes. (Not in
-//! the same rounds: a sync of everything makes the half of a file durable that is written.)
+//! place: rsync, files truncated and written anew, and a file of which pieces are changed and synced. (Not in the same
+//! rounds: a sync of everything makes the half of a file durable that is written.)
+//!
+//! What writes in place are processes of their own: a process that starts another while it has a file open closes that
+//! file once more in the new process, and every close makes what is written so far the file's content.
 //!
 //! The floor of a file is the version that was known to be durable: any later one may be there, none before.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -85,7 +88,7 @@ struct Journal {
     synced: Mutex<Vec<(PathBuf, u64, usize)>>,
     replaced: Vec<Versioned>,
     overwritten: Vec<Versioned>,
-    /// Contents that the file that stays open may have after a crash: the synced one, and the one being synced.
+    /// Contents that the patched file may have after a crash: the synced one, and the one being written.
     patched: Mutex<(Vec<u8>, Option<Vec<u8>>)>,
     /// Files of the tree that rsync writes which were there when the round began.
     present: BTreeSet<PathBuf>,
@@ -94,6 +97,8 @@ struct Journal {
 struct Round<'a> {
     number: u64,
     mnt: &'a Path,
+    /// A directory outside of the mount.
+    scratch: &'a Path,
     sources: [&'a Path; 2],
     journal: &'a Journal,
     stop: AtomicBool,
@@ -163,40 +168,52 @@ impl Round<'_> {
 
     /// Truncated and written anew.
     fn overwrite(&self) -> io::Result<()> {
+        let scratch = self.scratch.join("overwrite");
         for name in (0..NAMES).cycle() {
             let file = &self.journal.overwritten[name as usize];
             let version = file.begun.fetch_add(1, Ordering::Relaxed) + 1;
-            let mut written = File::create(self.mnt.join("overwritten").join(name.to_string()))?;
-            for part in version_of(NAMES + name, version).chunks(50_000) {
-                written.write_all(part)?;
-            }
+            let path = self.mnt.join("overwritten").join(name.to_string());
+            fs::write(&scratch, version_of(NAMES + name, version))?;
+            self.with_tool(Tool::new("cp").args([&scratch, &path]))?;
+            file.closed.store(version, Ordering::Relaxed);
             if version.is_multiple_of(4) {
-                written.sync_all()?;
+                File::open(&path)?.sync_all()?;
                 file.floor.store(version, Ordering::Relaxed);
             }
-            drop(written);
-            file.closed.store(version, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Changes here and there in a file that stays open, synced now and then.
+    /// A piece of a file is changed in many small writes, and then synced.
     fn patch(&self) -> io::Result<()> {
-        let file = File::options().read(true).write(true).open(self.mnt.join("patched"))?;
+        let scratch = self.scratch.join("patch");
         let mut content = self.journal.patched.lock().unwrap().0.clone();
         let mut random = Random::new(200 + self.number);
         loop {
-            for _ in 0..random.between(1, 12) {
-                let len = random.between(1, 20_000) as usize;
-                let offset = random.below((PATCHED_BYTES - len) as u64) as usize;
-                let bytes = noise(random.next(), len);
-                content[offset..offset + len].copy_from_slice(&bytes);
-                file.write_all_at(&bytes, offset as u64)?;
-            }
+            let len = random.between(1, 200_000) as usize;
+            let offset = random.below((PATCHED_BYTES - len) as u64) as usize;
+            let bytes = noise(random.next(), len);
+            fs::write(&scratch, &bytes)?;
+            content[offset..offset + len].copy_from_slice(&bytes);
             self.journal.patched.lock().unwrap().1 = Some(content.clone());
-            file.sync_data()?;
+            let (mut from, mut to) = (OsString::from("if="), OsString::from("of="));
+            from.push(&scratch);
+            to.push(self.mnt.join("patched"));
+            let dd = Tool::new("dd").args([from, to]).args(["bs=4000", "conv=notrunc,fsync", "oflag=seek_bytes"]);
+            self.with_tool(dd.args([&format!("seek={offset}"), "status=none"]))?;
             *self.journal.patched.lock().unwrap() = (content.clone(), None);
         }
+    }
+
+    /// Runs a tool that fails only if the daemon is gone.
+    fn with_tool(&self, tool: Tool) -> io::Result<()> {
+        let ran = tool.run();
+        if ran.code != 0 {
+            // Says that the daemon is gone.
+            fs::read_dir(self.mnt)?;
+            panic!("{} failed before the daemon was killed: {}", ran.line, ran.said());
+        }
+        Ok(())
     }
 
     /// Now and then everything is made durable by `dedupfs sync`.
@@ -255,7 +272,7 @@ impl Journal {
         let found = fs::read(mnt.join("patched")).unwrap();
         assert!(
             found == patched.0 || patched.1.as_ref().is_some_and(|pending| *pending == found),
-            "the file that stayed open is neither as it was synced nor as it was being synced"
+            "the patched file is neither as it was synced nor as it was to be"
         );
         let tree = mnt.join("tree");
         let found = walk(&tree);
@@ -312,7 +329,14 @@ fn what_was_synced_survives_and_nothing_is_a_mixture() {
     for (number, (from_ms, to_ms)) in (0..).zip(KILL_AFTER_MS) {
         let kill_after = Duration::from_millis(random.between(from_ms, to_ms));
         site.mount();
-        let round = Round { number, mnt: &site.mnt, sources, journal: &journal, stop: AtomicBool::new(false) };
+        let round = Round {
+            number,
+            mnt: &site.mnt,
+            scratch: &site.base,
+            sources,
+            journal: &journal,
+            stop: AtomicBool::new(false),
+        };
         round.run(&site, kill_after);
 
         // Whoever comes now is told so, and nobody writes into the directory below.
