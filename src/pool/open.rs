@@ -105,6 +105,8 @@ impl Pool {
             meta_device.clone()
         } else {
             let device = FileDevice::open(&data_root).map_err(|error| missing_data_root(&data_root, &error))?;
+            // Read before anything is written: it may be the directory on which the disk should be mounted.
+            Superblock::read(&device, Role::Data)?;
             // A copy of the meta root names the same data root: two writers there would destroy it.
             locks.push(PoolLock::acquire(&data_root, &options.note)?);
             Arc::new(device)
