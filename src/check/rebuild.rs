@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::marks::Marks;
 use crate::containers::ContainerStore;
-use crate::error::Result;
+use crate::error::{EngineError, Result};
 use crate::fingerprint::Fingerprinter;
 use crate::namespace::Namespace;
 use crate::pool::Progress;
@@ -105,11 +105,13 @@ impl Rebuilder<'_> {
             let table = match store.table(record.id) {
                 Ok(Some(table)) => table,
                 Ok(None) => continue,
-                Err(error) => {
+                // Only damage is final; a disk that does not answer may answer later.
+                Err(error @ EngineError::Store(StoreError::Corrupt { .. })) => {
                     tracing::error!(container = %record.id, %error, "a container's table cannot be read");
                     report.missing += 1;
                     continue;
                 }
+                Err(error) => return Err(error),
             };
             for entry in &table.entries {
                 visit(entry.fingerprint, Location { container: record.id, len_bytes: entry.len_bytes })?;
@@ -134,11 +136,12 @@ impl Rebuilder<'_> {
             while let Some(print) = work.pop() {
                 let node = match self.node(&print, places) {
                     Ok(node) => node,
-                    Err(error) => {
+                    Err(error @ EngineError::Store(StoreError::Corrupt { .. })) => {
                         tracing::error!(ino = inode.ino, %error, "a recipe node cannot be read");
                         report.missing += 1;
                         continue;
                     }
+                    Err(error) => return Err(error),
                 };
                 for child in node.children {
                     if node.level > 0 && !child.fingerprint.is_zero() && !marks.nodes.contains_key(&child.fingerprint) {

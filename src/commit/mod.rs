@@ -250,7 +250,9 @@ impl Committer {
             if last_before.elapsed() >= interval
                 && let Some(before) = &*self.before_interval.lock()
             {
-                before();
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(before)).is_err() {
+                    tracing::error!("publishing open files panicked");
+                }
                 last_before = Instant::now();
             }
             last = Instant::now();

@@ -312,6 +312,8 @@ impl Deduplicator {
         let len_bytes_stored = location.len_bytes;
         self.namespace.log(LogOp::NodeStored { level, fingerprint, container: hint, len_bytes: len_bytes_stored });
         self.recipe_index.stage(&fingerprint, location);
+        // A claim was for the copy that reclaiming found; this one may be found, or it would be stored, and counted, again.
+        self.pins.end_claim(&fingerprint);
         self.counters.nodes_stored.fetch_add(1, Ordering::Relaxed);
         Ok((Child { fingerprint, len_bytes, hint }, pin))
     }

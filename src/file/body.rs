@@ -129,7 +129,9 @@ impl FileBody {
         if size_bytes == 0 {
             // Nothing of the old content is needed, not even a failed part of it.
             self.set_dirty(DirtyExtents::clear);
-            (self.pieces, self.stream, self.failed) = (PieceList::default(), None, None);
+            // The stream first: what is under way in it may rest on the pieces.
+            self.stream = None;
+            (self.pieces, self.failed) = (PieceList::default(), None);
             self.changed = true;
             return Ok(());
         }
@@ -187,7 +189,11 @@ impl FileBody {
             let root = tree::build(&dedup, &section, stream, &body.pieces)?;
             log(Published { root, size_bytes: body.pieces.len_bytes(), data_bytes: body.pieces.data_bytes() })?;
             drop(section);
-            body.pieces.unpin();
+            match root {
+                // The pieces rest on the root from here on, so they must be what it names: not the segment around a chunk.
+                Root::Node { .. } => body.pieces.unpin(),
+                root => body.pieces = tree::flatten(dedup.nodes(), &root)?,
+            }
             body.changed = false;
             Ok(())
         })

@@ -57,6 +57,8 @@ struct State {
     ready: BTreeMap<u64, Item>,
     /// Absent while a thread assembles.
     assembly: Option<Assembly>,
+    /// The thread that assembled panicked: the assembly does not come back.
+    lost: bool,
     error: Option<EngineError>,
 }
 
@@ -78,6 +80,7 @@ pub struct Ingest {
     len_bytes: u64,
     /// What the chunks that were pushed as known rest on, until the segments made of them are stored.
     held: Vec<Arc<Pin>>,
+    finished: bool,
 }
 
 impl Ingest {
@@ -85,10 +88,20 @@ impl Ingest {
     #[must_use]
     pub fn new(context: Arc<IngestContext>, stream: StreamId, known: Option<Arc<BlockIndex>>) -> Self {
         let assembly = Assembly::new(context.dedup.clone(), stream, known, context.rule);
-        let state = State { next: 0, ready: BTreeMap::new(), assembly: Some(assembly), error: None };
+        let state = State { next: 0, ready: BTreeMap::new(), assembly: Some(assembly), lost: false, error: None };
         let core = Arc::new(Core { state: Mutex::new(state), changed: Condvar::new() });
         let buffer = context.buffers.take();
-        Self { context, core, buffer, cut_bytes: 0, lengths: Vec::new(), pushed: 0, len_bytes: 0, held: Vec::new() }
+        Self {
+            context,
+            core,
+            buffer,
+            cut_bytes: 0,
+            lengths: Vec::new(),
+            pushed: 0,
+            len_bytes: 0,
+            held: Vec::new(),
+            finished: false,
+        }
     }
 
     /// Keeps a node alive whose chunks are pushed as known: its piece leaves the file's list, and nothing else may
@@ -187,8 +200,10 @@ impl Ingest {
     pub fn finish(mut self, section: &Section<'_>, whole_file: bool) -> Result<Vec<Piece>> {
         self.cut(true);
         let mut assembly = {
-            let mut state = self.core.state.lock();
-            self.core.wait_until_assembled(&mut state, self.pushed)?;
+            let core = self.core.clone();
+            let mut state = core.state.lock();
+            core.wait_until_assembled(&mut state, self.pushed)?;
+            self.finished = true;
             state.assembly.take().ok_or(EngineError::Invalid("ingest was finished twice"))?
         };
         if !self.lengths.is_empty() {
@@ -243,7 +258,7 @@ impl Ingest {
             return Ok(());
         }
         let context = self.context.clone();
-        let unfinished = Unfinished { core: Some(self.core.clone()) };
+        let unfinished = Unfinished { core: Some(self.core.clone()), assembling: false };
         self.context.workers.submit(Box::new(move || {
             let mut unfinished = unfinished;
             let mut fingerprints = Vec::with_capacity(lengths.len());
@@ -275,14 +290,33 @@ impl Ingest {
     }
 }
 
+impl Drop for Ingest {
+    /// What is still under way rests on what this run holds: it ends first.
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        let mut state = self.core.state.lock();
+        state.error.get_or_insert(EngineError::Internal("a run of content was given up"));
+        state.ready.clear();
+        self.core.changed.notify_all();
+        while state.assembly.is_none() && !state.lost {
+            self.core.changed.wait(&mut state);
+        }
+    }
+}
+
 impl Core {
     /// Puts an item in its place and assembles what is next in order, unless another thread does.
     fn deliver(self: &Arc<Self>, sequence: u64, item: Item) {
         let mut state = self.state.lock();
+        if state.error.is_some() {
+            return;
+        }
         state.ready.insert(sequence, item);
         let Some(mut assembly) = state.assembly.take() else { return };
         // A panic below would leave the assembly away and everyone waiting for it.
-        let mut unfinished = Unfinished { core: Some(self.clone()) };
+        let mut unfinished = Unfinished { core: Some(self.clone()), assembling: true };
         loop {
             let next = state.next;
             let Some(item) = state.ready.remove(&next) else { break };
@@ -313,12 +347,14 @@ impl Core {
 /// Turns a worker's panic into an error of the file instead of a writer that waits for ever.
 struct Unfinished {
     core: Option<Arc<Core>>,
+    assembling: bool,
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if let Some(core) = self.core.take() {
             let mut state = core.state.lock();
+            state.lost |= self.assembling;
             state.error.get_or_insert(EngineError::Internal("a worker stopped before it had finished a batch"));
             core.changed.notify_all();
         }

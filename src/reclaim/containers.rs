@@ -108,12 +108,16 @@ impl Reclaimer<'_> {
         for &container in batch {
             let cells = contents.get(&container).map_or(0, |content| content.cells);
             match self.empty_one(recipe, container, report) {
-                // A table that shows less than the index places here is not the whole table.
                 Ok(handled) if handled >= cells => emptied.push(container),
-                Ok(handled) => {
-                    tracing::warn!(%container, handled, cells, "a container is kept: its table does not show everything");
-                    report.containers_damaged += 1;
-                }
+                // The table shows less than the index placed here: writers have stored the rest again meanwhile, or the
+                // table is not whole.
+                Ok(handled) => match self.store(recipe).verify(container) {
+                    Ok(()) => emptied.push(container),
+                    Err(error) => {
+                        tracing::error!(%container, handled, cells, %error, "a container is kept: it is damaged");
+                        report.containers_damaged += 1;
+                    }
+                },
                 Err(error @ EngineError::Store(StoreError::Corrupt { .. })) => {
                     tracing::error!(%container, %error, "a container is kept: it is damaged");
                     report.containers_damaged += 1;
@@ -131,12 +135,12 @@ impl Reclaimer<'_> {
         Ok(())
     }
 
-    /// Copies what is alive forward and removes what is dead; returns how many of the container's fingerprints are taken
-    /// care of.
+    /// Copies what is alive forward and removes what is dead; returns how many cells no longer name the container.
     fn empty_one(&self, recipe: bool, container: ContainerId, report: &mut ReclaimReport) -> Result<u64> {
         let store = self.store(recipe);
         let Some(table) = store.table(container)? else { return Ok(0) };
         let mut seen = HashSet::with_capacity(table.entries.len());
+        let mut handled = 0;
         for entry in &table.entries {
             let fingerprint = entry.fingerprint;
             if !seen.insert(fingerprint) {
@@ -149,6 +153,7 @@ impl Reclaimer<'_> {
             if cell.references == 0 && !recipe {
                 self.namespace.log(LogOp::ChunkRemoved { fingerprint, container });
                 report.chunks_removed += 1;
+                handled += 1;
                 continue;
             }
             self.dedup.wait_for_room()?;
@@ -159,8 +164,9 @@ impl Reclaimer<'_> {
                 report.chunks_moved += 1;
                 report.moved_bytes += data.len() as u64;
             }
+            handled += 1;
         }
-        Ok(seen.len() as u64)
+        Ok(handled)
     }
 
     pub(super) fn store(&self, recipe: bool) -> &ContainerStore {

@@ -18,14 +18,13 @@ mod plan;
 use std::sync::Arc;
 
 use dedupfs_index::Index;
-use dedupfs_store::StoreError;
 use serde::{Deserialize, Serialize};
 
 use crate::commit::Committer;
 use crate::config::RECLAIM_THRESHOLD_PERCENT;
 use crate::containers::ContainerStore;
 use crate::dedup::Deduplicator;
-use crate::error::{EngineError, Result};
+use crate::error::Result;
 use crate::namespace::Namespace;
 use crate::pool::Progress;
 
@@ -127,12 +126,10 @@ impl Reclaimer<'_> {
         self.committer.checkpoint()?;
         // This round trims the log that the checkpoint made superfluous.
         self.committer.settle()?;
-        match self.namespace.compact() {
-            Err(EngineError::Store(StoreError::Busy { .. })) => {
-                tracing::info!("the namespace is in use and stays as it is; the next run makes it smaller");
-                Ok(())
-            }
-            other => other.map(drop),
+        // Everything is freed by now; a namespace that cannot be made smaller is no reason to say otherwise.
+        if let Err(error) = self.namespace.compact() {
+            tracing::warn!(%error, "the namespace stays as large as it is; the next run makes it smaller");
         }
+        Ok(())
     }
 }

@@ -234,9 +234,11 @@ impl Service {
 
     pub(super) fn close_handle(&self, ino: Ino, handle: Handle) {
         let Some(open) = self.files.close(handle) else { return };
-        // Flush has done it already, unless the client died in between or another one changed the file.
-        if let Err(error) = self.publish(&open.file) {
-            tracing::error!(ino, %error, "content was lost when its file was closed");
+        if open.how.write || open.how.truncate {
+            // Flush has done it already, unless the client died in between.
+            if let Err(error) = self.publish(&open.file) {
+                tracing::error!(ino, %error, "content was lost when its file was closed");
+            }
         }
         drop(open);
         self.files.let_go(ino, || {});
