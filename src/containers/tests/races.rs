@@ -86,6 +86,11 @@ fn writers_readers_and_flushes_at_once() {
     store.seal_all();
     let flushed = store.flush().expect("flushes");
     store.acknowledge(&flushed.records);
+    // A worker may still be about to say that it is done.
+    let started = std::time::Instant::now();
+    while store.in_flight_bytes() > 0 && started.elapsed() < std::time::Duration::from_secs(10) {
+        std::thread::yield_now();
+    }
     assert_eq!(store.in_flight_bytes(), 0, "what is in flight is accounted for exactly");
     let mut committed = committed.into_inner();
     committed.extend(flushed.records.into_iter().map(|record| (record.id, record)));
