@@ -168,7 +168,7 @@ random_bytes() {
 
 # real_files libraries|sources: paths, NUL between, of real files that this machine has.
 real_files() {
-    local directory existing=() candidates=("$HOME/.rustup/toolchains" /usr/lib /usr/bin)
+    local directory existing=() candidates=("$HOME"/.rustup/toolchains/*/lib /usr/lib /usr/bin)
     [ "$1" = libraries ] || candidates=("$HOME/.cargo/registry/src" /usr/share /usr/include)
     for directory in "${candidates[@]}"; do
         [ ! -d "$directory" ] || existing+=("$directory")

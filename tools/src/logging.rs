@@ -1,8 +1,9 @@
 //! Where the daemon's log goes: the terminal at first, a file with a size limit once it runs in the background.
 //!
 //! The file is no part of the pool's durable state, so it is written with plain `std::fs`, and a log that cannot be
-//! written (a full disk) never stops the daemon. At the limit it becomes `NAME.1`, replacing an older one, and a new
-//! file begins. The process' standard error output follows the file, so that what other code prints is kept too.
+//! written (a full disk) never stops the daemon: its lines are lost. At the limit it becomes `NAME.1`, replacing an
+//! older one, and a new file begins. The process' standard error output follows the file, so that what other code
+//! prints is kept too.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -36,6 +37,8 @@ impl LogSink {
             .with_ansi(io::stderr().is_terminal())
             .with_target(false)
             .with_writer(sink.clone())
+            // It would tell on the standard error output, and panic if that cannot be written either.
+            .log_internal_errors(false)
             .try_init();
         if let Err(error) = set {
             eprintln!("dedupfs: no log: {error}");
@@ -69,10 +72,11 @@ impl<'a> MakeWriter<'a> for LogSink {
 
 impl Write for LogSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &mut *self.0.lock() {
+        let written = match &mut *self.0.lock() {
             Some(file) => file.write(bytes),
             None => io::stderr().write(bytes),
-        }
+        };
+        Ok(written.ok().filter(|&written| written > 0).unwrap_or(bytes.len()))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -136,6 +140,16 @@ fn open_append(path: &Path) -> io::Result<(File, u64)> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn regression_a_full_disk_costs_the_lines_and_nothing_else() {
+        let mut sink = LogSink::default();
+        sink.switch_to(Path::new("/dev/full")).unwrap();
+        assert!(LogFile::open(Path::new("/dev/full"), 100).unwrap().write(b"line\n").is_err(), "it is not full");
+        sink.write_all(b"line\n").unwrap();
+        let subscriber = tracing_subscriber::fmt().with_writer(sink).log_internal_errors(false).finish();
+        tracing::subscriber::with_default(subscriber, || tracing::error!("the disk is full"));
+    }
 
     #[test]
     fn a_full_file_is_moved_aside_and_lines_stay_whole() {
