@@ -68,6 +68,9 @@ pub const RECIPE_REGION_BYTES: u32 = 128 * 1024;
 /// Containers open at once for each kind: writing processes beyond this share.
 pub const OPEN_CONTAINERS_MAX: usize = 16;
 
+/// A namespace up to this size is compacted when its pool is closed, which then takes some 0.1 s.
+pub const COMPACT_ON_CLOSE_BYTES_MAX: u64 = 8 * MIB;
+
 /// Kept free on the data root: reclaiming copies live chunks before it frees.
 pub const DATA_RESERVE_BYTES: u64 = 64 * MIB;
 /// Kept free on the meta root: deleting and reclaiming write the namespace and the index.

@@ -120,3 +120,47 @@ fn writers_beside_reclaiming() {
     assert!(report.is_clean(), "{:#?}", report.findings);
     pool.close().expect("closes");
 }
+
+/// A write that was acknowledged while the pool was being closed is there afterwards.
+#[test]
+fn regression_closing_loses_no_acknowledged_write() {
+    for round in 0..20 {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+        format_on(&device, &device, b".".to_vec(), &PoolProperties::default(), (0, 0)).expect("formats");
+        let open = || Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress).expect("opens");
+        let pool = open();
+        let service = pool.service();
+        let acknowledged: Vec<u64> = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|writer| {
+                    let service = service.clone();
+                    scope.spawn(move || {
+                        let name = format!("{writer}").into_bytes();
+                        let node = NewNode { parent: ROOT_INO, name: &name, mode: 0o644, umask: 0 };
+                        let how = OpenOptions { write: true, ..OpenOptions::default() };
+                        let (attributes, opened) = service.create(Caller::default(), node, how).expect("creates");
+                        let (ino, handle) = (attributes.ino, opened.handle);
+                        let mut written = 0;
+                        while service
+                            .write(Caller::default(), ino, handle, written, &[7; 1000], WriteFlags::default())
+                            .is_ok()
+                        {
+                            written += 1000;
+                        }
+                        written
+                    })
+                })
+                .collect();
+            std::thread::sleep(std::time::Duration::from_millis(5 + round));
+            pool.close().expect("closes");
+            writers.into_iter().map(|writer| writer.join().expect("ends")).collect()
+        });
+        drop((service, pool));
+        let pool = open();
+        for (writer, written) in acknowledged.iter().enumerate() {
+            let attributes = pool.service().lookup(ROOT_INO, format!("{writer}").as_bytes()).expect("is there");
+            assert_eq!(attributes.size_bytes, *written, "writer {writer} of round {round}");
+        }
+        pool.close().expect("closes");
+    }
+}

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use dedupfs_index::Index;
-use dedupfs_store::Fingerprint;
 use dedupfs_store::recipe::Root;
+use dedupfs_store::{ContainerId, Fingerprint};
 
 use super::{CheckReport, Checker};
 use crate::error::Result;
@@ -53,7 +53,10 @@ impl Checker<'_> {
         // Every node that the index has counts its children, also one that nothing refers to yet.
         let mut cells = Vec::new();
         self.recipe_index.for_each(&mut |fingerprint, cell| {
-            cells.push((fingerprint, cell.location.container));
+            // A lost one counts nothing; the comparison tells of it.
+            if cell.location.container != ContainerId::NONE {
+                cells.push((fingerprint, cell.location.container));
+            }
             Ok(())
         })?;
         progress.start("counting references", cells.len() as u64);
@@ -76,6 +79,11 @@ fn compare(what: &str, index: &Index, mut marks: HashMap<Fingerprint, u32>, repo
         let marked = marks.remove(&fingerprint).unwrap_or(0);
         if cell.references != marked {
             report.add(format!("{what} {fingerprint}: the index counts {}, marking finds {marked}", cell.references));
+        }
+        if cell.location.container == ContainerId::NONE && marked > 0 {
+            report.add(format!(
+                "{what} {fingerprint} is lost and {marked} times needed: backing the same data up again heals it"
+            ));
         }
         Ok(())
     })?;

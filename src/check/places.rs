@@ -21,7 +21,11 @@ impl Checker<'_> {
             [("chunk", self.data, self.chunk_index), ("recipe node", self.recipes, self.recipe_index)]
         {
             let found = self.check_containers(what, store, index, options, report, progress)?;
-            let cells = index.len();
+            let mut cells = 0;
+            index.for_each(&mut |_, cell| {
+                cells += u64::from(cell.location.container != ContainerId::NONE);
+                Ok(())
+            })?;
             if found != cells {
                 let missing = cells.saturating_sub(found);
                 report.add(format!("{missing} of {cells} {what} cells name a container that does not hold them"));

@@ -2,7 +2,9 @@
 //!
 //! 1. The tables of all containers give fingerprints and places (a later container wins over an earlier one);
 //! 2. marking from the inodes' roots gives the counts;
-//! 3. recipe nodes that no root reaches are left out, so that they count nothing: their bytes are garbage.
+//! 3. recipe nodes that no root reaches are left out, so that they count nothing: their bytes are garbage;
+//! 4. what files refer to and nobody has is kept with its count and no container: the next backup of the same data
+//!    stores it again, and those files are whole again.
 //!
 //! An interrupted rebuild leaves an index that says so and is refused. Memory: 40 bytes for each node, and for each
 //! chunk that is referred to.
@@ -12,7 +14,7 @@ use std::sync::Arc;
 
 use dedupfs_index::{Index, IndexBuilder, Location};
 use dedupfs_store::recipe::{Node, Root};
-use dedupfs_store::{Fingerprint, StoreError};
+use dedupfs_store::{ContainerId, Fingerprint, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::marks::Marks;
@@ -34,6 +36,9 @@ pub struct RebuildReport {
     /// Tables, nodes and chunks that files need and that could not be read: those files have holes of errors.
     pub missing: u64,
 }
+
+/// Where something is that files refer to and no container has.
+const LOST: Location = Location { container: ContainerId::NONE, len_bytes: 0 };
 
 /// What an index is rebuilt from.
 pub struct Rebuilder<'a> {
@@ -65,12 +70,10 @@ impl Rebuilder<'_> {
             places.insert(print, location);
             Ok(())
         })?;
-        let mut marks = self.mark(&places, &mut report)?;
+        let marks = self.mark(&mut places, &mut report)?;
         let (mut chunks, mut nodes) = builders()?;
         for (print, references) in &marks.nodes {
-            if let Some(location) = places.get(print) {
-                nodes.set(*print, *location, *references)?;
-            }
+            nodes.set(*print, places.get(print).copied().unwrap_or(LOST), *references)?;
         }
         let mut found = HashSet::new();
         self.for_each_entry(self.data, &mut report, &mut |print, location| {
@@ -80,10 +83,14 @@ impl Rebuilder<'_> {
             Ok(chunks.set(print, location, 0)?)
         })?;
         report.missing += (marks.chunks.len() - found.len()) as u64;
-        marks.chunks.retain(|print, _| found.contains(print));
         for (print, references) in &marks.chunks {
-            chunks.count(*print, i64::from(*references))?;
+            match found.contains(print) {
+                true => chunks.count(*print, i64::from(*references))?,
+                false => chunks.set(*print, LOST, *references)?,
+            }
         }
+        // Known before the index is: a backup that comes next must heal.
+        self.namespace.set_losses(report.missing > 0)?;
         let row = self.namespace.last_row();
         let (chunks, nodes) = (chunks.finish(row)?, nodes.finish(row)?);
         (report.chunks, report.nodes) = (chunks.len(), nodes.len());
@@ -121,7 +128,7 @@ impl Rebuilder<'_> {
         Ok(())
     }
 
-    fn mark(&self, places: &HashMap<Fingerprint, Location>, report: &mut RebuildReport) -> Result<Marks> {
+    fn mark(&self, places: &mut HashMap<Fingerprint, Location>, report: &mut RebuildReport) -> Result<Marks> {
         let mut marks = Marks::default();
         let mut work: Vec<Fingerprint> = Vec::new();
         self.progress.start("marking from the files", 0);
@@ -139,6 +146,7 @@ impl Rebuilder<'_> {
                     Err(error @ EngineError::Store(StoreError::Corrupt { .. })) => {
                         tracing::error!(ino = inode.ino, %error, "a recipe node cannot be read");
                         report.missing += 1;
+                        places.remove(&print);
                         continue;
                     }
                     Err(error) => return Err(error),

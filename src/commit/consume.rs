@@ -90,7 +90,10 @@ impl Consumer<'_> {
                     self.insert(&mut pending, ContainerKind::Recipe, *fingerprint, location)?;
                 }
                 LogOp::NodeFreed { level, fingerprint, container } => {
-                    self.count_children(&mut pending, *level, fingerprint, *container, -1)?;
+                    // A lost node counts nothing: whatever was stored under its name since is another copy.
+                    if *container != ContainerId::NONE {
+                        self.count_children(&mut pending, *level, fingerprint, *container, -1)?;
+                    }
                     let change = Change::Remove { fingerprint: *fingerprint, container: *container };
                     self.push(&mut pending, ContainerKind::Recipe, change)?;
                 }

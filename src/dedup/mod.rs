@@ -173,9 +173,15 @@ impl Deduplicator {
         self.counters.bytes_in.fetch_add(len_bytes, Ordering::Relaxed);
         if let Some(found) = self.known_node(fingerprint, len_bytes)? {
             self.counters.segments_known.fetch_add(1, Ordering::Relaxed);
+            // A known segment may name chunks that are lost; storing them makes whole all files that share it.
+            if self.namespace.has_losses() {
+                self.place_chunks(stream, entries, &mut { node.children }, None)?;
+            }
             return Ok(found);
         }
         let mut node = node;
+        // The old recipe may name places that are lost.
+        let known = known.filter(|_| !self.namespace.has_losses());
         self.place_chunks(stream, entries, &mut node.children, known)?;
         self.store_new_node(section, stream, fingerprint, len_bytes, node)
     }
@@ -285,6 +291,10 @@ impl Deduplicator {
     fn known_node(&self, fingerprint: Fingerprint, len_bytes: u64) -> Result<Option<(Child, Pin)>> {
         // Also in a claimed container: emptying one moves every node that the index places there, referred to or not.
         let Some(cell) = self.recipe_index.get(&fingerprint)? else { return Ok(None) };
+        // Lost: storing it again makes whole what refers to it.
+        if cell.location.container == ContainerId::NONE {
+            return Ok(None);
+        }
         let Some(pin) = self.pins.pin_existing(fingerprint) else { return Ok(None) };
         Ok(Some((Child { fingerprint, len_bytes, hint: cell.location.container }, pin)))
     }
@@ -318,8 +328,13 @@ impl Deduplicator {
         Ok((Child { fingerprint, len_bytes, hint }, pin))
     }
 
-    /// Whether a chunk in this container may be referred to: not while reclaiming has claimed it (I-4).
+    /// Whether a chunk in this container may be referred to: not while reclaiming has claimed it (I-4), and not if it
+    /// is lost.
     fn usable(&self, container: ContainerId) -> bool {
+        container != ContainerId::NONE && self.no_claim_on(container)
+    }
+
+    fn no_claim_on(&self, container: ContainerId) -> bool {
         !self.any_claimed.load(Ordering::Acquire) || !self.claimed_containers.read().contains(&container)
     }
 

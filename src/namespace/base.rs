@@ -232,7 +232,15 @@ pub(super) struct Store {
 impl Store {
     /// Opens (or, on an empty file, initialises) the store.
     pub(super) fn open(file: Arc<dyn DeviceFile>, health: Arc<Health>, cache_bytes: usize) -> Result<Self> {
-        let header = Header { row: 0, next_ino: 0, next_cookie: 0, writer_epoch: 0, totals: Default::default() };
+        let header = Header {
+            row: 0,
+            trimmed_through: 0,
+            has_losses: false,
+            next_ino: 0,
+            next_cookie: 0,
+            writer_epoch: 0,
+            totals: Default::default(),
+        };
         let mut store = Self { database: None, session: Arc::default(), header, file, health, cache_bytes };
         store.open_session()?;
         Ok(store)

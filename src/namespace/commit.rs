@@ -27,6 +27,7 @@ use super::inode::Inode;
 use super::log::{LogOp, PART_OPS_MAX, encode_part};
 use super::overlay::Generation;
 use super::tables::{self, Header};
+use crate::config::COMPACT_ON_CLOSE_BYTES_MAX;
 use crate::error::{EngineError, Result};
 
 /// How long compaction waits for readers to finish.
@@ -74,7 +75,7 @@ impl Namespace {
         let mut store = self.store.lock();
         self.health.check()?;
         let frozen = self.state.read().frozen.clone();
-        let trims = input.trim_log_through > self.trimmed_through.load(Ordering::Relaxed);
+        let trims = input.trim_log_through > store.header.trimmed_through;
         let has_input =
             !input.containers.is_empty() || !input.removed_containers.is_empty() || !input.extends.is_empty();
         if frozen.is_none() && !has_input && !trims {
@@ -86,6 +87,8 @@ impl Namespace {
         }
         let header = Header {
             row: store.header.row + 1,
+            has_losses: store.header.has_losses,
+            trimmed_through: store.header.trimmed_through.max(input.trim_log_through),
             next_ino: self.next_ino.load(Ordering::Relaxed),
             next_cookie: self.next_cookie.load(Ordering::Relaxed),
             writer_epoch: self.writer_epoch,
@@ -95,7 +98,6 @@ impl Namespace {
             self.settle(&mut store, &header, error)?;
         }
         store.header = header;
-        self.trimmed_through.fetch_max(input.trim_log_through, Ordering::Relaxed);
         self.install(&mut store, frozen.as_deref());
         let mut ops = input.extends;
         ops.extend(frozen.map_or_else(Vec::new, |frozen| {
@@ -141,6 +143,13 @@ impl Namespace {
     pub fn last_row(&self) -> u64 {
         let row = self.state.read().base.as_ref().map(|base| base.header.row);
         row.unwrap_or_else(|| self.store.lock().header.row)
+    }
+
+    /// Rows up to this one are no longer in the log: an index that does not have them counts wrongly.
+    #[must_use]
+    pub fn trimmed_through(&self) -> u64 {
+        let row = self.state.read().base.as_ref().map(|base| base.header.trimmed_through);
+        row.unwrap_or_else(|| self.store.lock().header.trimmed_through)
     }
 
     /// Delivers the committed log rows behind `row`, in order, each whole.
@@ -203,6 +212,12 @@ impl Namespace {
             write_header(store, &header)?;
             Ok(moved)
         })
+    }
+
+    /// As [`compact`](Self::compact), unless the file is so large that a pool would take long to close: what a
+    /// session leaves in free pages is little beside that, and reclaiming compacts whatever the size.
+    pub fn compact_small(&self) -> Result<bool> {
+        if self.file_bytes()? > COMPACT_ON_CLOSE_BYTES_MAX { Ok(false) } else { self.compact() }
     }
 
     /// Verifies the checksum of every page of the store; returns whether all are sound. Readers and commits wait.

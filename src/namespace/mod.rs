@@ -41,7 +41,7 @@ mod totals;
 mod view;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dedupfs_fuse::service::{FileKind, Ino, ROOT_INO, Timestamp};
 use dedupfs_store::device::{Device, DeviceFile, OpenMode};
@@ -109,7 +109,7 @@ pub struct Namespace {
     cache: Cache<Ino, Arc<Inode>, InodeWeighter>,
     next_ino: AtomicU64,
     next_cookie: AtomicU64,
-    trimmed_through: AtomicU64,
+    has_losses: AtomicBool,
     writer_epoch: u32,
     next_container_sequence: AtomicU64,
 }
@@ -148,6 +148,8 @@ impl Namespace {
         };
         let header = Header {
             row: 0,
+            trimmed_through: 0,
+            has_losses: false,
             next_ino: ROOT_INO + 1,
             next_cookie: COOKIE_FIRST,
             writer_epoch: 0,
@@ -196,7 +198,7 @@ impl Namespace {
             ),
             next_ino: AtomicU64::new(header.next_ino),
             next_cookie: AtomicU64::new(header.next_cookie),
-            trimmed_through: AtomicU64::new(0),
+            has_losses: AtomicBool::new(header.has_losses),
             writer_epoch: header.writer_epoch,
             next_container_sequence: AtomicU64::new(1),
         })
@@ -206,6 +208,24 @@ impl Namespace {
     #[must_use]
     pub fn writer_epoch(&self) -> u32 {
         self.writer_epoch
+    }
+
+    /// Whether files refer to something that no container has (see [`crate::check::Rebuilder`]): what is written again
+    /// must then be looked up chunk by chunk, or it would not be healed.
+    #[must_use]
+    pub fn has_losses(&self) -> bool {
+        self.has_losses.load(Ordering::Relaxed)
+    }
+
+    /// Notes durably whether there are losses.
+    pub fn set_losses(&self, has_losses: bool) -> Result<()> {
+        let mut store = self.store.lock();
+        self.health.check()?;
+        let header = tables::Header { has_losses, ..store.header };
+        commit::write_header(&store, &header)?;
+        store.header = header;
+        self.has_losses.store(has_losses, Ordering::Relaxed);
+        Ok(())
     }
 
     /// A container id that was never used before.

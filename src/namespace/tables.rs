@@ -104,6 +104,10 @@ pub(super) fn decode_xattr(key: &[u8], bytes: &[u8]) -> Result<Vec<u8>> {
 pub(super) struct Header {
     /// Number of the last commit, which is its row in the log.
     pub(super) row: u64,
+    /// Log rows up to this one are gone: the indexes must have them.
+    pub(super) trimmed_through: u64,
+    /// The indexes have cells of what is lost.
+    pub(super) has_losses: bool,
     /// Next inode number to give.
     pub(super) next_ino: u64,
     /// Next directory cookie to give.
@@ -119,7 +123,8 @@ impl Header {
         record::seal(&HEADER_KEY.to_le_bytes(), |writer| {
             writer.u16(FORMAT_VERSION);
             writer.u32(self.writer_epoch);
-            for number in [self.row, self.next_ino, self.next_cookie] {
+            writer.u8(u8::from(self.has_losses));
+            for number in [self.row, self.trimmed_through, self.next_ino, self.next_cookie] {
                 writer.u64(number);
             }
             self.totals.as_array().into_iter().for_each(|number| writer.i64(number));
@@ -142,12 +147,25 @@ impl Header {
                     .into());
                 }
                 let writer_epoch = reader.u32()?;
-                let (row, next_ino, next_cookie) = (reader.u64()?, reader.u64()?, reader.u64()?);
+                let has_losses = match reader.u8()? {
+                    flag @ (0 | 1) => flag == 1,
+                    flag => return Err(StoreError::corrupt("flags of the namespace", "flags of 0 or 1", flag).into()),
+                };
+                let (row, trimmed_through) = (reader.u64()?, reader.u64()?);
+                let (next_ino, next_cookie) = (reader.u64()?, reader.u64()?);
                 let mut totals = [0; Totals::FIELDS];
                 for number in &mut totals {
                     *number = reader.i64()?;
                 }
-                Ok(Self { row, next_ino, next_cookie, writer_epoch, totals: Totals::from_array(totals) })
+                Ok(Self {
+                    row,
+                    trimmed_through,
+                    has_losses,
+                    next_ino,
+                    next_cookie,
+                    writer_epoch,
+                    totals: Totals::from_array(totals),
+                })
             },
         )
     }

@@ -1,13 +1,14 @@
 //! What an open pool consists of, shared by the service and by background work.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use dedupfs_index::Index;
 use dedupfs_store::PoolId;
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::PoolProperties;
 
+use super::gate::{Gate, Pass};
 use super::space::SpaceGuard;
 use crate::commit::Committer;
 use crate::config::MemoryPlan;
@@ -51,38 +52,23 @@ pub struct Core {
     pub files: Arc<FileContext>,
     /// Durability.
     pub committer: Arc<Committer>,
-    /// The pool is being closed: nothing new is taken.
-    pub(super) closed: AtomicBool,
+    /// Who may still change something.
+    pub gate: Gate,
 }
 
 impl Core {
-    /// Whether what is taken now can still become durable.
-    ///
-    /// # Errors
-    /// `ReadOnly` once the pool is being closed.
-    pub fn check_open(&self) -> Result<()> {
-        match self.closed.load(Ordering::Acquire) {
-            true => Err(EngineError::ReadOnly(": it is being unmounted".to_owned())),
-            false => Ok(()),
-        }
-    }
-
-    pub(super) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-    }
-
-    /// Whether clients may change something now.
+    /// Lets a client change something: closing the pool waits until the pass is dropped. Once for each request.
     ///
     /// # Errors
     /// `ReadOnly` with the reason.
-    pub fn check_writable(&self) -> Result<()> {
-        self.check_open()?;
+    pub fn begin_change(&self) -> Result<Pass<'_>> {
+        let pass = self.gate.enter()?;
         if self.read_only {
             return Err(EngineError::ReadOnly(String::new()));
         }
         match self.committer.failure() {
             Some(failure) => Err(EngineError::ReadOnly(format!(" since a failure: {failure}"))),
-            None => Ok(()),
+            None => Ok(pass),
         }
     }
 

@@ -9,6 +9,7 @@
 
 mod core;
 mod format;
+mod gate;
 mod open;
 mod progress;
 mod space;
@@ -149,9 +150,10 @@ impl Pool {
         if self.commit_thread.lock().is_none() {
             return Ok(());
         }
+        // From here on nothing is taken that could not become durable any more; what was taken is published.
+        self.core.gate.drain();
         let published = self.service.publish_all(None);
-        // From here on nothing is taken that could not become durable any more.
-        self.core.close();
+        self.core.gate.close();
         self.core.data.seal_all();
         self.core.recipes.seal_all();
         let outcome = match self.core.committer.checkpoint() {
@@ -160,6 +162,11 @@ impl Pool {
             Err(error) => self.core.committer.commit().and(if error.is_no_space() { Ok(()) } else { Err(error) }),
         };
         self.stop();
+        if outcome.is_ok()
+            && let Err(error) = self.core.namespace.compact_small()
+        {
+            tracing::warn!(%error, "the namespace was not made smaller");
+        }
         outcome.and(published)
     }
 

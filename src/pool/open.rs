@@ -15,6 +15,7 @@ use dedupfs_store::{ContainerKind, StoreError};
 use parking_lot::Mutex;
 
 use super::core::Core;
+use super::gate::Gate;
 use super::progress::Progress;
 use super::space::SpaceGuard;
 use super::{NoProgress, Pool};
@@ -285,10 +286,11 @@ impl Parts {
 
     /// An index from another time than the namespace would count wrongly, and reclaiming would free what is alive.
     fn check_positions(&self) -> Result<()> {
-        let last_row = self.namespace.last_row();
+        let (trimmed_through, last_row) = (self.namespace.trimmed_through(), self.namespace.last_row());
         for (directory, index) in [(CHUNK_INDEX, &self.chunk_index), (RECIPE_INDEX, &self.recipe_index)] {
-            if index.position() > last_row {
-                let found = StoreError::corrupt("position", format!("at most log row {last_row}"), index.position());
+            if !(trimmed_through..=last_row).contains(&index.position()) {
+                let expected = format!("a log row of {trimmed_through} to {last_row}");
+                let found = StoreError::corrupt("position", expected, index.position());
                 return Err(index_advice(directory, found).into());
             }
         }
@@ -334,7 +336,7 @@ impl Parts {
             dedup,
             files,
             committer,
-            closed: std::sync::atomic::AtomicBool::new(false),
+            gate: Gate::default(),
         })
     }
 }

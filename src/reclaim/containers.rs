@@ -14,6 +14,14 @@ use crate::pool::Progress;
 /// Containers emptied between two commits: bounds what a crash repeats and what is occupied twice.
 const CONTAINERS_AT_ONCE: usize = 64;
 
+/// How emptying one container went.
+enum Emptied {
+    /// So many cells no longer name it.
+    Of(u64),
+    /// It cannot be read; what was moved until then is moved.
+    Unreadable(EngineError),
+}
+
 /// What the index places in one container.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Content {
@@ -108,18 +116,19 @@ impl Reclaimer<'_> {
         for &container in batch {
             let cells = contents.get(&container).map_or(0, |content| content.cells);
             match self.empty_one(recipe, container, report) {
-                Ok(handled) if handled >= cells => emptied.push(container),
+                Ok(Emptied::Of(handled)) if handled >= cells => emptied.push(container),
                 // The table shows less than the index placed here: writers have stored the rest again meanwhile, or the
                 // table is not whole.
-                Ok(handled) => match self.store(recipe).verify(container) {
+                Ok(Emptied::Of(handled)) => match self.store(recipe).verify(container) {
                     Ok(()) => emptied.push(container),
                     Err(error) => {
-                        tracing::error!(%container, handled, cells, %error, "a container is kept: it is damaged");
+                        tracing::error!(%container, handled, cells, %error, "a container is kept: it cannot be read");
                         report.containers_damaged += 1;
                     }
                 },
-                Err(error @ EngineError::Store(StoreError::Corrupt { .. })) => {
-                    tracing::error!(%container, %error, "a container is kept: it is damaged");
+                // Damaged, or the disk does not give it: one container costs the run nothing but that container.
+                Ok(Emptied::Unreadable(error)) => {
+                    tracing::error!(%container, %error, "a container is kept: it cannot be read");
                     report.containers_damaged += 1;
                 }
                 Err(error) => return Err(error),
@@ -135,10 +144,17 @@ impl Reclaimer<'_> {
         Ok(())
     }
 
-    /// Copies what is alive forward and removes what is dead; returns how many cells no longer name the container.
-    fn empty_one(&self, recipe: bool, container: ContainerId, report: &mut ReclaimReport) -> Result<u64> {
+    /// Copies what is alive forward and removes what is dead.
+    ///
+    /// # Errors
+    /// The index cannot be read, or the copies cannot be written: what concerns more than this container.
+    fn empty_one(&self, recipe: bool, container: ContainerId, report: &mut ReclaimReport) -> Result<Emptied> {
         let store = self.store(recipe);
-        let Some(table) = store.table(container)? else { return Ok(0) };
+        let table = match store.table(container) {
+            Ok(Some(table)) => table,
+            Ok(None) => return Ok(Emptied::Of(0)),
+            Err(error) => return Ok(Emptied::Unreadable(error)),
+        };
         let mut seen = HashSet::with_capacity(table.entries.len());
         let mut handled = 0;
         for entry in &table.entries {
@@ -157,16 +173,21 @@ impl Reclaimer<'_> {
                 continue;
             }
             self.dedup.wait_for_room()?;
-            let data = store.read_chunk(container, &fingerprint, Some(entry.len_bytes))?.ok_or_else(|| {
-                EngineError::from(StoreError::corrupt(format!("container {container}"), fingerprint, "no such chunk"))
-            })?;
+            let data = match store.read_chunk(container, &fingerprint, Some(entry.len_bytes)) {
+                Ok(Some(data)) => data,
+                Ok(None) => {
+                    let what = format!("container {container}");
+                    return Ok(Emptied::Unreadable(StoreError::corrupt(what, fingerprint, "no such chunk").into()));
+                }
+                Err(error) => return Ok(Emptied::Unreadable(error)),
+            };
             if self.dedup.copy_forward(recipe, RECLAIM_STREAM, container, fingerprint, &data)? {
                 report.chunks_moved += 1;
                 report.moved_bytes += data.len() as u64;
             }
             handled += 1;
         }
-        Ok(handled)
+        Ok(Emptied::Of(handled))
     }
 
     pub(super) fn store(&self, recipe: bool) -> &ContainerStore {

@@ -50,6 +50,8 @@ pub struct ReclaimReport {
     pub dry_run: bool,
     /// Recipe nodes freed.
     pub nodes_freed: u64,
+    /// Recipe nodes that nothing refers to and that stay, with all that they name, because they cannot be read.
+    pub nodes_unreadable: u64,
     /// Chunks that nothing refers to any more, removed from the index.
     pub chunks_removed: u64,
     /// Chunks and nodes copied forward out of containers that were emptied.
@@ -118,6 +120,7 @@ impl Reclaimer<'_> {
 
     fn execute(&self, options: &ReclaimOptions, report: &mut ReclaimReport, progress: &dyn Progress) -> Result<()> {
         self.free_nodes(report, progress)?;
+        self.forget_lost_chunks(report)?;
         self.data.seal_all();
         self.recipes.seal_all();
         self.committer.settle()?;
@@ -126,6 +129,7 @@ impl Reclaimer<'_> {
         self.committer.checkpoint()?;
         // This round trims the log that the checkpoint made superfluous.
         self.committer.settle()?;
+        self.note_losses()?;
         // Everything is freed by now; a namespace that cannot be made smaller is no reason to say otherwise.
         if let Err(error) = self.namespace.compact() {
             tracing::warn!(%error, "the namespace stays as large as it is; the next run makes it smaller");

@@ -1,9 +1,12 @@
 //! Freeing recipe nodes that nothing refers to: claim, wait, recheck, free.
 
+use std::collections::HashSet;
+
 use dedupfs_store::{ContainerId, Fingerprint};
 
 use super::{ReclaimReport, Reclaimer};
 use crate::error::Result;
+use crate::namespace::LogOp;
 use crate::pool::Progress;
 
 /// Nodes claimed at a time: bounds memory.
@@ -13,12 +16,13 @@ impl Reclaimer<'_> {
     /// Frees nodes level by level, until every node in the index is referred to (or pinned).
     pub(super) fn free_nodes(&self, report: &mut ReclaimReport, progress: &dyn Progress) -> Result<()> {
         progress.start("freeing recipes", 0);
+        let mut unreadable = HashSet::new();
         loop {
             // A node that is stored again must come to lie in another container than the copy that is freed, or the two
             // could not be told apart: so only nodes in containers that nothing is appended to any more are claimed.
             self.recipes.seal_all();
             self.committer.settle()?;
-            let claimed = self.claim_unreferenced()?;
+            let claimed = self.claim_unreferenced(&unreadable)?;
             if claimed.is_empty() {
                 break;
             }
@@ -27,11 +31,18 @@ impl Reclaimer<'_> {
             self.committer.settle()?;
             let mut freed = 0;
             for (fingerprint, container) in claimed {
-                // One that cannot be read cannot be freed: what its children count is not known.
+                // A lost one counts nothing.
+                if container == ContainerId::NONE {
+                    freed += u64::from(self.dedup.free_node(0, fingerprint, container)?);
+                    continue;
+                }
                 match self.dedup.nodes().node_of(&fingerprint, container) {
                     Ok(view) => freed += u64::from(self.dedup.free_node(view.level, fingerprint, container)?),
+                    // What its children count is not known, so it stays; and it may be stored again.
                     Err(error) => {
                         tracing::error!(%fingerprint, %container, %error, "a recipe node cannot be freed");
+                        self.dedup.pins().end_claim(&fingerprint);
+                        unreadable.insert(fingerprint);
                     }
                 }
             }
@@ -39,21 +50,57 @@ impl Reclaimer<'_> {
             progress.advance(freed);
             self.committer.settle()?;
             self.dedup.pins().release_claims();
-            if freed == 0 {
-                break;
-            }
         }
+        report.nodes_unreadable += unreadable.len() as u64;
         progress.finish();
         Ok(())
     }
 
-    fn claim_unreferenced(&self) -> Result<Vec<(Fingerprint, ContainerId)>> {
+    /// Makes the index forget chunks that are lost and that nothing refers to any more.
+    pub(super) fn forget_lost_chunks(&self, report: &mut ReclaimReport) -> Result<()> {
+        let mut lost = Vec::new();
+        self.chunk_index.for_each(&mut |fingerprint, cell| {
+            if cell.references == 0 && cell.location.container == ContainerId::NONE {
+                lost.push(fingerprint);
+            }
+            Ok(())
+        })?;
+        report.chunks_removed += lost.len() as u64;
+        for fingerprint in lost {
+            // One that was stored again meanwhile lies in a container, and stays.
+            self.namespace.log(LogOp::ChunkRemoved { fingerprint, container: ContainerId::NONE });
+            self.committer.relieve()?;
+        }
+        Ok(())
+    }
+
+    /// Once everything that was lost was stored again or forgotten, writers need not look for it any more.
+    pub(super) fn note_losses(&self) -> Result<()> {
+        if !self.namespace.has_losses() {
+            return Ok(());
+        }
+        let mut lost: u64 = 0;
+        for index in [self.chunk_index, self.recipe_index] {
+            index.for_each(&mut |_, cell| {
+                lost += u64::from(cell.location.container == ContainerId::NONE);
+                Ok(())
+            })?;
+        }
+        if lost > 0 {
+            tracing::warn!(lost, "chunks and recipe nodes are lost: backing up the same data again heals the files");
+            return Ok(());
+        }
+        self.namespace.set_losses(false)
+    }
+
+    fn claim_unreferenced(&self, unreadable: &HashSet<Fingerprint>) -> Result<Vec<(Fingerprint, ContainerId)>> {
         let mut claimed = Vec::new();
         self.recipe_index.for_each(&mut |fingerprint, cell| {
             let container = cell.location.container;
             if cell.references == 0
                 && claimed.len() < NODES_AT_ONCE
-                && self.recipes.is_closed(container)
+                && (container == ContainerId::NONE || self.recipes.is_closed(container))
+                && !unreadable.contains(&fingerprint)
                 && self.dedup.pins().claim(fingerprint)
             {
                 claimed.push((fingerprint, container));

@@ -29,9 +29,7 @@ impl Service {
             FileKind::Directory => return Err(EngineError::IsDirectory),
             _ => return Err(EngineError::Invalid("only regular files are opened here")),
         }
-        if how.write || how.truncate {
-            self.core.check_writable()?;
-        }
+        let _pass = (how.write || how.truncate).then(|| self.core.begin_change()).transpose()?;
         if how.truncate && caller.uid != 0 {
             self.drop_privileges(ino)?;
         }
@@ -120,7 +118,7 @@ impl Service {
         flags: WriteFlags,
     ) -> Result<u32> {
         let written = u32::try_from(data.len()).map_err(|_| EngineError::Invalid("a write of more than 4 GiB"))?;
-        self.core.check_writable()?;
+        let _pass = self.core.begin_change()?;
         self.core.admit(data.len() as u64)?;
         let open = self.files.handle(handle)?;
         if !open.how.write {
@@ -202,9 +200,7 @@ impl Service {
     pub(super) fn publish(&self, file: &OpenFile) -> Result<()> {
         let mut guard = file.body.write();
         let Some(body) = guard.as_mut() else { return Ok(()) };
-        if body.is_changed() {
-            self.core.check_open()?;
-        }
+        let _pass = body.is_changed().then(|| self.core.gate.enter_to_publish()).transpose()?;
         let stream = StreamId(file.last_writer.load(Ordering::Relaxed));
         body.publish(stream, &mut |published| {
             let changed_at = file.live.lock().changed_at;
@@ -257,7 +253,7 @@ impl Service {
             ZERO_RANGE => true,
             _ => return Err(EngineError::NotSupported),
         };
-        self.core.check_writable()?;
+        let _pass = self.core.begin_change()?;
         let open = self.files.handle(handle)?;
         if !open.how.write {
             return Err(EngineError::BadHandle);

@@ -109,7 +109,7 @@ impl Service {
     }
 
     fn change_attributes(&self, caller: Caller, ino: Ino, changes: &AttributeChanges) -> Result<Attributes> {
-        self.core.check_writable()?;
+        let _pass = self.core.begin_change()?;
         if let Some(size_bytes) = changes.size_bytes {
             self.truncate(caller, ino, size_bytes)?;
         }
@@ -185,7 +185,7 @@ impl Service {
     }
 
     fn change_xattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.core.check_writable()?;
+        let _pass = self.core.begin_change()?;
         self.core.admit(value.len() as u64)?;
         if name == acl::ACCESS_XATTR || name == acl::DEFAULT_XATTR {
             let inode = self.core.namespace.inode(ino)?.ok_or(EngineError::NotFound)?;
@@ -447,7 +447,7 @@ impl FileService for Service {
     }
 
     fn remove_xattr(&self, ino: Ino, name: &[u8]) -> std::result::Result<(), Errno> {
-        answer(self.core.check_writable().and_then(|()| self.core.namespace.remove_xattr(ino, name, now()).map(drop)))
+        answer(self.core.begin_change().and_then(|_pass| self.core.namespace.remove_xattr(ino, name, now()).map(drop)))
     }
 
     fn shutdown(&self) {

@@ -12,7 +12,7 @@ const SETGID: u16 = 0o2000;
 impl Service {
     /// Creates an inode with a name: mode after umask or default ACL, group of a setgid directory.
     pub(super) fn make_node(&self, caller: Caller, node: NewNode<'_>, content: NodeContent<'_>) -> Result<Inode> {
-        self.core.check_writable()?;
+        let _pass = self.core.begin_change()?;
         self.core.admit(0)?;
         let namespace = &self.core.namespace;
         let parent = namespace.inode_shared(node.parent)?.ok_or(EngineError::NotFound)?;
@@ -57,19 +57,19 @@ impl Service {
     }
 
     pub(super) fn remove_name(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        self.core.check_writable()?;
+        let _pass = self.core.begin_change()?;
         let inode = self.core.namespace.unlink(parent, name, now())?;
         self.removed(&inode)
     }
 
     pub(super) fn remove_empty_directory(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        self.core.check_writable()?;
+        let _pass = self.core.begin_change()?;
         let inode = self.core.namespace.remove_directory(parent, name, now())?;
         self.removed(&inode)
     }
 
     pub(super) fn rename_name(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
-        self.core.check_writable()?;
+        let _pass = self.core.begin_change()?;
         let renamed = self.core.namespace.rename(from.0, from.1, to.0, to.1, flags, now())?;
         match &renamed.replaced {
             Some(replaced) => self.removed(replaced),
@@ -78,7 +78,7 @@ impl Service {
     }
 
     pub(super) fn link_name(&self, ino: Ino, to_parent: Ino, to_name: &[u8]) -> Result<()> {
-        self.core.check_writable()?;
+        let _pass = self.core.begin_change()?;
         self.core.admit(0)?;
         self.core.namespace.link(ino, to_parent, to_name, now())?;
         self.core.committer.relieve()

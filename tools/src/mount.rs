@@ -162,11 +162,24 @@ pub fn failure(error: &MountError) -> Failure {
     Failure::new(kind, error.to_string())
 }
 
+/// What to tell of files below a mountpoint, if there are any.
+#[must_use]
+pub fn hidden_files(mountpoint: &Path) -> Option<String> {
+    std::fs::read_dir(mountpoint).is_ok_and(|mut entries| entries.next().is_some()).then(|| {
+        format!(
+            "{} is not empty: what is in it is hidden until the pool is unmounted (if backups ran while nothing was \
+             mounted, they are there)",
+            mountpoint.display()
+        )
+    })
+}
+
 /// Starts this program again as the daemon, and returns when it serves or has failed.
 pub fn start_daemon(args: &MountArgs) -> Result<(), Failure> {
     let failed = |what: &str, error: io::Error| Failure::failed(format!("cannot {what}: {error}"));
     let (reader, writer) = io::pipe().map_err(|error| failed("make a pipe", error))?;
     let program = std::env::current_exe().map_err(|error| failed("find this program", error))?;
+    let hidden = hidden_files(&args.mountpoint);
     let mut child = Command::new(program)
         .args(daemon_arguments(args))
         .stdin(Stdio::null())
@@ -174,7 +187,12 @@ pub fn start_daemon(args: &MountArgs) -> Result<(), Failure> {
         .spawn()
         .map_err(|error| failed("start the daemon", error))?;
     match ready::receive(reader).map_err(|error| failed("hear from the daemon", error))? {
-        Some(Outcome::Serving) => Ok(()),
+        Some(Outcome::Serving) => {
+            if let Some(warning) = hidden {
+                eprintln!("dedupfs: warning: {warning}");
+            }
+            Ok(())
+        }
         Some(Outcome::Failed(failure)) => {
             // So that the pool is free when this returns.
             let _ = child.wait();

@@ -157,6 +157,10 @@ pub fn reclaim(report: &ReclaimReport) -> String {
         lines
             .line("containers damaged", format!("{}, kept as they are: see `dedupfs fsck`", report.containers_damaged));
     }
+    if report.nodes_unreadable > 0 {
+        let unreadable = report.nodes_unreadable;
+        lines.line("recipes unreadable", format!("{unreadable}, kept with what they name: see `dedupfs fsck`"));
+    }
     lines.line("garbage left", format!("{} in containers above the threshold", exact(report.garbage_left_bytes)));
     lines.line("physical before", exact(report.physical_before_bytes));
     lines.line(if report.dry_run { "expected after" } else { "physical after" }, exact(report.physical_after_bytes));

@@ -202,12 +202,8 @@ fn mount_and_listen(
 
 /// Files below a mountpoint are out of reach while something is mounted there.
 fn warn_of_hidden_files(mountpoint: &Path) {
-    if std::fs::read_dir(mountpoint).is_ok_and(|mut entries| entries.next().is_some()) {
-        tracing::warn!(
-            "{} is not empty: what is in it is hidden until the pool is unmounted (if backups ran while nothing was \
-             mounted, they are there)",
-            mountpoint.display()
-        );
+    if let Some(warning) = mount::hidden_files(mountpoint) {
+        tracing::warn!("{warning}");
     }
 }
 

@@ -181,6 +181,8 @@ fn mkfs_spares_what_is_there() {
     let new = site.root.path().join("new");
     site.dedupfs("mkfs", &[&new, Path::new("--data"), &full]).expect(1, &["is not empty"]);
     assert!(!new.exists());
+    let inside = site.pool.join("containers/new");
+    site.dedupfs("mkfs", &[&inside]).expect(1, &["lies inside of the pool"]);
     site.dedupfs("mkfs", &[&full.join("letter")]).expect(1, &["letter"]);
     assert_eq!(fs::read(full.join("letter")).unwrap(), b"dear");
 }

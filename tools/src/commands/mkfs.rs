@@ -70,11 +70,26 @@ fn check_root(root: &Path) -> Result<(), Failure> {
             mount.source.display()
         ));
     }
+    let is_pool = |path: &Path| [SUPERBLOCK_NAME, "dedupfs.data"].iter().any(|name| path.join(name).exists());
+    for parent in absolute(root)?.ancestors().skip(1) {
+        if is_pool(parent) {
+            return failed(format!(
+                "{shown} lies inside of the pool {}, whose files are not to be touched: choose another directory",
+                parent.display()
+            ));
+        }
+        if let Some(mount) = target::mounted_at(parent)? {
+            return failed(format!(
+                "{shown} lies in the mounted pool {}: a pool inside of a dedupfs makes no sense",
+                mount.source.display()
+            ));
+        }
+    }
     match std::fs::read_dir(root) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(error) => failed(format!("{shown} cannot be used as a pool: {error}")),
         Ok(mut entries) => {
-            if [SUPERBLOCK_NAME, "dedupfs.data"].iter().any(|name| root.join(name).exists()) {
+            if is_pool(root) {
                 return failed(format!(
                     "{shown} holds a dedupfs pool already: choose another directory, or remove the pool first if \
                      nothing in it is needed"

@@ -1,0 +1,269 @@
+//! What is lost stays counted, is made whole by the next backup of the same data, and stops nothing else.
+
+use std::sync::Arc;
+
+use dedupfs::check::CheckOptions;
+use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
+use dedupfs::reclaim::{ReclaimOptions, ReclaimReport};
+use dedupfs_fuse::service::{Caller, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
+use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
+use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
+use dedupfs_store::superblock::PoolProperties;
+
+const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+
+/// Bytes that do not repeat and do not compress.
+fn content(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let words = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.flatten().take(len).collect()
+}
+
+fn formatted(device: &Arc<dyn Device>) {
+    let properties = PoolProperties {
+        chunk_size_bytes: 4096,
+        container_bytes: 256 << 10,
+        slots_per_file: 8,
+        ..PoolProperties::default()
+    };
+    format_on(device, device, b".".to_vec(), &properties, (0, 0)).expect("formats");
+}
+
+fn open(device: &Arc<dyn Device>, rebuild_index: bool) -> Arc<Pool> {
+    let options = PoolOptions { rebuild_index, ..PoolOptions::default() };
+    Pool::open_on(device, device, Vec::new(), &options, &NoProgress).expect("opens")
+}
+
+fn write(pool: &Pool, name: &str, data: &[u8]) {
+    let service = pool.service();
+    let node = NewNode { parent: ROOT_INO, name: name.as_bytes(), mode: 0o644, umask: 0 };
+    let how = OpenOptions { write: true, ..OpenOptions::default() };
+    let (attributes, opened) = service.create(CALLER, node, how).expect("creates");
+    for (number, piece) in data.chunks(1 << 20).enumerate() {
+        let offset = (number << 20) as u64;
+        service.write(CALLER, attributes.ino, opened.handle, offset, piece, WriteFlags::default()).expect("writes");
+    }
+    service.flush(attributes.ino, opened.handle).expect("flushes");
+    service.release(attributes.ino, opened.handle);
+    service.forget(attributes.ino, 1);
+}
+
+/// The content, or `None` if any of it gives an error.
+fn read(pool: &Pool, name: &str) -> Option<Vec<u8>> {
+    let service = pool.service();
+    let attributes = service.lookup(ROOT_INO, name.as_bytes()).expect("is there");
+    let how = OpenOptions { read: true, ..OpenOptions::default() };
+    let handle = service.open(CALLER, attributes.ino, how).expect("opens").handle;
+    let mut bytes = Vec::new();
+    let outcome = service.read(attributes.ino, handle, 0, 1 << 30, &mut bytes);
+    service.release(attributes.ino, handle);
+    service.forget(attributes.ino, 1);
+    outcome.is_ok().then_some(bytes)
+}
+
+fn reclaim(pool: &Pool) -> ReclaimReport {
+    let options = ReclaimOptions { threshold_percent: 100, dry_run: false };
+    pool.reclaim(&options, &NoProgress).expect("reclaims")
+}
+
+fn findings(pool: &Pool) -> Vec<String> {
+    pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks").findings
+}
+
+/// Overwrites all files of a directory with nonsense.
+fn destroy(device: &Arc<dyn Device>, directory: &str) {
+    for entry in device.list(directory).expect("lists") {
+        let file = device.open(&format!("{directory}/{}", entry.name), OpenMode::Write).expect("opens");
+        let len_bytes = usize::try_from(file.len().expect("has a length")).expect("fits");
+        file.write_at(&vec![0xa5; len_bytes], 0).expect("writes");
+        file.sync().expect("syncs");
+    }
+}
+
+/// Two files that share all they have, then `directory` lost and the index made anew.
+fn with_losses(directory: &str, data: &[u8]) -> Arc<dyn Device> {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    formatted(&device);
+    let pool = open(&device, false);
+    write(&pool, "old", data);
+    write(&pool, "older", data);
+    pool.close().expect("closes");
+    drop(pool);
+    destroy(&device, directory);
+    let pool = open(&device, true);
+    assert!(pool.rebuilt().expect("was rebuilt").missing > 0);
+    assert_eq!(read(&pool, "old"), None, "what is lost gives an error");
+    assert!(!findings(&pool).is_empty(), "a check tells of what is lost");
+    pool.close().expect("closes");
+    device
+}
+
+fn healed_by_the_next_backup(directory: &str, len: usize) {
+    let data = content(7, len);
+    let device = with_losses(directory, &data);
+    let pool = open(&device, false);
+    write(&pool, "new", &data);
+    pool.sync().expect("syncs");
+    for name in ["new", "old", "older"] {
+        assert!(read(&pool, name).as_deref() == Some(&data), "{name} is whole");
+    }
+    // The old files counted what was lost. Were that forgotten, deleting them would free what the new one needs.
+    let service = pool.service();
+    for name in ["old", "older"] {
+        service.unlink(ROOT_INO, name.as_bytes()).expect("unlinks");
+    }
+    reclaim(&pool);
+    assert!(read(&pool, "new").as_deref() == Some(&data), "still whole");
+    assert_eq!(findings(&pool), Vec::<String>::new());
+    pool.close().expect("closes");
+    drop((service, pool));
+    let pool = open(&device, false);
+    assert!(read(&pool, "new").as_deref() == Some(&data), "whole after opening anew");
+    service_unlink_all(&pool, &["new"]);
+    reclaim(&pool);
+    let stats = pool.stats().expect("has statistics");
+    assert_eq!((stats.chunk_index.cells, stats.recipe_index.cells), (0, 0));
+    pool.close().expect("closes");
+}
+
+fn service_unlink_all(pool: &Pool, names: &[&str]) {
+    for name in names {
+        pool.service().unlink(ROOT_INO, name.as_bytes()).expect("unlinks");
+    }
+}
+
+#[test]
+fn lost_chunks_of_small_files_are_healed() {
+    healed_by_the_next_backup("containers", 3000);
+}
+
+#[test]
+fn lost_chunks_of_large_files_are_healed() {
+    healed_by_the_next_backup("containers", 20 << 20);
+}
+
+#[test]
+fn lost_recipes_are_healed() {
+    healed_by_the_next_backup("recipes", 20 << 20);
+}
+
+#[test]
+fn what_is_lost_and_deleted_is_forgotten() {
+    for directory in ["containers", "recipes"] {
+        let device = with_losses(directory, &content(9, 10 << 20));
+        let pool = open(&device, false);
+        service_unlink_all(&pool, &["old", "older"]);
+        reclaim(&pool);
+        reclaim(&pool);
+        let stats = pool.stats().expect("has statistics");
+        assert_eq!((stats.chunk_index.cells, stats.recipe_index.cells), (0, 0), "{directory}");
+        assert_eq!(findings(&pool).iter().filter(|finding| !finding.starts_with("container")).count(), 0);
+        pool.close().expect("closes");
+    }
+}
+
+/// A disk that does not give a part of what it has is no reason to reclaim nothing at all; and nothing is freed that
+/// could not be read.
+#[test]
+fn reclaiming_goes_on_beside_what_cannot_be_read() {
+    let memory = MemoryDevice::new();
+    let faulty = FaultyDevice::over_memory(&memory);
+    let device: Arc<dyn Device> = Arc::new(faulty.clone());
+    formatted(&device);
+    let data: Vec<Vec<u8>> = (0..6).map(|seed| content(seed, 3 << 20)).collect();
+    {
+        let pool = open(&device, false);
+        // Two at a time, so that each container holds what stays and what goes.
+        for (number, data) in data.iter().enumerate() {
+            write(&pool, &format!("{number}"), data);
+            write(&pool, &format!("small {number}"), &content(100 + number as u64, 20_000));
+        }
+        pool.close().expect("closes");
+    }
+    let pool = open(&device, false);
+    service_unlink_all(&pool, &["0", "1", "2", "3"]);
+    // A file of slots holds eight containers; the others can be read.
+    let slots = format!("containers/{}", device.list("containers").expect("lists")[0].name);
+    faulty.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::Read]).path_contains(&slots).lasting());
+    for _ in 0..2 {
+        let report = reclaim(&pool);
+        assert!(report.containers_damaged > 0, "{report:?}");
+    }
+    assert!(pool.stats().expect("has statistics").data_containers.containers < 60, "the readable ones were freed");
+    faulty.heal();
+    let report = reclaim(&pool);
+    assert_eq!((report.containers_damaged, report.nodes_unreadable), (0, 0));
+    for number in [4, 5] {
+        assert!(read(&pool, &format!("{number}")).as_ref() == data.get(number), "file {number}");
+    }
+    for number in 0..6 {
+        assert!(read(&pool, &format!("small {number}")) == Some(content(100 + number, 20_000)), "small {number}");
+    }
+    assert_eq!(findings(&pool), Vec::<String>::new());
+    pool.close().expect("closes");
+}
+
+/// Recipes that the disk does not give stay with all that they name, run after run, and go as soon as it does.
+#[test]
+fn recipes_that_cannot_be_read_are_freed_later() {
+    let memory = MemoryDevice::new();
+    let faulty = FaultyDevice::over_memory(&memory);
+    let device: Arc<dyn Device> = Arc::new(faulty.clone());
+    formatted(&device);
+    {
+        let pool = open(&device, false);
+        write(&pool, "large", &content(1, 20 << 20));
+        pool.close().expect("closes");
+    }
+    let pool = open(&device, false);
+    service_unlink_all(&pool, &["large"]);
+    faulty.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::Read]).path_contains("recipes/").lasting());
+    for _ in 0..2 {
+        let report = reclaim(&pool);
+        assert!(report.nodes_unreadable > 0 && report.containers_freed == 0, "{report:?}");
+    }
+    // It may be stored again, meanwhile.
+    write(&pool, "again", &content(1, 20 << 20));
+    faulty.heal();
+    assert!(read(&pool, "again") == Some(content(1, 20 << 20)));
+    service_unlink_all(&pool, &["again"]);
+    reclaim(&pool);
+    let stats = pool.stats().expect("has statistics");
+    assert_eq!((stats.chunk_index.cells, stats.recipe_index.cells), (0, 0));
+    pool.close().expect("closes");
+}
+
+/// An index from a copy of the meta root that is older than the log's first row would count wrongly.
+#[test]
+fn an_index_older_than_the_log_is_refused() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    formatted(&device);
+    let old: Vec<(String, Vec<u8>)> = ["index/chunks", "index/recipes"]
+        .iter()
+        .flat_map(|directory| {
+            let entries = device.list(directory).expect("lists").into_iter();
+            entries.map(move |entry| format!("{directory}/{}", entry.name))
+        })
+        .map(|path| (path.clone(), device.read_file(&path, 1 << 30).expect("reads")))
+        .collect();
+    let pool = open(&device, false);
+    write(&pool, "file", &content(3, 100_000));
+    pool.close().expect("closes");
+    drop(pool);
+    for (path, bytes) in &old {
+        let (directory, name) = path.rsplit_once('/').expect("has a directory");
+        device.replace_file(directory, name, bytes).expect("writes");
+    }
+    let outcome = Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress);
+    let error = outcome.err().expect("refuses").to_string();
+    assert!(error.contains("--rebuild-index"), "{error}");
+    let pool = open(&device, true);
+    assert!(read(&pool, "file") == Some(content(3, 100_000)));
+    assert_eq!(findings(&pool), Vec::<String>::new());
+    pool.close().expect("closes");
+}
