@@ -68,6 +68,10 @@ pub const RECIPE_REGION_BYTES: u32 = 128 * 1024;
 /// Containers open at once for each kind: writing processes beyond this share.
 pub const OPEN_CONTAINERS_MAX: usize = 16;
 
+/// How long closing a pool waits for requests that hang, on a disk that does not answer perhaps.
+pub const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long publishing at intervals waits for a file that is busy; the next interval tries again.
+pub const PUBLISH_PATIENCE: Duration = Duration::from_secs(1);
 /// A namespace up to this size is compacted when its pool is closed, which then takes some 0.1 s.
 pub const COMPACT_ON_CLOSE_BYTES_MAX: u64 = 8 * MIB;
 

@@ -130,16 +130,18 @@ fn regression_closing_loses_no_acknowledged_write() {
         let open = || Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress).expect("opens");
         let pool = open();
         let service = pool.service();
+        let created = std::sync::Barrier::new(WRITERS as usize + 1);
         let acknowledged: Vec<u64> = std::thread::scope(|scope| {
             let writers: Vec<_> = (0..WRITERS)
                 .map(|writer| {
-                    let service = service.clone();
+                    let (service, created) = (service.clone(), &created);
                     scope.spawn(move || {
                         let name = format!("{writer}").into_bytes();
                         let node = NewNode { parent: ROOT_INO, name: &name, mode: 0o644, umask: 0 };
                         let how = OpenOptions { write: true, ..OpenOptions::default() };
                         let (attributes, opened) = service.create(Caller::default(), node, how).expect("creates");
                         let (ino, handle) = (attributes.ino, opened.handle);
+                        created.wait();
                         let mut written = 0;
                         while service
                             .write(Caller::default(), ino, handle, written, &[7; 1000], WriteFlags::default())
@@ -151,7 +153,8 @@ fn regression_closing_loses_no_acknowledged_write() {
                     })
                 })
                 .collect();
-            std::thread::sleep(std::time::Duration::from_millis(5 + round));
+            created.wait();
+            std::thread::sleep(std::time::Duration::from_millis(round));
             pool.close().expect("closes");
             writers.into_iter().map(|writer| writer.join().expect("ends")).collect()
         });

@@ -267,3 +267,118 @@ fn an_index_older_than_the_log_is_refused() {
     assert_eq!(findings(&pool), Vec::<String>::new());
     pool.close().expect("closes");
 }
+
+/// A file of containers is gone: the index is made anew all the same, a next backup heals, and nothing that may still be
+/// found again is freed before.
+#[test]
+fn a_missing_file_of_containers_is_a_loss_like_another() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    formatted(&device);
+    let data = content(21, 5 << 20);
+    let pool = open(&device, false);
+    write(&pool, "old", &data);
+    pool.close().expect("closes");
+    drop(pool);
+    let missing = format!("containers/{}", device.list("containers").expect("lists")[0].name);
+    device.remove(&missing).expect("removes");
+    let pool = open(&device, true);
+    assert!(pool.rebuilt().expect("was rebuilt").missing > 0);
+    assert!(pool.stats().expect("has statistics").lost_chunks > 0);
+    write(&pool, "new", &data);
+    pool.sync().expect("syncs");
+    for name in ["old", "new"] {
+        assert!(read(&pool, name).as_deref() == Some(&data), "{name}");
+    }
+    assert_eq!(pool.stats().expect("has statistics").lost_chunks, 0);
+    pool.close().expect("closes");
+}
+
+/// A disk that does not answer aborts a rebuild before the old index is given up.
+#[test]
+fn a_rebuild_that_cannot_read_leaves_the_index_as_it_is() {
+    let memory = MemoryDevice::new();
+    let faulty = FaultyDevice::over_memory(&memory);
+    let device: Arc<dyn Device> = Arc::new(faulty.clone());
+    formatted(&device);
+    let data = content(22, 5 << 20);
+    let pool = open(&device, false);
+    write(&pool, "file", &data);
+    pool.close().expect("closes");
+    drop(pool);
+    for directory in ["containers/", "recipes/"] {
+        faulty.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::Read]).path_contains(directory).lasting());
+        let options = PoolOptions { rebuild_index: true, ..PoolOptions::default() };
+        assert!(Pool::open_on(&device, &device, Vec::new(), &options, &NoProgress).is_err());
+        faulty.heal();
+        let pool = open(&device, false);
+        assert!(read(&pool, "file").as_deref() == Some(&data), "{directory}");
+        assert_eq!(findings(&pool), Vec::<String>::new());
+        pool.close().expect("closes");
+    }
+}
+
+/// All containers cannot be read for a while (a bad cable, a data root that is half restored): a rebuild and a reclaim in
+/// that time free nothing of it.
+#[test]
+fn what_cannot_be_read_for_a_while_is_not_freed() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    formatted(&device);
+    let data = content(23, 5 << 20);
+    let pool = open(&device, false);
+    write(&pool, "file", &data);
+    pool.close().expect("closes");
+    drop(pool);
+    let good: Vec<(String, Vec<u8>)> = device
+        .list("containers")
+        .expect("lists")
+        .into_iter()
+        .map(|entry| format!("containers/{}", entry.name))
+        .map(|path| (path.clone(), device.read_file(&path, 1 << 30).expect("reads")))
+        .collect();
+    destroy(&device, "containers");
+    let pool = open(&device, true);
+    for _ in 0..2 {
+        let report = reclaim(&pool);
+        assert!(report.containers_damaged > 0 && report.containers_freed == 0, "{report:?}");
+    }
+    pool.close().expect("closes");
+    drop(pool);
+    for (path, bytes) in &good {
+        let file = device.open(path, OpenMode::Write).expect("opens");
+        file.write_at(bytes, 0).expect("writes");
+        file.sync().expect("syncs");
+    }
+    let pool = open(&device, true);
+    assert_eq!(pool.rebuilt().expect("was rebuilt").missing, 0);
+    assert!(read(&pool, "file").as_deref() == Some(&data), "all of it is there again");
+    assert_eq!(findings(&pool), Vec::<String>::new());
+    pool.close().expect("closes");
+}
+
+/// What was written last is damaged when the machine comes up again after a crash: the pool opens, the same data is stored
+/// again and not taken for known, and its count is right.
+#[test]
+fn damage_beside_a_crash_costs_what_it_covers_and_no_newer_backup() {
+    for len in [500, 3000, 3 << 20] {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+        formatted(&device);
+        let data = content(24, len);
+        let pool = open(&device, false);
+        write(&pool, "first", &data);
+        pool.sync().expect("syncs");
+        // Not closed: what follows is what a crash leaves.
+        drop(pool);
+        destroy(&device, "containers");
+        let pool = open(&device, false);
+        write(&pool, "second", &data);
+        pool.sync().expect("syncs");
+        service_unlink_all(&pool, &["first"]);
+        reclaim(&pool);
+        assert!(read(&pool, "second").as_deref() == Some(&data), "{len} bytes");
+        pool.close().expect("closes");
+        drop(pool);
+        let pool = open(&device, false);
+        assert!(read(&pool, "second").as_deref() == Some(&data), "{len} bytes, after opening anew");
+        pool.close().expect("closes");
+    }
+}

@@ -78,7 +78,8 @@ pub struct Inconsistency {
 /// What contradicts the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InconsistencyKind {
-    /// A count for a fingerprint that the index does not have; ignored.
+    /// A count for a fingerprint that the index does not have: more than 0 makes a cell without a container, else it is
+    /// ignored.
     Unknown {
         /// The change asked for.
         delta: i64,
@@ -254,9 +255,11 @@ impl Shard {
                 }
                 Some(Cell { references, ..cell })
             }
+            // Something needs it, and nobody has it: the count must be right when it is stored again.
             (Change::Count { delta, .. }, None) => {
                 wrong(InconsistencyKind::Unknown { delta });
-                None
+                let references = counted(0, delta).0;
+                (references > 0).then_some(Cell { location: Location::LOST, references })
             }
             (Change::Remove { container, .. }, current) => {
                 // The container gives its space back: a staged location in it would lead nowhere too.

@@ -13,6 +13,17 @@ pub struct Location {
     pub len_bytes: u32,
 }
 
+impl Location {
+    /// Nowhere: something refers to it, and no container has it. Its count is kept for the day it is stored again.
+    pub const LOST: Self = Self { container: ContainerId::NONE, len_bytes: 0 };
+
+    /// Whether it is [`LOST`](Self::LOST).
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.container == ContainerId::NONE
+    }
+}
+
 /// A counting fingerprint (MAD2 section III.E) without the fingerprint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cell {

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use dedupfs_index::Index;
+use dedupfs_store::Fingerprint;
 use dedupfs_store::recipe::Root;
-use dedupfs_store::{ContainerId, Fingerprint};
 
 use super::{CheckReport, Checker};
 use crate::error::Result;
@@ -54,7 +54,7 @@ impl Checker<'_> {
         let mut cells = Vec::new();
         self.recipe_index.for_each(&mut |fingerprint, cell| {
             // A lost one counts nothing; the comparison tells of it.
-            if cell.location.container != ContainerId::NONE {
+            if !cell.location.is_lost() {
                 cells.push((fingerprint, cell.location.container));
             }
             Ok(())
@@ -80,7 +80,7 @@ fn compare(what: &str, index: &Index, mut marks: HashMap<Fingerprint, u32>, repo
         if cell.references != marked {
             report.add(format!("{what} {fingerprint}: the index counts {}, marking finds {marked}", cell.references));
         }
-        if cell.location.container == ContainerId::NONE && marked > 0 {
+        if cell.location.is_lost() && marked > 0 {
             report.add(format!(
                 "{what} {fingerprint} is lost and {marked} times needed: backing the same data up again heals it"
             ));

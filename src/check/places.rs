@@ -23,7 +23,7 @@ impl Checker<'_> {
             let found = self.check_containers(what, store, index, options, report, progress)?;
             let mut cells = 0;
             index.for_each(&mut |_, cell| {
-                cells += u64::from(cell.location.container != ContainerId::NONE);
+                cells += u64::from(!cell.location.is_lost());
                 Ok(())
             })?;
             if found != cells {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use dedupfs_index::{Index, IndexBuilder, Location};
 use dedupfs_store::recipe::{Node, Root};
-use dedupfs_store::{ContainerId, Fingerprint, StoreError};
+use dedupfs_store::{Fingerprint, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::marks::Marks;
@@ -37,8 +37,10 @@ pub struct RebuildReport {
     pub missing: u64,
 }
 
-/// Where something is that files refer to and no container has.
-const LOST: Location = Location { container: ContainerId::NONE, len_bytes: 0 };
+/// Whether trying again is of no use.
+fn is_loss(error: &EngineError) -> bool {
+    matches!(error, EngineError::Store(StoreError::Corrupt { .. } | StoreError::NotFound { .. }))
+}
 
 /// What an index is rebuilt from.
 pub struct Rebuilder<'a> {
@@ -71,22 +73,25 @@ impl Rebuilder<'_> {
             Ok(())
         })?;
         let marks = self.mark(&mut places, &mut report)?;
-        let (mut chunks, mut nodes) = builders()?;
-        for (print, references) in &marks.nodes {
-            nodes.set(*print, places.get(print).copied().unwrap_or(LOST), *references)?;
-        }
         let mut found = HashSet::new();
-        self.for_each_entry(self.data, &mut report, &mut |print, location| {
+        self.for_each_entry(self.data, &mut report, &mut |print, _| {
             if marks.chunks.contains_key(&print) {
                 found.insert(print);
             }
-            Ok(chunks.set(print, location, 0)?)
+            Ok(())
         })?;
+        // All tables were read: from here on only the meta root can fail.
+        let (mut chunks, mut nodes) = builders()?;
+        for (print, references) in &marks.nodes {
+            nodes.set(*print, places.get(print).copied().unwrap_or(Location::LOST), *references)?;
+        }
+        let mut seen_already = RebuildReport::default();
+        self.for_each_entry(self.data, &mut seen_already, &mut |print, location| Ok(chunks.set(print, location, 0)?))?;
         report.missing += (marks.chunks.len() - found.len()) as u64;
         for (print, references) in &marks.chunks {
             match found.contains(print) {
                 true => chunks.count(*print, i64::from(*references))?,
-                false => chunks.set(*print, LOST, *references)?,
+                false => chunks.set(*print, Location::LOST, *references)?,
             }
         }
         // Known before the index is: a backup that comes next must heal.
@@ -112,8 +117,8 @@ impl Rebuilder<'_> {
             let table = match store.table(record.id) {
                 Ok(Some(table)) => table,
                 Ok(None) => continue,
-                // Only damage is final; a disk that does not answer may answer later.
-                Err(error @ EngineError::Store(StoreError::Corrupt { .. })) => {
+                // Only damage and absence are final; a disk that does not answer may answer later.
+                Err(error) if is_loss(&error) => {
                     tracing::error!(container = %record.id, %error, "a container's table cannot be read");
                     report.missing += 1;
                     continue;
@@ -143,7 +148,7 @@ impl Rebuilder<'_> {
             while let Some(print) = work.pop() {
                 let node = match self.node(&print, places) {
                     Ok(node) => node,
-                    Err(error @ EngineError::Store(StoreError::Corrupt { .. })) => {
+                    Err(error) if is_loss(&error) => {
                         tracing::error!(ino = inode.ino, %error, "a recipe node cannot be read");
                         report.missing += 1;
                         places.remove(&print);

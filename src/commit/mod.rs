@@ -103,8 +103,7 @@ impl Committer {
         let mut rows = 0;
         self.parts.namespace.log_after(from, &mut |row, ops| {
             rows += 1;
-            self.note(self.consumer().consume(row, &ops, None)?);
-            Ok(())
+            self.note(self.consumer().consume(row, &ops, None)?)
         })?;
         Ok(rows)
     }
@@ -349,7 +348,7 @@ impl Committer {
         // Whoever appended what this row made durable must have staged it before it is applied, or the staged place
         // would stay for ever.
         self.parts.dedup.barrier();
-        self.note(self.consumer().consume(row, ops, Some(extended))?);
+        self.note(self.consumer().consume(row, ops, Some(extended))?)?;
         let parts = &self.parts;
         let due = self.changes_since_checkpoint.load(Ordering::Relaxed) >= CHECKPOINT_CHANGES;
         if due || parts.chunk_index.wants_checkpoint() || parts.recipe_index.wants_checkpoint() {
@@ -369,9 +368,14 @@ impl Committer {
         Ok(())
     }
 
-    fn note(&self, consumed: Consumed) {
+    fn note(&self, consumed: Consumed) -> Result<()> {
         self.changes_since_checkpoint.fetch_add(consumed.changes, Ordering::Relaxed);
         self.inconsistencies.fetch_add(consumed.inconsistencies, Ordering::Relaxed);
+        // What was counted and is nowhere has become a cell without a place.
+        if consumed.inconsistencies > 0 && !self.parts.namespace.has_losses() {
+            self.parts.namespace.set_losses(true)?;
+        }
+        Ok(())
     }
 
     fn consumer(&self) -> Consumer<'_> {

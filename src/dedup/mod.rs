@@ -292,7 +292,7 @@ impl Deduplicator {
         // Also in a claimed container: emptying one moves every node that the index places there, referred to or not.
         let Some(cell) = self.recipe_index.get(&fingerprint)? else { return Ok(None) };
         // Lost: storing it again makes whole what refers to it.
-        if cell.location.container == ContainerId::NONE {
+        if cell.location.is_lost() {
             return Ok(None);
         }
         let Some(pin) = self.pins.pin_existing(fingerprint) else { return Ok(None) };
@@ -400,6 +400,24 @@ impl Deduplicator {
             self.pins.end_claim(&fingerprint);
         }
         Ok(garbage)
+    }
+
+    /// As [`free_node`](Self::free_node) for a copy that cannot be read: if the node was stored again meanwhile, the
+    /// new copy tells what the old one counted; else the old one stays, and its claim ends. Returns whether it was freed.
+    ///
+    /// # Errors
+    /// The index or the new copy cannot be read.
+    pub fn free_unreadable_node(&self, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
+        {
+            let _exclusive = self.store_lock.lock();
+            let cell = self.recipe_index.get(&fingerprint)?;
+            if cell.is_none_or(|cell| cell.location.container == container) {
+                self.pins.end_claim(&fingerprint);
+                return Ok(false);
+            }
+        }
+        let view = self.nodes.node_of(&fingerprint, ContainerId::NONE)?;
+        self.free_node(view.level, fingerprint, container)
     }
 
     /// The pins of nodes.

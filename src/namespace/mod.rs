@@ -221,6 +221,10 @@ impl Namespace {
     pub fn set_losses(&self, has_losses: bool) -> Result<()> {
         let mut store = self.store.lock();
         self.health.check()?;
+        if store.database.is_none() || store.session.is_failed() {
+            let snapshot = store.reopen()?;
+            self.state.write().base = Some(snapshot);
+        }
         let header = tables::Header { has_losses, ..store.header };
         commit::write_header(&store, &header)?;
         store.header = header;

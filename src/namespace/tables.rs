@@ -149,7 +149,14 @@ impl Header {
                 let writer_epoch = reader.u32()?;
                 let has_losses = match reader.u8()? {
                     flag @ (0 | 1) => flag == 1,
-                    flag => return Err(StoreError::corrupt("flags of the namespace", "flags of 0 or 1", flag).into()),
+                    flags => {
+                        return Err(StoreError::Unsupported {
+                            what: "namespace".into(),
+                            found: format!("flags {flags:#x}"),
+                            advice: "use the release that wrote this pool, or a newer one".into(),
+                        }
+                        .into());
+                    }
                 };
                 let (row, trimmed_through) = (reader.u64()?, reader.u64()?);
                 let (next_ino, next_cookie) = (reader.u64()?, reader.u64()?);

@@ -6,6 +6,8 @@
 //! Open: everything. Draining: what was taken before is published, nothing new is taken. Closed: nothing. Both steps
 //! wait for whoever is inside, so that no change is acknowledged that the last commit does not have.
 
+use std::time::{Duration, Instant};
+
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{EngineError, Result};
@@ -76,31 +78,37 @@ impl Gate {
         Ok(Pass(self))
     }
 
-    /// Lets no new change in, and waits for those that are inside.
-    pub fn drain(&self) {
-        self.go_on(Phase::Draining);
+    /// Lets no new change in, and waits for those that are inside, but at most for `patience`; returns whether all
+    /// have gone.
+    pub fn drain(&self, patience: Duration) -> bool {
+        self.go_on(Phase::Draining, patience)
     }
 
-    /// Lets nothing in any more, and waits for those that are inside.
-    pub fn close(&self) {
-        self.go_on(Phase::Closed);
+    /// Lets nothing in any more, and waits as [`drain`](Self::drain) does.
+    pub fn close(&self, patience: Duration) -> bool {
+        self.go_on(Phase::Closed, patience)
     }
 
-    fn go_on(&self, phase: Phase) {
+    fn go_on(&self, phase: Phase, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
         let mut state = self.state.lock();
         state.phase = state.phase.max(phase);
         while state.inside > 0 {
-            self.left.wait(&mut state);
+            if self.left.wait_until(&mut state, until).timed_out() {
+                return state.inside == 0;
+            }
         }
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
 
     use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
     fn changes_stop_first_and_publishing_later() {
@@ -109,13 +117,22 @@ mod tests {
             let _change = gate.enter().unwrap();
             let _publishes = gate.enter_to_publish().unwrap();
         }
-        gate.drain();
+        assert!(gate.drain(PATIENCE));
         assert!(matches!(gate.enter(), Err(EngineError::ReadOnly(_))));
         assert!(gate.enter_to_publish().is_ok());
-        gate.close();
+        assert!(gate.close(PATIENCE));
         assert!(matches!(gate.enter_to_publish(), Err(EngineError::ReadOnly(_))));
-        gate.drain();
+        assert!(gate.drain(PATIENCE));
         assert!(gate.enter_to_publish().is_err(), "closed stays closed");
+    }
+
+    #[test]
+    fn a_change_that_never_ends_does_not_keep_the_pool_open() {
+        let gate = Gate::default();
+        let _stuck = gate.enter().unwrap();
+        assert!(!gate.drain(Duration::from_millis(10)));
+        assert!(gate.enter().is_err() && !gate.close(Duration::from_millis(10)));
+        assert!(gate.enter_to_publish().is_err());
     }
 
     #[test]
@@ -124,7 +141,7 @@ mod tests {
         std::thread::scope(|scope| {
             let change = gate.enter().unwrap();
             scope.spawn(|| {
-                gate.drain();
+                assert!(gate.drain(PATIENCE));
                 assert!(done.load(Ordering::Acquire), "the change has ended");
             });
             // However long the other thread waits, a change under way may publish.

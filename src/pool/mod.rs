@@ -29,6 +29,7 @@ pub use space::SpaceGuard;
 pub use stats::{ContainerSummary, FilterStats, IndexSummary, MemoryStats, PoolStats, SessionStats};
 
 use crate::check::{CheckOptions, CheckReport, Checker, RebuildReport};
+use crate::config::CLOSE_PATIENCE;
 use crate::error::{EngineError, Result};
 use crate::reclaim::{ReclaimOptions, ReclaimReport, Reclaimer};
 use crate::service::Service;
@@ -76,7 +77,7 @@ impl Pool {
     /// # Errors
     /// The commit's error.
     pub fn sync(&self) -> Result<()> {
-        let published = self.service.publish_all(None);
+        let published = self.service.publish_all(None, None);
         self.core.committer.commit().and(published)
     }
 
@@ -151,9 +152,12 @@ impl Pool {
             return Ok(());
         }
         // From here on nothing is taken that could not become durable any more; what was taken is published.
-        self.core.gate.drain();
-        let published = self.service.publish_all(None);
-        self.core.gate.close();
+        let drained = self.core.gate.drain(CLOSE_PATIENCE);
+        if !drained {
+            tracing::error!("a request hangs: the pool is closed without what it does");
+        }
+        let published = self.service.publish_all(None, (!drained).then_some(CLOSE_PATIENCE));
+        self.core.gate.close(CLOSE_PATIENCE);
         self.core.data.seal_all();
         self.core.recipes.seal_all();
         let outcome = match self.core.committer.checkpoint() {
@@ -162,7 +166,9 @@ impl Pool {
             Err(error) => self.core.committer.commit().and(if error.is_no_space() { Ok(()) } else { Err(error) }),
         };
         self.stop();
+        // A check that is still running reads the namespace; it stays as large as it is then.
         if outcome.is_ok()
+            && let Some(_one) = self.exclusive.try_lock()
             && let Err(error) = self.core.namespace.compact_small()
         {
             tracing::warn!(%error, "the namespace was not made smaller");

@@ -24,11 +24,11 @@ use crate::chunker;
 use crate::commit::{CommitParts, Committer};
 use crate::config::{
     BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, COMMIT_INTERVAL, DATA_REGION_BYTES, DATA_RESERVE_BYTES, MEMORY_BYTES_DEFAULT,
-    META_RESERVE_BYTES, MemoryPlan, OPEN_CONTAINERS_MAX, PUBLISH_AFTER, RECIPE_REGION_BYTES,
+    META_RESERVE_BYTES, MemoryPlan, OPEN_CONTAINERS_MAX, PUBLISH_AFTER, PUBLISH_PATIENCE, RECIPE_REGION_BYTES,
 };
 use crate::containers::{ContainerOptions, ContainerStore, WorkerPool};
 use crate::dedup::{DedupParts, Deduplicator, Fetcher};
-use crate::error::Result;
+use crate::error::{EngineError, Result};
 use crate::file::FileContext;
 use crate::fingerprint::Fingerprinter;
 use crate::ingest::{BufferPool, IngestContext};
@@ -159,7 +159,8 @@ impl Pool {
             recipe_index: parts.recipe_index.clone(),
             dedup: dedup.clone(),
         });
-        let mut recovery = RecoveryReport { rows_replayed: committer.replay()?, ..RecoveryReport::default() };
+        let rows_replayed = committer.replay().map_err(replay_advice)?;
+        let mut recovery = RecoveryReport { rows_replayed, ..RecoveryReport::default() };
         for ino in parts.namespace.orphans()? {
             parts.namespace.drop_orphan(ino)?;
             recovery.orphans_dropped += 1;
@@ -171,7 +172,7 @@ impl Pool {
         let publish_old = Box::new(move || {
             if let Some(service) = for_thread.upgrade() {
                 // Each file remembers its own error for whoever has it open.
-                let _remembered = service.publish_all(Some(PUBLISH_AFTER));
+                let _remembered = service.publish_all(Some(PUBLISH_AFTER), Some(PUBLISH_PATIENCE));
             }
         });
         let commit_thread = core.committer.start(options.commit_interval, publish_old)?;
@@ -338,6 +339,14 @@ impl Parts {
             committer,
             gate: Gate::default(),
         })
+    }
+}
+
+/// What was written last and was not counted yet cannot be read: counting anew from the files does without it.
+fn replay_advice(error: EngineError) -> EngineError {
+    match error {
+        EngineError::Store(error) => index_advice("index", error).into(),
+        other => other,
     }
 }
 

@@ -39,6 +39,10 @@ pub struct PoolStats {
     pub unreferenced_chunks: u64,
     /// Their bytes, uncompressed.
     pub unreferenced_chunk_bytes: u64,
+    /// Chunks that files need and no container has; see `dedupfs fsck`.
+    pub lost_chunks: u64,
+    /// Recipe nodes that files need and no container has.
+    pub lost_recipe_nodes: u64,
     /// Recipe nodes.
     pub recipe_nodes: u64,
     /// Bytes of recipe nodes, uncompressed.
@@ -194,7 +198,9 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
     stats.index_bytes = stats.chunk_index.disk_bytes + stats.recipe_index.disk_bytes;
     core.chunk_index.for_each(&mut |_, cell| {
         let len_bytes = u64::from(cell.location.len_bytes);
-        if cell.references > 0 {
+        if cell.location.is_lost() {
+            stats.lost_chunks += 1;
+        } else if cell.references > 0 {
             stats.unique_chunks += 1;
             stats.unique_chunk_bytes += len_bytes;
         } else {
@@ -204,6 +210,10 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
         Ok(())
     })?;
     core.recipe_index.for_each(&mut |_, cell| {
+        if cell.location.is_lost() {
+            stats.lost_recipe_nodes += 1;
+            return Ok(());
+        }
         stats.recipe_nodes += 1;
         stats.recipe_node_bytes += u64::from(cell.location.len_bytes);
         Ok(())

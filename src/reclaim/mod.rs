@@ -124,12 +124,12 @@ impl Reclaimer<'_> {
         self.data.seal_all();
         self.recipes.seal_all();
         self.committer.settle()?;
+        self.note_losses()?;
         self.empty_containers(false, options, report, progress)?;
         self.empty_containers(true, options, report, progress)?;
         self.committer.checkpoint()?;
         // This round trims the log that the checkpoint made superfluous.
         self.committer.settle()?;
-        self.note_losses()?;
         // Everything is freed by now; a namespace that cannot be made smaller is no reason to say otherwise.
         if let Err(error) = self.namespace.compact() {
             tracing::warn!(%error, "the namespace stays as large as it is; the next run makes it smaller");

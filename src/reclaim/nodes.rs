@@ -11,13 +11,16 @@ use crate::pool::Progress;
 
 /// Nodes claimed at a time: bounds memory.
 const NODES_AT_ONCE: usize = 100_000;
+/// Nodes that cannot be read and are told of one by one; the report has their number.
+const TOLD_MAX: usize = 20;
 
 impl Reclaimer<'_> {
     /// Frees nodes level by level, until every node in the index is referred to (or pinned).
     pub(super) fn free_nodes(&self, report: &mut ReclaimReport, progress: &dyn Progress) -> Result<()> {
         progress.start("freeing recipes", 0);
         let mut unreadable = HashSet::new();
-        loop {
+        // A disk that gives nothing any more is not asked for every node.
+        while unreadable.len() < NODES_AT_ONCE {
             // A node that is stored again must come to lie in another container than the copy that is freed, or the two
             // could not be told apart: so only nodes in containers that nothing is appended to any more are claimed.
             self.recipes.seal_all();
@@ -39,11 +42,16 @@ impl Reclaimer<'_> {
                 match self.dedup.nodes().node_of(&fingerprint, container) {
                     Ok(view) => freed += u64::from(self.dedup.free_node(view.level, fingerprint, container)?),
                     // What its children count is not known, so it stays; and it may be stored again.
-                    Err(error) => {
-                        tracing::error!(%fingerprint, %container, %error, "a recipe node cannot be freed");
-                        self.dedup.pins().end_claim(&fingerprint);
-                        unreadable.insert(fingerprint);
-                    }
+                    Err(error) => match self.dedup.free_unreadable_node(fingerprint, container) {
+                        Ok(true) => freed += 1,
+                        Ok(false) => {
+                            if unreadable.len() < TOLD_MAX {
+                                tracing::error!(%fingerprint, %container, %error, "a recipe node cannot be freed");
+                            }
+                            unreadable.insert(fingerprint);
+                        }
+                        Err(error) => return Err(error),
+                    },
                 }
             }
             report.nodes_freed += freed;
@@ -58,9 +66,12 @@ impl Reclaimer<'_> {
 
     /// Makes the index forget chunks that are lost and that nothing refers to any more.
     pub(super) fn forget_lost_chunks(&self, report: &mut ReclaimReport) -> Result<()> {
+        if !self.namespace.has_losses() {
+            return Ok(());
+        }
         let mut lost = Vec::new();
         self.chunk_index.for_each(&mut |fingerprint, cell| {
-            if cell.references == 0 && cell.location.container == ContainerId::NONE {
+            if cell.references == 0 && cell.location.is_lost() {
                 lost.push(fingerprint);
             }
             Ok(())
@@ -82,7 +93,7 @@ impl Reclaimer<'_> {
         let mut lost: u64 = 0;
         for index in [self.chunk_index, self.recipe_index] {
             index.for_each(&mut |_, cell| {
-                lost += u64::from(cell.location.container == ContainerId::NONE);
+                lost += u64::from(cell.location.is_lost());
                 Ok(())
             })?;
         }
@@ -90,7 +101,10 @@ impl Reclaimer<'_> {
             tracing::warn!(lost, "chunks and recipe nodes are lost: backing up the same data again heals the files");
             return Ok(());
         }
-        self.namespace.set_losses(false)
+        if let Err(error) = self.namespace.set_losses(false) {
+            tracing::warn!(%error, "nothing is lost any more, but that could not be noted; the next run notes it");
+        }
+        Ok(())
     }
 
     fn claim_unreferenced(&self, unreadable: &HashSet<Fingerprint>) -> Result<Vec<(Fingerprint, ContainerId)>> {

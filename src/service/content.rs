@@ -6,6 +6,7 @@ use std::time::Duration;
 use dedupfs_fuse::service::{
     Caller, FileKind, Handle, Ino, OpenOptions, Opened, SeekTarget, WriteFlags, without_privileges,
 };
+use dedupfs_store::StoreError;
 use dedupfs_store::recipe::Root;
 
 use super::open_files::{Live, OpenFile, OpenHandle};
@@ -198,8 +199,11 @@ impl Service {
 
     /// Makes the content the inode's content: part of the next commit.
     pub(super) fn publish(&self, file: &OpenFile) -> Result<()> {
-        let mut guard = file.body.write();
-        let Some(body) = guard.as_mut() else { return Ok(()) };
+        self.publish_locked(file, &mut file.body.write())
+    }
+
+    fn publish_locked(&self, file: &OpenFile, body: &mut Option<FileBody>) -> Result<()> {
+        let Some(body) = body.as_mut() else { return Ok(()) };
         let _pass = body.is_changed().then(|| self.core.gate.enter_to_publish()).transpose()?;
         let stream = StreamId(file.last_writer.load(Ordering::Relaxed));
         body.publish(stream, &mut |published| {
@@ -211,16 +215,31 @@ impl Service {
         Ok(())
     }
 
-    /// Publishes all open files, or those with changes older than `age`; all of them, whatever fails.
+    /// Publishes all open files, or those with changes older than `age`; all of them, whatever fails. Waits for a file
+    /// that is in use, but at most for `patience`.
     ///
     /// # Errors
     /// The first error. Each is remembered by its file, too.
-    pub fn publish_all(&self, age: Option<Duration>) -> Result<()> {
+    pub fn publish_all(&self, age: Option<Duration>, patience: Option<Duration>) -> Result<()> {
         let mut outcome = Ok(());
         for file in self.files.all() {
             let dirty_since = file.live.lock().dirty_since;
             let due = dirty_since.is_some_and(|since| age.is_none_or(|age| since.elapsed() >= age));
-            if due && let Err(error) = self.publish(&file) {
+            if !due {
+                continue;
+            }
+            let guard = match patience {
+                None => Some(file.body.write()),
+                Some(patience) => file.body.try_write_for(patience),
+            };
+            let published = match guard {
+                Some(mut guard) => self.publish_locked(&file, &mut guard),
+                None => {
+                    let (what, owner) = (format!("file {}", file.ino), "a request that takes long".to_owned());
+                    Err(StoreError::Busy { what, owner }.into())
+                }
+            };
+            if let Err(error) = published {
                 tracing::error!(ino = file.ino, %error, "an open file could not be published");
                 outcome = outcome.and(Err(error));
             }

@@ -451,7 +451,7 @@ impl FileService for Service {
     }
 
     fn shutdown(&self) {
-        if let Err(error) = self.publish_all(None).and(self.core.committer.commit()) {
+        if let Err(error) = self.publish_all(None, None).and(self.core.committer.commit()) {
             tracing::error!(%error, "the last changes could not be made durable");
         }
     }

@@ -69,6 +69,10 @@ pub fn stats(stats: &PoolStats) -> String {
         "to be reclaimed",
         format!("{} chunks, {}", stats.unreferenced_chunks, exact(stats.unreferenced_chunk_bytes)),
     );
+    if stats.lost_chunks + stats.lost_recipe_nodes > 0 {
+        let (chunks, nodes) = (stats.lost_chunks, stats.lost_recipe_nodes);
+        lines.line("LOST", format!("{chunks} chunks, {nodes} recipe nodes: back the same data up again to heal files"));
+    }
     lines.line("recipe nodes", format!("{}, {}", stats.recipe_nodes, show(stats.recipe_node_bytes)));
     lines.heading("what it takes on disk");
     lines.line("content", exact(stats.data_container_bytes));

@@ -8,7 +8,7 @@ mod memory;
 mod sealed;
 mod zero;
 
-use dedupfs_store::{ContainerId, Fingerprint, Result};
+use dedupfs_store::{Fingerprint, Result};
 
 pub use chain::{FilterChain, FilterStats};
 pub use memory::OpenFilter;
@@ -92,7 +92,7 @@ impl<'a> Query<'a> {
     /// Records that an entry is stored at `location`. A stored chunk of another length is another chunk: sharing it would
     /// corrupt the file, storing the new one costs a few kilobytes, so the verdict is `NonExisting`.
     pub fn existing(&mut self, position: usize, location: Location) {
-        self.verdicts[position] = if location.container == ContainerId::NONE {
+        self.verdicts[position] = if location.is_lost() {
             // Referred to, but lost: to be stored again.
             Verdict::NonExisting
         } else if location.len_bytes == self.lengths[position] {

@@ -55,7 +55,7 @@ fn rows_are_applied_in_order_and_once() {
 fn contradictions_are_reported_and_harmless() {
     let (_, index) = empty(TINY);
     let zero = Change::Count { fingerprint: Fingerprint::ZERO, delta: 1 };
-    let report = index.apply(1, &[count(1, 2), insert(1, 1), count(1, -1), zero]).unwrap();
+    let report = index.apply(1, &[count(1, 2), insert(1, 1), count(1, -1), insert(2, 1), count(2, -1), zero]).unwrap();
     let kinds: Vec<_> = report.inconsistencies.iter().map(|found| found.kind).collect();
     // In the order of shards, not of changes: compare as a set.
     let expected = [
@@ -65,11 +65,17 @@ fn contradictions_are_reported_and_harmless() {
     ];
     assert!(expected.iter().all(|kind| kinds.contains(kind)) && report.count == 3, "{kinds:?}");
     assert!(report.inconsistencies.iter().all(|found| found.to_string().contains("log row 1")));
-    assert_eq!(contents(&index).into_values().collect::<Vec<_>>(), [cell(1, 0)]);
+    // What was counted before it was known keeps its count.
+    assert_eq!(index.committed(&fingerprint(1)).unwrap(), Some(cell(1, 1)));
+    assert_eq!(index.committed(&fingerprint(2)).unwrap(), Some(cell(1, 0)));
 
     let many: Vec<_> = (10..60).map(|number| count(number, 1)).collect();
     let report = index.apply(2, &many).unwrap();
     assert_eq!((report.inconsistencies.len(), report.count), (10, 50));
+    assert_eq!(index.committed(&fingerprint(30)).unwrap(), Some(Cell { location: Location::LOST, references: 1 }));
+    index.apply(3, &[insert(30, 7), count(31, -1), remove(31, 0)]).unwrap();
+    assert_eq!(index.committed(&fingerprint(30)).unwrap(), Some(cell(7, 1)));
+    assert_eq!(index.committed(&fingerprint(31)).unwrap(), None);
 }
 
 #[test]
@@ -279,7 +285,8 @@ fn a_rebuilt_index_holds_what_was_set_and_an_interrupted_one_is_refused() {
     assert_eq!(index.position(), 77);
     for index in [index, reopen(&disk, TINY), reopen(&disk.crash(0), TINY)] {
         index.self_check().unwrap();
-        assert_eq!((index.position(), index.len()), (77, 500));
+        assert_eq!((index.position(), index.len()), (77, 501));
+        assert!(index.get(&fingerprint(1000)).unwrap().is_some_and(|cell| cell.location.is_lost()));
         assert_eq!(index.get(&fingerprint(9)).unwrap(), Some(cell(8, 4)));
         assert!(contents(&index).values().filter(|found| **found == cell(1, 2)).count() == 499);
         index.apply(78, &[remove(9, 8)]).unwrap();

@@ -64,7 +64,13 @@ impl Model {
                 false
             }
             Change::Count { fingerprint, delta } => match self.committed.get_mut(&fingerprint) {
-                None => true,
+                None => {
+                    if delta > 0 {
+                        let lost = Cell { location: Location::LOST, references: delta as u32 };
+                        self.committed.insert(fingerprint, lost);
+                    }
+                    true
+                }
                 Some(cell) => {
                     let sum = i64::from(cell.references) + delta;
                     cell.references = sum.max(0) as u32;

@@ -60,6 +60,16 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
         .map_err(|error| Failure::failed(format!("cannot resolve {}: {error}", path.display())))
 }
 
+/// Where a directory is or will be: symbolic links and `..` of what is there already are followed.
+fn resolved(path: &Path) -> Result<PathBuf, Failure> {
+    let whole = absolute(path)?;
+    let there = whole.ancestors().find_map(|parent| Some((parent, parent.canonicalize().ok()?)));
+    Ok(match there {
+        Some((parent, real)) => whole.strip_prefix(parent).map_or_else(|_| real.clone(), |rest| real.join(rest)),
+        None => whole,
+    })
+}
+
 /// A root must be absent or empty, and no mountpoint of a dedupfs.
 fn check_root(root: &Path) -> Result<(), Failure> {
     let shown = root.display();
@@ -71,7 +81,7 @@ fn check_root(root: &Path) -> Result<(), Failure> {
         ));
     }
     let is_pool = |path: &Path| [SUPERBLOCK_NAME, "dedupfs.data"].iter().any(|name| path.join(name).exists());
-    for parent in absolute(root)?.ancestors().skip(1) {
+    for parent in resolved(root)?.ancestors().skip(1) {
         if is_pool(parent) {
             return failed(format!(
                 "{shown} lies inside of the pool {}, whose files are not to be touched: choose another directory",
