@@ -23,6 +23,7 @@
 //! 3. `sealed` (the pointer to the set of sealed tankers; held for the time of a clone).
 
 mod apply;
+mod bloom;
 mod cell;
 mod check;
 mod checkpoint;
