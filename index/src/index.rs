@@ -16,13 +16,14 @@ use dedupfs_store::device::Device;
 use dedupfs_store::{Fingerprint, PoolId, Result, StoreError};
 use parking_lot::{Mutex, RwLock};
 
+use crate::bloom::FilterArray;
 use crate::cell::{Cell, Location};
 use crate::manifest::Manifest;
 use crate::names::{MANIFEST_NAME, join};
 use crate::open::file::OpenFile;
 use crate::open::{Grouped, Held, OpenTanker, shard_of};
 use crate::options::IndexOptions;
-use crate::sealed::{PageCache, SealedSet, SealedTanker, Writer};
+use crate::sealed::{PageCache, SealedSet, SealedTanker, Writer, load_summaries};
 
 /// The fingerprint index of one kind of object of one pool. Shared by reference between threads.
 #[derive(Debug)]
@@ -34,6 +35,7 @@ pub struct Index {
     pub(crate) open: OpenTanker,
     pub(crate) sealed: RwLock<Arc<SealedSet>>,
     pub(crate) cache: PageCache,
+    pub(crate) filters: Arc<FilterArray>,
     pub(crate) applier: Mutex<Applier>,
     pub(crate) position: AtomicU64,
     pub(crate) cells: AtomicU64,
@@ -81,7 +83,8 @@ impl Index {
     /// Opens the index in `directory` as of its last checkpoint; rows after [`position`](Self::position) are to be
     /// applied again. Writes nothing.
     ///
-    /// Cost: reads the manifest, the open tanker's file, and two directories (some 20 KiB) for each sealed tanker.
+    /// Cost: reads the manifest, the open tanker's file, and for each sealed tanker of 2^20 cells two directories (some
+    /// 20 KiB) and its filter (6 MiB); no cells.
     pub fn open(device: &Arc<dyn Device>, directory: &str, pool: &PoolId, options: IndexOptions) -> Result<Self> {
         let index = Self::open_any(device, directory, pool, options)?;
         if index.applier.lock().rebuilding {
@@ -103,12 +106,12 @@ impl Index {
         device.sync_directory(directory)?;
         let manifest = Manifest::read(&**device, directory, pool)?;
         let cache = PageCache::new(options.cache_bytes);
-        let writer = Writer { device: &**device, directory, pool, cache: &cache };
-        let tankers = manifest
-            .tankers
-            .iter()
-            .map(|names| SealedTanker::open(writer, names).map(Arc::new))
-            .collect::<Result<Vec<_>>>()?;
+        let filters = FilterArray::new(options.cells_per_tanker, manifest.tankers.len() as u64, options.filter_bytes);
+        let cells_per_tanker = options.cells_per_tanker;
+        let writer = Writer { device: &**device, directory, pool, cache: &cache, filters: &filters, cells_per_tanker };
+        let tankers =
+            manifest.tankers.iter().map(|names| SealedTanker::open(writer, names)).collect::<Result<Vec<_>>>()?;
+        let tankers = load_summaries(writer, tankers);
         let entries = manifest.open.read(writer)?;
         let open = OpenTanker::new();
         open.replace_cells(&entries);
@@ -123,8 +126,9 @@ impl Index {
             pool: *pool,
             options,
             open,
-            sealed: RwLock::new(Arc::new(SealedSet::new(tankers))),
+            sealed: RwLock::new(Arc::new(SealedSet::new(tankers, filters.clone()))),
             cache,
+            filters,
             applier: Mutex::new(Applier {
                 applied: manifest.position,
                 generation: manifest.generation,
@@ -295,6 +299,13 @@ impl Index {
     }
 
     pub(crate) fn writer(&self) -> Writer<'_> {
-        Writer { device: &*self.device, directory: &self.directory, pool: &self.pool, cache: &self.cache }
+        Writer {
+            device: &*self.device,
+            directory: &self.directory,
+            pool: &self.pool,
+            cache: &self.cache,
+            filters: &self.filters,
+            cells_per_tanker: self.options.cells_per_tanker,
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::bloom::{STORED_BITS_PER_CELL, expected_false_reads};
 use crate::index::Index;
 
 /// Figures of an index: sizes as of now, and counters since it was opened.
@@ -17,10 +18,18 @@ pub struct IndexStats {
     pub patched_cells: u64,
     /// Sealed tankers.
     pub sealed_tankers: u64,
-    /// Memory in use with the cache, in bytes.
+    /// Memory in use with the caches and filters, in bytes.
     pub memory_bytes: u64,
     /// Of it, the cache of buckets and counts.
     pub cache_bytes: u64,
+    /// Of it, the Bloom filters of the sealed tankers.
+    pub filter_bytes: u64,
+    /// Bits that these have for each cell of a full tanker.
+    pub filter_bits_per_cell: u64,
+    /// Sealed tankers without a filter, for lack of memory or because of damage: each lookup reads them.
+    pub tankers_without_filter: u64,
+    /// False bucket reads of a million lookups of absent fingerprints, by formula.
+    pub false_reads_per_million: u64,
     /// Bytes of the last checkpoint's files, without the manifest.
     pub disk_bytes: u64,
     /// Buckets and pages of counts read from disk.
@@ -37,6 +46,9 @@ impl Index {
         let open_file_bytes = self.applier.lock().open_file.bytes;
         let set = self.sealed_set();
         let sizes = self.open.sizes();
+        let filters = self.filters.sizes();
+        let covered = set.tankers().iter().filter(|tanker| tanker.filter().is_some()).count() as u64;
+        let uncovered = set.tankers().len() as u64 - covered;
         let directories: u64 = set.tankers().iter().map(|tanker| tanker.memory_bytes()).sum();
         IndexStats {
             cells: self.len(),
@@ -44,8 +56,12 @@ impl Index {
             recent_cells: sizes.recent,
             patched_cells: sizes.patches,
             sealed_tankers: set.tankers().len() as u64,
-            memory_bytes: sizes.memory_bytes + directories + self.cache.bytes(),
+            memory_bytes: sizes.memory_bytes + directories + self.cache.bytes() + filters.bytes,
             cache_bytes: self.cache.bytes(),
+            filter_bytes: filters.bytes,
+            filter_bits_per_cell: STORED_BITS_PER_CELL / filters.fold,
+            tankers_without_filter: uncovered,
+            false_reads_per_million: (expected_false_reads(filters.fold, covered, uncovered) * 1e6) as u64,
             disk_bytes: open_file_bytes + set.tankers().iter().map(|tanker| tanker.disk_bytes()).sum::<u64>(),
             bucket_reads: self.cache.reads(),
             bucket_cache_hits: self.cache.hits(),

@@ -21,9 +21,7 @@ use parking_lot::RwLock;
 use super::bitmap::Bitmap;
 use super::group::{BLOCK, COLUMNS_MAX, Group};
 use super::hashes::Hashes;
-use super::shape::{
-    BITS_PER_CELL_SCANT, bits_per_cell, bytes_for, choose, expected_false_reads, layout, next_factor,
-};
+use super::shape::{BITS_PER_CELL_SCANT, bits_per_cell, bytes_for, choose, expected_false_reads, layout, next_factor};
 
 /// Columns of the first group that is not planned: a small pool needs few.
 const COLUMNS_FIRST: u32 = 4;
@@ -192,8 +190,8 @@ impl FilterColumn {
         self.each_piece(first_word, words, |group, column, fold, first, piece| group.merge(column, fold, first, piece));
     }
 
-    /// Makes a part of the column that of a stored filter, one word after another in order from word 0. A row that the part
-    /// shares with the one before it is kept and added to.
+    /// Makes a part of the column that of a stored filter which says "perhaps" to less. Nothing that the stored filter names
+    /// is missing at any moment; a row at the border of two pieces may keep a bit that is superfluous.
     pub(crate) fn replace(&self, first_word: u64, words: &[u64]) {
         self.each_piece(first_word, words, |group, column, fold, first, piece| {
             group.clear_between(column, fold, first, piece.len() as u64);
@@ -206,12 +204,7 @@ impl FilterColumn {
         self.array.state.write().groups[self.group as usize].clear(self.column);
     }
 
-    fn each_piece(
-        &self,
-        first_word: u64,
-        words: &[u64],
-        mut action: impl FnMut(&mut Group, u32, u64, u64, &[u64]),
-    ) {
+    fn each_piece(&self, first_word: u64, words: &[u64], mut action: impl FnMut(&mut Group, u32, u64, u64, &[u64])) {
         for (piece, first) in words.chunks(MERGE_WORDS).zip((first_word..).step_by(MERGE_WORDS)) {
             let mut state = self.array.state.write();
             let fold = state.fold;

@@ -29,7 +29,10 @@ impl Bitmap {
 
     /// An empty filter for a tanker of at most `cells_per_tanker`.
     pub(crate) fn new(cells_per_tanker: u32) -> Self {
-        Self { bits: Self::stored_bits(cells_per_tanker), words: vec![0; Self::stored_words(cells_per_tanker) as usize] }
+        Self {
+            bits: Self::stored_bits(cells_per_tanker),
+            words: vec![0; Self::stored_words(cells_per_tanker) as usize],
+        }
     }
 
     /// Adds a fingerprint.

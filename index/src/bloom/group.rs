@@ -83,10 +83,10 @@ impl Group {
         });
     }
 
-    /// Clears a column between two bits of the stored filter.
+    /// Clears a column between two bits of the stored filter. A row at either end that belongs to what lies beyond, too, stays.
     pub(crate) fn clear_between(&mut self, column: u32, fold: u64, first_word: u64, words: u64) {
         let start = (first_word * 64).div_ceil(fold);
-        let end = ((first_word + words) * 64).div_ceil(fold).min(self.rows);
+        let end = ((first_word + words) * 64 / fold).min(self.rows);
         for row in start..end {
             let (word, shift) = self.place(row);
             self.words[word] &= !(1 << (shift + column));

@@ -26,6 +26,8 @@ mod shape;
 mod tests;
 
 pub(crate) use array::{FilterArray, FilterColumn};
-pub(crate) use bitmap::Bitmap;
+pub(crate) use bitmap::{Bitmap, STORED_BITS_PER_CELL};
 pub(crate) use hashes::Hashes;
-pub(crate) use shape::{FOLDS, expected_false_reads};
+#[cfg(test)]
+pub(crate) use shape::FOLDS;
+pub(crate) use shape::expected_false_reads;

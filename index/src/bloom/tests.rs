@@ -90,9 +90,15 @@ fn a_column_becomes_the_filter_of_what_is_left() {
             column.replace(first as u64 * 7, words);
         }
         let fold = array.sizes().fold;
-        for number in 0..200 {
-            assert_eq!(!perhaps(&array, &[number]).is_empty(), says_perhaps(&left, fold, number), "{number}");
+        let mut superfluous = 0;
+        for number in 0..500 {
+            match (says_perhaps(&left, fold, number), !perhaps(&array, &[number]).is_empty()) {
+                (true, false) => panic!("{number} is forgotten"),
+                (false, true) => superfluous += 1,
+                _ => {}
+            }
         }
+        assert!(superfluous <= 5, "{superfluous}: only what shares its borders");
     }
 }
 
