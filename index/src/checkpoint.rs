@@ -191,8 +191,18 @@ impl Index {
     /// Step 4: add, switch, remove. The applier's lock is held, so that nothing else changes meanwhile.
     fn publish(&self, written: Written) {
         self.open.add(&written.dissolved);
-        let new = Arc::new(SealedSet::new(written.tankers, self.filters.clone()));
+        let epoch = self.sealed_set().epoch() + 1;
+        let new = Arc::new(SealedSet::new(epoch, written.tankers, self.filters.clone()));
         let old = std::mem::replace(&mut *self.sealed.write(), new.clone());
+        // Before the patches go that tell what became of the cells in these tankers.
+        let kept: HashMap<u64, &Arc<SealedTanker>> = new.tankers().iter().map(|tanker| (tanker.id, tanker)).collect();
+        let unchanged: HashSet<u64> = old
+            .tankers()
+            .iter()
+            .filter(|tanker| kept.get(&tanker.id).is_some_and(|kept| kept.same_cells(tanker)))
+            .map(|tanker| tanker.id)
+            .collect();
+        self.locality.begin_epoch(epoch, |tanker| !unchanged.contains(&tanker));
         if let Some(cells) = written.open_cells {
             self.open.replace_cells(&cells);
         }

@@ -1,13 +1,4 @@
-//! The index: lookups, and its life cycle. Changes are in `apply`, durability in `checkpoint`.
-//!
-//! # Consistency of lookups
-//! Lookups take no lock across I/O, while a checkpoint moves cells between the open tanker, patches and sealed tankers.
-//! So that a moving cell is never missed and no stale one is seen:
-//! 1. a lookup clones the pointer to the set of sealed tankers, asks the shards, then that set;
-//! 2. a checkpoint first adds (dissolved cells to the open tanker), then replaces the set, then removes (sealed cells and
-//!    folded patches);
-//! 3. a lookup that finds another set in place at its end starts again. Otherwise it either saw nothing of the
-//!    removals, or had the new set from the start.
+//! The index and its life cycle. Lookups are in `lookup`, changes in `apply`, durability in `checkpoint`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,11 +8,12 @@ use dedupfs_store::{Fingerprint, PoolId, Result, StoreError};
 use parking_lot::{Mutex, RwLock};
 
 use crate::bloom::FilterArray;
-use crate::cell::{Cell, Location};
+use crate::cell::Location;
+use crate::locality::{LocalityCache, Tables};
 use crate::manifest::Manifest;
 use crate::names::{MANIFEST_NAME, join};
 use crate::open::file::OpenFile;
-use crate::open::{Grouped, Held, OpenTanker, shard_of};
+use crate::open::{Grouped, OpenTanker, shard_of};
 use crate::options::IndexOptions;
 use crate::sealed::{PageCache, SealedSet, SealedTanker, Writer, load_summaries};
 
@@ -36,6 +28,8 @@ pub struct Index {
     pub(crate) sealed: RwLock<Arc<SealedSet>>,
     pub(crate) cache: PageCache,
     pub(crate) filters: Arc<FilterArray>,
+    pub(crate) locality: LocalityCache,
+    pub(crate) tables: Tables,
     pub(crate) applier: Mutex<Applier>,
     pub(crate) position: AtomicU64,
     pub(crate) cells: AtomicU64,
@@ -126,9 +120,11 @@ impl Index {
             pool: *pool,
             options,
             open,
-            sealed: RwLock::new(Arc::new(SealedSet::new(tankers, filters.clone()))),
+            sealed: RwLock::new(Arc::new(SealedSet::new(0, tankers, filters.clone()))),
             cache,
             filters,
+            locality: LocalityCache::new(options.locality_bytes),
+            tables: Tables::default(),
             applier: Mutex::new(Applier {
                 applied: manifest.position,
                 generation: manifest.generation,
@@ -165,18 +161,6 @@ impl Index {
         self.sealed.read().clone()
     }
 
-    /// Runs `lookup` on the set of sealed tankers until that was not replaced meanwhile. An error counts only if it was
-    /// not: a replaced tanker's files may be gone.
-    fn consistently<T>(&self, mut lookup: impl FnMut(&SealedSet) -> Result<T>) -> Result<T> {
-        loop {
-            let set = self.sealed_set();
-            let answer = lookup(&set);
-            if Arc::ptr_eq(&set, &self.sealed.read()) {
-                return answer;
-            }
-        }
-    }
-
     /// Makes a fingerprint visible to lookups at once, before its row is applied. Not part of the committed state.
     pub fn stage(&self, fingerprint: &Fingerprint, location: Location) {
         if !fingerprint.is_zero() {
@@ -202,99 +186,6 @@ impl Index {
         let mut shard = self.open.write(shard_of(fingerprint));
         if shard.staged(fingerprint) == Some(location) {
             shard.recent.remove(fingerprint);
-        }
-    }
-
-    /// The cell of a fingerprint: a staged one first, with the references of the committed one if there is one.
-    pub fn get(&self, fingerprint: &Fingerprint) -> Result<Option<Cell>> {
-        self.look_up(fingerprint, true)
-    }
-
-    /// The committed cell of a fingerprint.
-    pub fn committed(&self, fingerprint: &Fingerprint) -> Result<Option<Cell>> {
-        self.look_up(fingerprint, false)
-    }
-
-    fn look_up(&self, fingerprint: &Fingerprint, staged_too: bool) -> Result<Option<Cell>> {
-        if fingerprint.is_zero() {
-            return Ok(None);
-        }
-        self.consistently(|set| {
-            let (held, staged) = {
-                let shard = self.open.read(shard_of(fingerprint));
-                (shard.held(fingerprint), if staged_too { shard.staged(fingerprint) } else { None })
-            };
-            let committed = match held {
-                Held::Cell(cell) => Some(cell),
-                Held::Removed => None,
-                Held::Unknown => match set.find(&self.cache, fingerprint)? {
-                    Some((found, tanker)) => {
-                        let references = tanker.references(&self.cache, &found)?;
-                        Some(Cell { location: found.location, references })
-                    }
-                    None => None,
-                },
-            };
-            Ok(match staged {
-                Some(location) => Some(Cell { location, references: committed.map_or(0, |cell| cell.references) }),
-                None => committed,
-            })
-        })
-    }
-
-    /// Where the fingerprints lie, staged ones included: `found` becomes as long as `fingerprints`. Reads no counts.
-    ///
-    /// Cost: one lock per shard and batch; of sealed tankers, each bucket concerned is fetched once.
-    pub fn locate_batch(&self, fingerprints: &[Fingerprint], found: &mut Vec<Option<Location>>) -> Result<()> {
-        let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
-        let mut unknown = Vec::new();
-        self.consistently(|set| {
-            self.locate_in_memory_grouped(fingerprints, &grouped, found, &mut unknown);
-            set.find_many(
-                &self.cache,
-                &mut unknown,
-                |item| &fingerprints[item as usize],
-                |item, hit, _| {
-                    found[item as usize] = Some(hit.location);
-                    Ok(())
-                },
-            )
-        })
-    }
-
-    /// As [`locate_batch`](Self::locate_batch), but only from memory, without any I/O: absent means "not known here".
-    pub fn locate_in_memory(&self, fingerprints: &[Fingerprint], found: &mut Vec<Option<Location>>) {
-        let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
-        self.locate_in_memory_grouped(fingerprints, &grouped, found, &mut Vec::new());
-    }
-
-    fn locate_in_memory_grouped(
-        &self,
-        fingerprints: &[Fingerprint],
-        grouped: &Grouped,
-        found: &mut Vec<Option<Location>>,
-        unknown: &mut Vec<u32>,
-    ) {
-        found.clear();
-        found.resize(fingerprints.len(), None);
-        unknown.clear();
-        for (shard, items) in grouped.iter() {
-            let shard = self.open.read(shard);
-            for &item in items {
-                let fingerprint = &fingerprints[item as usize];
-                if fingerprint.is_zero() {
-                    continue;
-                }
-                if let Some(location) = shard.staged(fingerprint) {
-                    found[item as usize] = Some(location);
-                    continue;
-                }
-                match shard.held(fingerprint) {
-                    Held::Cell(cell) => found[item as usize] = Some(cell.location),
-                    Held::Removed => {}
-                    Held::Unknown => unknown.push(item),
-                }
-            }
         }
     }
 

@@ -24,7 +24,15 @@ pub struct IndexStats {
     pub cache_bytes: u64,
     /// Of it, the Bloom filters of the sealed tankers.
     pub filter_bytes: u64,
-    /// Bits that these have for each cell of a full tanker.
+    /// Of it, the locality cache.
+    pub locality_bytes: u64,
+    /// Containers in the locality cache.
+    pub locality_containers: u64,
+    /// Fingerprints that the locality cache answered.
+    pub locality_answers: u64,
+    /// Tables of containers read for it.
+    pub locality_tables_read: u64,
+    /// Bits that the filters have for each cell of a full tanker.
     pub filter_bits_per_cell: u64,
     /// Sealed tankers without a filter, for lack of memory or because of damage: each lookup reads them.
     pub tankers_without_filter: u64,
@@ -34,6 +42,8 @@ pub struct IndexStats {
     pub disk_bytes: u64,
     /// Buckets and pages of counts read from disk.
     pub bucket_reads: u64,
+    /// Bytes of these.
+    pub bucket_read_bytes: u64,
     /// Buckets and pages of counts found in the cache.
     pub bucket_cache_hits: u64,
     /// Checkpoints written.
@@ -49,6 +59,8 @@ impl Index {
         let filters = self.filters.sizes();
         let covered = set.tankers().iter().filter(|tanker| tanker.filter().is_some()).count() as u64;
         let uncovered = set.tankers().len() as u64 - covered;
+        let locality = self.locality.sizes();
+        let (tables, answers) = self.locality.counts();
         let directories: u64 = set.tankers().iter().map(|tanker| tanker.memory_bytes()).sum();
         IndexStats {
             cells: self.len(),
@@ -56,14 +68,19 @@ impl Index {
             recent_cells: sizes.recent,
             patched_cells: sizes.patches,
             sealed_tankers: set.tankers().len() as u64,
-            memory_bytes: sizes.memory_bytes + directories + self.cache.bytes() + filters.bytes,
+            memory_bytes: sizes.memory_bytes + directories + self.cache.bytes() + filters.bytes + locality.bytes,
             cache_bytes: self.cache.bytes(),
             filter_bytes: filters.bytes,
+            locality_bytes: locality.bytes,
+            locality_containers: locality.containers,
+            locality_answers: answers,
+            locality_tables_read: tables,
             filter_bits_per_cell: STORED_BITS_PER_CELL / filters.fold,
             tankers_without_filter: uncovered,
             false_reads_per_million: (expected_false_reads(filters.fold, covered, uncovered) * 1e6) as u64,
             disk_bytes: open_file_bytes + set.tankers().iter().map(|tanker| tanker.disk_bytes()).sum::<u64>(),
             bucket_reads: self.cache.reads(),
+            bucket_read_bytes: self.cache.read_bytes(),
             bucket_cache_hits: self.cache.hits(),
             checkpoints: self.checkpoints.load(Ordering::Relaxed),
         }

@@ -15,7 +15,7 @@ mod summary;
 mod tanker;
 
 pub(crate) use cache::PageCache;
-pub(crate) use containers::ContainerShares;
+pub(crate) use containers::Share;
 pub(crate) use set::SealedSet;
 pub(crate) use summary::{SummaryNames, load_summaries, refresh_filter};
 pub(crate) use tanker::{SealedTanker, TankerNames, Writer};

@@ -33,6 +33,8 @@ const NOBODY: u32 = u32::MAX;
 /// The set.
 #[derive(Debug)]
 pub(crate) struct SealedSet {
+    /// Its number: each one that is published has the next.
+    epoch: u64,
     tankers: Vec<Arc<SealedTanker>>,
     filters: Arc<FilterArray>,
     /// For each group of filters the columns that belong to tankers of this set.
@@ -47,7 +49,7 @@ pub(crate) type Candidate = (u32, u32);
 
 impl SealedSet {
     /// `tankers` newest first, whose filters are in `filters`.
-    pub(crate) fn new(tankers: Vec<Arc<SealedTanker>>, filters: Arc<FilterArray>) -> Self {
+    pub(crate) fn new(epoch: u64, tankers: Vec<Arc<SealedTanker>>, filters: Arc<FilterArray>) -> Self {
         let (mut valid, mut owners, mut uncovered) = (Vec::new(), Vec::<Owners>::new(), Vec::new());
         for (position, tanker) in (0_u32..).zip(&tankers) {
             let Some(column) = tanker.filter() else {
@@ -62,7 +64,12 @@ impl SealedSet {
             valid[group] |= 1_u64 << column.column;
             owners[group][column.column as usize] = position;
         }
-        Self { tankers, filters, valid, owners, uncovered }
+        Self { epoch, tankers, filters, valid, owners, uncovered }
+    }
+
+    /// Its number.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// All tankers, newest first.
@@ -86,11 +93,22 @@ impl SealedSet {
         found.sort_unstable();
     }
 
-    /// As [`candidates`](Self::candidates), but every tanker is one: what a lookup without filters has to ask.
-    pub(crate) fn all_candidates(&self, queries: usize, found: &mut Vec<Candidate>) {
-        found.clear();
-        let positions = self.tankers.len() as u32;
-        found.extend((0..queries as u32).flat_map(|query| (0..positions).map(move |position| (query, position))));
+    /// As [`candidates`](Self::candidates); without filters every tanker is one.
+    pub(crate) fn candidates_with<'f>(
+        &self,
+        filters: bool,
+        fingerprints: impl Iterator<Item = &'f Fingerprint>,
+    ) -> Vec<Candidate> {
+        let mut found = Vec::new();
+        if filters {
+            let hashes: Vec<Hashes> = fingerprints.map(Hashes::of).collect();
+            self.candidates(&hashes, &mut found);
+        } else {
+            let positions = self.tankers.len() as u32;
+            let queries = 0..fingerprints.count() as u32;
+            found.extend(queries.flat_map(|query| (0..positions).map(move |position| (query, position))));
+        }
+        found
     }
 
     /// Asks one tanker.
@@ -119,11 +137,13 @@ impl SealedSet {
     }
 
     /// Looks many fingerprints up: `wanted` are numbers that `fingerprint` translates; `each` is called for those
-    /// found. Each bucket is fetched once per call, tanker by tanker and in the order of the file.
+    /// found. Each bucket is fetched once per call, tanker by tanker and in the order of the file. Without `filters` every
+    /// tanker is asked.
     pub(crate) fn find_many<'f>(
         &self,
         cache: &PageCache,
         wanted: &mut [u32],
+        filters: bool,
         fingerprint: impl Fn(u32) -> &'f Fingerprint,
         mut each: impl FnMut(u32, Found, &SealedTanker) -> Result<()>,
     ) -> Result<()> {
@@ -131,9 +151,7 @@ impl SealedSet {
             return Ok(());
         }
         wanted.sort_unstable_by_key(|&item| fingerprint(item));
-        let hashes: Vec<Hashes> = wanted.iter().map(|&item| Hashes::of(fingerprint(item))).collect();
-        let mut questions = Vec::new();
-        self.candidates(&hashes, &mut questions);
+        let mut questions = self.candidates_with(filters, wanted.iter().map(|&item| fingerprint(item)));
         // By tanker, then by place in `wanted`: in the order of the files.
         questions.sort_unstable_by_key(|&(place, position)| (position, place));
         let mut answered = vec![false; wanted.len()];

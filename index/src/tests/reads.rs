@@ -3,8 +3,13 @@
 use super::*;
 
 /// Tankers large enough for the rates of filters to mean something.
-const WIDE: IndexOptions =
-    IndexOptions { cells_per_tanker: 1 << 12, buckets_per_tanker: 16, cache_bytes: 0, filter_bytes: 1 << 20 };
+const WIDE: IndexOptions = IndexOptions {
+    cells_per_tanker: 1 << 12,
+    buckets_per_tanker: 16,
+    cache_bytes: 0,
+    filter_bytes: 1 << 20,
+    locality_bytes: 1 << 20,
+};
 
 /// An index of full tankers, each of 16 containers.
 fn sealed(options: IndexOptions, tankers: u64) -> (MemoryDevice, Index) {
