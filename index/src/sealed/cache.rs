@@ -8,6 +8,7 @@
 //! batch write-back does. Keys carry a number that is unique to each opened file within this process, so that pages of
 //! replaced files are never found again and age out.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -22,6 +23,30 @@ const SET_BYTES: u64 = 16 * (48 << 10);
 
 /// Most sets: more would spread no better.
 const SETS_MAX: u64 = 1 << 16;
+
+/// Pages read from disk.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Reads {
+    pub(crate) reads: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Reads {
+    /// What came after `before`.
+    pub(crate) const fn since(self, before: Self) -> Self {
+        Self { reads: self.reads - before.reads, bytes: self.bytes - before.bytes }
+    }
+}
+
+thread_local! {
+    static READS: Cell<Reads> = const { Cell::new(Reads { reads: 0, bytes: 0 }) };
+}
+
+/// What this thread has read so far, through any cache: lookups run on the thread that asks, so a filter's share is the
+/// difference before and after.
+pub(crate) fn reads_of_this_thread() -> Reads {
+    READS.get()
+}
 
 /// A page's name within this process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -111,6 +136,8 @@ impl PageCache {
         let page = load()?;
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.read_bytes.fetch_add(page.len() as u64, Ordering::Relaxed);
+        let Reads { reads, bytes } = READS.get();
+        READS.set(Reads { reads: reads + 1, bytes: bytes + page.len() as u64 });
         set.lock().insert(key, page.clone(), self.set_limit_bytes);
         Ok(page)
     }

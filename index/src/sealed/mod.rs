@@ -14,7 +14,7 @@ mod set;
 mod summary;
 mod tanker;
 
-pub(crate) use cache::PageCache;
+pub(crate) use cache::{PageCache, reads_of_this_thread};
 pub(crate) use containers::Share;
 pub(crate) use set::SealedSet;
 pub(crate) use summary::{SummaryNames, load_summaries, refresh_filter};
