@@ -10,7 +10,7 @@
 //!    removals, or had the new set from the start.
 //!
 //! # Order of a batch
-//! Memory; the locality cache; the Bloom filter array, for all that is left; then the tankers that it names. With a
+//! Memory; the Bloom filter array, for all that is left; the locality cache and then the tankers, for what it names. With a
 //! source of container tables these are asked in the order of the batch, which is that of the stream: the first hit may bring
 //! the container in that answers the rest. Without one they are asked in the order of their files.
 
@@ -143,18 +143,22 @@ impl Index {
         found: &mut [Option<Location>],
         means: Means,
     ) -> Result<()> {
-        self.ask_locality(fingerprints, unknown, found);
-        let rest: Vec<u32> = unknown.iter().copied().filter(|&item| found[item as usize].is_none()).collect();
-        let candidates = set.candidates_with(means.filters, rest.iter().map(|&item| &fingerprints[item as usize]));
+        let candidates = set.candidates_with(means.filters, unknown.iter().map(|&item| &fingerprints[item as usize]));
+        let mut named: Vec<u32> = candidates.iter().map(|&(query, _)| query).collect();
+        named.dedup();
+        // From numbers of queries to numbers of fingerprints.
+        named.iter_mut().for_each(|query| *query = unknown[*query as usize]);
+        self.ask_locality(fingerprints, &named, found);
         for &(query, position) in &candidates {
-            let item = rest[query as usize] as usize;
+            let item = unknown[query as usize] as usize;
             if found[item].is_some() {
                 continue;
             }
             if let Some((hit, _)) = set.find_at(&self.cache, position, &fingerprints[item])? {
                 found[item] = Some(hit.location);
                 if self.fill_locality(set, hit.location.container) {
-                    self.ask_locality(fingerprints, &rest[query as usize..], found);
+                    let later = named.partition_point(|named| *named as usize <= item);
+                    self.ask_locality(fingerprints, &named[later..], found);
                 }
             }
         }

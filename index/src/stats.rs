@@ -18,6 +18,11 @@ pub struct IndexStats {
     pub patched_cells: u64,
     /// Sealed tankers.
     pub sealed_tankers: u64,
+    /// Cells of the fullest bucket of all: 44 times as many bytes are the largest read of a lookup.
+    pub bucket_cells_max: u64,
+    /// MAD2's imbalance (section IV.A), of the tanker where it is greatest: cells of its fullest bucket less those of its
+    /// emptiest. Buckets have no fixed size here, so it costs nothing but longer reads, and starts anew with each tanker.
+    pub bucket_imbalance_max: u64,
     /// Memory in use with the caches and filters, in bytes.
     pub memory_bytes: u64,
     /// Of it, the cache of buckets and counts.
@@ -61,12 +66,15 @@ impl Index {
         let uncovered = set.tankers().len() as u64 - covered;
         let locality = self.locality.sizes();
         let (tables, answers) = self.locality.counts();
+        let extremes = || set.tankers().iter().map(|tanker| tanker.bucket_extremes());
         let directories: u64 = set.tankers().iter().map(|tanker| tanker.memory_bytes()).sum();
         IndexStats {
             cells: self.len(),
             open_cells: sizes.cells,
             recent_cells: sizes.recent,
             patched_cells: sizes.patches,
+            bucket_cells_max: extremes().map(|(most, _)| u64::from(most)).max().unwrap_or(0),
+            bucket_imbalance_max: extremes().map(|(most, least)| u64::from(most - least)).max().unwrap_or(0),
             sealed_tankers: set.tankers().len() as u64,
             memory_bytes: sizes.memory_bytes + directories + self.cache.bytes() + filters.bytes + locality.bytes,
             cache_bytes: self.cache.bytes(),

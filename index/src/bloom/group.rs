@@ -72,9 +72,22 @@ impl Group {
 
     /// Adds bits of a stored filter to a column: `words` from word `first_word` on, folded by `fold`.
     pub(crate) fn merge(&mut self, column: u32, fold: u64, first_word: u64, words: &[u64]) {
+        // A division by a number that is known is a multiplication: this is most of the time of a mount.
+        match fold {
+            1 => self.merge_rows(column, first_word, words, |bit| bit),
+            2 => self.merge_rows(column, first_word, words, |bit| bit / 2),
+            3 => self.merge_rows(column, first_word, words, |bit| bit / 3),
+            4 => self.merge_rows(column, first_word, words, |bit| bit / 4),
+            6 => self.merge_rows(column, first_word, words, |bit| bit / 6),
+            8 => self.merge_rows(column, first_word, words, |bit| bit / 8),
+            other => self.merge_rows(column, first_word, words, |bit| bit / other),
+        }
+    }
+
+    fn merge_rows(&mut self, column: u32, first_word: u64, words: &[u64], row_of: impl Fn(u64) -> u64) {
         let rows = self.rows;
         for_each_bit(first_word, words, |bit| {
-            let row = bit / fold;
+            let row = row_of(bit);
             // A filter has no bits behind its last row; one with such bits is not stored by us.
             if row < rows {
                 let (word, shift) = self.place(row);

@@ -139,7 +139,7 @@ fn shapes_follow_the_budget() {
     assert_eq!(choose(bits, 1000, u64::MAX), 1, "with many tankers 24 bits would cost reads");
     assert_eq!(choose(bits, 256, u64::MAX), 2);
     assert_eq!(layout(130).collect::<Vec<_>>(), [64, 64, 2]);
-    assert_eq!(bytes_for(bits, 2, 64), 64 * 3 << 20);
+    assert_eq!(bytes_for(bits, 2, 64), 192 << 20);
     let rates: Vec<_> = FOLDS.into_iter().map(false_positive_rate).collect();
     assert!(rates.is_sorted() && rates[1] < 1.5e-5 && rates[2] < 5e-4 && rates[0] < 2e-8, "{rates:?}");
 }

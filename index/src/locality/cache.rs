@@ -45,6 +45,15 @@ struct Slot {
     tankers: Box<[u64]>,
     /// When it was used last.
     used: AtomicU64,
+    /// Fingerprints that it answered.
+    answers: AtomicU64,
+}
+
+impl Slot {
+    /// Whether a stream has gone through it: chance does not answer an eighth of a container.
+    fn is_followed(&self) -> bool {
+        self.answers.load(Ordering::Relaxed) * 8 >= (self.prints.len() as u64).max(8)
+    }
 }
 
 #[derive(Debug)]
@@ -185,6 +194,7 @@ impl LocalityCache {
         for (number, fingerprint) in wanted {
             if let Some((slot, location)) = state.find(fingerprint) {
                 slot.used.store(now, Ordering::Relaxed);
+                slot.answers.fetch_add(1, Ordering::Relaxed);
                 found(number, location);
                 answers += 1;
             }
@@ -198,8 +208,11 @@ impl LocalityCache {
         if state.by_container.contains_key(&container) {
             return [None; 2];
         }
-        let near = |back: u64| container.0.checked_sub(back).map(ContainerId);
-        if (1..=STREAM_WINDOW).filter_map(near).any(|near| state.by_container.contains_key(&near)) {
+        let followed = |back: u64| {
+            let near = ContainerId(container.0.checked_sub(back)?);
+            state.slots.get(*state.by_container.get(&near)? as usize)?.as_ref().map(Slot::is_followed)
+        };
+        if (1..=STREAM_WINDOW).filter_map(followed).any(|followed| followed) {
             let next = container.0.checked_add(1).map(ContainerId);
             return [Some(container), next.filter(|next| !state.by_container.contains_key(next))];
         }
@@ -235,7 +248,8 @@ impl LocalityCache {
         let used = AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed) + 1);
         let places: Vec<_> = prints.iter().map(|(print, _)| place_of(print, state.table.len() / WAYS)).collect();
         // The slot first: its words are alive from then on.
-        let slot = Slot { container, prints: prints.into(), tankers: tankers.into(), used };
+        let answers = AtomicU64::new(0);
+        let slot = Slot { container, prints: prints.into(), tankers: tankers.into(), used, answers };
         state.slots[number as usize] = Some(slot);
         for (index, ([first, second], tag)) in (0_u32..).zip(places) {
             // In place of a word that leads nowhere any more; else of the oldest.

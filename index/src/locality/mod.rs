@@ -6,8 +6,8 @@
 //!
 //! # When a container enters
 //! Reading a table costs a read from the data root. It is read when it will pay: at the second hit of a container, or at
-//! the first if one of the containers just before it is here already, because then a stream goes on; in that case the next
-//! container is read ahead, too. Lookups in random order read no tables.
+//! the first if one of the containers just before it is here and answered a good part of its fingerprints, because then a
+//! stream goes on; in that case the next container is read ahead, too. Lookups in random order read no tables.
 //!
 //! # Why its answers are those of the index
 //! The index is the authority: a chunk in a container's table may have been removed from the index, or have moved, or have a

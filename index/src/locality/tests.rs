@@ -54,8 +54,15 @@ fn tables_are_read_when_a_stream_goes_on_and_not_at_random() {
     assert_eq!(cache.note_hit(ContainerId(10)), [None; 2]);
     assert_eq!(cache.note_hit(ContainerId(50)), [None; 2]);
     assert_eq!(cache.note_hit(ContainerId(10)), [id(10), None], "the second hit");
-    cache.insert(0, ContainerId(10), prints(10, 5), vec![1]);
+    cache.insert(0, ContainerId(10), prints(10, 50), vec![1]);
     assert_eq!(cache.note_hit(ContainerId(10)), [None; 2], "it is here");
+    assert_eq!(found(&cache, 10, 3), 3);
+    assert_eq!(cache.note_hit(ContainerId(11)), [None; 2], "three of fifty may be chance");
+    assert_eq!(found(&cache, 10, 50), 50);
+    assert_eq!(cache.note_hit(ContainerId(11)), [id(11), id(12)], "the second hit and a stream");
+    let cache = LocalityCache::new(100_000);
+    cache.insert(0, ContainerId(10), prints(10, 50), vec![1]);
+    assert_eq!(found(&cache, 10, 50), 50);
     assert_eq!(cache.note_hit(ContainerId(11)), [id(11), id(12)], "the stream goes on");
     assert_eq!(cache.note_hit(ContainerId(14)), [id(14), id(15)], "streams take turns");
     assert_eq!(cache.note_hit(ContainerId(15)), [None; 2]);

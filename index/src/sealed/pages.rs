@@ -188,6 +188,12 @@ impl PagedFile {
         (start, self.starts.get(page as usize + 1).copied().unwrap_or(start))
     }
 
+    /// Cells of the fullest page, and of the emptiest.
+    pub(crate) fn page_extremes(&self) -> (u32, u32) {
+        let cells = || self.starts.array_windows::<2>().map(|[start, end]| end - start);
+        (cells().max().unwrap_or(0), cells().min().unwrap_or(0))
+    }
+
     /// Bytes of the file.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.data_offset + u64::from(self.cells()) * u64::from(self.kind.cell_bytes)

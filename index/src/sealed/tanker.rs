@@ -227,6 +227,11 @@ impl SealedTanker {
         self.cells.pages()
     }
 
+    /// Cells of the fullest bucket, and of the emptiest: their difference is MAD2's imbalance (section IV.A).
+    pub(crate) fn bucket_extremes(&self) -> (u32, u32) {
+        self.cells.page_extremes()
+    }
+
     /// Number of cells.
     pub(crate) fn cells(&self) -> u32 {
         self.cells.cells()
