@@ -102,6 +102,11 @@ pub struct MemoryPlan {
     pub node_cache_bytes: u64,
     /// Buckets of sealed tankers, both indexes.
     pub bucket_cache_bytes: u64,
+    /// Bloom filters of sealed tankers, both indexes: 3 MiB for each million fingerprints keep lookups of new chunks from
+    /// reading anything.
+    pub filter_bytes: u64,
+    /// Fingerprints of whole containers, index of chunks.
+    pub locality_bytes: u64,
     /// Randomly written bytes of all files.
     pub dirty_bytes: u64,
     /// Pages of the namespace store.
@@ -116,13 +121,15 @@ impl MemoryPlan {
         let share = |percent: u64| total_bytes / 100 * percent;
         Self {
             total_bytes,
-            in_flight_bytes: share(25),
-            region_cache_bytes: share(20),
+            in_flight_bytes: share(24),
+            region_cache_bytes: share(18),
             table_cache_bytes: share(8),
             node_cache_bytes: share(7),
-            bucket_cache_bytes: share(15),
-            dirty_bytes: share(15),
-            namespace_cache_bytes: share(10),
+            bucket_cache_bytes: share(8),
+            filter_bytes: share(11),
+            locality_bytes: share(2),
+            dirty_bytes: share(13),
+            namespace_cache_bytes: share(9),
         }
     }
 }

@@ -203,6 +203,7 @@ impl Index {
         set.find_many(
             &self.cache,
             &mut unknown,
+            true,
             |item| changes[item as usize].fingerprint(),
             |item, found, tanker| {
                 let references = tanker.references(&self.cache, &found)?;

@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering;
 
 use dedupfs_store::{Fingerprint, Result, StoreError};
 
+use crate::bloom::Hashes;
 use crate::cell::{CELL_BYTES, Cell, Entry, cell_fingerprint};
 use crate::index::Index;
 use crate::open::{Patch, SHARDS, shard_of};
-use crate::sealed::SealedTanker;
+use crate::sealed::{SealedSet, SealedTanker};
 
 impl Index {
     /// Calls `each` for every committed cell as of now: tanker by tanker in order of fingerprint, then the open
@@ -31,8 +32,8 @@ impl Index {
         entries.iter().try_for_each(|entry| each(entry.fingerprint, entry.cell))
     }
 
-    /// Checks every file and every invariant: checksums, sorted buckets, no fingerprint in two tankers, patches that
-    /// name what they change, and the number of cells. Holds up applying and checkpoints, but no lookup.
+    /// Checks every file of cells and counts and every invariant: checksums, sorted buckets, no fingerprint in two tankers,
+    /// none that its tanker's filter denies, patches that name what they change, and the number of cells. Holds up applying and checkpoints, but no lookup.
     ///
     /// Cost: reads every file twice.
     pub fn self_check(&self) -> Result<()> {
@@ -46,8 +47,14 @@ impl Index {
             }
         }
         let mut cells = 0_u64;
-        for tanker in set.tankers() {
+        for (position, tanker) in (0_u32..).zip(set.tankers()) {
+            let mut unasked = Vec::with_capacity(FILTER_BATCH);
             tanker.for_each(&mut |index, entry| {
+                unasked.push(entry.fingerprint);
+                if unasked.len() == FILTER_BATCH {
+                    check_filter(&set, position, &unasked)?;
+                    unasked.clear();
+                }
                 let cell = match patches.remove(&(tanker.id, index)) {
                     None => Some(entry.cell),
                     Some((fingerprint, patch)) => {
@@ -62,6 +69,7 @@ impl Index {
                 cells += u64::from(cell.is_some());
                 Ok(())
             })?;
+            check_filter(&set, position, &unasked)?;
         }
         if let Some((fingerprint, patch)) = patches.into_values().next() {
             let found = format!("one of {fingerprint} for tanker {}", patch.tanker);
@@ -120,6 +128,23 @@ impl Index {
         }
         Ok(())
     }
+}
+
+/// Fingerprints that filters are asked about at a time.
+const FILTER_BATCH: usize = 1 << 12;
+
+/// A filter that denies what its tanker holds would make chunks be stored twice.
+fn check_filter(set: &SealedSet, position: u32, fingerprints: &[Fingerprint]) -> Result<()> {
+    let hashes: Vec<Hashes> = fingerprints.iter().map(Hashes::of).collect();
+    let mut candidates = Vec::new();
+    set.candidates(&hashes, &mut candidates);
+    for (query, fingerprint) in (0_u32..).zip(fingerprints) {
+        if candidates.binary_search(&(query, position)).is_err() {
+            let what = format!("the filter of tanker {}", set.tankers()[position as usize].id);
+            return Err(StoreError::corrupt(what, format!("a filter that names {fingerprint}"), "one that does not"));
+        }
+    }
+    Ok(())
 }
 
 fn patched(patches: &HashMap<Fingerprint, Patch>, fingerprint: &Fingerprint, cell: Cell) -> Option<Cell> {

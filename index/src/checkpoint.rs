@@ -7,7 +7,9 @@
 //! 3. Write what stays open, sync the directory, replace the manifest: the atomic switch.
 //! 4. *Publish* in memory (see `index` for the order), then remove files that the manifest does not name.
 //!
-//! Until step 4 nothing in memory changes, and no file that a manifest on disk names is touched: names carry the
+//! A new tanker's filter is merged into the array as soon as it is written, into a column that no set names yet; that of a
+//! tanker that lost cells is replaced after the switch, because until then the old set needs it. Until step 4 nothing else
+//! in memory changes, and no file that a manifest on disk names is touched: names carry the
 //! number of the attempt. After an error the old checkpoint is valid and the next attempt writes everything anew, under
 //! new names (invariant I-7). If it is unknown whether the new manifest reached the disk, both sets of files are there.
 //!
@@ -23,11 +25,11 @@ use dedupfs_store::{Fingerprint, Result, StoreError};
 use crate::cell::Entry;
 use crate::index::{Applier, Index};
 use crate::manifest::Manifest;
-use crate::names::{MANIFEST_NAME, counts_name, is_ours, join, open_name, tanker_name};
+use crate::names::{MANIFEST_NAME, containers_name, counts_name, filter_name, is_ours, join, open_name, tanker_name};
 use crate::open::Patch;
 use crate::open::file::OpenFile;
 use crate::options::DISSOLVE_DIVISOR;
-use crate::sealed::{SealedSet, SealedTanker};
+use crate::sealed::{SealedSet, SealedTanker, refresh_filter};
 
 /// What became of a tanker whose patches were folded in.
 enum Folded {
@@ -71,7 +73,8 @@ impl Index {
         let old = self.sealed_set();
         let patches = patches_by_tanker(self.open.collect_patches());
         let full = self.open.cell_count() >= self.options.cells_per_tanker as usize;
-        let changed = applier.open_dirty || full || !patches.is_empty();
+        let incomplete = old.tankers().iter().any(|tanker| !tanker.has_summary());
+        let changed = applier.open_dirty || full || incomplete || !patches.is_empty();
         if !changed && row == self.position() && rebuilding == applier.rebuilding {
             return Ok(());
         }
@@ -120,7 +123,11 @@ impl Index {
         let mut dissolved = Vec::new();
         for tanker in old.tankers() {
             match patches.remove(&tanker.id) {
-                None => kept.push(tanker.clone()),
+                None if tanker.has_summary() => kept.push(tanker.clone()),
+                None => {
+                    let tanker = SealedTanker::clone(tanker);
+                    kept.push(Arc::new(tanker.complete(self.writer(), applier.generation)?));
+                }
                 Some(patches) => match self.fold(tanker, &patches, applier.generation)? {
                     Folded::Kept(tanker) => kept.push(Arc::new(tanker)),
                     Folded::Dissolved(cells) => dissolved.extend(cells),
@@ -137,7 +144,7 @@ impl Index {
         for group in entries.chunks_mut(cells_per_tanker) {
             group.sort_unstable_by_key(|entry| entry.fingerprint);
             let ids = (next_tanker, applier.generation);
-            let tanker = SealedTanker::write(self.writer(), ids, self.options.buckets_per_tanker, group)?;
+            let tanker = SealedTanker::write(self.writer(), ids, self.options.buckets_per_tanker, group, None)?;
             sealed.push(Arc::new(tanker));
             next_tanker += 1;
         }
@@ -156,7 +163,8 @@ impl Index {
     fn fold(&self, tanker: &SealedTanker, patches: &[(Fingerprint, Patch)], generation: u64) -> Result<Folded> {
         if patches.iter().all(|(_, patch)| !patch.relocated) {
             let counts = patches.iter().filter_map(|(_, patch)| Some((patch.index, patch.cell?.references)));
-            return tanker.write_counts(self.writer(), generation, counts).map(Folded::Kept);
+            let counted = tanker.write_counts(self.writer(), generation, counts)?;
+            return counted.complete(self.writer(), generation).map(Folded::Kept);
         }
         let mut entries = Vec::with_capacity(tanker.cells() as usize);
         let mut patches = patches.iter().peekable();
@@ -176,17 +184,36 @@ impl Index {
             return Ok(Folded::Dissolved(entries));
         }
         let ids = (tanker.id, generation);
-        SealedTanker::write(self.writer(), ids, self.options.buckets_per_tanker, &entries).map(Folded::Kept)
+        let filter = tanker.filter_column();
+        SealedTanker::write(self.writer(), ids, self.options.buckets_per_tanker, &entries, filter).map(Folded::Kept)
     }
 
     /// Step 4: add, switch, remove. The applier's lock is held, so that nothing else changes meanwhile.
     fn publish(&self, written: Written) {
         self.open.add(&written.dissolved);
-        *self.sealed.write() = Arc::new(SealedSet::new(written.tankers));
+        let epoch = self.sealed_set().epoch() + 1;
+        let new = Arc::new(SealedSet::new(epoch, written.tankers, self.filters.clone()));
+        let old = std::mem::replace(&mut *self.sealed.write(), new.clone());
+        // Before the patches go that tell what became of the cells in these tankers.
+        let kept: HashMap<u64, &Arc<SealedTanker>> = new.tankers().iter().map(|tanker| (tanker.id, tanker)).collect();
+        let unchanged: HashSet<u64> = old
+            .tankers()
+            .iter()
+            .filter(|tanker| kept.get(&tanker.id).is_some_and(|kept| kept.same_cells(tanker)))
+            .map(|tanker| tanker.id)
+            .collect();
+        self.locality.begin_epoch(epoch, |tanker| !unchanged.contains(&tanker));
         if let Some(cells) = written.open_cells {
             self.open.replace_cells(&cells);
         }
         self.open.clear_patches();
+        // Last: nobody asks for what was removed any more, and who still has the old set will start again.
+        let before: HashMap<u64, u32> = old.tankers().iter().map(|tanker| (tanker.id, tanker.cells())).collect();
+        for tanker in new.tankers() {
+            if before.get(&tanker.id).is_some_and(|cells| *cells > tanker.cells()) {
+                refresh_filter(self.writer(), tanker);
+            }
+        }
     }
 
     fn remove_unnamed(&self, manifest: &Manifest) -> Result<()> {
@@ -195,6 +222,8 @@ impl Index {
         for tanker in &manifest.tankers {
             named.insert(tanker_name(tanker.id, tanker.generation));
             named.insert(counts_name(tanker.id, tanker.counts_generation));
+            named.insert(filter_name(tanker.id, tanker.summary.generation));
+            named.insert(containers_name(tanker.id, tanker.summary.generation));
         }
         for entry in self.device.list(&self.directory)? {
             if !entry.is_directory

@@ -1,13 +1,4 @@
-//! The index: lookups, and its life cycle. Changes are in `apply`, durability in `checkpoint`.
-//!
-//! # Consistency of lookups
-//! Lookups take no lock across I/O, while a checkpoint moves cells between the open tanker, patches and sealed tankers.
-//! So that a moving cell is never missed and no stale one is seen:
-//! 1. a lookup clones the pointer to the set of sealed tankers, asks the shards, then that set;
-//! 2. a checkpoint first adds (dissolved cells to the open tanker), then replaces the set, then removes (sealed cells and
-//!    folded patches);
-//! 3. a lookup that finds another set in place at its end starts again. Otherwise it either saw nothing of the
-//!    removals, or had the new set from the start.
+//! The index and its life cycle. Lookups are in `lookup`, changes in `apply`, durability in `checkpoint`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,13 +7,15 @@ use dedupfs_store::device::Device;
 use dedupfs_store::{Fingerprint, PoolId, Result, StoreError};
 use parking_lot::{Mutex, RwLock};
 
-use crate::cell::{Cell, Location};
+use crate::bloom::FilterArray;
+use crate::cell::Location;
+use crate::locality::{LocalityCache, Tables};
 use crate::manifest::Manifest;
 use crate::names::{MANIFEST_NAME, join};
 use crate::open::file::OpenFile;
-use crate::open::{Grouped, Held, OpenTanker, shard_of};
+use crate::open::{Grouped, OpenTanker, shard_of};
 use crate::options::IndexOptions;
-use crate::sealed::{PageCache, SealedSet, SealedTanker, Writer};
+use crate::sealed::{PageCache, SealedSet, SealedTanker, Writer, load_summaries};
 
 /// The fingerprint index of one kind of object of one pool. Shared by reference between threads.
 #[derive(Debug)]
@@ -34,6 +27,9 @@ pub struct Index {
     pub(crate) open: OpenTanker,
     pub(crate) sealed: RwLock<Arc<SealedSet>>,
     pub(crate) cache: PageCache,
+    pub(crate) filters: Arc<FilterArray>,
+    pub(crate) locality: LocalityCache,
+    pub(crate) tables: Tables,
     pub(crate) applier: Mutex<Applier>,
     pub(crate) position: AtomicU64,
     pub(crate) cells: AtomicU64,
@@ -81,7 +77,8 @@ impl Index {
     /// Opens the index in `directory` as of its last checkpoint; rows after [`position`](Self::position) are to be
     /// applied again. Writes nothing.
     ///
-    /// Cost: reads the manifest, the open tanker's file, and two directories (some 20 KiB) for each sealed tanker.
+    /// Cost: reads the manifest, the open tanker's file, and for each sealed tanker of 2^20 cells two directories (some
+    /// 20 KiB) and its filter (6 MiB); no cells.
     pub fn open(device: &Arc<dyn Device>, directory: &str, pool: &PoolId, options: IndexOptions) -> Result<Self> {
         let index = Self::open_any(device, directory, pool, options)?;
         if index.applier.lock().rebuilding {
@@ -103,12 +100,12 @@ impl Index {
         device.sync_directory(directory)?;
         let manifest = Manifest::read(&**device, directory, pool)?;
         let cache = PageCache::new(options.cache_bytes);
-        let writer = Writer { device: &**device, directory, pool, cache: &cache };
-        let tankers = manifest
-            .tankers
-            .iter()
-            .map(|names| SealedTanker::open(writer, names).map(Arc::new))
-            .collect::<Result<Vec<_>>>()?;
+        let filters = FilterArray::new(options.cells_per_tanker, manifest.tankers.len() as u64, options.filter_bytes);
+        let cells_per_tanker = options.cells_per_tanker;
+        let writer = Writer { device: &**device, directory, pool, cache: &cache, filters: &filters, cells_per_tanker };
+        let tankers =
+            manifest.tankers.iter().map(|names| SealedTanker::open(writer, names)).collect::<Result<Vec<_>>>()?;
+        let tankers = load_summaries(writer, tankers);
         let entries = manifest.open.read(writer)?;
         let open = OpenTanker::new();
         open.replace_cells(&entries);
@@ -123,8 +120,11 @@ impl Index {
             pool: *pool,
             options,
             open,
-            sealed: RwLock::new(Arc::new(SealedSet::new(tankers))),
+            sealed: RwLock::new(Arc::new(SealedSet::new(0, tankers, filters.clone()))),
             cache,
+            filters,
+            locality: LocalityCache::new(options.locality_bytes),
+            tables: Tables::default(),
             applier: Mutex::new(Applier {
                 applied: manifest.position,
                 generation: manifest.generation,
@@ -161,18 +161,6 @@ impl Index {
         self.sealed.read().clone()
     }
 
-    /// Runs `lookup` on the set of sealed tankers until that was not replaced meanwhile. An error counts only if it was
-    /// not: a replaced tanker's files may be gone.
-    fn consistently<T>(&self, mut lookup: impl FnMut(&SealedSet) -> Result<T>) -> Result<T> {
-        loop {
-            let set = self.sealed_set();
-            let answer = lookup(&set);
-            if Arc::ptr_eq(&set, &self.sealed.read()) {
-                return answer;
-            }
-        }
-    }
-
     /// Makes a fingerprint visible to lookups at once, before its row is applied. Not part of the committed state.
     pub fn stage(&self, fingerprint: &Fingerprint, location: Location) {
         if !fingerprint.is_zero() {
@@ -201,100 +189,14 @@ impl Index {
         }
     }
 
-    /// The cell of a fingerprint: a staged one first, with the references of the committed one if there is one.
-    pub fn get(&self, fingerprint: &Fingerprint) -> Result<Option<Cell>> {
-        self.look_up(fingerprint, true)
-    }
-
-    /// The committed cell of a fingerprint.
-    pub fn committed(&self, fingerprint: &Fingerprint) -> Result<Option<Cell>> {
-        self.look_up(fingerprint, false)
-    }
-
-    fn look_up(&self, fingerprint: &Fingerprint, staged_too: bool) -> Result<Option<Cell>> {
-        if fingerprint.is_zero() {
-            return Ok(None);
-        }
-        self.consistently(|set| {
-            let (held, staged) = {
-                let shard = self.open.read(shard_of(fingerprint));
-                (shard.held(fingerprint), if staged_too { shard.staged(fingerprint) } else { None })
-            };
-            let committed = match held {
-                Held::Cell(cell) => Some(cell),
-                Held::Removed => None,
-                Held::Unknown => match set.find(&self.cache, fingerprint)? {
-                    Some((found, tanker)) => {
-                        let references = tanker.references(&self.cache, &found)?;
-                        Some(Cell { location: found.location, references })
-                    }
-                    None => None,
-                },
-            };
-            Ok(match staged {
-                Some(location) => Some(Cell { location, references: committed.map_or(0, |cell| cell.references) }),
-                None => committed,
-            })
-        })
-    }
-
-    /// Where the fingerprints lie, staged ones included: `found` becomes as long as `fingerprints`. Reads no counts.
-    ///
-    /// Cost: one lock per shard and batch; of sealed tankers, each bucket concerned is fetched once.
-    pub fn locate_batch(&self, fingerprints: &[Fingerprint], found: &mut Vec<Option<Location>>) -> Result<()> {
-        let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
-        let mut unknown = Vec::new();
-        self.consistently(|set| {
-            self.locate_in_memory_grouped(fingerprints, &grouped, found, &mut unknown);
-            set.find_many(
-                &self.cache,
-                &mut unknown,
-                |item| &fingerprints[item as usize],
-                |item, hit, _| {
-                    found[item as usize] = Some(hit.location);
-                    Ok(())
-                },
-            )
-        })
-    }
-
-    /// As [`locate_batch`](Self::locate_batch), but only from memory, without any I/O: absent means "not known here".
-    pub fn locate_in_memory(&self, fingerprints: &[Fingerprint], found: &mut Vec<Option<Location>>) {
-        let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
-        self.locate_in_memory_grouped(fingerprints, &grouped, found, &mut Vec::new());
-    }
-
-    fn locate_in_memory_grouped(
-        &self,
-        fingerprints: &[Fingerprint],
-        grouped: &Grouped,
-        found: &mut Vec<Option<Location>>,
-        unknown: &mut Vec<u32>,
-    ) {
-        found.clear();
-        found.resize(fingerprints.len(), None);
-        unknown.clear();
-        for (shard, items) in grouped.iter() {
-            let shard = self.open.read(shard);
-            for &item in items {
-                let fingerprint = &fingerprints[item as usize];
-                if fingerprint.is_zero() {
-                    continue;
-                }
-                if let Some(location) = shard.staged(fingerprint) {
-                    found[item as usize] = Some(location);
-                    continue;
-                }
-                match shard.held(fingerprint) {
-                    Held::Cell(cell) => found[item as usize] = Some(cell.location),
-                    Held::Removed => {}
-                    Held::Unknown => unknown.push(item),
-                }
-            }
-        }
-    }
-
     pub(crate) fn writer(&self) -> Writer<'_> {
-        Writer { device: &*self.device, directory: &self.directory, pool: &self.pool, cache: &self.cache }
+        Writer {
+            device: &*self.device,
+            directory: &self.directory,
+            pool: &self.pool,
+            cache: &self.cache,
+            filters: &self.filters,
+            cells_per_tanker: self.options.cells_per_tanker,
+        }
     }
 }

@@ -23,11 +23,14 @@
 //! 3. `sealed` (the pointer to the set of sealed tankers; held for the time of a clone).
 
 mod apply;
+mod bloom;
 mod cell;
 mod check;
 mod checkpoint;
 pub mod filter;
 mod index;
+mod locality;
+mod lookup;
 mod manifest;
 mod map;
 mod names;
@@ -43,6 +46,8 @@ mod tests;
 pub use apply::{ApplyReport, Change, Inconsistency, InconsistencyKind};
 pub use cell::{Cell, Location};
 pub use index::Index;
+pub use locality::ContainerTables;
+pub use lookup::Means;
 pub use options::IndexOptions;
 pub use rebuild::IndexBuilder;
 pub use stats::IndexStats;

@@ -15,7 +15,7 @@ use dedupfs_store::{PoolId, Result, StoreError};
 use crate::names::{MANIFEST_NAME, join};
 use crate::open::file::OpenFile;
 use crate::options::MANIFEST_BYTES_MAX;
-use crate::sealed::TankerNames;
+use crate::sealed::{SummaryNames, TankerNames};
 
 /// Version of the manifest's own fields.
 const VERSION: u16 = 1;
@@ -67,6 +67,9 @@ impl Manifest {
             payload.u64(tanker.seal);
             payload.u64(tanker.counts_generation);
             payload.u64(tanker.counts_seal);
+            payload.u64(tanker.summary.generation);
+            payload.u64(tanker.summary.filter_seal);
+            payload.u64(tanker.summary.containers_seal);
         }
         encode_frame(FrameKind::Manifest, pool, 0, meta.as_slice(), payload.as_slice())
     }
@@ -106,8 +109,13 @@ impl Manifest {
                 seal: entries.u64()?,
                 counts_generation: entries.u64()?,
                 counts_seal: entries.u64()?,
+                summary: SummaryNames {
+                    generation: entries.u64()?,
+                    filter_seal: entries.u64()?,
+                    containers_seal: entries.u64()?,
+                },
             };
-            let newest = tanker.generation.max(tanker.counts_generation);
+            let newest = tanker.generation.max(tanker.counts_generation).max(tanker.summary.generation);
             if tanker.id >= next_tanker || newest > generation || !ids.insert(tanker.id) {
                 let expected = format!("tankers below {next_tanker}, each once, up to generation {generation}");
                 return Err(entries.corrupt(expected, format!("tanker {} of generation {newest}", tanker.id)));

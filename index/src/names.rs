@@ -24,6 +24,16 @@ pub(crate) fn counts_name(id: u64, generation: u64) -> String {
     format!("t-{id}-{generation}.counts")
 }
 
+/// Name of the Bloom filter of sealed tanker `id`, written by `generation`.
+pub(crate) fn filter_name(id: u64, generation: u64) -> String {
+    format!("t-{id}-{generation}.filter")
+}
+
+/// Name of the list of containers of sealed tanker `id`, written by `generation`.
+pub(crate) fn containers_name(id: u64, generation: u64) -> String {
+    format!("t-{id}-{generation}.containers")
+}
+
 /// Name of the open tanker's file, written by `generation`.
 pub(crate) fn open_name(generation: u64) -> String {
     format!("open-{generation}.cells")
@@ -31,7 +41,8 @@ pub(crate) fn open_name(generation: u64) -> String {
 
 /// Whether a file of that name is one of ours (and thus garbage if no manifest names it).
 pub(crate) fn is_ours(name: &str) -> bool {
-    name.ends_with(".tanker") || name.ends_with(".counts") || (name.starts_with("open-") && name.ends_with(".cells"))
+    [".tanker", ".counts", ".filter", ".containers"].iter().any(|ending| name.ends_with(ending))
+        || (name.starts_with("open-") && name.ends_with(".cells"))
 }
 
 /// `directory/name`.

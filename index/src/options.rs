@@ -30,12 +30,25 @@ pub struct IndexOptions {
     pub buckets_per_tanker: u32,
     /// Limit in bytes of the cache of buckets and counts.
     pub cache_bytes: u64,
+    /// Limit in bytes of the Bloom filters of the sealed tankers. 3 MiB for each tanker of 2^20 cells give 24 bits for each
+    /// cell; with less they become coarser, which costs false reads and is warned of. With 0 every tanker is read.
+    pub filter_bytes: u64,
+    /// Limit in bytes of the locality cache: 54 for each fingerprint of a container, thus some 30 KiB for a container of 512
+    /// chunks. A dozen containers for each stream that is written at the same time are plenty. Used only with
+    /// [`set_container_tables`](crate::Index::set_container_tables).
+    pub locality_bytes: u64,
 }
 
 impl Default for IndexOptions {
-    /// MAD2's tanker (2^20 fingerprints in 1024 buckets) and 64 MiB of cached buckets.
+    /// MAD2's tanker (2^20 fingerprints in 1024 buckets), 64 MiB of cached buckets, and of filters (some 20 tankers).
     fn default() -> Self {
-        Self { cells_per_tanker: 1 << 20, buckets_per_tanker: 1024, cache_bytes: 64 << 20 }
+        Self {
+            cells_per_tanker: 1 << 20,
+            buckets_per_tanker: 1024,
+            cache_bytes: 64 << 20,
+            filter_bytes: 64 << 20,
+            locality_bytes: 16 << 20,
+        }
     }
 }
 

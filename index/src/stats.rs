@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::bloom::{STORED_BITS_PER_CELL, expected_false_reads};
 use crate::index::Index;
 
 /// Figures of an index: sizes as of now, and counters since it was opened.
@@ -17,14 +18,37 @@ pub struct IndexStats {
     pub patched_cells: u64,
     /// Sealed tankers.
     pub sealed_tankers: u64,
-    /// Memory in use with the cache, in bytes.
+    /// Cells of the fullest bucket of all: 44 times as many bytes are the largest read of a lookup.
+    pub bucket_cells_max: u64,
+    /// MAD2's imbalance (section IV.A), of the tanker where it is greatest: cells of its fullest bucket less those of its
+    /// emptiest. Buckets have no fixed size here, so it costs nothing but longer reads, and starts anew with each tanker.
+    pub bucket_imbalance_max: u64,
+    /// Memory in use with the caches and filters, in bytes.
     pub memory_bytes: u64,
     /// Of it, the cache of buckets and counts.
     pub cache_bytes: u64,
+    /// Of it, the Bloom filters of the sealed tankers.
+    pub filter_bytes: u64,
+    /// Of it, the locality cache.
+    pub locality_bytes: u64,
+    /// Containers in the locality cache.
+    pub locality_containers: u64,
+    /// Fingerprints that the locality cache answered.
+    pub locality_answers: u64,
+    /// Tables of containers read for it.
+    pub locality_tables_read: u64,
+    /// Bits that the filters have for each cell of a full tanker.
+    pub filter_bits_per_cell: u64,
+    /// Sealed tankers without a filter, for lack of memory or because of damage: each lookup reads them.
+    pub tankers_without_filter: u64,
+    /// False bucket reads of a million lookups of absent fingerprints, by formula.
+    pub false_reads_per_million: u64,
     /// Bytes of the last checkpoint's files, without the manifest.
     pub disk_bytes: u64,
     /// Buckets and pages of counts read from disk.
     pub bucket_reads: u64,
+    /// Bytes of these.
+    pub bucket_read_bytes: u64,
     /// Buckets and pages of counts found in the cache.
     pub bucket_cache_hits: u64,
     /// Checkpoints written.
@@ -37,17 +61,34 @@ impl Index {
         let open_file_bytes = self.applier.lock().open_file.bytes;
         let set = self.sealed_set();
         let sizes = self.open.sizes();
+        let filters = self.filters.sizes();
+        let covered = set.tankers().iter().filter(|tanker| tanker.filter().is_some()).count() as u64;
+        let uncovered = set.tankers().len() as u64 - covered;
+        let locality = self.locality.sizes();
+        let (tables, answers) = self.locality.counts();
+        let extremes = || set.tankers().iter().map(|tanker| tanker.bucket_extremes());
         let directories: u64 = set.tankers().iter().map(|tanker| tanker.memory_bytes()).sum();
         IndexStats {
             cells: self.len(),
             open_cells: sizes.cells,
             recent_cells: sizes.recent,
             patched_cells: sizes.patches,
+            bucket_cells_max: extremes().map(|(most, _)| u64::from(most)).max().unwrap_or(0),
+            bucket_imbalance_max: extremes().map(|(most, least)| u64::from(most - least)).max().unwrap_or(0),
             sealed_tankers: set.tankers().len() as u64,
-            memory_bytes: sizes.memory_bytes + directories + self.cache.bytes(),
+            memory_bytes: sizes.memory_bytes + directories + self.cache.bytes() + filters.bytes + locality.bytes,
             cache_bytes: self.cache.bytes(),
+            filter_bytes: filters.bytes,
+            locality_bytes: locality.bytes,
+            locality_containers: locality.containers,
+            locality_answers: answers,
+            locality_tables_read: tables,
+            filter_bits_per_cell: STORED_BITS_PER_CELL / filters.fold,
+            tankers_without_filter: uncovered,
+            false_reads_per_million: (expected_false_reads(filters.fold, covered, uncovered) * 1e6) as u64,
             disk_bytes: open_file_bytes + set.tankers().iter().map(|tanker| tanker.disk_bytes()).sum::<u64>(),
             bucket_reads: self.cache.reads(),
+            bucket_read_bytes: self.cache.read_bytes(),
             bucket_cache_hits: self.cache.hits(),
             checkpoints: self.checkpoints.load(Ordering::Relaxed),
         }

@@ -37,7 +37,7 @@ impl BlockIndex {
 
 impl Filter for BlockIndex {
     fn name(&self) -> &'static str {
-        "block index"
+        "block"
     }
 
     fn check(&self, query: &mut Query<'_>) -> dedupfs_store::Result<()> {

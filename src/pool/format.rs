@@ -11,7 +11,7 @@ use dedupfs_store::superblock::{PoolProperties, Role, Superblock};
 use dedupfs_store::{PoolId, StoreError};
 
 use super::open::{CHUNK_INDEX, RECIPE_INDEX, index_options};
-use crate::config::MEMORY_BYTES_MIN;
+use crate::config::{MEMORY_BYTES_MIN, MemoryPlan};
 use crate::error::Result;
 use crate::namespace::Namespace;
 use crate::service::now;
@@ -64,7 +64,8 @@ pub fn format_on(
     let created_secs = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Namespace::create(&**meta, now(), owner.0, owner.1)?;
     for directory in [CHUNK_INDEX, RECIPE_INDEX] {
-        Index::create(meta, directory, &pool, index_options(MEMORY_BYTES_MIN))?;
+        let options = index_options(&MemoryPlan::new(MEMORY_BYTES_MIN), directory == RECIPE_INDEX);
+        Index::create(meta, directory, &pool, options)?;
     }
     for (device, role) in [(data, Role::Data), (meta, Role::Meta)] {
         let data_root = if role == Role::Meta { data_root.clone() } else { Vec::new() };

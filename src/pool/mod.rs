@@ -21,6 +21,8 @@ use std::thread::JoinHandle;
 use dedupfs_store::device::lock::PoolLock;
 use parking_lot::Mutex;
 
+pub use dedupfs_index::filter::FilterPlan;
+
 pub use self::core::Core;
 pub use format::{format, format_on};
 pub use open::{OpenOptions, RecoveryReport};

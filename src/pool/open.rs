@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dedupfs_index::filter::{Filter, FilterChain, OpenFilter, SealedFilter, ZeroFilter};
-use dedupfs_index::{Index, IndexBuilder, IndexOptions};
+use dedupfs_index::filter::FilterPlan;
+use dedupfs_index::{ContainerTables, Index, IndexBuilder, IndexOptions};
 use dedupfs_store::container::{Compression, SlotFiles};
 use dedupfs_store::device::Device;
 use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::device::lock::PoolLock;
 use dedupfs_store::superblock::{Role, Superblock};
-use dedupfs_store::{ContainerKind, StoreError};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
 use parking_lot::Mutex;
 
 use super::core::Core;
@@ -54,6 +54,8 @@ pub struct OpenOptions {
     pub note: String,
     /// Longest time until a closed file is durable.
     pub commit_interval: Duration,
+    /// Which filters look chunks up, in which order.
+    pub filters: FilterPlan,
     /// Make the index anew from containers and namespace.
     pub rebuild_index: bool,
 }
@@ -65,6 +67,7 @@ impl Default for OpenOptions {
             read_only: false,
             note: "dedupfs".to_owned(),
             commit_interval: COMMIT_INTERVAL,
+            filters: FilterPlan::default(),
             rebuild_index: false,
         }
     }
@@ -136,17 +139,14 @@ impl Pool {
         let parts = Parts::open(meta_device, data_device, &meta, &memory, rebuild)?;
         let rebuilt = parts.rebuilt;
         parts.check_positions()?;
-        let chain: Vec<Arc<dyn Filter>> = vec![
-            Arc::new(ZeroFilter),
-            Arc::new(OpenFilter::new(parts.chunk_index.clone())),
-            Arc::new(SealedFilter::new(parts.chunk_index.clone())),
-        ];
+        // The recipe index has none: nodes are freed one by one, which leaves few containers whole.
+        parts.chunk_index.set_container_tables(Arc::new(TablesOf(parts.data.clone())));
         let dedup = Arc::new(Deduplicator::new(DedupParts {
             data: parts.data.clone(),
             recipes: parts.recipes.clone(),
             chunk_index: parts.chunk_index.clone(),
             recipe_index: parts.recipe_index.clone(),
-            chain: FilterChain::new(chain),
+            chain: options.filters.chain(&parts.chunk_index),
             fingerprinter,
             namespace: parts.namespace.clone(),
             node_cache_bytes: memory.node_cache_bytes,
@@ -198,9 +198,36 @@ fn missing_data_root(root: &Path, error: &StoreError) -> StoreError {
     ))
 }
 
-/// The index options of a pool that divides memory like this.
-pub(super) fn index_options(cache_bytes: u64) -> IndexOptions {
-    IndexOptions { cache_bytes, ..IndexOptions::default() }
+/// The options of the index of chunks, or of recipe nodes, of a pool that divides memory like this. There are some hundred
+/// chunks for each node.
+pub(super) fn index_options(memory: &MemoryPlan, recipe: bool) -> IndexOptions {
+    let (share, of) = if recipe { (1, 8) } else { (7, 8) };
+    IndexOptions {
+        cache_bytes: memory.bucket_cache_bytes / of * share,
+        filter_bytes: memory.filter_bytes / of * share,
+        locality_bytes: if recipe { 0 } else { memory.locality_bytes },
+        ..IndexOptions::default()
+    }
+}
+
+/// Gives the index the tables of containers.
+struct TablesOf(Arc<ContainerStore>);
+
+impl ContainerTables for TablesOf {
+    fn read_table(
+        &self,
+        container: ContainerId,
+        each: &mut dyn FnMut(Fingerprint, u32),
+    ) -> dedupfs_store::Result<bool> {
+        let table = match self.0.table(container) {
+            Ok(table) => table,
+            Err(EngineError::Store(error)) => return Err(error),
+            Err(other) => return Err(StoreError::Usage(other.to_string())),
+        };
+        let Some(table) = table else { return Ok(false) };
+        table.entries.iter().for_each(|entry| each(entry.fingerprint, entry.len_bytes));
+        Ok(true)
+    }
 }
 
 /// The durable parts.
@@ -254,18 +281,19 @@ impl Parts {
         };
         let data = open_store(ContainerKind::Data)?;
         let recipes = open_store(ContainerKind::Recipe)?;
-        let index_options = index_options(memory.bucket_cache_bytes / 2);
+        let index_options = |directory: &str| index_options(memory, directory == RECIPE_INDEX);
         let pool = &superblock.pool;
         let (chunk_index, recipe_index, rebuilt) = match rebuild {
             None => {
                 let open = |directory: &str| {
-                    Index::open(meta_device, directory, pool, index_options)
+                    Index::open(meta_device, directory, pool, index_options(directory))
                         .map_err(|error| index_advice(directory, error))
                 };
                 (open(CHUNK_INDEX)?, open(RECIPE_INDEX)?, None)
             }
             Some((fingerprinter, progress)) => {
-                let builder = |directory: &str| IndexBuilder::new(meta_device, directory, pool, index_options);
+                let builder =
+                    |directory: &str| IndexBuilder::new(meta_device, directory, pool, index_options(directory));
                 let rebuilder =
                     Rebuilder { namespace: &namespace, data: &data, recipes: &recipes, fingerprinter, progress };
                 let (chunks, nodes, report) = rebuilder.run(&|| Ok((builder(CHUNK_INDEX)?, builder(RECIPE_INDEX)?)))?;

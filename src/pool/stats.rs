@@ -115,6 +115,20 @@ pub struct IndexSummary {
     pub disk_bytes: u64,
     /// Buckets read since the mount.
     pub bucket_reads: u64,
+    /// Bytes of these.
+    pub bucket_read_bytes: u64,
+    /// Resident bytes of the Bloom filters.
+    pub filter_bytes: u64,
+    /// Bits that these have for each fingerprint of a full tanker.
+    pub filter_bits_per_cell: u64,
+    /// Sealed tankers without a filter.
+    pub tankers_without_filter: u64,
+    /// Reads that a million lookups of absent fingerprints cost, by formula.
+    pub false_reads_per_million: u64,
+    /// Resident bytes of the locality cache.
+    pub locality_bytes: u64,
+    /// Container tables read for it since the mount.
+    pub locality_tables_read: u64,
 }
 
 /// One filter.
@@ -130,6 +144,10 @@ pub struct FilterStats {
     pub non_existing: u64,
     /// Time spent.
     pub time_ms: f64,
+    /// Buckets read from disk.
+    pub reads: u64,
+    /// Bytes of these.
+    pub read_bytes: u64,
 }
 
 /// Memory by its parts; the formula stands in `MemoryPlan`.
@@ -254,6 +272,13 @@ fn index(index: &dedupfs_index::Index) -> IndexSummary {
         memory_bytes: stats.memory_bytes,
         disk_bytes: stats.disk_bytes,
         bucket_reads: stats.bucket_reads,
+        bucket_read_bytes: stats.bucket_read_bytes,
+        filter_bytes: stats.filter_bytes,
+        filter_bits_per_cell: stats.filter_bits_per_cell,
+        tankers_without_filter: stats.tankers_without_filter,
+        false_reads_per_million: stats.false_reads_per_million,
+        locality_bytes: stats.locality_bytes,
+        locality_tables_read: stats.locality_tables_read,
     }
 }
 
@@ -266,6 +291,8 @@ fn filters(core: &Core) -> Vec<FilterStats> {
             existing: filter.existing,
             non_existing: filter.non_existing,
             time_ms: filter.time_ns as f64 / 1e6,
+            reads: filter.reads,
+            read_bytes: filter.read_bytes,
         })
         .collect()
 }

@@ -60,6 +60,10 @@ pub enum FrameKind {
     Manifest = 7,
     /// An open tanker as of a checkpoint.
     OpenTanker = 8,
+    /// The directory of a sealed tanker's Bloom filter.
+    TankerFilter = 9,
+    /// The directory of the list of containers that a sealed tanker's cells lie in.
+    TankerContainers = 10,
 }
 
 impl FrameKind {
@@ -75,6 +79,8 @@ impl FrameKind {
             6 => Self::Counts,
             7 => Self::Manifest,
             8 => Self::OpenTanker,
+            9 => Self::TankerFilter,
+            10 => Self::TankerContainers,
             _ => return None,
         })
     }
@@ -91,6 +97,8 @@ impl fmt::Display for FrameKind {
             Self::Counts => "reference counts",
             Self::Manifest => "manifest",
             Self::OpenTanker => "open tanker",
+            Self::TankerFilter => "tanker filter",
+            Self::TankerContainers => "tanker containers",
         })
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use dedupfs::pool::FilterPlan;
 use dedupfs_store::container::Compression;
 use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm};
 
@@ -96,6 +97,9 @@ pub struct MountArgs {
     /// Bound of all caches and buffers together, such as 512M or 2G
     #[arg(long, default_value = "512M", value_name = "SIZE", value_parser = size::parse_memory)]
     pub memory: u64,
+    /// Filters that look chunks up, in this order, `sealed` last; leaving one out costs time, never a duplicate
+    #[arg(long, default_value_t, value_name = "LIST")]
+    pub filters: FilterPlan,
     /// Log to this file instead
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,

@@ -211,6 +211,7 @@ fn daemon_arguments(args: &MountArgs) -> Vec<OsString> {
         list.push(text);
     };
     option("--memory", args.memory.to_string().into());
+    option("--filters", args.filters.to_string().into());
     for options in &args.options {
         option("--options", options.into());
     }
@@ -308,6 +309,7 @@ mod tests {
             foreground: false,
             daemon_child: false,
             memory: 1 << 30,
+            filters: "bloom,sealed".parse().unwrap(),
             log_file: Some("/l".into()),
             options: vec!["ro,dev".to_owned()],
         };

@@ -115,6 +115,22 @@ fn memory(lines: &mut Lines, stats: &PoolStats) {
         let per_tib = memory.index_bytes as f64 / stats.unique_chunk_bytes as f64 * MIB_PER_TIB;
         lines.line("index per stored TiB", format!("{per_tib:.0} MiB"));
     }
+    let index = &stats.chunk_index;
+    if index.sealed_tankers > 0 {
+        let expected = index.false_reads_per_million as f64 / 1e6;
+        let bits = index.filter_bits_per_cell;
+        let text = format!(
+            "{}, {bits} bits for each fingerprint: {expected:.4} false reads for each new chunk",
+            show(index.filter_bytes)
+        );
+        lines.line("chunk filters", text);
+        if index.tankers_without_filter > 0 {
+            lines.line(
+                "sealed tankers without filter",
+                format!("{}: more --memory helps", index.tankers_without_filter),
+            );
+        }
+    }
     lines.line(
         "caches",
         format!(
@@ -141,8 +157,13 @@ fn session(lines: &mut Lines, stats: &PoolStats) {
         lines.line(
             &format!("filter {}", filter.name),
             format!(
-                "asked {}, existing {}, new {}, {:.0} ms",
-                filter.asked, filter.existing, filter.non_existing, filter.time_ms
+                "asked {}, existing {}, new {}, {:.0} ms, {} reads of {}",
+                filter.asked,
+                filter.existing,
+                filter.non_existing,
+                filter.time_ms,
+                filter.reads,
+                show(filter.read_bytes)
             ),
         );
     }

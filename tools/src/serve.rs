@@ -100,6 +100,7 @@ fn serve(args: &MountArgs, log: &LogSink, ready: impl FnOnce() -> Result<(), Fai
             read_only: options.read_only,
             note: format!("dedupfs mount on {}", mountpoint.path.display()),
             commit_interval: COMMIT_INTERVAL,
+            filters: args.filters.clone(),
             ..OpenOptions::default()
         },
     )?;

@@ -3,15 +3,21 @@
 //! Filters are asked in order, cheapest first. Each looks only at the entries that are not decided yet and may give a
 //! [`Verdict`]; a final one ([`Verdict::is_final`]) ends the matter for its entry.
 
+mod bloom;
 mod chain;
+mod locality;
 mod memory;
+mod plan;
 mod sealed;
 mod zero;
 
 use dedupfs_store::{Fingerprint, Result};
 
+pub use bloom::BloomFilter;
 pub use chain::{FilterChain, FilterStats};
+pub use locality::LocalityFilter;
 pub use memory::OpenFilter;
+pub use plan::{FilterKind, FilterPlan, FilterPlanError};
 pub use sealed::SealedFilter;
 pub use zero::ZeroFilter;
 

@@ -2,23 +2,32 @@
 
 use std::sync::Arc;
 
-use dedupfs_store::Result;
+use dedupfs_store::{ContainerId, Result};
 
 use super::{Filter, Query, Verdict};
+use crate::cell::Location;
 use crate::index::Index;
+use crate::lookup::Means;
 
 /// Decides every entry: `Existing` or `NonExisting`. It asks memory again before the sealed tankers, because between the
 /// filters another thread may have staged the fingerprint, and a checkpoint may have moved it.
 #[derive(Clone, Debug)]
 pub struct SealedFilter {
     index: Arc<Index>,
+    means: Means,
 }
 
 impl SealedFilter {
     /// Asks `index`.
     #[must_use]
     pub const fn new(index: Arc<Index>) -> Self {
-        Self { index }
+        Self::with_means(index, Means::ALL)
+    }
+
+    /// Asks `index`, which is to use these means only.
+    #[must_use]
+    pub const fn with_means(index: Arc<Index>, means: Means) -> Self {
+        Self { index, means }
     }
 }
 
@@ -30,9 +39,14 @@ impl Filter for SealedFilter {
     fn check(&self, query: &mut Query<'_>) -> Result<()> {
         let (positions, fingerprints) = query.gather_open();
         let mut found = Vec::new();
-        self.index.locate_batch(&fingerprints, &mut found)?;
+        self.index.locate_batch_with(&fingerprints, &mut found, self.means)?;
         for (position, location) in positions.into_iter().zip(found) {
             match location {
+                // The built-in fingerprint is stored nowhere and always there, even with no filter for it before this one.
+                None if query.fingerprints[position as usize].is_zero() => {
+                    let len_bytes = query.lengths[position as usize];
+                    query.existing(position as usize, Location { container: ContainerId::NONE, len_bytes });
+                }
                 Some(location) => query.existing(position as usize, location),
                 None => query.verdicts[position as usize] = Verdict::NonExisting,
             }

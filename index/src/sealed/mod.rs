@@ -3,13 +3,19 @@
 //! - `pages`: a file of checksummed pages under one directory frame; both files of a tanker are one of these;
 //! - `cache`: the bounded cache of pages (MAD2's set-associative cache, section III.C);
 //! - `tanker`: a tanker = cells file + counts file; building, looking up, reading through;
+//! - `containers`: which containers a tanker's cells lie in, and how to tell that none is missing;
+//! - `summary`: the files of a tanker's Bloom filter and containers; writing, loading, mending;
 //! - `set`: all sealed tankers, newest first, and which of them may hold a fingerprint.
 
 mod cache;
+mod containers;
 mod pages;
 mod set;
+mod summary;
 mod tanker;
 
-pub(crate) use cache::PageCache;
+pub(crate) use cache::{PageCache, reads_of_this_thread};
+pub(crate) use containers::Share;
 pub(crate) use set::SealedSet;
+pub(crate) use summary::{SummaryNames, load_summaries, refresh_filter};
 pub(crate) use tanker::{SealedTanker, TankerNames, Writer};

@@ -188,6 +188,12 @@ impl PagedFile {
         (start, self.starts.get(page as usize + 1).copied().unwrap_or(start))
     }
 
+    /// Cells of the fullest page, and of the emptiest.
+    pub(crate) fn page_extremes(&self) -> (u32, u32) {
+        let cells = || self.starts.array_windows::<2>().map(|[start, end]| end - start);
+        (cells().max().unwrap_or(0), cells().min().unwrap_or(0))
+    }
+
     /// Bytes of the file.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.data_offset + u64::from(self.cells()) * u64::from(self.kind.cell_bytes)
@@ -214,13 +220,16 @@ impl PagedFile {
 
     /// A verified page, through the cache.
     pub(crate) fn page(&self, cache: &PageCache, page: u32) -> Result<Arc<[u8]>> {
-        cache.page(PageKey { file: self.number, page }, || {
-            let (start, end) = self.page_range(page);
-            let mut bytes = vec![0; (end - start) as usize * self.kind.cell_bytes as usize];
-            self.file.read_exact_at(&mut bytes, self.byte_offset(start))?;
-            self.verify(page, &bytes)?;
-            Ok(bytes.into())
-        })
+        cache.page(PageKey { file: self.number, page }, || Ok(self.read_page(page)?.into()))
+    }
+
+    /// A verified page, past the cache.
+    pub(crate) fn read_page(&self, page: u32) -> Result<Vec<u8>> {
+        let (start, end) = self.page_range(page);
+        let mut bytes = vec![0; (end - start) as usize * self.kind.cell_bytes as usize];
+        self.file.read_exact_at(&mut bytes, self.byte_offset(start))?;
+        self.verify(page, &bytes)?;
+        Ok(bytes)
     }
 
     /// Reads all pages in order, verified, in large pieces and past the cache.

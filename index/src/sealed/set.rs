@@ -1,7 +1,7 @@
 //! All sealed tankers, newest first: an immutable set that is replaced as a whole by each checkpoint.
 //!
-//! A lookup asks the *candidates* of a fingerprint, newest first, because a backup usually repeats recent data. Today
-//! every tanker is a candidate; the Bloom filter array (MAD2 section III.B) belongs into [`SealedSet::candidates`].
+//! A lookup asks the Bloom filter array for the *candidates* of a fingerprint (MAD2 section III.B) and then only these, newest
+//! first, because a backup usually repeats recent data. Tankers without a filter are always among them.
 
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use dedupfs_store::{Fingerprint, Result};
 
 use super::cache::PageCache;
 use super::tanker::{SealedTanker, bucket_of};
+use crate::bloom::{FilterArray, Hashes};
 use crate::cell::Location;
 
 /// A cell found in a sealed tanker, without its count.
@@ -24,16 +25,51 @@ pub(crate) struct Found {
     pub(crate) location: Location,
 }
 
+/// The tanker at this place of a group; `NOBODY` if there is none in this set.
+type Owners = [u32; 64];
+
+const NOBODY: u32 = u32::MAX;
+
 /// The set.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(crate) struct SealedSet {
+    /// Its number: each one that is published has the next.
+    epoch: u64,
     tankers: Vec<Arc<SealedTanker>>,
+    filters: Arc<FilterArray>,
+    /// For each group of filters the columns that belong to tankers of this set.
+    valid: Vec<u64>,
+    owners: Vec<Owners>,
+    /// Positions of tankers without a filter.
+    uncovered: Vec<u32>,
 }
 
+/// (number of the query, position of a tanker): sorted, these are in the order of queries, newest tanker first.
+pub(crate) type Candidate = (u32, u32);
+
 impl SealedSet {
-    /// `tankers` newest first.
-    pub(crate) fn new(tankers: Vec<Arc<SealedTanker>>) -> Self {
-        Self { tankers }
+    /// `tankers` newest first, whose filters are in `filters`.
+    pub(crate) fn new(epoch: u64, tankers: Vec<Arc<SealedTanker>>, filters: Arc<FilterArray>) -> Self {
+        let (mut valid, mut owners, mut uncovered) = (Vec::new(), Vec::<Owners>::new(), Vec::new());
+        for (position, tanker) in (0_u32..).zip(&tankers) {
+            let Some(column) = tanker.filter() else {
+                uncovered.push(position);
+                continue;
+            };
+            let group = column.group as usize;
+            if group >= valid.len() {
+                valid.resize(group + 1, 0);
+                owners.resize(group + 1, [NOBODY; 64]);
+            }
+            valid[group] |= 1_u64 << column.column;
+            owners[group][column.column as usize] = position;
+        }
+        Self { epoch, tankers, filters, valid, owners, uncovered }
+    }
+
+    /// Its number.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// All tankers, newest first.
@@ -41,31 +77,73 @@ impl SealedSet {
         &self.tankers
     }
 
-    /// Positions of the tankers that may hold the fingerprint, newest first. A tanker that does hold it is always
-    /// among them.
-    fn candidates(&self, _fingerprint: &Fingerprint) -> impl Iterator<Item = usize> + use<> {
-        0..self.tankers.len()
+    /// The tankers that may hold the fingerprints, as (place in `hashes`, position), sorted. A tanker that does hold one
+    /// is always among them. Without I/O.
+    pub(crate) fn candidates(&self, hashes: &[Hashes], found: &mut Vec<Candidate>) {
+        found.clear();
+        self.filters.ask(&self.valid, hashes, |query, group, mut mask| {
+            while mask != 0 {
+                found.push((query as u32, self.owners[group][mask.trailing_zeros() as usize]));
+                mask &= mask - 1;
+            }
+        });
+        for &position in &self.uncovered {
+            found.extend((0..hashes.len() as u32).map(|query| (query, position)));
+        }
+        found.sort_unstable();
+    }
+
+    /// As [`candidates`](Self::candidates); without filters every tanker is one.
+    pub(crate) fn candidates_with<'f>(
+        &self,
+        filters: bool,
+        fingerprints: impl Iterator<Item = &'f Fingerprint>,
+    ) -> Vec<Candidate> {
+        let mut found = Vec::new();
+        if filters {
+            let hashes: Vec<Hashes> = fingerprints.map(Hashes::of).collect();
+            self.candidates(&hashes, &mut found);
+        } else {
+            let positions = self.tankers.len() as u32;
+            let queries = 0..fingerprints.count() as u32;
+            found.extend(queries.flat_map(|query| (0..positions).map(move |position| (query, position))));
+        }
+        found
+    }
+
+    /// Asks one tanker.
+    pub(crate) fn find_at(
+        &self,
+        cache: &PageCache,
+        position: u32,
+        fingerprint: &Fingerprint,
+    ) -> Result<Option<(Found, &SealedTanker)>> {
+        let tanker = &*self.tankers[position as usize];
+        let bucket = bucket_of(fingerprint, tanker.buckets());
+        let page = tanker.bucket(cache, bucket)?;
+        Ok(tanker.find_in(bucket, &page, fingerprint).map(|found| (found, tanker)))
     }
 
     /// Looks one fingerprint up.
     pub(crate) fn find(&self, cache: &PageCache, fingerprint: &Fingerprint) -> Result<Option<(Found, &SealedTanker)>> {
-        for position in self.candidates(fingerprint) {
-            let tanker = &*self.tankers[position];
-            let bucket = bucket_of(fingerprint, tanker.buckets());
-            let page = tanker.bucket(cache, bucket)?;
-            if let Some(found) = tanker.find_in(bucket, &page, fingerprint) {
-                return Ok(Some((found, tanker)));
+        let mut candidates = Vec::new();
+        self.candidates(&[Hashes::of(fingerprint)], &mut candidates);
+        for (_, position) in candidates {
+            if let Some(found) = self.find_at(cache, position, fingerprint)? {
+                return Ok(Some(found));
             }
         }
         Ok(None)
     }
 
     /// Looks many fingerprints up: `wanted` are numbers that `fingerprint` translates; `each` is called for those
-    /// found. Each bucket is fetched once per call, tanker by tanker and in the order of the file.
+    /// found. Each bucket is fetched once per call, tanker by tanker and in the order of the file. Without `filters` every
+    /// tanker is asked.
     pub(crate) fn find_many<'f>(
         &self,
         cache: &PageCache,
         wanted: &mut [u32],
+        filters: bool,
         fingerprint: impl Fn(u32) -> &'f Fingerprint,
         mut each: impl FnMut(u32, Found, &SealedTanker) -> Result<()>,
     ) -> Result<()> {
@@ -73,15 +151,12 @@ impl SealedSet {
             return Ok(());
         }
         wanted.sort_unstable_by_key(|&item| fingerprint(item));
-        // (tanker, place in `wanted`): sorted, these are in the order of the files.
-        let mut questions: Vec<(u32, u32)> = Vec::with_capacity(wanted.len());
-        for (place, &item) in wanted.iter().enumerate() {
-            questions.extend(self.candidates(fingerprint(item)).map(|position| (position as u32, place as u32)));
-        }
-        questions.sort_unstable();
+        let mut questions = self.candidates_with(filters, wanted.iter().map(|&item| fingerprint(item)));
+        // By tanker, then by place in `wanted`: in the order of the files.
+        questions.sort_unstable_by_key(|&(place, position)| (position, place));
         let mut answered = vec![false; wanted.len()];
         let mut current: Option<(u32, u32, Arc<[u8]>)> = None;
-        for (position, place) in questions {
+        for (place, position) in questions {
             if answered[place as usize] {
                 continue;
             }

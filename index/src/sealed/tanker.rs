@@ -13,8 +13,11 @@ use dedupfs_store::frame::FrameKind;
 use dedupfs_store::{Fingerprint, PoolId, Result, StoreError};
 
 use super::cache::PageCache;
+use super::containers::ContainerShares;
 use super::pages::{PagedFile, PagedFileKind};
 use super::set::Found;
+use super::summary::{Summary, SummaryNames};
+use crate::bloom::{FilterArray, FilterColumn};
 use crate::cell::{
     CELL_BYTES, COUNT_BYTES, Cell, Entry, cell_at, cell_fingerprint, cell_location, count_at, encode_cell,
 };
@@ -34,6 +37,7 @@ pub(crate) struct TankerNames {
     pub(crate) seal: u64,
     pub(crate) counts_generation: u64,
     pub(crate) counts_seal: u64,
+    pub(crate) summary: SummaryNames,
 }
 
 /// Where and for whom tanker files are written and opened.
@@ -43,6 +47,9 @@ pub(crate) struct Writer<'a> {
     pub(crate) directory: &'a str,
     pub(crate) pool: &'a PoolId,
     pub(crate) cache: &'a PageCache,
+    pub(crate) filters: &'a Arc<FilterArray>,
+    /// Cells that filters are made for.
+    pub(crate) cells_per_tanker: u32,
 }
 
 /// A sealed tanker.
@@ -51,6 +58,13 @@ pub(crate) struct SealedTanker {
     pub(crate) id: u64,
     cells: Arc<PagedFile>,
     counts: Arc<PagedFile>,
+    /// Its column in the filter array; `None` if there is no memory for one: then it is asked always.
+    pub(super) filter: Option<Arc<FilterColumn>>,
+    /// What lies where.
+    pub(super) containers: Arc<ContainerShares>,
+    /// The files that hold the above.
+    pub(super) summary: SummaryNames,
+    pub(super) summary_bytes: u64,
 }
 
 /// The bucket of a fingerprint among `buckets` (a power of two).
@@ -77,12 +91,14 @@ fn position_in(page: &[u8], fingerprint: &Fingerprint, buckets: u32) -> Option<u
 }
 
 impl SealedTanker {
-    /// Writes a tanker of `entries`, sorted by fingerprint.
+    /// Writes a tanker of `entries`, sorted by fingerprint. One that is written again keeps its `filter`, which names all it
+    /// may still hold.
     pub(crate) fn write(
         writer: Writer<'_>,
         (id, generation): (u64, u64),
         buckets: u32,
         entries: &[Entry],
+        filter: Option<Arc<FilterColumn>>,
     ) -> Result<Self> {
         debug_assert!(entries.is_sorted_by(|a, b| a.fingerprint < b.fingerprint), "sorted, each once");
         let mut page_cells = vec![0; buckets as usize];
@@ -95,12 +111,52 @@ impl SealedTanker {
             encode_cell(fingerprint, cell.location, &mut cells);
             counts.extend_from_slice(&cell.references.to_le_bytes());
         }
-        let Writer { device, directory, pool, cache } = writer;
+        let Writer { device, directory, pool, cache, .. } = writer;
         let path = join(directory, &tanker_name(id, generation));
         let cells = PagedFile::write(device, pool, cache, path, CELLS_FILE, (id, generation), &page_cells, &cells)?;
         let path = join(directory, &counts_name(id, generation));
         let counts = PagedFile::write(device, pool, cache, path, COUNTS_FILE, (id, generation), &page_cells, &counts)?;
-        Ok(Self { id, cells: Arc::new(cells), counts: Arc::new(counts) })
+        let summary = Summary::of(writer.cells_per_tanker, entries);
+        let (names, summary_bytes) = summary.write(writer, id, generation)?;
+        let filter = filter.or_else(|| {
+            let column = writer.filters.reserve()?;
+            column.merge(0, summary.filter.words());
+            Some(column)
+        });
+        Ok(Self {
+            id,
+            cells: Arc::new(cells),
+            counts: Arc::new(counts),
+            filter,
+            containers: Arc::new(summary.containers),
+            summary: names,
+            summary_bytes,
+        })
+    }
+
+    /// Writes the files of its summary if there are none.
+    pub(crate) fn complete(self, writer: Writer<'_>, generation: u64) -> Result<Self> {
+        if self.has_summary() {
+            return Ok(self);
+        }
+        let summary = self.summarise(writer.cells_per_tanker)?;
+        let (names, summary_bytes) = summary.write(writer, self.id, generation)?;
+        Ok(Self { summary: names, summary_bytes, ..self })
+    }
+
+    /// Whether the files of its summary are sound.
+    pub(crate) fn has_summary(&self) -> bool {
+        self.summary.generation != 0
+    }
+
+    /// Its filter and containers, from its cells.
+    pub(super) fn summarise(&self, cells_per_tanker: u32) -> Result<Summary> {
+        let mut entries = Vec::with_capacity(self.cells() as usize);
+        self.for_each(&mut |_, entry| {
+            entries.push(entry);
+            Ok(())
+        })?;
+        Ok(Summary::of(cells_per_tanker, &entries))
     }
 
     /// Writes new counts for the same cells: `changes` are (position of the cell, new count).
@@ -110,7 +166,7 @@ impl SealedTanker {
         generation: u64,
         changes: impl Iterator<Item = (u32, u32)>,
     ) -> Result<Self> {
-        let Writer { device, directory, pool, cache } = writer;
+        let Writer { device, directory, pool, cache, .. } = writer;
         let mut counts = Vec::with_capacity(self.counts.cells() as usize * COUNT_BYTES);
         self.counts.read_through(&mut |_, page| {
             counts.extend_from_slice(page);
@@ -127,12 +183,12 @@ impl SealedTanker {
         let page_cells = self.counts.page_cells();
         let ids = (self.id, generation);
         let counts = PagedFile::write(device, pool, cache, path, COUNTS_FILE, ids, &page_cells, &counts)?;
-        Ok(Self { id: self.id, cells: self.cells.clone(), counts: Arc::new(counts) })
+        Ok(Self { counts: Arc::new(counts), ..self.clone() })
     }
 
-    /// Opens the tanker that a manifest names.
+    /// Opens the tanker that a manifest names, without its summary (see [`load_summaries`](super::load_summaries)).
     pub(crate) fn open(writer: Writer<'_>, names: &TankerNames) -> Result<Self> {
-        let Writer { device, directory, pool, cache } = writer;
+        let Writer { device, directory, pool, cache, .. } = writer;
         let path = join(directory, &tanker_name(names.id, names.generation));
         let ids = (names.id, names.generation);
         let cells = PagedFile::open(device, pool, cache, path, CELLS_FILE, ids, names.seal)?;
@@ -143,7 +199,15 @@ impl SealedTanker {
             let expected = format!("as many counts in each bucket as there are cells in {}", cells.path);
             return Err(StoreError::corrupt(counts.path.as_str(), expected, "others"));
         }
-        Ok(Self { id: names.id, cells: Arc::new(cells), counts: Arc::new(counts) })
+        Ok(Self {
+            id: names.id,
+            cells: Arc::new(cells),
+            counts: Arc::new(counts),
+            filter: None,
+            containers: Arc::default(),
+            summary: names.summary,
+            summary_bytes: 0,
+        })
     }
 
     /// What a manifest must say of it.
@@ -154,6 +218,7 @@ impl SealedTanker {
             seal: self.cells.seal,
             counts_generation: self.counts.generation,
             counts_seal: self.counts.seal,
+            summary: self.summary,
         }
     }
 
@@ -162,19 +227,44 @@ impl SealedTanker {
         self.cells.pages()
     }
 
+    /// Cells of the fullest bucket, and of the emptiest: their difference is MAD2's imbalance (section IV.A).
+    pub(crate) fn bucket_extremes(&self) -> (u32, u32) {
+        self.cells.page_extremes()
+    }
+
     /// Number of cells.
     pub(crate) fn cells(&self) -> u32 {
         self.cells.cells()
     }
 
-    /// Bytes of both files.
+    /// Its column in the filter array.
+    pub(crate) fn filter(&self) -> Option<&FilterColumn> {
+        self.filter.as_deref()
+    }
+
+    /// As [`filter`](Self::filter), to be shared with the next generation.
+    pub(crate) fn filter_column(&self) -> Option<Arc<FilterColumn>> {
+        self.filter.clone()
+    }
+
+    /// What lies where.
+    pub(crate) fn containers(&self) -> &ContainerShares {
+        &self.containers
+    }
+
+    /// Whether the other holds the same cells, from the same file.
+    pub(crate) fn same_cells(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.cells, &other.cells)
+    }
+
+    /// Bytes of all files.
     pub(crate) fn disk_bytes(&self) -> u64 {
-        self.cells.len_bytes() + self.counts.len_bytes()
+        self.cells.len_bytes() + self.counts.len_bytes() + self.summary_bytes
     }
 
     /// Bytes of memory that it takes, apart from the cache.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.cells.memory_bytes() + self.counts.memory_bytes()
+        self.cells.memory_bytes() + self.counts.memory_bytes() + self.containers.memory_bytes()
     }
 
     /// A bucket's cells.

@@ -1,7 +1,9 @@
 //! The filter chain.
 
 use super::*;
-use crate::filter::{Filter, FilterChain, OpenFilter, Query, SealedFilter, Verdict, ZeroFilter};
+use crate::filter::{
+    Filter, FilterChain, FilterKind, FilterPlan, OpenFilter, Query, SealedFilter, Verdict, ZeroFilter,
+};
 
 /// Says what it is told to every open entry.
 struct Says(&'static str, Verdict);
@@ -76,4 +78,52 @@ fn filters_of_the_query_come_first_and_final_verdicts_end_the_run() {
     let asked: Vec<_> = stats.iter().map(|f| (f.name, f.asked, f.non_existing)).collect();
     assert_eq!(asked, [("block", 4, 2), ("cache", 2, 0), ("zero", 2, 0), ("open", 2, 0), ("sealed", 2, 2)]);
     assert_eq!((strong.location(), strong.is_final()), (Some(location(1)), false));
+}
+
+/// Every subset of the filters gives the same verdicts; what differs is who gave them, and the reads.
+#[test]
+fn whatever_is_left_out_the_verdicts_stay_the_same() {
+    let (_, index) = empty(IndexOptions { cache_bytes: 0, ..TINY });
+    let changes: Vec<_> = (0..64 * 4).map(|number| insert(number, 1 + number / 64)).collect();
+    index.apply(1, &changes).unwrap();
+    index.checkpoint(1).unwrap();
+    index.apply(2, &[insert(1000, 9), remove(5, 1)]).unwrap();
+    index.stage(&fingerprint(1001), location(9));
+    let index = Arc::new(index);
+    let numbers: Vec<u64> = (0..256).chain([1000, 1001]).chain(2000..2200).collect();
+    let mut fingerprints: Vec<_> = numbers.iter().map(|number| fingerprint(*number)).collect();
+    fingerprints.push(Fingerprint::ZERO);
+    let lengths: Vec<_> = (0..257)
+        .map(|at| location(1 + numbers[at] / 64).len_bytes)
+        .map(|len_bytes| if len_bytes > 1004 { location(9).len_bytes } else { len_bytes })
+        .chain(std::iter::repeat_n(location(9).len_bytes, 202))
+        .collect();
+    assert_eq!(fingerprints.len(), lengths.len());
+    let mut expected: Option<Vec<Verdict>> = None;
+    for subset in 0..1_u32 << 5 {
+        let chosen = FilterKind::ALL.iter().enumerate().filter(|(at, _)| *at == 5 || subset >> at & 1 == 1);
+        let names: Vec<_> = chosen.map(|(_, kind)| kind.name()).collect();
+        let plan: FilterPlan = names.join(",").parse().unwrap();
+        let chain = plan.chain(&index);
+        let mut query = Query::new(&fingerprints, &lengths);
+        let undecided = Says("own", Verdict::Undecided);
+        chain.run(&mut query, &[&undecided]).unwrap();
+        assert!(query.verdicts.iter().all(Verdict::is_final), "{plan}");
+        assert_eq!(*expected.get_or_insert_with(|| query.verdicts.clone()), query.verdicts, "{plan}");
+        let stats = chain.stats();
+        assert_eq!(stats.iter().map(|filter| filter.answered()).sum::<u64>(), fingerprints.len() as u64, "{plan}");
+        let own = stats.iter().find(|filter| filter.name == "own").map_or(0, |filter| filter.asked);
+        assert_eq!(own > 0, plan.has(FilterKind::Block));
+        let sealed = stats.last().unwrap();
+        let (reads, absent) = (sealed.reads, 201);
+        assert_eq!(sealed.read_bytes > 0, reads > 0);
+        // Four tankers of four buckets, and a batch reads each bucket once.
+        assert!(reads <= 16 && sealed.asked >= 255 && sealed.name == "sealed", "{stats:?}");
+        if let Some(bloom) = stats.iter().find(|filter| filter.name == "bloom") {
+            assert!(bloom.reads == 0 && bloom.non_existing + 2 >= absent, "{stats:?}");
+        }
+    }
+    let expected = expected.unwrap();
+    assert_eq!(expected[5], Verdict::NonExisting);
+    assert!(expected[..257].iter().enumerate().all(|(at, verdict)| at == 5 || verdict.location().is_some()));
 }

@@ -6,7 +6,9 @@ mod concurrent;
 mod corruption;
 mod faults;
 mod filters;
+mod locality;
 mod model;
+mod reads;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +23,13 @@ pub(crate) const DIRECTORY: &str = "index/chunks";
 pub(crate) const POOL: PoolId = PoolId([7; 16]);
 
 /// Tankers so small that everything happens often.
-pub(crate) const TINY: IndexOptions = IndexOptions { cells_per_tanker: 64, buckets_per_tanker: 4, cache_bytes: 20_000 };
+pub(crate) const TINY: IndexOptions = IndexOptions {
+    cells_per_tanker: 64,
+    buckets_per_tanker: 4,
+    cache_bytes: 20_000,
+    filter_bytes: 20_000,
+    locality_bytes: 20_000,
+};
 
 /// A fingerprint of a number, uniformly distributed.
 pub(crate) fn fingerprint(number: u64) -> Fingerprint {

@@ -175,8 +175,14 @@ proptest! {
         run(steps, TINY);
     }
 
+    /// Some tankers have coarse filters, some none.
+    #[test]
+    fn behaves_the_same_with_little_memory(steps in proptest::collection::vec(step(), 1..20)) {
+        run(steps, IndexOptions { filter_bytes: 300, cache_bytes: 2000, ..TINY });
+    }
+
     #[test]
     fn behaves_the_same_with_one_bucket_and_no_cache(steps in proptest::collection::vec(step(), 1..20)) {
-        run(steps, IndexOptions { cells_per_tanker: 10, buckets_per_tanker: 1, cache_bytes: 0 });
+        run(steps, IndexOptions { cells_per_tanker: 10, buckets_per_tanker: 1, cache_bytes: 0, ..TINY });
     }
 }

@@ -1,0 +1,244 @@
+//! The index at scale: what lookups, insertions and opening cost from one to hundreds of millions of fingerprints.
+//!
+//! ```text
+//! cargo bench -p dedupfs-index --bench index_scale -- --max 64M --dir /var/tmp
+//! ```
+//!
+//! Fingerprints are synthetic: number *n* is chunk *n* mod 512 of container *n* / 512. At each size from 1 million on (times
+//! four each, and `--max`) the index is closed and opened, and asked in batches of 512:
+//! - *absent*: fingerprints that were never stored;
+//! - *random*: stored ones, each from a container of its own;
+//! - *backup*: runs of 64 containers in the order in which they were stored, as a backup repeats them.
+//!
+//! Everything is written below `--dir` and removed at the end. Files are as warm in the page cache as memory allows: reads are
+//! counted, not timed apart. `rivals` has what the index is compared with.
+#![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+
+mod rivals;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dedupfs_index::{Change, ContainerTables, Index, IndexOptions, IndexStats, Location};
+use dedupfs_store::device::{Device, FileDevice};
+use dedupfs_store::{ContainerId, Fingerprint, PoolId};
+
+const POOL: PoolId = PoolId([1; 16]);
+const DIRECTORY: &str = "index";
+pub(crate) const MILLION: u64 = 1 << 20;
+const CHUNKS_PER_CONTAINER: u64 = 512;
+pub(crate) const BATCH: usize = 512;
+const ROW: u64 = 1 << 16;
+
+/// A fingerprint of a number: splitmix64, as uniform as a hash.
+pub(crate) fn fingerprint(number: u64) -> Fingerprint {
+    let mut bytes = [0; 32];
+    let mut state = number.wrapping_mul(0xd129_0d3c_8b2a_71e5) ^ 0x5851_f42d_4c95_7f2d;
+    for word in bytes.chunks_exact_mut(8) {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word.copy_from_slice(&(mixed ^ (mixed >> 31)).to_le_bytes());
+    }
+    Fingerprint(bytes)
+}
+
+pub(crate) fn location(number: u64) -> Location {
+    Location { container: ContainerId(1 + number / CHUNKS_PER_CONTAINER), len_bytes: 8192 }
+}
+
+/// Number of a stored fingerprint for a position in a random order.
+fn scattered(position: u64, stored: u64) -> u64 {
+    ((u128::from(fingerprint(position ^ 0xabcd_0000_0000).prefix()) * u128::from(stored)) >> 64) as u64
+}
+
+struct Tables(u64);
+
+impl ContainerTables for Tables {
+    fn read_table(
+        &self,
+        container: ContainerId,
+        each: &mut dyn FnMut(Fingerprint, u32),
+    ) -> dedupfs_store::Result<bool> {
+        let first = (container.0 - 1) * CHUNKS_PER_CONTAINER;
+        for number in first..(first + CHUNKS_PER_CONTAINER).min(self.0) {
+            each(fingerprint(number), 8192);
+        }
+        Ok(first < self.0)
+    }
+}
+
+struct Arguments {
+    max: u64,
+    directory: PathBuf,
+    ram_max: u64,
+    redb_max: u64,
+    filter_bytes: Option<u64>,
+    cache_bytes: u64,
+}
+
+/// "64M" is 64 times 2^20.
+fn number(text: &str) -> u64 {
+    let (digits, factor) = match text.strip_suffix('M') {
+        Some(digits) => (digits, MILLION),
+        None => (text, 1),
+    };
+    digits.parse::<u64>().expect("a number such as 16M") * factor
+}
+
+fn arguments() -> Arguments {
+    let mut found = Arguments {
+        max: MILLION,
+        directory: std::env::temp_dir(),
+        ram_max: 16 * MILLION,
+        redb_max: MILLION,
+        filter_bytes: None,
+        cache_bytes: 64 << 20,
+    };
+    let mut given = std::env::args().skip(1);
+    while let Some(name) = given.next() {
+        let mut value = || given.next().expect("an option has a value");
+        match name.as_str() {
+            "--max" => found.max = number(&value()),
+            "--dir" => found.directory = value().into(),
+            "--ram-max" => found.ram_max = number(&value()),
+            "--redb-max" => found.redb_max = number(&value()),
+            "--filter-mib" => found.filter_bytes = Some(number(&value()) << 20),
+            "--cache-mib" => found.cache_bytes = number(&value()) << 20,
+            // Cargo's own.
+            "--bench" => {}
+            other => panic!("{other}? known are --max, --dir, --ram-max, --redb-max, --filter-mib and --cache-mib"),
+        }
+    }
+    found
+}
+
+/// Resident bytes of this process.
+pub(crate) fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
+}
+
+pub(crate) fn per_second(count: u64, elapsed: Duration) -> String {
+    let rate = count as f64 / elapsed.as_secs_f64();
+    if rate > 1e6 { format!("{:.2} M/s", rate / 1e6) } else { format!("{:.0} k/s", rate / 1e3) }
+}
+
+fn insert(index: &Index, from: u64, to: u64, row: &mut u64) {
+    let mut changes = Vec::with_capacity(ROW as usize);
+    for first in (from..to).step_by(ROW as usize) {
+        changes.clear();
+        changes.extend(
+            (first..(first + ROW).min(to))
+                .map(|number| Change::Insert { fingerprint: fingerprint(number), location: location(number) }),
+        );
+        *row += 1;
+        index.apply(*row, &changes).unwrap();
+        if index.wants_checkpoint() {
+            index.checkpoint(*row).unwrap();
+        }
+    }
+    index.checkpoint(*row).unwrap();
+}
+
+/// Asks all `numbers` in batches and prints what it cost.
+fn ask(index: &Index, what: &str, numbers: &[u64], present: bool) {
+    let fingerprints: Vec<_> = numbers.iter().map(|number| fingerprint(*number)).collect();
+    let before = index.stats();
+    let started = Instant::now();
+    let mut found = Vec::new();
+    for batch in fingerprints.chunks(BATCH) {
+        index.locate_batch(batch, &mut found).unwrap();
+        assert!(found.iter().all(|found| found.is_some() == present), "a wrong answer");
+    }
+    let elapsed = started.elapsed();
+    let after = index.stats();
+    let asked = numbers.len() as f64;
+    let reads = (after.bucket_reads - before.bucket_reads) as f64;
+    let bytes = (after.bucket_read_bytes - before.bucket_read_bytes) as f64;
+    let tables = (after.locality_tables_read - before.locality_tables_read) as f64;
+    println!(
+        "  {what:<22} {:>11}   {:.6} reads and {:>7.1} bytes for each ({:.1} KiB a read), {:.2} reads and {:.2} tables for 500",
+        per_second(numbers.len() as u64, elapsed),
+        reads / asked,
+        bytes / asked,
+        bytes / reads.max(1.0) / 1024.0,
+        reads / asked * 500.0,
+        tables / asked * 500.0,
+    );
+}
+
+fn show(stats: &IndexStats, budget_bytes: u64) {
+    let directories = stats.memory_bytes - stats.filter_bytes - stats.cache_bytes - stats.locality_bytes;
+    println!(
+        "  memory: filters {:.1} MiB ({} bits for each fingerprint, {} tankers without), buckets {:.1}, locality {:.1}, open tanker and \
+         directories {:.1}; filters and caches {:.1} of {:.1} MiB; resident {:.1} MiB",
+        mib(stats.filter_bytes),
+        stats.filter_bits_per_cell,
+        stats.tankers_without_filter,
+        mib(stats.cache_bytes),
+        mib(stats.locality_bytes),
+        mib(directories),
+        mib(stats.memory_bytes - directories),
+        mib(budget_bytes),
+        mib(resident_bytes()),
+    );
+    assert!(stats.memory_bytes - directories <= budget_bytes, "over the budget");
+}
+
+pub(crate) fn mib(bytes: u64) -> f64 {
+    bytes as f64 / (1 << 20) as f64
+}
+
+fn main() {
+    let arguments = arguments();
+    let home = tempfile::tempdir_in(&arguments.directory).unwrap();
+    let device: Arc<dyn Device> = Arc::new(FileDevice::open(home.path()).unwrap());
+    // 24 bits for each fingerprint, and room for the groups' rounding.
+    let filter_bytes = arguments.filter_bytes.unwrap_or_else(|| arguments.max.div_ceil(MILLION).max(8) * (7 << 19));
+    let options = IndexOptions { filter_bytes, cache_bytes: arguments.cache_bytes, ..IndexOptions::default() };
+    let budget_bytes = options.filter_bytes + options.cache_bytes + options.locality_bytes;
+    Index::create(&device, DIRECTORY, &POOL, options).unwrap();
+    let (mut stored, mut row) = (0, 0);
+    let mut index = Index::open(&device, DIRECTORY, &POOL, options).unwrap();
+    let sizes = [1, 4, 16, 64, 128, 256, 512, 1024].map(|millions| millions * MILLION);
+    let sizes: Vec<u64> = sizes.into_iter().filter(|size| *size < arguments.max).chain([arguments.max]).collect();
+    for size in sizes {
+        let started = Instant::now();
+        insert(&index, stored, size, &mut row);
+        let elapsed = started.elapsed();
+        println!("{} M fingerprints: inserted {}", size / MILLION, per_second(size - stored, elapsed));
+        stored = size;
+        drop(index);
+        let started = Instant::now();
+        index = Index::open(&device, DIRECTORY, &POOL, options).unwrap();
+        let stats = index.stats();
+        println!(
+            "  opened in {:.0} ms; {} tankers, imbalance at most {}, fullest bucket {:.1} KiB; {:.1} bytes on disk for each \
+             fingerprint",
+            started.elapsed().as_secs_f64() * 1e3,
+            stats.sealed_tankers,
+            stats.bucket_imbalance_max,
+            stats.bucket_cells_max as f64 * 44.0 / 1024.0,
+            stats.disk_bytes as f64 / stored as f64
+        );
+        index.set_container_tables(Arc::new(Tables(stored)));
+        let absent: Vec<u64> = (1 << 40..(1 << 40) + (2 << 20)).collect();
+        ask(&index, "absent", &absent, false);
+        let random: Vec<u64> = (0..20_000).map(|position| scattered(position, stored)).collect();
+        ask(&index, "present, random", &random, true);
+        let run = 64 * CHUNKS_PER_CONTAINER;
+        let starts = (0..32).map(|start| scattered(start + (1 << 30), stored - run) / BATCH as u64 * BATCH as u64);
+        let backup: Vec<u64> = starts.flat_map(|start| start + 77..start + 77 + run - BATCH as u64).collect();
+        ask(&index, "present, backup order", &backup, true);
+        show(&index.stats(), budget_bytes);
+        rivals::separate_filters(stored, &absent);
+        if stored <= arguments.ram_max {
+            rivals::hash_table(stored, &absent, &random);
+        }
+        if stored <= arguments.redb_max {
+            rivals::redb(&home.path().join("redb"), stored, &absent, &random);
+        }
+    }
+}

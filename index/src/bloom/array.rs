@@ -1,0 +1,224 @@
+//! The array: all groups under one lock and one budget.
+//!
+//! # Lifetime of a column
+//! A sealed tanker owns its column ([`FilterColumn`]) and every generation of it shares the column, because a tanker that is
+//! written again never holds a fingerprint that it did not hold before. The column is given back when the last
+//! set of tankers that names it is dropped, so that no lookup ever asks a column that means something else.
+//!
+//! # Memory
+//! The groups' words never exceed the limit: when a tanker needs a column, and another group does not fit, all groups are
+//! folded in place; when they cannot be folded any more, the tanker goes without a filter and is asked always. Both say
+//! what they cost.
+//!
+//! # Locking
+//! One read-write lock. Asking holds it for a block of queries. Loading a column holds it for one piece of some 100 KiB at a
+//! time; folding for some 100 ms per GB, at most three times in the life of an opened index.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use super::bitmap::Bitmap;
+use super::group::{BLOCK, COLUMNS_MAX, Group};
+use super::hashes::Hashes;
+use super::shape::{BITS_PER_CELL_SCANT, bits_per_cell, bytes_for, choose, expected_false_reads, layout, next_factor};
+
+/// Columns of the first group that is not planned: a small pool needs few.
+const COLUMNS_FIRST: u32 = 4;
+
+/// Words of a filter that are merged under one lock.
+const MERGE_WORDS: usize = 1 << 13;
+
+/// All filters.
+#[derive(Debug)]
+pub(crate) struct FilterArray {
+    stored_bits: u64,
+    limit_bytes: u64,
+    state: RwLock<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    fold: u64,
+    groups: Vec<Group>,
+    /// Tankers that asked for a column in vain.
+    refused: u64,
+}
+
+/// Figures of an array.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub(crate) struct FilterSizes {
+    /// Bytes of memory.
+    pub(crate) bytes: u64,
+    /// By how much stored filters are folded.
+    pub(crate) fold: u64,
+    /// Columns in use.
+    pub(crate) columns: u64,
+}
+
+impl FilterArray {
+    /// An empty array for `tankers` of `cells_per_tanker`, in at most `limit_bytes`.
+    pub(crate) fn new(cells_per_tanker: u32, tankers: u64, limit_bytes: u64) -> Arc<Self> {
+        let stored_bits = Bitmap::stored_bits(cells_per_tanker);
+        let fold = choose(stored_bits, tankers, limit_bytes);
+        let mut state = State { fold, groups: Vec::new(), refused: 0 };
+        for columns in layout(tankers) {
+            if !state.grow(stored_bits / fold, columns, limit_bytes) {
+                break;
+            }
+        }
+        let array = Self { stored_bits, limit_bytes, state: RwLock::new(state) };
+        array.warn_if_scant(fold, tankers);
+        Arc::new(array)
+    }
+
+    /// A cleared column, or `None` if there is no memory for one.
+    pub(crate) fn reserve(self: &Arc<Self>) -> Option<Arc<FilterColumn>> {
+        let mut state = self.state.write();
+        loop {
+            let free = |(number, group): (usize, &mut Group)| Some((number, group.free_column()?));
+            if let Some((group, column)) = state.groups.iter_mut().enumerate().find_map(free) {
+                let found = &mut state.groups[group];
+                if found.stale & 1 << column != 0 {
+                    found.clear(column);
+                    found.stale &= !(1 << column);
+                }
+                found.used |= 1 << column;
+                return Some(Arc::new(FilterColumn { array: self.clone(), group: group as u32, column }));
+            }
+            let columns: u32 = state.groups.iter().map(Group::columns).sum();
+            let rows = self.stored_bits / state.fold;
+            let wanted = columns.clamp(COLUMNS_FIRST, COLUMNS_MAX);
+            if state.grow(rows, 1 << wanted.ilog2(), self.limit_bytes) {
+                continue;
+            }
+            let Some(factor) = next_factor(state.fold) else {
+                state.refused += 1;
+                tracing::warn!(
+                    "no memory for the filter of another tanker: each absent lookup reads {} buckets more; the filters \
+                     may take {} MiB",
+                    state.refused,
+                    self.limit_bytes >> 20
+                );
+                return None;
+            };
+            for group in &mut state.groups {
+                group.fold(factor);
+            }
+            state.fold *= factor;
+            self.warn_if_scant(state.fold, u64::from(columns) + 1);
+        }
+    }
+
+    /// Says what too few bits cost.
+    fn warn_if_scant(&self, fold: u64, tankers: u64) {
+        if bits_per_cell(fold) < BITS_PER_CELL_SCANT && tankers > 0 {
+            tracing::warn!(
+                "Bloom filters have only {} bits for each fingerprint: an absent one costs {:.3} false reads with {tankers} \
+                 tankers; {} MiB instead of {} would make it {:.4}",
+                bits_per_cell(fold),
+                expected_false_reads(fold, tankers, 0),
+                bytes_for(self.stored_bits, 2, tankers).div_ceil(1 << 20),
+                self.limit_bytes >> 20,
+                expected_false_reads(2, tankers, 0),
+            );
+        }
+    }
+
+    /// Calls `each` with (number of the query, number of the group, columns that say "perhaps") where there are any. Only the
+    /// columns in `valid` (a word for each group) are asked.
+    pub(crate) fn ask(&self, valid: &[u64], hashes: &[Hashes], mut each: impl FnMut(usize, usize, u64)) {
+        let mut masks = [0; BLOCK];
+        for (block, hashes) in hashes.chunks(BLOCK).enumerate() {
+            let state = self.state.read();
+            for (number, (group, &valid)) in state.groups.iter().zip(valid).enumerate().filter(|(_, (_, v))| **v != 0) {
+                group.ask(hashes, valid, &mut masks);
+                for (query, &mask) in masks.iter().enumerate().take(hashes.len()) {
+                    if mask != 0 {
+                        each(block * BLOCK + query, number, mask);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The columns in use.
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> Vec<u64> {
+        self.state.read().groups.iter().map(|group| group.used).collect()
+    }
+
+    /// Figures.
+    pub(crate) fn sizes(&self) -> FilterSizes {
+        let state = self.state.read();
+        FilterSizes {
+            bytes: state.groups.iter().map(Group::bytes).sum(),
+            fold: state.fold,
+            columns: state.groups.iter().map(|group| u64::from(group.used.count_ones())).sum(),
+        }
+    }
+}
+
+impl State {
+    /// Adds a group of `columns`, or of fewer if there is less room; false if there is room for none.
+    fn grow(&mut self, rows: u64, columns: u32, limit_bytes: u64) -> bool {
+        let room = limit_bytes.saturating_sub(self.groups.iter().map(Group::bytes).sum());
+        let mut columns = columns;
+        while columns > 0 && Group::bytes_of(rows, columns) > room {
+            columns /= 2;
+        }
+        if columns > 0 {
+            self.groups.push(Group::new(rows, columns));
+        }
+        columns > 0
+    }
+}
+
+/// The column of one sealed tanker.
+#[derive(Debug)]
+pub(crate) struct FilterColumn {
+    array: Arc<FilterArray>,
+    /// Its group.
+    pub(crate) group: u32,
+    /// Its number within the group.
+    pub(crate) column: u32,
+}
+
+impl FilterColumn {
+    /// Adds bits of the stored filter: `words` from word `first_word` on.
+    pub(crate) fn merge(&self, first_word: u64, words: &[u64]) {
+        self.each_piece(first_word, words, |group, column, fold, first, piece| group.merge(column, fold, first, piece));
+    }
+
+    /// Makes a part of the column that of a stored filter which says "perhaps" to less. Nothing that the stored filter names
+    /// is missing at any moment; a row at the border of two pieces may keep a bit that is superfluous.
+    pub(crate) fn replace(&self, first_word: u64, words: &[u64]) {
+        self.each_piece(first_word, words, |group, column, fold, first, piece| {
+            group.clear_between(column, fold, first, piece.len() as u64);
+            group.merge(column, fold, first, piece);
+        });
+    }
+
+    /// Clears the column.
+    pub(crate) fn clear(&self) {
+        self.array.state.write().groups[self.group as usize].clear(self.column);
+    }
+
+    fn each_piece(&self, first_word: u64, words: &[u64], mut action: impl FnMut(&mut Group, u32, u64, u64, &[u64])) {
+        for (piece, first) in words.chunks(MERGE_WORDS).zip((first_word..).step_by(MERGE_WORDS)) {
+            let mut state = self.array.state.write();
+            let fold = state.fold;
+            action(&mut state.groups[self.group as usize], self.column, fold, first, piece);
+        }
+    }
+}
+
+impl Drop for FilterColumn {
+    fn drop(&mut self) {
+        let mut state = self.array.state.write();
+        if let Some(group) = state.groups.get_mut(self.group as usize) {
+            group.used &= !(1 << self.column);
+            group.stale |= 1 << self.column;
+        }
+    }
+}

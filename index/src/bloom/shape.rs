@@ -1,0 +1,58 @@
+//! How many bits each cell gets: from the budget, and never silently few.
+
+use super::bitmap::STORED_BITS_PER_CELL;
+use super::group::{COLUMNS_MAX, Group};
+use super::hashes::HASHES;
+
+/// By how much stored filters can be folded, ascending: 48, 24, 16, 12, 8, 6 bits for each cell. With less a filter says
+/// "perhaps" to nearly everything.
+pub(crate) const FOLDS: [u64; 6] = [1, 2, 3, 4, 6, 8];
+
+/// Below this many bits for each cell the index warns.
+pub(crate) const BITS_PER_CELL_SCANT: f64 = 20.0;
+
+/// More bits than 24 are taken only if without them one absent lookup in a hundred would read.
+const FALSE_READS_WANTED: f64 = 0.01;
+
+/// Bits for each cell at this fold.
+pub(crate) fn bits_per_cell(fold: u64) -> f64 {
+    STORED_BITS_PER_CELL as f64 / fold as f64
+}
+
+/// The rate at which the filter of a full tanker says "perhaps" to what it does not hold (MAD2 section III.B, Broder and
+/// Mitzenmacher): `(1 - e^(-k / bits))^k`.
+pub(crate) fn false_positive_rate(fold: u64) -> f64 {
+    let hashes = HASHES as f64;
+    (1.0 - (-hashes / bits_per_cell(fold)).exp()).powf(hashes)
+}
+
+/// False bucket reads that looking up one absent fingerprint costs: `covered` tankers have filters of this fold, and
+/// `uncovered` ones have none and are always read.
+pub(crate) fn expected_false_reads(fold: u64, covered: u64, uncovered: u64) -> f64 {
+    covered as f64 * false_positive_rate(fold) + uncovered as f64
+}
+
+/// Groups' columns for `tankers`: as many full ones as possible, then one that is just wide enough.
+pub(crate) fn layout(tankers: u64) -> impl Iterator<Item = u32> {
+    let rest = (tankers % u64::from(COLUMNS_MAX)) as u32;
+    let full = tankers / u64::from(COLUMNS_MAX);
+    (0..full).map(|_| COLUMNS_MAX).chain((rest > 0).then(|| rest.next_power_of_two()))
+}
+
+/// Bytes of filters for `tankers` of `stored_bits` each at this fold.
+pub(crate) fn bytes_for(stored_bits: u64, fold: u64, tankers: u64) -> u64 {
+    layout(tankers).map(|columns| Group::bytes_of(stored_bits / fold, columns)).sum()
+}
+
+/// The fold to open an index of `tankers` with: 24 bits for each cell, or 48 if there are so many tankers that it pays; and
+/// what fits into `limit_bytes`. The coarsest if nothing fits.
+pub(crate) fn choose(stored_bits: u64, tankers: u64, limit_bytes: u64) -> u64 {
+    let wanted = if expected_false_reads(2, tankers, 0) > FALSE_READS_WANTED { 1 } else { 2 };
+    let fits = |fold: &u64| *fold >= wanted && bytes_for(stored_bits, *fold, tankers) <= limit_bytes;
+    FOLDS.into_iter().find(fits).unwrap_or(FOLDS[FOLDS.len() - 1])
+}
+
+/// By which factor to fold again, if it is possible: the next fold that is a multiple of this one.
+pub(crate) fn next_factor(fold: u64) -> Option<u64> {
+    FOLDS.into_iter().find(|next| *next > fold && next.is_multiple_of(fold)).map(|next| next / fold)
+}

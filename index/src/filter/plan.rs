@@ -1,0 +1,157 @@
+//! Which filters, in which order: configuration, so that leaving one out is a command and not a change of code.
+//!
+//! Whatever is left out, the write path stays exact: `sealed` is the authority, always there and always last. What leaving out costs:
+//!
+//! | without | then |
+//! |---|---|
+//! | `zero` | nothing but time: `sealed` knows the built-in fingerprint, too |
+//! | `block` | rewriting a file in place asks the index for chunks that the file held |
+//! | `open` | chunks of the last minutes are asked of filters and caches in vain before `sealed` finds them in memory |
+//! | `bloom` | each new chunk reads a bucket of every sealed tanker |
+//! | `locality` | each repeated chunk reads its own bucket, unless the bucket cache has it |
+//!
+//! Order matters for time only: a filter decides what the ones before it left open.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::{BloomFilter, Filter, FilterChain, LocalityFilter, OpenFilter, SealedFilter, ZeroFilter};
+use crate::index::Index;
+use crate::lookup::Means;
+
+/// One filter of a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FilterKind {
+    /// [`ZeroFilter`].
+    Zero,
+    /// Filters that come with a query: what the file held before it is overwritten.
+    Block,
+    /// [`OpenFilter`].
+    Open,
+    /// [`BloomFilter`].
+    Bloom,
+    /// [`LocalityFilter`].
+    Locality,
+    /// [`SealedFilter`].
+    Sealed,
+}
+
+impl FilterKind {
+    /// All, in the order of the default plan.
+    pub const ALL: [Self; 6] = [Self::Zero, Self::Block, Self::Open, Self::Bloom, Self::Locality, Self::Sealed];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Zero => "zero",
+            Self::Block => "block",
+            Self::Open => "open",
+            Self::Bloom => "bloom",
+            Self::Locality => "locality",
+            Self::Sealed => "sealed",
+        }
+    }
+}
+
+/// Why a list of filters is refused.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FilterPlanError {
+    /// No such filter.
+    #[error("there is no filter `{0}`; known are zero, block, open, bloom, locality and sealed")]
+    Unknown(String),
+    /// A filter is there twice.
+    #[error("the filter `{0}` is named twice")]
+    Twice(&'static str),
+    /// The authority is missing, or something comes after it.
+    #[error("the last filter must be `sealed`: it alone decides what no other can, and leaves nothing to be asked")]
+    SealedNotLast,
+}
+
+/// A list of filters, as `--filters` gives it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FilterPlan(Vec<FilterKind>);
+
+impl Default for FilterPlan {
+    fn default() -> Self {
+        Self(FilterKind::ALL.to_vec())
+    }
+}
+
+impl fmt::Display for FilterPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.0.iter().map(|kind| kind.name()).collect();
+        f.write_str(&names.join(","))
+    }
+}
+
+impl FromStr for FilterPlan {
+    type Err = FilterPlanError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut kinds = Vec::new();
+        for name in text.split(',').map(str::trim) {
+            let known = FilterKind::ALL.into_iter().find(|kind| kind.name() == name);
+            let kind = known.ok_or_else(|| FilterPlanError::Unknown(name.to_owned()))?;
+            if kinds.contains(&kind) {
+                return Err(FilterPlanError::Twice(kind.name()));
+            }
+            kinds.push(kind);
+        }
+        if kinds.last() != Some(&FilterKind::Sealed) {
+            return Err(FilterPlanError::SealedNotLast);
+        }
+        Ok(Self(kinds))
+    }
+}
+
+impl FilterPlan {
+    /// Whether a filter is part of it.
+    #[must_use]
+    pub fn has(&self, kind: FilterKind) -> bool {
+        self.0.contains(&kind)
+    }
+
+    /// The chain over `index`. What is left out is not used by `sealed` either.
+    #[must_use]
+    pub fn chain(&self, index: &Arc<Index>) -> FilterChain {
+        let means = Means { filters: self.has(FilterKind::Bloom), locality: self.has(FilterKind::Locality) };
+        let filter = |kind: &FilterKind| -> Option<Arc<dyn Filter>> {
+            Some(match kind {
+                FilterKind::Zero => Arc::new(ZeroFilter),
+                FilterKind::Block => return None,
+                FilterKind::Open => Arc::new(OpenFilter::new(index.clone())),
+                FilterKind::Bloom => Arc::new(BloomFilter::new(index.clone())),
+                FilterKind::Locality => Arc::new(LocalityFilter::new(index.clone())),
+                FilterKind::Sealed => Arc::new(SealedFilter::with_means(index.clone(), means)),
+            })
+        };
+        let own_at = self.0.iter().position(|kind| *kind == FilterKind::Block);
+        FilterChain::with_own_at(self.0.iter().filter_map(filter).collect(), own_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_and_shown() {
+        let all = "zero,block,open,bloom,locality,sealed";
+        assert_eq!((all.parse(), FilterPlan::default().to_string()), (Ok(FilterPlan::default()), all.to_owned()));
+        let some: FilterPlan = "open, sealed".parse().unwrap();
+        assert_eq!(some.to_string(), "open,sealed");
+        assert!(some.has(FilterKind::Open) && !some.has(FilterKind::Bloom));
+    }
+
+    #[test]
+    fn senseless_lists_are_refused_with_a_reason() {
+        let error = |text: &str| text.parse::<FilterPlan>().unwrap_err();
+        assert_eq!(error("zero,blom,sealed"), FilterPlanError::Unknown("blom".to_owned()));
+        assert!(error("").to_string().contains("known are zero"));
+        assert_eq!(error("open,open,sealed"), FilterPlanError::Twice("open"));
+        assert_eq!(error("zero,open"), FilterPlanError::SealedNotLast);
+        assert_eq!(error("sealed,open"), FilterPlanError::SealedNotLast);
+    }
+}

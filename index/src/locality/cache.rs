@@ -1,0 +1,286 @@
+//! The cache itself. See the module's head for what its answers rest on.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dedupfs_store::{ContainerId, Fingerprint};
+use parking_lot::RwLock;
+
+use crate::cell::Location;
+
+/// Words of a set of the table: a cache line.
+const WAYS: usize = 8;
+
+/// Words of the table for each fingerprint: half of them may lead to containers that are gone.
+const WORDS_PER_PRINT: u64 = 2;
+
+/// Bytes for each fingerprint: itself with its length, its words, and a share of its container's slot.
+const BYTES_PER_PRINT: u64 = size_of::<Print>() as u64 + WORDS_PER_PRINT * 8 + SLOT_BYTES / PRINTS_PER_SLOT;
+
+/// Fingerprints for each slot: containers of fewer chunks leave room unused.
+const PRINTS_PER_SLOT: u64 = 64;
+
+/// Bytes of a slot with its place in the directory and its tankers.
+const SLOT_BYTES: u64 = 192;
+
+/// How far before a container one that is here says that a stream goes on: streams that write at the same time take
+/// containers in turns.
+const STREAM_WINDOW: u64 = 4;
+
+/// Containers that were hit once and might be hit again soon.
+const RECENT: usize = 64;
+
+const INDEX_BITS: u32 = 24;
+const SLOT_BITS: u32 = 20;
+const TAG_BITS: u32 = u64::BITS - INDEX_BITS - SLOT_BITS;
+
+type Print = (Fingerprint, u32);
+
+/// A container with its fingerprints. One without any is remembered as not worth reading again.
+#[derive(Debug)]
+struct Slot {
+    container: ContainerId,
+    prints: Box<[Print]>,
+    /// Ids of the sealed tankers that have its cells.
+    tankers: Box<[u64]>,
+    /// When it was used last.
+    used: AtomicU64,
+    /// Fingerprints that it answered.
+    answers: AtomicU64,
+}
+
+impl Slot {
+    /// Whether a stream has gone through it: chance does not answer an eighth of a container.
+    fn is_followed(&self) -> bool {
+        self.answers.load(Ordering::Relaxed) * 8 >= (self.prints.len() as u64).max(8)
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    /// Number of the set of tankers that everything here was checked against, or that left it as it was.
+    epoch: u64,
+    table: Vec<u64>,
+    slots: Vec<Option<Slot>>,
+    by_container: HashMap<ContainerId, u32>,
+    prints: u64,
+    recent: [ContainerId; RECENT],
+    next_recent: usize,
+}
+
+/// Figures of a locality cache.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct LocalitySizes {
+    /// Bytes of memory.
+    pub(crate) bytes: u64,
+    /// Containers in it.
+    pub(crate) containers: u64,
+}
+
+/// Fingerprints of containers.
+#[derive(Debug)]
+pub(crate) struct LocalityCache {
+    limit_prints: u64,
+    state: RwLock<State>,
+    clock: AtomicU64,
+    tables: AtomicU64,
+    answers: AtomicU64,
+}
+
+/// Numbers of the two sets of a fingerprint, and the part of a word that tells fingerprints in a set apart. With two sets to
+/// choose from a table that is half full has room for nearly every one.
+fn place_of(fingerprint: &Fingerprint, sets: usize) -> ([usize; 2], u64) {
+    let words = [fingerprint.second_word(), fingerprint.prefix()];
+    let set = |word: u64| ((u128::from(word) * sets as u128) >> u64::BITS) as usize;
+    (words.map(set), words[0] & ((1 << TAG_BITS) - 1))
+}
+
+const fn word(slot: u32, index: u32, tag: u64) -> u64 {
+    // Slots count from 1 here, so that no word is 0, which is "nothing".
+    ((slot as u64 + 1) << (INDEX_BITS + TAG_BITS)) | ((index as u64) << TAG_BITS) | tag
+}
+
+impl State {
+    fn find(&self, fingerprint: &Fingerprint) -> Option<(&Slot, Location)> {
+        let sets = self.table.len() / WAYS;
+        let (places, tag) = place_of(fingerprint, sets);
+        let ways = places.into_iter().flat_map(|set| &self.table[set * WAYS..(set + 1) * WAYS]);
+        let same_tag = ways.filter(|word| **word & ((1 << TAG_BITS) - 1) == tag);
+        let mut prints = same_tag.filter_map(|word| self.follow(*word));
+        let (slot, (_, len_bytes)) = prints.find(|(_, (found, _))| found == fingerprint)?;
+        Some((slot, Location { container: slot.container, len_bytes: *len_bytes }))
+    }
+
+    /// The fingerprint that a word leads to, and its slot.
+    fn follow(&self, word: u64) -> Option<(&Slot, &Print)> {
+        let slot = (word >> (INDEX_BITS + TAG_BITS)).checked_sub(1)?;
+        let slot = self.slots.get(slot as usize)?.as_ref()?;
+        let index = (word >> TAG_BITS) & ((1 << INDEX_BITS) - 1);
+        Some((slot, slot.prints.get(index as usize)?))
+    }
+
+    fn dead_way(&self, set: usize) -> Option<usize> {
+        let sets = self.table.len() / WAYS;
+        let alive = |word: &u64| self.follow(*word).is_some_and(|(_, print)| place_of(&print.0, sets).0.contains(&set));
+        self.table[set * WAYS..(set + 1) * WAYS].iter().rposition(|word| !alive(word))
+    }
+
+    fn remove(&mut self, slot: u32) {
+        if let Some(old) = self.slots.get_mut(slot as usize).and_then(Option::take) {
+            self.prints -= old.prints.len() as u64;
+            self.by_container.remove(&old.container);
+        }
+    }
+
+    /// The slot used longest ago.
+    fn oldest(&self) -> Option<u32> {
+        let used =
+            |(number, slot): (usize, &Option<Slot>)| Some((slot.as_ref()?.used.load(Ordering::Relaxed), number as u32));
+        self.slots.iter().enumerate().filter_map(used).min().map(|(_, number)| number)
+    }
+}
+
+impl LocalityCache {
+    /// An empty cache of at most `limit_bytes`; below some 10 KiB it keeps nothing.
+    pub(crate) fn new(limit_bytes: u64) -> Self {
+        let limit_prints = limit_bytes / BYTES_PER_PRINT;
+        let slots = (limit_prints / PRINTS_PER_SLOT).min((1 << SLOT_BITS) - 1);
+        let sets = (limit_prints * WORDS_PER_PRINT) as usize / WAYS;
+        let limit_prints = if slots == 0 { 0 } else { limit_prints };
+        Self {
+            limit_prints,
+            state: RwLock::new(State {
+                epoch: 0,
+                table: if limit_prints == 0 { Vec::new() } else { vec![0; sets * WAYS] },
+                slots: (0..slots).map(|_| None).collect(),
+                by_container: HashMap::with_capacity(slots as usize),
+                prints: 0,
+                recent: [ContainerId::NONE; RECENT],
+                next_recent: 0,
+            }),
+            clock: AtomicU64::new(0),
+            tables: AtomicU64::new(0),
+            answers: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts a table that was read.
+    pub(crate) fn count_table(&self) {
+        self.tables.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Tables read so far, and fingerprints found here.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.tables.load(Ordering::Relaxed), self.answers.load(Ordering::Relaxed))
+    }
+
+    /// Whether it keeps anything at all.
+    pub(crate) const fn is_enabled(&self) -> bool {
+        self.limit_prints > 0
+    }
+
+    /// Calls `found` with the number and the location of each of `wanted` that is here.
+    pub(crate) fn find_many<'f>(
+        &self,
+        wanted: impl Iterator<Item = (u32, &'f Fingerprint)>,
+        mut found: impl FnMut(u32, Location),
+    ) {
+        if !self.is_enabled() {
+            return;
+        }
+        let now = self.clock.fetch_add(1, Ordering::Relaxed) + 1;
+        let state = self.state.read();
+        let mut answers = 0;
+        for (number, fingerprint) in wanted {
+            if let Some((slot, location)) = state.find(fingerprint) {
+                slot.used.store(now, Ordering::Relaxed);
+                slot.answers.fetch_add(1, Ordering::Relaxed);
+                found(number, location);
+                answers += 1;
+            }
+        }
+        self.answers.fetch_add(answers, Ordering::Relaxed);
+    }
+
+    /// Notes that a sealed tanker gave this container; the answers are those to read now.
+    pub(crate) fn note_hit(&self, container: ContainerId) -> [Option<ContainerId>; 2] {
+        let mut state = self.state.write();
+        if state.by_container.contains_key(&container) {
+            return [None; 2];
+        }
+        let followed = |back: u64| {
+            let near = ContainerId(container.0.checked_sub(back)?);
+            state.slots.get(*state.by_container.get(&near)? as usize)?.as_ref().map(Slot::is_followed)
+        };
+        if (1..=STREAM_WINDOW).filter_map(followed).any(|followed| followed) {
+            let next = container.0.checked_add(1).map(ContainerId);
+            return [Some(container), next.filter(|next| !state.by_container.contains_key(next))];
+        }
+        if state.recent.contains(&container) {
+            return [Some(container), None];
+        }
+        let place = state.next_recent;
+        state.recent[place] = container;
+        state.next_recent = (place + 1) % RECENT;
+        [None; 2]
+    }
+
+    /// Takes a container in, of which `tankers` have all cells in the set number `epoch`; or, with no fingerprints,
+    /// remembers that it is of no use. Refused if another set was published meanwhile.
+    pub(crate) fn insert(&self, epoch: u64, container: ContainerId, prints: Vec<Print>, tankers: Vec<u64>) {
+        let many = prints.len() as u64;
+        if !self.is_enabled() || many > self.limit_prints || prints.len() >= 1 << INDEX_BITS {
+            return;
+        }
+        let mut guard = self.state.write();
+        let state = &mut *guard;
+        if state.epoch != epoch || state.by_container.contains_key(&container) {
+            return;
+        }
+        while state.prints + many > self.limit_prints || state.by_container.len() == state.slots.len() {
+            let Some(oldest) = state.oldest() else { return };
+            state.remove(oldest);
+        }
+        let Some(number) = state.slots.iter().position(Option::is_none) else { return };
+        let number = number as u32;
+        state.prints += many;
+        state.by_container.insert(container, number);
+        let used = AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed) + 1);
+        let places: Vec<_> = prints.iter().map(|(print, _)| place_of(print, state.table.len() / WAYS)).collect();
+        // The slot first: its words are alive from then on.
+        let answers = AtomicU64::new(0);
+        let slot = Slot { container, prints: prints.into(), tankers: tankers.into(), used, answers };
+        state.slots[number as usize] = Some(slot);
+        for (index, ([first, second], tag)) in (0_u32..).zip(places) {
+            // In place of a word that leads nowhere any more; else of the oldest.
+            let dead = |set: usize| Some((set, state.dead_way(set)?));
+            let (set, way) = dead(first).or_else(|| dead(second)).unwrap_or((first, WAYS - 1));
+            let ways = &mut state.table[set * WAYS..=set * WAYS + way];
+            ways.rotate_right(1);
+            ways[0] = word(number, index, tag);
+        }
+    }
+
+    /// Begins the time of set number `epoch`: forgets every container that has cells in a tanker of which `changed` says so.
+    pub(crate) fn begin_epoch(&self, epoch: u64, changed: impl Fn(u64) -> bool) {
+        let mut state = self.state.write();
+        state.epoch = epoch;
+        // One that was of no use may be now.
+        let gone = |slot: &Slot| slot.prints.is_empty() || slot.tankers.iter().any(|tanker| changed(*tanker));
+        let gone: Vec<u32> =
+            (0..).zip(&state.slots).filter(|(_, s)| s.as_ref().is_some_and(gone)).map(|(n, _)| n).collect();
+        for slot in gone {
+            state.remove(slot);
+        }
+    }
+
+    /// Figures.
+    pub(crate) fn sizes(&self) -> LocalitySizes {
+        let state = self.state.read();
+        let fixed = state.table.len() * 8 + state.slots.len() * SLOT_BYTES as usize;
+        LocalitySizes {
+            bytes: fixed as u64 + state.prints * size_of::<Print>() as u64,
+            containers: state.by_container.len() as u64,
+        }
+    }
+}

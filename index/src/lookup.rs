@@ -1,0 +1,279 @@
+//! Lookups.
+//!
+//! # Consistency
+//! Lookups take no lock across I/O, while a checkpoint moves cells between the open tanker, patches and sealed tankers.
+//! So that a moving cell is never missed and no stale one is seen:
+//! 1. a lookup clones the pointer to the set of sealed tankers, asks the shards, then filters, caches and files of that set;
+//! 2. a checkpoint first adds (dissolved cells to the open tanker), then replaces the set, then makes the locality cache
+//!    forget what changed, then removes (sealed cells and folded patches);
+//! 3. a lookup that finds another set in place at its end starts again. Otherwise it either saw nothing of the
+//!    removals, or had the new set from the start.
+//!
+//! # Order of a batch
+//! Memory; the Bloom filter array, for all that is left; the locality cache and then the tankers, for what it names. With a
+//! source of container tables these are asked in the order of the batch, which is that of the stream: the first hit may bring
+//! the container in that answers the rest. Without one they are asked in the order of their files.
+
+use std::sync::Arc;
+
+use dedupfs_store::{ContainerId, Fingerprint, Result};
+
+use crate::cell::{Cell, Location};
+use crate::index::Index;
+use crate::locality::ContainerTables;
+use crate::open::{Grouped, Held, shard_of};
+use crate::sealed::{SealedSet, Share};
+
+/// What a lookup may use beside the tankers themselves. The answers do not depend on it, only what they cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Means {
+    /// The Bloom filter array: without it every tanker is asked.
+    pub filters: bool,
+    /// The locality cache.
+    pub locality: bool,
+}
+
+impl Means {
+    /// Everything.
+    pub const ALL: Self = Self { filters: true, locality: true };
+}
+
+impl Index {
+    /// From now on lookups that hit a container may read its table, to answer what comes next without I/O. Only the first call
+    /// counts.
+    pub fn set_container_tables(&self, tables: Arc<dyn ContainerTables>) {
+        self.tables.set(tables);
+    }
+
+    /// Runs `lookup` on the set of sealed tankers until that was not replaced meanwhile. An error counts only if it was
+    /// not: a replaced tanker's files may be gone.
+    fn consistently<T>(&self, mut lookup: impl FnMut(&SealedSet) -> Result<T>) -> Result<T> {
+        loop {
+            let set = self.sealed_set();
+            let answer = lookup(&set);
+            if Arc::ptr_eq(&set, &self.sealed.read()) {
+                return answer;
+            }
+        }
+    }
+
+    /// The cell of a fingerprint: a staged one first, with the references of the committed one if there is one.
+    pub fn get(&self, fingerprint: &Fingerprint) -> Result<Option<Cell>> {
+        self.look_up(fingerprint, true)
+    }
+
+    /// The committed cell of a fingerprint.
+    pub fn committed(&self, fingerprint: &Fingerprint) -> Result<Option<Cell>> {
+        self.look_up(fingerprint, false)
+    }
+
+    fn look_up(&self, fingerprint: &Fingerprint, staged_too: bool) -> Result<Option<Cell>> {
+        if fingerprint.is_zero() {
+            return Ok(None);
+        }
+        self.consistently(|set| {
+            let (held, staged) = {
+                let shard = self.open.read(shard_of(fingerprint));
+                (shard.held(fingerprint), if staged_too { shard.staged(fingerprint) } else { None })
+            };
+            let committed = match held {
+                Held::Cell(cell) => Some(cell),
+                Held::Removed => None,
+                Held::Unknown => match set.find(&self.cache, fingerprint)? {
+                    Some((found, tanker)) => {
+                        let references = tanker.references(&self.cache, &found)?;
+                        Some(Cell { location: found.location, references })
+                    }
+                    None => None,
+                },
+            };
+            Ok(match staged {
+                Some(location) => Some(Cell { location, references: committed.map_or(0, |cell| cell.references) }),
+                None => committed,
+            })
+        })
+    }
+
+    /// Where the fingerprints lie, staged ones included: `found` becomes as long as `fingerprints`. Reads no counts.
+    ///
+    /// Cost: one lock per shard and batch; no I/O for what is absent, but for false positives of the filters; for what is
+    /// in sealed tankers a bucket each (some 45 KiB), unless bucket or container are cached.
+    pub fn locate_batch(&self, fingerprints: &[Fingerprint], found: &mut Vec<Option<Location>>) -> Result<()> {
+        self.locate_batch_with(fingerprints, found, Means::ALL)
+    }
+
+    /// As [`locate_batch`](Self::locate_batch), with these means only.
+    pub fn locate_batch_with(
+        &self,
+        fingerprints: &[Fingerprint],
+        found: &mut Vec<Option<Location>>,
+        means: Means,
+    ) -> Result<()> {
+        let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
+        let mut unknown = Vec::new();
+        self.consistently(|set| {
+            self.locate_in_memory_grouped(fingerprints, &grouped, found, &mut unknown);
+            if set.tankers().is_empty() || unknown.is_empty() {
+                return Ok(());
+            }
+            let in_stream_order = means.locality && self.tables.is_set() && self.locality.is_enabled();
+            if in_stream_order {
+                unknown.sort_unstable();
+                self.locate_in_stream_order(set, fingerprints, &unknown, found, means)
+            } else {
+                set.find_many(
+                    &self.cache,
+                    &mut unknown,
+                    means.filters,
+                    |item| &fingerprints[item as usize],
+                    |item, hit, _| {
+                        found[item as usize] = Some(hit.location);
+                        Ok(())
+                    },
+                )
+            }
+        })
+    }
+
+    fn locate_in_stream_order(
+        &self,
+        set: &SealedSet,
+        fingerprints: &[Fingerprint],
+        unknown: &[u32],
+        found: &mut [Option<Location>],
+        means: Means,
+    ) -> Result<()> {
+        let candidates = set.candidates_with(means.filters, unknown.iter().map(|&item| &fingerprints[item as usize]));
+        let mut named: Vec<u32> = candidates.iter().map(|&(query, _)| query).collect();
+        named.dedup();
+        // From numbers of queries to numbers of fingerprints.
+        named.iter_mut().for_each(|query| *query = unknown[*query as usize]);
+        self.ask_locality(fingerprints, &named, found);
+        for &(query, position) in &candidates {
+            let item = unknown[query as usize] as usize;
+            if found[item].is_some() {
+                continue;
+            }
+            if let Some((hit, _)) = set.find_at(&self.cache, position, &fingerprints[item])? {
+                found[item] = Some(hit.location);
+                if self.fill_locality(set, hit.location.container) {
+                    let later = named.partition_point(|named| *named as usize <= item);
+                    self.ask_locality(fingerprints, &named[later..], found);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers what the locality cache knows of `items` that have no answer yet.
+    fn ask_locality(&self, fingerprints: &[Fingerprint], items: &[u32], found: &mut [Option<Location>]) {
+        let open: Vec<u32> = items.iter().copied().filter(|&item| found[item as usize].is_none()).collect();
+        let wanted = open.iter().map(|&item| (item, &fingerprints[item as usize]));
+        self.locality.find_many(wanted, |item, location| found[item as usize] = Some(location));
+    }
+
+    /// After a hit in a sealed tanker: takes its container into the locality cache if that will pay. Whether anything came in.
+    fn fill_locality(&self, set: &SealedSet, container: ContainerId) -> bool {
+        let Some(tables) = self.tables.get() else { return false };
+        let wanted = self.locality.note_hit(container);
+        wanted.into_iter().flatten().fold(false, |any, container| self.fill_one(set, &**tables, container) || any)
+    }
+
+    fn fill_one(&self, set: &SealedSet, tables: &dyn ContainerTables, container: ContainerId) -> bool {
+        let (mut indexed, mut tankers) = (Share::default(), Vec::new());
+        for tanker in set.tankers() {
+            if let Some(share) = tanker.containers().of(container) {
+                indexed.join(share);
+                tankers.push(tanker.id);
+            }
+        }
+        if tankers.is_empty() {
+            return false;
+        }
+        let mut prints = Vec::with_capacity(indexed.cells as usize);
+        let outcome = tables.read_table(container, &mut |fingerprint, len_bytes| prints.push((fingerprint, len_bytes)));
+        self.locality.count_table();
+        prints.sort_unstable();
+        prints.dedup();
+        let mut listed = Share::default();
+        prints.iter().for_each(|(fingerprint, _)| listed.add(fingerprint));
+        // Also unequal if a fingerprint is there with two lengths.
+        let sound = match outcome {
+            Ok(known) => known && listed == indexed,
+            Err(error) => {
+                tracing::debug!(%container, %error, "no table for the locality cache");
+                false
+            }
+        };
+        if !sound {
+            prints.clear();
+        }
+        self.locality.insert(set.epoch(), container, prints, tankers);
+        sound
+    }
+
+    /// Which of the fingerprints are certainly not stored: `absent` becomes as long as `fingerprints`. Without I/O; what is
+    /// not ruled out need not be there.
+    pub fn rule_out(&self, fingerprints: &[Fingerprint], absent: &mut Vec<bool>) -> Result<()> {
+        let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
+        let (mut found, mut unknown) = (Vec::new(), Vec::new());
+        self.consistently(|set| {
+            self.locate_in_memory_grouped(fingerprints, &grouped, &mut found, &mut unknown);
+            absent.clear();
+            absent.extend(found.iter().map(Option::is_none));
+            let candidates = set.candidates_with(true, unknown.iter().map(|&item| &fingerprints[item as usize]));
+            for (query, _) in candidates {
+                absent[unknown[query as usize] as usize] = false;
+            }
+            Ok(())
+        })
+    }
+
+    /// As [`locate_batch`](Self::locate_batch), but only from memory and the locality cache, without any I/O: absent means
+    /// "not known here".
+    pub fn locate_cached(&self, fingerprints: &[Fingerprint], found: &mut Vec<Option<Location>>) -> Result<()> {
+        let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
+        let mut unknown = Vec::new();
+        self.consistently(|_| {
+            self.locate_in_memory_grouped(fingerprints, &grouped, found, &mut unknown);
+            self.ask_locality(fingerprints, &unknown, found);
+            Ok(())
+        })
+    }
+
+    /// As [`locate_batch`](Self::locate_batch), but only from memory, without any I/O: absent means "not known here".
+    pub fn locate_in_memory(&self, fingerprints: &[Fingerprint], found: &mut Vec<Option<Location>>) {
+        let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
+        self.locate_in_memory_grouped(fingerprints, &grouped, found, &mut Vec::new());
+    }
+
+    fn locate_in_memory_grouped(
+        &self,
+        fingerprints: &[Fingerprint],
+        grouped: &Grouped,
+        found: &mut Vec<Option<Location>>,
+        unknown: &mut Vec<u32>,
+    ) {
+        found.clear();
+        found.resize(fingerprints.len(), None);
+        unknown.clear();
+        for (shard, items) in grouped.iter() {
+            let shard = self.open.read(shard);
+            for &item in items {
+                let fingerprint = &fingerprints[item as usize];
+                if fingerprint.is_zero() {
+                    continue;
+                }
+                if let Some(location) = shard.staged(fingerprint) {
+                    found[item as usize] = Some(location);
+                    continue;
+                }
+                match shard.held(fingerprint) {
+                    Held::Cell(cell) => found[item as usize] = Some(cell.location),
+                    Held::Removed => {}
+                    Held::Unknown => unknown.push(item),
+                }
+            }
+        }
+    }
+}
