@@ -175,6 +175,10 @@ impl Index {
     /// After a hit in a sealed tanker: takes its container into the locality cache if that will pay. Whether anything came in.
     fn fill_locality(&self, set: &SealedSet, container: ContainerId) -> bool {
         let Some(tables) = self.tables.get() else { return false };
+        // What is lost lies in no container.
+        if container == ContainerId::NONE {
+            return false;
+        }
         let wanted = self.locality.note_hit(container);
         wanted.into_iter().flatten().fold(false, |any, container| self.fill_one(set, &**tables, container) || any)
     }
@@ -239,6 +243,12 @@ impl Index {
             self.ask_locality(fingerprints, &unknown, found);
             Ok(())
         })
+    }
+
+    /// Number of the set of sealed tankers. As long as it stays the same, nothing that was in memory has left it for a
+    /// tanker.
+    pub fn sealed_epoch(&self) -> u64 {
+        self.sealed.read().epoch()
     }
 
     /// As [`locate_batch`](Self::locate_batch), but only from memory, without any I/O: absent means "not known here".

@@ -227,6 +227,7 @@ impl Deduplicator {
         let picked: Vec<&SegmentEntry<'_>> = asked.iter().filter_map(|&at| entries.get(at)).collect();
         let fingerprints: Vec<Fingerprint> = picked.iter().map(|entry| entry.child.fingerprint).collect();
         let lengths: Vec<u32> = picked.iter().map(|entry| entry.data.map_or(0, |data| data.len() as u32)).collect();
+        let epoch = self.chunk_index.sealed_epoch();
         let mut query = Query::new(&fingerprints, &lengths);
         match known {
             Some(known) if !known.is_empty() => self.chain.run(&mut query, &[known])?,
@@ -241,7 +242,7 @@ impl Deduplicator {
                 _ => missing.push((at, *entry)),
             }
         }
-        if missing.is_empty() { Ok(()) } else { self.store_missing(stream, &missing, children) }
+        if missing.is_empty() { Ok(()) } else { self.store_missing(stream, &missing, children, epoch) }
     }
 
     /// Under the store lock: what another writer stored since the lookup is taken, the rest appended and staged.
@@ -250,11 +251,16 @@ impl Deduplicator {
         stream: StreamId,
         missing: &[(usize, &SegmentEntry<'_>)],
         children: &mut [Child],
+        epoch: u64,
     ) -> Result<()> {
         let _exclusive = self.store_lock.lock();
         let prints: Vec<Fingerprint> = missing.iter().map(|(_, entry)| entry.child.fingerprint).collect();
         let mut found = Vec::new();
         self.chunk_index.locate_in_memory(&prints, &mut found);
+        // What another writer stored since the lookup is in memory, unless a checkpoint has sealed it meanwhile.
+        if self.chunk_index.sealed_epoch() != epoch {
+            self.chunk_index.locate_batch(&prints, &mut found)?;
+        }
         let mut fresh: Vec<(Fingerprint, &[u8])> = Vec::with_capacity(missing.len());
         let mut places: Vec<(usize, usize)> = Vec::with_capacity(missing.len());
         let mut seen = std::collections::HashMap::with_capacity(missing.len());

@@ -98,7 +98,7 @@ impl<'a> Query<'a> {
     /// Records that an entry is stored at `location`. A stored chunk of another length is another chunk: sharing it would
     /// corrupt the file, storing the new one costs a few kilobytes, so the verdict is `NonExisting`.
     pub fn existing(&mut self, position: usize, location: Location) {
-        self.verdicts[position] = if location.is_lost() {
+        self.verdicts[position] = if location.is_lost() && !self.fingerprints[position].is_zero() {
             // Referred to, but lost: to be stored again.
             Verdict::NonExisting
         } else if location.len_bytes == self.lengths[position] {

@@ -1,0 +1,63 @@
+//! Writes one generation of a synthetic series of backups to the standard output: see `stream.rs`.
+//!
+//! ```text
+//! cargo run --release -p dedupfs-tools --example aged_stream -- --generation 2 --size 1G >second
+//! ```
+
+mod stream;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use dedupfs_tools::size;
+use stream::Pattern;
+
+/// Writes one generation of a synthetic series of backups to the standard output: runs of unique data, of data that
+/// repeats what came before in it, and of data that the previous generation had, of random lengths (dedupv1's tech
+/// report, section 4.1). The same options give the same bytes.
+#[derive(Parser)]
+struct Arguments {
+    /// Which series
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Which generation of it, from 1
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    generation: u32,
+    /// Bytes of each generation, such as 512M
+    #[arg(long, default_value = "1G", value_parser = size::parse)]
+    size: u64,
+    /// Share of bytes that repeat what came before in the same generation
+    #[arg(long, default_value_t = Pattern::default().internal)]
+    internal: f64,
+    /// Share of bytes that are redundant in all, from the second generation on
+    #[arg(long, default_value_t = Pattern::default().redundant)]
+    redundant: f64,
+    /// Say on the standard error output how many ranges it has
+    #[arg(long)]
+    verbose: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let shares = [arguments.internal, arguments.redundant];
+    if shares.iter().any(|share| !(0.0..=1.0).contains(share)) || arguments.internal >= 1.0 {
+        eprintln!("aged_stream: shares are numbers from 0 to 1, and not everything can repeat itself");
+        return ExitCode::from(2);
+    }
+    let pattern = Pattern { internal: arguments.internal, redundant: arguments.redundant, ..Pattern::default() };
+    let generation = stream::generation(arguments.seed, arguments.generation, arguments.size, &pattern);
+    if arguments.verbose {
+        eprintln!("aged_stream: {} bytes in {} ranges", generation.len_bytes(), generation.ranges().len());
+    }
+    let mut out = io::stdout().lock();
+    match stream::write(arguments.seed, &generation, &mut out).and_then(|()| out.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader had enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("aged_stream: cannot write: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
