@@ -175,8 +175,11 @@ impl Index {
     /// After a hit in a sealed tanker: takes its container into the locality cache if that will pay. Whether anything came in.
     fn fill_locality(&self, set: &SealedSet, container: ContainerId) -> bool {
         let Some(tables) = self.tables.get() else { return false };
-        let wanted = self.locality.note_hit(container);
-        wanted.into_iter().flatten().fold(false, |any, container| self.fill_one(set, &**tables, container) || any)
+        let mut any = false;
+        for container in self.locality.note_hit(container).into_iter().flatten() {
+            any |= self.fill_one(set, &**tables, container);
+        }
+        any
     }
 
     fn fill_one(&self, set: &SealedSet, tables: &dyn ContainerTables, container: ContainerId) -> bool {
