@@ -179,8 +179,11 @@ impl Index {
         if container == ContainerId::NONE {
             return false;
         }
-        let wanted = self.locality.note_hit(container);
-        wanted.into_iter().flatten().fold(false, |any, container| self.fill_one(set, &**tables, container) || any)
+        let mut any = false;
+        for container in self.locality.note_hit(container).into_iter().flatten() {
+            any |= self.fill_one(set, &**tables, container);
+        }
+        any
     }
 
     fn fill_one(&self, set: &SealedSet, tables: &dyn ContainerTables, container: ContainerId) -> bool {
