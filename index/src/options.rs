@@ -26,7 +26,7 @@ pub(crate) const DISSOLVE_DIVISOR: u32 = 4;
 pub struct IndexOptions {
     /// Cells of one sealed tanker, exactly, when it is sealed (later removals make it smaller).
     pub cells_per_tanker: u32,
-    /// Buckets of one sealed tanker, a power of two. A bucket is the unit of reading and should be some 45 KiB.
+    /// Buckets of one sealed tanker, a power of two. A bucket is the unit of reading and should be some 20 to 40 KiB.
     pub buckets_per_tanker: u32,
     /// Limit in bytes of the cache of buckets and counts.
     pub cache_bytes: u64,
@@ -40,11 +40,11 @@ pub struct IndexOptions {
 }
 
 impl Default for IndexOptions {
-    /// MAD2's tanker (2^20 fingerprints in 1024 buckets), 64 MiB of cached buckets, and of filters (some 20 tankers).
+    /// MAD2's tanker of 2^20 fingerprints in 2048 buckets, 64 MiB of cached buckets, and of filters (some 20 tankers).
     fn default() -> Self {
         Self {
             cells_per_tanker: 1 << 20,
-            buckets_per_tanker: 1024,
+            buckets_per_tanker: 2048,
             cache_bytes: 64 << 20,
             filter_bytes: 64 << 20,
             locality_bytes: 16 << 20,

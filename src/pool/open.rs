@@ -10,7 +10,7 @@ use dedupfs_store::container::{Compression, SlotFiles};
 use dedupfs_store::device::Device;
 use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::device::lock::PoolLock;
-use dedupfs_store::superblock::{Role, Superblock};
+use dedupfs_store::superblock::{PoolProperties, Role, Superblock};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
 use parking_lot::Mutex;
 
@@ -200,13 +200,14 @@ fn missing_data_root(root: &Path, error: &StoreError) -> StoreError {
 
 /// The options of the index of chunks, or of recipe nodes, of a pool that divides memory like this. There are some hundred
 /// chunks for each node.
-pub(super) fn index_options(memory: &MemoryPlan, recipe: bool) -> IndexOptions {
+pub(super) fn index_options(properties: &PoolProperties, memory: &MemoryPlan, recipe: bool) -> IndexOptions {
     let (share, of) = if recipe { (1, 8) } else { (7, 8) };
     IndexOptions {
         cache_bytes: memory.bucket_cache_bytes / of * share,
         filter_bytes: memory.filter_bytes / of * share,
         locality_bytes: if recipe { 0 } else { memory.locality_bytes },
-        ..IndexOptions::default()
+        cells_per_tanker: properties.tanker_cells,
+        buckets_per_tanker: properties.tanker_buckets,
     }
 }
 
@@ -281,7 +282,7 @@ impl Parts {
         };
         let data = open_store(ContainerKind::Data)?;
         let recipes = open_store(ContainerKind::Recipe)?;
-        let index_options = |directory: &str| index_options(memory, directory == RECIPE_INDEX);
+        let index_options = |directory: &str| index_options(properties, memory, directory == RECIPE_INDEX);
         let pool = &superblock.pool;
         let (chunk_index, recipe_index, rebuilt) = match rebuild {
             None => {

@@ -182,6 +182,8 @@ impl Superblock {
         body.u8(level.cast_unsigned());
         body.u32(properties.container_bytes);
         body.u32(properties.slots_per_file);
+        body.u32(properties.tanker_cells);
+        body.u32(properties.tanker_buckets);
         body.u16(self.data_root.len() as u16); // at most DATA_ROOT_BYTES_MAX, checked before writing
         body.bytes(&self.data_root);
         let mut file = encode_frame(FrameKind::Superblock, &self.pool, 0, body.as_slice(), &[]);
@@ -251,10 +253,19 @@ impl Superblock {
         };
         let container_bytes = reader.u32()?;
         let slots_per_file = reader.u32()?;
+        let (tanker_cells, tanker_buckets) = (reader.u32()?, reader.u32()?);
         let data_root_bytes = usize::from(reader.u16()?);
         let data_root = reader.bytes(data_root_bytes)?.to_vec();
-        let properties =
-            PoolProperties { chunker, chunk_size_bytes, fingerprint, compression, container_bytes, slots_per_file };
+        let properties = PoolProperties {
+            chunker,
+            chunk_size_bytes,
+            fingerprint,
+            compression,
+            container_bytes,
+            slots_per_file,
+            tanker_cells,
+            tanker_buckets,
+        };
         let superblock = Self { role, pool, properties, data_root, created_secs };
         superblock.check().map_err(|error| reader.corrupt("properties within their limits", error))?;
         reader.finish()?;

@@ -77,6 +77,12 @@ pub struct MkfsArgs {
     /// Size of a container, the unit in which space is written and reclaimed, 1M to 64M
     #[arg(long, default_value = "4M", value_name = "SIZE", value_parser = size::parse_container)]
     pub container_size: u32,
+    /// Fingerprints of a tanker, the unit in which the index is written: 1K to 64M
+    #[arg(long, default_value = "1M", value_name = "NUMBER", value_parser = size::parse_tanker)]
+    pub tanker_cells: u32,
+    /// Buckets of a tanker, the units in which the index is read; a power of two
+    #[arg(long, default_value = "2048", value_name = "NUMBER", value_parser = size::parse_buckets)]
+    pub tanker_buckets: u32,
 }
 
 /// Mounts POOL on the directory MNT and returns when the mount serves; a daemon keeps serving it.

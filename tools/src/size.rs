@@ -41,6 +41,17 @@ pub fn parse_container(text: &str) -> Result<u32, String> {
     if size.is_multiple_of(4 * KIB) { Ok(size as u32) } else { Err(format!("{size} is not a multiple of 4096")) }
 }
 
+/// Fingerprints of a tanker: 1K to 64M.
+pub fn parse_tanker(text: &str) -> Result<u32, String> {
+    parse_between(text, KIB, 64 * MIB).map(|number| number as u32)
+}
+
+/// Buckets of a tanker: a power of two up to 64K.
+pub fn parse_buckets(text: &str) -> Result<u32, String> {
+    let buckets = parse_between(text, 1, 64 * KIB)?;
+    if buckets.is_power_of_two() { Ok(buckets as u32) } else { Err(format!("{buckets} is no power of two")) }
+}
+
 /// Memory limit.
 pub fn parse_memory(text: &str) -> Result<u64, String> {
     parse_between(text, MEMORY_BYTES_MIN, 1024 * 1024 * MIB)

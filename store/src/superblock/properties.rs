@@ -19,6 +19,12 @@ pub const CHUNKS_PER_CONTAINER_MIN: u32 = 8;
 /// Limits of the number of slots in one container file.
 pub const SLOTS_PER_FILE: std::ops::RangeInclusive<u32> = 1..=65_536;
 
+/// Limits of the number of fingerprints in one tanker of the index: a tanker that is written is held in memory.
+pub const TANKER_CELLS: std::ops::RangeInclusive<u32> = 1024..=1 << 26;
+
+/// Limits of the number of buckets of one tanker, a power of two.
+pub const TANKER_BUCKETS: std::ops::RangeInclusive<u32> = 1..=65_536;
+
 const _: () = assert!(*CONTAINER_BYTES.end() >= *CHUNK_SIZE_BYTES.end() * CHUNKS_PER_CONTAINER_MIN);
 
 /// How content is cut into chunks.
@@ -118,10 +124,15 @@ pub struct PoolProperties {
     pub container_bytes: u32,
     /// Containers in one container file.
     pub slots_per_file: u32,
+    /// Fingerprints of a tanker of the index, when it is sealed.
+    pub tanker_cells: u32,
+    /// Buckets of a tanker, the units of its reading.
+    pub tanker_buckets: u32,
 }
 
 impl Default for PoolProperties {
-    /// `MinCDC` of 8 KiB, BLAKE3, zstd level 1, 256 containers of 4 MiB a file.
+    /// `MinCDC` of 8 KiB, BLAKE3, zstd level 1, 256 containers of 4 MiB a file, tankers of 2^20 fingerprints (MAD2) in
+    /// 2048 buckets of 22 KiB.
     fn default() -> Self {
         Self {
             chunker: ChunkerKind::MinCdc,
@@ -130,6 +141,8 @@ impl Default for PoolProperties {
             compression: Compression::Zstd(1),
             container_bytes: 4 << 20,
             slots_per_file: 256,
+            tanker_cells: 1 << 20,
+            tanker_buckets: 2048,
         }
     }
 }
@@ -147,6 +160,14 @@ impl PoolProperties {
         within("the average chunk size in bytes", self.chunk_size_bytes, CHUNK_SIZE_BYTES)?;
         within("the container size in bytes", self.container_bytes, CONTAINER_BYTES)?;
         within("the number of containers in a file", self.slots_per_file, SLOTS_PER_FILE)?;
+        within("the number of fingerprints in a tanker", self.tanker_cells, TANKER_CELLS)?;
+        within("the number of buckets of a tanker", self.tanker_buckets, TANKER_BUCKETS)?;
+        if !self.tanker_buckets.is_power_of_two() {
+            let found = self.tanker_buckets;
+            return Err(StoreError::Usage(format!(
+                "the number of buckets of a tanker must be a power of two, not {found}"
+            )));
+        }
         if !(self.container_bytes as usize).is_multiple_of(crate::device::DIRECT_ALIGNMENT_BYTES) {
             return Err(StoreError::Usage(format!(
                 "the container size must be a multiple of {} bytes, not {}",

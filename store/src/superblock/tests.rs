@@ -51,8 +51,9 @@ fn byte_map_is_stable() {
     assert_eq!(body[27..35], 1_700_000_000_u64.to_le_bytes());
     assert_eq!(body[35..43], [1, 0, 0x20, 0, 0, 1, 1, 1], "chunker, size, fingerprint, compression, level");
     assert_eq!(body[43..51], [0, 0, 0x40, 0, 0, 1, 0, 0], "container bytes, slots");
-    assert_eq!(body[51..54], [1, 0, b'.']);
-    assert_eq!(file[48..56], checksum(&body[..54]).to_le_bytes());
+    assert_eq!(body[51..59], [0, 0, 0x10, 0, 0, 8, 0, 0], "tanker's cells, buckets");
+    assert_eq!(body[59..62], [1, 0, b'.']);
+    assert_eq!(file[48..56], checksum(&body[..62]).to_le_bytes());
 }
 
 #[test]
@@ -217,6 +218,8 @@ fn properties_have_limits() {
     assert!(!check(|properties| properties.container_bytes = (4 << 20) + 1));
     assert!(!check(|properties| (properties.container_bytes, properties.chunk_size_bytes) = (65_536, 65_536)));
     assert!(!check(|properties| properties.slots_per_file = 0));
+    assert!(!check(|properties| properties.tanker_cells = 1000));
+    assert!(!check(|properties| properties.tanker_buckets = 1000));
     assert!(!check(|properties| properties.compression = Compression::Zstd(20)));
     assert!(!check(|properties| properties.compression = Compression::Zstd(0)));
     for root in [Vec::new(), vec![b'x'; DATA_ROOT_BYTES_MAX + 1], b"a\0b".to_vec()] {
@@ -266,6 +269,7 @@ proptest! {
             compression: if level == 0 { Compression::None } else { Compression::Zstd(level) },
             container_bytes: container_pages * 4096,
             slots_per_file,
+            ..PoolProperties::default()
         };
         let superblock = Superblock { role: Role::Meta, pool: PoolId(pool), properties, data_root, created_secs };
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());

@@ -18,6 +18,8 @@ pub fn run(args: &MkfsArgs) -> Result<u8, Failure> {
         fingerprint: args.fingerprint,
         compression: args.compression,
         container_bytes: args.container_size,
+        tanker_cells: args.tanker_cells,
+        tanker_buckets: args.tanker_buckets,
         ..PoolProperties::default()
     };
     let data = args.data.as_deref().filter(|data| *data != args.pool);
