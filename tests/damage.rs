@@ -281,15 +281,63 @@ fn a_missing_file_of_containers_is_a_loss_like_another() {
     drop(pool);
     let missing = format!("containers/{}", device.list("containers").expect("lists")[0].name);
     device.remove(&missing).expect("removes");
+    // Nothing may be taken for known that is lost.
+    let refused = Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress);
+    let message = refused.err().expect("refuses").to_string();
+    assert!(message.contains(&missing) && message.contains("--rebuild-index"), "{message}");
+    let read_only = PoolOptions { read_only: true, ..PoolOptions::default() };
+    Pool::open_on(&device, &device, Vec::new(), &read_only, &NoProgress).expect("can be read").close().expect("closes");
     let pool = open(&device, true);
-    assert!(pool.rebuilt().expect("was rebuilt").missing > 0);
+    assert!(pool.rebuilt().expect("was rebuilt").lost_chunks > 0);
     assert!(pool.stats().expect("has statistics").lost_chunks > 0);
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open(&device, false);
     write(&pool, "new", &data);
     pool.sync().expect("syncs");
     for name in ["old", "new"] {
         assert!(read(&pool, name).as_deref() == Some(&data), "{name}");
     }
     assert_eq!(pool.stats().expect("has statistics").lost_chunks, 0);
+    // Nothing is lost any more: what the missing file held is forgotten, and all is well.
+    reclaim(&pool);
+    assert_eq!(findings(&pool), Vec::<String>::new());
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open(&device, false);
+    assert!(read(&pool, "old").as_deref() == Some(&data));
+    pool.close().expect("closes");
+}
+
+/// Damage in the middle of content, with sound tables: only reading all of it finds it.
+#[test]
+fn damaged_content_is_given_up_and_healed() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    formatted(&device);
+    let data = content(25, 5 << 20);
+    let pool = open(&device, false);
+    write(&pool, "old", &data);
+    pool.close().expect("closes");
+    drop(pool);
+    let path = format!("containers/{}", device.list("containers").expect("lists")[0].name);
+    let file = device.open(&path, OpenMode::Write).expect("opens");
+    // Within the first region of each container.
+    for slot in 0..8 {
+        file.write_at(&[0x5a; 1000], (slot * (256 << 10)) + 20_000).expect("writes");
+    }
+    let pool = open(&device, false);
+    assert_eq!(read(&pool, "old"), None);
+    pool.close().expect("closes");
+    drop(pool);
+    let options = PoolOptions { rebuild_index: true, rebuild_reads_data: true, ..PoolOptions::default() };
+    let pool = Pool::open_on(&device, &device, Vec::new(), &options, &NoProgress).expect("opens");
+    let lost = pool.rebuilt().expect("was rebuilt").lost_chunks;
+    assert!(lost > 0 && lost < 1000, "{lost} chunks");
+    write(&pool, "new", &data);
+    pool.sync().expect("syncs");
+    for name in ["old", "new"] {
+        assert!(read(&pool, name).as_deref() == Some(&data), "{name}");
+    }
     pool.close().expect("closes");
 }
 

@@ -60,7 +60,7 @@ impl Checker<'_> {
             };
             let mut seen = HashSet::with_capacity(table.entries.len());
             for entry in &table.entries {
-                report.chunks += 1;
+                report.chunks += u64::from(what == "chunk");
                 let cell = index.committed(&entry.fingerprint)?;
                 let here = cell.is_some_and(|cell| {
                     cell.location.container == record.id && cell.location.len_bytes == entry.len_bytes

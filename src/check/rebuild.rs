@@ -33,8 +33,22 @@ pub struct RebuildReport {
     pub chunks: u64,
     /// Recipe nodes in the new index.
     pub nodes: u64,
+    /// Chunks that files need and no container has, or has damaged.
+    pub lost_chunks: u64,
+    /// Recipe nodes that files need and no container has.
+    pub lost_nodes: u64,
     /// Tables, nodes and chunks that files need and that could not be read: those files have holes of errors.
     pub missing: u64,
+}
+
+/// Cells of what is lost.
+fn lost(index: &Index) -> Result<u64> {
+    let mut lost = 0;
+    index.for_each(&mut |_, cell| {
+        lost += u64::from(cell.location.is_lost());
+        Ok(())
+    })?;
+    Ok(lost)
 }
 
 /// Whether trying again is of no use.
@@ -52,6 +66,8 @@ pub struct Rebuilder<'a> {
     pub recipes: &'a Arc<ContainerStore>,
     /// Checks nodes.
     pub fingerprinter: &'a Fingerprinter,
+    /// Read all chunks, and take those for lost that are not what their names say.
+    pub read_data: bool,
     /// Told of the steps.
     pub progress: &'a dyn Progress,
 }
@@ -73,9 +89,11 @@ impl Rebuilder<'_> {
             Ok(())
         })?;
         let marks = self.mark(&mut places, &mut report)?;
-        let mut found = HashSet::new();
-        self.for_each_entry(self.data, &mut report, &mut |print, _| {
-            if marks.chunks.contains_key(&print) {
+        let (mut found, mut damaged) = (HashSet::new(), HashSet::new());
+        self.for_each_entry(self.data, &mut report, &mut |print, location| {
+            if self.read_data && !self.is_sound(&print, location)? {
+                damaged.insert((location.container, print));
+            } else if marks.chunks.contains_key(&print) {
                 found.insert(print);
             }
             Ok(())
@@ -86,7 +104,12 @@ impl Rebuilder<'_> {
             nodes.set(*print, places.get(print).copied().unwrap_or(Location::LOST), *references)?;
         }
         let mut seen_already = RebuildReport::default();
-        self.for_each_entry(self.data, &mut seen_already, &mut |print, location| Ok(chunks.set(print, location, 0)?))?;
+        self.for_each_entry(self.data, &mut seen_already, &mut |print, location| {
+            if damaged.contains(&(location.container, print)) {
+                return Ok(());
+            }
+            Ok(chunks.set(print, location, 0)?)
+        })?;
         report.missing += (marks.chunks.len() - found.len()) as u64;
         for (print, references) in &marks.chunks {
             match found.contains(print) {
@@ -98,8 +121,22 @@ impl Rebuilder<'_> {
         self.namespace.set_losses(report.missing > 0)?;
         let row = self.namespace.last_row();
         let (chunks, nodes) = (chunks.finish(row)?, nodes.finish(row)?);
-        (report.chunks, report.nodes) = (chunks.len(), nodes.len());
+        let (lost_chunks, lost_nodes) = (lost(&chunks)?, lost(&nodes)?);
+        (report.chunks, report.nodes) = (chunks.len() - lost_chunks, nodes.len() - lost_nodes);
+        (report.lost_chunks, report.lost_nodes) = (lost_chunks, lost_nodes);
         Ok((chunks, nodes, report))
+    }
+
+    /// Whether a chunk can be read and is what its name says.
+    fn is_sound(&self, print: &Fingerprint, location: Location) -> Result<bool> {
+        match self.data.read_chunk(location.container, print, Some(location.len_bytes)) {
+            Ok(data) => Ok(data.is_some_and(|data| self.fingerprinter.of(&data) == *print)),
+            Err(error) if is_loss(&error) => {
+                tracing::error!(chunk = %print, container = %location.container, %error, "a chunk is given up");
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn for_each_entry(

@@ -137,6 +137,12 @@ impl ContainerStore {
         }))
     }
 
+    /// Files that containers are recorded in and that are not there.
+    #[must_use]
+    pub fn missing_files(&self) -> Vec<String> {
+        self.shared.slots.missing_files()
+    }
+
     /// Stores chunks in the stream's container; returns the container of each. They can be read at once, and are durable after
     /// the next [`flush`](Self::flush). Never waits for the disk; compresses by itself when all workers are busy.
     pub fn append(&self, stream: StreamId, chunks: &[(Fingerprint, &[u8])]) -> Result<Vec<ContainerId>> {

@@ -58,6 +58,8 @@ pub struct OpenOptions {
     pub filters: FilterPlan,
     /// Make the index anew from containers and namespace.
     pub rebuild_index: bool,
+    /// Read all content for that, and give up chunks that are damaged.
+    pub rebuild_reads_data: bool,
 }
 
 impl Default for OpenOptions {
@@ -69,6 +71,7 @@ impl Default for OpenOptions {
             commit_interval: COMMIT_INTERVAL,
             filters: FilterPlan::default(),
             rebuild_index: false,
+            rebuild_reads_data: false,
         }
     }
 }
@@ -135,10 +138,13 @@ impl Pool {
         Superblock::check_pair(&meta, &data)?;
         let memory = MemoryPlan::new(options.memory_bytes);
         let fingerprinter = Fingerprinter::new(meta.properties.fingerprint);
-        let rebuild = options.rebuild_index.then_some((&fingerprinter, progress));
-        let parts = Parts::open(meta_device, data_device, &meta, &memory, rebuild)?;
+        let rebuild = options.rebuild_index.then_some(Rebuild { options, fingerprinter: &fingerprinter, progress });
+        let parts = Parts::open(meta_device, data_device, &meta, &memory, rebuild.as_ref())?;
         let rebuilt = parts.rebuilt;
         parts.check_positions()?;
+        if !options.read_only && rebuild.is_none() {
+            parts.check_files()?;
+        }
         // The recipe index has none: nodes are freed one by one, which leaves few containers whole.
         parts.chunk_index.set_container_tables(Arc::new(TablesOf(parts.data.clone())));
         let dedup = Arc::new(Deduplicator::new(DedupParts {
@@ -231,6 +237,13 @@ impl ContainerTables for TablesOf {
     }
 }
 
+/// How the index is made anew.
+struct Rebuild<'a> {
+    options: &'a OpenOptions,
+    fingerprinter: &'a Fingerprinter,
+    progress: &'a dyn Progress,
+}
+
 /// The durable parts.
 struct Parts {
     meta_device: Arc<dyn Device>,
@@ -250,7 +263,7 @@ impl Parts {
         data_device: &Arc<dyn Device>,
         superblock: &Superblock,
         memory: &MemoryPlan,
-        rebuild: Option<(&Fingerprinter, &dyn Progress)>,
+        rebuild: Option<&Rebuild<'_>>,
     ) -> Result<Self> {
         let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         let workers = Arc::new(WorkerPool::new(threads));
@@ -292,11 +305,17 @@ impl Parts {
                 };
                 (open(CHUNK_INDEX)?, open(RECIPE_INDEX)?, None)
             }
-            Some((fingerprinter, progress)) => {
+            Some(&Rebuild { options, fingerprinter, progress }) => {
                 let builder =
                     |directory: &str| IndexBuilder::new(meta_device, directory, pool, index_options(directory));
-                let rebuilder =
-                    Rebuilder { namespace: &namespace, data: &data, recipes: &recipes, fingerprinter, progress };
+                let rebuilder = Rebuilder {
+                    namespace: &namespace,
+                    data: &data,
+                    recipes: &recipes,
+                    fingerprinter,
+                    read_data: options.rebuild_reads_data,
+                    progress,
+                };
                 let (chunks, nodes, report) = rebuilder.run(&|| Ok((builder(CHUNK_INDEX)?, builder(RECIPE_INDEX)?)))?;
                 (chunks, nodes, Some(report))
             }
@@ -325,6 +344,23 @@ impl Parts {
             }
         }
         Ok(())
+    }
+
+    /// What is written to a pool that misses a file would be taken for known where it is lost. Once the index is made
+    /// anew it says what is lost, and is asked.
+    fn check_files(&self) -> Result<()> {
+        let missing = [self.data.missing_files(), self.recipes.missing_files()].concat();
+        if missing.is_empty() || self.namespace.has_losses() {
+            return Ok(());
+        }
+        Err(StoreError::Corrupt {
+            what: "the pool".to_owned(),
+            expected: format!("{} (containers are recorded in it)", missing.join(", ")),
+            found: "no such file; put it back, or mount with `-o ro` to copy out what can be read, or give up what it held \
+                    with `dedupfs fsck --rebuild-index POOL`: the next backup of the same data then heals the files"
+                .to_owned(),
+        }
+        .into())
     }
 
     fn into_core(

@@ -61,7 +61,7 @@ pub struct PoolStats {
     pub dedup_ratio: f64,
     /// `unique_chunk_bytes` + `unreferenced_chunk_bytes` against `data_container_bytes`.
     pub compression_ratio: f64,
-    /// `logical_bytes` / `physical_bytes`.
+    /// `data_bytes` / `physical_bytes`.
     pub total_ratio: f64,
     /// Containers with chunks.
     pub data_containers: ContainerSummary,
@@ -239,7 +239,7 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
     let stored_bytes = stats.unique_chunk_bytes + stats.unreferenced_chunk_bytes;
     stats.dedup_ratio = ratio(stats.data_bytes, stats.unique_chunk_bytes);
     stats.compression_ratio = ratio(stored_bytes, stats.data_container_bytes);
-    stats.total_ratio = ratio(stats.logical_bytes, stats.physical_bytes);
+    stats.total_ratio = ratio(stats.data_bytes, stats.physical_bytes);
     Ok(stats)
 }
 

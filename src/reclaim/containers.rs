@@ -115,6 +115,12 @@ impl Reclaimer<'_> {
         let mut emptied = Vec::with_capacity(batch.len());
         for &container in batch {
             let cells = contents.get(&container).map_or(0, |content| content.cells);
+            // Nothing that anybody needs lies there, and nothing is lost that might: it is freed without reading it, whether
+            // it can be read or not.
+            if cells == 0 && !self.namespace.has_losses() {
+                emptied.push(container);
+                continue;
+            }
             match self.empty_one(recipe, container, report) {
                 // While files need what no container seems to have, it may lie where this table cannot be read now.
                 Ok(Emptied::Of(handled)) if handled >= cells && !self.namespace.has_losses() => emptied.push(container),

@@ -229,14 +229,18 @@ impl Service {
         Ok(entries)
     }
 
+    /// What df shows: used is what the pool takes, not what others keep on the same disk.
     fn space(&self) -> Result<Statistics> {
+        let core = &self.core;
+        let one_root = Arc::ptr_eq(&core.meta_device, &core.data_device);
+        let used_bytes = if one_root { core.physical_bytes()? } else { core.data.physical_bytes()? };
         let space = self.core.data_device.space()?;
         let unit = u64::from(BLOCK_BYTES);
         let inodes = u64::try_from(self.core.namespace.totals().inodes()).unwrap_or(0);
         let usable_bytes = space.available_bytes.saturating_sub(self.core.data_space.reserve_bytes());
         Ok(Statistics {
             block_bytes: BLOCK_BYTES,
-            blocks: space.total_bytes / unit,
+            blocks: used_bytes.saturating_add(space.available_bytes) / unit,
             blocks_free: space.available_bytes / unit,
             blocks_available: usable_bytes / unit,
             files: INODES_MAX,

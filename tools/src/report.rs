@@ -83,7 +83,7 @@ pub fn stats(stats: &PoolStats) -> String {
     lines.heading("ratios");
     lines.line("deduplication", ratio(stats.dedup_ratio));
     lines.line("compression", ratio(stats.compression_ratio));
-    lines.line("total", format!("{} (logical against physical)", ratio(stats.total_ratio)));
+    lines.line("total", format!("{} (without holes, against physical)", ratio(stats.total_ratio)));
     lines.heading("index");
     for (name, summary) in [("chunks", &stats.chunk_index), ("recipe nodes", &stats.recipe_index)] {
         lines.line(name, index(summary));
@@ -200,8 +200,8 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
     if let Some(rebuilt) = rebuilt {
         let _ = writeln!(
             text,
-            "index rebuilt from {} containers: {} chunks, {} recipe nodes",
-            rebuilt.containers, rebuilt.chunks, rebuilt.nodes
+            "index rebuilt from {} containers: {} chunks, {} recipe nodes; lost {} chunks, {} recipe nodes",
+            rebuilt.containers, rebuilt.chunks, rebuilt.nodes, rebuilt.lost_chunks, rebuilt.lost_nodes
         );
     }
     if missing > 0 {
@@ -229,6 +229,18 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
         count => format!("{count} errors"),
     };
     let _ = writeln!(text, "{verdict}");
+    if report.finding_count + missing > 0 {
+        text.push_str(match rebuilt {
+            None => {
+                "what to do: copy out what can be read (`dedupfs mount -o ro`); then unmount and give up what is damaged with\n  \
+                 `dedupfs fsck --rebuild-index --read-data POOL`\n"
+            }
+            Some(_) => {
+                "what to do: back the same data up again, which makes files whole whose content comes again; remove what does \
+                 not\n  come again; then `dedupfs-gc` frees what is damaged\n"
+            }
+        });
+    }
     text
 }
 
@@ -269,15 +281,16 @@ mod tests {
         assert!(check(&report, None).ends_with("clean\n"));
         report.findings.push("inode 5 has no name".to_owned());
         report.finding_count = 3;
-        let rebuilt = RebuildReport { containers: 2, chunks: 7, nodes: 1, missing: 0 };
+        let rebuilt = RebuildReport { containers: 2, chunks: 7, nodes: 1, ..RebuildReport::default() };
         let shown = check(&report, Some(&rebuilt));
         assert!(shown.contains("wrong: inode 5 has no name\nwrong: 2 more\n"), "{shown}");
         assert!(
-            shown.starts_with("index rebuilt from 2 containers: 7 chunks") && shown.ends_with("3 errors\n"),
+            shown.starts_with("index rebuilt from 2 containers: 7 chunks")
+                && shown.contains("\n3 errors\nwhat to do: "),
             "{shown}"
         );
         let shown = check(&CheckReport::default(), Some(&RebuildReport { missing: 2, ..rebuilt }));
-        assert!(shown.contains("wrong: 2 tables") && shown.ends_with("2 errors\n"), "{shown}");
+        assert!(shown.contains("wrong: 2 tables") && shown.contains("\n2 errors\n"), "{shown}");
         let value: serde_json::Value = serde_json::from_str(&check_json(&report, None).unwrap()).unwrap();
         assert_eq!(value["check"]["finding_count"], 3);
         assert!(value["rebuilt"].is_null());

@@ -24,6 +24,13 @@ pub struct Target {
 /// Mounts come first and are not touched; see [`mountinfo`].
 pub fn resolve(path: &Path) -> Result<Target, Failure> {
     if let Some(mount) = mounted_at(path)? {
+        if crate::mount::is_dead(path) {
+            eprintln!(
+                "dedupfs: warning: the mount on {0} is dead, its daemon was killed: `dedupfs mount {1} {0}` brings it back",
+                path.display(),
+                mount.source.display()
+            );
+        }
         return Ok(Target { pool: mount.source.clone(), mount: Some(mount) });
     }
     Ok(Target { pool: pool(path)?, mount: None })

@@ -90,6 +90,8 @@ struct State {
     free: BTreeSet<SlotAddress>,
     /// Taken slots that are being punched out on their way to `free`.
     leaving: BTreeSet<SlotAddress>,
+    /// Files that containers are recorded in and that are not there.
+    missing: BTreeSet<u32>,
     open: BTreeMap<u32, OpenFile>,
     uses: u64,
 }
@@ -183,16 +185,23 @@ impl SlotFiles {
     pub fn occupy(&self, address: SlotAddress) -> Result<()> {
         self.check_address(address)?;
         let mut state = self.state.lock();
-        let file = state.files.entry(address.file).or_insert_with(|| {
+        if !state.files.contains_key(&address.file) {
             tracing::error!("{} is missing, but containers are recorded in it", self.path(address.file));
-            SlotFile::default()
-        });
+            state.missing.insert(address.file);
+        }
+        let file = state.files.entry(address.file).or_default();
         if !file.taken.insert(address.slot) {
             let what = format!("container record of slot {address} in {}", self.directory);
             return Err(StoreError::corrupt(what, "a slot of its own", "one that another container has"));
         }
         state.free.remove(&address);
         Ok(())
+    }
+
+    /// Files that containers are recorded in and that are not there.
+    #[must_use]
+    pub fn missing_files(&self) -> Vec<String> {
+        self.state.lock().missing.iter().map(|file| self.path(*file)).collect()
     }
 
     /// Takes the lowest free slot, in a new file if there is none.

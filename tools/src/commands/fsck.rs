@@ -18,7 +18,7 @@ pub fn run(args: &FsckArgs) -> Result<u8, Failure> {
     let options = CheckOptions { read_data: args.read_data };
     let bars = Bars::default();
     let (result, rebuilt) = if args.rebuild_index {
-        let pool = open_rebuilding(&target, &bars)?;
+        let pool = open_rebuilding(&target, args.read_data, &bars)?;
         let rebuilt = pool.rebuilt().copied();
         (check(&pool, &options, &bars)?, rebuilt)
     } else {
@@ -42,13 +42,17 @@ fn check(pool: &Arc<Pool>, options: &CheckOptions, bars: &Bars) -> Result<CheckR
     access::with_local(pool, |pool| Ok(pool.check(options, bars)?))
 }
 
-fn open_rebuilding(target: &Target, bars: &Bars) -> Result<Arc<Pool>, Failure> {
+fn open_rebuilding(target: &Target, read_data: bool, bars: &Bars) -> Result<Arc<Pool>, Failure> {
     if ControlClient::connect(&target.pool)?.is_some() {
         return Err(Failure::new(
             FailureKind::PoolInUse,
             format!("pool {} is mounted: `dedupfs umount` it before its index is rebuilt", target.pool.display()),
         ));
     }
-    let options = OpenOptions { rebuild_index: true, ..access::open_options("dedupfs fsck --rebuild-index", false) };
+    let options = OpenOptions {
+        rebuild_index: true,
+        rebuild_reads_data: read_data,
+        ..access::open_options("dedupfs fsck --rebuild-index", false)
+    };
     access::open_with_progress(&target.pool, &options, bars)
 }
