@@ -430,3 +430,19 @@ fn damage_beside_a_crash_costs_what_it_covers_and_no_newer_backup() {
         pool.close().expect("closes");
     }
 }
+
+/// A loss of old does not let a pool be written that misses another file.
+#[test]
+fn regression_an_old_loss_hides_no_missing_file() {
+    let device = with_losses("recipes", &content(26, 10 << 20));
+    let pool = open(&device, false);
+    write(&pool, "other", &content(27, 5 << 20));
+    pool.close().expect("closes");
+    drop(pool);
+    let files = device.list("containers").expect("lists");
+    let missing = format!("containers/{}", files.last().expect("has files").name);
+    device.remove(&missing).expect("removes");
+    let refused = Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress);
+    let message = refused.err().expect("refuses").to_string();
+    assert!(message.contains(&missing), "{message}");
+}

@@ -89,11 +89,14 @@ impl Rebuilder<'_> {
             Ok(())
         })?;
         let marks = self.mark(&mut places, &mut report)?;
-        let (mut found, mut damaged) = (HashSet::new(), HashSet::new());
+        let (mut found, mut damaged, mut sound) = (HashSet::new(), HashSet::new(), 0_u64);
         self.for_each_entry(self.data, &mut report, &mut |print, location| {
             if self.read_data && !self.is_sound(&print, location)? {
                 damaged.insert((location.container, print));
-            } else if marks.chunks.contains_key(&print) {
+                return Ok(());
+            }
+            sound += 1;
+            if marks.chunks.contains_key(&print) {
                 found.insert(print);
             }
             Ok(())
@@ -108,8 +111,14 @@ impl Rebuilder<'_> {
             if damaged.contains(&(location.container, print)) {
                 return Ok(());
             }
+            sound = sound.wrapping_sub(1);
             Ok(chunks.set(print, location, 0)?)
         })?;
+        // A table that could be read a moment ago: what it holds is not lost, and must not be taken for it.
+        if sound != 0 {
+            let expected = "the tables that were read a moment ago";
+            return Err(StoreError::corrupt("the containers", expected, "others: start the rebuild again").into());
+        }
         report.missing += (marks.chunks.len() - found.len()) as u64;
         for (print, references) in &marks.chunks {
             match found.contains(print) {

@@ -372,7 +372,7 @@ impl Committer {
         self.changes_since_checkpoint.fetch_add(consumed.changes, Ordering::Relaxed);
         self.inconsistencies.fetch_add(consumed.inconsistencies, Ordering::Relaxed);
         // What was counted and is nowhere has become a cell without a place.
-        if consumed.inconsistencies > 0 && !self.parts.namespace.has_losses() {
+        if consumed.inconsistencies > 0 {
             self.parts.namespace.set_losses(true)?;
         }
         Ok(())

@@ -143,6 +143,12 @@ impl ContainerStore {
         self.shared.slots.missing_files()
     }
 
+    /// Containers whose file is not there.
+    pub fn missing_containers(&self) -> Vec<ContainerId> {
+        let records = self.containers();
+        records.iter().filter(|record| self.shared.slots.is_missing(record.address)).map(|record| record.id).collect()
+    }
+
     /// Stores chunks in the stream's container; returns the container of each. They can be read at once, and are durable after
     /// the next [`flush`](Self::flush). Never waits for the disk; compresses by itself when all workers are busy.
     pub fn append(&self, stream: StreamId, chunks: &[(Fingerprint, &[u8])]) -> Result<Vec<ContainerId>> {

@@ -1,5 +1,6 @@
 //! Opening a pool, with recovery.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -346,11 +347,27 @@ impl Parts {
         Ok(())
     }
 
+    /// Whether an index places anything in a container whose file is not there.
+    fn needs_missing(&self) -> Result<bool> {
+        for (store, index) in [(&self.data, &self.chunk_index), (&self.recipes, &self.recipe_index)] {
+            let containers: HashSet<ContainerId> = store.missing_containers().into_iter().collect();
+            let mut needed = false;
+            index.for_each(&mut |_, cell| {
+                needed |= containers.contains(&cell.location.container);
+                Ok(())
+            })?;
+            if needed {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// What is written to a pool that misses a file would be taken for known where it is lost. Once the index is made
     /// anew it says what is lost, and is asked.
     fn check_files(&self) -> Result<()> {
         let missing = [self.data.missing_files(), self.recipes.missing_files()].concat();
-        if missing.is_empty() || self.namespace.has_losses() {
+        if missing.is_empty() || !self.needs_missing()? {
             return Ok(());
         }
         Err(StoreError::Corrupt {

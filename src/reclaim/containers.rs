@@ -113,12 +113,14 @@ impl Reclaimer<'_> {
         self.dedup.barrier();
         self.committer.settle()?;
         let mut emptied = Vec::with_capacity(batch.len());
+        let mut unread = HashSet::new();
         for &container in batch {
             let cells = contents.get(&container).map_or(0, |content| content.cells);
             // Nothing that anybody needs lies there, and nothing is lost that might: it is freed without reading it, whether
             // it can be read or not.
             if cells == 0 && !self.namespace.has_losses() {
                 emptied.push(container);
+                unread.insert(container);
                 continue;
             }
             match self.empty_one(recipe, container, report) {
@@ -144,6 +146,10 @@ impl Reclaimer<'_> {
         }
         // The copies and removals become durable, and the log that might still read these containers superfluous.
         self.committer.checkpoint()?;
+        // What was found lost meanwhile may lie in what was not read.
+        if self.namespace.has_losses() {
+            emptied.retain(|container| !unread.contains(container));
+        }
         self.committer.remove_containers(emptied.clone());
         self.committer.settle()?;
         self.dedup.release_containers();

@@ -90,6 +90,7 @@ impl Reclaimer<'_> {
         if !self.namespace.has_losses() {
             return Ok(());
         }
+        let inconsistencies = self.committer.inconsistencies();
         let mut lost: u64 = 0;
         for index in [self.chunk_index, self.recipe_index] {
             index.for_each(&mut |_, cell| {
@@ -104,7 +105,8 @@ impl Reclaimer<'_> {
         if let Err(error) = self.namespace.set_losses(false) {
             tracing::warn!(%error, "nothing is lost any more, but that could not be noted; the next run notes it");
         }
-        Ok(())
+        // Something that was counted meanwhile may be nowhere.
+        if self.committer.inconsistencies() == inconsistencies { Ok(()) } else { self.namespace.set_losses(true) }
     }
 
     fn claim_unreferenced(&self, unreadable: &HashSet<Fingerprint>) -> Result<Vec<(Fingerprint, ContainerId)>> {

@@ -204,6 +204,12 @@ impl SlotFiles {
         self.state.lock().missing.iter().map(|file| self.path(*file)).collect()
     }
 
+    /// Whether the file of this address is one of them.
+    #[must_use]
+    pub fn is_missing(&self, address: SlotAddress) -> bool {
+        self.state.lock().missing.contains(&address.file)
+    }
+
     /// Takes the lowest free slot, in a new file if there is none.
     pub fn allocate(&self) -> Result<SlotAddress> {
         self.check_writable("allocate a container")?;
