@@ -147,14 +147,13 @@ enum Place {
 
 impl Index {
     /// Applies the changes of a row, all or (on an error) none of them. A row may come in several calls; rows come in
-    /// order. Rows up to [`position`](Self::position) are refused: their effects are there already.
+    /// order. Rows up to [`position`](Self::position), and those that were frozen for a checkpoint, are refused: their effects are there already.
     pub fn apply(&self, row: u64, changes: &[Change]) -> Result<ApplyReport> {
         let mut applier = self.applier.lock();
-        if row < applier.applied || row <= self.position() {
+        if row < applier.applied || row <= applier.frozen {
             return Err(StoreError::Usage(format!(
-                "log row {row} was applied already (applied up to {}, checkpoint of {})",
-                applier.applied,
-                self.position()
+                "log row {row} was applied already (applied up to {}, complete up to {})",
+                applier.applied, applier.frozen
             )));
         }
         let report = self.apply_changes(&mut applier, row, changes)?;
@@ -300,7 +299,7 @@ impl Shard {
     ) {
         match place {
             Place::Open => {
-                applier.open_dirty = true;
+                applier.open_version += 1;
                 match next {
                     Some(cell) => self.cells.insert(fingerprint, cell),
                     None => self.cells.remove(&fingerprint),

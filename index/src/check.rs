@@ -37,6 +37,7 @@ impl Index {
     ///
     /// Cost: reads every file twice.
     pub fn self_check(&self) -> Result<()> {
+        let checkpointer = self.checkpointer.lock();
         let applier = self.applier.lock();
         let what = format!("the index in {}", self.directory);
         let set = self.sealed_set();
@@ -87,8 +88,9 @@ impl Index {
         if cells != self.cells.load(Ordering::Relaxed) {
             return Err(StoreError::corrupt(what, format!("{} cells", self.len()), cells));
         }
-        if !applier.open_dirty && self.open.cell_count() != applier.open_file.cells as usize {
-            let expected = format!("{} open cells, as in the file", applier.open_file.cells);
+        let is_in_file = applier.open_version == checkpointer.open_version;
+        if is_in_file && self.open.cell_count() != checkpointer.open_file.cells as usize {
+            let expected = format!("{} open cells, as in the file", checkpointer.open_file.cells);
             return Err(StoreError::corrupt(what, expected, self.open.cell_count()));
         }
         self.check_disjoint(set.tankers())

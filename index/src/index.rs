@@ -30,25 +30,36 @@ pub struct Index {
     pub(crate) filters: Arc<FilterArray>,
     pub(crate) locality: LocalityCache,
     pub(crate) tables: Tables,
+    pub(crate) checkpointer: Mutex<Checkpointer>,
     pub(crate) applier: Mutex<Applier>,
+    pub(crate) open_file_bytes: AtomicU64,
     pub(crate) position: AtomicU64,
     pub(crate) cells: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
 }
 
-/// What only the one who applies or checkpoints touches.
+/// What only the one who writes a checkpoint touches.
 #[derive(Debug)]
-pub(crate) struct Applier {
-    /// Last row applied.
-    pub(crate) applied: u64,
-    /// The last checkpoint attempt, successful or not.
+pub(crate) struct Checkpointer {
+    /// The last attempt, successful or not.
     pub(crate) generation: u64,
     pub(crate) next_tanker: u64,
     /// The open tanker's file of the last checkpoint.
     pub(crate) open_file: OpenFile,
-    /// Whether the open tanker differs from that file.
-    pub(crate) open_dirty: bool,
+    /// The version of the open tanker that this file holds.
+    pub(crate) open_version: u64,
     pub(crate) rebuilding: bool,
+}
+
+/// What only the one who changes committed cells touches.
+#[derive(Debug)]
+pub(crate) struct Applier {
+    /// Last row applied.
+    pub(crate) applied: u64,
+    /// Last row that is complete: it was frozen for a checkpoint, or the opened one had it.
+    pub(crate) frozen: u64,
+    /// Number of changes of the open tanker since the index was opened.
+    pub(crate) open_version: u64,
 }
 
 impl Index {
@@ -81,7 +92,7 @@ impl Index {
     /// 20 KiB) and its filter (6 MiB); no cells.
     pub fn open(device: &Arc<dyn Device>, directory: &str, pool: &PoolId, options: IndexOptions) -> Result<Self> {
         let index = Self::open_any(device, directory, pool, options)?;
-        if index.applier.lock().rebuilding {
+        if index.checkpointer.lock().rebuilding {
             let expected = "a complete index (`dedupfs fsck` builds it again)";
             return Err(StoreError::corrupt(format!("the index in {directory}"), expected, "an unfinished rebuild"));
         }
@@ -125,14 +136,15 @@ impl Index {
             filters,
             locality: LocalityCache::new(options.locality_bytes),
             tables: Tables::default(),
-            applier: Mutex::new(Applier {
-                applied: manifest.position,
+            checkpointer: Mutex::new(Checkpointer {
                 generation: manifest.generation,
                 next_tanker: manifest.next_tanker,
                 open_file: manifest.open,
-                open_dirty: false,
+                open_version: 0,
                 rebuilding: manifest.rebuilding,
             }),
+            applier: Mutex::new(Applier { applied: manifest.position, frozen: manifest.position, open_version: 0 }),
+            open_file_bytes: AtomicU64::new(manifest.open.bytes),
             position: AtomicU64::new(manifest.position),
             cells: AtomicU64::new(cells),
             checkpoints: AtomicU64::new(0),

@@ -13,14 +13,17 @@
 //! before its log row exists: the *recent* overlay, lost in a crash together with the data it names.
 //!
 //! # Checkpoints
-//! [`Index::checkpoint`] writes changed tankers under new names, syncs them, and then replaces one *manifest* that names
+//! [`Index::freeze`] takes the state after a row, [`Index::write`] writes what changed under new names while rows are applied and
+//! looked up, syncs it, and then replaces one *manifest* that names
 //! all live files and the log position: the only switch. Nothing that a manifest names is ever modified. The byte maps
-//! stand in `docs/format.md`.
+//! stand in `docs/format.md`. Several tankers can be open: one fills while the ones before it are written.
 //!
 //! # Locks, in this order
-//! 1. `applier` (one applier or checkpoint at a time; held across its I/O; lookups never take it);
-//! 2. one shard of the open tanker (never two, never across I/O);
-//! 3. `sealed` (the pointer to the set of sealed tankers; held for the time of a clone).
+//! 1. `checkpointer` (one checkpoint is written at a time; held across its I/O);
+//! 2. `applier` (one at a time changes committed cells; held across the reads of applying and while a state is frozen or
+//!    published, never across writing; lookups never take it);
+//! 3. one shard of the open tanker (never two, never across I/O);
+//! 4. `sealed` (the pointer to the set of sealed tankers; held for the time of a clone).
 
 mod apply;
 mod bloom;
@@ -45,6 +48,7 @@ mod tests;
 
 pub use apply::{ApplyReport, Change, Inconsistency, InconsistencyKind};
 pub use cell::{Cell, Location};
+pub use checkpoint::Frozen;
 pub use index::Index;
 pub use locality::ContainerTables;
 pub use lookup::Means;

@@ -21,6 +21,9 @@ pub(crate) const SEQUENTIAL_BYTES: usize = 1 << 20;
 /// tankers cost lookups as much as full ones.
 pub(crate) const DISSOLVE_DIVISOR: u32 = 4;
 
+/// Open tankers at most: one that fills while the other is written.
+const OPEN_TANKERS_MAX: u64 = 2;
+
 /// Shape and memory of an [`Index`](crate::Index).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndexOptions {
@@ -53,6 +56,11 @@ impl Default for IndexOptions {
 }
 
 impl IndexOptions {
+    /// Cells of the open tankers at most: when there are as many, nothing is to be applied before a checkpoint is published.
+    pub(crate) fn open_cells_max(&self) -> u64 {
+        u64::from(self.cells_per_tanker) * OPEN_TANKERS_MAX
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         if self.cells_per_tanker == 0 || self.cells_per_tanker > CELLS_PER_TANKER_MAX {
             return Err(StoreError::Usage(format!(

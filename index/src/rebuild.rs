@@ -72,8 +72,7 @@ impl IndexBuilder {
             self.batch.clear();
         }
         if self.index.wants_checkpoint() {
-            let mut applier = self.index.applier.lock();
-            self.index.write_checkpoint(&mut applier, 0, true)?;
+            self.write_checkpoint(0, true)?;
         }
         Ok(())
     }
@@ -92,9 +91,12 @@ impl IndexBuilder {
     /// Completes the index as the state after log row `position` and makes it durable.
     pub fn finish(mut self, position: u64) -> Result<Index> {
         self.apply_batch()?;
-        let mut applier = self.index.applier.lock();
-        self.index.write_checkpoint(&mut applier, position, false)?;
-        drop(applier);
+        self.write_checkpoint(position, false)?;
         Ok(self.index)
+    }
+
+    fn write_checkpoint(&self, position: u64, rebuilding: bool) -> Result<()> {
+        let frozen = self.index.freeze_locked(&mut self.index.applier.lock(), position, rebuilding);
+        self.index.write(frozen)
     }
 }

@@ -56,9 +56,9 @@ pub struct IndexStats {
 }
 
 impl Index {
-    /// Figures. Waits for a running checkpoint, but holds up nobody else.
+    /// Figures. Waits for nobody and holds up nobody.
     pub fn stats(&self) -> IndexStats {
-        let open_file_bytes = self.applier.lock().open_file.bytes;
+        let open_file_bytes = self.open_file_bytes.load(Ordering::Relaxed);
         let set = self.sealed_set();
         let sizes = self.open.sizes();
         let filters = self.filters.sizes();

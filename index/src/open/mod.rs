@@ -158,13 +158,6 @@ impl OpenTanker {
         patches
     }
 
-    /// Adds the cells of dissolved tankers.
-    pub(crate) fn add(&self, entries: &[Entry]) {
-        for entry in entries {
-            self.write(shard_of(&entry.fingerprint)).cells.insert(entry.fingerprint, entry.cell);
-        }
-    }
-
     /// Replaces all cells by `entries`. The new tables are built, and the old ones freed, outside of the locks.
     pub(crate) fn replace_cells(&self, entries: &[Entry]) {
         let mut tables: Vec<FingerprintMap<Cell>> = (0..SHARDS).map(|_| FingerprintMap::default()).collect();
@@ -173,14 +166,6 @@ impl OpenTanker {
         }
         for (shard, table) in self.shards.iter().zip(tables) {
             let old = mem::replace(&mut shard.write().cells, table);
-            drop(old);
-        }
-    }
-
-    /// Forgets all patches.
-    pub(crate) fn clear_patches(&self) {
-        for shard in &self.shards {
-            let old = mem::take(&mut shard.write().patches);
             drop(old);
         }
     }

@@ -3,9 +3,20 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
 use super::*;
 use crate::open::{SHARDS, shard_of};
 use crate::tests::faults;
+
+/// Ends the other threads however this one ends.
+struct Stopping<'a>(&'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 #[test]
 fn lookups_never_miss_a_stored_fingerprint() {
@@ -136,4 +147,112 @@ fn lookups_are_right_at_each_moment_of_a_publication() {
         });
         assert_eq!(contents(&index), expected);
     }
+}
+
+/// Several writers agree under a lock on what is new, as the write path does, while rows are applied, checkpoints are written by
+/// a thread of their own, and some chunks go and come back: nothing is stored twice, nothing stored is absent, and after a loss
+/// of power at any time the log gives the same state.
+#[test]
+fn concurrent_writers_store_each_fingerprint_once_while_checkpoints_are_written() {
+    const KEYS: u64 = 600;
+    let (disk, index) = empty(TINY);
+    let store_lock = Mutex::new(());
+    // What was stored and is not in the log yet; the log, by row from 1 on.
+    let (pending, log) = (Mutex::new(Vec::new()), Mutex::new(Vec::<Vec<Change>>::new()));
+    let stores: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    let removals: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    let next_container = AtomicU64::new(1);
+    let (stop, checkpoints) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (frozen, is_frozen) = (Mutex::new(None), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let _stopping = Stopping(&stop);
+        for writer in 0..3_u64 {
+            let (index, store_lock, pending, stores) = (&index, &store_lock, &pending, &stores);
+            let (next_container, stop) = (&next_container, &stop);
+            scope.spawn(move || {
+                let mut turn = writer * 7;
+                while !stop.load(Ordering::Relaxed) {
+                    turn += 1;
+                    let keys: Vec<u64> = (0..20).map(|n| (turn * 37 + n * (writer + 1)) % KEYS).collect();
+                    let prints: Vec<_> = keys.iter().map(|key| fingerprint(*key)).collect();
+                    let epoch = index.sealed_epoch();
+                    let mut found = Vec::new();
+                    index.locate_batch(&prints, &mut found).unwrap();
+                    let _exclusive = store_lock.lock();
+                    let mut again = Vec::new();
+                    index.locate_in_memory(&prints, &mut again);
+                    if index.sealed_epoch() != epoch {
+                        index.locate_batch(&prints, &mut again).unwrap();
+                    }
+                    let container = next_container.fetch_add(1, Ordering::Relaxed);
+                    for ((key, print), (found, again)) in keys.iter().zip(&prints).zip(found.iter().zip(&again)) {
+                        if found.is_none() && again.is_none() && index.get(print).unwrap().is_none() {
+                            stores[*key as usize].fetch_add(1, Ordering::Relaxed);
+                            index.stage(print, location(container));
+                            pending.lock().push(insert(*key, container));
+                        }
+                    }
+                    drop(_exclusive);
+                    std::thread::yield_now();
+                }
+            });
+        }
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let state = frozen.lock().take();
+                match state {
+                    Some(state) => {
+                        index.write(state).unwrap();
+                        checkpoints.fetch_add(1, Ordering::Relaxed);
+                        is_frozen.store(false, Ordering::Release);
+                    }
+                    None => std::thread::sleep(Duration::from_micros(200)),
+                }
+            }
+        });
+        let started = Instant::now();
+        let mut row = 0;
+        while started.elapsed() < Duration::from_millis(1500) || checkpoints.load(Ordering::Relaxed) < 20 {
+            assert!(started.elapsed() < Duration::from_secs(60), "no checkpoints");
+            row += 1;
+            // Nobody stores meanwhile, as in the write path what is removed was claimed before.
+            let _exclusive = store_lock.lock();
+            let mut changes = std::mem::take(&mut *pending.lock());
+            for key in (0..30).map(|n| (row * 53 + n) % KEYS) {
+                let stored = changes.iter().any(|change| *change.fingerprint() == fingerprint(key));
+                if !stored && let Some(cell) = index.committed(&fingerprint(key)).unwrap() {
+                    changes.push(Change::Remove { fingerprint: fingerprint(key), container: cell.location.container });
+                    removals[key as usize].fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            log.lock().push(changes.clone());
+            assert_eq!(index.apply(row, &changes).unwrap(), crate::ApplyReport::default());
+            for change in &changes {
+                let there = index.committed(change.fingerprint()).unwrap().is_some();
+                assert_eq!(there, matches!(change, Change::Insert { .. }), "right after {change:?}");
+            }
+            drop(_exclusive);
+            if checkpoints.load(Ordering::Relaxed) % 3 == 1 {
+                // The power goes while all this is under way: what the log says comes back.
+                let rows = log.lock().clone();
+                let after = reopen(&disk.crash(row), TINY);
+                for row in after.position() + 1..=rows.len() as u64 {
+                    after.apply(row, &rows[row as usize - 1]).unwrap();
+                }
+                after.self_check().unwrap();
+                assert_eq!(contents(&after), contents(&index));
+            }
+            if !is_frozen.swap(true, Ordering::Acquire) {
+                *frozen.lock() = Some(index.freeze(row).unwrap());
+            }
+        }
+    });
+    index.self_check().unwrap();
+    for key in 0..KEYS {
+        let (stored, removed) =
+            (stores[key as usize].load(Ordering::Relaxed), removals[key as usize].load(Ordering::Relaxed));
+        let there = u64::from(index.get(&fingerprint(key)).unwrap().is_some());
+        assert_eq!(stored, removed + there, "fingerprint {key}");
+    }
+    assert!(removals.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>() > 100);
 }

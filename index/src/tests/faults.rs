@@ -56,7 +56,8 @@ fn check_disk(disk: &MemoryDevice, case: &Case, acknowledged: bool) {
             index.apply(2, &changes()).unwrap();
             assert_eq!(contents(&index), case.new);
         }
-        2 => assert_eq!(contents(&index), case.new),
+        // The row after it changes nothing.
+        2 | 3 => assert_eq!(contents(&index), case.new),
         other => panic!("position {other}"),
     }
 }
@@ -110,8 +111,8 @@ fn a_checkpoint_may_fail_at_every_operation() {
             } else {
                 failed += 1;
                 // The same process goes on.
-                case.index.apply(2, &[count(1000, 1), count(1000, -1)]).unwrap();
-                case.index.checkpoint(2).unwrap();
+                case.index.apply(3, &[count(1000, 1), count(1000, -1)]).unwrap();
+                case.index.checkpoint(3).unwrap();
                 check_memory(&case);
             }
             for seed in [0, 1, position + 2] {

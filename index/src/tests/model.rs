@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use dedupfs_store::StoreError;
 use proptest::prelude::*;
 
 use super::*;
@@ -14,6 +15,9 @@ enum Step {
     Stage(u64, u64),
     Apply(Vec<Change>),
     Checkpoint,
+    /// A checkpoint begins: what is frozen is written by a later step, or never.
+    Freeze,
+    Write,
     /// The process ends and starts again.
     Reopen,
     /// The power fails and comes back.
@@ -38,7 +42,9 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         2 => (0..KEYS, 1..=CONTAINERS).prop_map(|(key, container)| Step::Stage(key, container)),
         6 => changes().prop_map(Step::Apply),
-        4 => Just(Step::Checkpoint),
+        2 => Just(Step::Checkpoint),
+        3 => Just(Step::Freeze),
+        3 => Just(Step::Write),
         1 => Just(Step::Reopen),
         1 => any::<u64>().prop_map(Step::Crash),
     ]
@@ -131,6 +137,7 @@ fn run(steps: Vec<Step>, options: IndexOptions) {
     let (mut disk, mut index) = empty(options);
     let mut model = Model::default();
     let mut checkpoint = 0;
+    let mut frozen = None;
     for step in steps {
         match step {
             Step::Stage(key, container) => {
@@ -149,12 +156,28 @@ fn run(steps: Vec<Step>, options: IndexOptions) {
                 assert_eq!(index.stats().patched_cells, 0);
                 assert!(index.stats().open_cells < u64::from(options.cells_per_tanker));
             }
+            Step::Freeze => {
+                let row = model.row();
+                frozen = Some((row, index.freeze(row).unwrap(), index.stats().checkpoints));
+            }
+            Step::Write => {
+                if let Some((row, state, checkpoints)) = frozen.take() {
+                    let overtaken = index.stats().checkpoints != checkpoints;
+                    match index.write(state) {
+                        Ok(()) => checkpoint = row.max(checkpoint),
+                        Err(error) => assert!(overtaken && matches!(error, StoreError::Usage(_)), "{error}"),
+                    }
+                    assert_eq!(index.position(), checkpoint);
+                }
+            }
             Step::Reopen => {
+                frozen = None;
                 index = reopen(&disk, options);
                 assert_eq!(index.position(), checkpoint);
                 recover(&index, &mut model);
             }
             Step::Crash(seed) => {
+                frozen = None;
                 disk = disk.crash(seed);
                 index = reopen(&disk, options);
                 assert_eq!(index.position(), checkpoint);

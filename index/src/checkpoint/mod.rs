@@ -1,0 +1,306 @@
+//! Checkpoints: the committed state becomes durable, and open tankers become sealed ones.
+//!
+//! 1. *Freeze* ([`Index::freeze`]): copy the open cells and the patches, as of the end of a row. Short, without I/O.
+//! 2. *Write* ([`Index::write`]), while rows go on being applied (dedupv1 tech report section 3.4: no writer waits for the index):
+//!    *fold* the patches of each sealed tanker: only counts changed: write a new counts file; else: write the whole tanker
+//!    again without its removed cells; a tanker that became sparse is dissolved into the open one, an empty one dropped;
+//!    *seal* as many full tankers as there are open, taking cells in the order of their containers, which is their
+//!    order of arrival, so that what is backed up together lies together (MAD2 section III.A);
+//!    write what stays open, sync the directory, replace the manifest: the atomic switch.
+//! 3. *Publish* in memory (see `publish`): what changed since it was frozen stays, as cells or as patches.
+//! 4. Remove files that the manifest does not name.
+//!
+//! A new tanker's filter is merged into the array as soon as it is written, into a column that no set names yet; that of a
+//! tanker that lost cells is replaced after the switch, because until then the old set needs it. Until step 3 nothing else
+//! in memory changes, and no file that a manifest on disk names is touched: names carry the
+//! number of the attempt. After an error the old checkpoint is valid and the next attempt writes everything anew, under
+//! new names (invariant I-7). If it is unknown whether the new manifest reached the disk, both sets of files are there.
+//!
+//! Cost: with nothing changed but the row one small file; per tanker with changed counts 4 bytes a cell read and written;
+//! per tanker with moved or removed cells 48; 48 bytes per open cell. All in large sequential pieces. Memory: 56 bytes for each
+//! open cell and 72 for each patch, from freezing to publishing.
+
+mod publish;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dedupfs_store::{Fingerprint, Result, StoreError};
+
+use crate::cell::Entry;
+use crate::index::{Applier, Checkpointer, Index};
+use crate::manifest::Manifest;
+use crate::names::{MANIFEST_NAME, containers_name, counts_name, filter_name, is_ours, join, open_name, tanker_name};
+use crate::open::Patch;
+use crate::open::file::OpenFile;
+use crate::options::DISSOLVE_DIVISOR;
+use crate::sealed::{SealedSet, SealedTanker};
+
+/// The committed state after a row: what a checkpoint is to write. Later changes do not touch it.
+#[derive(Debug)]
+pub struct Frozen {
+    row: u64,
+    rebuilding: bool,
+    /// The sealed tankers that `patches` belong to.
+    set: Arc<SealedSet>,
+    /// Patches by tanker, in the order of its cells.
+    patches: HashMap<u64, Vec<(Fingerprint, Patch)>>,
+    /// The open cells, in no order.
+    cells: Vec<Entry>,
+    /// Number of changes that the open tanker had seen.
+    open_version: u64,
+}
+
+/// What became of a tanker whose patches were folded in.
+#[derive(Debug)]
+struct Folding {
+    /// The patches, in the order of the old file's cells.
+    patches: Vec<(Fingerprint, Patch)>,
+    /// Positions in the old file of cells that the new one does not have, ascending.
+    removed: Vec<u32>,
+    /// Its cells went to the open tanker; there is no new file.
+    dissolved: bool,
+}
+
+/// A tanker that was sealed, and its cells in order of fingerprint.
+struct Sealed {
+    tanker: Arc<SealedTanker>,
+    entries: Vec<Entry>,
+}
+
+/// What a checkpoint wrote and is to be published.
+struct Written {
+    /// All tankers, newest first.
+    tankers: Vec<Arc<SealedTanker>>,
+    sealed: Vec<Sealed>,
+    folded: HashMap<u64, Folding>,
+    dissolved: Vec<Entry>,
+    open_file: OpenFile,
+    next_tanker: u64,
+}
+
+impl Index {
+    /// Makes everything applied so far durable as the state after `row`, which must have been applied completely (rows
+    /// without changes for this index need not be applied).
+    ///
+    /// On an error the old checkpoint stays valid and the state in memory is what it was; it can be tried again.
+    pub fn checkpoint(&self, row: u64) -> Result<()> {
+        self.write(self.freeze(row)?)
+    }
+
+    /// Takes the state after `row`, for [`write`](Self::write). `row` is complete from here on.
+    pub fn freeze(&self, row: u64) -> Result<Frozen> {
+        let mut applier = self.applier.lock();
+        if row < applier.applied {
+            let applied = applier.applied;
+            return Err(StoreError::Usage(format!("checkpoint of row {row} after row {applied} was applied")));
+        }
+        Ok(self.freeze_locked(&mut applier, row, false))
+    }
+
+    pub(crate) fn freeze_locked(&self, applier: &mut Applier, row: u64, rebuilding: bool) -> Frozen {
+        applier.applied = applier.applied.max(row);
+        applier.frozen = applier.frozen.max(row);
+        Frozen {
+            row,
+            rebuilding,
+            set: self.sealed_set(),
+            patches: patches_by_tanker(self.open.collect_patches()),
+            cells: self.open.collect_cells(),
+            open_version: applier.open_version,
+        }
+    }
+
+    /// Whether a checkpoint is due: a tanker is full, or patches take as much memory as a quarter of one.
+    pub fn wants_checkpoint(&self) -> bool {
+        let sizes = self.open.sizes();
+        let full = u64::from(self.options.cells_per_tanker);
+        sizes.cells >= full || sizes.patches >= full.div_ceil(4)
+    }
+
+    /// Whether no more is to be applied before a checkpoint is published: as many tankers are open as may be.
+    pub fn is_full(&self) -> bool {
+        let sizes = self.open.sizes();
+        let limit = self.options.open_cells_max();
+        sizes.cells >= limit || sizes.patches >= limit.div_ceil(4)
+    }
+
+    /// Writes a checkpoint of a frozen state. Rows are applied and looked up meanwhile; a second checkpoint waits.
+    ///
+    /// On an error the old checkpoint stays valid and the state in memory is what it was; a newer state can be tried.
+    pub fn write(&self, frozen: Frozen) -> Result<()> {
+        let mut state = self.checkpointer.lock();
+        if !Arc::ptr_eq(&frozen.set, &self.sealed_set()) || frozen.row < self.position() {
+            let row = frozen.row;
+            return Err(StoreError::Usage(format!("another checkpoint was written since row {row} was frozen")));
+        }
+        let full = frozen.cells.len() >= self.options.cells_per_tanker as usize;
+        let incomplete = frozen.set.tankers().iter().any(|tanker| !tanker.has_summary());
+        let open_changed = frozen.open_version != state.open_version;
+        let changed = open_changed || full || incomplete || !frozen.patches.is_empty();
+        let (row, rebuilding, open_version) = (frozen.row, frozen.rebuilding, frozen.open_version);
+        if !changed && row == self.position() && rebuilding == state.rebuilding {
+            return Ok(());
+        }
+        state.generation += 1;
+        let old = frozen.set.clone();
+        let written = if changed { Some(self.write_files(&state, frozen, open_changed)?) } else { None };
+        if written.is_some() {
+            self.device.sync_directory(&self.directory)?;
+        }
+        let tankers = written.as_ref().map_or_else(|| old.tankers(), |written| &written.tankers);
+        let manifest = Manifest {
+            rebuilding,
+            generation: state.generation,
+            position: row,
+            next_tanker: written.as_ref().map_or(state.next_tanker, |written| written.next_tanker),
+            open: written.as_ref().map_or(state.open_file, |written| written.open_file),
+            tankers: tankers.iter().map(|tanker| tanker.names()).collect(),
+        };
+        manifest.replace(&*self.device, &self.directory, &self.pool)?;
+
+        state.rebuilding = rebuilding;
+        state.next_tanker = manifest.next_tanker;
+        state.open_file = manifest.open;
+        state.open_version = open_version;
+        self.open_file_bytes.store(manifest.open.bytes, Ordering::Relaxed);
+        if let Some(written) = written {
+            self.publish(&written);
+        }
+        self.position.store(row, Ordering::Release);
+        self.checkpoints.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = self.remove_unnamed(&manifest) {
+            // The checkpoint is complete; the next one tries again.
+            tracing::warn!("cannot remove old files of the index in {}: {error}", self.directory);
+        }
+        Ok(())
+    }
+
+    /// Folds, seals, and writes what stays open.
+    fn write_files(&self, state: &Checkpointer, frozen: Frozen, open_changed: bool) -> Result<Written> {
+        let Frozen { set, mut patches, cells: mut entries, .. } = frozen;
+        let generation = state.generation;
+        let mut next_tanker = state.next_tanker;
+        let mut kept = Vec::with_capacity(set.tankers().len());
+        let (mut folded, mut dissolved) = (HashMap::new(), Vec::new());
+        for tanker in set.tankers() {
+            match patches.remove(&tanker.id) {
+                None if tanker.has_summary() => kept.push(tanker.clone()),
+                None => {
+                    let tanker = SealedTanker::clone(tanker);
+                    kept.push(Arc::new(tanker.complete(self.writer(), generation)?));
+                }
+                Some(patches) => {
+                    let (next, cells) = self.fold(tanker, &patches, generation)?;
+                    let is_removed = |(_, patch): &&(Fingerprint, Patch)| patch.cell.is_none();
+                    let removed = patches.iter().filter(is_removed).map(|(_, patch)| patch.index).collect();
+                    folded.insert(tanker.id, Folding { patches, removed, dissolved: next.is_none() });
+                    kept.extend(next.map(Arc::new));
+                    dissolved.extend(cells);
+                }
+            }
+        }
+
+        entries.extend_from_slice(&dissolved);
+        let cells_per_tanker = self.options.cells_per_tanker as usize;
+        let to_seal = entries.len() - entries.len() % cells_per_tanker;
+        let rest = split_by_arrival(&mut entries, to_seal);
+        let mut sealed = Vec::new();
+        for group in entries.chunks(cells_per_tanker) {
+            let mut entries = group.to_vec();
+            entries.sort_unstable_by_key(|entry| entry.fingerprint);
+            let ids = (next_tanker, generation);
+            let tanker = SealedTanker::write(self.writer(), ids, self.options.buckets_per_tanker, &entries, None)?;
+            sealed.push(Sealed { tanker: Arc::new(tanker), entries });
+            next_tanker += 1;
+        }
+        let open_file = if to_seal > 0 || !dissolved.is_empty() || open_changed {
+            OpenFile::write(self.writer(), generation, &rest)?
+        } else {
+            state.open_file
+        };
+        // Newest first.
+        let mut tankers: Vec<_> = sealed.iter().rev().map(|sealed| sealed.tanker.clone()).collect();
+        tankers.append(&mut kept);
+        Ok(Written { tankers, sealed, folded, dissolved, open_file, next_tanker })
+    }
+
+    /// A tanker with its patches: a new generation of it, or the cells that are to go to the open tanker (none if it became
+    /// empty).
+    fn fold(
+        &self,
+        tanker: &SealedTanker,
+        patches: &[(Fingerprint, Patch)],
+        generation: u64,
+    ) -> Result<(Option<SealedTanker>, Vec<Entry>)> {
+        if patches.iter().all(|(_, patch)| !patch.relocated) {
+            let counts = patches.iter().filter_map(|(_, patch)| Some((patch.index, patch.cell?.references)));
+            let counted = tanker.write_counts(self.writer(), generation, counts)?;
+            return Ok((Some(counted.complete(self.writer(), generation)?), Vec::new()));
+        }
+        let mut entries = Vec::with_capacity(tanker.cells() as usize);
+        let mut patches = patches.iter().peekable();
+        tanker.for_each(&mut |index, entry| {
+            let cell = match patches.next_if(|(_, patch)| patch.index == index) {
+                Some((fingerprint, _)) if *fingerprint != entry.fingerprint => {
+                    let what = format!("cell {index} of tanker {}", tanker.id);
+                    return Err(StoreError::corrupt(what, fingerprint, entry.fingerprint));
+                }
+                Some((_, patch)) => patch.cell,
+                None => Some(entry.cell),
+            };
+            entries.extend(cell.map(|cell| Entry { cell, ..entry }));
+            Ok(())
+        })?;
+        if entries.len() < (self.options.cells_per_tanker / DISSOLVE_DIVISOR) as usize || entries.is_empty() {
+            return Ok((None, entries));
+        }
+        let ids = (tanker.id, generation);
+        let filter = tanker.filter_column();
+        let buckets = self.options.buckets_per_tanker;
+        Ok((Some(SealedTanker::write(self.writer(), ids, buckets, &entries, filter)?), Vec::new()))
+    }
+
+    fn remove_unnamed(&self, manifest: &Manifest) -> Result<()> {
+        let mut named = HashSet::new();
+        named.insert(open_name(manifest.open.generation));
+        for tanker in &manifest.tankers {
+            named.insert(tanker_name(tanker.id, tanker.generation));
+            named.insert(counts_name(tanker.id, tanker.counts_generation));
+            named.insert(filter_name(tanker.id, tanker.summary.generation));
+            named.insert(containers_name(tanker.id, tanker.summary.generation));
+        }
+        for entry in self.device.list(&self.directory)? {
+            if !entry.is_directory
+                && entry.name != MANIFEST_NAME
+                && is_ours(&entry.name)
+                && !named.contains(&entry.name)
+            {
+                self.device.remove(&join(&self.directory, &entry.name))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Patches by tanker, in the order of its cells.
+fn patches_by_tanker(patches: Vec<(Fingerprint, Patch)>) -> HashMap<u64, Vec<(Fingerprint, Patch)>> {
+    let mut by_tanker: HashMap<u64, Vec<(Fingerprint, Patch)>> = HashMap::new();
+    for patch in patches {
+        by_tanker.entry(patch.1.tanker).or_default().push(patch);
+    }
+    for patches in by_tanker.values_mut() {
+        patches.sort_unstable_by_key(|(_, patch)| patch.index);
+    }
+    by_tanker
+}
+
+/// Cuts `entries` down to the `count` that arrived first, in order of arrival, and answers with the others. Container
+/// ids ascend with time, and a container is one stream's.
+fn split_by_arrival(entries: &mut Vec<Entry>, count: usize) -> Vec<Entry> {
+    if count > 0 {
+        entries.sort_unstable_by_key(|entry| (entry.cell.location.container, entry.fingerprint));
+    }
+    entries.split_off(count)
+}
