@@ -5,8 +5,8 @@
 //! 2. all containers are flushed and synced (I-1);
 //! 3. the generation, the containers' records and the log row become durable in one transaction (I-2);
 //! 4. whoever waited is answered;
-//! 5. the row is consumed into the indexes (I-3), and from time to time the indexes are checkpointed, after which
-//!    the log can be trimmed.
+//! 5. the row is consumed into the indexes (I-3), and from time to time these are frozen as of that row; a thread of its own
+//!    writes the checkpoints, after which the log can be trimmed. Only when as much is open as memory allows, rounds wait for it.
 //!
 //! A round that fails before 3 loses nothing: generation and containers keep what they have for the next round. A
 //! failed sync is never retried into a success: the layers below remember it and the pool turns read-only (I-7).
@@ -14,6 +14,7 @@
 //! Cost: two or three syncs per round, however many operations it carries.
 
 mod consume;
+mod flush;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +27,8 @@ use parking_lot::{Condvar, Mutex};
 
 pub use consume::{Consumed, Consumer};
 
-use crate::config::{CHECKPOINT_CHANGES, PENDING_OPERATIONS_MAX};
+use self::flush::FlushQueue;
+use crate::config::PENDING_OPERATIONS_MAX;
 use crate::containers::ContainerStore;
 use crate::dedup::Deduplicator;
 use crate::error::{EngineError, Result};
@@ -70,6 +72,7 @@ pub struct Committer {
     /// Why the pool is read-only, if it is.
     failure: Mutex<Option<EngineError>>,
     changes_since_checkpoint: AtomicU64,
+    flushes: FlushQueue,
     inconsistencies: AtomicU64,
     rounds: AtomicU64,
     /// Called before each round that the interval starts: publishes what has been open for long.
@@ -88,6 +91,7 @@ impl Committer {
             removed: Mutex::default(),
             failure: Mutex::default(),
             changes_since_checkpoint: AtomicU64::new(0),
+            flushes: FlushQueue::default(),
             inconsistencies: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
             before_interval: Mutex::new(None),
@@ -183,28 +187,6 @@ impl Committer {
         self.failure().map_or(Ok(()), Err)
     }
 
-    /// Settles and writes the indexes' checkpoints; returns the log row that both then hold. The next round trims
-    /// the log.
-    ///
-    /// # Errors
-    /// As [`commit`](Self::commit); a checkpoint could not be written.
-    pub fn checkpoint(&self) -> Result<u64> {
-        self.settle()?;
-        let row = self.parts.namespace.last_row();
-        loop {
-            let position = self.parts.chunk_index.position().min(self.parts.recipe_index.position());
-            if position >= row {
-                return Ok(position);
-            }
-            self.changes_since_checkpoint.store(u64::MAX / 2, Ordering::Relaxed);
-            self.settle()?;
-            // A checkpoint that had no space is tried again later; who needs it now must know.
-            if self.changes_since_checkpoint.load(Ordering::Relaxed) >= CHECKPOINT_CHANGES {
-                return Err(EngineError::NoSpace);
-            }
-        }
-    }
-
     /// Why the pool takes no more changes, if it does not.
     #[must_use]
     pub fn failure(&self) -> Option<EngineError> {
@@ -230,6 +212,28 @@ impl Committer {
     }
 
     fn run(&self, interval: Duration) {
+        std::thread::scope(|scope| {
+            // Without it nothing could be committed for long.
+            match std::thread::Builder::new().name("flush".to_owned()).spawn_scoped(scope, || self.write_checkpoints())
+            {
+                Ok(_) => self.run_rounds(interval),
+                Err(error) => {
+                    let error = dedupfs_store::StoreError::from_io("start", "flush thread", error);
+                    self.fail(&error.into(), "cannot write checkpoints");
+                    self.run_rounds(interval);
+                }
+            }
+            self.flushes.stop();
+        });
+    }
+
+    /// From now on the pool takes no changes.
+    fn fail(&self, failure: &EngineError, what: &str) {
+        tracing::error!(%failure, "{what}; the pool is read-only from now on");
+        self.failure.lock().get_or_insert_with(|| failure.clone());
+    }
+
+    fn run_rounds(&self, interval: Duration) {
         let (mut last, mut last_before) = (Instant::now(), Instant::now());
         loop {
             let mut state = self.state.lock();
@@ -263,8 +267,7 @@ impl Committer {
             };
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.round(asked, &answer))).is_err() {
                 let failure = EngineError::Internal("the commit thread panicked");
-                tracing::error!(%failure, "the pool is read-only from now on");
-                self.failure.lock().get_or_insert(failure.clone());
+                self.fail(&failure, "a commit failed");
                 answer(&Err(failure));
             }
             self.state.lock().consumed = goal;
@@ -282,8 +285,7 @@ impl Committer {
                 if error.is_no_space() {
                     tracing::warn!(%error, "commit failed for lack of space; it is tried again");
                 } else {
-                    tracing::error!(%error, "commit failed; the pool is read-only from now on");
-                    *self.failure.lock() = Some(error.clone());
+                    self.fail(&error, "a commit failed");
                 }
                 answer(&Err(error));
             }
@@ -292,8 +294,7 @@ impl Committer {
                 if let Some((row, ops, extended)) = row
                     && let Err(error) = self.after(row, &ops, &extended)
                 {
-                    tracing::error!(%error, "counting failed; the pool is read-only from now on");
-                    *self.failure.lock() = Some(error);
+                    self.fail(&error, "counting failed");
                 }
             }
         }
@@ -349,23 +350,7 @@ impl Committer {
         // would stay for ever.
         self.parts.dedup.barrier();
         self.note(self.consumer().consume(row, ops, Some(extended))?)?;
-        let parts = &self.parts;
-        let due = self.changes_since_checkpoint.load(Ordering::Relaxed) >= CHECKPOINT_CHANGES;
-        if due || parts.chunk_index.wants_checkpoint() || parts.recipe_index.wants_checkpoint() {
-            match self.write_checkpoints(row) {
-                // The log stays long enough to replay; the next round tries again.
-                Err(error) if error.is_no_space() => tracing::warn!(%error, "no space for an index checkpoint"),
-                other => other?,
-            }
-        }
-        Ok(())
-    }
-
-    fn write_checkpoints(&self, row: u64) -> Result<()> {
-        self.parts.chunk_index.checkpoint(row)?;
-        self.parts.recipe_index.checkpoint(row)?;
-        self.changes_since_checkpoint.store(0, Ordering::Relaxed);
-        Ok(())
+        self.flush_if_due(row)
     }
 
     fn note(&self, consumed: Consumed) -> Result<()> {
