@@ -88,6 +88,9 @@ fn writers_beside_reclaiming() {
         chunk_size_bytes: 4096,
         container_bytes: 256 << 10,
         slots_per_file: 8,
+        // Full all the time: checkpoints are written beside everything else.
+        tanker_cells: 64,
+        tanker_buckets: 4,
         ..PoolProperties::default()
     };
     format_on(&device, &device, b".".to_vec(), &properties, (0, 0)).expect("formats");

@@ -286,6 +286,9 @@ fn run(seed: u64, every: u64, steps: u64) -> usize {
         chunk_size_bytes: 4096,
         container_bytes: 64 << 10,
         slots_per_file: 8,
+        // Full all the time: checkpoints are written beside everything else.
+        tanker_cells: 64,
+        tanker_buckets: 4,
         ..PoolProperties::default()
     };
     format_on(&plain, &plain, b".".to_vec(), &properties, (0, 0)).expect("formats");

@@ -182,7 +182,8 @@ impl Consumer<'_> {
 
     fn apply(&self, pending: &mut Pending) -> Result<()> {
         for (index, changes) in [(self.chunk_index, &mut pending.chunks), (self.recipe_index, &mut pending.recipes)] {
-            if pending.row > index.position() {
+            // A commit without changes has the row of the one before, which may be complete already.
+            if pending.row > index.position() && !changes.is_empty() {
                 pending.inconsistencies += index.apply(pending.row, changes)?.count;
                 pending.total += changes.len() as u64;
             }

@@ -267,6 +267,9 @@ impl SideBySide {
             chunk_size_bytes: 4096,
             container_bytes: 256 << 10,
             slots_per_file: 8,
+            // Full all the time: checkpoints are written beside everything else.
+            tanker_cells: 64,
+            tanker_buckets: 4,
             ..PoolProperties::default()
         };
         let shared = as_device(&device);

@@ -20,7 +20,7 @@ pub const CHUNKS_PER_CONTAINER_MIN: u32 = 8;
 pub const SLOTS_PER_FILE: std::ops::RangeInclusive<u32> = 1..=65_536;
 
 /// Limits of the number of fingerprints in one tanker of the index: a tanker that is written is held in memory.
-pub const TANKER_CELLS: std::ops::RangeInclusive<u32> = 1024..=1 << 26;
+pub const TANKER_CELLS: std::ops::RangeInclusive<u32> = 64..=1 << 26;
 
 /// Limits of the number of buckets of one tanker, a power of two.
 pub const TANKER_BUCKETS: std::ops::RangeInclusive<u32> = 1..=65_536;

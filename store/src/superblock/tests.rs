@@ -218,7 +218,7 @@ fn properties_have_limits() {
     assert!(!check(|properties| properties.container_bytes = (4 << 20) + 1));
     assert!(!check(|properties| (properties.container_bytes, properties.chunk_size_bytes) = (65_536, 65_536)));
     assert!(!check(|properties| properties.slots_per_file = 0));
-    assert!(!check(|properties| properties.tanker_cells = 1000));
+    assert!(!check(|properties| properties.tanker_cells = 63));
     assert!(!check(|properties| properties.tanker_buckets = 1000));
     assert!(!check(|properties| properties.compression = Compression::Zstd(20)));
     assert!(!check(|properties| properties.compression = Compression::Zstd(0)));
