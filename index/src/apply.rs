@@ -167,6 +167,7 @@ impl Index {
         let mut report = ApplyReport::default();
         for (shard, items) in grouped.iter() {
             let mut shard = self.open.write(shard);
+            let staged = shard.recent.len() as u64;
             for &item in items {
                 let home = homes.get(item as usize).copied().unwrap_or(Home::None);
                 let difference = shard.change(row, &changes[item as usize], home, applier, &mut report);
@@ -176,6 +177,7 @@ impl Index {
                     _ => 0,
                 };
             }
+            self.staged.fetch_sub(staged - shard.recent.len() as u64, Ordering::Relaxed);
         }
         if report.count > INCONSISTENCIES_MAX as u64 {
             tracing::error!("the index and the operations log disagree {} times in row {row}", report.count);
@@ -302,8 +304,8 @@ impl Shard {
                 applier.open_version += 1;
                 match next {
                     Some(cell) => self.cells.insert(fingerprint, cell),
-                    None => self.cells.remove(&fingerprint),
-                };
+                    None => drop(self.cells.remove(&fingerprint)),
+                }
             }
             Place::Sealed { tanker, index, relocated } => {
                 let relocated = relocated || next.map(|cell| cell.location) != current.map(|cell| cell.location);

@@ -13,7 +13,7 @@ use crate::locality::{LocalityCache, Tables};
 use crate::manifest::Manifest;
 use crate::names::{MANIFEST_NAME, join};
 use crate::open::file::OpenFile;
-use crate::open::{Grouped, OpenTanker, shard_of};
+use crate::open::{Grouped, OpenTanker, Shard, shard_of};
 use crate::options::IndexOptions;
 use crate::sealed::{PageCache, SealedSet, SealedTanker, Writer, load_summaries};
 
@@ -35,6 +35,9 @@ pub struct Index {
     pub(crate) open_file_bytes: AtomicU64,
     pub(crate) position: AtomicU64,
     pub(crate) cells: AtomicU64,
+    pub(crate) staged: AtomicU64,
+    /// Bytes of the frozen state that is being written.
+    pub(crate) frozen_bytes: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
 }
 
@@ -147,6 +150,8 @@ impl Index {
             open_file_bytes: AtomicU64::new(manifest.open.bytes),
             position: AtomicU64::new(manifest.position),
             cells: AtomicU64::new(cells),
+            staged: AtomicU64::new(0),
+            frozen_bytes: AtomicU64::new(0),
             checkpoints: AtomicU64::new(0),
         })
     }
@@ -176,8 +181,25 @@ impl Index {
     /// Makes a fingerprint visible to lookups at once, before its row is applied. Not part of the committed state.
     pub fn stage(&self, fingerprint: &Fingerprint, location: Location) {
         if !fingerprint.is_zero() {
-            self.open.write(shard_of(fingerprint)).recent.insert(*fingerprint, location);
+            self.stage_in(&mut self.open.write(shard_of(fingerprint)), *fingerprint, location);
         }
+    }
+
+    fn stage_in(&self, shard: &mut Shard, fingerprint: Fingerprint, location: Location) {
+        let before = shard.recent.len();
+        shard.recent.insert(fingerprint, location);
+        self.staged.fetch_add((shard.recent.len() - before) as u64, Ordering::Relaxed);
+    }
+
+    /// How many fingerprints are staged.
+    pub fn staged(&self) -> u64 {
+        self.staged.load(Ordering::Relaxed)
+    }
+
+    /// Changes that may be under way, staged or logged and not applied: with half as many it is time to apply them, with as many
+    /// nobody should make more. See [`IndexOptions::open_bytes`].
+    pub fn pending_max(&self) -> u64 {
+        self.options.pending_max()
     }
 
     /// As [`stage`](Self::stage), for many.
@@ -187,7 +209,7 @@ impl Index {
             let mut shard = self.open.write(shard);
             for (fingerprint, location) in items.iter().map(|&item| staged[item as usize]) {
                 if !fingerprint.is_zero() {
-                    shard.recent.insert(fingerprint, location);
+                    self.stage_in(&mut shard, fingerprint, location);
                 }
             }
         }
@@ -198,6 +220,7 @@ impl Index {
         let mut shard = self.open.write(shard_of(fingerprint));
         if shard.staged(fingerprint) == Some(location) {
             shard.recent.remove(fingerprint);
+            self.staged.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

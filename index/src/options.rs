@@ -1,6 +1,10 @@
 //! Options of an index, and its limits: each with its unit and reason.
 
-use dedupfs_store::{Result, StoreError};
+use dedupfs_store::{Fingerprint, Result, StoreError};
+
+use crate::cell::{Cell, Entry, Location};
+use crate::map::FingerprintMap;
+use crate::open::Patch;
 
 /// Most cells of one tanker: their positions are 32-bit numbers, and a tanker being rewritten is held in memory.
 pub(crate) const CELLS_PER_TANKER_MAX: u32 = 1 << 26;
@@ -21,18 +25,33 @@ pub(crate) const SEQUENTIAL_BYTES: usize = 1 << 20;
 /// tankers cost lookups as much as full ones.
 pub(crate) const DISSOLVE_DIVISOR: u32 = 4;
 
-/// Open tankers at most: one that fills while the other is written.
-const OPEN_TANKERS_MAX: u64 = 2;
+/// Bytes of memory that one cell of a tanker costs at most from the time when the tanker opens until it is sealed:
+/// - 1.5 cells in the open tankers: a quarter of another tanker fills while this one is written, and a row is not cut in two;
+/// - their copy that is written, 56, and what is built from it: 44 of cells, 4 of counts, 6 of a filter;
+/// - a quarter of a patch and of its copy: see [`IndexOptions::patches_max`];
+/// - a quarter of a staged fingerprint.
+const OPEN_BYTES_PER_CELL: u64 = {
+    let cell = FingerprintMap::<Cell>::bytes_per_entry_max();
+    let patch = FingerprintMap::<Patch>::bytes_per_entry_max() + size_of::<(Fingerprint, Patch)>();
+    let staged = FingerprintMap::<Location>::bytes_per_entry_max();
+    (cell * 3 / 2 + size_of::<Entry>() + 44 + 4 + 6 + patch / 4 + staged / 4) as u64
+};
+
+/// Cells that are sealed at least, however little memory there is: with fewer, files would be smaller than their directories.
+const SEALED_CELLS_MIN: u64 = 16;
 
 /// Shape and memory of an [`Index`](crate::Index).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndexOptions {
-    /// Cells of one sealed tanker, exactly, when it is sealed (later removals make it smaller).
+    /// Cells of one sealed tanker when it is sealed (later removals make it smaller), or fewer if `open_bytes` does not hold as
+    /// many.
     pub cells_per_tanker: u32,
     /// Buckets of one sealed tanker, a power of two. A bucket is the unit of reading and should be some 20 to 40 KiB.
     pub buckets_per_tanker: u32,
     /// Limit in bytes of the cache of buckets and counts.
     pub cache_bytes: u64,
+    /// Limit in bytes of the open tankers and of all that is needed to seal them: some 250 for each cell of a tanker.
+    pub open_bytes: u64,
     /// Limit in bytes of the Bloom filters of the sealed tankers. 3 MiB for each tanker of 2^20 cells give 24 bits for each
     /// cell; with less they become coarser, which costs false reads and is warned of. With 0 every tanker is read.
     pub filter_bytes: u64,
@@ -49,6 +68,7 @@ impl Default for IndexOptions {
             cells_per_tanker: 1 << 20,
             buckets_per_tanker: 2048,
             cache_bytes: 64 << 20,
+            open_bytes: 264 << 20,
             filter_bytes: 64 << 20,
             locality_bytes: 16 << 20,
         }
@@ -56,9 +76,24 @@ impl Default for IndexOptions {
 }
 
 impl IndexOptions {
-    /// Cells of the open tankers at most: when there are as many, nothing is to be applied before a checkpoint is published.
+    /// Cells of a tanker when it is sealed: what its shape says, or what memory allows.
+    pub(crate) fn sealed_cells(&self) -> u64 {
+        (self.open_bytes / OPEN_BYTES_PER_CELL).max(SEALED_CELLS_MIN).min(u64::from(self.cells_per_tanker))
+    }
+
+    /// Cells of the open tankers at most: with as many, nothing is to be applied before a checkpoint is published.
     pub(crate) fn open_cells_max(&self) -> u64 {
-        u64::from(self.cells_per_tanker) * OPEN_TANKERS_MAX
+        self.sealed_cells() * 5 / 4
+    }
+
+    /// Patches at most: with half as many a checkpoint is due, with as many nothing is to be applied before it is published.
+    pub(crate) fn patches_max(&self) -> u64 {
+        (self.sealed_cells() / 8).max(1)
+    }
+
+    /// Changes that are staged, or logged and not applied, at most: a row is never larger.
+    pub(crate) fn pending_max(&self) -> u64 {
+        (self.sealed_cells() / 8).max(1)
     }
 
     pub(crate) fn check(&self) -> Result<()> {

@@ -12,6 +12,13 @@ pub struct IndexStats {
     pub cells: u64,
     /// Cells in the open tanker.
     pub open_cells: u64,
+    /// Cells of a tanker when it is sealed: what its shape says, or as many as memory allows.
+    pub sealed_cells: u64,
+    /// Bytes of open tankers, patches, staged fingerprints and of what is being written.
+    pub open_bytes: u64,
+    /// Bytes of the directories of sealed tankers and of their lists of containers; they grow with the pool, 0.1 for each
+    /// fingerprint.
+    pub directory_bytes: u64,
     /// Staged fingerprints.
     pub recent_cells: u64,
     /// Cells of sealed tankers that changed since the last checkpoint.
@@ -71,12 +78,20 @@ impl Index {
         IndexStats {
             cells: self.len(),
             open_cells: sizes.cells,
+            sealed_cells: self.options.sealed_cells(),
+            open_bytes: sizes.memory_bytes + self.frozen_bytes.load(Ordering::Relaxed),
+            directory_bytes: directories,
             recent_cells: sizes.recent,
             patched_cells: sizes.patches,
             bucket_cells_max: extremes().map(|(most, _)| u64::from(most)).max().unwrap_or(0),
             bucket_imbalance_max: extremes().map(|(most, least)| u64::from(most - least)).max().unwrap_or(0),
             sealed_tankers: set.tankers().len() as u64,
-            memory_bytes: sizes.memory_bytes + directories + self.cache.bytes() + filters.bytes + locality.bytes,
+            memory_bytes: sizes.memory_bytes
+                + self.frozen_bytes.load(Ordering::Relaxed)
+                + directories
+                + self.cache.bytes()
+                + filters.bytes
+                + locality.bytes,
             cache_bytes: self.cache.bytes(),
             filter_bytes: filters.bytes,
             locality_bytes: locality.bytes,

@@ -52,6 +52,14 @@ pub struct Frozen {
     open_version: u64,
 }
 
+impl Frozen {
+    /// Bytes of memory that the copy takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let patches: usize = self.patches.values().map(Vec::capacity).sum();
+        (self.cells.capacity() * size_of::<Entry>() + patches * size_of::<(Fingerprint, Patch)>()) as u64
+    }
+}
+
 /// What became of a tanker whose patches were folded in.
 #[derive(Debug)]
 struct Folding {
@@ -112,18 +120,16 @@ impl Index {
         }
     }
 
-    /// Whether a checkpoint is due: a tanker is full, or patches take as much memory as a quarter of one.
+    /// Whether a checkpoint is due: a tanker is full, or there are many patches.
     pub fn wants_checkpoint(&self) -> bool {
         let sizes = self.open.sizes();
-        let full = u64::from(self.options.cells_per_tanker);
-        sizes.cells >= full || sizes.patches >= full.div_ceil(4)
+        sizes.cells >= self.options.sealed_cells() || sizes.patches >= self.options.patches_max().div_ceil(2)
     }
 
-    /// Whether no more is to be applied before a checkpoint is published: as many tankers are open as may be.
+    /// Whether no more is to be applied before a checkpoint is published: as much is open as memory allows.
     pub fn is_full(&self) -> bool {
         let sizes = self.open.sizes();
-        let limit = self.options.open_cells_max();
-        sizes.cells >= limit || sizes.patches >= limit.div_ceil(4)
+        sizes.cells >= self.options.open_cells_max() || sizes.patches >= self.options.patches_max()
     }
 
     /// Writes a checkpoint of a frozen state. Rows are applied and looked up meanwhile; a second checkpoint waits.
@@ -135,7 +141,7 @@ impl Index {
             let row = frozen.row;
             return Err(StoreError::Usage(format!("another checkpoint was written since row {row} was frozen")));
         }
-        let full = frozen.cells.len() >= self.options.cells_per_tanker as usize;
+        let full = frozen.cells.len() as u64 >= self.options.sealed_cells();
         let incomplete = frozen.set.tankers().iter().any(|tanker| !tanker.has_summary());
         let open_changed = frozen.open_version != state.open_version;
         let changed = open_changed || full || incomplete || !frozen.patches.is_empty();
@@ -145,7 +151,10 @@ impl Index {
         }
         state.generation += 1;
         let old = frozen.set.clone();
-        let written = if changed { Some(self.write_files(&state, frozen, open_changed)?) } else { None };
+        self.frozen_bytes.store(frozen.memory_bytes(), Ordering::Relaxed);
+        let written = if changed { Some(self.write_files(&state, frozen, open_changed)) } else { None };
+        self.frozen_bytes.store(0, Ordering::Relaxed);
+        let written = written.transpose()?;
         if written.is_some() {
             self.device.sync_directory(&self.directory)?;
         }
@@ -203,12 +212,16 @@ impl Index {
         }
 
         entries.extend_from_slice(&dissolved);
-        let cells_per_tanker = self.options.cells_per_tanker as usize;
-        let to_seal = entries.len() - entries.len() % cells_per_tanker;
+        let sealed_cells = self.options.sealed_cells() as usize;
+        let to_seal = entries.len() - entries.len() % sealed_cells;
         let rest = split_by_arrival(&mut entries, to_seal);
+        let mut groups = Vec::with_capacity(entries.len() / sealed_cells);
+        while entries.len() > sealed_cells {
+            groups.push(entries.split_off(entries.len() - sealed_cells));
+        }
+        groups.extend((!entries.is_empty()).then_some(entries));
         let mut sealed = Vec::new();
-        for group in entries.chunks(cells_per_tanker) {
-            let mut entries = group.to_vec();
+        for mut entries in groups.into_iter().rev() {
             entries.sort_unstable_by_key(|entry| entry.fingerprint);
             let ids = (next_tanker, generation);
             let tanker = SealedTanker::write(self.writer(), ids, self.options.buckets_per_tanker, &entries, None)?;
@@ -253,7 +266,7 @@ impl Index {
             entries.extend(cell.map(|cell| Entry { cell, ..entry }));
             Ok(())
         })?;
-        if entries.len() < (self.options.cells_per_tanker / DISSOLVE_DIVISOR) as usize || entries.is_empty() {
+        if (entries.len() as u64) < self.options.sealed_cells() / u64::from(DISSOLVE_DIVISOR) || entries.is_empty() {
             return Ok((None, entries));
         }
         let ids = (tanker.id, generation);

@@ -71,9 +71,9 @@ impl Index {
             if !gone.is_empty() {
                 let mut shard = self.open.write(number);
                 for (index, entry) in gone {
-                    shard
-                        .patches
-                        .extend(since_sealed(entry, None, tanker, index).map(|patch| (entry.fingerprint, patch)));
+                    if let Some(patch) = since_sealed(entry, None, tanker, index) {
+                        shard.patches.insert(entry.fingerprint, patch);
+                    }
                 }
             }
             rest = others;
@@ -102,7 +102,7 @@ impl Index {
 fn after(shard: &Shard, number: usize, written: &Written) -> (FingerprintMap<Cell>, FingerprintMap<Patch>) {
     let mut cells = shard.cells.clone();
     let mut patches = FingerprintMap::default();
-    for (fingerprint, patch) in &shard.patches {
+    for (fingerprint, patch) in shard.patches.iter() {
         match written.folded.get(&patch.tanker) {
             None => {
                 patches.insert(*fingerprint, *patch);

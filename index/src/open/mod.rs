@@ -86,13 +86,7 @@ impl Shard {
     }
 
     fn memory_bytes(&self) -> u64 {
-        /// A hash table's control byte, and the mean of its empty places.
-        const fn bytes<V>(capacity: usize) -> u64 {
-            (capacity * (mem::size_of::<(Fingerprint, V)>() + 1) * 8 / 7) as u64
-        }
-        bytes::<Location>(self.recent.capacity())
-            + bytes::<Cell>(self.cells.capacity())
-            + bytes::<Patch>(self.patches.capacity())
+        self.recent.memory_bytes() + self.cells.memory_bytes() + self.patches.memory_bytes()
     }
 }
 
@@ -144,16 +138,16 @@ impl OpenTanker {
     pub(crate) fn collect_cells(&self) -> Vec<Entry> {
         let mut entries = Vec::with_capacity(self.cell_count());
         for shard in &self.shards {
-            entries.extend(shard.read().cells.iter().map(|(&fingerprint, &cell)| Entry { fingerprint, cell }));
+            entries.extend(shard.read().cells.iter().map(|&(fingerprint, cell)| Entry { fingerprint, cell }));
         }
         entries
     }
 
     /// All patches, in no order.
     pub(crate) fn collect_patches(&self) -> Vec<(Fingerprint, Patch)> {
-        let mut patches = Vec::new();
+        let mut patches = Vec::with_capacity(self.shards.iter().map(|shard| shard.read().patches.len()).sum());
         for shard in &self.shards {
-            patches.extend(shard.read().patches.iter().map(|(&fingerprint, &patch)| (fingerprint, patch)));
+            patches.extend(shard.read().patches.iter().copied());
         }
         patches
     }

@@ -100,7 +100,7 @@ fn a_cell_that_is_sealed_during_its_lookup_is_found() {
         // Time for both to take the set and to wait for the shard.
         std::thread::sleep(Duration::from_millis(200));
         *index.sealed.write() = sealed;
-        shard.cells.clear();
+        shard.cells = Default::default();
         drop(shard);
         assert_eq!(single.join().unwrap(), Some(cell(1, 0)));
         assert_eq!(batch.join().unwrap(), Some(location(1)));

@@ -10,6 +10,7 @@ use super::*;
 use crate::{ContainerTables, Means};
 
 const WIDE: IndexOptions = IndexOptions {
+    open_bytes: 4 << 20,
     cells_per_tanker: 1 << 13,
     buckets_per_tanker: 16,
     cache_bytes: 0,

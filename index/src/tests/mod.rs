@@ -27,6 +27,7 @@ pub(crate) const TINY: IndexOptions = IndexOptions {
     cells_per_tanker: 64,
     buckets_per_tanker: 4,
     cache_bytes: 20_000,
+    open_bytes: 1 << 20,
     filter_bytes: 20_000,
     locality_bytes: 20_000,
 };

@@ -154,7 +154,7 @@ fn run(steps: Vec<Step>, options: IndexOptions) {
                 index.checkpoint(model.row()).unwrap();
                 checkpoint = model.row();
                 assert_eq!(index.stats().patched_cells, 0);
-                assert!(index.stats().open_cells < u64::from(options.cells_per_tanker));
+                assert!(index.stats().open_cells < options.sealed_cells());
             }
             Step::Freeze => {
                 let row = model.row();
@@ -202,6 +202,14 @@ proptest! {
     #[test]
     fn behaves_the_same_with_little_memory(steps in proptest::collection::vec(step(), 1..20)) {
         run(steps, IndexOptions { filter_bytes: 300, cache_bytes: 2000, ..TINY });
+    }
+
+    /// Tankers are sealed before they are full.
+    #[test]
+    fn behaves_the_same_with_little_memory_for_open_tankers(steps in proptest::collection::vec(step(), 1..20)) {
+        let options = IndexOptions { open_bytes: 6000, ..TINY };
+        assert!((16..32).contains(&options.sealed_cells()));
+        run(steps, options);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::*;
 
 /// Tankers large enough for the rates of filters to mean something.
 const WIDE: IndexOptions = IndexOptions {
+    open_bytes: 4 << 20,
     cells_per_tanker: 1 << 12,
     buckets_per_tanker: 16,
     cache_bytes: 0,
