@@ -50,31 +50,50 @@ pub(crate) fn join(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
 }
 
-/// Writes a file of `parts` one after another and syncs it. What is there under that name is overwritten: it is left
-/// over from an attempt that no manifest names.
-pub(crate) fn write_file(device: &dyn Device, path: &str, parts: &[&[u8]]) -> Result<Arc<dyn DeviceFile>> {
-    const { assert!(SEQUENTIAL_BYTES.is_multiple_of(DIRECT_ALIGNMENT_BYTES)) };
-    let file = device.open(path, OpenMode::CreateOrWrite)?;
-    file.set_len(0)?;
-    let total: usize = parts.iter().map(|part| part.len()).sum();
-    let mut buffer = AlignedBuffer::with_capacity(total.min(SEQUENTIAL_BYTES));
-    let mut written = 0_u64;
-    for part in parts {
-        let mut rest = *part;
+/// Writes a file from its start to its end, in large pieces. What is there under its name is overwritten: it is left over
+/// from an attempt that no manifest names.
+pub(crate) struct FileWriter {
+    file: Arc<dyn DeviceFile>,
+    buffer: AlignedBuffer,
+    written_bytes: u64,
+}
+
+impl FileWriter {
+    /// Starts a file.
+    pub(crate) fn new(device: &dyn Device, path: &str) -> Result<Self> {
+        const { assert!(SEQUENTIAL_BYTES.is_multiple_of(DIRECT_ALIGNMENT_BYTES)) };
+        let file = device.open(path, OpenMode::CreateOrWrite)?;
+        file.set_len(0)?;
+        Ok(Self { file, buffer: AlignedBuffer::with_capacity(SEQUENTIAL_BYTES), written_bytes: 0 })
+    }
+
+    /// Adds bytes.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut rest = bytes;
         while !rest.is_empty() {
-            let (piece, after) = rest.split_at(rest.len().min(SEQUENTIAL_BYTES - buffer.len()));
-            buffer.extend_from_slice(piece);
+            let (piece, after) = rest.split_at(rest.len().min(SEQUENTIAL_BYTES - self.buffer.len()));
+            self.buffer.extend_from_slice(piece);
             rest = after;
-            if buffer.len() == SEQUENTIAL_BYTES {
-                file.write_at(buffer.as_slice(), written)?;
-                written += buffer.len() as u64;
-                buffer.clear();
+            if self.buffer.len() == SEQUENTIAL_BYTES {
+                self.flush()?;
             }
         }
+        Ok(())
     }
-    if !buffer.is_empty() {
-        file.write_at(buffer.as_slice(), written)?;
+
+    fn flush(&mut self) -> Result<()> {
+        self.file.write_at(self.buffer.as_slice(), self.written_bytes)?;
+        self.written_bytes += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
     }
-    file.sync()?;
-    Ok(file)
+
+    /// Writes what is left and syncs the file.
+    pub(crate) fn finish(mut self) -> Result<Arc<dyn DeviceFile>> {
+        if !self.buffer.is_empty() {
+            self.flush()?;
+        }
+        self.file.sync()?;
+        Ok(self.file)
+    }
 }

@@ -11,7 +11,7 @@ use dedupfs_store::frame::{Expect, FRAME_HEADER_BYTES, FrameHeader, FrameKind, d
 use dedupfs_store::{ContainerId, Fingerprint, Result, StoreError};
 
 use crate::cell::{Cell, Entry, Location, OPEN_CELL_BYTES, encode_cell};
-use crate::names::{join, open_name, write_file};
+use crate::names::{FileWriter, join, open_name};
 use crate::options::CELLS_PER_TANKER_MAX;
 use crate::sealed::Writer;
 
@@ -47,7 +47,7 @@ impl OpenFile {
         }
         let path = join(writer.directory, &open_name(generation));
         let parts = entries.len().div_ceil(CELLS_PER_FRAME) as u32;
-        let (mut frames, mut seals) = (Vec::new(), ByteWriter::new());
+        let (mut file, mut bytes, mut seals) = (FileWriter::new(writer.device, &path)?, 0, ByteWriter::new());
         for (part, entries) in entries.chunks(CELLS_PER_FRAME).enumerate() {
             let mut meta = ByteWriter::with_capacity(META_BYTES);
             meta.u16(VERSION);
@@ -63,11 +63,10 @@ impl OpenFile {
             }
             let frame = encode_frame(FrameKind::OpenTanker, writer.pool, 0, meta.as_slice(), &payload);
             seals.u64(FrameHeader::decode(&path, &frame)?.body_checksum);
-            frames.push(frame);
+            file.append(&frame)?;
+            bytes += frame.len() as u64;
         }
-        let bytes = frames.iter().map(|frame| frame.len() as u64).sum();
-        let parts: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
-        write_file(writer.device, &path, &parts)?;
+        file.finish()?;
         Ok(Self { generation, cells: entries.len() as u32, bytes, seal: checksum(seals.as_slice()) })
     }
 

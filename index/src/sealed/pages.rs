@@ -17,7 +17,7 @@ use dedupfs_store::frame::{Expect, FRAME_HEADER_BYTES, FrameHeader, FrameKind, d
 use dedupfs_store::{PoolId, Result, StoreError};
 
 use super::cache::{PageCache, PageKey};
-use crate::names::write_file;
+use crate::names::FileWriter;
 use crate::options::{BUCKETS_PER_TANKER_MAX, CELLS_PER_TANKER_MAX, SEQUENTIAL_BYTES};
 
 /// Version of the directory's own fields.
@@ -57,7 +57,8 @@ pub(crate) struct PagedFile {
 }
 
 impl PagedFile {
-    /// Writes and syncs a new file; `page_cells` says how `data` is cut into pages.
+    /// Writes and syncs a new file of pages of so many cells; `page` adds the bytes of a page, given its number and the positions of
+    /// its cells. It is called twice for each page, in order: memory is needed for one.
     #[expect(clippy::too_many_arguments, reason = "a file's identity and content; all are needed and used once")]
     pub(crate) fn write(
         device: &dyn Device,
@@ -67,24 +68,26 @@ impl PagedFile {
         kind: PagedFileKind,
         (tanker, generation): (u64, u64),
         page_cells: &[u32],
-        data: &[u8],
+        page: &dyn Fn(u32, std::ops::Range<usize>, &mut Vec<u8>),
     ) -> Result<Self> {
         let cells: u32 = page_cells.iter().sum();
         let mut payload = ByteWriter::with_capacity(page_cells.len() * PAGE_ENTRY_BYTES);
         let (mut starts, mut checksums) = (vec![0], Vec::with_capacity(page_cells.len()));
-        let (mut rest, mut start) = (data, 0_u32);
-        for &count in page_cells {
-            let bytes = count as usize * kind.cell_bytes as usize;
-            let (page, after) = rest
-                .split_at_checked(bytes)
-                .ok_or_else(|| StoreError::corrupt(path.as_str(), format!("{bytes} bytes for a page"), rest.len()))?;
-            let sum = checksum(page);
+        let (mut bytes, mut start) = (Vec::new(), 0_u32);
+        for (number, &count) in (0..).zip(page_cells) {
+            let end = start.saturating_add(count);
+            bytes.clear();
+            page(number, start as usize..end as usize, &mut bytes);
+            let expected_bytes = count as usize * kind.cell_bytes as usize;
+            if bytes.len() != expected_bytes {
+                return Err(StoreError::corrupt(path, format!("{expected_bytes} bytes for a page"), bytes.len()));
+            }
+            let sum = checksum(&bytes);
             payload.u32(count);
             payload.u64(sum);
-            start = start.saturating_add(count);
-            starts.push(start);
+            starts.push(end);
             checksums.push(sum);
-            rest = after;
+            start = end;
         }
         let mut meta = ByteWriter::new();
         meta.u16(DIRECTORY_VERSION);
@@ -95,7 +98,15 @@ impl PagedFile {
         meta.u32(page_cells.len() as u32);
         let frame = encode_frame(kind.frame, pool, tanker, meta.as_slice(), payload.as_slice());
         let seal = FrameHeader::decode(&path, &frame)?.body_checksum;
-        let file = write_file(device, &path, &[&frame, data])?;
+        let mut writer = FileWriter::new(device, &path)?;
+        writer.append(&frame)?;
+        for (number, range) in (0..).zip(starts.array_windows::<2>()) {
+            let [start, end] = *range;
+            bytes.clear();
+            page(number, start as usize..end as usize, &mut bytes);
+            writer.append(&bytes)?;
+        }
+        let file = writer.finish()?;
         let data_offset = frame.len() as u64;
         Ok(Self { file, path, number: cache.file_number(), kind, generation, seal, data_offset, starts, checksums })
     }

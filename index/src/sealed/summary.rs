@@ -71,13 +71,17 @@ impl Summary {
     pub(crate) fn write(&self, writer: Writer<'_>, id: u64, generation: u64) -> Result<(SummaryNames, u64)> {
         let Writer { device, directory, pool, cache, .. } = writer;
         let words = self.filter.words();
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let words_of = |_, range: std::ops::Range<usize>, out: &mut Vec<u8>| {
+            let words: &[u64] = words.get(range).unwrap_or_default();
+            words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        };
         let pages: Vec<u32> = page_words(words.len() as u64).collect();
         let path = join(directory, &filter_name(id, generation));
-        let filter = PagedFile::write(device, pool, cache, path, FILTER_FILE, (id, generation), &pages, &bytes)?;
+        let filter = PagedFile::write(device, pool, cache, path, FILTER_FILE, (id, generation), &pages, &words_of)?;
         let path = join(directory, &containers_name(id, generation));
         let (pages, bytes) = ([self.containers.len() as u32], self.containers.encode());
-        let list = PagedFile::write(device, pool, cache, path, CONTAINERS_FILE, (id, generation), &pages, &bytes)?;
+        let list_of = |_, _, out: &mut Vec<u8>| out.extend_from_slice(&bytes);
+        let list = PagedFile::write(device, pool, cache, path, CONTAINERS_FILE, (id, generation), &pages, &list_of)?;
         let names = SummaryNames { generation, filter_seal: filter.seal, containers_seal: list.seal };
         Ok((names, filter.len_bytes() + list.len_bytes()))
     }

@@ -102,20 +102,25 @@ impl SealedTanker {
     ) -> Result<Self> {
         debug_assert!(entries.is_sorted_by(|a, b| a.fingerprint < b.fingerprint), "sorted, each once");
         let mut page_cells = vec![0; buckets as usize];
-        let (mut cells, mut counts) =
-            (Vec::with_capacity(entries.len() * CELL_BYTES), Vec::with_capacity(entries.len() * COUNT_BYTES));
-        for Entry { fingerprint, cell } in entries {
+        for Entry { fingerprint, .. } in entries {
             if let Some(count) = page_cells.get_mut(bucket_of(fingerprint, buckets) as usize) {
                 *count += 1;
             }
-            encode_cell(fingerprint, cell.location, &mut cells);
-            counts.extend_from_slice(&cell.references.to_le_bytes());
         }
+        let cells_of = |_, range: std::ops::Range<usize>, out: &mut Vec<u8>| {
+            let cells = entries.get(range).unwrap_or_default();
+            cells.iter().for_each(|entry| encode_cell(&entry.fingerprint, entry.cell.location, out));
+        };
+        let counts_of = |_, range: std::ops::Range<usize>, out: &mut Vec<u8>| {
+            let cells = entries.get(range).unwrap_or_default();
+            cells.iter().for_each(|entry| out.extend_from_slice(&entry.cell.references.to_le_bytes()));
+        };
         let Writer { device, directory, pool, cache, .. } = writer;
         let path = join(directory, &tanker_name(id, generation));
-        let cells = PagedFile::write(device, pool, cache, path, CELLS_FILE, (id, generation), &page_cells, &cells)?;
+        let cells = PagedFile::write(device, pool, cache, path, CELLS_FILE, (id, generation), &page_cells, &cells_of)?;
         let path = join(directory, &counts_name(id, generation));
-        let counts = PagedFile::write(device, pool, cache, path, COUNTS_FILE, (id, generation), &page_cells, &counts)?;
+        let counts =
+            PagedFile::write(device, pool, cache, path, COUNTS_FILE, (id, generation), &page_cells, &counts_of)?;
         let summary = Summary::of(writer.cells_per_tanker, entries);
         let (names, summary_bytes) = summary.write(writer, id, generation)?;
         let filter = filter.or_else(|| {
@@ -182,7 +187,11 @@ impl SealedTanker {
         let path = join(directory, &counts_name(self.id, generation));
         let page_cells = self.counts.page_cells();
         let ids = (self.id, generation);
-        let counts = PagedFile::write(device, pool, cache, path, COUNTS_FILE, ids, &page_cells, &counts)?;
+        let counts_of = |_, range: std::ops::Range<usize>, out: &mut Vec<u8>| {
+            let bytes = range.start * COUNT_BYTES..range.end * COUNT_BYTES;
+            out.extend_from_slice(counts.get(bytes).unwrap_or_default());
+        };
+        let counts = PagedFile::write(device, pool, cache, path, COUNTS_FILE, ids, &page_cells, &counts_of)?;
         Ok(Self { counts: Arc::new(counts), ..self.clone() })
     }
 
