@@ -20,6 +20,8 @@ pub const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 pub const PUBLISH_AFTER: Duration = Duration::from_secs(30);
 /// Namespace changes in memory that start a commit early: bounds memory and the commit's length.
 pub const PENDING_OPERATIONS_MAX: usize = 200_000;
+/// Changes of the indexes that may be under way however small tankers are: fewer would make commits of single files.
+pub const PENDING_CHANGES_MIN: u64 = 8192;
 /// Log operations applied to the indexes since their checkpoint that start the next one: bounds replay at mount.
 pub const CHECKPOINT_CHANGES: u64 = 2_000_000;
 
@@ -100,6 +102,8 @@ pub struct MemoryPlan {
     pub table_cache_bytes: u64,
     /// Decoded recipe nodes.
     pub node_cache_bytes: u64,
+    /// Open tankers of both indexes, what is staged and patched, and what sealing needs.
+    pub open_bytes: u64,
     /// Buckets of sealed tankers, both indexes.
     pub bucket_cache_bytes: u64,
     /// Bloom filters of sealed tankers, both indexes: 3 MiB for each million fingerprints keep lookups of new chunks from
@@ -114,25 +118,69 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// Divides `total_bytes` (at least [`MEMORY_BYTES_MIN`]); open tankers (about 100 MiB per million cells) come on top.
+    /// Divides `total_bytes` (at least [`MEMORY_BYTES_MIN`]) for a pool of so many fingerprints.
+    ///
+    /// 30% are for open tankers: some 240 bytes for each fingerprint of a tanker that fills. The filters get what keeps lookups
+    /// of new chunks from reading anything, 3 bytes for each fingerprint and half as many again for what comes, between 4% and
+    /// 35%. The others share the rest.
     #[must_use]
-    pub fn new(total_bytes: u64) -> Self {
+    pub fn new(total_bytes: u64, fingerprints: u64) -> Self {
         let total_bytes = total_bytes.max(MEMORY_BYTES_MIN);
-        let share = |percent: u64| total_bytes / 100 * percent;
+        let percent = total_bytes / 100;
+        let open_bytes = 30 * percent;
+        let expected = fingerprints.saturating_mul(3) / 2;
+        let filter_bytes = expected.saturating_mul(3).clamp(4 * percent, 35 * percent);
+        let rest = total_bytes - open_bytes - filter_bytes;
+        let share = |parts: u64| rest / 66 * parts;
         Self {
             total_bytes,
-            in_flight_bytes: share(24),
-            region_cache_bytes: share(18),
-            table_cache_bytes: share(8),
-            node_cache_bytes: share(7),
-            bucket_cache_bytes: share(8),
-            filter_bytes: share(11),
+            open_bytes,
+            filter_bytes,
+            in_flight_bytes: share(20),
+            region_cache_bytes: share(15),
+            table_cache_bytes: share(6),
+            node_cache_bytes: share(5),
+            bucket_cache_bytes: share(5),
             locality_bytes: share(2),
-            dirty_bytes: share(13),
-            namespace_cache_bytes: share(9),
+            dirty_bytes: share(8),
+            namespace_cache_bytes: share(5),
         }
+    }
+
+    /// The parts with their names: their sum is at most the whole.
+    #[must_use]
+    pub const fn parts(&self) -> [(&'static str, u64); 10] {
+        [
+            ("open tankers", self.open_bytes),
+            ("filters", self.filter_bytes),
+            ("on the way to disk", self.in_flight_bytes),
+            ("regions", self.region_cache_bytes),
+            ("random writes", self.dirty_bytes),
+            ("tables", self.table_cache_bytes),
+            ("nodes", self.node_cache_bytes),
+            ("buckets", self.bucket_cache_bytes),
+            ("namespace", self.namespace_cache_bytes),
+            ("locality", self.locality_bytes),
+        ]
     }
 }
 
 const _: () = assert!(SEGMENT_MIN_BYTES < SEGMENT_TARGET_BYTES && SEGMENT_TARGET_BYTES < SEGMENT_MAX_BYTES);
 const _: () = assert!(LIST_CHILDREN_MIN < LIST_CHILDREN_MEAN && LIST_CHILDREN_MEAN < LIST_CHILDREN_MAX);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_never_exceed_the_whole() {
+        for total_bytes in [0, MEMORY_BYTES_MIN, MEMORY_BYTES_DEFAULT, 3_000_000_001, 64 << 30] {
+            for fingerprints in [0, 1, 1 << 20, 1 << 27, u64::MAX] {
+                let plan = MemoryPlan::new(total_bytes, fingerprints);
+                let sum: u64 = plan.parts().iter().map(|(_, bytes)| bytes).sum();
+                assert!(sum <= plan.total_bytes && sum > plan.total_bytes / 100 * 99, "{plan:?}");
+                assert!(plan.parts().iter().all(|(_, bytes)| *bytes > MIB), "{plan:?}");
+            }
+        }
+    }
+}

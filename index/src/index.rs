@@ -88,6 +88,12 @@ impl Index {
         Ok(())
     }
 
+    /// How many fingerprints the index in `directory` has at most: what its manifest tells, before anything else is opened.
+    pub fn cells_at_most(device: &dyn Device, directory: &str, pool: &PoolId, cells_per_tanker: u32) -> Result<u64> {
+        let manifest = Manifest::read(device, directory, pool)?;
+        Ok(u64::from(manifest.open.cells) + manifest.tankers.len() as u64 * u64::from(cells_per_tanker))
+    }
+
     /// Opens the index in `directory` as of its last checkpoint; rows after [`position`](Self::position) are to be
     /// applied again. Writes nothing.
     ///

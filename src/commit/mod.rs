@@ -28,7 +28,7 @@ use parking_lot::{Condvar, Mutex};
 pub use consume::{Consumed, Consumer};
 
 use self::flush::FlushQueue;
-use crate::config::PENDING_OPERATIONS_MAX;
+use crate::config::{PENDING_CHANGES_MIN, PENDING_OPERATIONS_MAX};
 use crate::containers::ContainerStore;
 use crate::dedup::Deduplicator;
 use crate::error::{EngineError, Result};
@@ -72,6 +72,8 @@ pub struct Committer {
     /// Why the pool is read-only, if it is.
     failure: Mutex<Option<EngineError>>,
     changes_since_checkpoint: AtomicU64,
+    /// Changes of the indexes that rounds under way stand for.
+    consuming: AtomicU64,
     flushes: FlushQueue,
     inconsistencies: AtomicU64,
     rounds: AtomicU64,
@@ -91,6 +93,7 @@ impl Committer {
             removed: Mutex::default(),
             failure: Mutex::default(),
             changes_since_checkpoint: AtomicU64::new(0),
+            consuming: AtomicU64::new(0),
             flushes: FlushQueue::default(),
             inconsistencies: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
@@ -148,16 +151,22 @@ impl Committer {
         state.outcome.clone().map_or(Ok(()), Err)
     }
 
-    /// Keeps the namespace's memory bounded: starts a round early, and waits for it when it is late.
+    /// Keeps the memory of the namespace and of the indexes bounded: starts a round early, and waits for it when it is late.
     ///
     /// # Errors
     /// The round's error.
     pub fn relieve(&self) -> Result<()> {
-        let pending = self.parts.namespace.pending_operations();
-        if pending >= 2 * PENDING_OPERATIONS_MAX {
+        let parts = &self.parts;
+        let pending = parts.namespace.pending_operations();
+        let changes = parts.namespace.logged_changes()
+            + self.consuming.load(Ordering::Relaxed)
+            + parts.chunk_index.staged()
+            + parts.recipe_index.staged();
+        let changes_max = parts.chunk_index.pending_max().max(PENDING_CHANGES_MIN);
+        if pending >= 2 * PENDING_OPERATIONS_MAX || changes >= changes_max {
             return self.commit();
         }
-        if pending >= PENDING_OPERATIONS_MAX {
+        if pending >= PENDING_OPERATIONS_MAX || changes >= changes_max / 2 {
             let mut state = self.state.lock();
             if state.requested == state.finished {
                 state.requested += 1;
@@ -306,7 +315,12 @@ impl Committer {
         let removed = std::mem::take(&mut *self.removed.lock());
         let outcome = (|| {
             // No section may be cut in two: what it logs belongs into one row.
-            if !parts.dedup.between_sections(|| parts.namespace.freeze()) && !asked && removed.is_empty() {
+            let is_any = parts.dedup.between_sections(|| {
+                // What an earlier round could not commit is still to come.
+                self.consuming.fetch_add(parts.namespace.take_logged_changes(), Ordering::Relaxed);
+                parts.namespace.freeze()
+            });
+            if !is_any && !asked && removed.is_empty() {
                 return Ok(None);
             }
             let data = parts.data.flush()?;
@@ -350,6 +364,7 @@ impl Committer {
         // would stay for ever.
         self.parts.dedup.barrier();
         self.note(self.consumer().consume(row, ops, Some(extended))?)?;
+        self.consuming.store(0, Ordering::Relaxed);
         self.flush_if_due(row)
     }
 

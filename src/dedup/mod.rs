@@ -313,7 +313,7 @@ impl Deduplicator {
         len_bytes: u64,
         node: Node,
     ) -> Result<(Child, Pin)> {
-        let level = node.level;
+        let (level, children) = (node.level, node.children.len());
         let bytes = node.encode();
         let _exclusive = self.store_lock.lock();
         if let Some(found) = self.known_node(fingerprint, len_bytes)? {
@@ -326,7 +326,8 @@ impl Deduplicator {
         // Logged before it can be found: whoever refers to it logs that later.
         let location = Location { container: hint, len_bytes: bytes.len() as u32 };
         let len_bytes_stored = location.len_bytes;
-        self.namespace.log(LogOp::NodeStored { level, fingerprint, container: hint, len_bytes: len_bytes_stored });
+        let op = LogOp::NodeStored { level, fingerprint, container: hint, len_bytes: len_bytes_stored };
+        self.namespace.log_counting(op, children + 1);
         self.recipe_index.stage(&fingerprint, location);
         // A claim was for the copy that reclaiming found; this one may be found, or it would be stored, and counted, again.
         self.pins.end_claim(&fingerprint);
@@ -394,14 +395,20 @@ impl Deduplicator {
     ///
     /// # Errors
     /// The index cannot be read.
-    pub fn free_node(&self, level: u8, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
+    pub fn free_node(
+        &self,
+        level: u8,
+        fingerprint: Fingerprint,
+        container: ContainerId,
+        children: usize,
+    ) -> Result<bool> {
         let _exclusive = self.store_lock.lock();
         let garbage = self
             .recipe_index
             .get(&fingerprint)?
             .is_some_and(|cell| cell.references == 0 || cell.location.container != container);
         if garbage {
-            self.namespace.log(LogOp::NodeFreed { level, fingerprint, container });
+            self.namespace.log_counting(LogOp::NodeFreed { level, fingerprint, container }, children + 1);
         } else {
             self.pins.end_claim(&fingerprint);
         }
@@ -423,7 +430,7 @@ impl Deduplicator {
             }
         }
         let view = self.nodes.node_of(&fingerprint, ContainerId::NONE)?;
-        self.free_node(view.level, fingerprint, container)
+        self.free_node(view.level, fingerprint, container, view.children().len())
     }
 
     /// The pins of nodes.

@@ -112,6 +112,7 @@ pub struct Namespace {
     has_losses: AtomicBool,
     writer_epoch: u32,
     next_container_sequence: AtomicU64,
+    logged_changes: AtomicU64,
 }
 
 impl std::fmt::Debug for Namespace {
@@ -201,6 +202,7 @@ impl Namespace {
             has_losses: AtomicBool::new(header.has_losses),
             writer_epoch: header.writer_epoch,
             next_container_sequence: AtomicU64::new(1),
+            logged_changes: AtomicU64::new(0),
         })
     }
 
@@ -253,7 +255,24 @@ impl Namespace {
 
     /// Adds an operation to the log of the next commit.
     pub fn log(&self, op: LogOp) {
+        self.log_counting(op, 1);
+    }
+
+    /// As [`log`](Self::log), for an operation that changes so many cells of the indexes.
+    pub fn log_counting(&self, op: LogOp, changes: usize) {
+        self.logged_changes.fetch_add(changes as u64, Ordering::Relaxed);
         self.state.write().active.log.push(op);
+    }
+
+    /// Changes of the indexes that the log of the next commit stands for, about.
+    #[must_use]
+    pub fn logged_changes(&self) -> u64 {
+        self.logged_changes.load(Ordering::Relaxed)
+    }
+
+    /// As [`logged_changes`](Self::logged_changes), counted from 0 from here on: for who freezes a generation.
+    pub fn take_logged_changes(&self) -> u64 {
+        self.logged_changes.swap(0, Ordering::Relaxed)
     }
 
     /// Physical bytes that the namespace occupies.

@@ -64,7 +64,7 @@ pub fn format_on(
     let created_secs = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Namespace::create(&**meta, now(), owner.0, owner.1)?;
     for directory in [CHUNK_INDEX, RECIPE_INDEX] {
-        let options = index_options(properties, &MemoryPlan::new(MEMORY_BYTES_MIN), directory == RECIPE_INDEX);
+        let options = index_options(properties, &MemoryPlan::new(MEMORY_BYTES_MIN, 0), directory == RECIPE_INDEX);
         Index::create(meta, directory, &pool, options)?;
     }
     for (device, role) in [(data, Role::Data), (meta, Role::Meta)] {

@@ -137,7 +137,10 @@ impl Pool {
         let meta = Superblock::read(&**meta_device, Role::Meta)?;
         let data = Superblock::read(&**data_device, Role::Data)?;
         Superblock::check_pair(&meta, &data)?;
-        let memory = MemoryPlan::new(options.memory_bytes);
+        // An index that cannot be read is reported by who opens it.
+        let cells_per_tanker = meta.properties.tanker_cells;
+        let fingerprints = Index::cells_at_most(&**meta_device, CHUNK_INDEX, &meta.pool, cells_per_tanker).unwrap_or(0);
+        let memory = MemoryPlan::new(options.memory_bytes, fingerprints);
         let fingerprinter = Fingerprinter::new(meta.properties.fingerprint);
         let rebuild = options.rebuild_index.then_some(Rebuild { options, fingerprinter: &fingerprinter, progress });
         let parts = Parts::open(meta_device, data_device, &meta, &memory, rebuild.as_ref())?;
@@ -205,16 +208,25 @@ fn missing_data_root(root: &Path, error: &StoreError) -> StoreError {
     ))
 }
 
+/// Tankers of recipe nodes are smaller than those of chunks by this: there are some hundred chunks for each node, and no filter
+/// should be made for fingerprints that do not come.
+const RECIPE_TANKER_DIVISOR: u32 = 16;
+
+/// Fingerprints of a tanker at least.
+const TANKER_CELLS_MIN: u32 = 64;
+
 /// The options of the index of chunks, or of recipe nodes, of a pool that divides memory like this. There are some hundred
 /// chunks for each node.
 pub(super) fn index_options(properties: &PoolProperties, memory: &MemoryPlan, recipe: bool) -> IndexOptions {
     let (share, of) = if recipe { (1, 8) } else { (7, 8) };
+    let divisor = if recipe { RECIPE_TANKER_DIVISOR } else { 1 };
     IndexOptions {
         cache_bytes: memory.bucket_cache_bytes / of * share,
         filter_bytes: memory.filter_bytes / of * share,
         locality_bytes: if recipe { 0 } else { memory.locality_bytes },
-        cells_per_tanker: properties.tanker_cells,
-        buckets_per_tanker: properties.tanker_buckets,
+        open_bytes: memory.open_bytes / of * share,
+        cells_per_tanker: properties.tanker_cells.div_ceil(divisor).max(TANKER_CELLS_MIN),
+        buckets_per_tanker: properties.tanker_buckets.div_ceil(divisor),
     }
 }
 

@@ -36,11 +36,15 @@ impl Reclaimer<'_> {
             for (fingerprint, container) in claimed {
                 // A lost one counts nothing.
                 if container == ContainerId::NONE {
-                    freed += u64::from(self.dedup.free_node(0, fingerprint, container)?);
+                    freed += u64::from(self.dedup.free_node(0, fingerprint, container, 0)?);
                     continue;
                 }
                 match self.dedup.nodes().node_of(&fingerprint, container) {
-                    Ok(view) => freed += u64::from(self.dedup.free_node(view.level, fingerprint, container)?),
+                    Ok(view) => {
+                        let children = view.children().len();
+                        freed += u64::from(self.dedup.free_node(view.level, fingerprint, container, children)?);
+                        self.committer.relieve()?;
+                    }
                     // What its children count is not known, so it stays; and it may be stored again.
                     Err(error) => match self.dedup.free_unreadable_node(fingerprint, container) {
                         Ok(true) => freed += 1,

@@ -107,7 +107,7 @@ fn index(summary: &IndexSummary) -> String {
 fn memory(lines: &mut Lines, stats: &PoolStats) {
     let memory = &stats.memory;
     lines.heading("memory");
-    lines.line("limit of caches", show(memory.limit_bytes));
+    lines.line("limit (--memory)", show(memory.limit_bytes));
     lines.line("resident", show(memory.process_resident_bytes));
     lines.line("index", show(memory.index_bytes));
     // An open tanker is filled before any is sealed: without a sealed one the figure would mean nothing.
@@ -131,15 +131,16 @@ fn memory(lines: &mut Lines, stats: &PoolStats) {
             );
         }
     }
+    lines.heading("memory by its parts (in use of at most)");
+    for part in &memory.parts {
+        let used = part.used_bytes.map_or_else(|| "?".to_owned(), show);
+        lines.line(&part.name, format!("{used} of {}", show(part.limit_bytes)));
+    }
+    lines.line("directories of tankers", format!("{}, not in --memory", show(memory.directory_bytes)));
     lines.line(
-        "caches",
-        format!(
-            "regions {}, tables {}, on the way to disk {}, random writes {}",
-            show(memory.region_cache_bytes),
-            show(memory.table_cache_bytes),
-            show(memory.in_flight_bytes),
-            show(memory.dirty_bytes)
-        ),
+        "formula",
+        "--memory = open tankers 30% + filters 3 B x 1.5 x fingerprints (4% to 35%) + the others; besides 0.1 B x fingerprints"
+            .to_owned(),
     );
 }
 
