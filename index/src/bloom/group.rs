@@ -11,6 +11,9 @@ use super::sieve::sieve;
 /// Words to spare in a group of rows of several words, so that the first row can begin where a cache line does.
 const SPARE_WORDS: u64 = 7;
 
+/// Columns so few that most absent fingerprints are known to be absent after two rows; else it takes four and more.
+const COLUMNS_FEW: u32 = 4;
+
 const CACHE_LINE_BYTES: usize = 64;
 
 /// A group.
@@ -193,7 +196,11 @@ impl Group {
                     // What lies above the columns belongs to other rows: `valid` has none of it.
                     [body[word] >> shift]
                 };
-                sieve(self.rows, row, hashes, valid, each);
+                if self.columns <= COLUMNS_FEW {
+                    sieve::<1, 2>(self.rows, row, hashes, valid, each);
+                } else {
+                    sieve::<1, 4>(self.rows, row, hashes, valid, each);
+                }
             }
             1 => self.ask_words::<1>(hashes, valid, each),
             2 => self.ask_words::<2>(hashes, valid, each),
@@ -208,7 +215,7 @@ impl Group {
 
     fn ask_words<const W: usize>(&self, hashes: &[Hashes], valid: &Columns, each: &mut dyn FnMut(usize, usize, u64)) {
         let rows = self.body().as_chunks::<W>().0;
-        sieve(self.rows, |row| rows[row as usize], hashes, valid.words(), each);
+        sieve::<W, 4>(self.rows, |row| rows[row as usize], hashes, valid.words(), each);
     }
 
     /// All rows of all columns.

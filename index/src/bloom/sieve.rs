@@ -1,45 +1,45 @@
 //! Asking a group: a block of queries goes through the rows together.
 //!
 //! What asking costs is the misses of cache and TLB that its rows are. They are independent of each other, but a processor only
-//! has many under way as long as it does not guess wrong what comes after them: a branch on what a row holds is known
-//! only when the row has come. So there is none for each query. Each round asks one row for every query that is still
-//! alive and lists those that still are, without a branch; the only guess that depends on memory is where the
-//! list ends, once a round, and a block is so large that rounds are few.
+//! has many under way as long as it does not guess wrong what comes after them, and where a branch depends on what a row
+//! holds it has to guess until the row has come. So there is no such branch for each query: each round asks one row for every
+//! query that is still alive and lists those that still are. The only guess left is where the list ends, once a round, and
+//! blocks are so large that rounds are few.
 
 use super::hashes::{HASHES, Hashes};
 
 /// Queries that are worked on at the same time.
 pub(crate) const BLOCK: usize = 256;
 
-/// Rows that are fetched for all queries of a block before any is given up: hardly any ends sooner.
-const ROWS_AHEAD: usize = 2;
-
-const _: () = assert!(BLOCK <= 1 << u16::BITS && ROWS_AHEAD <= HASHES);
+const _: () = assert!(BLOCK <= 1 << u16::BITS);
 
 /// Asks `rows` rows of `W` words, which `row` fetches, for at most [`BLOCK`] queries. Calls `each` with (number of the query,
 /// number of the word, columns of that word that say "perhaps") where there are any, among the columns in `valid`.
+///
+/// `AHEAD` rows are fetched for all queries before any is given up: few rounds, but rows in vain if most queries end sooner.
 #[inline]
-pub(super) fn sieve<const W: usize>(
+pub(super) fn sieve<const W: usize, const AHEAD: usize>(
     rows: u64,
     row: impl Fn(u64) -> [u64; W],
     hashes: &[Hashes],
     valid: [u64; W],
     each: &mut dyn FnMut(usize, usize, u64),
 ) {
+    const { assert!(AHEAD <= HASHES) };
     let hashes = &hashes[..hashes.len().min(BLOCK)];
     let mut masks = [[0_u64; W]; BLOCK];
     let mut live = [0_u16; BLOCK];
     let mut living = 0;
     for (query, (hash, kept)) in hashes.iter().zip(&mut masks).enumerate() {
         let mut mask = valid;
-        for number in 0..ROWS_AHEAD {
+        for number in 0..AHEAD {
             mask = and(mask, row(hash.place(number, rows)));
         }
         *kept = mask;
         live[living] = query as u16;
         living += usize::from(any(mask));
     }
-    for number in ROWS_AHEAD..HASHES {
+    for number in AHEAD..HASHES {
         let mut still = 0;
         for at in 0..living {
             let query = live[at];
