@@ -19,6 +19,7 @@
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
 mod rivals;
+mod timed;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use std::time::{Duration, Instant};
 use dedupfs_index::{Change, ContainerTables, Index, IndexOptions, IndexStats, Location};
 use dedupfs_store::device::{Device, FileDevice};
 use dedupfs_store::{ContainerId, Fingerprint, PoolId};
+use timed::TimedDevice;
 
 const POOL: PoolId = PoolId([1; 16]);
 const DIRECTORY: &str = "index";
@@ -57,6 +59,9 @@ pub(crate) fn location(number: u64) -> Location {
 fn scattered(position: u64, stored: u64) -> u64 {
     ((u128::from(fingerprint(position ^ 0xabcd_0000_0000).prefix()) * u128::from(stored)) >> 64) as u64
 }
+
+/// From here on an index takes 48 bits for each fingerprint where 24 are wanted of it otherwise, if there is memory: measured, too.
+const DOUBLED_FROM: u64 = 128 * MILLION;
 
 /// Most reads of the index for 500 chunks in the order of a backup.
 const READS_FOR_500_MAX: f64 = 1.0;
@@ -168,10 +173,11 @@ fn insert(index: &Index, from: u64, to: u64, row: &mut u64) -> Duration {
 }
 
 /// Asks all `numbers` in batches and prints what it cost; the answer is the reads for each.
-fn ask(index: &Index, tables: &Tables, what: &str, numbers: &[u64], present: bool) -> f64 {
+fn ask((index, device): (&Index, &TimedDevice), tables: &Tables, what: &str, numbers: &[u64], present: bool) -> f64 {
     let fingerprints: Vec<_> = numbers.iter().map(|number| fingerprint(*number)).collect();
     let before = index.stats();
     tables.spent_ns.store(0, Ordering::Relaxed);
+    device.take_read_time();
     let started = Instant::now();
     let mut found = Vec::new();
     for batch in fingerprints.chunks(BATCH) {
@@ -179,29 +185,71 @@ fn ask(index: &Index, tables: &Tables, what: &str, numbers: &[u64], present: boo
         assert!(found.iter().all(|found| found.is_some() == present), "a wrong answer");
     }
     let elapsed = started.elapsed() - Duration::from_nanos(tables.spent_ns.load(Ordering::Relaxed));
+    let reading = device.take_read_time();
     let after = index.stats();
     let asked = numbers.len() as f64;
     let reads = (after.bucket_reads - before.bucket_reads) as f64;
     let bytes = (after.bucket_read_bytes - before.bucket_read_bytes) as f64;
     let tables = (after.locality_tables_read - before.locality_tables_read) as f64;
     println!(
-        "  {what:<22} {:>11}   {:.6} reads and {:>7.1} bytes for each ({:.1} KiB a read), {:.2} reads and {:.2} tables for 500",
+        "  {what:<22} {:>11}   {:.6} reads and {:>7.1} bytes for each ({:.1} KiB a read), {:.2} reads and {:.2} tables for 500; a read takes \
+         {:.0} us, without reads {}",
         per_second(numbers.len() as u64, elapsed),
         reads / asked,
         bytes / asked,
         bytes / reads.max(1.0) / 1024.0,
         reads / asked * 500.0,
         tables / asked * 500.0,
+        reading.as_secs_f64() * 1e6 / reads.max(1.0),
+        per_second(numbers.len() as u64, elapsed.saturating_sub(reading)),
     );
     reads / asked
 }
 
-/// Rows that an absent fingerprint asks of a group of `tankers` full filters of 24 bits for each cell, on average: it goes on as
-/// long as any of them has all bits so far, and for two rows in any case.
-fn rows_for_absent(tankers: u64) -> f64 {
-    let set = 1.0 - (-12.0_f64 / 24.0).exp();
+/// Rows that an absent fingerprint asks of a group of `tankers` full filters of so many bits for each cell, on average: it goes on
+/// as long as any of them has all bits so far, and for two rows of few tankers and four of more in any case.
+fn rows_for_absent(tankers: u64, bits: u64) -> f64 {
+    let set = 1.0 - (-12.0 / bits as f64).exp();
     let goes_on = |rows: i32| 1.0 - (1.0 - set.powi(rows)).powf(tankers as f64);
-    2.0 + (2..12).map(goes_on).sum::<f64>()
+    let ahead = if tankers <= 4 { 2 } else { 4 };
+    f64::from(ahead) + (ahead..12).map(goes_on).sum::<f64>()
+}
+
+/// Opens the index and asks what was never stored.
+fn open_and_ask_absent(
+    device: &TimedDevice,
+    options: IndexOptions,
+    stored: u64,
+    absent: &[u64],
+) -> (Index, Arc<Tables>) {
+    let dynamic: Arc<dyn Device> = Arc::new(device.clone());
+    device.take_read_time();
+    let started = Instant::now();
+    let index = Index::open(&dynamic, DIRECTORY, &POOL, options).unwrap();
+    let (elapsed, reading) = (started.elapsed(), device.take_read_time());
+    let stats = index.stats();
+    println!(
+        "  opened in {:.0} ms, threads together read for {:.0} ms; {} tankers with {} bits for each fingerprint, imbalance at most {}, \
+         fullest bucket {:.1} KiB; {:.1} bytes on disk for each fingerprint",
+        elapsed.as_secs_f64() * 1e3,
+        reading.as_secs_f64() * 1e3,
+        stats.sealed_tankers,
+        stats.filter_bits_per_cell,
+        stats.bucket_imbalance_max,
+        stats.bucket_cells_max as f64 * 44.0 / 1024.0,
+        stats.disk_bytes as f64 / stored as f64
+    );
+    let tables = Arc::new(Tables { stored: AtomicU64::new(stored), ..Tables::default() });
+    index.set_container_tables(tables.clone());
+    ask((&index, device), &tables, "absent", absent, false);
+    println!(
+        "  {:<22} {:.1} rows for each by formula; a random load from {:.0} MiB takes {:.1} ns",
+        "",
+        rows_for_absent(stats.sealed_tankers, stats.filter_bits_per_cell),
+        mib(stats.filter_bytes),
+        rivals::random_load_ns(stats.filter_bytes)
+    );
+    (index, tables)
 }
 
 fn show(stats: &IndexStats, budget_bytes: u64) {
@@ -230,7 +278,8 @@ pub(crate) fn mib(bytes: u64) -> f64 {
 fn main() {
     let arguments = arguments();
     let home = tempfile::tempdir_in(&arguments.directory).unwrap();
-    let device: Arc<dyn Device> = Arc::new(FileDevice::open(home.path()).unwrap());
+    let timed = TimedDevice::new(Arc::new(FileDevice::open(home.path()).unwrap()));
+    let device: Arc<dyn Device> = Arc::new(timed.clone());
     // 24 bits for each fingerprint, and room for the groups' rounding.
     let filter_bytes = arguments.filter_bytes.unwrap_or_else(|| arguments.max.div_ceil(MILLION).max(8) * (7 << 19));
     let options = IndexOptions { filter_bytes, cache_bytes: arguments.cache_bytes, ..IndexOptions::default() };
@@ -245,38 +294,25 @@ fn main() {
         println!("{} M fingerprints: inserted {}", size / MILLION, per_second(size - stored, elapsed));
         stored = size;
         drop(index);
-        let started = Instant::now();
-        index = Index::open(&device, DIRECTORY, &POOL, options).unwrap();
-        let stats = index.stats();
-        println!(
-            "  opened in {:.0} ms; {} tankers, imbalance at most {}, fullest bucket {:.1} KiB; {:.1} bytes on disk for each \
-             fingerprint",
-            started.elapsed().as_secs_f64() * 1e3,
-            stats.sealed_tankers,
-            stats.bucket_imbalance_max,
-            stats.bucket_cells_max as f64 * 44.0 / 1024.0,
-            stats.disk_bytes as f64 / stored as f64
-        );
-        let tables = Arc::new(Tables { stored: AtomicU64::new(stored), ..Tables::default() });
-        index.set_container_tables(tables.clone());
         let absent: Vec<u64> = (1 << 40..(1 << 40) + (2 << 20)).collect();
-        ask(&index, &tables, "absent", &absent, false);
-        println!(
-            "  {:<22} {:.1} rows for each by formula; a random load from {:.0} MiB takes {:.1} ns",
-            "",
-            rows_for_absent(stats.sealed_tankers),
-            mib(stats.filter_bytes),
-            rivals::random_load_ns(stats.filter_bytes)
-        );
+        let tables;
+        (index, tables) = open_and_ask_absent(&timed, options, stored, &absent);
         let random: Vec<u64> = (0..20_000).map(|position| scattered(position, stored)).collect();
-        let reads = ask(&index, &tables, "present, random", &random, true);
+        let reads = ask((&index, &timed), &tables, "present, random", &random, true);
         assert!(reads <= READS_RANDOM_MAX, "{reads} reads in random order");
         let run = 64 * CHUNKS_PER_CONTAINER;
         let starts = (0..32).map(|start| scattered(start + (1 << 30), stored - run) / BATCH as u64 * BATCH as u64);
         let backup: Vec<u64> = starts.flat_map(|start| start + 77..start + 77 + run - BATCH as u64).collect();
-        let reads = ask(&index, &tables, "present, backup order", &backup, true) * 500.0;
+        let reads = ask((&index, &timed), &tables, "present, backup order", &backup, true) * 500.0;
         assert!(reads <= READS_FOR_500_MAX, "{reads} reads for 500 in the order of a backup");
         show(&index.stats(), budget_bytes);
+        if size >= DOUBLED_FROM {
+            println!("  with memory for 48 bits:");
+            drop(index);
+            let doubled = IndexOptions { filter_bytes: options.filter_bytes * 2, ..options };
+            open_and_ask_absent(&timed, doubled, stored, &absent);
+            index = Index::open(&device, DIRECTORY, &POOL, options).unwrap();
+        }
         rivals::separate_filters(stored, &absent);
         if stored <= arguments.ram_max {
             rivals::hash_table(stored, &absent, &random);

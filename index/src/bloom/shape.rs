@@ -12,8 +12,10 @@ pub(crate) const FOLDS: [u64; 6] = [1, 2, 3, 4, 6, 8];
 /// Below this many bits for each cell the index warns.
 pub(crate) const BITS_PER_CELL_SCANT: f64 = 20.0;
 
-/// More bits than 24 are taken only if without them one absent lookup in a hundred would read.
-const FALSE_READS_WANTED: f64 = 0.01;
+/// More bits than 24 are taken only if without them more than one absent lookup in a thousand would read (and if there is
+/// memory): a read of a bucket takes as long as asking the array some hundreds of times, so that from there on false reads are
+/// a good part of what an absent lookup costs.
+const FALSE_READS_WANTED: f64 = 0.001;
 
 /// Bits for each cell at this fold.
 pub(crate) fn bits_per_cell(fold: u64) -> f64 {

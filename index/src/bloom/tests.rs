@@ -178,7 +178,8 @@ fn shapes_follow_the_budget() {
     assert_eq!(choose(bits, 1, 64 << 20), 2);
     assert_eq!(choose(bits, 20, 64 << 20), 3, "16 bits in 32 columns");
     assert_eq!(choose(bits, 1000, u64::MAX), 1, "with many tankers 24 bits would cost reads");
-    assert_eq!(choose(bits, 256, u64::MAX), 2);
+    assert_eq!((choose(bits, 64, u64::MAX), choose(bits, 256, u64::MAX)), (2, 1));
+    assert_eq!(choose(bits, 256, 1 << 30), 2, "but not more than there is");
     let layout = |tankers| layout(tankers).collect::<Vec<_>>();
     assert_eq!((layout(0), layout(5), layout(40), layout(130)), (vec![], vec![8], vec![64], vec![128, 2]));
     assert_eq!((layout(256), layout(512), layout(600)), (vec![256], vec![512], vec![512, 64, 32]));
