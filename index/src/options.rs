@@ -53,7 +53,8 @@ pub struct IndexOptions {
     /// Limit in bytes of the open tankers and of all that is needed to seal them: some 240 for each cell of a tanker.
     pub open_bytes: u64,
     /// Limit in bytes of the Bloom filters of the sealed tankers. 3 MiB for each tanker of 2^20 cells give 24 bits for each
-    /// cell; with less they become coarser, which costs false reads and is warned of. With 0 every tanker is read.
+    /// cell; with less they become coarser, which costs false reads and is warned of. From some 70 tankers on 48 bits are taken
+    /// if they fit, because false reads become a good part of what an absent lookup costs. With 0 every tanker is read.
     pub filter_bytes: u64,
     /// Limit in bytes of the locality cache: 54 for each fingerprint of a container, thus some 30 KiB for a container of 512
     /// chunks. A dozen containers for each stream that is written at the same time are plenty. Used only with

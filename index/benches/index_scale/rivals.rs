@@ -18,22 +18,24 @@ const HASHES: u64 = 12;
 pub(crate) fn separate_filters(stored: u64, absent: &[u64]) {
     let tankers = stored.div_ceil(MILLION);
     let mut filters = vec![vec![0_u64; (BITS / 64) as usize]; tankers as usize];
-    let places = |number: u64| {
+    let words = |number: u64| {
         let print = fingerprint(number);
-        let (first, step) = (print.second_word(), print.prefix() | 1);
+        (print.second_word(), print.prefix() | 1)
+    };
+    let places = |(first, step): (u64, u64)| {
         (0..HASHES)
             .map(move |n| ((u128::from(first.wrapping_add(step.wrapping_mul(n))) * u128::from(BITS)) >> 64) as u64)
     };
     for number in 0..stored {
         let filter = &mut filters[(number / MILLION) as usize];
-        places(number).for_each(|place| filter[(place / 64) as usize] |= 1 << (place % 64));
+        places(words(number)).for_each(|place| filter[(place / 64) as usize] |= 1 << (place % 64));
     }
-    let asked = &absent[..absent.len().min(200_000)];
+    let asked: Vec<_> = absent.iter().take(200_000).map(|number| words(*number)).collect();
     let started = Instant::now();
     let mut named = 0;
-    for &number in asked {
+    for &words in &asked {
         let held =
-            |filter: &&Vec<u64>| places(number).all(|place| filter[(place / 64) as usize] >> (place % 64) & 1 == 1);
+            |filter: &&Vec<u64>| places(words).all(|place| filter[(place / 64) as usize] >> (place % 64) & 1 == 1);
         named += filters.iter().filter(held).count();
     }
     println!(
@@ -41,6 +43,23 @@ pub(crate) fn separate_filters(stored: u64, absent: &[u64]) {
         per_second(asked.len() as u64, started.elapsed()),
         mib(tankers * BITS / 8)
     );
+}
+
+/// Nanoseconds that an independent load of a word takes from so much memory, at random: caches, pages and all.
+pub(crate) fn random_load_ns(bytes: u64) -> f64 {
+    const LOADS: u64 = 4_000_000;
+    let words: Vec<u64> = (0..(bytes / 8).max(1)).collect();
+    let started = Instant::now();
+    let mut sum = 0_u64;
+    for load in 0..LOADS {
+        // Weyl's sequence, mixed: cheaper than the load, and of no pattern.
+        let mixed = load.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        sum = sum.wrapping_add(words[((u128::from(mixed) * words.len() as u128) >> 64) as usize]);
+    }
+    let elapsed = started.elapsed();
+    std::hint::black_box(sum);
+    elapsed.as_nanos() as f64 / LOADS as f64
 }
 
 /// Fingerprints are uniform: their second word is their hash.
@@ -102,15 +121,15 @@ pub(crate) fn redb(path: &Path, stored: u64, absent: &[u64], present: &[u64]) {
     }
     let inserted = per_second(stored, started.elapsed());
     let time = |numbers: &[u64]| {
-        let numbers = &numbers[..numbers.len().min(200_000)];
+        let prints: Vec<_> = numbers.iter().take(200_000).map(|number| fingerprint(*number)).collect();
         let transaction = database.begin_read().unwrap();
         let table = transaction.open_table(TABLE).unwrap();
         let started = Instant::now();
         let mut found = 0;
-        for batch in numbers.chunks(BATCH) {
-            found += batch.iter().filter(|number| table.get(&fingerprint(**number).0).unwrap().is_some()).count();
+        for batch in prints.chunks(BATCH) {
+            found += batch.iter().filter(|print| table.get(&print.0).unwrap().is_some()).count();
         }
-        (per_second(numbers.len() as u64, started.elapsed()), found)
+        (per_second(prints.len() as u64, started.elapsed()), found)
     };
     let ((absent, none), (present, all)) = (time(absent), time(present));
     assert!(none == 0 && all > 0);

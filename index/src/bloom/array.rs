@@ -11,23 +11,37 @@
 //! what they cost.
 //!
 //! # Locking
-//! One read-write lock. Asking holds it for a block of queries. Loading a column holds it for one piece of some 100 KiB at a
-//! time; folding for some 100 ms per GB, at most three times in the life of an opened index.
+//! One read-write lock. Asking holds it for a block of queries. Loading, clearing and replacing hold it for one piece at a time,
+//! 48 KiB of one stored filter or 3 KiB of each of 64; folding for some 100 ms per GB, at most three times in the life of an
+//! opened index. Transposing needs no lock: what was transposed for another fold is done again.
 
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 
 use super::bitmap::Bitmap;
-use super::group::{BLOCK, COLUMNS_MAX, Group};
+use super::columns::{Columns, word_and_bit};
+use super::group::Group;
 use super::hashes::Hashes;
-use super::shape::{BITS_PER_CELL_SCANT, bits_per_cell, bytes_for, choose, expected_false_reads, layout, next_factor};
+use super::shape::{
+    BITS_PER_CELL_SCANT, bits_per_cell, bytes_for, choose, expected_false_reads, layout, next_factor, next_narrower,
+};
+use super::sieve::BLOCK;
+use super::transpose::{TOGETHER, rows_of};
 
-/// Columns of the first group that is not planned: a small pool needs few.
-const COLUMNS_FIRST: u32 = 4;
+/// Columns of the first group that is not planned, and of the widest: a small pool needs few, and a large one soon mounts again.
+const COLUMNS_GROWN: std::ops::RangeInclusive<u32> = 4..=64;
 
-/// Words of a filter that are merged under one lock.
-const MERGE_WORDS: usize = 1 << 13;
+/// Words of a filter that are merged under one lock: whole rows at every fold.
+const MERGE_WORDS: usize = 3 << 11;
+
+/// As [`MERGE_WORDS`], for many filters at once.
+const MERGE_MANY_WORDS: usize = 3 << 7;
+
+/// With fewer filters setting one bit after another is faster than transposing 64.
+const MANY: usize = 8;
+
+const _: () = assert!((MERGE_WORDS * 64).is_multiple_of(24) && (MERGE_MANY_WORDS * 64).is_multiple_of(24));
 
 /// All filters.
 #[derive(Debug)]
@@ -59,8 +73,13 @@ pub(crate) struct FilterSizes {
 impl FilterArray {
     /// An empty array for `tankers` of `cells_per_tanker`, in at most `limit_bytes`.
     pub(crate) fn new(cells_per_tanker: u32, tankers: u64, limit_bytes: u64) -> Arc<Self> {
+        let fold = choose(Bitmap::stored_bits(cells_per_tanker), tankers, limit_bytes);
+        Self::with_fold(cells_per_tanker, tankers, limit_bytes, fold)
+    }
+
+    /// As [`new`](Self::new), of this fold.
+    pub(super) fn with_fold(cells_per_tanker: u32, tankers: u64, limit_bytes: u64, fold: u64) -> Arc<Self> {
         let stored_bits = Bitmap::stored_bits(cells_per_tanker);
-        let fold = choose(stored_bits, tankers, limit_bytes);
         let mut state = State { fold, groups: Vec::new(), refused: 0 };
         for columns in layout(tankers) {
             if !state.grow(stored_bits / fold, columns, limit_bytes) {
@@ -79,16 +98,20 @@ impl FilterArray {
             let free = |(number, group): (usize, &mut Group)| Some((number, group.free_column()?));
             if let Some((group, column)) = state.groups.iter_mut().enumerate().find_map(free) {
                 let found = &mut state.groups[group];
-                if found.stale & 1 << column != 0 {
-                    found.clear(column);
-                    found.stale &= !(1 << column);
+                let stale = found.stale.remove(column);
+                found.used.insert(column);
+                // Before the lock is taken again, because a column that is dropped takes it, too.
+                drop(state);
+                let found = Arc::new(FilterColumn { array: self.clone(), group: group as u32, column });
+                // Ours now, and nobody asks it yet.
+                if stale {
+                    found.clear();
                 }
-                found.used |= 1 << column;
-                return Some(Arc::new(FilterColumn { array: self.clone(), group: group as u32, column }));
+                return Some(found);
             }
             let columns: u32 = state.groups.iter().map(Group::columns).sum();
             let rows = self.stored_bits / state.fold;
-            let wanted = columns.clamp(COLUMNS_FIRST, COLUMNS_MAX);
+            let wanted = columns.clamp(*COLUMNS_GROWN.start(), *COLUMNS_GROWN.end());
             if state.grow(rows, 1 << wanted.ilog2(), self.limit_bytes) {
                 continue;
             }
@@ -125,18 +148,44 @@ impl FilterArray {
         }
     }
 
-    /// Calls `each` with (number of the query, number of the group, columns that say "perhaps") where there are any. Only the
-    /// columns in `valid` (a word for each group) are asked.
-    pub(crate) fn ask(&self, valid: &[u64], hashes: &[Hashes], mut each: impl FnMut(usize, usize, u64)) {
-        let mut masks = [0; BLOCK];
+    /// Calls `each` with (number of the query, number of the group, number of the word in its rows, columns of that word that
+    /// say "perhaps") where there are any. Only the columns in `valid` (a set for each group) are asked.
+    pub(crate) fn ask(&self, valid: &[Columns], hashes: &[Hashes], mut each: impl FnMut(usize, usize, usize, u64)) {
         for (block, hashes) in hashes.chunks(BLOCK).enumerate() {
             let state = self.state.read();
-            for (number, (group, &valid)) in state.groups.iter().zip(valid).enumerate().filter(|(_, (_, v))| **v != 0) {
-                group.ask(hashes, valid, &mut masks);
-                for (query, &mask) in masks.iter().enumerate().take(hashes.len()) {
-                    if mask != 0 {
-                        each(block * BLOCK + query, number, mask);
-                    }
+            for (number, (group, valid)) in state.groups.iter().zip(valid).enumerate() {
+                if !valid.is_empty() {
+                    group.ask(hashes, valid, &mut |query, word, mask| each(block * BLOCK + query, number, word, mask));
+                }
+            }
+        }
+    }
+
+    /// Adds bits of the stored filters of up to 64 columns that share a word, all from word `first_word` on and equally many, to
+    /// their columns.
+    pub(crate) fn merge_many(&self, columns: &[(&FilterColumn, &[u64])], first_word: u64) {
+        let Some(&(first, words)) = columns.first() else { return };
+        if columns.len() < MANY {
+            columns.iter().for_each(|(column, words)| column.merge(first_word, words));
+            return;
+        }
+        debug_assert!(columns.iter().all(|(column, _)| column.word() == first.word()), "columns of one word");
+        let (group, word) = first.word();
+        let mut rows = Vec::new();
+        for start in (0..words.len()).step_by(MERGE_MANY_WORDS) {
+            let mut pieces: [&[u64]; TOGETHER] = [&[]; TOGETHER];
+            for (column, words) in columns {
+                let words = words.get(start..).unwrap_or_default();
+                pieces[word_and_bit(column.column).1 as usize] = &words[..words.len().min(MERGE_MANY_WORDS)];
+            }
+            loop {
+                let fold = self.state.read().fold;
+                let first_row = rows_of(&pieces, fold, first_word + start as u64, &mut rows);
+                let mut state = self.state.write();
+                // Else all was folded meanwhile, and rows are other rows.
+                if state.fold == fold {
+                    state.groups[group as usize].merge_rows(word as usize, first_row, &rows);
+                    break;
                 }
             }
         }
@@ -144,8 +193,14 @@ impl FilterArray {
 
     /// The columns in use.
     #[cfg(test)]
-    pub(crate) fn used(&self) -> Vec<u64> {
+    pub(crate) fn used(&self) -> Vec<Columns> {
         self.state.read().groups.iter().map(|group| group.used).collect()
+    }
+
+    /// All rows of all groups.
+    #[cfg(test)]
+    pub(crate) fn bits(&self) -> Vec<Vec<u64>> {
+        self.state.read().groups.iter().map(|group| group.bits().to_vec()).collect()
     }
 
     /// Figures.
@@ -154,7 +209,7 @@ impl FilterArray {
         FilterSizes {
             bytes: state.groups.iter().map(Group::bytes).sum(),
             fold: state.fold,
-            columns: state.groups.iter().map(|group| u64::from(group.used.count_ones())).sum(),
+            columns: state.groups.iter().map(|group| u64::from(group.used.len())).sum(),
         }
     }
 }
@@ -165,7 +220,7 @@ impl State {
         let room = limit_bytes.saturating_sub(self.groups.iter().map(Group::bytes).sum());
         let mut columns = columns;
         while columns > 0 && Group::bytes_of(rows, columns) > room {
-            columns /= 2;
+            columns = next_narrower(columns);
         }
         if columns > 0 {
             self.groups.push(Group::new(rows, columns));
@@ -185,6 +240,11 @@ pub(crate) struct FilterColumn {
 }
 
 impl FilterColumn {
+    /// Which word of which group's rows it lies in, as (group, word).
+    pub(crate) fn word(&self) -> (u32, u32) {
+        (self.group, self.column / u64::BITS)
+    }
+
     /// Adds bits of the stored filter: `words` from word `first_word` on.
     pub(crate) fn merge(&self, first_word: u64, words: &[u64]) {
         self.each_piece(first_word, words, |group, column, fold, first, piece| group.merge(column, fold, first, piece));
@@ -201,7 +261,12 @@ impl FilterColumn {
 
     /// Clears the column.
     pub(crate) fn clear(&self) {
-        self.array.state.write().groups[self.group as usize].clear(self.column);
+        let words = self.array.stored_bits.div_ceil(64);
+        for first in (0..words).step_by(MERGE_WORDS) {
+            let mut state = self.array.state.write();
+            let fold = state.fold;
+            state.groups[self.group as usize].clear_between(self.column, fold, first, MERGE_WORDS as u64);
+        }
     }
 
     fn each_piece(&self, first_word: u64, words: &[u64], mut action: impl FnMut(&mut Group, u32, u64, u64, &[u64])) {
@@ -217,8 +282,8 @@ impl Drop for FilterColumn {
     fn drop(&mut self) {
         let mut state = self.array.state.write();
         if let Some(group) = state.groups.get_mut(self.group as usize) {
-            group.used &= !(1 << self.column);
-            group.stale |= 1 << self.column;
+            group.used.remove(self.column);
+            group.stale.insert(self.column);
         }
     }
 }

@@ -1,12 +1,15 @@
 //! The Bloom filter array (MAD2 section III.B): which sealed tankers may hold a fingerprint, without I/O.
 //!
 //! Each sealed tanker has one filter, all of one shape and with the same hash functions. In memory they are *bit-sliced*:
-//! a row holds one bit position of up to 64 tankers, so that asking 64 tankers is an AND of rows that ends as soon as
-//! it is zero, which for an absent fingerprint it is after some seven rows.
+//! a row holds one bit position of up to 512 tankers, one cache line, so that asking 512 tankers is an AND of rows that ends as
+//! soon as it is zero, which for an absent fingerprint it is after four rows of 16 tankers and seven of 256.
 //!
 //! - `hashes`: the places of a fingerprint; they need no hashing;
 //! - `bitmap`: the filter of one tanker, as it is built and stored;
-//! - `group`: up to 64 bit-sliced filters;
+//! - `columns`: a set of columns of a group;
+//! - `group`: up to 512 bit-sliced filters;
+//! - `sieve`: asking a group, many queries at a time;
+//! - `transpose`: many stored filters into rows at once;
 //! - `shape`: bits for each cell from a memory budget, and what they cost in false reads;
 //! - `array`: all groups; adding, forgetting, asking.
 //!
@@ -18,15 +21,19 @@
 
 mod array;
 mod bitmap;
+mod columns;
 mod group;
 mod hashes;
 mod shape;
+mod sieve;
+mod transpose;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use array::{FilterArray, FilterColumn};
 pub(crate) use bitmap::{Bitmap, STORED_BITS_PER_CELL};
+pub(crate) use columns::{COLUMNS_MAX, Columns};
 pub(crate) use hashes::Hashes;
 #[cfg(test)]
 pub(crate) use shape::FOLDS;

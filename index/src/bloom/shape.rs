@@ -1,7 +1,8 @@
 //! How many bits each cell gets: from the budget, and never silently few.
 
 use super::bitmap::STORED_BITS_PER_CELL;
-use super::group::{COLUMNS_MAX, Group};
+use super::columns::COLUMNS_MAX;
+use super::group::Group;
 use super::hashes::HASHES;
 
 /// By how much stored filters can be folded, ascending: 48, 24, 16, 12, 8, 6 bits for each cell. With less a filter says
@@ -11,8 +12,10 @@ pub(crate) const FOLDS: [u64; 6] = [1, 2, 3, 4, 6, 8];
 /// Below this many bits for each cell the index warns.
 pub(crate) const BITS_PER_CELL_SCANT: f64 = 20.0;
 
-/// More bits than 24 are taken only if without them one absent lookup in a hundred would read.
-const FALSE_READS_WANTED: f64 = 0.01;
+/// More bits than 24 are taken only if without them more than one absent lookup in a thousand would read (and if there is
+/// memory): a read of a bucket takes as long as asking the array some hundreds of times, so that from there on false reads are
+/// a good part of what an absent lookup costs.
+const FALSE_READS_WANTED: f64 = 0.001;
 
 /// Bits for each cell at this fold.
 pub(crate) fn bits_per_cell(fold: u64) -> f64 {
@@ -32,11 +35,21 @@ pub(crate) fn expected_false_reads(fold: u64, covered: u64, uncovered: u64) -> f
     covered as f64 * false_positive_rate(fold) + uncovered as f64
 }
 
-/// Groups' columns for `tankers`: as many full ones as possible, then one that is just wide enough.
+/// Groups' columns for `tankers`: rows as wide as possible, then a group that is just wide enough for what is left.
 pub(crate) fn layout(tankers: u64) -> impl Iterator<Item = u32> {
-    let rest = (tankers % u64::from(COLUMNS_MAX)) as u32;
-    let full = tankers / u64::from(COLUMNS_MAX);
-    (0..full).map(|_| COLUMNS_MAX).chain((rest > 0).then(|| rest.next_power_of_two()))
+    let rest = tankers % u64::from(u64::BITS);
+    // Columns of a narrow group, a power of two; with 64 of them it is another word of the rows.
+    let narrow = if rest == 0 { 0 } else { rest.next_power_of_two() };
+    let words = tankers / u64::from(u64::BITS) + narrow / u64::from(u64::BITS);
+    let words_max = u64::from(COLUMNS_MAX / u64::BITS);
+    let wide =
+        (0..words).step_by(words_max as usize).map(move |first| (words - first).min(words_max) as u32 * u64::BITS);
+    wide.chain((narrow % u64::from(u64::BITS) > 0).then_some(narrow as u32))
+}
+
+/// The next fewer columns that a group can have; 0 if there are none.
+pub(crate) const fn next_narrower(columns: u32) -> u32 {
+    if columns > u64::BITS { columns - u64::BITS } else { columns / 2 }
 }
 
 /// Bytes of filters for `tankers` of `stored_bits` each at this fold.

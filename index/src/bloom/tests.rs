@@ -6,9 +6,11 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::bitmap::for_each_bit;
+use super::columns::word_and_bit;
 use super::group::Group;
 use super::hashes::HASHES;
-use super::shape::{bytes_for, choose, false_positive_rate, layout};
+use super::shape::{bytes_for, choose, false_positive_rate, layout, next_narrower};
+use super::sieve::BLOCK;
 use super::*;
 use crate::tests::fingerprint;
 
@@ -22,46 +24,85 @@ fn bitmap(cells: u32, numbers: impl Iterator<Item = u64>) -> Bitmap {
 fn perhaps(array: &FilterArray, numbers: &[u64]) -> HashSet<(usize, u32, u32)> {
     let hashes: Vec<_> = numbers.iter().map(|number| Hashes::of(&fingerprint(*number))).collect();
     let mut found = HashSet::new();
-    array.ask(&array.used(), &hashes, |query, group, mask| {
+    array.ask(&array.used(), &hashes, |query, group, word, mask| {
         assert_ne!(mask, 0);
-        for_each_bit(0, &[mask], |column| assert!(found.insert((query, group as u32, column as u32))));
+        for_each_bit(word as u64, &[mask], |column| assert!(found.insert((query, group as u32, column as u32))));
     });
     found
 }
 
 /// What a column of `fold` must say, computed one bit after another.
-fn says_perhaps(bitmap: &Bitmap, fold: u64, number: u64) -> bool {
-    let mut folded = HashSet::new();
-    for_each_bit(0, bitmap.words(), |bit| {
-        folded.insert(bit / fold);
-    });
-    let bits = bitmap.words().len() as u64 * 64 / fold;
-    let hashes = Hashes::of(&fingerprint(number));
-    (0..HASHES).all(|number| folded.contains(&hashes.place(number, bits)))
+struct Plain {
+    folded: HashSet<u64>,
+    bits: u64,
+}
+
+impl Plain {
+    fn new(bitmap: &Bitmap, fold: u64) -> Self {
+        let mut folded = HashSet::new();
+        for_each_bit(0, bitmap.words(), |bit| {
+            folded.insert(bit / fold);
+        });
+        Self { folded, bits: bitmap.words().len() as u64 * 64 / fold }
+    }
+
+    fn says_perhaps(&self, hashes: &Hashes) -> bool {
+        (0..HASHES).all(|number| self.folded.contains(&hashes.place(number, self.bits)))
+    }
+}
+
+/// Every width that a group can have.
+fn widths() -> impl Iterator<Item = u32> {
+    std::iter::successors(Some(COLUMNS_MAX), |columns| Some(next_narrower(*columns)).filter(|narrower| *narrower > 0))
 }
 
 #[test]
 fn rows_of_every_width_hold_every_column() {
-    for log_columns in 0..=6 {
-        let mut group = Group::new(1536, 1 << log_columns);
-        let bitmaps: Vec<_> = (0..1_u64 << log_columns).map(|n| bitmap(32, n * 100..n * 100 + 32)).collect();
-        for (column, bitmap) in bitmaps.iter().enumerate() {
-            group.merge(column as u32, 1, 0, bitmap.words());
+    assert_eq!(widths().collect::<Vec<_>>(), [512, 448, 384, 320, 256, 192, 128, 64, 32, 16, 8, 4, 2, 1]);
+    for columns in widths() {
+        assert!(Group::is_width(columns));
+        let mut group = Group::new(1536, columns);
+        let bitmaps: Vec<_> = (0..u64::from(columns)).map(|n| bitmap(32, n * 100..n * 100 + 32)).collect();
+        let mut valid = Columns::default();
+        for (column, bitmap) in (0..).zip(&bitmaps) {
+            group.merge(column, 1, 0, bitmap.words());
+            valid.insert(column);
         }
         for fold in [1, 2, 4] {
-            let numbers: Vec<_> = (0..16).map(|n| n * 401).collect();
-            let hashes: Vec<_> = numbers.iter().map(|number| Hashes::of(&fingerprint(*number))).collect();
-            let mut masks = [0; 16];
-            let valid = u64::MAX >> (64 - (1 << log_columns));
-            group.ask(&hashes, valid, &mut masks);
-            for (number, mask) in numbers.iter().zip(masks) {
-                for (column, bitmap) in bitmaps.iter().enumerate() {
-                    assert_eq!(mask >> column & 1 == 1, says_perhaps(bitmap, fold, *number), "{log_columns} {fold}");
+            assert!(group.bytes() <= Group::bytes_of(1536 / fold, columns), "as promised");
+            let plain: Vec<_> = bitmaps.iter().map(|bitmap| Plain::new(bitmap, fold)).collect();
+            let hashes: Vec<_> = (0..BLOCK as u64).map(|number| Hashes::of(&fingerprint(number * 401))).collect();
+            let mut found = HashSet::new();
+            group.ask(&hashes, &valid, &mut |query, word, mask| {
+                for_each_bit(word as u64, &[mask], |column| assert!(found.insert((query, column as usize))));
+            });
+            for (query, hashes) in hashes.iter().enumerate() {
+                for (column, plain) in plain.iter().enumerate() {
+                    let expected = plain.says_perhaps(hashes);
+                    assert_eq!(found.contains(&(query, column)), expected, "{columns} {fold}");
                 }
             }
             group.fold(2);
         }
     }
+}
+
+#[test]
+fn a_set_of_columns_is_a_set() {
+    let mut set = Columns::default();
+    assert!(set.is_empty() && set.first_absent() == 0);
+    for column in 0..COLUMNS_MAX {
+        assert_eq!((set.first_absent(), set.len()), (column, column));
+        set.insert(column);
+        assert!(!set.is_empty());
+    }
+    assert_eq!(set.first_absent(), COLUMNS_MAX);
+    for (column, first) in [(511, 511), (64, 64), (63, 63), (200, 63)] {
+        assert!(set.remove(column) && !set.remove(column));
+        assert_eq!(set.first_absent(), first);
+    }
+    assert_eq!((set.first_absent(), set.len(), word_and_bit(200)), (63, 508, (3, 8)));
+    assert_eq!(set.words::<2>(), [u64::MAX >> 1, u64::MAX << 1]);
 }
 
 #[test]
@@ -89,10 +130,10 @@ fn a_column_becomes_the_filter_of_what_is_left() {
         for (first, words) in left.words().chunks(7).enumerate() {
             column.replace(first as u64 * 7, words);
         }
-        let fold = array.sizes().fold;
+        let left = Plain::new(&left, array.sizes().fold);
         let mut superfluous = 0;
         for number in 0..500 {
-            match (says_perhaps(&left, fold, number), !perhaps(&array, &[number]).is_empty()) {
+            match (left.says_perhaps(&Hashes::of(&fingerprint(number))), !perhaps(&array, &[number]).is_empty()) {
                 (true, false) => panic!("{number} is forgotten"),
                 (false, true) => superfluous += 1,
                 _ => {}
@@ -137,9 +178,14 @@ fn shapes_follow_the_budget() {
     assert_eq!(choose(bits, 1, 64 << 20), 2);
     assert_eq!(choose(bits, 20, 64 << 20), 3, "16 bits in 32 columns");
     assert_eq!(choose(bits, 1000, u64::MAX), 1, "with many tankers 24 bits would cost reads");
-    assert_eq!(choose(bits, 256, u64::MAX), 2);
-    assert_eq!(layout(130).collect::<Vec<_>>(), [64, 64, 2]);
+    assert_eq!((choose(bits, 64, u64::MAX), choose(bits, 256, u64::MAX)), (2, 1));
+    assert_eq!(choose(bits, 256, 1 << 30), 2, "but not more than there is");
+    let layout = |tankers| layout(tankers).collect::<Vec<_>>();
+    assert_eq!((layout(0), layout(5), layout(40), layout(130)), (vec![], vec![8], vec![64], vec![128, 2]));
+    assert_eq!((layout(256), layout(512), layout(600)), (vec![256], vec![512], vec![512, 64, 32]));
+    assert_eq!((layout(1100), layout(1024)), (vec![512, 512, 64, 16], vec![512, 512]));
     assert_eq!(bytes_for(bits, 2, 64), 192 << 20);
+    assert_eq!(bytes_for(bits, 2, 256), (768 << 20) + 56, "and what lies before a cache line");
     let rates: Vec<_> = FOLDS.into_iter().map(false_positive_rate).collect();
     assert!(rates.is_sorted() && rates[1] < 1.5e-5 && rates[2] < 5e-4 && rates[0] < 2e-8, "{rates:?}");
 }
@@ -185,6 +231,63 @@ fn asking_goes_on_while_columns_come_and_go() {
         }
         asking.join().unwrap();
     });
+}
+
+#[test]
+fn a_wide_group_gets_a_stale_column_back_cleared() {
+    let array = FilterArray::new(64, 200, 1 << 30);
+    let mut columns: Vec<_> = (0..200).map(|_| array.reserve().unwrap()).collect();
+    for (tanker, column) in (0..).zip(&columns) {
+        column.merge(0, bitmap(64, tanker * 64..tanker * 64 + 64).words());
+    }
+    assert_eq!(columns[150].word(), (0, 2));
+    drop(columns.remove(150));
+    let before = array.bits();
+    let again = array.reserve().unwrap();
+    assert_eq!((again.group, again.column), (0, 150));
+    let mut expected = before;
+    expected[0].iter_mut().skip(2).step_by(3).for_each(|word| *word &= !(1 << (150 % 64)));
+    assert_eq!(array.bits(), expected, "and of the others everything");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// What is merged transposed is bit for bit what is merged one bit after another.
+    #[test]
+    fn merging_many_is_merging_each(
+        // In no relation to words, pieces or folds.
+        cells in prop::sample::select(vec![5_u32, 64, 100, 520]),
+        width in prop::sample::select(widths().collect::<Vec<_>>()),
+        fold in prop::sample::select(FOLDS.to_vec()),
+        missing in prop::collection::hash_set(0..64_u32, 0..64),
+        piece in prop::sample::select(vec![1_usize, 7, 64, 383, 384, 385, 10_000]),
+        seed in any::<u32>(),
+    ) {
+        let arrays = [(); 2].map(|()| FilterArray::with_fold(cells, u64::from(width), u64::MAX, fold));
+        let columns = arrays.each_ref().map(|array| (0..width).map(|_| array.reserve().unwrap()).collect::<Vec<_>>());
+        // Any bits: also such that no fingerprint sets, and such that lie behind the last row.
+        let words = Bitmap::stored_words(cells);
+        let mut state = u64::from(seed);
+        let mut noise = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state ^ state >> 29
+        };
+        let filters: Vec<Vec<u64>> = (0..width).map(|_| (0..words).map(|_| noise() & noise()).collect()).collect();
+        for word in 0..width.div_ceil(64) {
+            let of_word = (word * 64..width.min(word * 64 + 64)).filter(|column| !missing.contains(&(column % 64)));
+            let of_word: Vec<usize> = of_word.map(|column| column as usize).collect();
+            for first in (0..words as usize).step_by(piece) {
+                let end = (first + piece).min(words as usize);
+                for &column in &of_word {
+                    columns[0][column].merge(first as u64, &filters[column][first..end]);
+                }
+                let many: Vec<_> = of_word.iter().map(|&column| (&*columns[1][column], &filters[column][first..end])).collect();
+                arrays[1].merge_many(&many, first as u64);
+            }
+        }
+        prop_assert_eq!(arrays[0].bits(), arrays[1].bits());
+    }
 }
 
 proptest! {

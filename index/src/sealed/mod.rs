@@ -4,11 +4,13 @@
 //! - `cache`: the bounded cache of pages (MAD2's set-associative cache, section III.C);
 //! - `tanker`: a tanker = cells file + counts file; building, looking up, reading through;
 //! - `containers`: which containers a tanker's cells lie in, and how to tell that none is missing;
-//! - `summary`: the files of a tanker's Bloom filter and containers; writing, loading, mending;
+//! - `summary`: the files of a tanker's Bloom filter and containers;
+//! - `load`: loading these at a mount, and mending what is damaged;
 //! - `set`: all sealed tankers, newest first, and which of them may hold a fingerprint.
 
 mod cache;
 mod containers;
+mod load;
 mod pages;
 mod set;
 mod summary;
@@ -16,6 +18,7 @@ mod tanker;
 
 pub(crate) use cache::{PageCache, reads_of_this_thread};
 pub(crate) use containers::Share;
+pub(crate) use load::load_summaries;
 pub(crate) use set::SealedSet;
-pub(crate) use summary::{SummaryNames, load_summaries, refresh_filter};
+pub(crate) use summary::{SummaryNames, refresh_filter};
 pub(crate) use tanker::{SealedTanker, TankerNames, Writer};

@@ -236,11 +236,17 @@ impl PagedFile {
 
     /// A verified page, past the cache.
     pub(crate) fn read_page(&self, page: u32) -> Result<Vec<u8>> {
-        let (start, end) = self.page_range(page);
-        let mut bytes = vec![0; (end - start) as usize * self.kind.cell_bytes as usize];
-        self.file.read_exact_at(&mut bytes, self.byte_offset(start))?;
-        self.verify(page, &bytes)?;
+        let mut bytes = Vec::new();
+        self.read_page_into(page, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// As [`read_page`](Self::read_page), into memory that is there. After an error it holds nothing to be believed.
+    pub(crate) fn read_page_into(&self, page: u32, bytes: &mut Vec<u8>) -> Result<()> {
+        let (start, end) = self.page_range(page);
+        bytes.resize((end - start) as usize * self.kind.cell_bytes as usize, 0);
+        self.file.read_exact_at(bytes, self.byte_offset(start))?;
+        self.verify(page, bytes)
     }
 
     /// Reads all pages in order, verified, in large pieces and past the cache.

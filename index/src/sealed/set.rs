@@ -9,7 +9,7 @@ use dedupfs_store::{Fingerprint, Result};
 
 use super::cache::PageCache;
 use super::tanker::{SealedTanker, bucket_of};
-use crate::bloom::{FilterArray, Hashes};
+use crate::bloom::{COLUMNS_MAX, Columns, FilterArray, Hashes};
 use crate::cell::Location;
 
 /// A cell found in a sealed tanker, without its count.
@@ -26,7 +26,7 @@ pub(crate) struct Found {
 }
 
 /// The tanker at this place of a group; `NOBODY` if there is none in this set.
-type Owners = [u32; 64];
+type Owners = [u32; COLUMNS_MAX as usize];
 
 const NOBODY: u32 = u32::MAX;
 
@@ -38,7 +38,7 @@ pub(crate) struct SealedSet {
     tankers: Vec<Arc<SealedTanker>>,
     filters: Arc<FilterArray>,
     /// For each group of filters the columns that belong to tankers of this set.
-    valid: Vec<u64>,
+    valid: Vec<Columns>,
     owners: Vec<Owners>,
     /// Positions of tankers without a filter.
     uncovered: Vec<u32>,
@@ -50,7 +50,7 @@ pub(crate) type Candidate = (u32, u32);
 impl SealedSet {
     /// `tankers` newest first, whose filters are in `filters`.
     pub(crate) fn new(epoch: u64, tankers: Vec<Arc<SealedTanker>>, filters: Arc<FilterArray>) -> Self {
-        let (mut valid, mut owners, mut uncovered) = (Vec::new(), Vec::<Owners>::new(), Vec::new());
+        let (mut valid, mut owners, mut uncovered) = (Vec::<Columns>::new(), Vec::<Owners>::new(), Vec::new());
         for (position, tanker) in (0_u32..).zip(&tankers) {
             let Some(column) = tanker.filter() else {
                 uncovered.push(position);
@@ -58,10 +58,10 @@ impl SealedSet {
             };
             let group = column.group as usize;
             if group >= valid.len() {
-                valid.resize(group + 1, 0);
-                owners.resize(group + 1, [NOBODY; 64]);
+                valid.resize(group + 1, Columns::default());
+                owners.resize(group + 1, [NOBODY; COLUMNS_MAX as usize]);
             }
-            valid[group] |= 1_u64 << column.column;
+            valid[group].insert(column.column);
             owners[group][column.column as usize] = position;
         }
         Self { epoch, tankers, filters, valid, owners, uncovered }
@@ -81,9 +81,10 @@ impl SealedSet {
     /// is always among them. Without I/O.
     pub(crate) fn candidates(&self, hashes: &[Hashes], found: &mut Vec<Candidate>) {
         found.clear();
-        self.filters.ask(&self.valid, hashes, |query, group, mut mask| {
+        self.filters.ask(&self.valid, hashes, |query, group, word, mut mask| {
+            let owners = &self.owners[group][word * u64::BITS as usize..];
             while mask != 0 {
-                found.push((query as u32, self.owners[group][mask.trailing_zeros() as usize]));
+                found.push((query as u32, owners[mask.trailing_zeros() as usize]));
                 mask &= mask - 1;
             }
         });

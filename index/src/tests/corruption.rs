@@ -85,6 +85,46 @@ fn damaged_filters_are_made_anew_and_written_by_the_next_checkpoint() {
     assert!(mended > 100, "{mended}");
 }
 
+/// Filters are loaded by sixty-fours: damage to some of them leaves those beside them as they are.
+#[test]
+fn of_many_filters_only_the_damaged_are_made_anew() {
+    let options = IndexOptions { filter_bytes: 40_000, ..TINY };
+    let (disk, index) = empty(options);
+    index.apply(1, &(0..64 * 140).map(|number| insert(number, 1 + number / 64)).collect::<Vec<_>>()).unwrap();
+    index.checkpoint(1).unwrap();
+    let sound = reopen(&disk, options);
+    assert_eq!((sound.stats().sealed_tankers, sound.stats().filter_bits_per_cell), (140, 24));
+    let columns: Vec<_> = sound.sealed_set().tankers().iter().map(|tanker| tanker.filter().unwrap().word()).collect();
+    assert_eq!((columns[0], columns[64], columns[139]), ((0, 0), (0, 1), (1, 0)), "a wide group and a narrow one");
+    let ids: Vec<_> = sound.sealed_set().tankers().iter().map(|tanker| tanker.id).collect();
+    // From the end: pages, and then the directory; 0 is all of it.
+    for (damaged, back) in
+        [(vec![3], 1), (vec![70, 71, 139], 100), (vec![0, 63, 64], 300), (vec![5, 130], 700), (vec![127], 0)]
+    {
+        let copy = disk.crash(0);
+        for &place in &damaged {
+            let name = copy.list(DIRECTORY).unwrap().into_iter().map(|entry| entry.name);
+            let of_it = |name: &String| name.starts_with(&format!("t-{}-", ids[place])) && name.ends_with(".filter");
+            let path = format!("{DIRECTORY}/{}", name.into_iter().find(of_it).unwrap());
+            let file = copy.open(&path, OpenMode::Write).unwrap();
+            let position = file.len().unwrap() - back;
+            if back == 0 {
+                copy.remove(&path).unwrap();
+                continue;
+            }
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, position).unwrap();
+            file.write_at(&[byte[0] ^ 0x10], position).unwrap();
+        }
+        let index = reopen(&copy, options);
+        let set = index.sealed_set();
+        let mended: Vec<_> = (0..140).filter(|place| !set.tankers()[*place].has_summary()).collect();
+        assert_eq!(mended, damaged);
+        assert_eq!(index.filters.bits(), sound.filters.bits(), "bit for bit what was there");
+        index.self_check().unwrap();
+    }
+}
+
 #[test]
 fn every_flipped_byte_is_noticed() {
     let (disk, truth) = sample();
