@@ -89,6 +89,9 @@ pub const RECLAIM_THRESHOLD_PERCENT: u8 = 50;
 /// Tries to read a chunk whose container moved meanwhile.
 pub const READ_RETRIES: usize = 4;
 
+/// Fingerprints from which on filters of 48 bits pay (see `docs/decisions/0010`): with 24, false reads would cost more.
+const FINE_FILTERS_FROM: u64 = 72 << 20;
+
 /// How `--memory` is divided. The sum of the parts is the whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryPlan {
@@ -121,15 +124,16 @@ impl MemoryPlan {
     /// Divides `total_bytes` (at least [`MEMORY_BYTES_MIN`]) for a pool of so many fingerprints.
     ///
     /// 30% are for open tankers: some 240 bytes for each fingerprint of a tanker that fills. The filters get what keeps lookups
-    /// of new chunks from reading anything, 3 bytes for each fingerprint and half as many again for what comes, between 4% and
-    /// 35%. The others share the rest.
+    /// of new chunks from reading anything, 3 bytes for each fingerprint, or 6 from [`FINE_FILTERS_FROM`] on, and half as many again for
+    /// what comes, between 4% and 35%. The others share the rest.
     #[must_use]
     pub fn new(total_bytes: u64, fingerprints: u64) -> Self {
         let total_bytes = total_bytes.max(MEMORY_BYTES_MIN);
         let percent = total_bytes / 100;
         let open_bytes = 30 * percent;
         let expected = fingerprints.saturating_mul(3) / 2;
-        let filter_bytes = expected.saturating_mul(3).clamp(4 * percent, 35 * percent);
+        let bytes_each = if expected < FINE_FILTERS_FROM { 3 } else { 6 };
+        let filter_bytes = expected.saturating_mul(bytes_each).clamp(4 * percent, 35 * percent);
         let rest = total_bytes - open_bytes - filter_bytes;
         let share = |parts: u64| rest / 66 * parts;
         Self {
