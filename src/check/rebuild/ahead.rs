@@ -8,7 +8,7 @@ use super::Build;
 use crate::error::Result;
 
 /// Containers whose tables, or segments, are read ahead.
-const CONTAINERS_AHEAD: usize = 8;
+const CONTAINERS_AHEAD: usize = 4;
 
 /// Reads what is needed of each container on another thread, and takes it in the same order.
 ///
