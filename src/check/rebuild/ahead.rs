@@ -18,7 +18,7 @@ pub(super) fn for_each_container<T: Send>(
     ids: &[ContainerId],
     build: &mut Build,
     read: impl Fn(ContainerId) -> Result<T> + Send,
-    take: impl Fn(&mut Build, ContainerId, T) -> Result<()>,
+    mut take: impl FnMut(&mut Build, ContainerId, T) -> Result<()>,
 ) -> Result<()> {
     std::thread::scope(|scope| {
         let (sender, receiver) = sync_channel(CONTAINERS_AHEAD);

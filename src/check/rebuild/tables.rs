@@ -19,27 +19,32 @@ impl Rebuilder<'_> {
         let records = self.data.containers();
         let before = records.iter().filter(|record| record.id.0 <= build.state.through).count();
         let ids: Vec<ContainerId> = records.iter().skip(before).map(|record| record.id).collect();
-        let what = if self.read_data { "reading containers" } else { "reading tables of containers" };
-        let what = if before == 0 { what.to_owned() } else { format!("{what} ({before} before)") };
-        self.progress.start(&what, ids.len() as u64);
-        let outcome = for_each_container(
-            &ids,
-            build,
-            |id| self.sound_entries(id),
-            |build, container, entries| {
-                if entries.is_none() {
-                    build.state.missing += 1;
-                    if build.state.given_up.len() < GIVEN_UP_MAX {
-                        build.state.given_up.push(container);
-                    }
+        // Tables are alike; of content there is more in some.
+        let mut sizes = records.iter().skip(before).map(|record| record.chunk_bytes);
+        let total_bytes: u64 = sizes.clone().sum();
+        let (what, total) = match self.read_data {
+            true => ("reading containers, MiB", total_bytes >> 20),
+            false => ("reading tables of containers", ids.len() as u64),
+        };
+        let told = format!("{what} (without {before} containers taken before)");
+        self.progress.start(if before == 0 { what } else { &told }, total);
+        let mut done_bytes = 0;
+        let read = |id| self.sound_entries(id);
+        let outcome = for_each_container(&ids, build, read, |build, container, entries| {
+            if entries.is_none() {
+                build.state.missing += 1;
+                if build.state.given_up.len() < GIVEN_UP_MAX {
+                    build.state.given_up.push(container);
                 }
-                for entry in entries.unwrap_or_default() {
-                    build.chunks.set(entry.fingerprint, Location { container, len_bytes: entry.len_bytes }, 0)?;
-                }
-                self.progress.advance(1);
-                Ok(())
-            },
-        );
+            }
+            for entry in entries.unwrap_or_default() {
+                build.chunks.set(entry.fingerprint, Location { container, len_bytes: entry.len_bytes }, 0)?;
+            }
+            let before_bytes = done_bytes;
+            done_bytes += sizes.next().unwrap_or(0);
+            self.progress.advance(if self.read_data { (done_bytes >> 20) - (before_bytes >> 20) } else { 1 });
+            Ok(())
+        });
         self.progress.finish();
         outcome
     }
