@@ -184,9 +184,11 @@ impl Rebuilder<'_> {
     }
 
     fn build(&self, mut build: Build) -> Result<(Index, Index, RebuildReport)> {
-        let mut report = RebuildReport::default();
-        report.containers = (self.data.containers().len() + self.recipes.containers().len()) as u64;
-        report.containers_before = self.taken(&build.state);
+        let mut report = RebuildReport {
+            containers: (self.data.containers().len() + self.recipes.containers().len()) as u64,
+            containers_before: self.taken(&build.state),
+            ..RebuildReport::default()
+        };
         if build.state.phase == Phase::Tables {
             self.take_tables(&mut build)?;
             build.state.enter(Phase::Inodes);
