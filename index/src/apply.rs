@@ -121,7 +121,10 @@ impl ApplyReport {
     fn add(&mut self, inconsistency: Inconsistency) {
         self.count += 1;
         if self.inconsistencies.len() < INCONSISTENCIES_MAX {
-            tracing::error!("the index and the operations log disagree: {inconsistency}");
+            // No row of the log has number 0: an index is being built, and who builds it tells.
+            if inconsistency.row > 0 {
+                tracing::error!("the index and the operations log disagree: {inconsistency}");
+            }
             self.inconsistencies.push(inconsistency);
         }
     }
@@ -170,16 +173,18 @@ impl Index {
             let staged = shard.recent.len() as u64;
             for &item in items {
                 let home = homes.get(item as usize).copied().unwrap_or(Home::None);
-                let difference = shard.change(row, &changes[item as usize], home, applier, &mut report);
-                match difference {
-                    1 => self.cells.fetch_add(1, Ordering::Relaxed),
-                    -1 => self.cells.fetch_sub(1, Ordering::Relaxed),
-                    _ => 0,
-                };
+                let (cells, lost) = shard.change(row, &changes[item as usize], home, applier, &mut report);
+                for (number, difference) in [(&self.cells, cells), (&self.lost, lost)] {
+                    match difference {
+                        1 => number.fetch_add(1, Ordering::Relaxed),
+                        -1 => number.fetch_sub(1, Ordering::Relaxed),
+                        _ => 0,
+                    };
+                }
             }
             self.staged.fetch_sub(staged - shard.recent.len() as u64, Ordering::Relaxed);
         }
-        if report.count > INCONSISTENCIES_MAX as u64 {
+        if report.count > INCONSISTENCIES_MAX as u64 && row > 0 {
             tracing::error!("the index and the operations log disagree {} times in row {row}", report.count);
         }
         Ok(report)
@@ -227,7 +232,7 @@ fn counted(references: u32, delta: i64) -> (u32, bool) {
 }
 
 impl Shard {
-    /// Applies one change; the answer is by how much the number of cells changes.
+    /// Applies one change; the answer is by how much the numbers of cells and of lost ones change.
     fn change(
         &mut self,
         row: u64,
@@ -235,12 +240,12 @@ impl Shard {
         home: Home,
         applier: &mut Applier,
         report: &mut ApplyReport,
-    ) -> i32 {
+    ) -> (i32, i32) {
         let fingerprint = *change.fingerprint();
         let mut wrong = |kind| report.add(Inconsistency { row, fingerprint, kind });
         if fingerprint.is_zero() {
             wrong(InconsistencyKind::BuiltIn);
-            return 0;
+            return (0, 0);
         }
         let (current, place) = self.place(&fingerprint, home);
         let next = match (*change, current) {
@@ -275,7 +280,8 @@ impl Shard {
         if next != current {
             self.put(fingerprint, current, next, place, applier);
         }
-        i32::from(next.is_some()) - i32::from(current.is_some())
+        let lost = |cell: Option<Cell>| i32::from(cell.is_some_and(|cell| cell.location.is_lost()));
+        (i32::from(next.is_some()) - i32::from(current.is_some()), lost(next) - lost(current))
     }
 
     fn place(&self, fingerprint: &Fingerprint, home: Home) -> (Option<Cell>, Place) {

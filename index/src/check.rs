@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use dedupfs_store::{Fingerprint, Result, StoreError};
 
@@ -33,7 +32,7 @@ impl Index {
     }
 
     /// Checks every file of cells and counts and every invariant: checksums, sorted buckets, no fingerprint in two tankers,
-    /// none that its tanker's filter denies, patches that name what they change, and the number of cells. Holds up applying and checkpoints, but no lookup.
+    /// none that its tanker's filter denies, patches that name what they change, and the numbers of cells and of lost ones. Holds up applying and checkpoints, but no lookup.
     ///
     /// Cost: reads every file twice.
     pub fn self_check(&self) -> Result<()> {
@@ -47,7 +46,8 @@ impl Index {
                 return Err(StoreError::corrupt(what, "one patch for a cell", format!("two for {fingerprint}")));
             }
         }
-        let mut cells = 0_u64;
+        let is_lost = |cell: Option<Cell>| u64::from(cell.is_some_and(|cell| cell.location.is_lost()));
+        let (mut cells, mut lost) = (0_u64, 0_u64);
         for (position, tanker) in (0_u32..).zip(set.tankers()) {
             let mut unasked = Vec::with_capacity(FILTER_BATCH);
             tanker.for_each(&mut |index, entry| {
@@ -68,6 +68,7 @@ impl Index {
                     }
                 };
                 cells += u64::from(cell.is_some());
+                lost += is_lost(cell);
                 Ok(())
             })?;
             check_filter(&set, position, &unasked)?;
@@ -79,14 +80,16 @@ impl Index {
         for number in 0..SHARDS {
             let shard = self.open.read(number);
             cells += shard.cells.len() as u64;
+            lost += shard.cells.iter().map(|(_, cell)| is_lost(Some(*cell))).sum::<u64>();
             let mut all = shard.cells.keys().chain(shard.patches.keys()).chain(shard.recent.keys());
             if let Some(fingerprint) = all.find(|fingerprint| fingerprint.is_zero() || shard_of(fingerprint) != number)
             {
                 return Err(StoreError::corrupt(what, format!("fingerprints of shard {number}"), fingerprint));
             }
         }
-        if cells != self.cells.load(Ordering::Relaxed) {
-            return Err(StoreError::corrupt(what, format!("{} cells", self.len()), cells));
+        if (cells, lost) != (self.len(), self.lost()) {
+            let expected = format!("{} cells, {} of what is lost", self.len(), self.lost());
+            return Err(StoreError::corrupt(what, expected, format!("{cells}, {lost}")));
         }
         let is_in_file = applier.open_version == checkpointer.open_version;
         if is_in_file && self.open.cell_count() != checkpointer.open_file.cells as usize {

@@ -38,6 +38,7 @@ pub struct Index {
     pub(crate) staged: AtomicU64,
     /// Bytes of the frozen state that is being written.
     pub(crate) frozen_bytes: AtomicU64,
+    pub(crate) lost: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
 }
 
@@ -133,6 +134,10 @@ impl Index {
             let expected = format!("{} different fingerprints", entries.len());
             return Err(StoreError::corrupt(format!("open tanker in {directory}"), expected, open.cell_count()));
         }
+        // What is lost lies in no container: the tankers' lists count it, too.
+        let lost_open = entries.iter().filter(|entry| entry.cell.location.is_lost()).count() as u64;
+        let lost_sealed = tankers.iter().filter_map(|tanker| tanker.containers().of(Location::LOST.container));
+        let lost = lost_open + lost_sealed.map(|share| u64::from(share.cells)).sum::<u64>();
         let cells = entries.len() as u64 + tankers.iter().map(|tanker| u64::from(tanker.cells())).sum::<u64>();
         Ok(Self {
             device: device.clone(),
@@ -158,6 +163,7 @@ impl Index {
             cells: AtomicU64::new(cells),
             staged: AtomicU64::new(0),
             frozen_bytes: AtomicU64::new(0),
+            lost: AtomicU64::new(lost),
             checkpoints: AtomicU64::new(0),
         })
     }
@@ -173,6 +179,11 @@ impl Index {
     /// Number of committed cells.
     pub fn len(&self) -> u64 {
         self.cells.load(Ordering::Relaxed)
+    }
+
+    /// Number of committed cells of what is [lost](Location::LOST).
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Whether there is no committed cell.

@@ -14,6 +14,8 @@ use crate::options::SEQUENTIAL_BYTES;
 /// The name of the manifest.
 pub(crate) const MANIFEST_NAME: &str = "manifest";
 
+const PROGRESS_PREFIX: &str = "progress-";
+
 /// Name of the cells of sealed tanker `id`, written by `generation`.
 pub(crate) fn tanker_name(id: u64, generation: u64) -> String {
     format!("t-{id}-{generation}.tanker")
@@ -43,6 +45,22 @@ pub(crate) fn open_name(generation: u64) -> String {
 pub(crate) fn is_ours(name: &str) -> bool {
     [".tanker", ".counts", ".filter", ".containers"].iter().any(|ending| name.ends_with(ending))
         || (name.starts_with("open-") && name.ends_with(".cells"))
+}
+
+/// Name of the file that says how far the building of an index has come, the `number`th.
+pub(crate) fn progress_name(number: u64) -> String {
+    format!("{PROGRESS_PREFIX}{number}")
+}
+
+/// The number in the name of a [`progress_name`].
+pub(crate) fn progress_number(name: &str) -> Option<u64> {
+    name.strip_prefix(PROGRESS_PREFIX)?.parse().ok()
+}
+
+/// Whether a file of that name may be in the directory of an index, finished or not.
+pub(crate) fn may_be_there(name: &str) -> bool {
+    let complete = name.strip_suffix(".new").unwrap_or(name);
+    is_ours(name) || complete == MANIFEST_NAME || progress_number(complete).is_some()
 }
 
 /// `directory/name`.

@@ -15,6 +15,9 @@ pub(crate) const BUCKETS_PER_TANKER_MAX: u32 = 1 << 16;
 /// Most bytes of a manifest: more than a million tankers.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
+/// Most bytes of a file that says how far the building of an index has come.
+pub(crate) const PROGRESS_BYTES_MAX: u64 = 1 << 20;
+
 /// Most inconsistencies that one report describes; all are counted.
 pub(crate) const INCONSISTENCIES_MAX: usize = 10;
 

@@ -1,23 +1,28 @@
-//! Building an index anew from containers and namespace (invariant I-6).
+//! Building an index anew from containers and namespace (invariant I-6), in steps that survive an interruption.
 //!
-//! The builder replaces what is in the directory by an empty index whose manifest says "unfinished", so that a rebuild
-//! that was interrupted is never taken for an index: [`Index::open`] refuses it. Memory is bounded: a checkpoint
-//! is written whenever one is due.
+//! The manifest of an index that is being built says "unfinished", so that it is never taken for an index:
+//! [`Index::open`] refuses it. Each checkpoint of the builder makes durable what was set and counted so far, together with
+//! notes on how far that is ([`progress`]); [`IndexBuilder::resume`] goes on from the last one. Memory is bounded if
+//! whoever builds writes a checkpoint whenever [`IndexBuilder::wants_checkpoint`] says so.
 
 use std::sync::Arc;
 
 use dedupfs_store::device::Device;
-use dedupfs_store::{Fingerprint, PoolId, Result};
+use dedupfs_store::{Fingerprint, PoolId, Result, StoreError};
 
 use crate::apply::Change;
 use crate::cell::{Cell, Location};
 use crate::index::Index;
 use crate::manifest::Manifest;
-use crate::names::is_ours;
+use crate::names::{MANIFEST_NAME, is_ours, join};
 use crate::options::IndexOptions;
+use crate::progress;
 
 /// Changes gathered before they are applied: large enough to visit each bucket of the sealed tankers once for many.
-const BATCH_CHANGES: usize = 1 << 16;
+const BATCH_CHANGES: u32 = 1 << 16;
+
+/// Fingerprints without a container that are told of one by one.
+const TOLD_MAX: u64 = 20;
 
 /// Builds an index from cells in any order and of any number.
 #[derive(Debug)]
@@ -25,6 +30,19 @@ pub struct IndexBuilder {
     index: Index,
     batch: Vec<Change>,
     inconsistencies: u64,
+    /// The number of the last notes.
+    number: u64,
+}
+
+/// What an interrupted build left.
+#[derive(Debug)]
+pub struct Continued {
+    /// Goes on where the last checkpoint was.
+    pub builder: IndexBuilder,
+    /// What was said of it then.
+    pub notes: Vec<u8>,
+    /// It is complete as the state after this row; adding to it makes it unfinished again.
+    pub finished: Option<u64>,
 }
 
 impl IndexBuilder {
@@ -42,8 +60,44 @@ impl IndexBuilder {
             .max()
             .unwrap_or(0);
         Index::initialise(&**device, directory, pool, &Manifest::empty(generation, true))?;
-        let index = Index::open_any(device, directory, pool, options)?;
-        Ok(Self { index, batch: Vec::with_capacity(BATCH_CHANGES), inconsistencies: 0 })
+        progress::remove_others(&**device, directory, None)?;
+        Ok(Self::of(Index::open_any(device, directory, pool, options)?, 0))
+    }
+
+    fn of(index: Index, number: u64) -> Self {
+        Self { index, batch: Vec::new(), inconsistencies: 0, number }
+    }
+
+    /// Goes on where an earlier build in `directory` had its last checkpoint; `None` if there is nothing sound to go on
+    /// from. Whether the notes still fit is for the caller to judge.
+    pub fn resume(
+        device: &Arc<dyn Device>,
+        directory: &str,
+        pool: &PoolId,
+        options: IndexOptions,
+    ) -> Result<Option<Continued>> {
+        if !device.exists(&join(directory, MANIFEST_NAME))? {
+            return Ok(None);
+        }
+        let found = || {
+            let index = Index::open_any(device, directory, pool, options)?;
+            let (position, unfinished) = (index.position(), index.checkpointer.lock().rebuilding);
+            let number = if unfinished { Some(position) } else { progress::newest(&**device, directory)? };
+            // Nothing was noted yet, or the index has been in use.
+            let Some(number) = number.filter(|&number| number > 0) else { return Ok(None) };
+            let notes = progress::read(&**device, directory, pool, number)?;
+            let finished = (!unfinished).then_some(position);
+            Ok(Some(Continued { builder: Self::of(index, number), notes, finished }))
+        };
+        match found() {
+            Err(
+                error @ (StoreError::Corrupt { .. } | StoreError::NotFound { .. } | StoreError::Unsupported { .. }),
+            ) => {
+                tracing::warn!("what a rebuild left in {directory} cannot be used: {error}");
+                Ok(None)
+            }
+            other => other,
+        }
     }
 
     /// The cell of a fingerprint. If it is set again, the later one wins (containers are to be scanned in ascending
@@ -52,29 +106,54 @@ impl IndexBuilder {
         self.push(Change::Set { fingerprint, cell: Cell { location, references } })
     }
 
-    /// Adds to the references of a fingerprint that was set before.
+    /// Adds to the references of a fingerprint; one that was not set becomes a cell without a container.
     pub fn count(&mut self, fingerprint: Fingerprint, delta: i64) -> Result<()> {
         self.push(Change::Count { fingerprint, delta })
     }
 
     fn push(&mut self, change: Change) -> Result<()> {
         self.batch.push(change);
-        if self.batch.len() < BATCH_CHANGES {
+        // Of small tankers no more is gathered than a checkpoint becomes due by.
+        let limit = BATCH_CHANGES.min(self.index.options.cells_per_tanker.div_ceil(4));
+        if self.batch.len() < limit as usize {
             return Ok(());
         }
         self.apply_batch()
     }
 
     fn apply_batch(&mut self) -> Result<()> {
-        {
-            let mut applier = self.index.applier.lock();
-            self.inconsistencies += self.index.apply_changes(&mut applier, 0, &self.batch)?.count;
-            self.batch.clear();
+        let report = self.index.apply_changes(&mut self.index.applier.lock(), 0, &self.batch)?;
+        for (number, inconsistency) in (self.inconsistencies..TOLD_MAX).zip(&report.inconsistencies) {
+            let fingerprint = inconsistency.fingerprint;
+            tracing::error!(number, %fingerprint, "files need what no container has ({})", self.index.directory);
         }
-        if self.index.wants_checkpoint() {
-            self.write_checkpoint(0, true)?;
+        self.inconsistencies += report.count;
+        self.batch.clear();
+        Ok(())
+    }
+
+    /// Whether memory asks for a checkpoint.
+    pub fn wants_checkpoint(&self) -> bool {
+        self.index.wants_checkpoint()
+    }
+
+    /// Makes durable all that was set and counted so far, and `notes` (at most 512 KiB) on how far that is, both or (on an
+    /// error) neither. After an error the builder must be dropped.
+    pub fn checkpoint(&mut self, notes: &[u8]) -> Result<()> {
+        self.apply_batch()?;
+        self.note(notes)?;
+        self.write_checkpoint(self.number, true)?;
+        let (device, directory) = (&*self.index.device, &self.index.directory);
+        if let Err(error) = progress::remove_others(device, directory, Some(self.number)) {
+            tracing::warn!("cannot remove old notes in {directory}: {error}");
         }
         Ok(())
+    }
+
+    fn note(&mut self, notes: &[u8]) -> Result<()> {
+        self.number += 1;
+        let index = &self.index;
+        progress::write(&*index.device, &index.directory, &index.pool, self.number, notes)
     }
 
     /// Looks up what was set so far (references counted before stand in the answer).
@@ -83,14 +162,22 @@ impl IndexBuilder {
         self.index.committed(fingerprint)
     }
 
-    /// Counts for fingerprints that were not set, so far.
+    /// Cells without a container, so far.
+    pub fn lost(&mut self) -> Result<u64> {
+        self.apply_batch()?;
+        Ok(self.index.lost())
+    }
+
+    /// Counts for fingerprints that were not set, in this session.
     pub fn inconsistencies(&self) -> u64 {
         self.inconsistencies
     }
 
-    /// Completes the index as the state after log row `position` and makes it durable.
-    pub fn finish(mut self, position: u64) -> Result<Index> {
+    /// Completes the index as the state after log row `position` and makes it durable. The notes stay until
+    /// [`Index::forget_progress`]: a build that is complete and not in use yet need not be repeated.
+    pub fn finish(mut self, position: u64, notes: &[u8]) -> Result<Index> {
         self.apply_batch()?;
+        self.note(notes)?;
         self.write_checkpoint(position, false)?;
         Ok(self.index)
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use dedupfs_index::Index;
 use serde::{Deserialize, Serialize};
 
-pub use rebuild::{RebuildReport, Rebuilder};
+pub use rebuild::{BuildPlace, RebuildReport, Rebuilder};
 
 use crate::containers::ContainerStore;
 use crate::error::Result;

@@ -20,7 +20,7 @@ use redb::{Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, 
 use super::backend::{DeviceBackend, Health, Session};
 use super::container_record::ContainerRecord;
 use super::inode::{Entry, Inode};
-use super::tables::{self, Header};
+use super::tables::{self, Header, IndexSide};
 use crate::error::{EngineError, Result};
 
 /// Something of the store whose destructor may assert as well: its panic ends here.
@@ -236,6 +236,7 @@ impl Store {
             row: 0,
             trimmed_through: 0,
             has_losses: false,
+            index_side: IndexSide::A,
             next_ino: 0,
             next_cookie: 0,
             writer_epoch: 0,

@@ -65,6 +65,7 @@ pub use self::inode::{Inode, SYMLINK_BYTES_MAX};
 pub use self::log::LogOp;
 pub use self::names::NewInode;
 pub use self::rename::Renamed;
+pub use self::tables::IndexSide;
 pub use self::totals::Totals;
 
 /// The namespace's file on the meta root.
@@ -110,6 +111,7 @@ pub struct Namespace {
     next_ino: AtomicU64,
     next_cookie: AtomicU64,
     has_losses: AtomicBool,
+    is_side_b: AtomicBool,
     writer_epoch: u32,
     next_container_sequence: AtomicU64,
     logged_changes: AtomicU64,
@@ -151,6 +153,7 @@ impl Namespace {
             row: 0,
             trimmed_through: 0,
             has_losses: false,
+            index_side: IndexSide::A,
             next_ino: ROOT_INO + 1,
             next_cookie: COOKIE_FIRST,
             writer_epoch: 0,
@@ -200,6 +203,7 @@ impl Namespace {
             next_ino: AtomicU64::new(header.next_ino),
             next_cookie: AtomicU64::new(header.next_cookie),
             has_losses: AtomicBool::new(header.has_losses),
+            is_side_b: AtomicBool::new(header.index_side == IndexSide::B),
             writer_epoch: header.writer_epoch,
             next_container_sequence: AtomicU64::new(1),
             logged_changes: AtomicU64::new(0),
@@ -221,16 +225,36 @@ impl Namespace {
 
     /// Notes durably whether there are losses.
     pub fn set_losses(&self, has_losses: bool) -> Result<()> {
+        self.change_header(|header| header.has_losses = has_losses)
+    }
+
+    /// Where the indexes lie.
+    #[must_use]
+    pub fn index_side(&self) -> IndexSide {
+        if self.is_side_b.load(Ordering::Relaxed) { IndexSide::B } else { IndexSide::A }
+    }
+
+    /// From here on the indexes of this side count, durably, together with whether they have cells of what is lost.
+    ///
+    /// # Errors
+    /// It is unknown which side counts: only opening the namespace anew tells.
+    pub fn change_side(&self, index_side: IndexSide, has_losses: bool) -> Result<()> {
+        self.change_header(|header| (header.index_side, header.has_losses) = (index_side, has_losses))
+    }
+
+    fn change_header(&self, change: impl FnOnce(&mut Header)) -> Result<()> {
         let mut store = self.store.lock();
         self.health.check()?;
         if store.database.is_none() || store.session.is_failed() {
             let snapshot = store.reopen()?;
             self.state.write().base = Some(snapshot);
         }
-        let header = tables::Header { has_losses, ..store.header };
+        let mut header = store.header;
+        change(&mut header);
         commit::write_header(&store, &header)?;
         store.header = header;
-        self.has_losses.store(has_losses, Ordering::Relaxed);
+        self.has_losses.store(header.has_losses, Ordering::Relaxed);
+        self.is_side_b.store(header.index_side == IndexSide::B, Ordering::Relaxed);
         Ok(())
     }
 

@@ -99,6 +99,33 @@ pub(super) fn decode_xattr(key: &[u8], bytes: &[u8]) -> Result<Vec<u8>> {
     })
 }
 
+/// Flag of the header: the indexes have cells of what is lost.
+const FLAG_LOSSES: u8 = 1;
+/// Flag of the header: the indexes of side B count.
+const FLAG_SIDE_B: u8 = 2;
+
+/// Which of two places the indexes lie in. A rebuild makes those of the other side, and then changes sides: one
+/// transaction for both indexes and what is known of losses.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum IndexSide {
+    /// Where formatting puts them.
+    #[default]
+    A,
+    /// The other.
+    B,
+}
+
+impl IndexSide {
+    /// The one that does not count.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
+
 /// Counters and totals as of a commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
@@ -108,6 +135,8 @@ pub(super) struct Header {
     pub(super) trimmed_through: u64,
     /// The indexes have cells of what is lost.
     pub(super) has_losses: bool,
+    /// Where the indexes lie.
+    pub(super) index_side: IndexSide,
     /// Next inode number to give.
     pub(super) next_ino: u64,
     /// Next directory cookie to give.
@@ -123,7 +152,8 @@ impl Header {
         record::seal(&HEADER_KEY.to_le_bytes(), |writer| {
             writer.u16(FORMAT_VERSION);
             writer.u32(self.writer_epoch);
-            writer.u8(u8::from(self.has_losses));
+            let side = if self.index_side == IndexSide::B { FLAG_SIDE_B } else { 0 };
+            writer.u8(if self.has_losses { FLAG_LOSSES } else { 0 } | side);
             for number in [self.row, self.trimmed_through, self.next_ino, self.next_cookie] {
                 writer.u64(number);
             }
@@ -147,17 +177,15 @@ impl Header {
                     .into());
                 }
                 let writer_epoch = reader.u32()?;
-                let has_losses = match reader.u8()? {
-                    flag @ (0 | 1) => flag == 1,
-                    flags => {
-                        return Err(StoreError::Unsupported {
-                            what: "namespace".into(),
-                            found: format!("flags {flags:#x}"),
-                            advice: "use the release that wrote this pool, or a newer one".into(),
-                        }
-                        .into());
+                let flags = reader.u8()?;
+                if flags & !(FLAG_LOSSES | FLAG_SIDE_B) != 0 {
+                    return Err(StoreError::Unsupported {
+                        what: "namespace".into(),
+                        found: format!("flags {flags:#x}"),
+                        advice: "use the release that wrote this pool, or a newer one".into(),
                     }
-                };
+                    .into());
+                }
                 let (row, trimmed_through) = (reader.u64()?, reader.u64()?);
                 let (next_ino, next_cookie) = (reader.u64()?, reader.u64()?);
                 let mut totals = [0; Totals::FIELDS];
@@ -167,7 +195,8 @@ impl Header {
                 Ok(Self {
                     row,
                     trimmed_through,
-                    has_losses,
+                    has_losses: flags & FLAG_LOSSES != 0,
+                    index_side: if flags & FLAG_SIDE_B == 0 { IndexSide::A } else { IndexSide::B },
                     next_ino,
                     next_cookie,
                     writer_epoch,

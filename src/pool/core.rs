@@ -9,6 +9,7 @@ use dedupfs_store::device::Device;
 use dedupfs_store::superblock::PoolProperties;
 
 use super::gate::{Gate, Pass};
+use super::indexes;
 use super::space::SpaceGuard;
 use crate::commit::Committer;
 use crate::config::MemoryPlan;
@@ -88,12 +89,21 @@ impl Core {
         self.files.dirty_bytes.load(Ordering::Relaxed)
     }
 
+    /// Physical bytes of the indexes, also of those that do not count (an unfinished rebuild).
+    ///
+    /// # Errors
+    /// The device does not tell.
+    pub fn index_bytes(&self) -> Result<u64> {
+        let used = self.chunk_index.stats().disk_bytes + self.recipe_index.stats().disk_bytes;
+        Ok(used + indexes::unused_bytes(&*self.meta_device, self.namespace.index_side())?)
+    }
+
     /// Physical bytes of everything the pool occupies.
     ///
     /// # Errors
     /// The devices do not tell.
     pub fn physical_bytes(&self) -> Result<u64> {
-        let indexes = self.chunk_index.stats().disk_bytes + self.recipe_index.stats().disk_bytes;
-        Ok(self.data.physical_bytes()? + self.recipes.physical_bytes()? + self.namespace.file_bytes()? + indexes)
+        let containers = self.data.physical_bytes()? + self.recipes.physical_bytes()?;
+        Ok(containers + self.namespace.file_bytes()? + self.index_bytes()?)
     }
 }

@@ -10,10 +10,10 @@ use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::superblock::{PoolProperties, Role, Superblock};
 use dedupfs_store::{PoolId, StoreError};
 
-use super::open::{CHUNK_INDEX, RECIPE_INDEX, index_options};
+use super::indexes::{chunk_index, index_options, recipe_index};
 use crate::config::{MEMORY_BYTES_MIN, MemoryPlan};
 use crate::error::Result;
-use crate::namespace::Namespace;
+use crate::namespace::{IndexSide, Namespace};
 use crate::service::now;
 
 /// Makes a pool with its meta root at `meta` and its data root at `data` (by default the same directory). Both are
@@ -63,8 +63,8 @@ pub fn format_on(
     let pool = new_pool_id(meta)?;
     let created_secs = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Namespace::create(&**meta, now(), owner.0, owner.1)?;
-    for directory in [CHUNK_INDEX, RECIPE_INDEX] {
-        let options = index_options(properties, &MemoryPlan::new(MEMORY_BYTES_MIN, 0), directory == RECIPE_INDEX);
+    for (directory, recipe) in [(chunk_index(IndexSide::A), false), (recipe_index(IndexSide::A), true)] {
+        let options = index_options(properties, &MemoryPlan::new(MEMORY_BYTES_MIN, 0), recipe);
         Index::create(meta, directory, &pool, options)?;
     }
     for (device, role) in [(data, Role::Data), (meta, Role::Meta)] {

@@ -10,6 +10,7 @@
 mod core;
 mod format;
 mod gate;
+mod indexes;
 mod open;
 mod progress;
 mod space;

@@ -6,21 +6,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dedupfs_index::filter::FilterPlan;
-use dedupfs_index::{ContainerTables, Index, IndexBuilder, IndexOptions};
+use dedupfs_index::{ContainerTables, Index};
 use dedupfs_store::container::{Compression, SlotFiles};
 use dedupfs_store::device::Device;
 use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::device::lock::PoolLock;
-use dedupfs_store::superblock::{PoolProperties, Role, Superblock};
+use dedupfs_store::superblock::{Role, Superblock};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
 use parking_lot::Mutex;
 
 use super::core::Core;
 use super::gate::Gate;
+use super::indexes::{self, IndexSources, Rebuild, index_advice};
 use super::progress::Progress;
 use super::space::SpaceGuard;
 use super::{NoProgress, Pool};
-use crate::check::{RebuildReport, Rebuilder};
+use crate::check::RebuildReport;
 use crate::chunker;
 use crate::commit::{CommitParts, Committer};
 use crate::config::{
@@ -37,10 +38,6 @@ use crate::namespace::Namespace;
 use crate::recipe::segmenter::SegmentRule;
 use crate::service::Service;
 
-/// Where the index of chunks lies.
-pub(super) const CHUNK_INDEX: &str = "index/chunks";
-/// Where the index of recipe nodes lies.
-pub(super) const RECIPE_INDEX: &str = "index/recipes";
 const DATA_DIRECTORY: &str = "containers";
 const RECIPE_DIRECTORY: &str = "recipes";
 
@@ -137,10 +134,7 @@ impl Pool {
         let meta = Superblock::read(&**meta_device, Role::Meta)?;
         let data = Superblock::read(&**data_device, Role::Data)?;
         Superblock::check_pair(&meta, &data)?;
-        // An index that cannot be read is reported by who opens it.
-        let cells_per_tanker = meta.properties.tanker_cells;
-        let fingerprints = Index::cells_at_most(&**meta_device, CHUNK_INDEX, &meta.pool, cells_per_tanker).unwrap_or(0);
-        let memory = MemoryPlan::new(options.memory_bytes, fingerprints);
+        let memory = MemoryPlan::new(options.memory_bytes, indexes::chunks_at_most(&**meta_device, &meta));
         let fingerprinter = Fingerprinter::new(meta.properties.fingerprint);
         let rebuild = options.rebuild_index.then_some(Rebuild { options, fingerprinter: &fingerprinter, progress });
         let parts = Parts::open(meta_device, data_device, &meta, &memory, rebuild.as_ref())?;
@@ -148,6 +142,9 @@ impl Pool {
         parts.check_positions()?;
         if !options.read_only && rebuild.is_none() {
             parts.check_files()?;
+        }
+        if !options.read_only {
+            indexes::clear_away(&**meta_device, parts.namespace.index_side());
         }
         // The recipe index has none: nodes are freed one by one, which leaves few containers whole.
         parts.chunk_index.set_container_tables(Arc::new(TablesOf(parts.data.clone())));
@@ -208,28 +205,6 @@ fn missing_data_root(root: &Path, error: &StoreError) -> StoreError {
     ))
 }
 
-/// Tankers of recipe nodes are smaller than those of chunks by this: there are some hundred chunks for each node, and no filter
-/// should be made for fingerprints that do not come.
-const RECIPE_TANKER_DIVISOR: u32 = 16;
-
-/// Fingerprints of a tanker at least.
-const TANKER_CELLS_MIN: u32 = 64;
-
-/// The options of the index of chunks, or of recipe nodes, of a pool that divides memory like this. There are some hundred
-/// chunks for each node.
-pub(super) fn index_options(properties: &PoolProperties, memory: &MemoryPlan, recipe: bool) -> IndexOptions {
-    let (share, of) = if recipe { (1, 8) } else { (7, 8) };
-    let divisor = if recipe { RECIPE_TANKER_DIVISOR } else { 1 };
-    IndexOptions {
-        cache_bytes: memory.bucket_cache_bytes / of * share,
-        filter_bytes: memory.filter_bytes / of * share,
-        locality_bytes: if recipe { 0 } else { memory.locality_bytes },
-        open_bytes: memory.open_bytes / of * share,
-        cells_per_tanker: properties.tanker_cells.div_ceil(divisor).max(TANKER_CELLS_MIN),
-        buckets_per_tanker: properties.tanker_buckets.div_ceil(divisor),
-    }
-}
-
 /// Gives the index the tables of containers.
 struct TablesOf(Arc<ContainerStore>);
 
@@ -248,13 +223,6 @@ impl ContainerTables for TablesOf {
         table.entries.iter().for_each(|entry| each(entry.fingerprint, entry.len_bytes));
         Ok(true)
     }
-}
-
-/// How the index is made anew.
-struct Rebuild<'a> {
-    options: &'a OpenOptions,
-    fingerprinter: &'a Fingerprinter,
-    progress: &'a dyn Progress,
 }
 
 /// The durable parts.
@@ -308,29 +276,22 @@ impl Parts {
         };
         let data = open_store(ContainerKind::Data)?;
         let recipes = open_store(ContainerKind::Recipe)?;
-        let index_options = |directory: &str| index_options(properties, memory, directory == RECIPE_INDEX);
-        let pool = &superblock.pool;
+        let sources = IndexSources {
+            device: meta_device,
+            superblock,
+            memory,
+            namespace: &namespace,
+            data: &data,
+            recipes: &recipes,
+        };
         let (chunk_index, recipe_index, rebuilt) = match rebuild {
             None => {
-                let open = |directory: &str| {
-                    Index::open(meta_device, directory, pool, index_options(directory))
-                        .map_err(|error| index_advice(directory, error))
-                };
-                (open(CHUNK_INDEX)?, open(RECIPE_INDEX)?, None)
+                let (chunk_index, recipe_index) = sources.open()?;
+                (chunk_index, recipe_index, None)
             }
-            Some(&Rebuild { options, fingerprinter, progress }) => {
-                let builder =
-                    |directory: &str| IndexBuilder::new(meta_device, directory, pool, index_options(directory));
-                let rebuilder = Rebuilder {
-                    namespace: &namespace,
-                    data: &data,
-                    recipes: &recipes,
-                    fingerprinter,
-                    read_data: options.rebuild_reads_data,
-                    progress,
-                };
-                let (chunks, nodes, report) = rebuilder.run(&|| Ok((builder(CHUNK_INDEX)?, builder(RECIPE_INDEX)?)))?;
-                (chunks, nodes, Some(report))
+            Some(rebuild) => {
+                let (chunk_index, recipe_index, report) = sources.rebuild(rebuild)?;
+                (chunk_index, recipe_index, Some(report))
             }
         };
         Ok(Self {
@@ -349,7 +310,10 @@ impl Parts {
     /// An index from another time than the namespace would count wrongly, and reclaiming would free what is alive.
     fn check_positions(&self) -> Result<()> {
         let (trimmed_through, last_row) = (self.namespace.trimmed_through(), self.namespace.last_row());
-        for (directory, index) in [(CHUNK_INDEX, &self.chunk_index), (RECIPE_INDEX, &self.recipe_index)] {
+        let side = self.namespace.index_side();
+        for (directory, index) in
+            [(indexes::chunk_index(side), &self.chunk_index), (indexes::recipe_index(side), &self.recipe_index)]
+        {
             if !(trimmed_through..=last_row).contains(&index.position()) {
                 let expected = format!("a log row of {trimmed_through} to {last_row}");
                 let found = StoreError::corrupt("position", expected, index.position());
@@ -440,18 +404,6 @@ impl Parts {
 fn replay_advice(error: EngineError) -> EngineError {
     match error {
         EngineError::Store(error) => index_advice("index", error).into(),
-        other => other,
-    }
-}
-
-/// The index is never the only copy of anything: whatever is wrong with it, it can be made anew.
-fn index_advice(directory: &str, error: StoreError) -> StoreError {
-    match error {
-        StoreError::Corrupt { .. } | StoreError::NotFound { .. } => StoreError::Corrupt {
-            what: format!("the index in {directory}"),
-            expected: "a sound index".to_owned(),
-            found: format!("{error}; nothing is lost: make it anew with `dedupfs fsck --rebuild-index POOL`"),
-        },
         other => other,
     }
 }

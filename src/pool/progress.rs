@@ -8,6 +8,10 @@ pub trait Progress: Sync {
     fn advance(&self, by: u64);
     /// The step is done.
     fn finish(&self);
+    /// Something that whoever started the work should know at once.
+    fn say(&self, line: &str) {
+        tracing::info!("{line}");
+    }
 }
 
 /// Nobody listens.

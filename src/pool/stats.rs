@@ -218,7 +218,10 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
         data_bytes: count(totals.data_bytes),
         data_container_bytes: core.data.physical_bytes()?,
         recipe_container_bytes: core.recipes.physical_bytes()?,
+        lost_chunks: core.chunk_index.lost(),
+        lost_recipe_nodes: core.recipe_index.lost(),
         namespace_bytes: core.namespace.file_bytes()?,
+        index_bytes: core.index_bytes()?,
         physical_bytes: core.physical_bytes()?,
         data_containers: containers(&core.data),
         recipe_containers: containers(&core.recipes),
@@ -229,11 +232,10 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
         session: session(core),
         ..PoolStats::default()
     };
-    stats.index_bytes = stats.chunk_index.disk_bytes + stats.recipe_index.disk_bytes;
     core.chunk_index.for_each(&mut |_, cell| {
         let len_bytes = u64::from(cell.location.len_bytes);
         if cell.location.is_lost() {
-            stats.lost_chunks += 1;
+            // The index has their number.
         } else if cell.references > 0 {
             stats.unique_chunks += 1;
             stats.unique_chunk_bytes += len_bytes;
@@ -244,11 +246,7 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
         Ok(())
     })?;
     core.recipe_index.for_each(&mut |_, cell| {
-        if cell.location.is_lost() {
-            stats.lost_recipe_nodes += 1;
-            return Ok(());
-        }
-        stats.recipe_nodes += 1;
+        stats.recipe_nodes += u64::from(!cell.location.is_lost());
         stats.recipe_node_bytes += u64::from(cell.location.len_bytes);
         Ok(())
     })?;

@@ -95,13 +95,7 @@ impl Reclaimer<'_> {
             return Ok(());
         }
         let inconsistencies = self.committer.inconsistencies();
-        let mut lost: u64 = 0;
-        for index in [self.chunk_index, self.recipe_index] {
-            index.for_each(&mut |_, cell| {
-                lost += u64::from(cell.location.is_lost());
-                Ok(())
-            })?;
-        }
+        let lost = self.chunk_index.lost() + self.recipe_index.lost();
         if lost > 0 {
             tracing::warn!(lost, "chunks and recipe nodes are lost: backing up the same data again heals the files");
             return Ok(());

@@ -64,6 +64,8 @@ pub enum FrameKind {
     TankerFilter = 9,
     /// The directory of the list of containers that a sealed tanker's cells lie in.
     TankerContainers = 10,
+    /// How far the building of an index has come.
+    Progress = 11,
 }
 
 impl FrameKind {
@@ -81,6 +83,7 @@ impl FrameKind {
             8 => Self::OpenTanker,
             9 => Self::TankerFilter,
             10 => Self::TankerContainers,
+            11 => Self::Progress,
             _ => return None,
         })
     }
@@ -99,6 +102,7 @@ impl fmt::Display for FrameKind {
             Self::OpenTanker => "open tanker",
             Self::TankerFilter => "tanker filter",
             Self::TankerContainers => "tanker containers",
+            Self::Progress => "progress",
         })
     }
 }

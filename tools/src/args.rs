@@ -151,7 +151,8 @@ pub struct FsckArgs {
     /// Also read and verify all content
     #[arg(long)]
     pub read_data: bool,
-    /// Make the index anew from the containers and the namespace, then check; the pool must not be mounted. With
+    /// Make the index anew from the containers and the namespace, then check; the pool must not be mounted. The old
+    /// index counts until the new one is complete, and an interrupted rebuild goes on when it is started again. With
     /// --read-data chunks that are damaged are given up, so that the next backup of the same data heals the files
     #[arg(long)]
     pub rebuild_index: bool,

@@ -1,46 +1,103 @@
-//! Progress of long work on a terminal; nothing where there is none.
+//! Progress of long work on the standard error output: a bar on a terminal, else a line now and then.
 
-use std::time::Duration;
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
 
 use dedupfs::pool::Progress;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use parking_lot::Mutex;
 
 const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
+/// Work that is done sooner needs no line in a log.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// One bar for the phase that runs, on the standard error output.
+/// The step that runs.
+enum Step {
+    Bar(ProgressBar),
+    Lines { what: String, total: u64, done: u64, started: Instant, told: Instant },
+}
+
+/// One bar, or line after line, for the step that runs.
 #[derive(Default)]
 pub struct Bars {
-    bar: Mutex<Option<ProgressBar>>,
+    step: Mutex<Option<Step>>,
+}
+
+/// As "1234 of 5678, 100/s, 44 s left".
+fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
+    let rate = done as f64 / elapsed.as_secs_f64().max(0.001);
+    let mut text = format!("{what}: {done}");
+    // Writing to a String cannot fail.
+    let _ = match total {
+        0 => write!(text, " done, {rate:.0}/s"),
+        _ if done == 0 => write!(text, " of {total}"),
+        _ => {
+            let left_secs = total.saturating_sub(done) as f64 / rate;
+            write!(text, " of {total}, {rate:.0}/s, {left_secs:.0} s left")
+        }
+    };
+    text
+}
+
+/// What cannot be told is no reason to stop.
+fn tell(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+fn bar(what: &str, total: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+    let form = if total == 0 {
+        "{msg}: {human_pos} done, {rate}, {elapsed}"
+    } else {
+        "{msg}: {wide_bar} {human_pos} of {human_len}, {rate}, {elapsed}, {eta} left"
+    };
+    if let Ok(style) = ProgressStyle::with_template(form) {
+        let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+            let _ = write!(out, "{:.0}/s", state.per_sec());
+        };
+        bar.set_style(style.with_key("rate", rate));
+    }
+    bar.set_message(what.to_owned());
+    bar.enable_steady_tick(REDRAW_INTERVAL);
+    bar
 }
 
 impl Progress for Bars {
     fn start(&self, what: &str, total: u64) {
-        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-        let form = if total == 0 {
-            "{msg}: {human_pos} done, {elapsed}"
+        self.finish();
+        let now = Instant::now();
+        *self.step.lock() = Some(if std::io::stderr().is_terminal() {
+            Step::Bar(bar(what, total))
         } else {
-            "{msg}: {wide_bar} {human_pos} of {human_len}, {elapsed}, {eta} left"
-        };
-        if let Ok(style) = ProgressStyle::with_template(form) {
-            bar.set_style(style);
-        }
-        bar.set_message(what.to_owned());
-        bar.enable_steady_tick(REDRAW_INTERVAL);
-        if let Some(old) = self.bar.lock().replace(bar) {
-            old.finish_and_clear();
-        }
+            Step::Lines { what: what.to_owned(), total, done: 0, started: now, told: now }
+        });
     }
 
     fn advance(&self, by: u64) {
-        if let Some(bar) = &*self.bar.lock() {
-            bar.inc(by);
+        match &mut *self.step.lock() {
+            Some(Step::Bar(bar)) => bar.inc(by),
+            Some(Step::Lines { what, total, done, started, told }) => {
+                *done += by;
+                if told.elapsed() >= LINE_INTERVAL {
+                    *told = Instant::now();
+                    tell(&line(what, *done, *total, started.elapsed()));
+                }
+            }
+            None => {}
         }
     }
 
     fn finish(&self) {
-        if let Some(bar) = self.bar.lock().take() {
+        if let Some(Step::Bar(bar)) = self.step.lock().take() {
             bar.finish_and_clear();
+        }
+    }
+
+    fn say(&self, text: &str) {
+        match &*self.step.lock() {
+            Some(Step::Bar(bar)) => bar.suspend(|| tell(text)),
+            _ => tell(text),
         }
     }
 }
@@ -48,5 +105,19 @@ impl Progress for Bars {
 impl Drop for Bars {
     fn drop(&mut self) {
         self.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_have_rate_and_time_left() {
+        let elapsed = Duration::from_secs(20);
+        assert_eq!(line("reading", 500, 2000, elapsed), "reading: 500 of 2000, 25/s, 60 s left");
+        assert_eq!(line("reading", 0, 2000, elapsed), "reading: 0 of 2000");
+        assert_eq!(line("marking", 500, 0, elapsed), "marking: 500 done, 25/s");
+        assert_eq!(line("marking", 5, 5, Duration::ZERO), "marking: 5 of 5, 5000/s, 0 s left");
     }
 }

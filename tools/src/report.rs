@@ -205,6 +205,9 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
             rebuilt.containers, rebuilt.chunks, rebuilt.nodes, rebuilt.lost_chunks, rebuilt.lost_nodes
         );
     }
+    if let Some(before) = rebuilt.map(|rebuilt| rebuilt.containers_before).filter(|&before| before > 0) {
+        let _ = writeln!(text, "{before} of these containers had been taken by a rebuild that did not come to its end");
+    }
     if missing > 0 {
         let _ = writeln!(text, "wrong: {missing} tables, recipe nodes or chunks could not be read for the new index");
     }

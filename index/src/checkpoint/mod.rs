@@ -137,7 +137,9 @@ impl Index {
     /// On an error the old checkpoint stays valid and the state in memory is what it was; a newer state can be tried.
     pub fn write(&self, frozen: Frozen) -> Result<()> {
         let mut state = self.checkpointer.lock();
-        if !Arc::ptr_eq(&frozen.set, &self.sealed_set()) || frozen.row < self.position() {
+        // While an index is built, what stands for its row is the number of its checkpoint.
+        let overtaken = !state.rebuilding && frozen.row < self.position();
+        if overtaken || !Arc::ptr_eq(&frozen.set, &self.sealed_set()) {
             let row = frozen.row;
             return Err(StoreError::Usage(format!("another checkpoint was written since row {row} was frozen")));
         }
@@ -169,6 +171,10 @@ impl Index {
         };
         manifest.replace(&*self.device, &self.directory, &self.pool)?;
 
+        if state.rebuilding && !rebuilding {
+            let mut applier = self.applier.lock();
+            (applier.applied, applier.frozen) = (row, row);
+        }
         state.rebuilding = rebuilding;
         state.next_tanker = manifest.next_tanker;
         state.open_file = manifest.open;

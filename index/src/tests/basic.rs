@@ -284,11 +284,11 @@ fn a_rebuilt_index_holds_what_was_set_and_an_interrupted_one_is_refused() {
     builder.count(fingerprint(1000), 1).unwrap();
     builder.get(&fingerprint(0)).unwrap();
     assert_eq!(builder.inconsistencies(), 1);
-    let index = builder.finish(77).unwrap();
+    let index = builder.finish(77, b"all").unwrap();
     assert_eq!(index.position(), 77);
     for index in [index, reopen(&disk, TINY), reopen(&disk.crash(0), TINY)] {
         index.self_check().unwrap();
-        assert_eq!((index.position(), index.len()), (77, 501));
+        assert_eq!((index.position(), index.len(), index.lost()), (77, 501, 1));
         assert!(index.get(&fingerprint(1000)).unwrap().is_some_and(|cell| cell.location.is_lost()));
         assert_eq!(index.get(&fingerprint(9)).unwrap(), Some(cell(8, 4)));
         assert!(contents(&index).values().filter(|found| **found == cell(1, 2)).count() == 499);

@@ -9,6 +9,7 @@ mod filters;
 mod locality;
 mod model;
 mod reads;
+mod rebuild;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,0 +1,44 @@
+//! Indexes that do not count: half built, or replaced by another.
+
+use dedupfs_store::Result;
+use dedupfs_store::device::Device;
+
+use crate::index::Index;
+use crate::names::{MANIFEST_NAME, join, may_be_there};
+use crate::progress;
+
+impl Index {
+    /// Removes whatever there is of an index in `directory`, finished or not; returns the bytes of it. The manifest goes
+    /// first, and durably, so that an index is there as a whole or not at all.
+    pub fn remove(device: &dyn Device, directory: &str) -> Result<u64> {
+        if !device.exists(directory)? {
+            return Ok(0);
+        }
+        let mut entries = device.list(directory)?;
+        entries.retain(|entry| !entry.is_directory && may_be_there(&entry.name));
+        let (manifests, others): (Vec<_>, Vec<_>) = entries.iter().partition(|entry| entry.name == MANIFEST_NAME);
+        for part in [manifests, others] {
+            for entry in &part {
+                device.remove(&join(directory, &entry.name))?;
+            }
+            if !part.is_empty() {
+                device.sync_directory(directory)?;
+            }
+        }
+        Ok(entries.iter().map(|entry| entry.len_bytes).sum())
+    }
+
+    /// Forgets how the index in `directory` was built: from now on it is used.
+    pub fn forget_progress(device: &dyn Device, directory: &str) -> Result<()> {
+        if device.exists(directory)? { progress::remove_others(device, directory, None) } else { Ok(()) }
+    }
+
+    /// Bytes of whatever there is of an index in `directory`, finished or not.
+    pub fn disk_bytes(device: &dyn Device, directory: &str) -> Result<u64> {
+        if !device.exists(directory)? {
+            return Ok(0);
+        }
+        let entries = device.list(directory)?;
+        Ok(entries.iter().filter(|entry| may_be_there(&entry.name)).map(|entry| entry.len_bytes).sum())
+    }
+}

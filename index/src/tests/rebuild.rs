@@ -1,0 +1,127 @@
+//! Building an index in steps: whatever fails, and whenever the power goes, the next attempt goes on from the last
+//! checkpoint, and nothing is counted twice or not at all.
+
+use std::collections::BTreeMap;
+
+use dedupfs_store::StoreError;
+use dedupfs_store::device::OpenMode;
+use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice};
+
+use super::*;
+use crate::{Continued, IndexBuilder};
+
+const STEPS: u64 = 12;
+
+/// What a step sets and counts: things of before, too, and something that is nowhere.
+fn step(builder: &mut IndexBuilder, step: u64) -> Result<(), StoreError> {
+    for number in step * 25..step * 25 + 25 {
+        builder.set(fingerprint(number), location(step + 1), 0)?;
+    }
+    for number in (0..step * 25 + 25).step_by(3) {
+        builder.count(fingerprint(number), 1 + i64::try_from(step).unwrap())?;
+    }
+    builder.count(fingerprint(10_000 + step % 4), 1)
+}
+
+fn notes(steps: u64) -> Vec<u8> {
+    steps.to_le_bytes().to_vec()
+}
+
+/// Builds what is left to build; a checkpoint after every other step.
+fn build(device: &Arc<dyn Device>) -> Result<(u64, Index), StoreError> {
+    let (mut builder, done) = match IndexBuilder::resume(device, DIRECTORY, &POOL, TINY)? {
+        Some(Continued { builder, notes, finished }) => {
+            let done = u64::from_le_bytes(notes.try_into().unwrap());
+            assert_eq!(finished, (done == STEPS).then_some(77), "only the last notes are those of a complete index");
+            (builder, done)
+        }
+        None => (IndexBuilder::new(device, DIRECTORY, &POOL, TINY)?, 0),
+    };
+    for number in done..STEPS {
+        step(&mut builder, number)?;
+        if number % 2 == 1 && number + 1 < STEPS {
+            builder.checkpoint(&notes(number + 1))?;
+        }
+    }
+    Ok((done, builder.finish(77, &notes(STEPS))?))
+}
+
+fn expected() -> BTreeMap<Fingerprint, Cell> {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    let (_, index) = build(&device).unwrap();
+    assert_eq!((index.len(), index.lost()), (25 * STEPS + 4, 4));
+    contents(&index)
+}
+
+#[test]
+fn a_build_survives_an_error_or_a_power_loss_at_every_operation() {
+    let expected = expected();
+    let (mut position, mut continued) = (0, 0);
+    loop {
+        let memory = MemoryDevice::new();
+        let faulty = FaultyDevice::over_memory(&memory);
+        // From here on nothing works any more: the process or the machine dies.
+        faulty.add(FaultPlan::new(Fault::Io, position).lasting());
+        let device: Arc<dyn Device> = Arc::new(faulty.clone());
+        let outcome = build(&device);
+        let is_whole = faulty.injected() == 0;
+        faulty.heal();
+        if is_whole {
+            assert_eq!(contents(&outcome.unwrap().1), expected);
+            break;
+        }
+        // The same process again; after a power loss that keeps nothing, or some of what was not synced.
+        for disk in [memory.snapshot_all_synced(), memory.crash(0), memory.crash(position + 1)] {
+            let device: Arc<dyn Device> = Arc::new(disk.clone());
+            let complete = Index::open(&device, DIRECTORY, &POOL, TINY);
+            if let Ok(index) = &complete {
+                assert_eq!(contents(index), expected, "position {position}");
+            }
+            let (done, index) = build(&device).unwrap();
+            continued += u64::from(done > 0);
+            index.self_check().unwrap();
+            assert_eq!(contents(&index), expected, "position {position}, continued after {done}");
+            assert_eq!(index.lost(), 4);
+            drop(index);
+            Index::forget_progress(&*device, DIRECTORY).unwrap();
+            assert!(IndexBuilder::resume(&device, DIRECTORY, &POOL, TINY).unwrap().is_none(), "it is in use now");
+            let index = reopen(&disk, TINY);
+            assert_eq!((contents(&index) == expected, index.lost()), (true, 4));
+            assert!(Index::remove(&*device, DIRECTORY).unwrap() > 0);
+            assert_eq!(Index::disk_bytes(&*device, DIRECTORY).unwrap(), 0);
+            assert!(device.list(DIRECTORY).unwrap().is_empty());
+        }
+        position += 1;
+    }
+    assert!(position > 200 && continued > 2 * position, "{continued} of {position}");
+}
+
+#[test]
+fn damaged_notes_are_not_believed() {
+    let memory = MemoryDevice::new();
+    let device: Arc<dyn Device> = Arc::new(memory.clone());
+    let mut builder = IndexBuilder::new(&device, DIRECTORY, &POOL, TINY).unwrap();
+    assert!(IndexBuilder::resume(&device, DIRECTORY, &POOL, TINY).unwrap().is_none(), "nothing was noted");
+    step(&mut builder, 0).unwrap();
+    builder.checkpoint(b"one step").unwrap();
+    drop(builder);
+    let path = format!("{DIRECTORY}/progress-1");
+    let len = device.read_file(&path, 1 << 20).unwrap().len() as u64;
+    for offset in 0..len {
+        let disk = memory.snapshot_all_synced();
+        let file = disk.open(&path, OpenMode::Write).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, offset).unwrap();
+        file.write_at(&[byte[0] ^ 0x10], offset).unwrap();
+        let device: Arc<dyn Device> = Arc::new(disk);
+        assert!(IndexBuilder::resume(&device, DIRECTORY, &POOL, TINY).unwrap().is_none(), "byte {offset}");
+    }
+    // The notes of the pool's other index.
+    let left = IndexBuilder::resume(&device, DIRECTORY, &POOL, TINY).unwrap().unwrap();
+    assert_eq!((left.notes.as_slice(), left.finished), (&b"one step"[..], None));
+    drop(left);
+    let mut other = IndexBuilder::new(&device, "index/recipes", &POOL, TINY).unwrap();
+    other.checkpoint(b"of nodes").unwrap();
+    device.rename("index/recipes/progress-1", &path).unwrap();
+    assert!(IndexBuilder::resume(&device, DIRECTORY, &POOL, TINY).unwrap().is_none());
+}

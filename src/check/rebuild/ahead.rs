@@ -1,0 +1,55 @@
+//! Reading ahead, so that the disk and the index work at the same time.
+
+use std::sync::mpsc::sync_channel;
+
+use dedupfs_store::{ContainerId, StoreError};
+
+use super::Build;
+use crate::error::Result;
+
+/// Containers whose tables, or segments, are read ahead.
+const CONTAINERS_AHEAD: usize = 4;
+
+/// Reads what is needed of each container on another thread, and takes it in the same order.
+///
+/// # Errors
+/// The first of reading or taking. What was taken until reading failed is made durable: the next rebuild goes on there.
+pub(super) fn for_each_container<T: Send>(
+    ids: &[ContainerId],
+    build: &mut Build,
+    read: impl Fn(ContainerId) -> Result<T> + Send,
+    mut take: impl FnMut(&mut Build, ContainerId, T) -> Result<()>,
+) -> Result<()> {
+    std::thread::scope(|scope| {
+        let (sender, receiver) = sync_channel(CONTAINERS_AHEAD);
+        let read_all = move || {
+            for &id in ids {
+                let found = read(id);
+                let is_last = found.is_err();
+                // Nobody takes any more if an error ended that.
+                if sender.send((id, found)).is_err() || is_last {
+                    break;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("dedupfs-rebuild".to_owned());
+        thread.spawn_scoped(scope, read_all).map_err(|error| StoreError::from_io("start", "a thread", error))?;
+        for (id, found) in receiver {
+            let found = match found {
+                Ok(found) => found,
+                Err(error) => {
+                    if let Err(other) = build.save() {
+                        tracing::warn!(%other, "how far the rebuild came cannot be noted");
+                    }
+                    return Err(error);
+                }
+            };
+            take(build, id, found)?;
+            build.state.through = id.0;
+            if build.chunks.wants_checkpoint() || build.nodes.wants_checkpoint() {
+                build.save()?;
+            }
+        }
+        Ok(())
+    })
+}

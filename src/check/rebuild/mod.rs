@@ -1,0 +1,231 @@
+//! The index from nothing but containers and namespace (invariant I-6).
+//!
+//! The new indexes are built on the side that does not count ([`IndexSide`]), beside the old ones, which stay as they are
+//! until one transaction of the namespace makes the new ones count, both at once. Why so: `docs/decisions/0011`.
+//!
+//! 1. *Tables*: the tables of data containers, each read once, in ascending order, give fingerprints and places.
+//! 2. *Marking*: the tables of recipe containers, the inodes' roots and the lists below them tell which nodes are alive.
+//!    Chunks that are whole files are counted on the way.
+//! 3. *Nodes*: live segments are read once, in the order in which they lie, and what they name is counted: neighbours name
+//!    neighbours, so that counting stays within few tankers. Nodes that nothing refers to are left out, and count nothing:
+//!    their bytes are garbage.
+//! 4. *Change of sides*.
+//!
+//! What files refer to and nobody has is kept with its count and no container: the next backup of the same data stores
+//! it again, and those files are whole again.
+//!
+//! Each checkpoint of the index of chunks carries a [`State`], so an interrupted rebuild goes on where it was, but for the
+//! marks, which are found again. It starts over if the pool is another by then ([`state::Basis`]), or if more of it
+//! can be read than before. Memory: that of an index, and of the [`marks`].
+
+mod ahead;
+mod marks;
+mod segments;
+mod state;
+mod tables;
+
+use std::sync::Arc;
+
+use dedupfs_index::{Continued, Index, IndexBuilder, IndexOptions, Location};
+use dedupfs_store::device::Device;
+use dedupfs_store::{PoolId, StoreError};
+use serde::{Deserialize, Serialize};
+
+use self::state::{Basis, Phase, State};
+use crate::containers::ContainerStore;
+use crate::error::{EngineError, Result};
+use crate::fingerprint::Fingerprinter;
+use crate::namespace::{IndexSide, Namespace};
+use crate::pool::Progress;
+
+/// What a rebuild found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RebuildReport {
+    /// Containers of the pool.
+    pub containers: u64,
+    /// Of these, containers of chunks that a rebuild before had taken already.
+    pub containers_before: u64,
+    /// Chunks in the new index.
+    pub chunks: u64,
+    /// Recipe nodes in the new index.
+    pub nodes: u64,
+    /// Chunks that files need and no container has, or has damaged.
+    pub lost_chunks: u64,
+    /// Recipe nodes that files need and no container has.
+    pub lost_nodes: u64,
+    /// Tables, nodes and chunks that files need and that could not be read: those files have holes of errors.
+    pub missing: u64,
+}
+
+/// Whether trying again is of no use.
+fn is_loss(error: &EngineError) -> bool {
+    matches!(error, EngineError::Store(StoreError::Corrupt { .. } | StoreError::NotFound { .. }))
+}
+
+/// Where an index is built.
+#[derive(Clone, Copy, Debug)]
+pub struct BuildPlace<'a> {
+    /// Its directory.
+    pub directory: &'a str,
+    /// Its shape and memory.
+    pub options: IndexOptions,
+}
+
+/// What an index is rebuilt from, and where.
+pub struct Rebuilder<'a> {
+    /// Device of the meta root.
+    pub device: &'a Arc<dyn Device>,
+    /// The pool.
+    pub pool: &'a PoolId,
+    /// The side that does not count, to be built.
+    pub side: IndexSide,
+    /// Its index of chunks.
+    pub chunks: BuildPlace<'a>,
+    /// Its index of recipe nodes.
+    pub nodes: BuildPlace<'a>,
+    /// Roots.
+    pub namespace: &'a Namespace,
+    /// Containers of chunks.
+    pub data: &'a Arc<ContainerStore>,
+    /// Containers of recipe nodes.
+    pub recipes: &'a Arc<ContainerStore>,
+    /// Checks nodes.
+    pub fingerprinter: &'a Fingerprinter,
+    /// Read all chunks, and take those for lost that are not what their names say.
+    pub read_data: bool,
+    /// Told of the steps.
+    pub progress: &'a dyn Progress,
+}
+
+/// Indexes that are being built.
+struct Build {
+    state: State,
+    chunks: IndexBuilder,
+    nodes: IndexBuilder,
+}
+
+impl Build {
+    /// Makes durable how far it is. Nodes first: what is set twice is set to the same, but counts must be counted once.
+    fn save(&mut self) -> Result<()> {
+        let notes = self.state.encode();
+        if self.state.phase >= Phase::Nodes {
+            self.nodes.checkpoint(&notes)?;
+        }
+        Ok(self.chunks.checkpoint(&notes)?)
+    }
+}
+
+impl Rebuilder<'_> {
+    /// Goes on with what an interrupted rebuild left, or starts, and changes sides. Damage costs what it covers, not the
+    /// rebuild.
+    ///
+    /// # Errors
+    /// A disk does not answer, or is full; the namespace cannot be read. The old indexes still count then (unless the
+    /// change of sides itself failed: then it is unknown which), and the next rebuild goes on.
+    pub fn run(&self) -> Result<(Index, Index, RebuildReport)> {
+        let basis = Basis::new(self.namespace, self.data, self.recipes, self.read_data);
+        if let Some(build) = self.resume(basis)? {
+            match self.build(build) {
+                // What was built is damaged, or the pool tells more, or something else, than before.
+                Err(error) if is_loss(&error) => {
+                    self.progress.say(&format!("the unfinished rebuild is thrown away: {error}"));
+                }
+                outcome => return outcome,
+            }
+        }
+        // Nodes first: those of an earlier rebuild must never be taken for those that belong to these chunks.
+        let nodes = self.start(&self.nodes)?;
+        let build = Build { state: State::new(basis), nodes, chunks: self.start(&self.chunks)? };
+        self.build(build)
+    }
+
+    fn start(&self, place: &BuildPlace<'_>) -> Result<IndexBuilder> {
+        Ok(IndexBuilder::new(self.device, place.directory, self.pool, place.options)?)
+    }
+
+    fn left_at(&self, place: &BuildPlace<'_>) -> Result<Option<Continued>> {
+        Ok(IndexBuilder::resume(self.device, place.directory, self.pool, place.options)?)
+    }
+
+    /// What an interrupted rebuild left, if it still fits the pool.
+    fn resume(&self, basis: Basis) -> Result<Option<Build>> {
+        let Some(Continued { builder: chunks, notes, finished }) = self.left_at(&self.chunks)? else { return Ok(None) };
+        let discard = |why: &str| {
+            self.progress.say(&format!("an unfinished rebuild is thrown away: {why}"));
+            Ok(None)
+        };
+        let state = match State::decode(&notes) {
+            Ok(state) => state,
+            Err(error) => return discard(&error.to_string()),
+        };
+        if state.basis.read_data != basis.read_data {
+            return discard("it was started with and without --read-data");
+        }
+        if state.basis != basis {
+            return discard("the pool has been changed since");
+        }
+        if finished != (state.phase == Phase::Done).then_some(basis.row) {
+            return discard("it is not what its notes say");
+        }
+        if let Some(container) = self.readable_again(&state.given_up)? {
+            return discard(&format!("container {container} could not be read then and can be now"));
+        }
+        // Nothing is in the index of nodes before their phase.
+        let nodes = if state.phase < Phase::Nodes {
+            self.start(&self.nodes)?
+        } else {
+            match self.left_at(&self.nodes)? {
+                Some(nodes) => nodes.builder,
+                None => return discard("its index of recipe nodes is gone"),
+            }
+        };
+        self.progress.say("an unfinished rebuild goes on");
+        Ok(Some(Build { state, chunks, nodes }))
+    }
+
+    fn build(&self, mut build: Build) -> Result<(Index, Index, RebuildReport)> {
+        let mut report = RebuildReport {
+            containers: (self.data.containers().len() + self.recipes.containers().len()) as u64,
+            containers_before: self.taken(&build.state),
+            ..RebuildReport::default()
+        };
+        if build.state.phase == Phase::Tables {
+            self.take_tables(&mut build)?;
+            build.state.enter(Phase::Inodes);
+            build.save()?;
+        }
+        if build.state.phase < Phase::Done {
+            let marks = self.mark(&mut build)?;
+            if build.state.phase == Phase::Inodes {
+                build.state.enter(Phase::Nodes);
+                build.state.marks = marks.digest();
+                for (fingerprint, references) in marks.lost() {
+                    build.nodes.set(fingerprint, Location::LOST, references)?;
+                }
+                build.save()?;
+            }
+            if build.state.marks != marks.digest() {
+                return Err(StoreError::corrupt("recipes", "what was read before", "more, or less, of them").into());
+            }
+            self.count_segments(&mut build, &marks)?;
+            build.state.missing += marks.missing + build.chunks.lost()?;
+            build.state.enter(Phase::Done);
+        }
+        report.missing = build.state.missing;
+        let (row, notes) = (build.state.basis.row, build.state.encode());
+        let nodes = build.nodes.finish(row, &notes)?;
+        let chunks = build.chunks.finish(row, &notes)?;
+        (report.lost_chunks, report.lost_nodes) = (chunks.lost(), nodes.lost());
+        (report.chunks, report.nodes) = (chunks.len() - report.lost_chunks, nodes.len() - report.lost_nodes);
+        // Known with the indexes that say so: a backup that comes next must heal.
+        self.namespace.change_side(self.side, report.missing > 0)?;
+        Ok((chunks, nodes, report))
+    }
+
+    /// Data containers whose tables were taken before.
+    fn taken(&self, state: &State) -> u64 {
+        let records = self.data.containers();
+        let through = if state.phase == Phase::Tables { state.through } else { u64::MAX };
+        records.iter().filter(|record| record.id.0 <= through).count() as u64
+    }
+}

@@ -1,0 +1,77 @@
+//! Counting what live segments name, and setting the nodes.
+
+use std::collections::HashSet;
+
+use dedupfs_index::Location;
+use dedupfs_store::recipe::Node;
+use dedupfs_store::{ContainerId, Fingerprint};
+
+use super::ahead::for_each_container;
+use super::marks::Marks;
+use super::{Build, Rebuilder, is_loss};
+use crate::error::Result;
+
+/// A live node that lies in the container that is being read.
+struct Live {
+    fingerprint: Fingerprint,
+    location: Location,
+    references: u32,
+    /// What it names, if that was not followed by marking.
+    chunks: Vec<Fingerprint>,
+    /// It cannot be read.
+    is_lost: bool,
+}
+
+impl Rebuilder<'_> {
+    /// Takes the live nodes of all recipe containers behind the last one that was taken: segments name chunks, which count
+    /// one more for each time they are named.
+    pub(super) fn count_segments(&self, build: &mut Build, marks: &Marks) -> Result<()> {
+        let records = self.recipes.containers();
+        let ids: Vec<ContainerId> =
+            records.iter().map(|record| record.id).filter(|id| id.0 > build.state.through).collect();
+        self.progress.start("counting references of recipe containers", ids.len() as u64);
+        let read = |id| self.live_nodes(id, marks);
+        let outcome = for_each_container(&ids, build, read, |build, _, nodes| {
+            for node in nodes {
+                build.state.missing += u64::from(node.is_lost);
+                node.chunks.iter().try_for_each(|chunk| build.chunks.count(*chunk, 1))?;
+                build.nodes.set(node.fingerprint, node.location, node.references)?;
+            }
+            self.progress.advance(1);
+            Ok(())
+        });
+        self.progress.finish();
+        outcome
+    }
+
+    /// The live nodes that lie in a container, in the order in which they lie.
+    fn live_nodes(&self, container: ContainerId, marks: &Marks) -> Result<Vec<Live>> {
+        // One that cannot be read was counted as missing by marking.
+        let Some(table) = self.table(self.recipes, container)? else { return Ok(Vec::new()) };
+        let mut seen = HashSet::with_capacity(table.entries.len());
+        let mut nodes = Vec::new();
+        for entry in &table.entries {
+            let fingerprint = entry.fingerprint;
+            let Some((location, references)) = marks.live(&fingerprint) else { continue };
+            if location.container != container || !seen.insert(fingerprint) {
+                continue;
+            }
+            let mut live = Live { fingerprint, location, references, chunks: Vec::new(), is_lost: false };
+            if !marks.is_list(&fingerprint) {
+                match self.node(&fingerprint, 0, location) {
+                    Ok(Node { children, .. }) => {
+                        let chunks = children.iter().map(|child| child.fingerprint);
+                        live.chunks = chunks.filter(|chunk| !chunk.is_zero()).collect();
+                    }
+                    Err(error) if is_loss(&error) => {
+                        tracing::error!(%error, "a recipe node cannot be read");
+                        (live.location, live.is_lost) = (Location::LOST, true);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            nodes.push(live);
+        }
+        Ok(nodes)
+    }
+}

@@ -1,0 +1,104 @@
+//! The tables of data containers, read once.
+
+use std::sync::Arc;
+
+use dedupfs_index::Location;
+use dedupfs_store::ContainerId;
+use dedupfs_store::container::{Table, TableEntry};
+
+use super::ahead::for_each_container;
+use super::state::GIVEN_UP_MAX;
+use super::{Build, Rebuilder, is_loss};
+use crate::containers::ContainerStore;
+use crate::error::{EngineError, Result};
+
+impl Rebuilder<'_> {
+    /// Takes the tables of all data containers behind the last one that was taken, in ascending order: a later container
+    /// wins over an earlier one.
+    pub(super) fn take_tables(&self, build: &mut Build) -> Result<()> {
+        let records = self.data.containers();
+        let before = records.iter().filter(|record| record.id.0 <= build.state.through).count();
+        let ids: Vec<ContainerId> = records.iter().skip(before).map(|record| record.id).collect();
+        // Tables are alike; of content there is more in some.
+        let mut sizes = records.iter().skip(before).map(|record| record.chunk_bytes);
+        let total_bytes: u64 = sizes.clone().sum();
+        let (what, total) = match self.read_data {
+            true => ("reading containers, MiB", total_bytes >> 20),
+            false => ("reading tables of containers", ids.len() as u64),
+        };
+        let told = format!("{what} (without {before} containers taken before)");
+        self.progress.start(if before == 0 { what } else { &told }, total);
+        let mut done_bytes = 0;
+        let read = |id| self.sound_entries(id);
+        let outcome = for_each_container(&ids, build, read, |build, container, entries| {
+            if entries.is_none() {
+                build.state.missing += 1;
+                if build.state.given_up.len() < GIVEN_UP_MAX {
+                    build.state.given_up.push(container);
+                }
+            }
+            for entry in entries.unwrap_or_default() {
+                build.chunks.set(entry.fingerprint, Location { container, len_bytes: entry.len_bytes }, 0)?;
+            }
+            let before_bytes = done_bytes;
+            done_bytes += sizes.next().unwrap_or(0);
+            self.progress.advance(if self.read_data { (done_bytes >> 20) - (before_bytes >> 20) } else { 1 });
+            Ok(())
+        });
+        self.progress.finish();
+        outcome
+    }
+
+    /// What the container holds, with `read_data` only what can be read and is what its name says. `None` if that is a
+    /// loss.
+    fn sound_entries(&self, container: ContainerId) -> Result<Option<Vec<TableEntry>>> {
+        let Some(table) = self.table(self.data, container)? else { return Ok(None) };
+        let mut entries = table.entries.clone();
+        if self.read_data {
+            let mut sound = Vec::with_capacity(entries.len());
+            for entry in entries {
+                if self.is_sound(container, &entry)? {
+                    sound.push(entry);
+                }
+            }
+            entries = sound;
+        }
+        Ok(Some(entries))
+    }
+
+    /// Whether a chunk can be read and is what its name says.
+    fn is_sound(&self, container: ContainerId, entry: &TableEntry) -> Result<bool> {
+        match self.data.read_chunk(container, &entry.fingerprint, Some(entry.len_bytes)) {
+            Ok(data) => Ok(data.is_some_and(|data| self.fingerprinter.of(&data) == entry.fingerprint)),
+            Err(error) if is_loss(&error) => {
+                tracing::error!(chunk = %entry.fingerprint, %container, %error, "a chunk is given up");
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The table of a container; `None` if it is damaged or gone. Only these are final: a disk that does not answer may
+    /// answer later.
+    pub(super) fn table(&self, store: &ContainerStore, container: ContainerId) -> Result<Option<Arc<Table>>> {
+        match store.table(container) {
+            Ok(Some(table)) => Ok(Some(table)),
+            Ok(None) => Err(EngineError::Internal("a container went away during a rebuild")),
+            Err(error) if is_loss(&error) => {
+                tracing::error!(%container, %error, "a container's table cannot be read");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A container that was given up and can be read now: what was built without it would call lost what is there.
+    pub(super) fn readable_again(&self, given_up: &[ContainerId]) -> Result<Option<ContainerId>> {
+        for &container in given_up {
+            if self.table(self.data, container)?.is_some() {
+                return Ok(Some(container));
+            }
+        }
+        Ok(None)
+    }
+}
