@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What each filter of the lookup chain is worth: the newest backup of a series into a pool that holds the ones before, after a
-# new mount, once with all filters and once without each of them.
+# new mount, once with all filters, once without each of them, and once with the byte compare filter, which reads every chunk
+# that is found.
 #
 #   benches/ablation.sh [--size 2G] [--generations 3] [--series DIR] [--newest 4] [--dir DIR] [--memory 128M]
 #                       [--mkfs OPTIONS]
@@ -77,8 +78,9 @@ measure() {
     printf '| filters | MB/s | against all | bucket reads | for each GB | container tables read |'
     for filter in zero block open bloom locality sealed; do printf ' %s decided |' "$filter"; done
     printf '\n|---|---|---|---|---|---|---|---|---|---|---|---|\n'
-    for without in nothing "${all[@]}"; do
+    for without in nothing "${all[@]}" compare; do
         plan_without "$without" && plan=$REPLY
+        [ "$without" != compare ] || plan+=,compare
         rm -rf "$work/pool"
         cp -a --sparse=always "$work/base" "$work/pool"
         sync
@@ -99,7 +101,7 @@ measure() {
         unmount_pool "$mnt"
         rate=$(rate "$bytes" "$TAKEN")
         full_rate=${full_rate:-$rate}
-        case $without in nothing) without=all ;; *) without="without $without" ;; esac
+        case $without in nothing) without=all ;; compare) without='with compare' ;; *) without="without $without" ;; esac
         printf '| %s | %s | %s | %s | %s | %s |%s\n' "$without" "$rate" "$(calculate "$rate / $full_rate")" "$reads" \
             "$(calculate "$reads / ($bytes / 1e9)" %.0f)" "$tables" "$line"
     done

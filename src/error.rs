@@ -74,6 +74,15 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// The same for those who know only the errors of durable bytes.
+    #[must_use]
+    pub fn into_store(self) -> StoreError {
+        match self {
+            Self::Store(error) => error,
+            other => StoreError::Usage(other.to_string()),
+        }
+    }
+
     /// Whether freeing space may help.
     #[must_use]
     pub fn is_no_space(&self) -> bool {

@@ -47,6 +47,7 @@ mod tests;
 
 pub use buffers::{ChunkData, RegionBytes};
 pub use flush::{Extended, Flushed};
+pub use read::reads_of_this_thread;
 pub use stats::ContainerStats;
 pub use streams::{RECLAIM_STREAM, StreamId};
 pub use worker::{Job, WorkerPool};

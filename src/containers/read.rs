@@ -13,10 +13,11 @@
 //!
 //! Cost: a hit takes three short shared locks (directory, table, region); a miss one read of about 100 KiB.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dedupfs_index::filter::Reads;
 use dedupfs_store::container::{SlotAddress, Table, TableEntry, decode_region, decode_toc, scan_table};
 use dedupfs_store::{ContainerId, Fingerprint, StoreError};
 use quick_cache::sync::{Cache, DefaultLifecycle};
@@ -123,9 +124,23 @@ where
 thread_local! {
     /// Compressed bytes on their way from the disk to the decoder.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static READS: Cell<Reads> = const { Cell::new(Reads { reads: 0, bytes: 0 }) };
+}
+
+/// What this thread has read from containers so far, whatever store they are of: tables and regions.
+#[must_use]
+pub fn reads_of_this_thread() -> Reads {
+    READS.get()
 }
 
 impl Shared {
+    /// Counts a read of this thread.
+    fn count_read(&self, len_bytes: u64) {
+        self.counters.read_bytes.fetch_add(len_bytes, Ordering::Relaxed);
+        let before = READS.get();
+        READS.set(Reads { reads: before.reads + 1, bytes: before.bytes + len_bytes });
+    }
+
     pub(super) fn read_chunk(
         &self,
         container: ContainerId,
@@ -250,7 +265,7 @@ impl Shared {
             }
             let bytes = scratch.get_mut(..len).unwrap_or_default();
             self.slots.read_into(address, offset_bytes, bytes)?;
-            self.counters.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+            self.count_read(len as u64);
             use_bytes(bytes)
         })
     }
@@ -308,7 +323,7 @@ impl Shared {
             let offset =
                 u32::try_from(offset).map_err(|_| StoreError::corrupt("container", "offsets of 32 bits", offset))?;
             let bytes = self.slots.read(*address, offset, len)?;
-            self.counters.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+            self.count_read(len as u64);
             Ok(bytes)
         };
         Ok(scan_table(&self.options.pool, *id, *kind, u64::from(*used_bytes), &mut read)?)

@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 
 use dedupfs_index::Location;
-use dedupfs_index::filter::{Filter, Query, Verdict};
-use dedupfs_store::Fingerprint;
+use dedupfs_index::filter::{Filter, Query};
 use dedupfs_store::recipe::Child;
+use dedupfs_store::{ContainerId, Fingerprint};
 use parking_lot::RwLock;
 
 /// Chunks of the segments that are being rewritten.
@@ -22,7 +22,8 @@ impl BlockIndex {
     /// Adds the old chunks of one segment.
     pub fn extend(&self, chunks: &[Child]) {
         let mut known = self.chunks.write();
-        for child in chunks.iter().filter(|child| !child.fingerprint.is_zero()) {
+        let placed = |child: &&Child| !child.fingerprint.is_zero() && child.hint != ContainerId::NONE;
+        for child in chunks.iter().filter(placed) {
             let len_bytes = u32::try_from(child.len_bytes).unwrap_or(u32::MAX);
             known.insert(child.fingerprint, Location { container: child.hint, len_bytes });
         }
@@ -42,11 +43,10 @@ impl Filter for BlockIndex {
 
     fn check(&self, query: &mut Query<'_>) -> dedupfs_store::Result<()> {
         let known = self.chunks.read();
-        for (fingerprint, verdict) in query.fingerprints.iter().zip(&mut query.verdicts) {
-            if !verdict.is_final()
-                && let Some(location) = known.get(fingerprint)
-            {
-                *verdict = Verdict::Existing(*location);
+        let open: Vec<usize> = query.open_entries().collect();
+        for position in open {
+            if let Some(location) = query.fingerprints.get(position).and_then(|fingerprint| known.get(fingerprint)) {
+                query.existing(position, *location);
             }
         }
         Ok(())

@@ -7,6 +7,8 @@
 //!    and appended to the stream's open container;
 //! 4. the segment is encoded, appended to the recipe containers, and its storing is logged, which counts its chunks.
 //!
+//! With the byte compare filter, what is found in steps 1 to 3 is read and compared ([`compare`], [`place`]).
+//!
 //! Invariants:
 //! - Everything between a lookup and the log entry that rests on it happens inside one [`Section`]; reclaiming
 //!   claims first, then waits for all sections to end ([`Deduplicator::barrier`]), then rechecks (I-4).
@@ -17,14 +19,17 @@
 //! Lock order: section (barrier) -> store lock -> container store, index, namespace.
 
 mod block_index;
+mod compare;
 mod fetch;
 mod pins;
+mod place;
+mod stored;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use dedupfs_index::filter::{FilterChain, Query, Verdict};
+use dedupfs_index::filter::FilterChain;
 use dedupfs_index::{Index, Location};
 use dedupfs_store::recipe::{Child, Node};
 use dedupfs_store::{ContainerId, Fingerprint};
@@ -33,6 +38,9 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 pub use block_index::BlockIndex;
 pub use fetch::Fetcher;
 pub use pins::{Pin, Pins};
+pub use stored::ContainerChunks;
+
+use place::Known;
 
 use crate::containers::{ContainerStore, StreamId};
 use crate::error::Result;
@@ -47,6 +55,14 @@ pub struct SegmentEntry<'a> {
     pub child: Child,
     /// The bytes; `None` for a chunk that a live recipe names already, and for zeros.
     pub data: Option<&'a [u8]>,
+}
+
+/// A node that is stored now.
+enum Stored {
+    /// By this call.
+    New((Child, Pin)),
+    /// By another writer, since it was looked up.
+    Meanwhile((Child, Pin), Node),
 }
 
 /// Proof that the holder is inside a section: reclaiming waits for it.
@@ -173,17 +189,26 @@ impl Deduplicator {
         self.counters.bytes_in.fetch_add(len_bytes, Ordering::Relaxed);
         if let Some(found) = self.known_node(fingerprint, len_bytes)? {
             self.counters.segments_known.fetch_add(1, Ordering::Relaxed);
+            if self.chain.compare().is_some() {
+                return self.compare_segment(section, stream, entries, node, found);
+            }
             // A known segment may name chunks that are lost; storing them makes whole all files that share it.
             if self.namespace.has_losses() {
-                self.place_chunks(stream, entries, &mut { node.children }, None)?;
+                self.place_chunks(stream, entries, &mut { node.children }, Known::Nothing)?;
             }
             return Ok(found);
         }
         let mut node = node;
         // The old recipe may name places that are lost.
-        let known = known.filter(|_| !self.namespace.has_losses());
+        let known = known.filter(|_| !self.namespace.has_losses()).map_or(Known::Nothing, Known::Block);
         self.place_chunks(stream, entries, &mut node.children, known)?;
-        self.store_new_node(section, stream, fingerprint, len_bytes, node)
+        match self.store_new_node(section, stream, fingerprint, len_bytes, node)? {
+            Stored::New(stored) => Ok(stored),
+            Stored::Meanwhile(found, node) if self.chain.compare().is_some() => {
+                self.compare_segment(section, stream, entries, node, found)
+            }
+            Stored::Meanwhile(found, _) => Ok(found),
+        }
     }
 
     /// Stores one chunk that a root will name directly; the caller logs the root within the same section.
@@ -193,7 +218,7 @@ impl Deduplicator {
     pub fn store_chunk(&self, _section: &Section<'_>, stream: StreamId, entry: SegmentEntry<'_>) -> Result<Child> {
         self.counters.bytes_in.fetch_add(entry.child.len_bytes, Ordering::Relaxed);
         let mut child = [entry.child];
-        self.place_chunks(stream, &[entry], &mut child, None)?;
+        self.place_chunks(stream, &[entry], &mut child, Known::Nothing)?;
         let [child] = child;
         Ok(child)
     }
@@ -205,93 +230,14 @@ impl Deduplicator {
     pub fn store_node(&self, section: &Section<'_>, stream: StreamId, node: Node) -> Result<(Child, Pin)> {
         let fingerprint = self.fingerprinter.of(&node.identity_bytes());
         let len_bytes = node.len_bytes()?;
-        match self.known_node(fingerprint, len_bytes)? {
-            Some(found) => Ok(found),
-            None => self.store_new_node(section, stream, fingerprint, len_bytes, node),
-        }
-    }
-
-    /// The chain's verdicts for all entries with data, then storing of what is new. Fills the hints of `children`.
-    fn place_chunks(
-        &self,
-        stream: StreamId,
-        entries: &[SegmentEntry<'_>],
-        children: &mut [Child],
-        known: Option<&BlockIndex>,
-    ) -> Result<()> {
-        let asked: Vec<usize> =
-            entries.iter().enumerate().filter(|(_, entry)| entry.data.is_some()).map(|(at, _)| at).collect();
-        if asked.is_empty() {
-            return Ok(());
-        }
-        let picked: Vec<&SegmentEntry<'_>> = asked.iter().filter_map(|&at| entries.get(at)).collect();
-        let fingerprints: Vec<Fingerprint> = picked.iter().map(|entry| entry.child.fingerprint).collect();
-        let lengths: Vec<u32> = picked.iter().map(|entry| entry.data.map_or(0, |data| data.len() as u32)).collect();
-        let epoch = self.chunk_index.sealed_epoch();
-        let mut query = Query::new(&fingerprints, &lengths);
-        match known {
-            Some(known) if !known.is_empty() => self.chain.run(&mut query, &[known])?,
-            _ => self.chain.run(&mut query, &[])?,
-        }
-        let mut missing = Vec::new();
-        for ((&at, entry), verdict) in asked.iter().zip(&picked).zip(&query.verdicts) {
-            match verdict {
-                Verdict::Existing(location) if self.usable(location.container) => {
-                    set_hint(children, at, location.container)
-                }
-                _ => missing.push((at, *entry)),
-            }
-        }
-        if missing.is_empty() { Ok(()) } else { self.store_missing(stream, &missing, children, epoch) }
-    }
-
-    /// Under the store lock: what another writer stored since the lookup is taken, the rest appended and staged.
-    fn store_missing(
-        &self,
-        stream: StreamId,
-        missing: &[(usize, &SegmentEntry<'_>)],
-        children: &mut [Child],
-        epoch: u64,
-    ) -> Result<()> {
-        let _exclusive = self.store_lock.lock();
-        let prints: Vec<Fingerprint> = missing.iter().map(|(_, entry)| entry.child.fingerprint).collect();
-        let mut found = Vec::new();
-        self.chunk_index.locate_in_memory(&prints, &mut found);
-        // What another writer stored since the lookup is in memory, unless a checkpoint has sealed it meanwhile.
-        if self.chunk_index.sealed_epoch() != epoch {
-            self.chunk_index.locate_batch(&prints, &mut found)?;
-        }
-        let mut fresh: Vec<(Fingerprint, &[u8])> = Vec::with_capacity(missing.len());
-        let mut places: Vec<(usize, usize)> = Vec::with_capacity(missing.len());
-        let mut seen = std::collections::HashMap::with_capacity(missing.len());
-        for ((at, entry), location) in missing.iter().zip(&found) {
-            let print = entry.child.fingerprint;
-            if let Some(location) = location
-                && self.usable(location.container)
-            {
-                set_hint(children, *at, location.container);
-                continue;
-            }
-            let position = *seen.entry(print).or_insert_with(|| {
-                fresh.push((print, entry.data.unwrap_or_default()));
-                fresh.len() - 1
-            });
-            places.push((*at, position));
-        }
-        let containers = self.data.append(stream, &fresh)?;
-        let mut stored_bytes = 0;
-        for ((print, data), container) in fresh.iter().zip(&containers) {
-            self.chunk_index.stage(print, Location { container: *container, len_bytes: data.len() as u32 });
-            stored_bytes += data.len() as u64;
-        }
-        for (at, position) in places {
-            if let Some(container) = containers.get(position) {
-                set_hint(children, at, *container);
-            }
-        }
-        self.counters.chunks_stored.fetch_add(fresh.len() as u64, Ordering::Relaxed);
-        self.counters.bytes_stored.fetch_add(stored_bytes, Ordering::Relaxed);
-        Ok(())
+        let (found, node) = match self.known_node(fingerprint, len_bytes)? {
+            Some(found) => (found, node),
+            None => match self.store_new_node(section, stream, fingerprint, len_bytes, node)? {
+                Stored::New(stored) => return Ok(stored),
+                Stored::Meanwhile(found, node) => (found, node),
+            },
+        };
+        if self.chain.compare().is_some() { self.compare_list(section, stream, node, found) } else { Ok(found) }
     }
 
     fn known_node(&self, fingerprint: Fingerprint, len_bytes: u64) -> Result<Option<(Child, Pin)>> {
@@ -312,12 +258,12 @@ impl Deduplicator {
         fingerprint: Fingerprint,
         len_bytes: u64,
         node: Node,
-    ) -> Result<(Child, Pin)> {
+    ) -> Result<Stored> {
         let (level, children) = (node.level, node.children.len());
         let bytes = node.encode();
         let _exclusive = self.store_lock.lock();
         if let Some(found) = self.known_node(fingerprint, len_bytes)? {
-            return Ok(found);
+            return Ok(Stored::Meanwhile(found, node));
         }
         let containers = self.recipes.append(stream, &[(fingerprint, &bytes)])?;
         let hint = containers.first().copied().unwrap_or(ContainerId::NONE);
@@ -332,7 +278,7 @@ impl Deduplicator {
         // A claim was for the copy that reclaiming found; this one may be found, or it would be stored, and counted, again.
         self.pins.end_claim(&fingerprint);
         self.counters.nodes_stored.fetch_add(1, Ordering::Relaxed);
-        Ok((Child { fingerprint, len_bytes, hint }, pin))
+        Ok(Stored::New((Child { fingerprint, len_bytes, hint }, pin)))
     }
 
     /// Whether a chunk in this container may be referred to: not while reclaiming has claimed it (I-4), and not if it
@@ -461,11 +407,5 @@ impl Deduplicator {
     #[must_use]
     pub fn counters(&self) -> &DedupCounters {
         &self.counters
-    }
-}
-
-fn set_hint(children: &mut [Child], at: usize, container: ContainerId) {
-    if let Some(child) = children.get_mut(at) {
-        child.hint = container;
     }
 }

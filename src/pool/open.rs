@@ -29,7 +29,7 @@ use crate::config::{
     META_RESERVE_BYTES, MemoryPlan, OPEN_CONTAINERS_MAX, PUBLISH_AFTER, PUBLISH_PATIENCE, RECIPE_REGION_BYTES,
 };
 use crate::containers::{ContainerOptions, ContainerStore, WorkerPool};
-use crate::dedup::{DedupParts, Deduplicator, Fetcher};
+use crate::dedup::{ContainerChunks, DedupParts, Deduplicator, Fetcher};
 use crate::error::{EngineError, Result};
 use crate::file::FileContext;
 use crate::fingerprint::Fingerprinter;
@@ -153,7 +153,9 @@ impl Pool {
             recipes: parts.recipes.clone(),
             chunk_index: parts.chunk_index.clone(),
             recipe_index: parts.recipe_index.clone(),
-            chain: options.filters.chain(&parts.chunk_index),
+            chain: options
+                .filters
+                .chain(&parts.chunk_index, || Arc::new(ContainerChunks::new(parts.data.clone(), fingerprinter))),
             fingerprinter,
             namespace: parts.namespace.clone(),
             node_cache_bytes: memory.node_cache_bytes,
@@ -214,12 +216,7 @@ impl ContainerTables for TablesOf {
         container: ContainerId,
         each: &mut dyn FnMut(Fingerprint, u32),
     ) -> dedupfs_store::Result<bool> {
-        let table = match self.0.table(container) {
-            Ok(table) => table,
-            Err(EngineError::Store(error)) => return Err(error),
-            Err(other) => return Err(StoreError::Usage(other.to_string())),
-        };
-        let Some(table) = table else { return Ok(false) };
+        let Some(table) = self.0.table(container).map_err(EngineError::into_store)? else { return Ok(false) };
         table.entries.iter().for_each(|entry| each(entry.fingerprint, entry.len_bytes));
         Ok(true)
     }

@@ -31,6 +31,7 @@ pub fn errno(error: &EngineError) -> Errno {
         EngineError::Store(
             StoreError::Io { .. }
             | StoreError::Corrupt { .. }
+            | StoreError::Collision { .. }
             | StoreError::Unsupported { .. }
             | StoreError::NotFound { .. }
             | StoreError::Usage(_),

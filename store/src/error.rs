@@ -38,6 +38,18 @@ pub enum StoreError {
         /// What was found.
         found: String,
     },
+    /// Two different contents have one fingerprint: the hash function of the pool does not tell them apart. Nothing is
+    /// damaged, and the second one cannot be stored.
+    #[error(
+        "hash collision: other content with the fingerprint {fingerprint} is in {place} already, sound and different: this \
+         content cannot be stored in this pool, and nothing was overwritten"
+    )]
+    Collision {
+        /// What both hash to.
+        fingerprint: String,
+        /// Where the content lies that came first.
+        place: String,
+    },
     /// A format, feature or option that this version does not know (invariant I-8).
     #[error("{what}: {found} is not supported ({advice})")]
     Unsupported {

@@ -10,7 +10,11 @@ use operation::{Operation, operations};
 use side_by_side::SideBySide;
 
 fn run(operations: &[Operation]) {
-    let mut pair = SideBySide::new();
+    run_with("zero,block,open,bloom,locality,sealed", operations);
+}
+
+fn run_with(filters: &str, operations: &[Operation]) {
+    let mut pair = SideBySide::new(filters.parse().expect("a plan"));
     for operation in operations {
         pair.apply(operation);
     }
@@ -23,6 +27,16 @@ proptest! {
     #[test]
     fn engine_equals_reference(operations in operations()) {
         run(&operations);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 400, ..ProptestConfig::default() })]
+
+    /// Comparing what is stored changes nothing that can be seen.
+    #[test]
+    fn engine_that_compares_equals_reference(operations in operations()) {
+        run_with("zero,block,open,bloom,locality,sealed,compare", &operations);
     }
 }
 

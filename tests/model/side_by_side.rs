@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dedupfs::check::CheckOptions;
-use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
+use dedupfs::pool::{FilterPlan, NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::reclaim::ReclaimOptions;
 use dedupfs_fuse::MemoryService;
 use dedupfs_fuse::service::{
@@ -20,6 +20,7 @@ const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 
 pub struct SideBySide {
     device: MemoryDevice,
+    filters: FilterPlan,
     pool: Option<Arc<Pool>>,
     engine: Side,
     reference: Side,
@@ -38,9 +39,9 @@ fn as_device(device: &MemoryDevice) -> Arc<dyn Device> {
     Arc::new(device.clone())
 }
 
-fn open(device: &MemoryDevice, rebuild_index: bool) -> Arc<Pool> {
+fn open(device: &MemoryDevice, filters: &FilterPlan, rebuild_index: bool) -> Arc<Pool> {
     let device = as_device(device);
-    let options = PoolOptions { rebuild_index, ..PoolOptions::default() };
+    let options = PoolOptions { rebuild_index, filters: filters.clone(), ..PoolOptions::default() };
     Pool::open_on(&device, &device, Vec::new(), &options, &NoProgress).expect("the pool opens")
 }
 
@@ -261,7 +262,7 @@ impl Side {
 }
 
 impl SideBySide {
-    pub fn new() -> Self {
+    pub fn new(filters: FilterPlan) -> Self {
         let device = MemoryDevice::new();
         let properties = PoolProperties {
             chunk_size_bytes: 4096,
@@ -274,9 +275,9 @@ impl SideBySide {
         };
         let shared = as_device(&device);
         format_on(&shared, &shared, b".".to_vec(), &properties, (0, 0)).expect("formats");
-        let pool = open(&device, false);
+        let pool = open(&device, &filters, false);
         let engine = Side::new(pool.service());
-        Self { device, pool: Some(pool), engine, reference: Side::new(Arc::new(MemoryService::new())) }
+        Self { device, filters, pool: Some(pool), engine, reference: Side::new(Arc::new(MemoryService::new())) }
     }
 
     fn pool(&self) -> &Arc<Pool> {
@@ -345,7 +346,7 @@ impl SideBySide {
         // The service goes first: it keeps the pool's parts alive.
         self.engine = Side::new(Arc::new(MemoryService::new()));
         self.pool = None;
-        let pool = open(&self.device, rebuild_index);
+        let pool = open(&self.device, &self.filters, rebuild_index);
         self.engine = Side::new(pool.service());
         self.pool = Some(pool);
         self.check();

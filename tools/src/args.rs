@@ -103,7 +103,8 @@ pub struct MountArgs {
     /// Bound of all caches and buffers together, such as 512M or 2G
     #[arg(long, default_value = "512M", value_name = "SIZE", value_parser = size::parse_memory)]
     pub memory: u64,
-    /// Filters that look chunks up, in this order, `sealed` last; leaving one out costs time, never a duplicate
+    /// Filters that look chunks up, in this order, `sealed` last; leaving one out costs time, never a duplicate. `compare`
+    /// behind it reads each chunk that is found and compares the bytes: damage heals, a hash collision is an I/O error
     #[arg(long, default_value_t, value_name = "LIST")]
     pub filters: FilterPlan,
     /// Log to this file instead

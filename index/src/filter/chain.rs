@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use dedupfs_store::Result;
+use dedupfs_store::{Result, StoreError};
 use parking_lot::Mutex;
 
-use super::{Filter, Query, Verdict};
-use crate::sealed::reads_of_this_thread;
+use super::{CompareFilter, Filter, Query, Verdict};
 
 /// What one filter did so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,13 +16,13 @@ pub struct FilterStats {
     pub name: &'static str,
     /// Entries that were open when it was asked.
     pub asked: u64,
-    /// Of these, entries to which it said `Existing`.
+    /// Of these, entries to which it said `Existing`, or `StrongMaybe` in a chain that compares.
     pub existing: u64,
     /// Of these, entries to which it said `NonExisting`.
     pub non_existing: u64,
     /// Time spent in it, in nanoseconds.
     pub time_ns: u64,
-    /// Buckets that it read from disk.
+    /// Buckets of the index that it read from disk, and regions of containers.
     pub reads: u64,
     /// Bytes of these.
     pub read_bytes: u64,
@@ -66,6 +65,8 @@ pub struct FilterChain {
     filters: Vec<(Arc<dyn Filter>, Arc<Counters>)>,
     /// Before which of them the query's own filters are asked; `None`: never.
     own_at: Option<usize>,
+    /// The last of them, if stored bytes are compared.
+    compare: Option<(Arc<CompareFilter>, Arc<Counters>)>,
     /// Counters of filters that came with a query, by name, in order of first use.
     extras: Mutex<Vec<(&'static str, Arc<Counters>)>>,
 }
@@ -81,23 +82,45 @@ impl FilterChain {
     #[must_use]
     pub fn with_own_at(filters: Vec<Arc<dyn Filter>>, own_at: Option<usize>) -> Self {
         let filters = filters.into_iter().map(|filter| (filter, Arc::default())).collect();
-        Self { filters, own_at, extras: Mutex::default() }
+        Self { filters, own_at, compare: None, extras: Mutex::default() }
+    }
+
+    /// The same chain with a last filter that compares what the others found.
+    #[must_use]
+    pub fn comparing(self, compare: CompareFilter) -> Self {
+        Self { compare: Some((Arc::new(compare), Arc::default())), ..self }
+    }
+
+    /// The filter that compares, if there is one: then queries need [data](Query::with_data).
+    #[must_use]
+    pub fn compare(&self) -> Option<&CompareFilter> {
+        self.compare.as_ref().map(|(compare, _)| &**compare)
     }
 
     /// Asks the filters, among them at their place those of this query's `own`, until every entry is decided.
     pub fn run(&self, query: &mut Query<'_>, own: &[&dyn Filter]) -> Result<()> {
-        let mut open = query.open_entries().count();
+        if self.compare.is_some() && query.data.is_none() {
+            return Err(StoreError::Usage("this chain compares, and the query has no data".to_owned()));
+        }
+        let mut open = unanswered(query);
         for (number, (filter, counters)) in self.filters.iter().enumerate() {
             let own = if self.own_at == Some(number) { own } else { &[] };
             for &filter in own {
                 if open > 0 {
-                    open = ask(filter, &self.extra_counters(filter.name()), query, open)?;
+                    open = ask(filter, &self.extra_counters(filter.name()), query, open, unanswered)?;
                 }
             }
             if open == 0 {
                 break;
             }
-            open = ask(&**filter, counters, query, open)?;
+            open = ask(&**filter, counters, query, open, unanswered)?;
+        }
+        if let Some((compare, counters)) = &self.compare {
+            let left = |query: &Query<'_>| query.open_entries().count();
+            let found = left(query);
+            if found > 0 {
+                ask(&**compare, counters, query, found, left)?;
+            }
         }
         Ok(())
     }
@@ -117,31 +140,47 @@ impl FilterChain {
     pub fn stats(&self) -> Vec<FilterStats> {
         let extras = self.extras.lock();
         let extras = extras.iter().map(|(name, counters)| counters.stats(name));
-        extras.chain(self.filters.iter().map(|(filter, counters)| counters.stats(filter.name()))).collect()
+        let compare = self.compare.iter().map(|(compare, counters)| counters.stats(compare.name()));
+        extras
+            .chain(self.filters.iter().map(|(filter, counters)| counters.stats(filter.name())))
+            .chain(compare)
+            .collect()
     }
 }
 
-/// Asks one filter; the answer is how many entries are open afterwards.
-fn ask(filter: &dyn Filter, counters: &Counters, query: &mut Query<'_>, open: usize) -> Result<usize> {
-    let existing_before = existing(query);
-    let reads_before = reads_of_this_thread();
+/// Entries that filters which know fingerprints only can still say something of.
+fn unanswered(query: &Query<'_>) -> usize {
+    query.unanswered().count()
+}
+
+/// Asks one filter of `asked` entries; the answer is how many are `left` afterwards.
+fn ask(
+    filter: &dyn Filter,
+    counters: &Counters,
+    query: &mut Query<'_>,
+    asked: usize,
+    left: fn(&Query<'_>) -> usize,
+) -> Result<usize> {
+    let absent_before = absent(query);
+    let reads_before = filter.reads_of_this_thread();
     let started = Instant::now();
     let outcome = filter.check(query);
     let elapsed = started.elapsed();
-    let reads = reads_of_this_thread().since(reads_before);
-    let still_open = query.open_entries().count();
-    let found = existing(query).saturating_sub(existing_before);
-    counters.asked.fetch_add(open as u64, Ordering::Relaxed);
-    counters.existing.fetch_add(found as u64, Ordering::Relaxed);
-    counters.non_existing.fetch_add(open.saturating_sub(still_open + found) as u64, Ordering::Relaxed);
+    let reads = filter.reads_of_this_thread().since(reads_before);
+    let non_existing = absent(query).saturating_sub(absent_before);
+    let left_open = left(query);
+    let existing = asked.saturating_sub(left_open + non_existing);
+    counters.asked.fetch_add(asked as u64, Ordering::Relaxed);
+    counters.existing.fetch_add(existing as u64, Ordering::Relaxed);
+    counters.non_existing.fetch_add(non_existing as u64, Ordering::Relaxed);
     counters.time_ns.fetch_add(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     counters.reads.fetch_add(reads.reads, Ordering::Relaxed);
     counters.read_bytes.fetch_add(reads.bytes, Ordering::Relaxed);
-    outcome.map(|()| still_open)
+    outcome.map(|()| left_open)
 }
 
-fn existing(query: &Query<'_>) -> usize {
-    query.verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Existing(_))).count()
+fn absent(query: &Query<'_>) -> usize {
+    query.verdicts.iter().filter(|verdict| matches!(verdict, Verdict::NonExisting)).count()
 }
 
 impl std::fmt::Debug for FilterChain {

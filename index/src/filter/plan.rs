@@ -1,6 +1,7 @@
 //! Which filters, in which order: configuration, so that leaving one out is a command and not a change of code.
 //!
-//! Whatever is left out, the write path stays exact: `sealed` is the authority, always there and always last. What leaving out costs:
+//! Whatever is left out, the write path stays exact: `sealed` is the authority, always there and always last, but for `compare`,
+//! which is not in the default plan: it reads what the others found. What leaving out costs:
 //!
 //! | without | then |
 //! |---|---|
@@ -11,12 +12,17 @@
 //! | `locality` | each repeated chunk reads its own bucket, unless the bucket cache has it |
 //!
 //! Order matters for time only: a filter decides what the ones before it left open.
+//!
+//! What `compare` costs: the reading of every duplicate chunk (`docs/index.md`). What it gives: damaged chunks are found and
+//! stored again when they are backed up again, and a collision of the hash is an error instead of another file's bytes.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{BloomFilter, Filter, FilterChain, LocalityFilter, OpenFilter, SealedFilter, ZeroFilter};
+use super::{
+    BloomFilter, CompareFilter, Filter, FilterChain, LocalityFilter, OpenFilter, SealedFilter, StoredChunks, ZeroFilter,
+};
 use crate::index::Index;
 use crate::lookup::Means;
 
@@ -35,11 +41,16 @@ pub enum FilterKind {
     Locality,
     /// [`SealedFilter`].
     Sealed,
+    /// [`CompareFilter`].
+    Compare,
 }
 
 impl FilterKind {
-    /// All, in the order of the default plan.
-    pub const ALL: [Self; 6] = [Self::Zero, Self::Block, Self::Open, Self::Bloom, Self::Locality, Self::Sealed];
+    /// The default plan.
+    pub const DEFAULT: [Self; 6] = [Self::Zero, Self::Block, Self::Open, Self::Bloom, Self::Locality, Self::Sealed];
+    /// All there are, in the order in which they are asked best.
+    pub const ALL: [Self; 7] =
+        [Self::Zero, Self::Block, Self::Open, Self::Bloom, Self::Locality, Self::Sealed, Self::Compare];
 
     /// Its name.
     #[must_use]
@@ -51,6 +62,7 @@ impl FilterKind {
             Self::Bloom => "bloom",
             Self::Locality => "locality",
             Self::Sealed => "sealed",
+            Self::Compare => "compare",
         }
     }
 }
@@ -59,14 +71,20 @@ impl FilterKind {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FilterPlanError {
     /// No such filter.
-    #[error("there is no filter `{0}`; known are zero, block, open, bloom, locality and sealed")]
+    #[error("there is no filter `{0}`; known are zero, block, open, bloom, locality, sealed and compare")]
     Unknown(String),
     /// A filter is there twice.
     #[error("the filter `{0}` is named twice")]
     Twice(&'static str),
     /// The authority is missing, or something comes after it.
-    #[error("the last filter must be `sealed`: it alone decides what no other can, and leaves nothing to be asked")]
+    #[error(
+        "the last filter must be `sealed`: it alone decides what no other can, and leaves nothing to be asked; only `compare` \
+         may follow"
+    )]
     SealedNotLast,
+    /// It would compare only what the filters before it found.
+    #[error("`compare` reads what the other filters found: it must be the last one, after `sealed`")]
+    CompareNotLast,
 }
 
 /// A list of filters, as `--filters` gives it.
@@ -75,7 +93,7 @@ pub struct FilterPlan(Vec<FilterKind>);
 
 impl Default for FilterPlan {
     fn default() -> Self {
-        Self(FilterKind::ALL.to_vec())
+        Self(FilterKind::DEFAULT.to_vec())
     }
 }
 
@@ -99,8 +117,12 @@ impl FromStr for FilterPlan {
             }
             kinds.push(kind);
         }
-        if kinds.last() != Some(&FilterKind::Sealed) {
+        let deciding = kinds.strip_suffix(&[FilterKind::Compare]).unwrap_or(&kinds);
+        if deciding.last() != Some(&FilterKind::Sealed) {
             return Err(FilterPlanError::SealedNotLast);
+        }
+        if deciding.contains(&FilterKind::Compare) {
+            return Err(FilterPlanError::CompareNotLast);
         }
         Ok(Self(kinds))
     }
@@ -113,14 +135,15 @@ impl FilterPlan {
         self.0.contains(&kind)
     }
 
-    /// The chain over `index`. What is left out is not used by `sealed` either.
+    /// The chain over `index`. What is left out is not used by `sealed` either. `stored` is what `compare` reads, if the plan
+    /// has it.
     #[must_use]
-    pub fn chain(&self, index: &Arc<Index>) -> FilterChain {
+    pub fn chain(&self, index: &Arc<Index>, stored: impl FnOnce() -> Arc<dyn StoredChunks>) -> FilterChain {
         let means = Means { filters: self.has(FilterKind::Bloom), locality: self.has(FilterKind::Locality) };
         let filter = |kind: &FilterKind| -> Option<Arc<dyn Filter>> {
             Some(match kind {
                 FilterKind::Zero => Arc::new(ZeroFilter),
-                FilterKind::Block => return None,
+                FilterKind::Block | FilterKind::Compare => return None,
                 FilterKind::Open => Arc::new(OpenFilter::new(index.clone())),
                 FilterKind::Bloom => Arc::new(BloomFilter::new(index.clone())),
                 FilterKind::Locality => Arc::new(LocalityFilter::new(index.clone())),
@@ -128,7 +151,8 @@ impl FilterPlan {
             })
         };
         let own_at = self.0.iter().position(|kind| *kind == FilterKind::Block);
-        FilterChain::with_own_at(self.0.iter().filter_map(filter).collect(), own_at)
+        let chain = FilterChain::with_own_at(self.0.iter().filter_map(filter).collect(), own_at);
+        if self.has(FilterKind::Compare) { chain.comparing(CompareFilter::new(index.clone(), stored())) } else { chain }
     }
 }
 
@@ -143,6 +167,9 @@ mod tests {
         let some: FilterPlan = "open, sealed".parse().unwrap();
         assert_eq!(some.to_string(), "open,sealed");
         assert!(some.has(FilterKind::Open) && !some.has(FilterKind::Bloom));
+        assert!(!FilterPlan::default().has(FilterKind::Compare), "reading everything is for who asks for it");
+        let comparing: FilterPlan = "zero,sealed,compare".parse().unwrap();
+        assert_eq!((comparing.has(FilterKind::Compare), comparing.to_string().as_str()), (true, "zero,sealed,compare"));
     }
 
     #[test]
@@ -153,5 +180,10 @@ mod tests {
         assert_eq!(error("open,open,sealed"), FilterPlanError::Twice("open"));
         assert_eq!(error("zero,open"), FilterPlanError::SealedNotLast);
         assert_eq!(error("sealed,open"), FilterPlanError::SealedNotLast);
+        for wrong in ["compare", "sealed,open,compare", "sealed,compare,open"] {
+            assert_eq!(error(wrong), FilterPlanError::SealedNotLast, "{wrong}");
+        }
+        assert_eq!(error("open,compare,sealed"), FilterPlanError::CompareNotLast);
+        assert_eq!(error("sealed,compare,compare"), FilterPlanError::Twice("compare"));
     }
 }

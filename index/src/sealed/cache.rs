@@ -24,11 +24,13 @@ const SET_BYTES: u64 = 16 * (48 << 10);
 /// Most sets: more would spread no better.
 const SETS_MAX: u64 = 1 << 16;
 
-/// Pages read from disk.
+/// What was read from disk.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Reads {
-    pub(crate) reads: u64,
-    pub(crate) bytes: u64,
+pub struct Reads {
+    /// How often.
+    pub reads: u64,
+    /// How much.
+    pub bytes: u64,
 }
 
 impl Reads {

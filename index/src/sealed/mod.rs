@@ -16,6 +16,7 @@ mod set;
 mod summary;
 mod tanker;
 
+pub use cache::Reads;
 pub(crate) use cache::{PageCache, reads_of_this_thread};
 pub(crate) use containers::Share;
 pub(crate) use load::load_summaries;

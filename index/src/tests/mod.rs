@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod basic;
+mod compare;
 mod concurrent;
 mod corruption;
 mod faults;

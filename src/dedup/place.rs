@@ -1,0 +1,154 @@
+//! Chunks get their places: the filter chain says which are stored, the others are appended (steps 2 and 3 of the way of a
+//! segment).
+//!
+//! With a chain that compares, no place is taken that was not read and found equal, also not the one that another writer made
+//! meanwhile; damaged ones are stored again, and the index follows when the new place is committed.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+use dedupfs_index::Location;
+use dedupfs_index::filter::{CompareFilter, Query, Verdict};
+use dedupfs_store::recipe::Child;
+use dedupfs_store::{ContainerId, Fingerprint, StoreError};
+
+use super::{BlockIndex, Deduplicator, SegmentEntry};
+use crate::containers::StreamId;
+use crate::error::Result;
+
+/// What is known of the chunks of a segment before the index is asked.
+pub(super) enum Known<'a> {
+    Nothing,
+    /// What the file held before.
+    Block(&'a BlockIndex),
+    /// The same chunks, one by one, as a stored segment names them: whoever reads it looks there first, so that is what must be
+    /// compared. For chains that compare.
+    Segment(&'a [Child]),
+}
+
+/// A chunk to be stored, and its position in the segment.
+type Missing<'a> = (usize, &'a SegmentEntry<'a>);
+
+impl Deduplicator {
+    /// The chain's verdicts for all entries with data, then storing of what is new. Fills the hints of `children`. Returns
+    /// whether damaged chunks were found on the way.
+    pub(super) fn place_chunks(
+        &self,
+        stream: StreamId,
+        entries: &[SegmentEntry<'_>],
+        children: &mut [Child],
+        known: Known<'_>,
+    ) -> Result<bool> {
+        let picked: Vec<Missing<'_>> = entries.iter().enumerate().filter(|(_, entry)| entry.data.is_some()).collect();
+        if picked.is_empty() {
+            return Ok(false);
+        }
+        let fingerprints: Vec<Fingerprint> = picked.iter().map(|(_, entry)| entry.child.fingerprint).collect();
+        let data: Vec<&[u8]> = picked.iter().map(|(_, entry)| entry.data.unwrap_or_default()).collect();
+        let lengths: Vec<u32> = data.iter().map(|data| data.len() as u32).collect();
+        let epoch = self.chunk_index.sealed_epoch();
+        let mut query = match self.chain.compare() {
+            Some(_) => Query::with_data(&fingerprints, &lengths, &data),
+            None => Query::new(&fingerprints, &lengths),
+        };
+        match known {
+            Known::Block(known) if !known.is_empty() => self.chain.run(&mut query, &[known])?,
+            Known::Segment(stored) => {
+                for (number, &(at, _)) in picked.iter().enumerate() {
+                    query.presume(number, stored.get(at).map_or(ContainerId::NONE, |child| child.hint));
+                }
+                self.chain.run(&mut query, &[])?;
+            }
+            _ => self.chain.run(&mut query, &[])?,
+        }
+        let mut missing = Vec::new();
+        for (&(at, entry), verdict) in picked.iter().zip(&query.verdicts) {
+            match verdict {
+                Verdict::Existing(location) if self.usable(location.container) => {
+                    set_hint(children, at, location.container)
+                }
+                _ => missing.push((at, entry)),
+            }
+        }
+        if !missing.is_empty() {
+            self.store_missing(stream, &missing, children, epoch)?;
+        }
+        Ok(query.damage_seen())
+    }
+
+    /// Under the store lock: what another writer stored since the lookup is taken, the rest appended and staged.
+    fn store_missing(
+        &self,
+        stream: StreamId,
+        missing: &[Missing<'_>],
+        children: &mut [Child],
+        epoch: u64,
+    ) -> Result<()> {
+        let _exclusive = self.store_lock.lock();
+        let prints: Vec<Fingerprint> = missing.iter().map(|(_, entry)| entry.child.fingerprint).collect();
+        let mut found = Vec::new();
+        self.chunk_index.locate_in_memory(&prints, &mut found);
+        // What another writer stored since the lookup is in memory, unless a checkpoint has sealed it meanwhile.
+        if self.chunk_index.sealed_epoch() != epoch {
+            self.chunk_index.locate_batch(&prints, &mut found)?;
+        }
+        let compare = self.chain.compare();
+        let mut fresh: Vec<(Fingerprint, &[u8])> = Vec::with_capacity(missing.len());
+        let mut places: Vec<(usize, usize)> = Vec::with_capacity(missing.len());
+        let mut seen = HashMap::with_capacity(missing.len());
+        for ((at, entry), location) in missing.iter().zip(&found) {
+            let (print, data) = (entry.child.fingerprint, entry.data.unwrap_or_default());
+            if let Some(location) = location
+                && let Some(container) = taken(compare, &print, data, *location)?
+                && self.usable(container)
+            {
+                set_hint(children, *at, container);
+                continue;
+            }
+            let position = *seen.entry(print).or_insert_with(|| {
+                fresh.push((print, data));
+                fresh.len() - 1
+            });
+            if compare.is_some() && fresh.get(position).is_some_and(|(_, first)| *first != data) {
+                let place = "the same write".to_owned();
+                return Err(StoreError::Collision { fingerprint: print.to_string(), place }.into());
+            }
+            places.push((*at, position));
+        }
+        let containers = self.data.append(stream, &fresh)?;
+        let mut stored_bytes = 0;
+        for ((print, data), container) in fresh.iter().zip(&containers) {
+            self.chunk_index.stage(print, Location { container: *container, len_bytes: data.len() as u32 });
+            stored_bytes += data.len() as u64;
+        }
+        for (at, position) in places {
+            if let Some(container) = containers.get(position) {
+                set_hint(children, at, *container);
+            }
+        }
+        self.counters.chunks_stored.fetch_add(fresh.len() as u64, Ordering::Relaxed);
+        self.counters.bytes_stored.fetch_add(stored_bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// The container that really has a chunk which is found at `location`. A chunk of another length is another chunk.
+///
+/// Comparing reads from disk only if the chunk was stored a while ago, and then it was compared before, and is damaged or claimed.
+fn taken(
+    compare: Option<&CompareFilter>,
+    print: &Fingerprint,
+    data: &[u8],
+    location: Location,
+) -> Result<Option<ContainerId>> {
+    match compare {
+        Some(compare) => Ok(compare.compare(print, data, location.container)?.place.map(|place| place.container)),
+        None => Ok((location.len_bytes as usize == data.len()).then_some(location.container)),
+    }
+}
+
+fn set_hint(children: &mut [Child], at: usize, container: ContainerId) {
+    if let Some(child) = children.get_mut(at) {
+        child.hint = container;
+    }
+}

@@ -1,0 +1,43 @@
+//! What the byte compare filter reads: chunks in their containers, and what they hash to.
+
+use std::sync::Arc;
+
+use dedupfs_index::filter::{Reads, StoredChunks};
+use dedupfs_store::{ContainerId, Fingerprint, Result};
+
+use crate::containers::{ContainerStore, reads_of_this_thread};
+use crate::error::EngineError;
+use crate::fingerprint::Fingerprinter;
+
+/// The chunks of a pool.
+pub struct ContainerChunks {
+    store: Arc<ContainerStore>,
+    fingerprinter: Fingerprinter,
+}
+
+impl ContainerChunks {
+    /// Those in `store`, named by `fingerprinter`.
+    #[must_use]
+    pub fn new(store: Arc<ContainerStore>, fingerprinter: Fingerprinter) -> Self {
+        Self { store, fingerprinter }
+    }
+}
+
+impl StoredChunks for ContainerChunks {
+    fn read(&self, container: ContainerId, fingerprint: &Fingerprint, look: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        // Of any length: two chunks of different lengths may collide, too.
+        let stored = self.store.read_chunk(container, fingerprint, None).map_err(EngineError::into_store)?;
+        if let Some(stored) = &stored {
+            look(stored);
+        }
+        Ok(stored.is_some())
+    }
+
+    fn fingerprint_of(&self, bytes: &[u8]) -> Fingerprint {
+        self.fingerprinter.of(bytes)
+    }
+
+    fn reads_of_this_thread(&self) -> Reads {
+        reads_of_this_thread()
+    }
+}
