@@ -31,8 +31,8 @@ impl Formula {
             count_directories: tankers * (f64::from(options.buckets_per_tanker) * 12.0 + 4.0),
             // 24 bytes for each container that has cells there.
             container_lists: tankers * f64::from(options.cells_per_tanker) / CHUNKS_PER_CONTAINER as f64 * 24.0,
-            // A full one: tables of powers of two, 49 bytes each place.
-            open_tanker: f64::from(options.cells_per_tanker) * 2.0 * 49.0,
+            // All that is open, and what sealing needs: the limit that the index keeps to.
+            open_tanker: options.open_bytes as f64,
             caches: (options.cache_bytes + options.locality_bytes) as f64,
         }
     }
@@ -47,7 +47,7 @@ impl Formula {
 }
 
 fn directories(stats: &IndexStats) -> f64 {
-    (stats.memory_bytes - stats.filter_bytes - stats.cache_bytes - stats.locality_bytes) as f64
+    stats.directory_bytes as f64
 }
 
 pub(crate) fn run(directory: &Path, stored: u64) {

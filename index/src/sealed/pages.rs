@@ -56,6 +56,13 @@ pub(crate) struct PagedFile {
     checksums: Vec<u64>,
 }
 
+/// The list of starts of so many pages, with the first one: no larger than it will be, because it stays in memory.
+fn first_start(pages: usize) -> Vec<u32> {
+    let mut starts = Vec::with_capacity(pages + 1);
+    starts.push(0);
+    starts
+}
+
 impl PagedFile {
     /// Writes and syncs a new file of pages of so many cells; `page` adds the bytes of a page, given its number and the positions of
     /// its cells. It is called twice for each page, in order: memory is needed for one.
@@ -72,7 +79,7 @@ impl PagedFile {
     ) -> Result<Self> {
         let cells: u32 = page_cells.iter().sum();
         let mut payload = ByteWriter::with_capacity(page_cells.len() * PAGE_ENTRY_BYTES);
-        let (mut starts, mut checksums) = (vec![0], Vec::with_capacity(page_cells.len()));
+        let (mut starts, mut checksums) = (first_start(page_cells.len()), Vec::with_capacity(page_cells.len()));
         let (mut bytes, mut start) = (Vec::new(), 0_u32);
         for (number, &count) in (0..).zip(page_cells) {
             let end = start.saturating_add(count);
@@ -158,7 +165,7 @@ impl PagedFile {
         }
 
         let mut entries = ByteReader::new(frame.payload, &path);
-        let (mut starts, mut checksums) = (vec![0], Vec::with_capacity(pages as usize));
+        let (mut starts, mut checksums) = (first_start(pages as usize), Vec::with_capacity(pages as usize));
         let mut total = 0_u32;
         for _ in 0..pages {
             total = total.saturating_add(entries.u32()?);
