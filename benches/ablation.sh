@@ -2,7 +2,7 @@
 # What each filter of the lookup chain is worth: the newest backup into a pool that holds the ones before, after a new mount,
 # once with all filters and once without each of them, all of this in turns, so that a slow minute strikes all alike.
 #
-#   benches/ablation.sh [--size 1G] [--generations 3] [--pages 256M] [--series DIR] [--newest 12] [--beside 2G]
+#   benches/ablation.sh [--size 1G] [--generations 3] [--pages 256M] [--series DIR] [--newest 12] [--beside 3G]
 #                       [--repeat 3] [--workloads LIST] [--tsv FILE] [--dir DIR] [--memory 128M] [--mkfs OPTIONS]
 #
 #   --size SIZE           of each generation of the synthetic aged stream (examples/aged_stream). The newest one lies in
@@ -17,7 +17,7 @@
 #   --tsv FILE            writes the figures there, too: what benches/plots/plots.sh draws
 #   --dir DIR             [default: TMPDIR or /var/tmp]
 #   --memory SIZE         of the mount: the less, the more of the index is read from disk
-#   --mkfs OPTIONS        [default: --chunk-size 4K --tanker-cells 16K --tanker-buckets 32, so that small series fill tankers]
+#   --mkfs OPTIONS        [default: --chunk-size 4K --tanker-cells 256K --tanker-buckets 512, so that tankers fill]
 #
 # The workloads:
 #   stream    the newest generation of the aged stream, as a new file
@@ -45,8 +45,8 @@ plans=(
     "without locality=zero,block,open,bloom,sealed"
 )
 
-size=1G generations=3 pages=256M series='' newest=12 beside=2G repeat=3 workloads='' tsv=''
-dir=${TMPDIR:-/var/tmp} memory=128M mkfs_options=(--chunk-size 4K --tanker-cells 16K --tanker-buckets 32)
+size=1G generations=3 pages=256M series='' newest=12 beside=3G repeat=3 workloads='' tsv=''
+dir=${TMPDIR:-/var/tmp} memory=128M mkfs_options=(--chunk-size 4K --tanker-cells 256K --tanker-buckets 512)
 while [ $# -gt 0 ]; do
     case $1 in
         -h | --help) help ;;
@@ -93,7 +93,7 @@ fi
 [ -z "$tsv" ] || [ -d "$(dirname "$tsv")" ] || usage "no such directory: $(dirname "$tsv")"
 make_scratch "$dir" && work=$REPLY
 need_memory $((size_bytes + pages_bytes + (2 << 30)))
-need_room "$work" $((3 * size_bytes + 2 * pages_bytes + beside_bytes / 2 + (2 << 30))) "the measurement"
+need_room "$work" $((3 * size_bytes + 2 * pages_bytes + beside_bytes / 3 + (2 << 30))) "the measurement"
 make_scratch /dev/shm && ram=$REPLY
 mnt=$work/mnt
 mkdir "$mnt"

@@ -2,19 +2,19 @@
 # data into memory ($ram), and calls `measure` with a command that copies it into the mount.
 # shellcheck shell=bash disable=SC2154,SC2317 # ablation.sh has the other side; functions are called through others
 
-# new_base: mounts a new pool at $mnt, with other data in it: numbers, which are new chunks throughout and small on disk.
-new_base() {
-    local first=10000000000 line_bytes=12
-    if [ ! -d "$work/beside" ]; then
-        dedupfs mkfs "${mkfs_options[@]}" "$work/beside" >&2
-        mount_pool "$work/beside" "$mnt" --memory 1G
-        say "other data"
-        [ "$beside_bytes" -lt $line_bytes ] || seq $first $((first + beside_bytes / line_bytes - 1)) >"$mnt/beside"
-        unmount_pool "$mnt"
-    fi
+# begin_base: mounts a new pool at $mnt.
+begin_base() {
     rm -rf "$work/base"
-    cp -a --sparse=always "$work/beside" "$work/base"
+    dedupfs mkfs "${mkfs_options[@]}" "$work/base" >&2
     mount_pool "$work/base" "$mnt" --memory 1G
+}
+# end_base: writes the other data, numbers, which are new chunks throughout and take little on disk, and unmounts. They come
+# last, so that what the workload repeats lies in sealed tankers.
+end_base() {
+    local first=10000000000 line_bytes=12
+    say "other data"
+    [ "$beside_bytes" -lt $line_bytes ] || seq $first $((first + beside_bytes / line_bytes - 1)) >"$mnt/beside"
+    unmount_pool "$mnt"
 }
 # What is in memory becomes new files.
 feed_as_new() {
@@ -31,12 +31,12 @@ fresh_newest() {
 measure_stream() {
     local number
     generation() { "${programs[aged_stream]}" --generation "$1" --size "$size_bytes"; }
-    new_base
+    begin_base
     for ((number = 1; number < generations; number++)); do
         say "generation $number"
         generation "$number" >"$mnt/$number"
     done
-    unmount_pool "$mnt"
+    end_base
     fresh_newest
     say "generation $generations"
     generation "$generations" >"$ram/newest/newest"
@@ -67,9 +67,9 @@ measure_pages() {
     local count=$((pages_bytes / page_bytes / 2))
     fresh_newest
     "${programs[aged_stream]}" --seed 2 --size "$pages_bytes" >"$ram/newest/pages"
-    new_base
+    begin_base
     cp "$ram/newest/pages" "$mnt/pages"
-    unmount_pool "$mnt"
+    end_base
     feed_pages() {
         write_pages "$ram/newest/pages" "$mnt/pages" "$count"
         dedupfs sync "$mnt"
@@ -89,10 +89,10 @@ measure_tars() {
     find_versions
     [ ${#versions[@]} -gt "$newest" ] || fail "$series has only ${#versions[@]} versions"
     old=$((${#versions[@]} - newest))
-    new_base
+    begin_base
     say "$old versions"
     for version in "${versions[@]:0:old}"; do tar -C "$series" --sort=name -cf "$mnt/$version.tar" "./$version"; done
-    unmount_pool "$mnt"
+    end_base
     fresh_newest
     for version in "${versions[@]:old}"; do tar -C "$series" --sort=name -cf "$ram/newest/$version.tar" "./$version"; done
     measure "The newest $newest of ${#versions[@]} versions of the real series, as tars" "$(content_bytes "$ram/newest")" feed_as_new
@@ -112,7 +112,7 @@ prepare_images() {
     [ -z "${images_bytes-}" ] || return 0
     find_versions
     [ ${#versions[@]} -ge 2 ] || fail "$series has only ${#versions[@]} versions"
-    new_base
+    begin_base
     fresh_newest
     say "images of ${#versions[@]} versions"
     for ((pair = 0; 2 * pair + 1 < ${#versions[@]}; pair++)); do
@@ -122,7 +122,7 @@ prepare_images() {
         rm "$ram/image"
         make_image "${versions[2 * pair + 1]}" "$ram/newest/$pair.img"
     done
-    unmount_pool "$mnt"
+    end_base
     images_bytes=$(content_bytes "$ram/newest")
     images=$pair
     zero_bytes=$((images_bytes - $(du -s -B1 "$ram/newest" | cut -f1)))
