@@ -14,7 +14,7 @@ shares(workload) = "< awk -F'\t' 'NR > 1 && $1 == \"".workload."\" { sum = 0; fo
 
 set terminal svg size 960,640 font "sans-serif,13" background "#ffffff"
 set output ARG2
-set multiplot layout 2,3 margins 0.07,0.98,0.17,0.94 spacing 0.06,0.27
+set multiplot layout 2,3 margins 0.08,0.98,0.16,0.94 spacing 0.06,0.24
 set style data histograms
 set style histogram rowstacked
 set style fill solid 1 noborder
@@ -26,12 +26,12 @@ unset key
 do for [w = 1:words(workloads)] {
     name = word(workloads, w)
     set title sprintf("%s: %d thousand lookups", title_of(name), int(total(name) / 1000.0 + 0.5))
-    if ((w - 1) % 3 == 0) { set ylabel "decided" } else { unset ylabel }
+    if ((w - 1) % 3 == 0) { set ylabel "share of lookups" } else { unset ylabel }
     plot for [f = 1:words(filters)] shares(name) using (column(f + 1)):xtic(1) linecolor rgb colour(f) title word(filters, f)
 }
 # The key has a place of its own.
-unset title; unset border; unset tics; unset ylabel; unset grid
-set key center center Left reverse invert maxrows 12 samplen 2 spacing 1.4 title "decided by the filter"
+unset title; unset border; unset xtics; unset ytics; unset ylabel; unset grid
+set key center center Left reverse maxrows 12 samplen 2 spacing 1.4 title "decided by the filter"
 set xrange [0:1]; set yrange [0:1]
 plot for [f = 1:words(filters)] NaN with boxes linecolor rgb colour(f) title word(filters, f)
 unset multiplot
