@@ -26,7 +26,8 @@
 #   images    every second version as an image of a filesystem, as new files; the versions before them are there as images
 #   inplace   the same images, each written over the one of the version before
 #
-# Uses the programs in DEDUPFS_BIN, or builds them. "reads" are buckets of the index read from disk.
+# Uses the programs in DEDUPFS_BIN, or builds them. "index reads" are buckets of the index read from
+# disk: those of lookups, and those of counting references when a commit is consumed.
 # shellcheck disable=SC2154 # common.sh has the other side
 set -euo pipefail
 # shellcheck source=benches/common.sh
@@ -100,14 +101,17 @@ mkdir "$mnt"
 
 # ---- measuring: one line in measured.tsv for each measurement
 
-# filter_fields: prints for each filter what it decided and its time in ms, a field each; nothing if it was not asked.
+# filter_fields: prints the reads of all filters, then for each what it decided and its time in ms, a field each; nothing if
+# it was not asked.
 filter_fields() {
     awk -v names="${filters[*]}" '
         $1 == "\"name\":" { gsub(/[",]/, "", $2); here = $2 }
         { key = $1; gsub(/[":]/, "", key); sub(/,$/, "", $2) }
         key == "existing" || key == "non_existing" { decided[here] += $2 }
+        key == "reads" && here != "" { reads += $2 }
         key == "time_ms" { ms[here] = sprintf("%.2f", $2) }
         END {
+            printf "\t%d", reads
             count = split(names, name, " ")
             for (i = 1; i <= count; i++) printf "\t%s\t%s", decided[name[i]], ms[name[i]]
         }
@@ -153,7 +157,7 @@ measure() {
 # ---- figures: one line in summary.tsv for each workload and plan
 
 columns=(workload plan bytes mb_per_s mb_per_s_min mb_per_s_max against_all against_all_min against_all_max
-    index_reads index_reads_per_gb tables_read)
+    index_reads index_reads_per_gb lookup_reads_per_gb tables_read)
 for filter in "${filters[@]}"; do columns+=("$filter" "${filter}_ms"); done
 header=$(IFS=$'\t' && printf '%s' "${columns[*]}")
 
@@ -190,10 +194,11 @@ summarise() {
                 printf "\t%.1f\t%.1f\t%.1f", column(here, 4), least, most
                 for (round = 1; round <= rounds[here]; round++) ratios[round] = cell[here, round, 4] / cell[plan[1], round, 4]
                 printf "\t%.3f\t%.3f\t%.3f", median(ratios, rounds[here]), least, most
-                printf "\t%.0f\t%.0f\t%.0f", column(here, 5), column(here, 5) / (bytes / 1e9), column(here, 6)
-                for (field = 7; field <= fields; field++)
+                printf "\t%.0f\t%.0f", column(here, 5), column(here, 5) / (bytes / 1e9)
+                printf "\t%.0f\t%.0f", column(here, 7) / (bytes / 1e9), column(here, 6)
+                for (field = 8; field <= fields; field++)
                     if (cell[here, 1, field] == "") printf "\t"
-                    else printf "\t%.*f", field % 2 ? 0 : 2, column(here, field)
+                    else printf "\t%.*f", field % 2 ? 2 : 0, column(here, field)
                 print ""
             }
         }
@@ -208,15 +213,15 @@ as_markdown() {
             count = split(header, names_of, "\t")
             for (i = 1; i <= count; i++) at[names_of[i]] = i
             count = split(names, filter, " ")
-            head = " filters | MB/s (least to most) | against all (least to most) | index reads for each GB | tables read |"
-            rule = "---|---|---|---|---|"
+            head = " filters | MB/s (least to most) | against all (least to most) | index reads for each GB | of lookups | tables read |"
+            rule = "---|---|---|---|---|---|"
             for (i = 1; i <= count; i++) { head = head " " filter[i] (i == 1 ? " decided" : "") " |"; rule = rule "---|" }
             line(head); line(rule)
         }
         {
-            text = sprintf(" %s | %.0f (%.0f to %.0f) | %.2f (%.2f to %.2f) | %d | %d |", $at["plan"], $at["mb_per_s"], \
+            text = sprintf(" %s | %.0f (%.0f to %.0f) | %.2f (%.2f to %.2f) | %d | %d | %d |", $at["plan"], $at["mb_per_s"], \
                 $at["mb_per_s_min"], $at["mb_per_s_max"], $at["against_all"], $at["against_all_min"], \
-                $at["against_all_max"], $at["index_reads_per_gb"], $at["tables_read"])
+                $at["against_all_max"], $at["index_reads_per_gb"], $at["lookup_reads_per_gb"], $at["tables_read"])
             for (i = 1; i <= count; i++) text = text " " ($at[filter[i]] == "" ? "-" : $at[filter[i]]) " |"
             line(text)
         }

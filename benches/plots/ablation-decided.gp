@@ -4,13 +4,13 @@ data = ARG1
 list(command) = system("awk -F'\t' '".command."' ".data)
 workloads = list('NR > 1 && !seen[$1]++ { print $1 }')
 filters = list('NR == 1 { for (i = 1; i <= NF; i++) if (sub(/_ms$/, "", $i)) print $i }')
-total(workload) = list('NR == 1 { for (i = 13; i <= NF; i += 2) at[i] } NR > 1 && $1 == "'.workload. \
+total(workload) = list('NR == 1 { for (i = 14; i <= NF; i += 2) at[i] } NR > 1 && $1 == "'.workload. \
     '" { for (i in at) sum += $i; print int(sum); exit }')
 title_of(workload) = workload eq "stream" ? "aged stream" : workload eq "pages" ? "pages, in place" : workload eq "tars" ? "tars" : \
     workload eq "images" ? "images" : workload eq "inplace" ? "images, in place" : workload
 # Plan, then the share that each filter decided, in percent.
-shares(workload) = "< awk -F'\t' 'NR > 1 && $1 == \"".workload."\" { sum = 0; for (i = 13; i <= NF; i += 2) sum += $i; ". \
-    "printf \"%s\", $2; for (i = 13; i <= NF; i += 2) printf \"\\t%.3f\", 100 * $i / sum; print \"\" }' ".data
+shares(workload) = "< awk -F'\t' 'NR > 1 && $1 == \"".workload."\" { sum = 0; for (i = 14; i <= NF; i += 2) sum += $i; ". \
+    "printf \"%s\", $2; for (i = 14; i <= NF; i += 2) printf \"\\t%.3f\", 100 * $i / sum; print \"\" }' ".data
 
 set terminal svg size 960,640 font "sans-serif,13" background "#ffffff"
 set output ARG2
