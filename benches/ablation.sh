@@ -21,7 +21,7 @@
 #
 # The workloads:
 #   stream    the newest generation of the aged stream, as a new file
-#   pages     pages of 16 KiB of one file, as many as make half of it, each with 64 bytes changed, written in place
+#   pages     writes of 16 KiB at random places of one file, half as much as it holds, 64 bytes of each changed
 #   tars      the newest versions of the series, each as a tar
 #   images    every second version as an image of a filesystem, as new files; the versions before them are there as images
 #   inplace   the same images, each written over the one of the version before

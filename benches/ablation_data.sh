@@ -74,7 +74,7 @@ measure_pages() {
         write_pages "$ram/newest/pages" "$mnt/pages" "$count"
         dedupfs sync "$mnt"
     }
-    measure "$count changed pages of a file of $(human "$pages_bytes"), in place" $((count * page_bytes)) feed_pages
+    measure "$count pages written into a file of $(human "$pages_bytes"), in place" $((count * page_bytes)) feed_pages
 }
 
 # ---- the real series
