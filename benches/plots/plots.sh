@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Draws the figures of the documentation: each SVG from the TSV file beside it. A figure without its data is left out.
+#
+#   benches/plots/plots.sh [DIRECTORY]      [default: docs/figures]
+#
+#   ablation.tsv      from benches/ablation.sh --tsv
+#   index-scale.tsv   from cargo bench -p dedupfs-index --bench index_scale; empty where nothing was measured
+#   imbalance.tsv     cells of the fullest bucket less those of the emptiest, by depth; a column for each number of buckets
+#
+# Needs gnuplot (Debian and Ubuntu: apt install gnuplot-nox). To look at a figure as PNG: rsvg-convert FIGURE.svg >FIGURE.png
+set -euo pipefail
+export LC_ALL=C
+case ${1-} in -h | --help) sed -n -e '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0" && exit 0 ;; esac
+here=$(cd "$(dirname "$0")" && pwd)
+cd "${1:-$here/../../docs/figures}"
+command -v gnuplot >/dev/null || { echo "plots.sh: gnuplot is missing: please install it (apt install gnuplot-nox)" >&2 && exit 1; }
+
+# draw FIGURE TSV: with FIGURE.gp.
+draw() {
+    [ -e "$2" ] || return 0
+    gnuplot -c "$here/$1.gp" "$2" "$1.svg.new" "$here"
+    mv "$1.svg.new" "$1.svg"
+    echo "$PWD/$1.svg"
+}
+draw ablation-decided ablation.tsv
+draw ablation-cost ablation.tsv
+draw index-scale index-scale.tsv
+draw imbalance imbalance.tsv
