@@ -123,9 +123,9 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// Divides `total_bytes` (at least [`MEMORY_BYTES_MIN`]) for a pool of so many fingerprints.
     ///
-    /// 30% are for open tankers: some 240 bytes for each fingerprint of a tanker that fills. The filters get what keeps lookups
+    /// 30% are for open tankers: some 260 bytes for each fingerprint of a tanker that fills. The filters get what keeps lookups
     /// of new chunks from reading anything, 3 bytes for each fingerprint, or 6 from [`FINE_FILTERS_FROM`] on, and half as many again for
-    /// what comes, between 4% and 35%. The others share the rest.
+    /// what comes, between 10% and 35%. The others share the rest.
     #[must_use]
     pub fn new(total_bytes: u64, fingerprints: u64) -> Self {
         let total_bytes = total_bytes.max(MEMORY_BYTES_MIN);
@@ -133,7 +133,7 @@ impl MemoryPlan {
         let open_bytes = 30 * percent;
         let expected = fingerprints.saturating_mul(3) / 2;
         let bytes_each = if expected < FINE_FILTERS_FROM { 3 } else { 6 };
-        let filter_bytes = expected.saturating_mul(bytes_each).clamp(4 * percent, 35 * percent);
+        let filter_bytes = expected.saturating_mul(bytes_each).clamp(10 * percent, 35 * percent);
         let rest = total_bytes - open_bytes - filter_bytes;
         let share = |parts: u64| rest / 66 * parts;
         Self {

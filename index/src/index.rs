@@ -7,7 +7,7 @@ use dedupfs_store::device::Device;
 use dedupfs_store::{Fingerprint, PoolId, Result, StoreError};
 use parking_lot::{Mutex, RwLock};
 
-use crate::bloom::FilterArray;
+use crate::bloom::{FilterArray, Fullness};
 use crate::cell::Location;
 use crate::locality::{LocalityCache, Tables};
 use crate::manifest::Manifest;
@@ -121,11 +121,19 @@ impl Index {
         device.sync_directory(directory)?;
         let manifest = Manifest::read(&**device, directory, pool)?;
         let cache = PageCache::new(options.cache_bytes);
-        let filters = FilterArray::new(options.cells_per_tanker, manifest.tankers.len() as u64, options.filter_bytes);
         let cells_per_tanker = options.cells_per_tanker;
-        let writer = Writer { device: &**device, directory, pool, cache: &cache, filters: &filters, cells_per_tanker };
+        let array = |fullest, tankers, limit_bytes| {
+            FilterArray::new(cells_per_tanker, Fullness::new(fullest, cells_per_tanker), tankers, limit_bytes)
+        };
+        // How full tankers are decides on their filters' shape, and is known when they are open.
+        let none = array(cells_per_tanker, 0, 0);
+        let writer = Writer { device: &**device, directory, pool, cache: &cache, filters: &none, cells_per_tanker };
         let tankers =
             manifest.tankers.iter().map(|names| SealedTanker::open(writer, names)).collect::<Result<Vec<_>>>()?;
+        let fullest = tankers.iter().map(SealedTanker::cells).max().unwrap_or(0);
+        let fullest = fullest.max(options.sealed_cells() as u32);
+        let filters = array(fullest, tankers.len() as u64, options.filter_bytes);
+        let writer = Writer { filters: &filters, ..writer };
         let tankers = load_summaries(writer, tankers);
         let entries = manifest.open.read(writer)?;
         let open = OpenTanker::new();

@@ -47,6 +47,11 @@ pub(crate) fn is_ours(name: &str) -> bool {
         || (name.starts_with("open-") && name.ends_with(".cells"))
 }
 
+/// The generation that wrote a file of that name.
+pub(crate) fn generation_of(name: &str) -> Option<u64> {
+    name.rsplit_once('.')?.0.rsplit_once('-')?.1.parse().ok()
+}
+
 /// Name of the file that says how far the building of an index has come, the `number`th.
 pub(crate) fn progress_name(number: u64) -> String {
     format!("{PROGRESS_PREFIX}{number}")

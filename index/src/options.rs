@@ -31,13 +31,13 @@ pub(crate) const DISSOLVE_DIVISOR: u32 = 4;
 /// Bytes of memory that one cell of a tanker costs at most from the time when the tanker opens until it is sealed:
 /// - 1.5 cells in the open tankers: a quarter of another tanker fills while this one is written, and a row is not cut in two;
 /// - their copy that is written, 56, and a filter that is built from it, 6;
-/// - a quarter of a patch and of its copy: see [`IndexOptions::patches_max`];
+/// - three eighths of a patch and of its copy: see [`IndexOptions::patches_max`];
 /// - a quarter of a staged fingerprint.
 const OPEN_BYTES_PER_CELL: u64 = {
     let cell = FingerprintMap::<Cell>::bytes_per_entry_max();
     let patch = FingerprintMap::<Patch>::bytes_per_entry_max() + size_of::<(Fingerprint, Patch)>();
     let staged = FingerprintMap::<Location>::bytes_per_entry_max();
-    (cell * 3 / 2 + size_of::<Entry>() + 6 + patch / 4 + staged / 4) as u64
+    (cell * 3 / 2 + size_of::<Entry>() + 6 + patch * 3 / 8 + staged / 4) as u64
 };
 
 /// Cells that are sealed at least, however little memory there is: with fewer, files would be smaller than their directories.
@@ -53,7 +53,7 @@ pub struct IndexOptions {
     pub buckets_per_tanker: u32,
     /// Limit in bytes of the cache of buckets and counts.
     pub cache_bytes: u64,
-    /// Limit in bytes of the open tankers and of all that is needed to seal them: some 240 for each cell of a tanker.
+    /// Limit in bytes of the open tankers and of all that is needed to seal them: some 260 for each cell of a tanker.
     pub open_bytes: u64,
     /// Limit in bytes of the Bloom filters of the sealed tankers. 3 MiB for each tanker of 2^20 cells give 24 bits for each
     /// cell; with less they become coarser, which costs false reads and is warned of. From some 70 tankers on 48 bits are taken
@@ -72,7 +72,7 @@ impl Default for IndexOptions {
             cells_per_tanker: 1 << 20,
             buckets_per_tanker: 2048,
             cache_bytes: 64 << 20,
-            open_bytes: 256 << 20,
+            open_bytes: 272 << 20,
             filter_bytes: 64 << 20,
             locality_bytes: 16 << 20,
         }
@@ -92,7 +92,7 @@ impl IndexOptions {
 
     /// Patches at most: with half as many a checkpoint is due, with as many nothing is to be applied before it is published.
     pub(crate) fn patches_max(&self) -> u64 {
-        (self.sealed_cells() / 8).max(1)
+        (self.sealed_cells() / 4).max(1)
     }
 
     /// Changes that are staged, or logged and not applied, at most: a row is never larger.

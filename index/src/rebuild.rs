@@ -14,7 +14,7 @@ use crate::apply::Change;
 use crate::cell::{Cell, Location};
 use crate::index::Index;
 use crate::manifest::Manifest;
-use crate::names::{MANIFEST_NAME, is_ours, join};
+use crate::names::{MANIFEST_NAME, generation_of, is_ours, join};
 use crate::options::IndexOptions;
 use crate::progress;
 
@@ -56,7 +56,7 @@ impl IndexBuilder {
             .list(directory)?
             .iter()
             .filter(|entry| is_ours(&entry.name))
-            .filter_map(|entry| entry.name.rsplit_once('.')?.0.rsplit_once('-')?.1.parse::<u64>().ok())
+            .filter_map(|entry| generation_of(&entry.name))
             .max()
             .unwrap_or(0);
         Index::initialise(&**device, directory, pool, &Manifest::empty(generation, true))?;
@@ -160,6 +160,12 @@ impl IndexBuilder {
     pub fn get(&mut self, fingerprint: &Fingerprint) -> Result<Option<Cell>> {
         self.apply_batch()?;
         self.index.committed(fingerprint)
+    }
+
+    /// Number of cells, so far.
+    pub fn len(&mut self) -> Result<u64> {
+        self.apply_batch()?;
+        Ok(self.index.len())
     }
 
     /// Cells without a container, so far.

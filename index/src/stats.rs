@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::bloom::{STORED_BITS_PER_CELL, expected_false_reads};
 use crate::index::Index;
 
 /// Figures of an index: sizes as of now, and counters since it was opened.
@@ -44,7 +43,7 @@ pub struct IndexStats {
     pub locality_answers: u64,
     /// Tables of containers read for it.
     pub locality_tables_read: u64,
-    /// Bits that the filters have for each cell of a full tanker.
+    /// Bits that the filters have for each cell of the fullest tanker.
     pub filter_bits_per_cell: u64,
     /// Sealed tankers without a filter, for lack of memory or because of damage: each lookup reads them.
     pub tankers_without_filter: u64,
@@ -98,9 +97,10 @@ impl Index {
             locality_containers: locality.containers,
             locality_answers: answers,
             locality_tables_read: tables,
-            filter_bits_per_cell: STORED_BITS_PER_CELL / filters.fold,
+            filter_bits_per_cell: self.filters.fullness().bits_per_cell(filters.fold) as u64,
             tankers_without_filter: uncovered,
-            false_reads_per_million: (expected_false_reads(filters.fold, covered, uncovered) * 1e6) as u64,
+            false_reads_per_million: (self.filters.fullness().expected_false_reads(filters.fold, covered, uncovered)
+                * 1e6) as u64,
             disk_bytes: open_file_bytes + set.tankers().iter().map(|tanker| tanker.disk_bytes()).sum::<u64>(),
             bucket_reads: self.cache.reads(),
             bucket_read_bytes: self.cache.read_bytes(),

@@ -1,7 +1,8 @@
 //! Known nodes under the byte compare filter: what is taken for known must read as what was written.
 //!
 //! A reader goes from the inode's hint to a node, from the node's hints to chunks, and asks the index only if something is not
-//! where a hint says or cannot be read. So a known segment's chunks are compared at the segment's own hints. If one of them
+//! where a hint says or cannot be read. So a known segment's chunks are compared where the index says, which is the
+//! copy that reclaiming keeps, and at the segment's own hints. If one of them
 //! leads to bytes that are something else, storing the chunk again is not enough: the segment is written again, too, with the
 //! new hints and without counting anything (`NodeMoved`, as reclaiming does), and so is each list whose hint leads to a copy
 //! of a node that was written again. Older files keep the old hints: where these lead to damage that is noticed, the index

@@ -333,6 +333,21 @@ impl Deduplicator {
         Ok(true)
     }
 
+    /// Claims a node of which the index says that it lies in `container`; false if a writer holds it, or has written it again.
+    ///
+    /// [`free_node`](Self::free_node) takes a copy elsewhere for one whose children were counted a second time. One that was
+    /// written again before the claim ([`compare`]) was moved, and its children were not: so what is claimed must lie where
+    /// its copy will be freed, also for writers whose log entries are not counted yet. From the claim on nobody can move it
+    /// who has not stored it, because moving needs a pin.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn claim_node(&self, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
+        let _exclusive = self.store_lock.lock();
+        let cell = self.recipe_index.get(&fingerprint)?;
+        Ok(cell.is_some_and(|cell| cell.location.container == container) && self.pins.claim(fingerprint))
+    }
+
     /// Frees the copy of a claimed node in `container`, if it is garbage; else ends the claim. Returns whether it was.
     ///
     /// It is garbage if nothing refers to it still. If a writer has stored the node again since the claim, its children

@@ -21,8 +21,8 @@ pub(super) enum Known<'a> {
     Nothing,
     /// What the file held before.
     Block(&'a BlockIndex),
-    /// The same chunks, one by one, as a stored segment names them: whoever reads it looks there first, so that is what must be
-    /// compared. For chains that compare.
+    /// The same chunks, one by one, as a stored segment names them: whoever reads it looks there first, so that is compared besides
+    /// what the index names, which alone is kept when containers are emptied. For chains that compare.
     Segment(&'a [Child]),
 }
 
@@ -51,18 +51,28 @@ impl Deduplicator {
             Some(_) => Query::with_data(&fingerprints, &lengths, &data),
             None => Query::new(&fingerprints, &lengths),
         };
-        match known {
-            Known::Block(known) if !known.is_empty() => self.chain.run(&mut query, &[known])?,
-            Known::Segment(stored) => {
-                for (number, &(at, _)) in picked.iter().enumerate() {
-                    query.presume(number, stored.get(at).map_or(ContainerId::NONE, |child| child.hint));
-                }
-                self.chain.run(&mut query, &[])?;
+        match &known {
+            // What is compared must be the copy that the index names: it alone is kept when containers are emptied. What the file
+            // held before may lie elsewhere, too.
+            Known::Block(known) if self.chain.compare().is_none() && !known.is_empty() => {
+                self.chain.run(&mut query, &[*known])?
             }
             _ => self.chain.run(&mut query, &[])?,
         }
+        let mut damage_seen = query.damage_seen();
         let mut missing = Vec::new();
         for (&(at, entry), verdict) in picked.iter().zip(&query.verdicts) {
+            if let (Known::Segment(stored), Some(compare)) = (&known, self.chain.compare()) {
+                let hint = stored.get(at).map_or(ContainerId::NONE, |child| child.hint);
+                damage_seen |= match verdict {
+                    Verdict::Existing(location) if hint == ContainerId::NONE || hint == location.container => false,
+                    Verdict::Existing(_) => {
+                        let data = entry.data.unwrap_or_default();
+                        compare.compare(&entry.child.fingerprint, data, hint)?.damage_seen
+                    }
+                    _ => true,
+                };
+            }
             match verdict {
                 Verdict::Existing(location) if self.usable(location.container) => {
                     set_hint(children, at, location.container)
@@ -73,7 +83,7 @@ impl Deduplicator {
         if !missing.is_empty() {
             self.store_missing(stream, &missing, children, epoch)?;
         }
-        Ok(query.damage_seen())
+        Ok(damage_seen)
     }
 
     /// Under the store lock: what another writer stored since the lookup is taken, the rest appended and staged.

@@ -4,6 +4,7 @@
 //! applies all of them under the state lock at once. A mutator that fails has changed nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use dedupfs_fuse::service::{Ino, Timestamp};
 use dedupfs_store::recipe::Root;
@@ -136,6 +137,8 @@ impl<'n> Draft<'n> {
             active.set_xattr(ino, name, value);
         }
         active.orphans.extend(self.orphans);
+        // Each counts one cell.
+        self.namespace.logged_changes.fetch_add(self.log.len() as u64, Ordering::Relaxed);
         active.log.extend(self.log);
         active.totals = active.totals.plus(&totals);
     }

@@ -169,7 +169,7 @@ impl Reclaimer<'_> {
             Err(error) => return Ok(Emptied::Unreadable(error)),
         };
         let mut seen = HashSet::with_capacity(table.entries.len());
-        let mut handled = 0;
+        let (mut handled, mut has_lost) = (0, false);
         for entry in &table.entries {
             let fingerprint = entry.fingerprint;
             if !seen.insert(fingerprint) {
@@ -177,6 +177,8 @@ impl Reclaimer<'_> {
             }
             let Some(cell) = self.index(recipe).get(&fingerprint)? else { continue };
             if cell.location.container != container {
+                // It could not be read when the index was made anew; this may be the only copy.
+                has_lost |= cell.location.is_lost() && cell.references > 0;
                 continue;
             }
             if cell.references == 0 && !recipe {
@@ -199,6 +201,11 @@ impl Reclaimer<'_> {
                 report.moved_bytes += data.len() as u64;
             }
             handled += 1;
+        }
+        if has_lost {
+            let (what, expected) = (format!("container {container}"), "nothing that the index calls lost");
+            let found = "such: back the same data up again, or run `dedupfs fsck --rebuild-index`";
+            return Ok(Emptied::Unreadable(StoreError::corrupt(what, expected, found).into()));
         }
         Ok(Emptied::Of(handled))
     }

@@ -108,19 +108,25 @@ impl Reclaimer<'_> {
     }
 
     fn claim_unreferenced(&self, unreadable: &HashSet<Fingerprint>) -> Result<Vec<(Fingerprint, ContainerId)>> {
-        let mut claimed = Vec::new();
+        let mut candidates = Vec::new();
         self.recipe_index.for_each(&mut |fingerprint, cell| {
             let container = cell.location.container;
             if cell.references == 0
-                && claimed.len() < NODES_AT_ONCE
+                && candidates.len() < NODES_AT_ONCE
                 && (container == ContainerId::NONE || self.recipes.is_closed(container))
                 && !unreadable.contains(&fingerprint)
-                && self.dedup.pins().claim(fingerprint)
+                && !self.dedup.pins().is_pinned(&fingerprint)
             {
-                claimed.push((fingerprint, container));
+                candidates.push((fingerprint, container));
             }
             Ok(())
         })?;
+        let mut claimed = Vec::with_capacity(candidates.len());
+        for (fingerprint, container) in candidates {
+            if self.dedup.claim_node(fingerprint, container)? {
+                claimed.push((fingerprint, container));
+            }
+        }
         Ok(claimed)
     }
 }

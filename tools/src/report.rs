@@ -139,7 +139,7 @@ fn memory(lines: &mut Lines, stats: &PoolStats) {
     lines.line("directories of tankers", format!("{}, not in --memory", show(memory.directory_bytes)));
     lines.line(
         "formula",
-        "--memory = open tankers 30% + filters 3 B x 1.5 x fingerprints (4% to 35%) + the others; besides 0.1 B x fingerprints"
+        "--memory = open tankers 30% + filters 3 B x 1.5 x fingerprints (10% to 35%) + the others; besides 0.1 B x fingerprints"
             .to_owned(),
     );
 }

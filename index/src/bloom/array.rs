@@ -23,9 +23,7 @@ use super::bitmap::Bitmap;
 use super::columns::{Columns, word_and_bit};
 use super::group::Group;
 use super::hashes::Hashes;
-use super::shape::{
-    BITS_PER_CELL_SCANT, bits_per_cell, bytes_for, choose, expected_false_reads, layout, next_factor, next_narrower,
-};
+use super::shape::{BITS_PER_CELL_SCANT, Fullness, bytes_for, choose, layout, next_narrower};
 use super::sieve::BLOCK;
 use super::transpose::{TOGETHER, rows_of};
 
@@ -41,12 +39,13 @@ const MERGE_MANY_WORDS: usize = 3 << 7;
 /// With fewer filters setting one bit after another is faster than transposing 64.
 const MANY: usize = 8;
 
-const _: () = assert!((MERGE_WORDS * 64).is_multiple_of(24) && (MERGE_MANY_WORDS * 64).is_multiple_of(24));
+const _: () = assert!((MERGE_WORDS * 64).is_multiple_of(48) && (MERGE_MANY_WORDS * 64).is_multiple_of(48));
 
 /// All filters.
 #[derive(Debug)]
 pub(crate) struct FilterArray {
     stored_bits: u64,
+    fullness: Fullness,
     limit_bytes: u64,
     state: RwLock<State>,
 }
@@ -71,14 +70,20 @@ pub(crate) struct FilterSizes {
 }
 
 impl FilterArray {
-    /// An empty array for `tankers` of `cells_per_tanker`, in at most `limit_bytes`.
-    pub(crate) fn new(cells_per_tanker: u32, tankers: u64, limit_bytes: u64) -> Arc<Self> {
-        let fold = choose(Bitmap::stored_bits(cells_per_tanker), tankers, limit_bytes);
-        Self::with_fold(cells_per_tanker, tankers, limit_bytes, fold)
+    /// An empty array for `tankers` of `cells_per_tanker`, of which none is fuller than `fullness`, in at most `limit_bytes`.
+    pub(crate) fn new(cells_per_tanker: u32, fullness: Fullness, tankers: u64, limit_bytes: u64) -> Arc<Self> {
+        let fold = choose(Bitmap::stored_bits(cells_per_tanker), fullness, tankers, limit_bytes);
+        Self::with_fold(cells_per_tanker, fullness, tankers, limit_bytes, fold)
     }
 
     /// As [`new`](Self::new), of this fold.
-    pub(super) fn with_fold(cells_per_tanker: u32, tankers: u64, limit_bytes: u64, fold: u64) -> Arc<Self> {
+    pub(super) fn with_fold(
+        cells_per_tanker: u32,
+        fullness: Fullness,
+        tankers: u64,
+        limit_bytes: u64,
+        fold: u64,
+    ) -> Arc<Self> {
         let stored_bits = Bitmap::stored_bits(cells_per_tanker);
         let mut state = State { fold, groups: Vec::new(), refused: 0 };
         for columns in layout(tankers) {
@@ -86,7 +91,7 @@ impl FilterArray {
                 break;
             }
         }
-        let array = Self { stored_bits, limit_bytes, state: RwLock::new(state) };
+        let array = Self { stored_bits, fullness, limit_bytes, state: RwLock::new(state) };
         array.warn_if_scant(fold, tankers);
         Arc::new(array)
     }
@@ -115,7 +120,7 @@ impl FilterArray {
             if state.grow(rows, 1 << wanted.ilog2(), self.limit_bytes) {
                 continue;
             }
-            let Some(factor) = next_factor(state.fold) else {
+            let Some(factor) = self.fullness.next_factor(state.fold) else {
                 state.refused += 1;
                 tracing::warn!(
                     "no memory for the filter of another tanker: each absent lookup reads {} buckets more; the filters \
@@ -135,17 +140,23 @@ impl FilterArray {
 
     /// Says what too few bits cost.
     fn warn_if_scant(&self, fold: u64, tankers: u64) {
-        if bits_per_cell(fold) < BITS_PER_CELL_SCANT && tankers > 0 {
+        let bits = self.fullness.bits_per_cell(fold);
+        if bits < BITS_PER_CELL_SCANT && tankers > 0 {
+            let better = self.fullness.wanted_fold(tankers);
             tracing::warn!(
-                "Bloom filters have only {} bits for each fingerprint: an absent one costs {:.3} false reads with {tankers} \
+                "Bloom filters have only {bits:.1} bits for each fingerprint: an absent one costs {:.3} false reads with {tankers} \
                  tankers; {} MiB instead of {} would make it {:.4}",
-                bits_per_cell(fold),
-                expected_false_reads(fold, tankers, 0),
-                bytes_for(self.stored_bits, 2, tankers).div_ceil(1 << 20),
+                self.fullness.expected_false_reads(fold, tankers, 0),
+                bytes_for(self.stored_bits, better, tankers).div_ceil(1 << 20),
                 self.limit_bytes >> 20,
-                expected_false_reads(2, tankers, 0),
+                self.fullness.expected_false_reads(better, tankers, 0),
             );
         }
+    }
+
+    /// How full its tankers are at most.
+    pub(crate) fn fullness(&self) -> Fullness {
+        self.fullness
     }
 
     /// Calls `each` with (number of the query, number of the group, number of the word in its rows, columns of that word that

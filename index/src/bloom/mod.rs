@@ -32,9 +32,9 @@ mod transpose;
 mod tests;
 
 pub(crate) use array::{FilterArray, FilterColumn};
-pub(crate) use bitmap::{Bitmap, STORED_BITS_PER_CELL};
+pub(crate) use bitmap::Bitmap;
 pub(crate) use columns::{COLUMNS_MAX, Columns};
 pub(crate) use hashes::Hashes;
 #[cfg(test)]
 pub(crate) use shape::FOLDS;
-pub(crate) use shape::expected_false_reads;
+pub(crate) use shape::Fullness;

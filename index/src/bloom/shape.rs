@@ -5,9 +5,15 @@ use super::columns::COLUMNS_MAX;
 use super::group::Group;
 use super::hashes::HASHES;
 
-/// By how much stored filters can be folded, ascending: 48, 24, 16, 12, 8, 6 bits for each cell. With less a filter says
-/// "perhaps" to nearly everything.
-pub(crate) const FOLDS: [u64; 6] = [1, 2, 3, 4, 6, 8];
+/// By how much stored filters can be folded, ascending: to 48, 24, 16, 12, 8, 6, 4, 3, 2, 1 bits for each cell of a tanker that is full;
+/// of one that was sealed early, for lack of memory, to so many times more.
+pub(crate) const FOLDS: [u64; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 48];
+
+/// Bits for each cell at least: with fewer a filter says "perhaps" to nearly everything.
+const BITS_PER_CELL_MIN: f64 = 6.0;
+
+/// Bits for each cell that are enough where false reads are rare.
+const BITS_PER_CELL_ENOUGH: f64 = 24.0;
 
 /// Below this many bits for each cell the index warns.
 pub(crate) const BITS_PER_CELL_SCANT: f64 = 20.0;
@@ -17,22 +23,56 @@ pub(crate) const BITS_PER_CELL_SCANT: f64 = 20.0;
 /// a good part of what an absent lookup costs.
 const FALSE_READS_WANTED: f64 = 0.001;
 
-/// Bits for each cell at this fold.
-pub(crate) fn bits_per_cell(fold: u64) -> f64 {
-    STORED_BITS_PER_CELL as f64 / fold as f64
-}
+/// How full tankers are at most, of the cells that their filters have room for: 0 to 1.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Fullness(f64);
 
-/// The rate at which the filter of a full tanker says "perhaps" to what it does not hold (MAD2 section III.B, Broder and
-/// Mitzenmacher): `(1 - e^(-k / bits))^k`.
-pub(crate) fn false_positive_rate(fold: u64) -> f64 {
-    let hashes = HASHES as f64;
-    (1.0 - (-hashes / bits_per_cell(fold)).exp()).powf(hashes)
-}
+impl Fullness {
+    /// Full tankers.
+    #[cfg(test)]
+    pub(crate) const FULL: Self = Self(1.0);
 
-/// False bucket reads that looking up one absent fingerprint costs: `covered` tankers have filters of this fold, and
-/// `uncovered` ones have none and are always read.
-pub(crate) fn expected_false_reads(fold: u64, covered: u64, uncovered: u64) -> f64 {
-    covered as f64 * false_positive_rate(fold) + uncovered as f64
+    /// Of tankers of up to `fullest` cells, with room for `cells_per_tanker`.
+    pub(crate) fn new(fullest: u32, cells_per_tanker: u32) -> Self {
+        Self((f64::from(fullest.max(1)) / f64::from(cells_per_tanker.max(1))).min(1.0))
+    }
+
+    /// Bits for each cell at this fold.
+    pub(crate) fn bits_per_cell(self, fold: u64) -> f64 {
+        STORED_BITS_PER_CELL as f64 / fold as f64 / self.0
+    }
+
+    /// The rate at which the filter of the fullest tanker says "perhaps" to what it does not hold (MAD2 section III.B, Broder and
+    /// Mitzenmacher): `(1 - e^(-k / bits))^k`.
+    pub(crate) fn false_positive_rate(self, fold: u64) -> f64 {
+        let hashes = HASHES as f64;
+        (1.0 - (-hashes / self.bits_per_cell(fold)).exp()).powf(hashes)
+    }
+
+    /// False bucket reads that looking up one absent fingerprint costs: `covered` tankers have filters of this fold, and
+    /// `uncovered` ones have none and are always read.
+    pub(crate) fn expected_false_reads(self, fold: u64, covered: u64, uncovered: u64) -> f64 {
+        covered as f64 * self.false_positive_rate(fold) + uncovered as f64
+    }
+
+    /// Whether a fold leaves enough bits to be of use.
+    fn allows(self, fold: u64) -> bool {
+        self.bits_per_cell(fold) >= BITS_PER_CELL_MIN
+    }
+
+    /// The coarsest fold that leaves 24 bits, or 48 if there are so many tankers that it pays.
+    pub(crate) fn wanted_fold(self, tankers: u64) -> u64 {
+        let leaves = |bits: f64| FOLDS.into_iter().rfind(|fold| self.bits_per_cell(*fold) >= bits).unwrap_or(1);
+        let enough = leaves(BITS_PER_CELL_ENOUGH);
+        let is_costly = self.expected_false_reads(enough, tankers, 0) > FALSE_READS_WANTED;
+        if is_costly { leaves(2.0 * BITS_PER_CELL_ENOUGH) } else { enough }
+    }
+
+    /// By which factor to fold again, if that is of use: the next fold that is a multiple of this one.
+    pub(crate) fn next_factor(self, fold: u64) -> Option<u64> {
+        let next = FOLDS.into_iter().find(|next| *next > fold && next.is_multiple_of(fold))?;
+        self.allows(next).then_some(next / fold)
+    }
 }
 
 /// Groups' columns for `tankers`: rows as wide as possible, then a group that is just wide enough for what is left.
@@ -57,15 +97,11 @@ pub(crate) fn bytes_for(stored_bits: u64, fold: u64, tankers: u64) -> u64 {
     layout(tankers).map(|columns| Group::bytes_of(stored_bits / fold, columns)).sum()
 }
 
-/// The fold to open an index of `tankers` with: 24 bits for each cell, or 48 if there are so many tankers that it pays; and
-/// what fits into `limit_bytes`. The coarsest if nothing fits.
-pub(crate) fn choose(stored_bits: u64, tankers: u64, limit_bytes: u64) -> u64 {
-    let wanted = if expected_false_reads(2, tankers, 0) > FALSE_READS_WANTED { 1 } else { 2 };
-    let fits = |fold: &u64| *fold >= wanted && bytes_for(stored_bits, *fold, tankers) <= limit_bytes;
-    FOLDS.into_iter().find(fits).unwrap_or(FOLDS[FOLDS.len() - 1])
-}
-
-/// By which factor to fold again, if it is possible: the next fold that is a multiple of this one.
-pub(crate) fn next_factor(fold: u64) -> Option<u64> {
-    FOLDS.into_iter().find(|next| *next > fold && next.is_multiple_of(fold)).map(|next| next / fold)
+/// The fold to open an index of `tankers` with: what they want, and what fits into `limit_bytes`. The coarsest that is of use if
+/// nothing fits.
+pub(crate) fn choose(stored_bits: u64, fullness: Fullness, tankers: u64, limit_bytes: u64) -> u64 {
+    let wanted = fullness.wanted_fold(tankers);
+    let useful = || FOLDS.into_iter().filter(|fold| *fold >= wanted && fullness.allows(*fold));
+    let fits = |fold: &u64| bytes_for(stored_bits, *fold, tankers) <= limit_bytes;
+    useful().find(fits).or_else(|| useful().last()).unwrap_or(wanted)
 }

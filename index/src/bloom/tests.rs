@@ -9,7 +9,7 @@ use super::bitmap::for_each_bit;
 use super::columns::word_and_bit;
 use super::group::Group;
 use super::hashes::HASHES;
-use super::shape::{bytes_for, choose, false_positive_rate, layout, next_narrower};
+use super::shape::{Fullness, bytes_for, choose, layout, next_narrower};
 use super::sieve::BLOCK;
 use super::*;
 use crate::tests::fingerprint;
@@ -107,7 +107,7 @@ fn a_set_of_columns_is_a_set() {
 
 #[test]
 fn columns_are_cleared_before_they_mean_something_else() {
-    let array = FilterArray::new(64, 2, 1 << 20);
+    let array = FilterArray::new(64, Fullness::FULL, 2, 1 << 20);
     let columns: Vec<_> = (0..2).map(|_| array.reserve().unwrap()).collect();
     columns[0].merge(0, bitmap(64, 0..64).words());
     columns[1].merge(0, bitmap(64, 64..128).words());
@@ -123,7 +123,7 @@ fn columns_are_cleared_before_they_mean_something_else() {
 #[test]
 fn a_column_becomes_the_filter_of_what_is_left() {
     for fold_by_memory in [1 << 20, bytes_for(Bitmap::stored_bits(64), 3, 1)] {
-        let array = FilterArray::new(64, 1, fold_by_memory);
+        let array = FilterArray::new(64, Fullness::FULL, 1, fold_by_memory);
         let column = array.reserve().unwrap();
         column.merge(0, bitmap(64, 0..64).words());
         let left = bitmap(64, 0..20);
@@ -147,7 +147,7 @@ fn a_column_becomes_the_filter_of_what_is_left() {
 fn memory_stays_within_every_limit_and_no_filter_forgets() {
     let one = bytes_for(Bitmap::stored_bits(64), 1, 1);
     for limit_bytes in [0, one / 8, one / 2, one, 3 * one, 10 * one, 100 * one] {
-        let array = FilterArray::new(64, 0, limit_bytes);
+        let array = FilterArray::new(64, Fullness::FULL, 0, limit_bytes);
         let mut columns = Vec::new();
         for tanker in 0..150_u64 {
             let column = array.reserve();
@@ -174,26 +174,26 @@ fn memory_stays_within_every_limit_and_no_filter_forgets() {
 #[test]
 fn shapes_follow_the_budget() {
     let bits = Bitmap::stored_bits(1 << 20);
-    assert_eq!((choose(bits, 0, 0), choose(bits, 1, 0)), (2, 8));
-    assert_eq!(choose(bits, 1, 64 << 20), 2);
-    assert_eq!(choose(bits, 20, 64 << 20), 3, "16 bits in 32 columns");
-    assert_eq!(choose(bits, 1000, u64::MAX), 1, "with many tankers 24 bits would cost reads");
-    assert_eq!((choose(bits, 64, u64::MAX), choose(bits, 256, u64::MAX)), (2, 1));
-    assert_eq!(choose(bits, 256, 1 << 30), 2, "but not more than there is");
+    assert_eq!((choose(bits, Fullness::FULL, 0, 0), choose(bits, Fullness::FULL, 1, 0)), (2, 8));
+    assert_eq!(choose(bits, Fullness::FULL, 1, 64 << 20), 2);
+    assert_eq!(choose(bits, Fullness::FULL, 20, 64 << 20), 3, "16 bits in 32 columns");
+    assert_eq!(choose(bits, Fullness::FULL, 1000, u64::MAX), 1, "with many tankers 24 bits would cost reads");
+    assert_eq!((choose(bits, Fullness::FULL, 64, u64::MAX), choose(bits, Fullness::FULL, 256, u64::MAX)), (2, 1));
+    assert_eq!(choose(bits, Fullness::FULL, 256, 1 << 30), 2, "but not more than there is");
     let layout = |tankers| layout(tankers).collect::<Vec<_>>();
     assert_eq!((layout(0), layout(5), layout(40), layout(130)), (vec![], vec![8], vec![64], vec![128, 2]));
     assert_eq!((layout(256), layout(512), layout(600)), (vec![256], vec![512], vec![512, 64, 32]));
     assert_eq!((layout(1100), layout(1024)), (vec![512, 512, 64, 16], vec![512, 512]));
     assert_eq!(bytes_for(bits, 2, 64), 192 << 20);
     assert_eq!(bytes_for(bits, 2, 256), (768 << 20) + 56, "and what lies before a cache line");
-    let rates: Vec<_> = FOLDS.into_iter().map(false_positive_rate).collect();
+    let rates: Vec<_> = FOLDS.into_iter().map(|fold| Fullness::FULL.false_positive_rate(fold)).collect();
     assert!(rates.is_sorted() && rates[1] < 1.5e-5 && rates[2] < 5e-4 && rates[0] < 2e-8, "{rates:?}");
 }
 
 #[test]
 fn false_positives_are_as_rare_as_the_formula_says() {
     let cells = 1 << 14;
-    let array = FilterArray::new(cells, 4, bytes_for(Bitmap::stored_bits(cells), 4, 4));
+    let array = FilterArray::new(cells, Fullness::FULL, 4, bytes_for(Bitmap::stored_bits(cells), 4, 4));
     assert_eq!(array.sizes().fold, 4, "12 bits");
     let columns: Vec<_> = (0..4_u64).map(|_| array.reserve().unwrap()).collect();
     for (tanker, column) in (0_u64..).zip(&columns) {
@@ -202,13 +202,13 @@ fn false_positives_are_as_rare_as_the_formula_says() {
     }
     let asked: Vec<_> = (1 << 30..(1 << 30) + 100_000).collect();
     let found = perhaps(&array, &asked).len() as f64;
-    let expected = asked.len() as f64 * expected_false_reads(4, 4, 0);
+    let expected = asked.len() as f64 * Fullness::FULL.expected_false_reads(4, 4, 0);
     assert!((0.8..1.2).contains(&(found / expected)), "{found} and not {expected}");
 }
 
 #[test]
 fn asking_goes_on_while_columns_come_and_go() {
-    let array = FilterArray::new(1024, 0, 1 << 20);
+    let array = FilterArray::new(1024, Fullness::FULL, 0, 1 << 20);
     let kept = array.reserve().unwrap();
     kept.merge(0, bitmap(1024, 0..1024).words());
     let numbers: Vec<_> = (0..64).collect();
@@ -235,7 +235,7 @@ fn asking_goes_on_while_columns_come_and_go() {
 
 #[test]
 fn a_wide_group_gets_a_stale_column_back_cleared() {
-    let array = FilterArray::new(64, 200, 1 << 30);
+    let array = FilterArray::new(64, Fullness::FULL, 200, 1 << 30);
     let mut columns: Vec<_> = (0..200).map(|_| array.reserve().unwrap()).collect();
     for (tanker, column) in (0..).zip(&columns) {
         column.merge(0, bitmap(64, tanker * 64..tanker * 64 + 64).words());
@@ -264,7 +264,7 @@ proptest! {
         piece in prop::sample::select(vec![1_usize, 7, 64, 383, 384, 385, 10_000]),
         seed in any::<u32>(),
     ) {
-        let arrays = [(); 2].map(|()| FilterArray::with_fold(cells, u64::from(width), u64::MAX, fold));
+        let arrays = [(); 2].map(|()| FilterArray::with_fold(cells, Fullness::FULL, u64::from(width), u64::MAX, fold));
         let columns = arrays.each_ref().map(|array| (0..width).map(|_| array.reserve().unwrap()).collect::<Vec<_>>());
         // Any bits: also such that no fingerprint sets, and such that lie behind the last row.
         let words = Bitmap::stored_words(cells);

@@ -31,7 +31,9 @@ use dedupfs_store::{Fingerprint, Result, StoreError};
 use crate::cell::Entry;
 use crate::index::{Applier, Checkpointer, Index};
 use crate::manifest::Manifest;
-use crate::names::{MANIFEST_NAME, containers_name, counts_name, filter_name, is_ours, join, open_name, tanker_name};
+use crate::names::{
+    MANIFEST_NAME, containers_name, counts_name, filter_name, generation_of, is_ours, join, open_name, tanker_name,
+};
 use crate::open::Patch;
 use crate::open::file::OpenFile;
 use crate::options::DISSOLVE_DIVISOR;
@@ -137,6 +139,18 @@ impl Index {
     /// On an error the old checkpoint stays valid and the state in memory is what it was; a newer state can be tried.
     pub fn write(&self, frozen: Frozen) -> Result<()> {
         let mut state = self.checkpointer.lock();
+        let before = state.generation;
+        let outcome = self.write_locked(&mut state, frozen);
+        if matches!(outcome, Err(StoreError::NoSpace { .. })) && state.generation > before {
+            // It will be tried again: what it left must not be in the way, of that and of commits.
+            if let Err(error) = self.remove_attempt(state.generation) {
+                tracing::warn!("cannot remove what a checkpoint without space left in {}: {error}", self.directory);
+            }
+        }
+        outcome
+    }
+
+    fn write_locked(&self, state: &mut Checkpointer, frozen: Frozen) -> Result<()> {
         // While an index is built, what stands for its row is the number of its checkpoint.
         let overtaken = !state.rebuilding && frozen.row < self.position();
         if overtaken || !Arc::ptr_eq(&frozen.set, &self.sealed_set()) {
@@ -154,7 +168,7 @@ impl Index {
         state.generation += 1;
         let old = frozen.set.clone();
         self.frozen_bytes.store(frozen.memory_bytes(), Ordering::Relaxed);
-        let written = if changed { Some(self.write_files(&state, frozen, open_changed)) } else { None };
+        let written = if changed { Some(self.write_files(state, frozen, open_changed)) } else { None };
         self.frozen_bytes.store(0, Ordering::Relaxed);
         let written = written.transpose()?;
         if written.is_some() {
@@ -207,7 +221,8 @@ impl Index {
                     kept.push(Arc::new(tanker.complete(self.writer(), generation)?));
                 }
                 Some(patches) => {
-                    let (next, cells) = self.fold(tanker, &patches, generation)?;
+                    let room = self.dissolve_below().saturating_sub(dissolved.len() as u64);
+                    let (next, cells) = self.fold(tanker, &patches, generation, room)?;
                     let is_removed = |(_, patch): &&(Fingerprint, Patch)| patch.cell.is_none();
                     let removed = patches.iter().filter(is_removed).map(|(_, patch)| patch.index).collect();
                     folded.insert(tanker.id, Folding { patches, removed, dissolved: next.is_none() });
@@ -245,13 +260,20 @@ impl Index {
         Ok(Written { tankers, sealed, folded, dissolved, open_file, next_tanker })
     }
 
-    /// A tanker with its patches: a new generation of it, or the cells that are to go to the open tanker (none if it became
-    /// empty).
+    /// A tanker of fewer cells is sparse. No more than so many are dissolved by one checkpoint, because they are in memory
+    /// until it is published: what stays sparse is for a later one.
+    fn dissolve_below(&self) -> u64 {
+        self.options.sealed_cells().div_ceil(u64::from(DISSOLVE_DIVISOR))
+    }
+
+    /// A tanker with its patches: a new generation of it, or the cells that are to go to the open tanker, fewer than `room`
+    /// (none if it became empty).
     fn fold(
         &self,
         tanker: &SealedTanker,
         patches: &[(Fingerprint, Patch)],
         generation: u64,
+        room: u64,
     ) -> Result<(Option<SealedTanker>, Vec<Entry>)> {
         if patches.iter().all(|(_, patch)| !patch.relocated) {
             let counts = patches.iter().filter_map(|(_, patch)| Some((patch.index, patch.cell?.references)));
@@ -272,13 +294,26 @@ impl Index {
             entries.extend(cell.map(|cell| Entry { cell, ..entry }));
             Ok(())
         })?;
-        if (entries.len() as u64) < self.options.sealed_cells() / u64::from(DISSOLVE_DIVISOR) || entries.is_empty() {
+        if (entries.len() as u64) < room || entries.is_empty() {
             return Ok((None, entries));
         }
         let ids = (tanker.id, generation);
         let filter = tanker.filter_column();
         let buckets = self.options.buckets_per_tanker;
         Ok((Some(SealedTanker::write(self.writer(), ids, buckets, &entries, filter)?), Vec::new()))
+    }
+
+    /// Removes the files of an attempt that failed, unless its manifest is there (and may be durable).
+    fn remove_attempt(&self, generation: u64) -> Result<()> {
+        if Manifest::read(&*self.device, &self.directory, &self.pool)?.generation >= generation {
+            return Ok(());
+        }
+        for entry in self.device.list(&self.directory)? {
+            if !entry.is_directory && is_ours(&entry.name) && generation_of(&entry.name) == Some(generation) {
+                self.device.remove(&join(&self.directory, &entry.name))?;
+            }
+        }
+        Ok(())
     }
 
     fn remove_unnamed(&self, manifest: &Manifest) -> Result<()> {

@@ -16,7 +16,7 @@ mod plan;
 mod sealed;
 mod zero;
 
-use dedupfs_store::{ContainerId, Fingerprint, Result};
+use dedupfs_store::{Fingerprint, Result};
 
 pub use bloom::BloomFilter;
 pub use chain::{FilterChain, FilterStats};
@@ -111,14 +111,6 @@ impl<'a> Query<'a> {
     pub fn with_data(fingerprints: &'a [Fingerprint], lengths: &'a [u32], data: &'a [&'a [u8]]) -> Self {
         assert_eq!(fingerprints.len(), data.len(), "each fingerprint has its bytes");
         Self { data: Some(data), ..Self::new(fingerprints, lengths) }
-    }
-
-    /// Records that an entry is said to be stored in `container`, by something outside of the index: only comparing tells.
-    pub fn presume(&mut self, position: usize, container: ContainerId) {
-        if self.data.is_some() && container != ContainerId::NONE && !self.fingerprints[position].is_zero() {
-            let location = Location { container, len_bytes: self.lengths[position] };
-            self.verdicts[position] = Verdict::StrongMaybe(location);
-        }
     }
 
     /// Whether a stored chunk was found to be damaged, which this query's data make whole.

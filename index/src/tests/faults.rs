@@ -130,7 +130,14 @@ fn files_left_over_are_removed_by_the_next_checkpoint() {
         case.memory.list(DIRECTORY).unwrap().into_iter().map(|entry| entry.name).collect()
     };
     let before = names(&case).len();
-    case.faulty.add(FaultPlan::new(Fault::NoSpace, 5));
+    // What there was no space for is tried again, and must not be in the way.
+    for position in 0..20 {
+        case.faulty.add(FaultPlan::new(Fault::NoSpace, position));
+        case.index.checkpoint(2).unwrap_err();
+        case.faulty.heal();
+        assert_eq!(names(&case).iter().filter(|name| !name.ends_with(".new")).count(), before);
+    }
+    case.faulty.add(FaultPlan::new(Fault::Io, 5).on(&[Operation::Sync]));
     case.index.checkpoint(2).unwrap_err();
     case.faulty.heal();
     assert!(names(&case).len() > before);

@@ -54,6 +54,11 @@ impl Marks {
         lost.map(|(fingerprint, mark)| (*fingerprint, mark.references))
     }
 
+    /// How many nodes are alive, lost ones too.
+    pub fn live_count(&self) -> u64 {
+        self.nodes.values().filter(|mark| mark.references > 0).count() as u64
+    }
+
     /// A sum that tells these marks from others, whatever the order.
     pub fn digest(&self) -> u64 {
         let mut bytes = [0; 44];

@@ -208,6 +208,11 @@ impl Rebuilder<'_> {
                 return Err(StoreError::corrupt("recipes", "what was read before", "more, or less, of them").into());
             }
             self.count_segments(&mut build, &marks)?;
+            // A table that marking could read and counting could not: what its nodes name would count too little.
+            let (found, live) = (build.nodes.len()?, marks.live_count());
+            if found != live {
+                return Err(StoreError::corrupt("recipes", format!("{live} live nodes"), found).into());
+            }
             build.state.missing += marks.missing + build.chunks.lost()?;
             build.state.enter(Phase::Done);
         }

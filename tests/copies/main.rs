@@ -1,0 +1,165 @@
+//! Two copies of a chunk or of a node, one of which is lost or damaged: the one that is kept must be the one that is relied on.
+
+mod rotting;
+
+use std::sync::Arc;
+
+use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
+use dedupfs::reclaim::ReclaimOptions;
+use dedupfs_fuse::service::{Caller, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
+use dedupfs_store::container::Compression;
+use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
+use dedupfs_store::superblock::PoolProperties;
+
+const PLAIN: &str = "zero,block,open,bloom,locality,sealed";
+const COMPARING: &str = "zero,block,open,bloom,locality,sealed,compare";
+const WHOLE: ReclaimOptions = ReclaimOptions { threshold_percent: 100, dry_run: false };
+const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+
+fn content(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let words = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.flatten().take(len).collect()
+}
+
+fn open(device: &Arc<dyn Device>, filters: &str, rebuild_index: bool) -> Arc<Pool> {
+    let options = PoolOptions { filters: filters.parse().expect("a plan"), rebuild_index, ..PoolOptions::default() };
+    Pool::open_on(device, device, Vec::new(), &options, &NoProgress).expect("opens")
+}
+
+fn write(pool: &Pool, name: &str, data: &[u8]) {
+    let service = pool.service();
+    let how = OpenOptions { write: true, ..OpenOptions::default() };
+    let node = NewNode { parent: ROOT_INO, name: name.as_bytes(), mode: 0o644, umask: 0 };
+    let (attributes, opened) = service.create(CALLER, node, how).expect("creates");
+    for (number, piece) in data.chunks(1 << 20).enumerate() {
+        service
+            .write(CALLER, attributes.ino, opened.handle, (number << 20) as u64, piece, WriteFlags::default())
+            .expect("writes");
+    }
+    service.flush(attributes.ino, opened.handle).expect("flushes");
+    service.release(attributes.ino, opened.handle);
+    service.forget(attributes.ino, 1);
+}
+
+fn read(pool: &Pool, name: &str) -> Option<Vec<u8>> {
+    let service = pool.service();
+    let attributes = service.lookup(ROOT_INO, name.as_bytes()).expect("is there");
+    let how = OpenOptions { read: true, ..OpenOptions::default() };
+    let handle = service.open(CALLER, attributes.ino, how).expect("opens").handle;
+    let mut bytes = Vec::new();
+    let outcome = service.read(attributes.ino, handle, 0, 1 << 30, &mut bytes);
+    service.release(attributes.ino, handle);
+    service.forget(attributes.ino, 1);
+    outcome.is_ok().then_some(bytes)
+}
+
+fn change(device: &Arc<dyn Device>, change: &dyn Fn(&mut Vec<u8>)) {
+    for entry in device.list("containers").expect("lists") {
+        let path = format!("containers/{}", entry.name);
+        let mut bytes = device.read_file(&path, 1 << 30).expect("reads");
+        change(&mut bytes);
+        let file = device.open(&path, OpenMode::Write).expect("opens");
+        file.write_at(&bytes, 0).expect("writes");
+        file.sync().expect("syncs");
+    }
+}
+
+/// A new pool without compression, so that damage can be aimed.
+fn formatted() -> Arc<dyn Device> {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    let properties = PoolProperties {
+        chunk_size_bytes: 4096,
+        container_bytes: 256 << 10,
+        slots_per_file: 64,
+        compression: Compression::None,
+        tanker_cells: 64,
+        tanker_buckets: 4,
+        ..PoolProperties::default()
+    };
+    format_on(&device, &device, b".".to_vec(), &properties, (0, 0)).expect("formats");
+    device
+}
+
+fn close(pool: Arc<Pool>) {
+    pool.close().expect("closes");
+}
+
+/// A pool with one file, whose index was rebuilt while the disk gave nonsense: all its chunks are called lost. The disk is well
+/// again.
+fn called_lost(data: &[u8]) -> Arc<dyn Device> {
+    let device = formatted();
+    let pool = open(&device, PLAIN, false);
+    write(&pool, "old", data);
+    close(pool);
+    let invert = |bytes: &mut Vec<u8>| bytes.iter_mut().for_each(|byte| *byte ^= 0xff);
+    change(&device, &invert);
+    let pool = open(&device, PLAIN, true);
+    assert!(pool.stats().expect("stats").lost_chunks > 100);
+    close(pool);
+    change(&device, &invert);
+    device
+}
+
+#[test]
+fn regression_a_backup_heals_what_a_rebuild_called_lost_also_when_it_compares() {
+    let data = content(1, 600_000);
+    for filters in [PLAIN, COMPARING] {
+        let device = called_lost(&data);
+        let pool = open(&device, filters, false);
+        write(&pool, "new", &data);
+        pool.sync().expect("syncs");
+        assert_eq!(pool.stats().expect("stats").lost_chunks, 0, "{filters}");
+        pool.reclaim(&WHOLE, &NoProgress).expect("reclaims");
+        close(pool);
+        let pool = open(&device, filters, false);
+        for name in ["old", "new"] {
+            assert!(read(&pool, name).as_ref() == Some(&data), "{name}, {filters}");
+        }
+    }
+}
+
+#[test]
+fn regression_reclaiming_keeps_what_the_index_calls_lost_and_can_be_read_again() {
+    let data = content(1, 600_000);
+    let device = called_lost(&data);
+    let pool = open(&device, PLAIN, false);
+    pool.reclaim(&WHOLE, &NoProgress).expect("reclaims");
+    close(pool);
+    assert!(read(&open(&device, PLAIN, false), "old").as_ref() == Some(&data));
+}
+
+/// The recipe's hint leads to a sound copy, the index to a damaged one. Only the index's is kept by reclaiming.
+#[test]
+fn regression_the_copy_that_is_kept_is_the_one_that_is_compared() {
+    let data = content(1, 190_000);
+    let device = formatted();
+    let pool = open(&device, PLAIN, false);
+    write(&pool, "old", &data);
+    write(&pool, "junk", &content(2, 20_000));
+    close(pool);
+    // Reclaiming copies what it can read, and keeps the container for the rest.
+    change(&device, &|bytes| bytes[150_000..150_400].fill(0x5a));
+    let pool = open(&device, PLAIN, false);
+    pool.service().unlink(ROOT_INO, b"junk").expect("unlinks");
+    pool.reclaim(&WHOLE, &NoProgress).expect("reclaims");
+    close(pool);
+    change(&device, &|bytes| {
+        if let Some(copy) = bytes.get_mut((256 << 10) + 400..(256 << 10) + 800) {
+            copy.fill(0x5a);
+        }
+    });
+    let pool = open(&device, COMPARING, false);
+    write(&pool, "new", &data);
+    close(pool);
+    let pool = open(&device, COMPARING, false);
+    assert!(read(&pool, "new").as_ref() == Some(&data), "before reclaiming");
+    pool.reclaim(&WHOLE, &NoProgress).expect("reclaims");
+    close(pool);
+    assert!(read(&open(&device, COMPARING, false), "new").as_ref() == Some(&data), "after it");
+}
