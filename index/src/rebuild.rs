@@ -163,7 +163,7 @@ impl IndexBuilder {
     }
 
     /// Number of cells, so far.
-    pub fn len(&mut self) -> Result<u64> {
+    pub fn cells(&mut self) -> Result<u64> {
         self.apply_batch()?;
         Ok(self.index.len())
     }

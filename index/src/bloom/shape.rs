@@ -103,5 +103,5 @@ pub(crate) fn choose(stored_bits: u64, fullness: Fullness, tankers: u64, limit_b
     let wanted = fullness.wanted_fold(tankers);
     let useful = || FOLDS.into_iter().filter(|fold| *fold >= wanted && fullness.allows(*fold));
     let fits = |fold: &u64| bytes_for(stored_bits, *fold, tankers) <= limit_bytes;
-    useful().find(fits).or_else(|| useful().last()).unwrap_or(wanted)
+    useful().find(fits).or_else(|| useful().next_back()).unwrap_or(wanted)
 }

@@ -38,6 +38,9 @@ pub(crate) struct PagedFileKind {
     pub(crate) cell_bytes: u32,
 }
 
+/// Adds the bytes of a page, given its number and the positions of its cells.
+pub(crate) type PageBytes<'a> = &'a dyn Fn(u32, std::ops::Range<usize>, &mut Vec<u8>);
+
 /// An open paged file.
 #[derive(Debug)]
 pub(crate) struct PagedFile {
@@ -75,7 +78,7 @@ impl PagedFile {
         kind: PagedFileKind,
         (tanker, generation): (u64, u64),
         page_cells: &[u32],
-        page: &dyn Fn(u32, std::ops::Range<usize>, &mut Vec<u8>),
+        page: PageBytes<'_>,
     ) -> Result<Self> {
         let cells: u32 = page_cells.iter().sum();
         let mut payload = ByteWriter::with_capacity(page_cells.len() * PAGE_ENTRY_BYTES);

@@ -209,7 +209,7 @@ impl Rebuilder<'_> {
             }
             self.count_segments(&mut build, &marks)?;
             // A table that marking could read and counting could not: what its nodes name would count too little.
-            let (found, live) = (build.nodes.len()?, marks.live_count());
+            let (found, live) = (build.nodes.cells()?, marks.live_count());
             if found != live {
                 return Err(StoreError::corrupt("recipes", format!("{live} live nodes"), found).into());
             }
