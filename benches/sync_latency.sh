@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# How long small synced writes take while a tanker of the index is sealed beside them.
+#
+#   benches/sync_latency.sh [--size 5G] [--dir DIR] [--memory 1G]
+#
+#   --size SIZE    random data written meanwhile, in chunks of 4 KiB: 4G fill a tanker of 2^20 fingerprints
+#   --dir DIR      [default: TMPDIR or /var/tmp]
+#   --memory SIZE  of the mount; with less than 1G tankers are sealed before they are full
+#
+# Uses the programs in DEDUPFS_BIN, or builds them.
+# shellcheck disable=SC2154 # common.sh has the other side
+set -euo pipefail
+# shellcheck source=benches/common.sh
+. "$(dirname "$0")/common.sh"
+
+size=5G dir=${TMPDIR:-/var/tmp} memory=1G
+while [ $# -gt 0 ]; do
+    case $1 in
+        -h | --help) help ;;
+        --*) [ $# -ge 2 ] || usage "$1 needs a value" ;;&
+        --size) size=$2 ;;
+        --dir) dir=$2 ;;
+        --memory) memory=$2 ;;
+        *) usage "unknown argument $1" ;;
+    esac
+    shift 2
+done
+parse_size "$size" && size_bytes=$REPLY
+find_programs dedupfs dedupfs-stats
+need_commands dd openssl findmnt
+make_scratch "$dir" && work=$REPLY
+need_room "$work" $((size_bytes + (2 << 30))) "the measurement"
+mnt=$work/mnt
+mkdir "$mnt"
+
+describe_machine "$work"
+dedupfs mkfs --chunk-size 4K "$work/pool" >&2
+mount_pool "$work/pool" "$mnt" --memory "$memory"
+# Random bytes as fast as the processor makes them.
+{ openssl enc -aes-128-ctr -K 00112233445566778899aabbccddeeff -iv 0 -in /dev/zero 2>/dev/null || true; } |
+    dd of="$mnt/big" bs=1M count="$size_bytes" iflag=fullblock,count_bytes 2>"$work/dd" &
+writer=$!
+number=0
+while kill -0 "$writer" 2>/dev/null; do
+    start=${EPOCHREALTIME/./}
+    printf 'synced %d' $((number += 1)) | dd of="$mnt/$number" conv=fsync status=none
+    printf '%d\n' $((${EPOCHREALTIME/./} - start)) >>"$work/times_us"
+    sleep 0.05
+done
+wait "$writer"
+read_stats "$mnt"
+stat_field chunk_index.sealed_tankers && tankers=$REPLY
+unmount_pool "$mnt"
+sort -n "$work/times_us" | awk -v tankers="$tankers" '
+    { times[NR] = $1 / 1000 }
+    END {
+        printf "%d synced files of some bytes, %d tankers sealed meanwhile: median %.0f ms, 90%% %.0f ms, 99%% %.0f ms, longest %.0f ms\n",
+            NR, tankers, times[int((NR + 1) / 2)], times[int(NR * 0.9)], times[int(NR * 0.99)], times[NR]
+    }'
+tail -n 1 "$work/dd"
