@@ -131,15 +131,16 @@ fn memory(lines: &mut Lines, stats: &PoolStats) {
             );
         }
     }
-    lines.heading("memory by its parts (in use of at most)");
+    lines.heading("memory by its parts");
     for part in &memory.parts {
-        let used = part.used_bytes.map_or_else(|| "?".to_owned(), show);
-        lines.line(&part.name, format!("{used} of {}", show(part.limit_bytes)));
+        let used = part.used_bytes.map_or_else(|| "not counted".to_owned(), show);
+        lines.line(&part.name, format!("{used}, at most {}", show(part.limit_bytes)));
     }
-    lines.line("directories of tankers", format!("{}, not in --memory", show(memory.directory_bytes)));
+    lines.line("directories of tankers", format!("{}, besides --memory", show(memory.directory_bytes)));
     lines.line(
         "formula",
-        "--memory = open tankers 30% + filters 3 B x 1.5 x fingerprints (10% to 35%) + the others; besides 0.1 B x fingerprints"
+        "30% open tankers; filters 4.5 bytes for each fingerprint, at least 10% and at most 35%; the others share the rest. \
+         --memory of 13 bytes for each fingerprint has room for all filters: 1.6 GiB for 1 TiB of chunks of 8 KiB"
             .to_owned(),
     );
 }

@@ -236,7 +236,9 @@ impl PagedFile {
             return Ok(());
         }
         let expected = expected.map_or_else(|| "a page".to_owned(), |expected| format!("checksum {expected:#018x}"));
-        Err(StoreError::corrupt(format!("page {page} of {}", self.path), expected, format!("{found:#018x}")))
+        let found =
+            format!("{found:#018x}; nothing is lost: make the index anew with `dedupfs fsck --rebuild-index POOL`");
+        Err(StoreError::corrupt(format!("page {page} of {}", self.path), expected, found))
     }
 
     /// A verified page, through the cache.
