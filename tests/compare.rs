@@ -1,13 +1,15 @@
 //! The byte compare filter: damaged chunks are stored again when the same data are written again, and a collision of the
 //! hash is an error, never another file's bytes.
 
+mod common;
+
 use std::sync::Arc;
 
 use dedupfs::check::CheckOptions;
 use dedupfs::chunker::chunker;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::reclaim::ReclaimOptions;
-use dedupfs_fuse::service::{Caller, Errno, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
+use dedupfs_fuse::service::{Errno, FileService, ROOT_INO};
 use dedupfs_store::container::{Compression, decode_region, encode_region};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
@@ -15,7 +17,8 @@ use dedupfs_store::frame::{FrameHeader, FrameKind};
 use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm, PoolProperties, Role, Superblock};
 use dedupfs_store::{ContainerId, ContainerKind};
 
-const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+use common::{content, read, try_write, write};
+
 const COMPARING: &str = "zero,block,open,bloom,locality,sealed,compare";
 
 /// Two beginnings of PDF files with one SHA-1 (Stevens et al., "The first collision for full SHA-1", 2017): whatever follows
@@ -40,18 +43,6 @@ fn colliding(which: usize, rest: &[u8]) -> Vec<u8> {
         text.as_bytes().chunks(2).map(digits).collect()
     };
     [hex(COLLIDING_PREFIX), hex(COLLIDING[which]), rest.to_vec()].concat()
-}
-
-/// Bytes that do not repeat and do not compress.
-fn content(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let words = std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    words.flatten().take(len).collect()
 }
 
 fn formatted(device: &Arc<dyn Device>, fingerprint: FingerprintAlgorithm) {
@@ -79,47 +70,6 @@ fn open(device: &Arc<dyn Device>, filters: &str) -> Arc<Pool> {
 
 fn comparing(device: &Arc<dyn Device>) -> Arc<Pool> {
     open(device, COMPARING)
-}
-
-/// Writes a file from its beginning, whatever is there, and closes it.
-fn try_write(pool: &Pool, name: &str, data: &[u8]) -> Result<(), Errno> {
-    let service = pool.service();
-    let how = OpenOptions { write: true, ..OpenOptions::default() };
-    let (ino, handle) = match service.lookup(ROOT_INO, name.as_bytes()) {
-        Ok(attributes) => (attributes.ino, service.open(CALLER, attributes.ino, how).expect("opens").handle),
-        Err(_) => {
-            let node = NewNode { parent: ROOT_INO, name: name.as_bytes(), mode: 0o644, umask: 0 };
-            let (attributes, opened) = service.create(CALLER, node, how).expect("creates");
-            (attributes.ino, opened.handle)
-        }
-    };
-    let mut outcome = Ok(());
-    for (number, piece) in data.chunks(1 << 20).enumerate() {
-        let offset = (number << 20) as u64;
-        let written = service.write(CALLER, ino, handle, offset, piece, WriteFlags::default()).map(|_| ());
-        outcome = outcome.and(written);
-    }
-    let flushed = service.flush(ino, handle);
-    service.release(ino, handle);
-    service.forget(ino, 1);
-    outcome.and(flushed)
-}
-
-fn write(pool: &Pool, name: &str, data: &[u8]) {
-    try_write(pool, name, data).expect("writes");
-}
-
-/// The content, or `None` if any of it gives an error.
-fn read(pool: &Pool, name: &str) -> Option<Vec<u8>> {
-    let service = pool.service();
-    let attributes = service.lookup(ROOT_INO, name.as_bytes()).expect("is there");
-    let how = OpenOptions { read: true, ..OpenOptions::default() };
-    let handle = service.open(CALLER, attributes.ino, how).expect("opens").handle;
-    let mut bytes = Vec::new();
-    let outcome = service.read(attributes.ino, handle, 0, 1 << 30, &mut bytes);
-    service.release(attributes.ino, handle);
-    service.forget(attributes.ino, 1);
-    outcome.is_ok().then_some(bytes)
 }
 
 fn holds(pool: &Pool, name: &str, data: &[u8]) -> bool {

@@ -1,28 +1,18 @@
 //! What is lost stays counted, is made whole by the next backup of the same data, and stops nothing else.
 
+mod common;
+
 use std::sync::Arc;
 
 use dedupfs::check::CheckOptions;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport};
-use dedupfs_fuse::service::{Caller, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
+use dedupfs_fuse::service::{FileService, ROOT_INO};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;
 
-const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
-
-/// Bytes that do not repeat and do not compress.
-fn content(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let words = std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    words.flatten().take(len).collect()
-}
+use common::{content, read, write};
 
 fn formatted(device: &Arc<dyn Device>) {
     let properties = PoolProperties {
@@ -37,33 +27,6 @@ fn formatted(device: &Arc<dyn Device>) {
 fn open(device: &Arc<dyn Device>, rebuild_index: bool) -> Arc<Pool> {
     let options = PoolOptions { rebuild_index, ..PoolOptions::default() };
     Pool::open_on(device, device, Vec::new(), &options, &NoProgress).expect("opens")
-}
-
-fn write(pool: &Pool, name: &str, data: &[u8]) {
-    let service = pool.service();
-    let node = NewNode { parent: ROOT_INO, name: name.as_bytes(), mode: 0o644, umask: 0 };
-    let how = OpenOptions { write: true, ..OpenOptions::default() };
-    let (attributes, opened) = service.create(CALLER, node, how).expect("creates");
-    for (number, piece) in data.chunks(1 << 20).enumerate() {
-        let offset = (number << 20) as u64;
-        service.write(CALLER, attributes.ino, opened.handle, offset, piece, WriteFlags::default()).expect("writes");
-    }
-    service.flush(attributes.ino, opened.handle).expect("flushes");
-    service.release(attributes.ino, opened.handle);
-    service.forget(attributes.ino, 1);
-}
-
-/// The content, or `None` if any of it gives an error.
-fn read(pool: &Pool, name: &str) -> Option<Vec<u8>> {
-    let service = pool.service();
-    let attributes = service.lookup(ROOT_INO, name.as_bytes()).expect("is there");
-    let how = OpenOptions { read: true, ..OpenOptions::default() };
-    let handle = service.open(CALLER, attributes.ino, how).expect("opens").handle;
-    let mut bytes = Vec::new();
-    let outcome = service.read(attributes.ino, handle, 0, 1 << 30, &mut bytes);
-    service.release(attributes.ino, handle);
-    service.forget(attributes.ino, 1);
-    outcome.is_ok().then_some(bytes)
 }
 
 fn reclaim(pool: &Pool) -> ReclaimReport {

@@ -1,17 +1,21 @@
 //! Making the indexes anew: whatever fails and whenever the power goes, the pool opens with the old indexes or the new ones,
 //! and the next rebuild goes on and ends as one that nothing interrupted.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use dedupfs::check::{CheckOptions, RebuildReport};
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, Progress, format_on};
 use dedupfs::{EngineError, Result};
-use dedupfs_fuse::service::{Caller, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
+use dedupfs_fuse::service::{FileService, ROOT_INO};
 use dedupfs_index::{Index, IndexOptions};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;
+
+use common::{content, write};
 
 /// All that is told.
 #[derive(Default)]
@@ -30,29 +34,6 @@ impl Told {
     fn has(&self, part: &str) -> bool {
         self.0.lock().unwrap().iter().any(|line| line.contains(part))
     }
-}
-
-/// Bytes that do not repeat and do not compress.
-fn content(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let words = std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    words.flatten().take(len).collect()
-}
-
-fn write(pool: &Pool, name: &str, data: &[u8]) {
-    let service = pool.service();
-    let node = NewNode { parent: ROOT_INO, name: name.as_bytes(), mode: 0o644, umask: 0 };
-    let how = OpenOptions { write: true, ..OpenOptions::default() };
-    let (attributes, opened) = service.create(Caller::default(), node, how).expect("creates");
-    service.write(Caller::default(), attributes.ino, opened.handle, 0, data, WriteFlags::default()).expect("writes");
-    service.flush(attributes.ino, opened.handle).expect("flushes");
-    service.release(attributes.ino, opened.handle);
-    service.forget(attributes.ino, 1);
 }
 
 fn open(disk: &MemoryDevice, options: &PoolOptions) -> Result<Arc<Pool>> {

@@ -2,61 +2,27 @@
 
 mod rotting;
 
+#[path = "../common/mod.rs"]
+mod common;
+
 use std::sync::Arc;
 
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::reclaim::ReclaimOptions;
-use dedupfs_fuse::service::{Caller, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
+use dedupfs_fuse::service::{FileService, ROOT_INO};
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;
 
+use common::{content, read, write};
+
 const PLAIN: &str = "zero,block,open,bloom,locality,sealed";
 const COMPARING: &str = "zero,block,open,bloom,locality,sealed,compare";
 const WHOLE: ReclaimOptions = ReclaimOptions { threshold_percent: 100, dry_run: false };
-const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
-
-fn content(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let words = std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    words.flatten().take(len).collect()
-}
 
 fn open(device: &Arc<dyn Device>, filters: &str, rebuild_index: bool) -> Arc<Pool> {
     let options = PoolOptions { filters: filters.parse().expect("a plan"), rebuild_index, ..PoolOptions::default() };
     Pool::open_on(device, device, Vec::new(), &options, &NoProgress).expect("opens")
-}
-
-fn write(pool: &Pool, name: &str, data: &[u8]) {
-    let service = pool.service();
-    let how = OpenOptions { write: true, ..OpenOptions::default() };
-    let node = NewNode { parent: ROOT_INO, name: name.as_bytes(), mode: 0o644, umask: 0 };
-    let (attributes, opened) = service.create(CALLER, node, how).expect("creates");
-    for (number, piece) in data.chunks(1 << 20).enumerate() {
-        service
-            .write(CALLER, attributes.ino, opened.handle, (number << 20) as u64, piece, WriteFlags::default())
-            .expect("writes");
-    }
-    service.flush(attributes.ino, opened.handle).expect("flushes");
-    service.release(attributes.ino, opened.handle);
-    service.forget(attributes.ino, 1);
-}
-
-fn read(pool: &Pool, name: &str) -> Option<Vec<u8>> {
-    let service = pool.service();
-    let attributes = service.lookup(ROOT_INO, name.as_bytes()).expect("is there");
-    let how = OpenOptions { read: true, ..OpenOptions::default() };
-    let handle = service.open(CALLER, attributes.ino, how).expect("opens").handle;
-    let mut bytes = Vec::new();
-    let outcome = service.read(attributes.ino, handle, 0, 1 << 30, &mut bytes);
-    service.release(attributes.ino, handle);
-    service.forget(attributes.ino, 1);
-    outcome.is_ok().then_some(bytes)
 }
 
 fn change(device: &Arc<dyn Device>, change: &dyn Fn(&mut Vec<u8>)) {
