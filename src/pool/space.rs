@@ -25,13 +25,14 @@ pub struct SpaceGuard {
 }
 
 impl SpaceGuard {
-    /// A guard that keeps `reserve_bytes` (or a sixteenth of a small device) free.
+    /// A guard that keeps `reserve_bytes` (or an eighth of a small device) free. What a file's stream holds between its write and
+    /// its container, some 16 MiB, is in no reading: the reserve must cover it, or a later sync would find the disk full.
     ///
     /// # Errors
     /// The device does not tell its space.
     pub fn new(device: Arc<dyn Device>, reserve_bytes: u64) -> Result<Self> {
         let total_bytes = device.space()?.total_bytes;
-        Ok(Self { device, reserve_bytes: reserve_bytes.min(total_bytes / 16), reading: Mutex::default() })
+        Ok(Self { device, reserve_bytes: reserve_bytes.min(total_bytes / 8), reading: Mutex::default() })
     }
 
     /// Bytes kept free.
