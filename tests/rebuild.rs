@@ -1,6 +1,7 @@
 //! Making the indexes anew: whatever fails and whenever the power goes, the pool opens with the old indexes or the new ones,
 //! and the next rebuild goes on and ends as one that nothing interrupted.
 
+#[expect(dead_code, reason = "these tests compare indexes and read no files")]
 mod common;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,4 @@
 //! What tests of whole pools share.
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 use dedupfs::pool::Pool;
 use dedupfs_fuse::service::{Caller, Errno, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
