@@ -4,15 +4,25 @@ use dedupfs_store::Result;
 use dedupfs_store::device::Device;
 
 use crate::index::Index;
+use crate::manifest::Manifest;
 use crate::names::{MANIFEST_NAME, join, may_be_there};
 use crate::progress;
 
+/// What was removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Removed {
+    /// Files.
+    pub files: u64,
+    /// Their lengths.
+    pub bytes: u64,
+}
+
 impl Index {
-    /// Removes whatever there is of an index in `directory`, finished or not; returns the bytes of it. The manifest goes
+    /// Removes whatever there is of an index in `directory`, finished or not. The manifest goes
     /// first, and durably, so that an index is there as a whole or not at all.
-    pub fn remove(device: &dyn Device, directory: &str) -> Result<u64> {
+    pub fn remove(device: &dyn Device, directory: &str) -> Result<Removed> {
         if !device.exists(directory)? {
-            return Ok(0);
+            return Ok(Removed::default());
         }
         let mut entries = device.list(directory)?;
         entries.retain(|entry| !entry.is_directory && may_be_there(&entry.name));
@@ -25,7 +35,16 @@ impl Index {
                 device.sync_directory(directory)?;
             }
         }
-        Ok(entries.iter().map(|entry| entry.len_bytes).sum())
+        let bytes = entries.iter().map(|entry| entry.len_bytes).sum();
+        Ok(Removed { files: entries.len() as u64, bytes })
+    }
+
+    /// Removes files that the index does not name: what a checkpoint that did not come to its end left. Returns how many.
+    pub fn remove_unfinished(&self) -> Result<u64> {
+        let _one = self.checkpointer.lock();
+        // As it is on disk: it was made durable when the index was opened.
+        let manifest = Manifest::read(&*self.device, &self.directory, &self.pool)?;
+        self.remove_unnamed(&manifest)
     }
 
     /// Forgets how the index in `directory` was built: from now on it is used.

@@ -276,6 +276,14 @@ impl ContainerStore {
         failure.map_or(Ok(()), |error| Err(error.into()))
     }
 
+    /// Cuts off what no container has at the end of files; returns the bytes. What cannot be cut costs only its space.
+    pub fn trim(&self) -> u64 {
+        self.shared.slots.trim().unwrap_or_else(|error| {
+            tracing::warn!(%error, "free space at the end of container files is not given back");
+            0
+        })
+    }
+
     /// Whether the container exists, open or closed.
     #[must_use]
     pub fn is_known(&self, container: ContainerId) -> bool {

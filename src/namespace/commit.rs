@@ -92,7 +92,7 @@ impl Namespace {
             trimmed_through: store.header.trimmed_through.max(input.trim_log_through),
             next_ino: self.next_ino.load(Ordering::Relaxed),
             next_cookie: self.next_cookie.load(Ordering::Relaxed),
-            writer_epoch: self.writer_epoch,
+            writer_epoch: store.header.writer_epoch,
             totals: frozen.as_ref().map_or(store.header.totals, |frozen| store.header.totals.plus(&frozen.totals)),
         };
         if let Err(error) = store.transact(|transaction| write(transaction, &header, frozen.as_deref(), &input)) {

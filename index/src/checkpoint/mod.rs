@@ -316,7 +316,9 @@ impl Index {
         Ok(())
     }
 
-    fn remove_unnamed(&self, manifest: &Manifest) -> Result<()> {
+    /// Removes files that the manifest, which is durable, does not name; returns how many.
+    pub(crate) fn remove_unnamed(&self, manifest: &Manifest) -> Result<u64> {
+        let mut removed = 0;
         let mut named = HashSet::new();
         named.insert(open_name(manifest.open.generation));
         for tanker in &manifest.tankers {
@@ -332,9 +334,10 @@ impl Index {
                 && !named.contains(&entry.name)
             {
                 self.device.remove(&join(&self.directory, &entry.name))?;
+                removed += 1;
             }
         }
-        Ok(())
+        Ok(removed)
     }
 }
 

@@ -191,7 +191,7 @@ fn opening_fails_cleanly_at_every_position() {
     for position in 0.. {
         let device = FaultyDevice::over_memory(&disk.snapshot_all_synced());
         device.add(FaultPlan::new(Fault::Io, position));
-        let opened = Namespace::open(&device, CACHE_BYTES);
+        let opened = open_on(&device);
         if device.injected() == 0 {
             assert_eq!(picture(&opened.unwrap()), expected);
             break;
