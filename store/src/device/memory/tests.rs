@@ -393,6 +393,58 @@ fn regression_renaming_over_any_directory_is_the_same_error() {
     }
 }
 
+#[test]
+fn a_fork_has_the_cache_too_and_goes_its_own_way() {
+    let memory = MemoryDevice::new();
+    memory.create_directory("d").unwrap();
+    write(&memory, "d/a", &[1; 5000]).sync().unwrap();
+    memory.sync_directory("").unwrap();
+    memory.sync_directory("d").unwrap();
+    write(&memory, "d/a", &[2; 9000]);
+    write(&memory, "d/b", &[3; 700]);
+    memory.rename("d/b", "c").unwrap();
+    let fork = memory.fork();
+    assert_eq!((tree(&fork), fork.used_bytes()), (tree(&memory), memory.used_bytes()));
+    let before: Vec<_> = (0..50).map(|seed| tree(&memory.crash(seed))).collect();
+    assert!(before.iter().any(|disk| *disk != before[0]), "there is something to lose");
+    write(&memory, "d/a", &[4; 20_000]).sync().unwrap();
+    memory.remove("c").unwrap();
+    memory.sync_directory("d").unwrap();
+    for (seed, disk) in before.iter().enumerate() {
+        assert_eq!(&tree(&fork.crash(seed as u64)), disk, "seed {seed}");
+    }
+    fork.sync_directory("").unwrap();
+    assert_eq!(read(&fork.crash(0), "c"), Some(Vec::new()), "its name is durable and its content is not");
+    fork.remove("d/a").unwrap();
+    assert_eq!((read(&fork, "d/a"), read(&memory, "d/a")), (None, Some(vec![4; 20_000])));
+}
+
+#[test]
+fn disks_have_one_hash_if_and_only_if_they_read_the_same() {
+    let memory = MemoryDevice::new();
+    memory.create_directory("d").unwrap();
+    write(&memory, "d/a", &[1; 5000]);
+    let hash = memory.content_hash();
+    assert_eq!(memory.fork().content_hash(), hash);
+    assert_eq!(memory.snapshot_all_synced().content_hash(), hash);
+    assert_ne!(memory.crash(0).content_hash(), hash);
+    let change = |change: &dyn Fn(&MemoryDevice)| {
+        let fork = memory.fork();
+        change(&fork);
+        fork.content_hash()
+    };
+    let write_to = |fork: &MemoryDevice, bytes: &[u8], offset| {
+        fork.open("d/a", OpenMode::Write).unwrap().write_at(bytes, offset).unwrap();
+    };
+    assert_eq!(change(&|fork| write_to(fork, &[1; 10], 4000)), hash);
+    assert_ne!(change(&|fork| write_to(fork, &[2], 4999)), hash);
+    assert_ne!(change(&|fork| write_to(fork, &[0], 5000)), hash, "longer by a zero");
+    assert_ne!(change(&|fork| fork.rename("d/a", "d/b").unwrap()), hash);
+    assert_ne!(change(&|fork| fork.rename("d/a", "da").unwrap()), hash);
+    assert_ne!(change(&|fork| fork.create_directory("e").unwrap()), hash);
+    assert_ne!(change(&|fork| drop(fork.open("e", OpenMode::CreateNew).unwrap())), change(&|fork| fork.create_directory("e").unwrap()));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 

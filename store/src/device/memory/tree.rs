@@ -76,6 +76,24 @@ impl Directory {
         Self { durable: names.clone(), volatile: names, pending: Vec::new() }
     }
 
+    /// The same directory with other files in the place of its own.
+    pub(super) fn map_files(&self, map: &mut dyn FnMut(&Arc<FileNode>) -> Arc<FileNode>) -> Self {
+        let mut item = |item: &Item| match item {
+            Item::File(file) => Item::File(map(file)),
+            Item::Directory => Item::Directory,
+        };
+        let mut names = |names: &BTreeMap<String, Item>| -> BTreeMap<String, Item> {
+            names.iter().map(|(name, found)| (name.clone(), item(found))).collect()
+        };
+        let (volatile, durable) = (names(&self.volatile), names(&self.durable));
+        let pending = self.pending.iter().map(|change| match change {
+            NameChange::Insert(name, found) => NameChange::Insert(name.clone(), item(found)),
+            NameChange::Remove(name) => NameChange::Remove(name.clone()),
+            NameChange::Rename(from, to, found) => NameChange::Rename(from.clone(), to.clone(), item(found)),
+        });
+        Self { pending: pending.collect(), volatile, durable }
+    }
+
     pub(super) fn change(&mut self, change: NameChange) {
         change.apply(&mut self.volatile);
         self.pending.push(change);

@@ -1,0 +1,123 @@
+//! What opening after a power loss costs: as much as was not flushed, not as much as there is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dedupfs::pool::format_on;
+use dedupfs_store::Result;
+use dedupfs_store::device::observed::{Call, Observer};
+use dedupfs_store::superblock::PoolProperties;
+
+use crate::client::Client;
+use crate::disks::{Disks, observed};
+use crate::random::Random;
+use crate::workload::{open, options};
+
+/// Reads, and bytes read, of a part of the pool.
+#[derive(Default, Debug)]
+struct Counted {
+    reads: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// Counts what is read, by where it lies.
+#[derive(Default, Debug)]
+struct Reads {
+    containers: Counted,
+    index: Counted,
+    namespace: Counted,
+    rest: Counted,
+}
+
+impl Observer for Reads {
+    fn around(&self, call: &Call<'_>, perform: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        if let Call::Read { path, len_bytes, .. } = call {
+            let counted = match path.split('/').next() {
+                Some("containers" | "recipes") => &self.containers,
+                Some("index") => &self.index,
+                Some(dedupfs::namespace::NAMESPACE_FILE) => &self.namespace,
+                _ => &self.rest,
+            };
+            counted.reads.fetch_add(1, Ordering::Relaxed);
+            counted.bytes.fetch_add(*len_bytes as u64, Ordering::Relaxed);
+        }
+        perform()
+    }
+}
+
+/// What an opening read, and what there is.
+#[derive(Debug)]
+struct Opening {
+    rows_replayed: u64,
+    containers: [u64; 2],
+    index: [u64; 2],
+    namespace: [u64; 2],
+    container_count: u64,
+    chunks: u64,
+}
+
+const FILE_BYTES: usize = 40_000;
+const TAIL_FILES: u64 = 20;
+
+/// A pool with so many files that are flushed, and some that are only synced, after a power loss.
+fn after_power_loss(files: u64) -> Opening {
+    let disks = Disks::new(false);
+    let roots = disks.roots();
+    let properties = PoolProperties {
+        chunk_size_bytes: 4096,
+        container_bytes: 256 << 10,
+        slots_per_file: 64,
+        tanker_cells: 1 << 14,
+        tanker_buckets: 16,
+        ..PoolProperties::default()
+    };
+    format_on(&roots[0], &roots[1], disks.data_root(), &properties, (0, 0)).expect("formats");
+    let put = |client: &Client, number: u64| {
+        client.put(&format!("file {number}"), 0, &Random::new(number).bytes(FILE_BYTES), false).expect("writes");
+    };
+    let pool = open(&roots, &options()).expect("opens");
+    (0..files).for_each(|number| put(&Client(pool.service()), number));
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open(&roots, &options()).expect("opens");
+    for number in 0..TAIL_FILES {
+        put(&Client(pool.service()), (1 << 32) + number);
+        pool.sync().expect("syncs");
+    }
+    let crashed = disks.crash(0, 0);
+    drop(pool);
+
+    let reads = Arc::new(Reads::default());
+    let observer: Arc<dyn Observer> = reads.clone();
+    let pool = open(&observed(&crashed.roots(), &observer), &options()).expect("opens");
+    let counted = |counted: &Counted| [counted.reads.load(Ordering::Relaxed), counted.bytes.load(Ordering::Relaxed)];
+    let (containers, index, namespace) = (counted(&reads.containers), counted(&reads.index), counted(&reads.namespace));
+    let core = pool.core();
+    Opening {
+        rows_replayed: pool.recovery().rows_replayed,
+        containers,
+        index,
+        namespace,
+        container_count: (core.data.containers().len() + core.recipes.containers().len()) as u64,
+        chunks: pool.stats().expect("counts").unique_chunks,
+    }
+}
+
+/// Replaying reads what the unflushed rows name. What grows with the pool are things of a few bytes: a record for each
+/// container, some 3 bytes of filter for each fingerprint.
+#[test]
+fn opening_after_a_power_loss_reads_what_was_not_flushed() {
+    let (small, large) = (after_power_loss(200), after_power_loss(2000));
+    println!("{small:#?}\n{large:#?}");
+    assert!(small.rows_replayed >= TAIL_FILES && small.rows_replayed == large.rows_replayed);
+    assert!(large.chunks > 7 * small.chunks && large.container_count > 5 * small.container_count);
+    assert!(small.containers[0] > 0, "the rows name containers");
+    assert!(large.containers[0] <= small.containers[0] + 2, "{large:?}");
+    assert!(large.containers[1] <= small.containers[1] * 11 / 10, "{large:?}");
+    let more = |of: fn(&Opening) -> u64| of(&large) - of(&small);
+    let (chunks, containers) = (more(|opening| opening.chunks), more(|opening| opening.container_count));
+    let index = large.index[1].saturating_sub(small.index[1]);
+    assert!(index <= 16 * chunks + 16_384, "{index} bytes of index for {chunks} chunks more");
+    let namespace = large.namespace[1].saturating_sub(small.namespace[1]);
+    assert!(namespace <= 200 * containers + 65_536, "{namespace} bytes of namespace for {containers} containers more");
+}
