@@ -4,6 +4,7 @@ use dedupfs_store::Result;
 use dedupfs_store::device::Device;
 
 use crate::index::Index;
+use crate::manifest::Manifest;
 use crate::names::{MANIFEST_NAME, join, may_be_there};
 use crate::progress;
 
@@ -26,6 +27,16 @@ impl Index {
             }
         }
         Ok(entries.iter().map(|entry| entry.len_bytes).sum())
+    }
+
+    /// Removes what a checkpoint that was interrupted, or could not tidy up, left beside this index: files that the manifest
+    /// does not name. Returns the bytes of them.
+    ///
+    /// # Errors
+    /// I/O errors; what is left then costs only its space.
+    pub fn remove_leftovers(&self) -> Result<u64> {
+        let _no_checkpoint = self.checkpointer.lock();
+        self.remove_unnamed(&Manifest::read(&*self.device, &self.directory, &self.pool)?)
     }
 
     /// Forgets how the index in `directory` was built: from now on it is used.

@@ -143,6 +143,18 @@ pub(super) fn clear_away(device: &dyn Device, used: IndexSide) {
     }
 }
 
+/// Removes what an interrupted checkpoint left beside the indexes that count: half-written tankers. What cannot be removed costs
+/// only its space, and the next checkpoint tries again.
+pub(super) fn clear_leftovers(indexes: [&Index; 2]) {
+    for index in indexes {
+        match index.remove_leftovers() {
+            Ok(0) => {}
+            Ok(bytes) => tracing::info!(bytes, "removed what an interrupted checkpoint of an index left"),
+            Err(error) => tracing::warn!(%error, "what an interrupted checkpoint left cannot be removed"),
+        }
+    }
+}
+
 /// Bytes of the indexes that do not count.
 pub(super) fn unused_bytes(device: &dyn Device, used: IndexSide) -> Result<u64> {
     let [chunks, nodes] = both(used.other());

@@ -145,6 +145,7 @@ impl Pool {
         }
         if !options.read_only {
             indexes::clear_away(&**meta_device, parts.namespace.index_side());
+            indexes::clear_leftovers([&parts.chunk_index, &parts.recipe_index]);
         }
         // The recipe index has none: nodes are freed one by one, which leaves few containers whole.
         parts.chunk_index.set_container_tables(Arc::new(TablesOf(parts.data.clone())));

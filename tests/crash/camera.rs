@@ -93,7 +93,11 @@ impl Observer for Camera {
         let mut roll = lock(&self.roll);
         let is_barrier = matches!(
             call,
-            Call::Sync { .. } | Call::SyncDirectory { .. } | Call::Rename { .. } | Call::Remove { .. } | Call::Punch { .. }
+            Call::Sync { .. }
+                | Call::SyncDirectory { .. }
+                | Call::Rename { .. }
+                | Call::Remove { .. }
+                | Call::Punch { .. }
         );
         self.take(&mut roll, format!("{call:?}"), is_barrier);
         perform()

@@ -27,20 +27,34 @@ impl Observer for Forgets {
 #[derive(Debug)]
 struct ManifestFirst {
     disks: Disks,
-    late: Mutex<Vec<String>>,
+    late: Mutex<Late>,
+}
+
+#[derive(Default, Debug)]
+struct Late {
+    /// Files whose sync was put off.
+    files: Vec<String>,
+    /// Manifests that were replaced, and whose directory was not synced since.
+    manifests: Vec<String>,
 }
 
 impl Observer for ManifestFirst {
     fn around(&self, call: &Call<'_>, perform: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let mut late = self.late.lock().unwrap();
         match call {
-            Call::Sync { path } if path.starts_with("index/") && !path.contains("/manifest") => {
-                self.late.lock().unwrap().push((*path).to_owned());
+            Call::Sync { path } if path.starts_with("index/") && !path.ends_with("/manifest.new") => {
+                late.files.push((*path).to_owned());
                 Ok(())
             }
-            Call::Open { path, .. } if path.ends_with("/manifest.new") => perform(),
-            Call::SyncDirectory { path } if path.starts_with("index/") && !self.disks.meta.exists(&format!("{path}/manifest.new"))? => {
+            Call::Rename { to, .. } if to.ends_with("/manifest") => {
+                late.manifests.push((*to).to_owned());
+                perform()
+            }
+            Call::SyncDirectory { path } if late.manifests.contains(&format!("{path}/manifest")) => {
                 perform()?;
-                for path in self.late.lock().unwrap().drain(..) {
+                late.manifests.retain(|manifest| *manifest != format!("{path}/manifest"));
+                let is_of_it = |file: &mut String| file.starts_with(&format!("{path}/"));
+                for path in late.files.extract_if(.., is_of_it) {
                     // Removed meanwhile, perhaps.
                     if let Ok(file) = self.disks.meta.open(&path, OpenMode::Read) {
                         file.sync()?;
@@ -58,7 +72,8 @@ fn is_noticed(below: Below<'_>) {
     let error = run(0, Goal::Points(crate::POINTS), Some(below)).expect_err("the suite notices nothing");
     println!("noticed: {error}");
     let value = |name: &str| {
-        let line = error.lines().find_map(|line| line.split_once(name)).unwrap_or_else(|| panic!("no {name} in: {error}"));
+        let line =
+            error.lines().find_map(|line| line.split_once(name)).unwrap_or_else(|| panic!("no {name} in: {error}"));
         line.1.split_whitespace().next().expect("has a value").to_owned()
     };
     let image = value("DEDUPFS_CRASH_IMAGE=");

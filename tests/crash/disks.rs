@@ -51,9 +51,8 @@ impl Disks {
     pub fn crash(&self, variant: u32, seed: u64) -> Self {
         let nothing = |disk: &MemoryDevice| disk.crash(0);
         let all = |disk: &MemoryDevice| disk.snapshot_all_synced();
-        let either = |first: &dyn Fn(&MemoryDevice) -> MemoryDevice, second: &dyn Fn(&MemoryDevice) -> MemoryDevice| Self {
-            meta: first(&self.meta),
-            data: self.data.as_ref().map(second),
+        let either = |first: &dyn Fn(&MemoryDevice) -> MemoryDevice, second: &dyn Fn(&MemoryDevice) -> MemoryDevice| {
+            Self { meta: first(&self.meta), data: self.data.as_ref().map(second) }
         };
         match variant {
             0 => either(&nothing, &nothing),
@@ -109,9 +108,8 @@ fn copy(from: &dyn Device, to: &dyn Device, directory: &str) -> dedupfs_store::R
 /// The same roots, with an observer before each.
 pub fn observed(roots: &Roots, observer: &Arc<dyn Observer>) -> Roots {
     let is_one = Arc::ptr_eq(&roots[0], &roots[1]);
-    let observe = |root: &Arc<dyn Device>| -> Arc<dyn Device> {
-        Arc::new(ObservedDevice::new(root.clone(), observer.clone()))
-    };
+    let observe =
+        |root: &Arc<dyn Device>| -> Arc<dyn Device> { Arc::new(ObservedDevice::new(root.clone(), observer.clone())) };
     let meta = observe(&roots[0]);
     let data = if is_one { meta.clone() } else { observe(&roots[1]) };
     [meta, data]

@@ -18,9 +18,9 @@ use crate::verdict;
 /// Power losses in the recovery of a power loss, in whose recovery the power goes again.
 const DEPTH_MAX: usize = 2;
 /// Of so many images of the work, one's recovery is photographed.
-const RECOVERY_ONE_IN: u64 = 400;
+const RECOVERY_ONE_IN: u64 = 600;
 /// Of so many images of a recovery, one's recovery is photographed.
-const RECOVERY_OF_RECOVERY_ONE_IN: u64 = 150;
+const RECOVERY_OF_RECOVERY_ONE_IN: u64 = 500;
 /// Of so many images, one is worked on afterwards.
 const GO_ON_ONE_IN: u64 = 10;
 
@@ -161,7 +161,12 @@ impl Inspector {
     }
 
     /// The outer error is of this image, the inner one of a recovery of it.
-    fn image(&mut self, photograph: &Photograph, image: &Disks, point: &Point) -> Result<Result<(), Box<Failure>>, String> {
+    fn image(
+        &mut self,
+        photograph: &Photograph,
+        image: &Disks,
+        point: &Point,
+    ) -> Result<Result<(), Box<Failure>>, String> {
         let hash = image.content_hash();
         if let Some(seen) = self.seen.get(&hash) {
             self.tally.repeated += 1;
@@ -183,7 +188,8 @@ impl Inspector {
             verdict::go_on(&image.fork(), &seen)?;
         }
         let one_in = if depth == 0 { RECOVERY_ONE_IN } else { RECOVERY_OF_RECOVERY_ONE_IN };
-        let is_on_the_way = self.only.as_ref().is_some_and(|only| only.0.len() > point.0.len() && only.0.starts_with(&point.0));
+        let is_on_the_way =
+            self.only.as_ref().is_some_and(|only| only.0.len() > point.0.len() && only.0.starts_with(&point.0));
         let is_chosen = self.only.is_none() && random.one_in(one_in) || is_on_the_way;
         if depth < DEPTH_MAX && is_chosen {
             return self.recovery(image, &seen, point);

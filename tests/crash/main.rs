@@ -80,7 +80,8 @@ fn reproduce() {
         println!("{image} is sound");
         return;
     }
-    let text = std::env::var("DEDUPFS_CRASH").expect("DEDUPFS_CRASH=SEED:OPERATION:VARIANT or DEDUPFS_CRASH_IMAGE=DIRECTORY");
+    let text =
+        std::env::var("DEDUPFS_CRASH").expect("DEDUPFS_CRASH=SEED:OPERATION:VARIANT or DEDUPFS_CRASH_IMAGE=DIRECTORY");
     let parsed = text.split_once(':').and_then(|(seed, point)| Some((seed.parse().ok()?, Point::parse(point)?)));
     let (seed, point) = parsed.unwrap_or_else(|| panic!("{text:?} is not of the form SEED:OPERATION:VARIANT"));
     let came = again(seed, &point, None).unwrap_or_else(|error| panic!("{error}"));

@@ -175,7 +175,9 @@ impl Workload {
             37..=39 => self.sync(),
             40..=42 => {
                 let threshold_percent = [0, 50, 100][self.random.below(3) as usize];
-                self.pool().reclaim(&ReclaimOptions { threshold_percent, dry_run: false }, &NoProgress).expect("reclaims");
+                self.pool()
+                    .reclaim(&ReclaimOptions { threshold_percent, dry_run: false }, &NoProgress)
+                    .expect("reclaims");
                 // It commits all that is published.
                 self.durable();
             }
@@ -279,7 +281,8 @@ impl Workload {
                 return;
             }
             let open = |client: &Client| client.open(&path, false).expect("opens");
-            self.kept = Some(Kept { engine: open(&self.engine()), reference: open(&self.reference), unpublished: Vec::new() });
+            self.kept =
+                Some(Kept { engine: open(&self.engine()), reference: open(&self.reference), unpublished: Vec::new() });
         }
         let engine = self.engine();
         let kept = self.kept.as_mut().expect("is open");

@@ -316,7 +316,8 @@ impl Index {
         Ok(())
     }
 
-    fn remove_unnamed(&self, manifest: &Manifest) -> Result<()> {
+    /// Removes files that `manifest` does not name; returns their bytes.
+    pub(crate) fn remove_unnamed(&self, manifest: &Manifest) -> Result<u64> {
         let mut named = HashSet::new();
         named.insert(open_name(manifest.open.generation));
         for tanker in &manifest.tankers {
@@ -325,6 +326,7 @@ impl Index {
             named.insert(filter_name(tanker.id, tanker.summary.generation));
             named.insert(containers_name(tanker.id, tanker.summary.generation));
         }
+        let mut bytes = 0;
         for entry in self.device.list(&self.directory)? {
             if !entry.is_directory
                 && entry.name != MANIFEST_NAME
@@ -332,9 +334,10 @@ impl Index {
                 && !named.contains(&entry.name)
             {
                 self.device.remove(&join(&self.directory, &entry.name))?;
+                bytes += entry.len_bytes;
             }
         }
-        Ok(())
+        Ok(bytes)
     }
 }
 

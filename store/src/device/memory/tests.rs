@@ -442,7 +442,10 @@ fn disks_have_one_hash_if_and_only_if_they_read_the_same() {
     assert_ne!(change(&|fork| fork.rename("d/a", "d/b").unwrap()), hash);
     assert_ne!(change(&|fork| fork.rename("d/a", "da").unwrap()), hash);
     assert_ne!(change(&|fork| fork.create_directory("e").unwrap()), hash);
-    assert_ne!(change(&|fork| drop(fork.open("e", OpenMode::CreateNew).unwrap())), change(&|fork| fork.create_directory("e").unwrap()));
+    assert_ne!(
+        change(&|fork| drop(fork.open("e", OpenMode::CreateNew).unwrap())),
+        change(&|fork| fork.create_directory("e").unwrap())
+    );
 }
 
 proptest! {
