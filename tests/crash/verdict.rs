@@ -116,6 +116,12 @@ pub fn go_on(disks: &Disks, seen: &str) -> Result<(), String> {
         if left != [0; 6] {
             return Err(format!("of all that was removed is left (files, chunks, garbage, nodes, bytes): {left:?}"));
         }
-        Ok(())
+        let core = pool.core();
+        let on_disk = [core.data.physical_bytes(), core.recipes.physical_bytes()]
+            .map(|bytes| bytes.map_err(|error| fails("measuring")(&error)));
+        match on_disk {
+            [Ok(0), Ok(0)] => Ok(()),
+            on_disk => Err(format!("of all that was removed bytes of containers are left on the disk: {on_disk:?}")),
+        }
     })
 }

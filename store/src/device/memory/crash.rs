@@ -1,6 +1,7 @@
 //! The disk after a power loss, and copies of a disk.
 //!
-//! Per directory a prefix of the unsynced changes of names survives, in their order (a journal); per file see
+//! Per directory a prefix of the unsynced changes of names survives (a journal), or any of those that do not rest on each
+//! other (a tree log, which a file's sync may write ahead); per file see
 //! [`Content::after_power_loss`]. A file that survives under two names (a rename between directories of which only the
 //! target was kept) is one file with two names. Everything is decided by the seed: one seed and one history give one
 //! disk.

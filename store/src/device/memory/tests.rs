@@ -86,6 +86,20 @@ fn renames_within_a_directory_are_atomic_in_every_crash() {
 }
 
 #[test]
+fn changes_of_different_names_survive_in_any_combination_and_of_one_name_in_order() {
+    let disk = MemoryDevice::new();
+    write(&disk, "a", b"").sync().unwrap();
+    write(&disk, "b", b"").sync().unwrap();
+    disk.rename("a", "c").unwrap();
+    disk.remove("c").unwrap();
+    let names =
+        |seed| -> Vec<String> { disk.crash(seed).list("").unwrap().into_iter().map(|entry| entry.name).collect() };
+    let found: std::collections::BTreeSet<_> = (0..300).map(names).collect();
+    let possible: [&[&str]; 6] = [&[], &["a"], &["a", "b"], &["b"], &["b", "c"], &["c"]];
+    assert!(found.iter().eq(&possible), "{found:?}");
+}
+
+#[test]
 fn renames_between_directories_are_two_changes_of_one_file() {
     let disk = MemoryDevice::new();
     disk.create_directory("d").unwrap();

@@ -1,7 +1,7 @@
 //! The names of a [`MemoryDevice`](super::MemoryDevice): directories with what operations see, what a power loss
 //! leaves, and the changes in between; and the errors of lookups, which are those of a real filesystem.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
@@ -105,18 +105,40 @@ impl Directory {
         }
     }
 
-    /// The names after a power loss: a prefix of the unsynced changes.
+    /// The names after a power loss: a prefix of the unsynced changes, or any of them. Of changes that concern one name, the
+    /// later ones never survive without the earlier ones.
     pub(super) fn after_power_loss(&self, dice: &mut Dice) -> BTreeMap<String, Item> {
         let mut names = self.durable.clone();
-        if !self.pending.is_empty() && !dice.keeps_nothing() {
+        if self.pending.is_empty() || dice.keeps_nothing() {
+            return names;
+        }
+        if dice.below(2) == 0 {
             let kept = dice.below(self.pending.len() as u64 + 1) as usize;
             self.pending.iter().take(kept).for_each(|change| change.apply(&mut names));
+            return names;
+        }
+        let mut lost = BTreeSet::new();
+        for change in &self.pending {
+            let rests_on_lost = change.names().any(|name| lost.contains(name));
+            if rests_on_lost || dice.below(2) == 0 {
+                lost.extend(change.names());
+            } else {
+                change.apply(&mut names);
+            }
         }
         names
     }
 }
 
 impl NameChange {
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let (first, second) = match self {
+            Self::Insert(name, _) | Self::Remove(name) => (name, None),
+            Self::Rename(from, to, _) => (from, Some(to)),
+        };
+        std::iter::once(first).chain(second).map(String::as_str)
+    }
+
     fn apply(&self, names: &mut BTreeMap<String, Item>) {
         match self {
             Self::Insert(name, item) => drop(names.insert(name.clone(), item.clone())),
