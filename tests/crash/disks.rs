@@ -60,8 +60,8 @@ impl Disks {
             2 => either(&nothing, &all),
             3 => either(&all, &nothing),
             _ => {
-                let mut random = crate::random::Random::new(seed ^ u64::from(variant) << 40);
-                self.map(|disk| disk.crash(random.next() | 1))
+                let mut random = crate::random::Random::new(seed ^ (u64::from(variant) << 40));
+                self.map(|disk| disk.crash(random.word() | 1))
             }
         }
     }

@@ -153,7 +153,7 @@ impl Inspector {
     fn photograph(&mut self, photograph: &Photograph, at: &Point) -> Result<(), Box<Failure>> {
         for variant in self.variants(photograph, at) {
             let point = at.then(photograph.operation, variant);
-            let seed = self.seed ^ photograph.operation << 8 ^ (at.0.len() as u64) << 60;
+            let seed = self.seed ^ (photograph.operation << 8) ^ ((at.0.len() as u64) << 60);
             let image = photograph.disks.crash(variant, seed);
             self.image(photograph, &image, &point).map_err(|what| self.failure(photograph, &image, &point, what))??;
         }

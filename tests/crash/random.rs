@@ -8,7 +8,7 @@ impl Random {
         Self(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -17,7 +17,7 @@ impl Random {
     }
 
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
+        self.word() % bound.max(1)
     }
 
     pub fn one_in(&mut self, of: u64) -> bool {
@@ -25,7 +25,7 @@ impl Random {
     }
 
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let words = std::iter::repeat_with(|| self.next().to_le_bytes());
+        let words = std::iter::repeat_with(|| self.word().to_le_bytes());
         words.flatten().take(len).collect()
     }
 }
