@@ -39,12 +39,14 @@ impl Index {
         Ok(Removed { files: entries.len() as u64, bytes })
     }
 
-    /// Removes files that the index does not name: what a checkpoint that did not come to its end left. Returns how many.
-    pub fn remove_unfinished(&self) -> Result<u64> {
-        let _one = self.checkpointer.lock();
-        // As it is on disk: it was made durable when the index was opened.
-        let manifest = Manifest::read(&*self.device, &self.directory, &self.pool)?;
-        self.remove_unnamed(&manifest)
+    /// Removes what a checkpoint that was interrupted, or could not tidy up, left beside this index: files that the manifest
+    /// does not name (as it is on disk: it was made durable when the index was opened).
+    ///
+    /// # Errors
+    /// I/O errors; what is left then costs only its space.
+    pub fn remove_leftovers(&self) -> Result<Removed> {
+        let _no_checkpoint = self.checkpointer.lock();
+        self.remove_unnamed(&Manifest::read(&*self.device, &self.directory, &self.pool)?)
     }
 
     /// Forgets how the index in `directory` was built: from now on it is used.

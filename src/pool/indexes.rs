@@ -153,12 +153,15 @@ pub(super) fn clear_away(device: &dyn Device, used: IndexSide) -> u64 {
 
 /// Removes what a checkpoint that was not finished left. What cannot be removed costs only its space, and the next checkpoint
 /// tries again. Returns how many files went.
-pub(super) fn remove_unfinished(indexes: [&Index; 2]) -> u64 {
+pub(super) fn remove_leftovers(indexes: [&Index; 2]) -> u64 {
     let remove = |index: &Index| {
-        index.remove_unfinished().unwrap_or_else(|error| {
-            tracing::warn!(%error, "files of an unfinished checkpoint cannot be removed");
-            0
-        })
+        index.remove_leftovers().map_or_else(
+            |error| {
+                tracing::warn!(%error, "files of an unfinished checkpoint cannot be removed");
+                0
+            },
+            |removed| removed.files,
+        )
     };
     indexes.into_iter().map(remove).sum()
 }

@@ -186,7 +186,7 @@ impl UnrecoveredPool {
                 parts.check_files()?;
             }
             recovery.files_removed = indexes::clear_away(&*parts.meta_device, parts.namespace.index_side())
-                + indexes::remove_unfinished([&parts.chunk_index, &parts.recipe_index]);
+                + indexes::remove_leftovers([&parts.chunk_index, &parts.recipe_index]);
             recovery.bytes_trimmed = parts.data.trim() + parts.recipes.trim();
         }
         // The recipe index has none: nodes are freed one by one, which leaves few containers whole.

@@ -30,6 +30,7 @@ use dedupfs_store::{Fingerprint, Result, StoreError};
 
 use crate::cell::Entry;
 use crate::index::{Applier, Checkpointer, Index};
+use crate::leftovers::Removed;
 use crate::manifest::Manifest;
 use crate::names::{
     MANIFEST_NAME, containers_name, counts_name, filter_name, generation_of, is_ours, join, open_name, tanker_name,
@@ -316,9 +317,8 @@ impl Index {
         Ok(())
     }
 
-    /// Removes files that the manifest, which is durable, does not name; returns how many.
-    pub(crate) fn remove_unnamed(&self, manifest: &Manifest) -> Result<u64> {
-        let mut removed = 0;
+    /// Removes files that the manifest, which is durable, does not name.
+    pub(crate) fn remove_unnamed(&self, manifest: &Manifest) -> Result<Removed> {
         let mut named = HashSet::new();
         named.insert(open_name(manifest.open.generation));
         for tanker in &manifest.tankers {
@@ -327,6 +327,7 @@ impl Index {
             named.insert(filter_name(tanker.id, tanker.summary.generation));
             named.insert(containers_name(tanker.id, tanker.summary.generation));
         }
+        let mut removed = Removed::default();
         for entry in self.device.list(&self.directory)? {
             if !entry.is_directory
                 && entry.name != MANIFEST_NAME
@@ -334,7 +335,8 @@ impl Index {
                 && !named.contains(&entry.name)
             {
                 self.device.remove(&join(&self.directory, &entry.name))?;
-                removed += 1;
+                removed.files += 1;
+                removed.bytes += entry.len_bytes;
             }
         }
         Ok(removed)

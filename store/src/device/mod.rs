@@ -1,9 +1,10 @@
 //! The one seam through which every byte passes that must survive.
 //!
 //! A [`Device`] is a small tree of files under one root; a [`DeviceFile`] is one of them. Paths are relative,
-//! `/`-separated, without `..`. There are a real ([`mod@file`]), an in-memory ([`memory`]) and a fault-injecting
-//! ([`faulty`]) implementation, and one that keeps changes to itself ([`overlay`]); nothing outside of this folder calls
-//! `std::fs` on a pool. [`lock`] keeps a second process out, and [`aligned`] has the buffers that direct I/O wants.
+//! `/`-separated, without `..`. There are a real ([`mod@file`]), an in-memory ([`memory`]), a fault-injecting
+//! ([`faulty`]) and an observed ([`observed`]) implementation, and one that keeps changes to itself ([`overlay`]); nothing outside
+//! of this folder calls `std::fs` on a pool. [`lock`] keeps a second process out, and [`aligned`] has the buffers that direct I/O
+//! wants.
 //!
 //! What is assumed of a real disk stands in `docs/format.md`.
 
@@ -17,6 +18,7 @@ pub mod faulty;
 pub mod file;
 pub mod lock;
 pub mod memory;
+pub mod observed;
 pub mod overlay;
 mod path;
 
@@ -24,6 +26,7 @@ pub use aligned::AlignedBuffer;
 pub use file::FileDevice;
 pub use lock::PoolLock;
 pub use memory::MemoryDevice;
+pub use observed::ObservedDevice;
 pub use overlay::OverlayDevice;
 pub use path::{FILE_BYTES_MAX, PATH_BYTES_MAX};
 
