@@ -272,7 +272,11 @@ impl ContainerStore {
                 failure = failure.or(Some(error));
             }
         }
-        self.shared.slots.trim()?;
+        self.shared.slots.trim().inspect_err(|error| {
+            if matches!(error, StoreError::SyncFailed { .. }) {
+                self.shared.poison(error.clone().into());
+            }
+        })?;
         failure.map_or(Ok(()), |error| Err(error.into()))
     }
 

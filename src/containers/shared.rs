@@ -232,6 +232,11 @@ impl Shared {
                 Ok(mark)
             }
             Err(error) => {
+                // The name of a new file of slots may be lost, and with it whatever is written there from now on.
+                if error.is_failed_sync() {
+                    self.poison(error.clone());
+                    container.wake();
+                }
                 *self.write_failure.lock() = Some(error.clone());
                 self.notify_room();
                 Err(error)

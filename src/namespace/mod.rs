@@ -34,6 +34,7 @@ mod names;
 mod overlay;
 mod record;
 mod rename;
+mod shadow;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -171,6 +172,9 @@ impl Namespace {
         if file.is_empty()? {
             return Err(StoreError::corrupt(NAMESPACE_FILE, "a namespace store", "an empty file").into());
         }
+        // A sync that failed under an earlier mount, also of another process, may have left pages in memory that are not on
+        // the disk: what rested on them would be destroyed by a power loss.
+        file.reread()?;
         let health = Arc::<Health>::default();
         let inode_cache_bytes = cache_bytes / 4;
         let store_cache_bytes = (cache_bytes - inode_cache_bytes).max(STORE_CACHE_BYTES_MIN);
