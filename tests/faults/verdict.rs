@@ -1,0 +1,96 @@
+//! What must hold after the fault: in the pool that met it, after a restart, and after a power loss.
+
+use dedupfs::error::EngineError;
+use dedupfs::pool::{NoProgress, Pool};
+use dedupfs_store::device::MemoryDevice;
+
+use crate::case::{Aftermath, Case};
+use crate::disks::Disks;
+use crate::expected::Expected;
+use crate::session::Session;
+use crate::work::{CHECK_ALL, RECLAIM_ALL, content};
+
+/// The pool goes on, or it is read-only and says why; what can be read is right, and can be read.
+pub fn goes_on_or_says_why(case: &Case, disks: &Disks, session: &mut Session<'_>) {
+    if case.is_lasting {
+        // Nothing but truth is asked of a disk that goes on failing.
+        session.expected.names().into_iter().for_each(|name| session.read(name));
+        return;
+    }
+    let has_struck = disks.injected() > 0;
+    for name in session.expected.names() {
+        let seen = session.look(name).unwrap_or_else(|errno| panic!("{name:?} cannot be read after the fault: {errno}"));
+        session.expected.see(name, &seen).unwrap_or_else(|wrong| panic!("wrong data: {wrong}"));
+    }
+    let before = session.errors;
+    session.write("probe", &content(90, 20_000), true);
+    let has_failed = session.errors > before;
+    match session.pool.core().begin_change().map(drop) {
+        Ok(()) => assert!(!has_failed, "the pool takes changes, and a new file cannot be written and synced"),
+        Err(EngineError::ReadOnly(why)) => {
+            assert!(has_struck, "read-only, and nothing failed{why}");
+            assert!(why.contains("cannot ") && why.contains("mount it again"), "the reason does not say what to do: {why:?}");
+        }
+        Err(error) => panic!("neither usable nor read-only: {error}"),
+    }
+    if !has_struck {
+        assert_eq!(session.errors, 0, "errors on a disk without a fault");
+    }
+}
+
+/// The disks after the end of the pool, however that comes.
+pub fn after(case: &Case, disks: &Disks, pool: std::sync::Arc<Pool>, expected: &mut Expected) -> Vec<MemoryDevice> {
+    match case.aftermath {
+        Aftermath::PowerLoss => {
+            // Half of them lose all that was not synced.
+            let seed = if case.seed().is_multiple_of(2) { 0 } else { case.seed() };
+            let left = disks.power_loss(seed);
+            drop(pool);
+            left
+        }
+        Aftermath::Restart => {
+            drop(pool);
+            disks.heal();
+            // The same computer: what a failed sync left in its memory is still there.
+            let pool = disks.open(false).unwrap_or_else(|error| panic!("the pool does not open after a restart: {error}"));
+            expected.reopened();
+            let mut session = Session::new(pool, expected);
+            see_all(&mut session);
+            session.write("restarted", &content(91, 30_000), true);
+            session.pool.sync().unwrap_or_else(|error| panic!("after a restart nothing can be synced: {error}"));
+            assert_eq!(session.errors, 0, "errors after a restart with a sound disk");
+            session.expected.synced_all();
+            disks.power_loss(0)
+        }
+    }
+}
+
+fn see_all(session: &mut Session<'_>) {
+    for name in session.expected.names() {
+        let seen = session.look(name).unwrap_or_else(|errno| panic!("{name:?} cannot be read: {errno}"));
+        session.expected.see(name, &seen).unwrap_or_else(|wrong| panic!("not as it was promised: {wrong}"));
+    }
+}
+
+fn assert_clean(pool: &Pool, when: &str) {
+    let report = pool.check(&CHECK_ALL, &NoProgress).unwrap_or_else(|error| panic!("{when} checking fails: {error}"));
+    assert!(report.is_clean(), "{when}: {:#?}", report.findings);
+}
+
+/// Opens what is left: all that was promised is there, nothing is wrong, and the pool can be used.
+pub fn is_whole_and_usable(left: &[MemoryDevice], expected: &mut Expected) {
+    let disks = Disks::like(left);
+    let pool = disks.open(false).unwrap_or_else(|error| panic!("the pool does not open after a power loss: {error}"));
+    expected.reopened();
+    assert_clean(&pool, "after a power loss");
+    let mut session = Session::new(pool.clone(), expected);
+    see_all(&mut session);
+    // The next backup of the same data rests on what is there.
+    session.write("again", &content(11, 300_000), false);
+    session.write("small", &content(2, 300_000), true);
+    pool.sync().expect("syncs");
+    pool.reclaim(&RECLAIM_ALL, &NoProgress).expect("reclaims");
+    see_all(&mut session);
+    assert_eq!(session.errors, 0, "errors after a power loss with a sound disk");
+    assert_clean(&pool, "used after a power loss");
+}
