@@ -70,6 +70,11 @@ impl Case {
         if self.is_lasting { plan.lasting() } else { plan }
     }
 
+    /// Whether a directory may be left that cannot be made durable any more.
+    pub fn stops_journal(&self) -> bool {
+        matches!(self.operation, None | Some(Operation::SyncDirectory))
+    }
+
     pub fn disks(&self) -> usize {
         match self.layout {
             Layout::One => 1,

@@ -15,6 +15,8 @@ pub struct Disks {
     faulty: Vec<FaultyDevice>,
     /// The same ones: a pool on one disk must see one device.
     devices: Vec<Arc<dyn Device>>,
+    /// Faults on what was there before a remount.
+    injected_before: u64,
 }
 
 impl Disks {
@@ -23,7 +25,7 @@ impl Disks {
         let memory: Vec<_> = images.iter().map(MemoryDevice::snapshot_all_synced).collect();
         let faulty: Vec<_> = memory.iter().map(FaultyDevice::over_memory).collect();
         let devices = faulty.iter().map(|device| Arc::new(device.clone()) as Arc<dyn Device>).collect();
-        Self { memory, faulty, devices }
+        Self { memory, faulty, devices, injected_before: 0 }
     }
 
     pub fn empty(count: usize) -> Self {
@@ -55,7 +57,14 @@ impl Disks {
 
     /// Faults that struck so far.
     pub fn injected(&self) -> u64 {
-        self.faulty.iter().map(FaultyDevice::injected).sum()
+        self.injected_before + self.faulty.iter().map(FaultyDevice::injected).sum::<u64>()
+    }
+
+    /// The disks' filesystems are mounted anew, as they must be after a directory could not be made durable: their journals are at
+    /// an end until then. What the journal does not have is gone. Nothing fails from here on.
+    pub fn remount(&mut self) {
+        let injected_before = self.injected();
+        *self = Self { injected_before, ..Self::like(&self.power_loss(0)) };
     }
 
     pub fn operations(&self, disk: Disk, operation: Operation) -> u64 {

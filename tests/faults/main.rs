@@ -12,6 +12,7 @@
 mod case;
 mod disks;
 mod expected;
+mod regressions;
 mod runner;
 mod scenario;
 mod session;

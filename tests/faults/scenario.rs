@@ -17,11 +17,11 @@ pub fn run(case: &Case) -> bool {
 
 /// Operations of each kind without a fault: what there is to fail.
 pub fn disks_after(case: &Case) -> Disks {
-    let disks = start(case);
+    let mut disks = start(case);
     disks.heal();
     match case.scenario {
         Scenario::Format => work::format(&disks).expect("formats"),
-        Scenario::Work => drop(use_pool(case, &disks, &mut work::image(case.layout).expected.clone())),
+        Scenario::Work => drop(use_pool(case, &mut disks, &mut work::image(case.layout).expected.clone())),
         Scenario::Rebuild => drop(disks.open(true).expect("rebuilds")),
     }
     disks
@@ -56,7 +56,7 @@ fn format(case: &Case) -> bool {
     disks.injected() > 0
 }
 
-fn use_pool(case: &Case, disks: &Disks, expected: &mut Expected) -> std::sync::Arc<dedupfs::pool::Pool> {
+fn use_pool(case: &Case, disks: &mut Disks, expected: &mut Expected) -> std::sync::Arc<dedupfs::pool::Pool> {
     let pool = work::open(case, disks, false);
     expected.reopened();
     let mut session = Session::new(pool.clone(), expected);
@@ -81,26 +81,26 @@ fn use_pool(case: &Case, disks: &Disks, expected: &mut Expected) -> std::sync::A
 
 /// The pool is used, closed, opened and used again.
 fn work(case: &Case) -> bool {
-    let disks = start(case);
+    let mut disks = start(case);
     let mut expected = work::image(case.layout).expected.clone();
-    let pool = use_pool(case, &disks, &mut expected);
+    let pool = use_pool(case, &mut disks, &mut expected);
     let has_struck = disks.injected() > 0;
-    let left = verdict::after(case, &disks, pool, &mut expected);
+    let left = verdict::after(case, &mut disks, pool, &mut expected);
     verdict::is_whole_and_usable(&left, &mut expected);
     has_struck
 }
 
 /// The index is made anew.
 fn rebuild(case: &Case) -> bool {
-    let disks = start(case);
+    let mut disks = start(case);
     let mut expected = work::image(case.layout).expected.clone();
-    let pool = work::open(case, &disks, true);
+    let pool = work::open(case, &mut disks, true);
     expected.reopened();
     let mut session = Session::new(pool.clone(), &mut expected);
     verdict::goes_on_or_says_why(case, &disks, &mut session);
     drop(session);
     let has_struck = disks.injected() > 0;
-    let left = verdict::after(case, &disks, pool, &mut expected);
+    let left = verdict::after(case, &mut disks, pool, &mut expected);
     verdict::is_whole_and_usable(&left, &mut expected);
     has_struck
 }

@@ -70,14 +70,18 @@ impl<'a> Session<'a> {
         self.service().forget(ino, 1);
     }
 
-    fn fsync(&mut self, name: &'static str, ino: Ino, handle: Handle) {
+    fn fsync(&mut self, name: &'static str, ino: Ino, handle: Handle) -> bool {
         let synced = self.service().fsync(ino, handle, false);
         match self.try_to(synced) {
             Some(()) => {
                 self.expected.closed(name);
                 self.expected.synced(name);
+                true
             }
-            None => self.expected.lost(name),
+            None => {
+                self.expected.lost(name);
+                false
+            }
         }
     }
 
@@ -164,8 +168,9 @@ impl<'a> Session<'a> {
     pub fn overwrite(&mut self, name: &'static str, offsets: &[usize], bytes: &[u8], syncs: bool) {
         let Some((ino, handle)) = self.open(name, false, false) else { return };
         for &offset in offsets {
-            if self.write_at(name, ino, handle, offset, bytes) && syncs {
-                self.fsync(name, ino, handle);
+            // Nobody goes on after a failure: what the file is by then is open.
+            if !self.write_at(name, ino, handle, offset, bytes) || (syncs && !self.fsync(name, ino, handle)) {
+                break;
             }
         }
         self.close(name, ino, handle);

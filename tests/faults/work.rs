@@ -167,7 +167,10 @@ pub fn work_again(session: &mut Session<'_>) {
 }
 
 /// Opens the pool. A fault that is over must not be in the way of a second attempt.
-pub fn open(case: &Case, disks: &Disks, rebuild_index: bool) -> Arc<Pool> {
+pub fn open(case: &Case, disks: &mut Disks, rebuild_index: bool) -> Arc<Pool> {
+    if case.stops_journal() && disks.injected() > 0 {
+        disks.remount();
+    }
     match disks.open(rebuild_index) {
         Ok(pool) => pool,
         Err(error) => {
@@ -175,6 +178,9 @@ pub fn open(case: &Case, disks: &Disks, rebuild_index: bool) -> Arc<Pool> {
             assert!(disks.injected() > 0, "the pool does not open, and nothing failed: {error}");
             if case.is_lasting {
                 disks.heal();
+            }
+            if case.stops_journal() {
+                disks.remount();
             }
             disks.open(rebuild_index).unwrap_or_else(|again| panic!("opening failed ({error}), and once more: {again}"))
         }

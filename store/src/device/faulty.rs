@@ -365,6 +365,10 @@ impl DeviceFile for FaultyFile {
     fn allocated_bytes(&self) -> Result<u64> {
         self.inner.allocated_bytes()
     }
+
+    fn describe(&self) -> String {
+        self.path.clone()
+    }
 }
 
 #[cfg(test)]

@@ -347,6 +347,10 @@ impl DeviceFile for OpenFile {
         let found = self.buffered.metadata().map_err(|error| self.error("look up", error))?;
         Ok(found.blocks().saturating_mul(512))
     }
+
+    fn describe(&self) -> String {
+        self.path.clone()
+    }
 }
 
 #[cfg(test)]

@@ -397,6 +397,10 @@ impl DeviceFile for OpenFile {
         let _power = self.shared.power.read();
         Ok(self.file.state.read().content.volatile().page_count() * PAGE_BYTES as u64)
     }
+
+    fn describe(&self) -> String {
+        self.path.clone()
+    }
 }
 
 impl OpenFile {

@@ -143,11 +143,16 @@ pub trait DeviceFile: Debug + Send + Sync {
     /// Physical bytes that the file occupies.
     fn allocated_bytes(&self) -> Result<u64>;
 
+    /// For messages: which file this is.
+    fn describe(&self) -> String {
+        "a file".to_owned()
+    }
+
     /// Reads exactly `buffer.len()` bytes; a shorter file is [`Corrupt`](crate::StoreError::Corrupt).
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let found = self.read_at(buffer, offset)?;
         if found < buffer.len() {
-            let what = format!("file at offset {offset}");
+            let what = format!("{} at offset {offset}", self.describe());
             return Err(crate::StoreError::corrupt(what, format!("{} bytes", buffer.len()), found));
         }
         Ok(())
