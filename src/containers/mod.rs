@@ -315,6 +315,12 @@ impl ContainerStore {
         matches!(self.shared.known(container), Some(Known::Closed(_)))
     }
 
+    /// Nothing is written any more when this returns: what was not flushed is lost, as in a crash. Threads that still have work
+    /// for this store would else write into slots that the next opening of the pool has given to others.
+    pub fn stop(&self) {
+        self.shared.stop();
+    }
+
     /// Figures.
     #[must_use]
     pub fn stats(&self) -> ContainerStats {

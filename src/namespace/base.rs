@@ -300,7 +300,7 @@ impl Store {
     }
 
     /// Closes the database. One that has failed is cut off from the file first: closing writes.
-    fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         if self.session.is_failed() {
             self.session.fence();
         }

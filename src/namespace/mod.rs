@@ -303,6 +303,15 @@ impl Namespace {
         self.logged_changes.swap(0, Ordering::Relaxed)
     }
 
+    /// Closes the store: nothing is written any more when this returns, whoever still holds the namespace. What is asked for
+    /// later is read from the file as it is, and changes are refused.
+    pub fn end(&self) {
+        let mut store = self.store.lock();
+        self.state.write().base = None;
+        store.close();
+        self.health.poison(StoreError::Usage("the pool is closed".to_owned()));
+    }
+
     /// Physical bytes that the namespace occupies.
     pub fn file_bytes(&self) -> Result<u64> {
         Ok(self.file.allocated_bytes()?)

@@ -146,7 +146,8 @@ impl Namespace {
         let row = store.header.row;
         let snapshot = store.reopen_for_reading()?;
         // A commit whose sync failed may have reached the disk all the same: the generations above it say the same.
-        let is_possible = snapshot.header.row == row || (snapshot.header.row == row + 1 && self.health.check().is_err());
+        let is_possible =
+            snapshot.header.row == row || (snapshot.header.row == row + 1 && self.health.check().is_err());
         if !is_possible {
             let found = format!("row {}", snapshot.header.row);
             let error = dedupfs_store::StoreError::corrupt("namespace store", format!("row {row}"), found);

@@ -27,11 +27,7 @@ use dedupfs_store::device::faulty::{Fault, Operation};
 const NEED_SPACE: [Operation; 9] = Operation::CHANGING;
 
 /// Cases of one fault at all positions of the kinds of operations; one in `every` of them.
-fn cases(
-    first: Case,
-    kinds: &[Operation],
-    every: u64,
-) -> Vec<Case> {
+fn cases(first: Case, kinds: &[Operation], every: u64) -> Vec<Case> {
     let disks = scenario::disks_after(&first);
     let mut cases = Vec::new();
     for &operation in kinds {

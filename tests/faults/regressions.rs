@@ -65,3 +65,22 @@ fn regression_a_file_of_slots_whose_name_may_be_lost_is_not_used() {
     assert!(session.errors > 0, "a file was acknowledged whose containers may be gone");
     assert!(why_read_only(&session).contains("cannot make containers durable"));
 }
+
+/// A worker that was still busy wrote into a slot that the next opening had given to another container.
+#[test]
+fn regression_a_dropped_pool_writes_nothing_more() {
+    let image = image(Layout::One);
+    for _ in 0..20 {
+        let (disks, mut expected) = (Disks::like(&image.disks), image.expected.clone());
+        let mut session = Session::new(disks.open(false).expect("opens"), &mut expected);
+        let service = session.pool.service();
+        session.write("large", &content(53, 2_000_000), false);
+        drop(session);
+        let changes = || Operation::CHANGING.map(|operation| disks.operations(Disk::Meta, operation));
+        let before = changes();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        drop(service);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert_eq!(changes(), before, "a pool that is gone goes on changing its disk");
+    }
+}

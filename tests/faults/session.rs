@@ -235,13 +235,7 @@ impl<'a> Session<'a> {
             return;
         }
         let moved = self.expected.live(from);
-        let renamed = self.service().rename(
-            ROOT_INO,
-            from.as_bytes(),
-            ROOT_INO,
-            to.as_bytes(),
-            RenameFlags::default(),
-        );
+        let renamed = self.service().rename(ROOT_INO, from.as_bytes(), ROOT_INO, to.as_bytes(), RenameFlags::default());
         if self.try_to(renamed).is_some() {
             self.expected.changed(to, moved);
             self.expected.changed(from, None);

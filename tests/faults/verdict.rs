@@ -38,7 +38,10 @@ pub fn goes_on_or_says_why(case: &Case, disks: &Disks, session: &mut Session<'_>
             assert!(disks.injected() > 0, "read-only, and nothing failed{why}");
             let says_what = ["cannot ", "damaged"].iter().any(|word| why.contains(word));
             let says_where = ["namespace", "index/", "containers", "recipes"].iter().any(|word| why.contains(word));
-            assert!(says_what && says_where && why.contains("mount it again"), "read-only for no clear reason: {why:?}");
+            assert!(
+                says_what && says_where && why.contains("mount it again"),
+                "read-only for no clear reason: {why:?}"
+            );
         }
         Err(error) => panic!("neither usable nor read-only: {error}"),
     }
@@ -64,7 +67,8 @@ pub fn after(case: &Case, disks: &mut Disks, pool: std::sync::Arc<Pool>, expecte
                 disks.remount();
             }
             // The same computer: what a failed sync left in its memory is still there.
-            let pool = disks.open(false).unwrap_or_else(|error| panic!("the pool does not open after a restart: {error}"));
+            let pool =
+                disks.open(false).unwrap_or_else(|error| panic!("the pool does not open after a restart: {error}"));
             expected.reopened();
             let mut session = Session::new(pool, expected);
             see_all(&mut session);

@@ -36,7 +36,12 @@ pub fn install() {
 fn watch() {
     loop {
         std::thread::sleep(Duration::from_secs(1));
-        let hanging = UNDER_WAY.lock().unwrap().iter().find(|(_, since)| since.elapsed() > HANGS_AFTER).map(|(case, _)| case.clone());
+        let hanging = UNDER_WAY
+            .lock()
+            .unwrap()
+            .iter()
+            .find(|(_, since)| since.elapsed() > HANGS_AFTER)
+            .map(|(case, _)| case.clone());
         if let Some(case) = hanging {
             eprintln!("hangs for {HANGS_AFTER:?}; to see it again:\n  {}", command(&case));
             std::process::abort();
