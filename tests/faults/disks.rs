@@ -23,7 +23,7 @@ impl Disks {
     /// Disks with the content of these, which stay as they are.
     pub fn like(images: &[MemoryDevice]) -> Self {
         let memory: Vec<_> = images.iter().map(MemoryDevice::snapshot_all_synced).collect();
-        let faulty: Vec<_> = memory.iter().map(FaultyDevice::over_memory).collect();
+        let faulty: Vec<_> = memory.iter().map(|disk| FaultyDevice::over_memory(disk).losing_names()).collect();
         let devices = faulty.iter().map(|device| Arc::new(device.clone()) as Arc<dyn Device>).collect();
         Self { memory, faulty, devices, injected_before: 0 }
     }

@@ -162,6 +162,7 @@ impl FaultPlan {
 pub struct FaultyDevice {
     inner: Arc<dyn Device>,
     memory: Option<MemoryDevice>,
+    loses_names: bool,
     faults: Arc<Mutex<Faults>>,
 }
 
@@ -176,13 +177,26 @@ impl FaultyDevice {
     /// Wraps any device. Over memory prefer [`over_memory`](Self::over_memory), which models failed syncs better.
     #[must_use]
     pub fn new(inner: Arc<dyn Device>) -> Self {
-        Self { inner, memory: None, faults: Arc::default() }
+        Self { inner, memory: None, loses_names: false, faults: Arc::default() }
     }
 
     /// Wraps a disk in memory; keep a clone of it for [`MemoryDevice::crash`].
     #[must_use]
     pub fn over_memory(memory: &MemoryDevice) -> Self {
-        Self { inner: Arc::new(memory.clone()), memory: Some(memory.clone()), faults: Arc::default() }
+        Self {
+            inner: Arc::new(memory.clone()),
+            memory: Some(memory.clone()),
+            loses_names: false,
+            faults: Arc::default(),
+        }
+    }
+
+    /// Over memory: after a failed sync of a directory nothing that is done to its names becomes durable any more, as when a
+    /// filesystem's journal has come to its end and later syncs do not say so.
+    #[must_use]
+    pub fn losing_names(mut self) -> Self {
+        self.loses_names = true;
+        self
     }
 
     /// Adds a plan; several hold at once, and the first that strikes decides.
@@ -282,7 +296,7 @@ impl Device for FaultyDevice {
         let Some(fault) = self.count(Operation::SyncDirectory, path) else {
             return self.inner.sync_directory(path);
         };
-        if let Some(memory) = &self.memory {
+        if let Some(memory) = self.memory.as_ref().filter(|_| self.loses_names) {
             memory.lose_unsynced_names(path)?;
         }
         Err(error(fault, Operation::SyncDirectory, path))

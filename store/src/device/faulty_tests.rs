@@ -118,7 +118,7 @@ fn after_a_failed_sync_a_later_one_proves_nothing() {
 #[test]
 fn after_a_failed_sync_of_a_directory_a_later_one_proves_nothing() {
     let memory = MemoryDevice::new();
-    let device = FaultyDevice::over_memory(&memory);
+    let device = FaultyDevice::over_memory(&memory).losing_names();
     device.open("a", OpenMode::CreateNew).unwrap();
     device.add(FaultPlan::new(Fault::NoSpace, 0).on(&[Operation::SyncDirectory]));
     assert!(matches!(device.sync_directory("").unwrap_err(), StoreError::SyncFailed { .. }));
