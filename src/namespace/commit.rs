@@ -243,7 +243,7 @@ impl Namespace {
         let outcome = run(&mut store);
         let snapshot = match &outcome {
             Ok(_) => store.snapshot().or_else(|_| store.reopen()),
-            Err(_) => store.reopen(),
+            Err(_) => store.reopen_for_reading(),
         };
         self.state.write().base = snapshot.ok();
         outcome

@@ -34,6 +34,7 @@ mod names;
 mod overlay;
 mod record;
 mod rename;
+mod shadow;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -171,6 +172,9 @@ impl Namespace {
         if file.is_empty()? {
             return Err(StoreError::corrupt(NAMESPACE_FILE, "a namespace store", "an empty file").into());
         }
+        // A sync that failed under an earlier mount, also of another process, may have left pages in memory that are not on
+        // the disk: what rested on them would be destroyed by a power loss.
+        file.reread()?;
         let health = Arc::<Health>::default();
         let inode_cache_bytes = cache_bytes / 4;
         let store_cache_bytes = (cache_bytes - inode_cache_bytes).max(STORE_CACHE_BYTES_MIN);
@@ -310,6 +314,15 @@ impl Namespace {
     /// As [`logged_changes`](Self::logged_changes), counted from 0 from here on: for who freezes a generation.
     pub fn take_logged_changes(&self) -> u64 {
         self.logged_changes.swap(0, Ordering::Relaxed)
+    }
+
+    /// Closes the store: nothing is written any more when this returns, whoever still holds the namespace. What is asked for
+    /// later is read from the file as it is, and changes are refused.
+    pub fn end(&self) {
+        let mut store = self.store.lock();
+        self.state.write().base = None;
+        store.close();
+        self.health.poison(StoreError::Usage("the pool is closed".to_owned()));
     }
 
     /// Physical bytes that the namespace occupies.

@@ -228,5 +228,9 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.stop();
+        // Others may hold parts of the pool a moment longer: workers with a job, clients with the service.
+        self.core.data.stop();
+        self.core.recipes.stop();
+        self.core.namespace.end();
     }
 }

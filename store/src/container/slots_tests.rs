@@ -277,7 +277,10 @@ fn failures_leave_the_slots_consistent() {
     };
     let mut positions = 0;
     for (fault, is_expected) in [
-        (Fault::Io, (|error| matches!(error, StoreError::Io { .. })) as fn(&StoreError) -> bool),
+        (
+            Fault::Io,
+            (|error| matches!(error, StoreError::Io { .. } | StoreError::SyncFailed { .. })) as fn(&StoreError) -> bool,
+        ),
         (Fault::NoSpace, |error| matches!(error, StoreError::NoSpace { .. })),
         (Fault::ShortWrite, |error| matches!(error, StoreError::Io { .. })),
     ] {

@@ -82,6 +82,12 @@ impl Content {
         self.durable.set_len(self.volatile.len_bytes());
     }
 
+    /// Everything is durable or given up, and what was given up is no longer seen.
+    pub(super) fn reread(&mut self) {
+        self.sync();
+        self.volatile = self.durable.clone();
+    }
+
     /// Nobody can read the file any more. Its durable content stays, for a crash that brings its name back; what was
     /// not synced is lost then, which is legal.
     pub(super) fn forget_volatile(&mut self) {

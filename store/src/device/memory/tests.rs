@@ -340,6 +340,7 @@ impl Run<'_> {
 fn kind_of(error: &StoreError) -> String {
     match error {
         StoreError::Io { operation, path, source } => format!("{operation} {path}: {:?}", source.kind()),
+        StoreError::SyncFailed { path, source } => format!("sync {path}: {:?}", source.kind()),
         other => other.to_string(),
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct Directory {
     pub(super) volatile: BTreeMap<String, Item>,
     durable: BTreeMap<String, Item>,
     pending: Vec<NameChange>,
+    /// Nothing becomes durable any more.
+    is_lost: bool,
 }
 
 impl Tree {
@@ -73,7 +75,7 @@ impl Tree {
 
 impl Directory {
     pub(super) fn synced(names: BTreeMap<String, Item>) -> Self {
-        Self { durable: names.clone(), volatile: names, pending: Vec::new() }
+        Self { durable: names.clone(), volatile: names, pending: Vec::new(), is_lost: false }
     }
 
     /// The same directory with other files in the place of its own.
@@ -91,7 +93,7 @@ impl Directory {
             NameChange::Remove(name) => NameChange::Remove(name.clone()),
             NameChange::Rename(from, to, found) => NameChange::Rename(from.clone(), to.clone(), item(found)),
         });
-        Self { pending: pending.collect(), volatile, durable }
+        Self { pending: pending.collect(), volatile, durable, is_lost: self.is_lost }
     }
 
     pub(super) fn change(&mut self, change: NameChange) {
@@ -100,9 +102,14 @@ impl Directory {
     }
 
     pub(super) fn sync(&mut self) {
-        for change in self.pending.drain(..) {
+        for change in self.pending.drain(..).filter(|_| !self.is_lost) {
             change.apply(&mut self.durable);
         }
+    }
+
+    pub(super) fn lose_unsynced(&mut self) {
+        self.pending.clear();
+        self.is_lost = true;
     }
 
     /// The names after a power loss: a prefix of the unsynced changes, or any of them. Of changes that concern one name, the
