@@ -143,6 +143,14 @@ impl DeviceFile for ObservedFile {
         self.observer.around(&Call::Sync { path: &self.path }, &mut || self.inner.sync())
     }
 
+    fn reread(&self) -> Result<()> {
+        self.observer.around(&Call::Sync { path: &self.path }, &mut || self.inner.reread())
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
     fn len(&self) -> Result<u64> {
         self.inner.len()
     }

@@ -401,6 +401,10 @@ impl DeviceFile for OverlayFile {
         range_end(&self.path, offset, len_bytes).map(drop)
     }
 
+    fn describe(&self) -> String {
+        self.path.clone()
+    }
+
     fn allocated_bytes(&self) -> Result<u64> {
         let base_bytes = self.base.as_ref().map_or(Ok(0), |base| base.allocated_bytes())?;
         let pages = self.node.content.read().pages.len();
