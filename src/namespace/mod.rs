@@ -23,17 +23,20 @@
 mod attributes;
 mod backend;
 mod base;
+mod changes;
 mod check;
 mod commit;
 mod container_record;
 mod directory;
 mod draft;
+mod export;
 mod inode;
 mod log;
 mod names;
 mod overlay;
 mod record;
 mod rename;
+mod restore;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -57,14 +60,17 @@ use self::overlay::State;
 use self::tables::Header;
 use crate::error::{EngineError, Result};
 
+pub use self::changes::{ChangedKey, ExportMark, Exported, Lineage};
 pub use self::check::EntryVisitor;
 pub use self::commit::{CommitInput, Committed};
 pub use self::container_record::ContainerRecord;
 pub use self::directory::DirItem;
+pub use self::export::{ExportSource, ExportTable, Item};
 pub use self::inode::{Inode, SYMLINK_BYTES_MAX};
 pub use self::log::LogOp;
 pub use self::names::NewInode;
 pub use self::rename::Renamed;
+pub use self::restore::Restorer;
 pub use self::tables::IndexSide;
 pub use self::totals::Totals;
 
@@ -93,6 +99,15 @@ impl Weighter<Ino, Arc<Inode>> for InodeWeighter {
     fn weight(&self, _: &Ino, inode: &Arc<Inode>) -> u64 {
         INODE_MEMORY_BYTES + inode.symlink_target.as_ref().map_or(0, |target| target.len() as u64)
     }
+}
+
+/// What a namespace says of itself before it is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ancestry {
+    /// Whose descendant it is; `None` if no release opened it that knows.
+    pub lineage: Option<Lineage>,
+    /// Writer epoch of the last opening.
+    pub writer_epoch: u32,
 }
 
 /// An open namespace. All methods may be called from any thread; [`commit`](Self::commit) and
@@ -159,7 +174,8 @@ impl Namespace {
             writer_epoch: 0,
             totals: Totals::of(&root),
         };
-        commit::initialise(&store, &header, &root)?;
+        let mark = ExportMark { lineage: Lineage::random()?, ..ExportMark::default() };
+        commit::initialise(&store, &header, &mark, &root)?;
         drop(store);
         Ok(device.sync_directory("")?)
     }
@@ -167,6 +183,18 @@ impl Namespace {
     /// Opens it for reading and writing with caches of about `cache_bytes`, recovering to the last commit, and
     /// raises the writer epoch durably.
     pub fn open(device: &dyn Device, cache_bytes: u64) -> Result<Self> {
+        Self::open_admitted(device, cache_bytes, &|_| Ok(()))
+    }
+
+    /// As [`open`](Self::open), if `admit` has nothing against it: it is asked before anything is changed.
+    ///
+    /// # Errors
+    /// Those of `admit`, too.
+    pub fn open_admitted(
+        device: &dyn Device,
+        cache_bytes: u64,
+        admit: &dyn Fn(&Ancestry) -> Result<()>,
+    ) -> Result<Self> {
         let file = device.open(NAMESPACE_FILE, OpenMode::Write)?;
         if file.is_empty()? {
             return Err(StoreError::corrupt(NAMESPACE_FILE, "a namespace store", "an empty file").into());
@@ -176,7 +204,20 @@ impl Namespace {
         let store_cache_bytes = (cache_bytes - inode_cache_bytes).max(STORE_CACHE_BYTES_MIN);
         let store_cache_bytes = usize::try_from(store_cache_bytes).unwrap_or(usize::MAX);
         let mut store = Store::open(file.clone(), health.clone(), store_cache_bytes)?;
-        let mut header = store.snapshot()?.header;
+        let (mut header, mark) = {
+            let snapshot = store.snapshot()?;
+            (snapshot.header, snapshot.mark)
+        };
+        admit(&Ancestry { lineage: mark.map(|mark| mark.lineage), writer_epoch: header.writer_epoch })?;
+        let mark = mark.filter(|mark| mark.tracked_row == header.row).map_or_else(
+            // What an earlier release changed was not noted: whatever was exported is no export any more.
+            || {
+                let lineage = mark.map_or_else(Lineage::random, |mark| Ok(mark.lineage))?;
+                let exported = Exported::default();
+                Ok::<_, EngineError>(ExportMark { lineage, tracked_row: header.row, trimmed_row: header.row, exported })
+            },
+            Ok,
+        )?;
         if header.writer_epoch >= ContainerId::EPOCH_MAX {
             return Err(StoreError::Unsupported {
                 what: "namespace".into(),
@@ -186,8 +227,9 @@ impl Namespace {
             .into());
         }
         header.writer_epoch += 1;
-        commit::write_header(&store, &header)?;
+        commit::write_opened(&store, &header, &mark)?;
         store.header = header;
+        store.mark = mark;
         let snapshot = store.snapshot()?;
         Ok(Self {
             mutation: Mutex::new(()),

@@ -31,6 +31,7 @@ use crate::config::{
 use crate::containers::{ContainerOptions, ContainerStore, WorkerPool};
 use crate::dedup::{ContainerChunks, DedupParts, Deduplicator, Fetcher};
 use crate::error::{EngineError, Result};
+use crate::export::{ExportParts, Exporter, check_owner};
 use crate::file::FileContext;
 use crate::fingerprint::Fingerprinter;
 use crate::ingest::{BufferPool, IngestContext};
@@ -146,6 +147,7 @@ impl Pool {
         if !options.read_only {
             indexes::clear_away(&**meta_device, parts.namespace.index_side());
         }
+        let exporter = Exporter::open(parts.export_parts(&meta, !options.read_only))?;
         // The recipe index has none: nodes are freed one by one, which leaves few containers whole.
         parts.chunk_index.set_container_tables(Arc::new(TablesOf(parts.data.clone())));
         let dedup = Arc::new(Deduplicator::new(DedupParts {
@@ -167,6 +169,7 @@ impl Pool {
             chunk_index: parts.chunk_index.clone(),
             recipe_index: parts.recipe_index.clone(),
             dedup: dedup.clone(),
+            exporter: exporter.clone(),
         });
         let rows_replayed = committer.replay().map_err(replay_advice)?;
         let mut recovery = RecoveryReport { rows_replayed, ..RecoveryReport::default() };
@@ -175,7 +178,7 @@ impl Pool {
             recovery.orphans_dropped += 1;
         }
         recovery.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let core = Arc::new(parts.into_core(&meta, memory, options.read_only, dedup, committer)?);
+        let core = Arc::new(parts.into_core(&meta, memory, options.read_only, dedup, committer, exporter)?);
         let service = Service::new(core.clone());
         let for_thread = Arc::downgrade(&service);
         let publish_old = Box::new(move || {
@@ -223,20 +226,20 @@ impl ContainerTables for TablesOf {
 }
 
 /// The durable parts.
-struct Parts {
+pub(super) struct Parts {
     meta_device: Arc<dyn Device>,
     data_device: Arc<dyn Device>,
     workers: Arc<WorkerPool>,
-    namespace: Arc<Namespace>,
+    pub(super) namespace: Arc<Namespace>,
     data: Arc<ContainerStore>,
     recipes: Arc<ContainerStore>,
     chunk_index: Arc<Index>,
     recipe_index: Arc<Index>,
-    rebuilt: Option<RebuildReport>,
+    pub(super) rebuilt: Option<RebuildReport>,
 }
 
 impl Parts {
-    fn open(
+    pub(super) fn open(
         meta_device: &Arc<dyn Device>,
         data_device: &Arc<dyn Device>,
         superblock: &Superblock,
@@ -245,7 +248,11 @@ impl Parts {
     ) -> Result<Self> {
         let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         let workers = Arc::new(WorkerPool::new(threads));
-        let namespace = Arc::new(Namespace::open(&**meta_device, memory.namespace_cache_bytes)?);
+        let namespace = Arc::new(Namespace::open_admitted(
+            &**meta_device,
+            memory.namespace_cache_bytes,
+            &|ancestry| check_owner(&**data_device, &superblock.pool, ancestry),
+        )?);
         let properties = &superblock.properties;
         let records = namespace.containers()?;
         let open_store = |kind: ContainerKind| -> Result<Arc<ContainerStore>> {
@@ -304,6 +311,18 @@ impl Parts {
         })
     }
 
+    fn export_parts(&self, superblock: &Superblock, is_enabled: bool) -> ExportParts {
+        ExportParts {
+            device: self.data_device.clone(),
+            pool: superblock.pool,
+            slot_bytes: superblock.properties.container_bytes,
+            namespace: self.namespace.clone(),
+            data: self.data.clone(),
+            recipes: self.recipes.clone(),
+            is_enabled,
+        }
+    }
+
     /// An index from another time than the namespace would count wrongly, and reclaiming would free what is alive.
     fn check_positions(&self) -> Result<()> {
         let (trimmed_through, last_row) = (self.namespace.trimmed_through(), self.namespace.last_row());
@@ -360,6 +379,7 @@ impl Parts {
         read_only: bool,
         dedup: Arc<Deduplicator>,
         committer: Arc<Committer>,
+        exporter: Arc<Exporter>,
     ) -> Result<Core> {
         let chunker = chunker::chunker(superblock.properties.chunker, superblock.properties.chunk_size_bytes);
         let ingest = Arc::new(IngestContext {
@@ -392,6 +412,7 @@ impl Parts {
             dedup,
             files,
             committer,
+            exporter,
             gate: Gate::default(),
         })
     }

@@ -18,11 +18,13 @@ pub mod file;
 pub mod lock;
 pub mod memory;
 mod path;
+pub mod subdirectory;
 
 pub use aligned::AlignedBuffer;
 pub use file::FileDevice;
 pub use lock::PoolLock;
 pub use memory::MemoryDevice;
+pub use subdirectory::Subdirectory;
 pub use path::{FILE_BYTES_MAX, PATH_BYTES_MAX};
 
 /// Alignment in bytes of offsets, lengths and buffers of direct I/O.
