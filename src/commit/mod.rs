@@ -205,7 +205,9 @@ impl Committer {
     /// The export cannot be written, for another reason than lack of space.
     pub fn export(&self) -> Result<()> {
         let outcome = self.parts.exporter.export();
-        if let Err(error) = &outcome {
+        if let Err(error) = &outcome
+            && !crate::export::is_damage(error)
+        {
             self.fail(error, "an export of the namespace failed");
         }
         outcome

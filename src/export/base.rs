@@ -10,7 +10,7 @@ use dedupfs_store::device::OpenMode;
 use super::files::{self, Current};
 use super::frames::{Group, GroupWriter};
 use super::mirror::Mirror;
-use super::{Exporter, Live, Work, log, now_secs};
+use super::{Exporter, Live, Work, is_damage, log, now_secs};
 use crate::config::EXPORT_FRAME_BYTES;
 use crate::error::{EngineError, Result};
 use crate::namespace::ExportSource;
@@ -29,6 +29,11 @@ impl Exporter {
         match outcome {
             Err(error) if error.is_no_space() => {
                 tracing::warn!(%error, "no space for a new base of the namespace's export; it is tried again");
+                self.remove_files(work.live.as_ref().map(|live| live.current.generation))
+            }
+            // What counted before still counts.
+            Err(error) if is_damage(&error) => {
+                tracing::error!(%error, "the namespace is damaged: no new base of its export can be written");
                 self.remove_files(work.live.as_ref().map(|live| live.current.generation))
             }
             outcome => self.remember(&mut work, outcome),
@@ -63,7 +68,7 @@ impl Exporter {
             mirror.sync()?;
         }
         let mut work = self.working.lock();
-        work.written_bytes += base_bytes + copied_bytes;
+        self.state.lock().written_bytes += base_bytes + copied_bytes;
         let current = Current { generation, base_bytes, row: source.row() };
         drop(source);
         self.switch(&mut work, current, changes_after)
@@ -119,11 +124,11 @@ impl Exporter {
         let mut live = Live { current, log, log_bytes: 0, group: 0, row: current.row, time_secs: group.time_secs };
         if let Some(appended) = appended {
             (live.log_bytes, live.group, live.row) = (appended.log_bytes, 1, group.row);
-            work.written_bytes += appended.written_bytes;
+            self.state.lock().written_bytes += appended.written_bytes;
         }
         self.device.sync_directory(files::DIRECTORY)?;
         current.write(&*self.device, &self.pool)?;
-        self.state.lock().exported = live.exported();
+        self.state.lock().show(Some(&live));
         work.live = Some(live);
         self.remove_files(Some(current.generation))
     }

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use dedupfs_store::device::{Device, DeviceFile};
-use dedupfs_store::{ContainerId, ContainerKind, PoolId};
+use dedupfs_store::{ContainerId, ContainerKind, PoolId, StoreError};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
@@ -111,7 +111,6 @@ struct Work {
     failures: u32,
     /// After it nothing is exported until the next mount (invariant I-7).
     failed: Option<EngineError>,
-    written_bytes: u64,
     /// The highest generation that was ever tried.
     last_generation: u64,
 }
@@ -120,6 +119,9 @@ struct Work {
 #[derive(Default)]
 struct State {
     exported: Exported,
+    /// Bytes of base and log.
+    export_bytes: u64,
+    written_bytes: u64,
     /// A base is being made of this commit's state: changes after it stay.
     building: Option<u64>,
     /// Removed by the commit with this row; an export may name them.
@@ -127,6 +129,14 @@ struct State {
     left: Vec<ContainerId>,
     requested: bool,
     stopping: bool,
+}
+
+impl State {
+    /// From here on this export counts.
+    fn show(&mut self, live: Option<&Live>) {
+        self.exported = live.map_or_else(Exported::default, Live::exported);
+        self.export_bytes = live.map_or(0, |live| live.current.base_bytes + live.log_bytes);
+    }
 }
 
 /// Keeps the export of one pool.
@@ -150,6 +160,11 @@ impl std::fmt::Debug for Exporter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Exporter").field("pool", &self.pool).finish_non_exhaustive()
     }
+}
+
+/// Whether what is to be exported is damaged, and not what it is exported to.
+pub(crate) fn is_damage(error: &EngineError) -> bool {
+    matches!(error, EngineError::Store(StoreError::Corrupt { .. }) | EngineError::Database(_))
 }
 
 fn now_secs() -> u64 {
@@ -215,8 +230,10 @@ impl Exporter {
             let run = || self.export().and_then(|()| self.write_base_if_due());
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run))
                 .unwrap_or(Err(EngineError::Internal("the export thread panicked")));
-            if let Err(error) = outcome {
-                return fail(&error);
+            match outcome {
+                Ok(()) => {}
+                Err(error) if is_damage(&error) => tracing::error!(%error, "the namespace is exported no more"),
+                Err(error) => return fail(&error),
             }
         }
     }
@@ -239,7 +256,14 @@ impl Exporter {
             return Err(failed.clone());
         }
         let outcome = self.export_into(&mut work);
-        self.remember(&mut work, outcome)
+        match self.remember(&mut work, outcome) {
+            // What cannot be read now was exported when it could: that stays, and with it what it names.
+            Err(error) if is_damage(&error) && self.state.lock().leaving.is_empty() => {
+                tracing::error!(%error, "the namespace cannot be exported any more: the last export is kept as it is");
+                Ok(())
+            }
+            outcome => outcome,
+        }
     }
 
     fn export_into(&self, work: &mut Work) -> Result<()> {
@@ -312,7 +336,7 @@ impl Exporter {
     fn give_up_export(&self, work: &mut Work) -> Result<()> {
         Current::remove(&*self.device)?;
         work.live = None;
-        self.state.lock().exported = Exported::default();
+        self.state.lock().show(None);
         self.remove_files(None)?;
         work.mirror.trim(std::iter::empty())
     }
@@ -332,8 +356,9 @@ impl Exporter {
         if let Some(appended) = appended {
             (live.log_bytes, live.group, live.row) = (appended.log_bytes, group.number, group.row);
             live.time_secs = group.time_secs;
-            work.written_bytes += appended.written_bytes;
-            self.state.lock().exported = live.exported();
+            let mut state = self.state.lock();
+            state.written_bytes += appended.written_bytes;
+            state.show(Some(live));
         }
         Ok(())
     }
@@ -380,13 +405,10 @@ impl Exporter {
     /// # Errors
     /// The device does not tell.
     pub fn stats(&self) -> Result<ExportStats> {
-        let (live, written_bytes) = {
-            let work = self.working.lock();
-            let live = work.live.as_ref().map(|live| (live.current.base_bytes + live.log_bytes, live.row, live.time_secs));
-            (live, work.written_bytes)
-        };
-        let (namespace_bytes, row, time_secs) = live.unwrap_or_default();
         let recipe_bytes = Mirror::allocated_bytes(&*self.device)?;
+        let state = self.state.lock();
+        let Exported { row, time_secs, .. } = state.exported;
+        let (namespace_bytes, written_bytes) = (state.export_bytes, state.written_bytes);
         Ok(ExportStats { namespace_bytes, recipe_bytes, row, time_secs, written_bytes })
     }
 }

@@ -64,11 +64,11 @@ impl Exporter {
                 outcome => outcome?,
             }
             live = find(&*device, &pool, &namespace)?;
-            last_generation = highest_generation(&*device)?;
+            last_generation = highest_generation(&*device)?.max(namespace.export_mark().exported.generation);
         }
-        state.exported = live.as_ref().map_or_else(Exported::default, Live::exported);
+        state.show(live.as_ref());
         let mirror = Mirror::new(device.clone(), slot_bytes);
-        let work = Work { live, mirror, failures: 0, failed: None, written_bytes: 0, last_generation };
+        let work = Work { live, mirror, failures: 0, failed: None, last_generation };
         Ok(Arc::new(Self {
             device,
             pool,

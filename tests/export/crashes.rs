@@ -252,7 +252,7 @@ fn go_on(pool: Arc<Pool>, meta: &MemoryDevice, data: &MemoryDevice, at: &str) {
 }
 
 fn photo_seed(at: &str) -> u64 {
-    at.bytes().fold(99, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into())) | 1
+    at.bytes().fold(99_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into())) | 1
 }
 
 #[test]
