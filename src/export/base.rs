@@ -138,9 +138,8 @@ impl Exporter {
         if !self.device.exists(files::DIRECTORY)? {
             return Ok(());
         }
-        let is_kept = |path: &str| {
-            kept.is_some_and(|kept| path == files::base_path(kept) || path == files::log_path(kept))
-        };
+        let is_kept =
+            |path: &str| kept.is_some_and(|kept| path == files::base_path(kept) || path == files::log_path(kept));
         for entry in self.device.list(files::DIRECTORY)? {
             let path = format!("{}/{}", files::DIRECTORY, entry.name);
             let is_ours = entry.name.starts_with("base-") || entry.name.starts_with("log-");

@@ -10,9 +10,7 @@ use std::sync::Arc;
 
 use dedupfs_store::codec::{ByteReader, ByteWriter, align_up};
 use dedupfs_store::device::DeviceFile;
-use dedupfs_store::frame::{
-    Expect, FRAME_HEADER_BYTES, FrameHeader, FrameKind, decode_frame, encode_frame,
-};
+use dedupfs_store::frame::{Expect, FRAME_HEADER_BYTES, FrameHeader, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::{PoolId, StoreError};
 
 use crate::config::{EXPORT_FRAME_BYTES, EXPORT_FRAME_BYTES_MAX};
@@ -99,8 +97,7 @@ impl GroupWriter {
         meta.u32(raw.len() as u32); // Bounded: a frame is written once it is full.
         meta.u32(0);
         [self.group.from_row, self.group.row, self.group.time_secs].into_iter().for_each(|number| meta.u64(number));
-        let mut bytes =
-            encode_frame(FrameKind::Export, &self.pool, self.group.generation, meta.as_slice(), &packed);
+        let mut bytes = encode_frame(FrameKind::Export, &self.pool, self.group.generation, meta.as_slice(), &packed);
         if flags & FLAG_LAST != 0 {
             let end_bytes = align_up(self.offset_bytes + bytes.len() as u64, GROUP_ALIGNMENT_BYTES);
             bytes.resize(usize::try_from(end_bytes - self.offset_bytes).unwrap_or(bytes.len()), 0);

@@ -122,7 +122,13 @@ impl Scanned {
 ///
 /// # Errors
 /// The file cannot be read at all.
-pub(super) fn scan(file: &dyn DeviceFile, what: &str, pool: &PoolId, generation: u64, mut at: Scanned) -> Result<Scanned> {
+pub(super) fn scan(
+    file: &dyn DeviceFile,
+    what: &str,
+    pool: &PoolId,
+    generation: u64,
+    mut at: Scanned,
+) -> Result<Scanned> {
     let len_bytes = file.len()?;
     while at.log_bytes < len_bytes {
         match scan_group(file, what, pool, generation, &at) {
@@ -144,13 +150,7 @@ pub(super) fn scan(file: &dyn DeviceFile, what: &str, pool: &PoolId, generation:
     Ok(at)
 }
 
-fn scan_group(
-    file: &dyn DeviceFile,
-    what: &str,
-    pool: &PoolId,
-    generation: u64,
-    at: &Scanned,
-) -> Result<(Group, u64)> {
+fn scan_group(file: &dyn DeviceFile, what: &str, pool: &PoolId, generation: u64, at: &Scanned) -> Result<(Group, u64)> {
     let mut frames = GroupFrames::new(at.log_bytes);
     while let Some(frame) = frames.next(file, what, pool, generation)? {
         let group = frame.group;

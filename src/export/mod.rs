@@ -365,9 +365,12 @@ impl Exporter {
 
     /// Writes a new base if the log has outgrown the one that counts, or there is none.
     fn write_base_if_due(&self) -> Result<()> {
-        let is_due = self.working.lock().live.as_ref().is_none_or(|live| {
-            live.log_bytes > EXPORT_LOG_BYTES_MIN.max(live.current.base_bytes)
-        });
+        let is_due = self
+            .working
+            .lock()
+            .live
+            .as_ref()
+            .is_none_or(|live| live.log_bytes > EXPORT_LOG_BYTES_MIN.max(live.current.base_bytes));
         if is_due { self.write_base(true) } else { Ok(()) }
     }
 
@@ -377,9 +380,12 @@ impl Exporter {
     /// As [`export`](Self::export).
     pub fn shrink(&self) -> Result<()> {
         let inodes = u64::try_from(self.namespace.totals().inodes()).unwrap_or(0);
-        let is_large = self.working.lock().live.as_ref().is_some_and(|live| {
-            live.current.base_bytes + live.log_bytes > EXPORT_SMALL_BYTES + 256 * inodes
-        });
+        let is_large = self
+            .working
+            .lock()
+            .live
+            .as_ref()
+            .is_some_and(|live| live.current.base_bytes + live.log_bytes > EXPORT_SMALL_BYTES + 256 * inodes);
         if self.is_enabled && is_large { self.write_base(false) } else { Ok(()) }
     }
 

@@ -69,7 +69,12 @@ pub struct Restored {
 ///
 /// # Errors
 /// Nothing was exported, or its base is damaged; I/O errors.
-pub fn restore(meta: &dyn Device, data: &dyn Device, superblock: &Superblock, progress: &dyn Progress) -> Result<Restored> {
+pub fn restore(
+    meta: &dyn Device,
+    data: &dyn Device,
+    superblock: &Superblock,
+    progress: &dyn Progress,
+) -> Result<Restored> {
     let started = Instant::now();
     let pool = &superblock.pool;
     let Some(current) = Current::read(data, pool)? else {

@@ -75,7 +75,9 @@ impl ExportMark {
         record::seal(&MARK_KEY.to_le_bytes(), |writer| {
             writer.bytes(&self.lineage.0);
             let Exported { generation, log_bytes, group, row, time_secs } = self.exported;
-            [self.tracked_row, self.trimmed_row, generation, log_bytes, row, time_secs].into_iter().for_each(|n| writer.u64(n));
+            [self.tracked_row, self.trimmed_row, generation, log_bytes, row, time_secs]
+                .into_iter()
+                .for_each(|n| writer.u64(n));
             writer.u32(group);
         })
     }
@@ -144,7 +146,8 @@ pub(super) fn encode_parts(frozen: Option<&Generation>, containers: &[(Container
     for ino in frozen.inodes.keys() {
         parts.add(1, |writer| writer.u64(*ino));
     }
-    let names = frozen.directories.iter().flat_map(|(ino, changes)| changes.by_name.keys().map(move |name| (ino, name)));
+    let names =
+        frozen.directories.iter().flat_map(|(ino, changes)| changes.by_name.keys().map(move |name| (ino, name)));
     let xattrs = frozen.xattrs.iter().flat_map(|(ino, changes)| changes.keys().map(move |name| (ino, name)));
     let named = names.map(|key| (2, key)).chain(xattrs.map(|key| (3, key)));
     for (tag, (ino, name)) in named {

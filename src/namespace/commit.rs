@@ -21,8 +21,8 @@ use dedupfs_store::{ContainerId, StoreError};
 use redb::{CompactionError, Database, WriteTransaction};
 
 use super::Namespace;
-use super::changes::{self, ExportMark, Exported};
 use super::base::{Snapshot, Store};
+use super::changes::{self, ExportMark, Exported};
 use super::container_record::ContainerRecord;
 use super::inode::Inode;
 use super::log::{LogOp, PART_OPS_MAX, encode_part};
@@ -113,7 +113,8 @@ impl Namespace {
             exported: input.exported.unwrap_or(store.mark.exported),
             ..store.mark
         };
-        if let Err(error) = store.transact(|transaction| write(transaction, &header, &mark, frozen.as_deref(), &input)) {
+        if let Err(error) = store.transact(|transaction| write(transaction, &header, &mark, frozen.as_deref(), &input))
+        {
             self.settle(&mut store, &header, error)?;
         }
         store.header = header;
@@ -271,7 +272,10 @@ impl Namespace {
 
 impl Store {
     /// One durable transaction; `fill` writes into it.
-    pub(super) fn transact(&self, fill: impl FnOnce(&WriteTransaction) -> std::result::Result<(), redb::Error>) -> Result<()> {
+    pub(super) fn transact(
+        &self,
+        fill: impl FnOnce(&WriteTransaction) -> std::result::Result<(), redb::Error>,
+    ) -> Result<()> {
         let database = self.database.as_ref().ok_or_else(|| EngineError::Database("it is closed".into()))?;
         let run = || {
             let mut transaction = database.begin_write()?;

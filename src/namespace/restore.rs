@@ -125,7 +125,8 @@ fn decode<'a>(item: &Item<'a>) -> Result<Change<'a>> {
     Ok(match item.table {
         ExportTable::Inodes => {
             let ino = number(item)?;
-            let inode = value.map(|value| Ok::<_, crate::error::EngineError>((value, Inode::decode(ino, value)?.nlink == 0)));
+            let inode =
+                value.map(|value| Ok::<_, crate::error::EngineError>((value, Inode::decode(ino, value)?.nlink == 0)));
             Change::Inode(ino, inode.transpose()?)
         }
         ExportTable::Names => {

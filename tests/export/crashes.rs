@@ -47,7 +47,8 @@ impl Camera {
         }
         let exported_row = self.exported_row.load(Ordering::SeqCst);
         // Every fourth keeps nothing that was not synced.
-        let seed = if operation.is_multiple_of(4) { 0 } else { self.seed.wrapping_mul(1 << 20).wrapping_add(operation) };
+        let seed =
+            if operation.is_multiple_of(4) { 0 } else { self.seed.wrapping_mul(1 << 20).wrapping_add(operation) };
         let disk = disk.crash(seed);
         self.taken.lock().unwrap().push(Photograph { operation, disk, exported_row });
     }
@@ -258,15 +259,15 @@ fn photo_seed(at: &str) -> u64 {
 #[test]
 fn the_data_root_alone_survives_a_power_loss_at_any_operation() {
     let (mut photographs, mut recovered) = (0, 0);
-    for seed in 0..10 {
-        let (taken, pictures) = work(seed, 11, 45);
+    for seed in 0..24 {
+        let (taken, pictures) = work(seed, 5, 45);
         for (number, photograph) in taken.iter().enumerate() {
             photographs += 1;
             recovered += u64::from(develop(photograph, &pictures, seed, number.is_multiple_of(8)));
         }
     }
     println!("{photographs} photographs, {recovered} recovered");
-    assert!(photographs > 400 && recovered > photographs * 3 / 4, "{recovered} of {photographs}");
+    assert!(photographs > 1500 && recovered > photographs * 3 / 4, "{recovered} of {photographs}");
 }
 
 /// The check itself: a state that was never committed is noticed.

@@ -65,8 +65,7 @@ pub fn open(meta: &MemoryDevice, data: &MemoryDevice) -> Arc<Pool> {
 pub fn try_recover(data: &MemoryDevice) -> dedupfs::Result<(MemoryDevice, RecoverReport)> {
     let meta = MemoryDevice::new();
     let options = PoolOptions::default();
-    let report =
-        recover_on(&shared(&meta), &shared(data), b"elsewhere".to_vec(), false, &options, &NoProgress)?;
+    let report = recover_on(&shared(&meta), &shared(data), b"elsewhere".to_vec(), false, &options, &NoProgress)?;
     Ok((meta, report))
 }
 

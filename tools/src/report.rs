@@ -82,7 +82,10 @@ pub fn stats(stats: &PoolStats) -> String {
     lines.line("namespace", exact(stats.namespace_bytes));
     lines.line("index", exact(stats.index_bytes));
     let exported = exact(stats.export_bytes + stats.export_recipe_bytes);
-    lines.line("export", if stats.is_exported { format!("{exported}{}", exported_ago(stats)) } else { "none yet".to_owned() });
+    lines.line(
+        "export",
+        if stats.is_exported { format!("{exported}{}", exported_ago(stats)) } else { "none yet".to_owned() },
+    );
     lines.line("physical, all", exact(stats.physical_bytes));
     lines.heading("ratios");
     lines.line("deduplication", ratio(stats.dedup_ratio));

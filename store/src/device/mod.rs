@@ -24,8 +24,8 @@ pub use aligned::AlignedBuffer;
 pub use file::FileDevice;
 pub use lock::PoolLock;
 pub use memory::MemoryDevice;
-pub use subdirectory::Subdirectory;
 pub use path::{FILE_BYTES_MAX, PATH_BYTES_MAX};
+pub use subdirectory::Subdirectory;
 
 /// Alignment in bytes of offsets, lengths and buffers of direct I/O.
 pub const DIRECT_ALIGNMENT_BYTES: usize = 4096;

@@ -37,7 +37,11 @@ pub fn run(args: &RecoverArgs) -> Result<u8, Failure> {
         let kind = if failure.kind == FailureKind::Usage { FailureKind::NotAPool } else { failure.kind };
         Failure::new(kind, format!("cannot recover {}: {failure}", args.pool.display()))
     })?;
-    exit::print(&if args.json { report::json(&recovered)? } else { report::recovered(&recovered, age(recovered.time_secs)) })?;
+    exit::print(&if args.json {
+        report::json(&recovered)?
+    } else {
+        report::recovered(&recovered, age(recovered.time_secs))
+    })?;
     Ok(exit::OK)
 }
 
