@@ -127,7 +127,14 @@ impl Exporter {
             self.state.lock().written_bytes += appended.written_bytes;
         }
         self.device.sync_directory(files::DIRECTORY)?;
-        current.write(&*self.device, &self.pool)?;
+        if let Err(error) = current.write(&*self.device, &self.pool) {
+            // Either it was not replaced, or nobody knows which one a crash would leave: then none counts.
+            let found = Current::read(&*self.device, &self.pool);
+            if !found.is_ok_and(|found| found.is_none_or(|found| found.generation != current.generation)) {
+                self.give_up_export(work)?;
+            }
+            return Err(error);
+        }
         self.state.lock().show(Some(&live));
         work.live = Some(live);
         self.remove_files(Some(current.generation))

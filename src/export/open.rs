@@ -67,6 +67,8 @@ impl Exporter {
             last_generation = highest_generation(&*device)?.max(namespace.export_mark().exported.generation);
         }
         state.show(live.as_ref());
+        // A pool is protected from its first second on.
+        state.requested = is_enabled && live.is_none();
         let mirror = Mirror::new(device.clone(), slot_bytes);
         let work = Work { live, mirror, failures: 0, failed: None, last_generation };
         Ok(Arc::new(Self {

@@ -168,6 +168,7 @@ fn work(seed: u64, every: u64, steps: u64) -> (Vec<Photograph>, Pictures) {
     let mut pictures = Pictures::new();
     let mut random = Random(seed + 1);
     let mut pool = try_open(&shared(&meta), &watched).expect("opens");
+    note(&pool, &camera, &mut pictures);
     for number in 0..steps {
         step(&pool, &mut random);
         pool.sync().expect("syncs");
