@@ -13,6 +13,10 @@ fn exported() -> (MemoryDevice, BTreeMap<u64, Picture>) {
     let mut pictures = BTreeMap::new();
     let mut random = Random(5);
     let pool = open(&meta, &data);
+    // The base is of the state in which the pool was opened.
+    for row in 0..=pool.core().namespace.last_row() {
+        pictures.insert(row, picture(&pool));
+    }
     for _ in 0..6 {
         for _ in 0..8 {
             step(&pool, &mut random);

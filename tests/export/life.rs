@@ -205,3 +205,42 @@ fn a_pool_of_one_root_is_recovered_in_place() {
     assert_eq!(findings(&pool), Vec::<String>::new());
     pool.close().expect("closes");
 }
+
+#[test]
+fn a_deleted_directory_is_made_anew() {
+    let directory = tempfile::tempdir().expect("makes a directory");
+    let (meta, data) = (directory.path().join("ssd"), directory.path().join("hdd"));
+    dedupfs::pool::format(&meta, Some(&data), &dedupfs_store::superblock::PoolProperties::default()).expect("formats");
+    let options = dedupfs::pool::OpenOptions::default();
+    let open = || dedupfs::pool::Pool::open(&meta, &options).expect("opens");
+    let pool = open();
+    for number in 0..50 {
+        write(&pool, &format!("{number}"), &content(number, 10_000));
+    }
+    write(&pool, "large", &content(99, 24 << 20));
+    pool.sync().expect("syncs");
+    let before = picture(&pool);
+    let recover = |replaces| dedupfs::pool::recover(&meta, &data, replaces, &options, &dedupfs::pool::NoProgress);
+    let error = recover(true).expect_err("is in use").to_string();
+    assert!(error.contains("use"), "{error}");
+    pool.close().expect("closes");
+    drop(pool);
+    assert!(recover(false).is_err(), "it is whole");
+    std::fs::remove_dir_all(&meta).expect("removes");
+    let report = recover(false).expect("recovers");
+    println!("{report:?}");
+    assert_eq!((report.files, report.rebuilt.missing), (51, 0));
+    let pool = open();
+    assert_eq!(picture(&pool), before);
+    assert_eq!(findings(&pool), Vec::<String>::new());
+    pool.close().expect("closes");
+    drop(pool);
+    // Beyond repair, and in its place.
+    std::fs::write(meta.join("namespace.redb"), b"nonsense").expect("writes");
+    assert!(dedupfs::pool::Pool::open(&meta, &options).is_err());
+    recover(true).expect("recovers");
+    let pool = open();
+    assert_eq!(picture(&pool), before);
+    pool.close().expect("closes");
+    assert!(std::fs::read_dir(meta.join("recovered")).expect("lists").flatten().all(|entry| entry.path().is_dir()));
+}
