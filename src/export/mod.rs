@@ -333,7 +333,7 @@ impl Exporter {
     }
 
     /// From here on no export counts, durably, and its space is given back.
-    pub(super) fn give_up_export(&self, work: &mut Work) -> Result<()> {
+    fn give_up_export(&self, work: &mut Work) -> Result<()> {
         Current::remove(&*self.device)?;
         work.live = None;
         self.state.lock().show(None);
