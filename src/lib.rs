@@ -17,6 +17,7 @@ pub mod containers;
 pub mod control;
 pub mod dedup;
 pub mod error;
+pub mod export;
 pub mod file;
 pub mod fingerprint;
 pub mod ingest;

@@ -179,6 +179,7 @@ impl Committer {
                 }
             };
             self.flushes.done(how);
+            self.parts.exporter.request();
         }
     }
 }

@@ -248,9 +248,16 @@ impl ContainerStore {
         self.shared.verify(container)
     }
 
-    /// Frees containers which the namespace has durably forgotten (I-4). Open ones are refused before anything is freed.
+    /// Forgets and frees containers which the namespace has durably forgotten (I-4), and no export names.
     pub fn remove(&self, containers: &[ContainerId]) -> Result<()> {
-        let mut freed = Vec::with_capacity(containers.len());
+        let forgotten = self.forget(containers)?;
+        self.free(&forgotten)
+    }
+
+    /// Forgets containers which the namespace has durably forgotten (I-4); their slots stay taken until they are
+    /// [freed](Self::free). Open ones are refused before anything is forgotten.
+    pub fn forget(&self, containers: &[ContainerId]) -> Result<Vec<ContainerRecord>> {
+        let mut forgotten = Vec::with_capacity(containers.len());
         {
             let mut directory = self.shared.directory.write();
             if let Some(open) = containers.iter().find(|id| matches!(directory.get(id), Some(Known::Open(_)))) {
@@ -258,17 +265,22 @@ impl ContainerStore {
             }
             for id in containers {
                 if let Some(Known::Closed(record)) = directory.remove(id) {
-                    freed.push(record.address);
+                    forgotten.push(record);
                 }
             }
         }
         // Unknown first, freed then: a reader that finds other bytes in the slot finds the container gone, too.
         let gone: std::collections::HashSet<_> = containers.iter().copied().collect();
         self.shared.caches.forget(&|container| gone.contains(&container));
+        Ok(forgotten)
+    }
+
+    /// Frees the slots of forgotten containers.
+    pub fn free(&self, forgotten: &[ContainerRecord]) -> Result<()> {
         let mut failure = None;
-        for address in freed {
-            if let Err(error) = self.shared.slots.free(address) {
-                tracing::warn!(?address, %error, "cannot free a container's slot");
+        for record in forgotten {
+            if let Err(error) = self.shared.slots.free(record.address) {
+                tracing::warn!(address = ?record.address, %error, "cannot free a container's slot");
                 failure = failure.or(Some(error));
             }
         }
@@ -286,6 +298,16 @@ impl ContainerStore {
             tracing::warn!(%error, "free space at the end of container files is not given back");
             0
         })
+    }
+
+    /// Takes the slot of a container that was forgotten before the store was opened, until it is [freed](Self::free).
+    pub fn keep(&self, forgotten: &ContainerRecord) -> Result<()> {
+        Ok(self.shared.slots.occupy(forgotten.address)?)
+    }
+
+    /// Recorded bytes of a container, as they are on disk.
+    pub fn recorded_bytes(&self, record: &ContainerRecord, offset_bytes: u32, len_bytes: usize) -> Result<Vec<u8>> {
+        Ok(self.shared.slots.read(record.address, offset_bytes, len_bytes)?)
     }
 
     /// Whether the container exists, open or closed.

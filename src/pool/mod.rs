@@ -15,6 +15,7 @@ mod indexes;
 mod open;
 mod parts;
 mod progress;
+mod recover;
 mod space;
 mod stats;
 mod unrecovered;
@@ -31,6 +32,7 @@ pub use self::core::Core;
 pub use format::{format, format_on};
 pub use open::OpenOptions;
 pub use progress::{NoProgress, Progress};
+pub use recover::{recover, recover_on};
 pub use space::SpaceGuard;
 pub use stats::{ContainerSummary, FilterStats, IndexSummary, MemoryStats, PoolStats, SessionStats};
 pub use unrecovered::{Diagnosis, RecoveryReport, UnrecoveredPool};
@@ -133,6 +135,7 @@ impl Pool {
             recipe_index: &core.recipe_index,
             dedup: &core.dedup,
             committer: &core.committer,
+            exporter: &core.exporter,
             physical_bytes: &|| core.physical_bytes(),
         }
         .run(options, progress)
@@ -192,14 +195,19 @@ impl Pool {
         self.core.recipes.seal_all();
         let outcome = match self.core.committer.checkpoint() {
             // The last round trims the log.
-            Ok(_) => self.core.committer.settle(),
+            Ok(_) => self
+                .core
+                .committer
+                .settle()
+                .and_then(|()| self.core.committer.export())
+                .and_then(|()| self.core.committer.settle()),
             Err(error) => self.core.committer.commit().and(if error.is_no_space() { Ok(()) } else { Err(error) }),
         };
         self.stop();
         // A check that is still running reads the namespace; it stays as large as it is then.
         if outcome.is_ok()
             && let Some(_one) = self.exclusive.try_lock()
-            && let Err(error) = self.core.namespace.compact_small()
+            && let Err(error) = self.core.exporter.while_quiet(|| self.core.namespace.compact_small())
         {
             tracing::warn!(%error, "the namespace was not made smaller");
         }

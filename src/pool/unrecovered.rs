@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::Pool;
-use super::indexes::{self, IndexSources, Rebuild, index_advice};
+use super::indexes::{self, Rebuild, index_advice};
 use super::open::OpenOptions;
 use super::parts::{Parts, Stores, TablesOf};
 use super::progress::Progress;
@@ -29,6 +29,7 @@ use crate::commit::{CommitParts, Committer};
 use crate::config::{MemoryPlan, PUBLISH_AFTER, PUBLISH_PATIENCE};
 use crate::dedup::{ContainerChunks, DedupParts, Deduplicator};
 use crate::error::{EngineError, Result};
+use crate::export::Exporter;
 use crate::fingerprint::Fingerprinter;
 use crate::service::Service;
 
@@ -125,7 +126,8 @@ impl UnrecoveredPool {
         let stores = Stores::open(meta_device, data_device, &superblock, &memory)?;
         let mut pool = Self { superblock, options: options.clone(), memory, stores, indexes: None, started };
         if !options.rebuild_index {
-            pool.indexes = Some(pool.sources().open());
+            let opened = pool.stores.index_sources(&pool.superblock, &pool.memory).open();
+            pool.indexes = Some(opened);
         }
         Ok(pool)
     }
@@ -173,7 +175,8 @@ impl UnrecoveredPool {
             Some(opened) => opened.map(|(chunks, nodes)| (chunks, nodes, None))?,
             None => {
                 let rebuild = Rebuild { options: &self.options, fingerprinter: &fingerprinter, progress };
-                let (chunks, nodes, report) = self.sources().rebuild(&rebuild)?;
+                let (chunks, nodes, report) =
+                    self.stores.index_sources(&self.superblock, &self.memory).rebuild(&rebuild)?;
                 (chunks, nodes, Some(report))
             }
         };
@@ -181,10 +184,12 @@ impl UnrecoveredPool {
         let (chunk_index, recipe_index) = (Arc::new(chunk_index), Arc::new(recipe_index));
         let parts = Parts { stores, chunk_index, recipe_index };
         parts.check_positions()?;
+        if !read_only && rebuilt.is_none() {
+            parts.check_files()?;
+        }
+        // Before anything is freed: it keeps the slots that the last export names.
+        let exporter = Exporter::open(parts.export_parts(&superblock, !read_only))?;
         if !read_only {
-            if rebuilt.is_none() {
-                parts.check_files()?;
-            }
             recovery.files_removed = indexes::clear_away(&*parts.meta_device, parts.namespace.index_side())
                 + indexes::remove_leftovers([&parts.chunk_index, &parts.recipe_index]);
             recovery.bytes_trimmed = parts.data.trim() + parts.recipes.trim();
@@ -210,13 +215,14 @@ impl UnrecoveredPool {
             chunk_index: parts.chunk_index.clone(),
             recipe_index: parts.recipe_index.clone(),
             dedup: dedup.clone(),
+            exporter: exporter.clone(),
         });
         recovery.rows_replayed = committer.replay().map_err(replay_advice)?;
         for ino in parts.namespace.orphans()? {
             parts.namespace.drop_orphan(ino)?;
             recovery.orphans_dropped += 1;
         }
-        let core = Arc::new(parts.into_core(&superblock, memory, read_only, dedup, committer)?);
+        let core = Arc::new(parts.into_core(&superblock, memory, read_only, dedup, committer, exporter)?);
         let service = Service::new(core.clone());
         let for_thread = Arc::downgrade(&service);
         let publish_old = Box::new(move || {
@@ -240,17 +246,6 @@ impl UnrecoveredPool {
             index_damage: Mutex::new(None),
             _locks: locks,
         }))
-    }
-
-    fn sources(&self) -> IndexSources<'_> {
-        IndexSources {
-            device: &self.stores.meta_device,
-            superblock: &self.superblock,
-            memory: &self.memory,
-            namespace: &self.stores.namespace,
-            data: &self.stores.data,
-            recipes: &self.stores.recipes,
-        }
     }
 }
 

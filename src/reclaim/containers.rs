@@ -152,6 +152,8 @@ impl Reclaimer<'_> {
         }
         self.committer.remove_containers(emptied.clone());
         self.committer.settle()?;
+        // Their slots are free once the export on the data root does not name them any more.
+        self.committer.export()?;
         self.dedup.release_containers();
         report.containers_freed += emptied.len() as u64;
         Ok(())

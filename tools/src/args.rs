@@ -51,6 +51,8 @@ pub enum Command {
     Sync(SyncArgs),
     /// Check a pool, or make its index anew
     Fsck(FsckArgs),
+    /// Make a lost or damaged meta root anew from the data root
+    Recover(RecoverArgs),
 }
 
 /// Formats the directory POOL, which must be empty or absent. The options hold for the life of the pool.
@@ -157,6 +159,30 @@ pub struct FsckArgs {
     /// --read-data chunks that are damaged are given up, so that the next backup of the same data heals the files
     #[arg(long)]
     pub rebuild_index: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Makes the meta root POOL anew from what is exported to the data root: names, recipes and index.
+///
+/// For a meta root that is gone (then POOL is a new directory), or damaged beyond repair. The pool comes back as it was at its
+/// last export: at most a minute before a crash, or at the last unmount. The data root is only read until all is made, so
+/// what is interrupted can be started again. An old meta root that turns up later is refused from then on.
+#[derive(Args, Debug)]
+#[command(after_help = exit::HELP)]
+pub struct RecoverArgs {
+    /// Directory of the new meta root, empty or absent; or the pool whose names are lost
+    pub pool: PathBuf,
+    /// Directory with the content (the data root) [default: POOL]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Replace a meta root that is there: only when it is beyond repair, for it knows more than the data root
+    #[arg(long)]
+    pub force: bool,
+    /// Bound of all caches and buffers together, such as 512M or 2G
+    #[arg(long, default_value = "512M", value_name = "SIZE", value_parser = size::parse_memory)]
+    pub memory: u64,
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,

@@ -1,9 +1,11 @@
 //! Results as text for people and as JSON for programs.
 
 use std::fmt::Write as _;
+use std::time::{Duration, UNIX_EPOCH};
 
 use dedupfs::check::{CheckReport, RebuildReport};
 use dedupfs::control::Failure;
+use dedupfs::export::RecoverReport;
 use dedupfs::pool::{IndexSummary, PoolStats};
 use dedupfs::reclaim::ReclaimReport;
 use serde::Serialize;
@@ -79,6 +81,11 @@ pub fn stats(stats: &PoolStats) -> String {
     lines.line("recipes", exact(stats.recipe_container_bytes));
     lines.line("namespace", exact(stats.namespace_bytes));
     lines.line("index", exact(stats.index_bytes));
+    let exported = exact(stats.export_bytes + stats.export_recipe_bytes);
+    lines.line(
+        "export",
+        if stats.is_exported { format!("{exported}{}", exported_ago(stats)) } else { "none yet".to_owned() },
+    );
     lines.line("physical, all", exact(stats.physical_bytes));
     lines.heading("ratios");
     lines.line("deduplication", ratio(stats.dedup_ratio));
@@ -192,6 +199,49 @@ pub fn reclaim(report: &ReclaimReport) -> String {
     lines.line("physical before", exact(report.physical_before_bytes));
     lines.line(if report.dry_run { "expected after" } else { "physical after" }, exact(report.physical_after_bytes));
     lines.0
+}
+
+/// When the namespace was exported last.
+fn exported_ago(stats: &PoolStats) -> String {
+    let written = UNIX_EPOCH + Duration::from_secs(stats.export_time_secs);
+    written.elapsed().map_or_else(|_| String::new(), |ago| format!(", as of {} s ago", ago.as_secs()))
+}
+
+/// `dedupfs recover`.
+#[must_use]
+pub fn recovered(report: &RecoverReport, age: Option<Duration>) -> String {
+    let mut text = format!(
+        "recovered {} files in {} directories, {} of content, as of commit {}{}\n",
+        report.files,
+        report.directories,
+        show(report.logical_bytes),
+        report.row,
+        age.map_or_else(String::new, |age| format!(", exported {} s ago", age.as_secs()))
+    );
+    let _ = writeln!(
+        text,
+        "read {} of names and {} of recipes; index made from {} containers: {} chunks, {} recipe nodes; {:.1} s",
+        show(report.export_bytes),
+        show(report.recipe_bytes),
+        report.rebuilt.containers,
+        report.rebuilt.chunks,
+        report.rebuilt.nodes,
+        report.elapsed_ms as f64 / 1e3
+    );
+    if let Some(damage) = &report.damage {
+        let _ = writeln!(text, "OLDER than it might be: the export cannot be read further ({damage})");
+    }
+    let missing = report.rebuilt.missing;
+    if missing > 0 {
+        let _ = writeln!(
+            text,
+            "MISSING: {missing} tables, recipe nodes or chunks, and {} recipe containers are not whole: `dedupfs fsck` tells \
+             more; backing the same data up again heals files",
+            report.recipes_damaged
+        );
+    }
+    text.push_str("what was done after that export is lost; check with `dedupfs fsck`, then mount\n");
+    text
 }
 
 /// `dedupfs fsck`.

@@ -1,11 +1,11 @@
-//! `dedupfs`: format, mount, unmount, sync and check pools.
+//! `dedupfs`: format, mount, unmount, sync, check and recover pools.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use dedupfs::control::Failure;
 use dedupfs_tools::args::{Command, Dedupfs, MountArgs};
-use dedupfs_tools::commands::{fsck, mkfs, sync, umount};
+use dedupfs_tools::commands::{fsck, mkfs, recover, sync, umount};
 use dedupfs_tools::{exit, mount, serve};
 
 const PROGRAM: &str = "dedupfs";
@@ -22,6 +22,7 @@ fn main() -> ExitCode {
             Command::Mount(args) => return mount_or_serve(&args),
             Command::Umount(args) => umount::run(&args),
             Command::Sync(args) => sync::run(&args),
+            Command::Recover(args) => recover::run(&args),
             Command::Fsck(args) => Ok(fsck::run(&args).unwrap_or_else(|failure| {
                 exit::report(PROGRAM, &failure);
                 exit::fsck_code(failure.kind)
