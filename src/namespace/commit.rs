@@ -252,7 +252,10 @@ impl Namespace {
 
 impl Store {
     /// One durable transaction; `fill` writes into it.
-    fn transact(&self, fill: impl FnOnce(&WriteTransaction) -> std::result::Result<(), redb::Error>) -> Result<()> {
+    pub(super) fn transact(
+        &self,
+        fill: impl FnOnce(&WriteTransaction) -> std::result::Result<(), redb::Error>,
+    ) -> Result<()> {
         let database = self.database.as_ref().ok_or_else(|| EngineError::Database("it is closed".into()))?;
         let run = || {
             let mut transaction = database.begin_write()?;

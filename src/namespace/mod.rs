@@ -26,6 +26,7 @@ mod base;
 mod check;
 mod commit;
 mod container_record;
+mod damage;
 mod directory;
 mod draft;
 mod inode;
