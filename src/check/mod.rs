@@ -7,6 +7,7 @@
 //!
 //! Nothing is changed. Memory: 40 bytes for each distinct chunk and node that is referred to.
 
+pub mod affected;
 mod marks;
 mod places;
 mod rebuild;

@@ -307,6 +307,10 @@ impl Progress for ReplySink<'_> {
         state.send_steps();
         state.send(&Reply::Finish);
     }
+
+    fn is_cancelled(&self) -> bool {
+        self.state.lock().stream.is_none()
+    }
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ use crate::fingerprint::Fingerprinter;
 use crate::ingest::{BufferPool, IngestContext};
 use crate::namespace::Namespace;
 use crate::recipe::segmenter::SegmentRule;
+use crate::scrub::{ScrubControl, SuspectThread};
 use crate::service::Service;
 
 const DATA_DIRECTORY: &str = "containers";
@@ -188,9 +189,12 @@ impl Pool {
         if recovery.rows_replayed > 0 || recovery.orphans_dropped > 0 {
             tracing::info!(?recovery, "recovered after an unclean end");
         }
+        let suspects = if options.read_only { None } else { Some(SuspectThread::start(&core)?) };
         Ok(Arc::new(Self {
             core,
             service,
+            scrub: ScrubControl::default(),
+            suspects: Mutex::new(suspects),
             commit_thread: Mutex::new(Some(commit_thread)),
             exclusive: Mutex::new(()),
             recovery,

@@ -14,7 +14,7 @@
 //!
 //! [`Committer::hold_losses`]: crate::commit::Committer::hold_losses
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
@@ -79,15 +79,38 @@ impl Core {
     fn placed(&self, bad: &[BadCopy]) -> Result<Vec<BadCopy>> {
         let mut placed = Vec::new();
         for copy in bad {
-            let index = match copy.kind {
-                ContainerKind::Data => &self.chunk_index,
-                ContainerKind::Recipe => &self.recipe_index,
-            };
-            if index.get(&copy.fingerprint)?.is_some_and(|cell| cell.location.container == copy.container) {
+            if self.places(copy)? {
                 placed.push(*copy);
             }
         }
         Ok(placed)
+    }
+
+    /// Whether the index places it where it is bad.
+    pub(super) fn places(&self, copy: &BadCopy) -> Result<bool> {
+        let index = match copy.kind {
+            ContainerKind::Data => &self.chunk_index,
+            ContainerKind::Recipe => &self.recipe_index,
+        };
+        Ok(index.get(&copy.fingerprint)?.is_some_and(|cell| cell.location.container == copy.container))
+    }
+
+    /// What the indexes place in these containers, but for what was found sound there. Reads the indexes as a whole.
+    pub(super) fn misplaced(&self, sound: &HashMap<ContainerId, HashSet<Fingerprint>>) -> Result<Vec<BadCopy>> {
+        let mut misplaced = Vec::new();
+        if sound.is_empty() {
+            return Ok(misplaced);
+        }
+        for (kind, index) in [(ContainerKind::Data, &self.chunk_index), (ContainerKind::Recipe, &self.recipe_index)] {
+            index.for_each(&mut |fingerprint, cell| {
+                let container = cell.location.container;
+                if sound.get(&container).is_some_and(|sound| !sound.contains(&fingerprint)) {
+                    misplaced.push(BadCopy { kind, container, fingerprint });
+                }
+                Ok(())
+            })?;
+        }
+        Ok(misplaced)
     }
 
     /// Notes that nothing is lost, if that is so; returns how much is lost.

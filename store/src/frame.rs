@@ -66,6 +66,8 @@ pub enum FrameKind {
     TankerContainers = 10,
     /// How far the building of an index has come.
     Progress = 11,
+    /// How far a scrub has come.
+    Scrub = 12,
 }
 
 impl FrameKind {
@@ -84,6 +86,7 @@ impl FrameKind {
             9 => Self::TankerFilter,
             10 => Self::TankerContainers,
             11 => Self::Progress,
+            12 => Self::Scrub,
             _ => return None,
         })
     }
@@ -103,6 +106,7 @@ impl fmt::Display for FrameKind {
             Self::TankerFilter => "tanker filter",
             Self::TankerContainers => "tanker containers",
             Self::Progress => "progress",
+            Self::Scrub => "scrub",
         })
     }
 }
