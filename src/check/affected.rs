@@ -260,10 +260,12 @@ impl AffectedFinder<'_> {
 
 fn add_range(file: &mut AffectedFile, offset: u64, len_bytes: u64) {
     file.lost_bytes = file.lost_bytes.saturating_add(len_bytes);
-    match file.ranges.last_mut() {
-        Some((last, last_len)) if last.saturating_add(*last_len) == offset => *last_len += len_bytes,
-        _ if file.ranges.len() < RANGES_MAX => file.ranges.push((offset, len_bytes)),
-        _ => {}
+    if let Some((last, last_len)) = file.ranges.last_mut()
+        && last.saturating_add(*last_len) == offset
+    {
+        *last_len += len_bytes;
+    } else if file.ranges.len() < RANGES_MAX {
+        file.ranges.push((offset, len_bytes));
     }
 }
 

@@ -19,7 +19,8 @@ use serde::{Deserialize, Serialize};
 
 pub use rebuild::{BuildPlace, RebuildReport, Rebuilder};
 
-use crate::containers::ContainerStore;
+use self::affected::{AffectedFiles, AffectedFinder, Lost};
+use crate::containers::{ContainerStore, WorkerPool};
 use crate::error::Result;
 use crate::fingerprint::Fingerprinter;
 use crate::namespace::Namespace;
@@ -40,6 +41,12 @@ pub struct CheckReport {
     pub findings: Vec<String>,
     /// All things that are wrong.
     pub finding_count: u64,
+    /// What is not as it was written and does no harm, at most [`FINDINGS_MAX`] of them.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// Files that need what is lost or cannot be read.
+    #[serde(default)]
+    pub affected: AffectedFiles,
     /// Inodes checked.
     pub inodes: u64,
     /// Recipe nodes checked.
@@ -61,6 +68,13 @@ impl CheckReport {
         self.finding_count += 1;
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(finding);
+        }
+    }
+
+    /// Notes what does no harm.
+    pub fn note(&mut self, note: String) {
+        if self.notes.len() < FINDINGS_MAX {
+            self.notes.push(note);
         }
     }
 
@@ -87,6 +101,8 @@ pub struct Checker<'a> {
     pub nodes: &'a NodeReader,
     /// Compares content with names.
     pub fingerprinter: &'a Fingerprinter,
+    /// Hash what was read.
+    pub workers: &'a Arc<WorkerPool>,
 }
 
 impl Checker<'_> {
@@ -102,8 +118,12 @@ impl Checker<'_> {
                 report.add(format!("{name} index: {error}"));
             }
         }
-        self.check_counts(&mut report, progress)?;
-        self.check_places(options, &mut report, progress)?;
+        let mut lost = Lost::of(self.chunk_index, self.recipe_index)?;
+        self.check_counts(&mut report, &mut lost, progress)?;
+        self.check_places(options, &mut report, &mut lost, progress)?;
+        let finder =
+            AffectedFinder { namespace: self.namespace, recipe_index: self.recipe_index, nodes: self.nodes, progress };
+        report.affected = finder.find(&lost)?;
         Ok(report)
     }
 }

@@ -1,26 +1,34 @@
 //! Every cell's container really has its chunk; with data, every chunk is what its name says.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use dedupfs_index::Index;
-use dedupfs_store::ContainerId;
+use dedupfs_index::{Cell, Index};
+use dedupfs_store::ContainerKind;
+use dedupfs_store::container::TableEntry;
 
+use super::affected::Lost;
 use super::{CheckOptions, CheckReport, Checker};
 use crate::containers::ContainerStore;
 use crate::error::Result;
 use crate::pool::Progress;
+use crate::scrub::{Judged, Pipeline, judge};
 
 impl Checker<'_> {
     pub(super) fn check_places(
         &self,
         options: &CheckOptions,
         report: &mut CheckReport,
+        lost: &mut Lost,
         progress: &dyn Progress,
     ) -> Result<()> {
         for (what, store, index) in
             [("chunk", self.data, self.chunk_index), ("recipe node", self.recipes, self.recipe_index)]
         {
-            let found = self.check_containers(what, store, index, options, report, progress)?;
+            let found = self.check_containers(what, store, index, report, progress)?;
+            if options.read_data {
+                self.check_content(what, store, index, report, lost, progress)?;
+            }
             let mut cells = 0;
             index.for_each(&mut |_, cell| {
                 cells += u64::from(!cell.location.is_lost());
@@ -40,7 +48,6 @@ impl Checker<'_> {
         what: &str,
         store: &ContainerStore,
         index: &Index,
-        options: &CheckOptions,
         report: &mut CheckReport,
         progress: &dyn Progress,
     ) -> Result<u64> {
@@ -67,29 +74,90 @@ impl Checker<'_> {
                 });
                 found += u64::from(here && seen.insert(entry.fingerprint));
             }
-            if options.read_data {
-                self.check_content(what, store, record.id, report);
-            }
         }
         progress.finish();
         Ok(found)
     }
 
-    /// Reads all regions of a container and compares what is in them with their names.
-    fn check_content(&self, what: &str, store: &ContainerStore, container: ContainerId, report: &mut CheckReport) {
-        let mut wrong = Vec::new();
-        let outcome = store.for_each_chunk(container, &mut |fingerprint, bytes| {
-            report.bytes_read += bytes.len() as u64;
-            if what == "chunk" && self.fingerprinter.of(bytes) != *fingerprint {
-                wrong.push(*fingerprint);
+    /// Reads everything and compares it with its name. Bad is what the index places where it is bad; other damage does no harm.
+    fn check_content(
+        &self,
+        what: &str,
+        store: &Arc<ContainerStore>,
+        index: &Index,
+        report: &mut CheckReport,
+        lost: &mut Lost,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let records = store.closed_in_disk_order();
+        let total_bytes: u64 = records.iter().map(|record| u64::from(record.used_bytes)).sum();
+        progress.start(&format!("reading {what}s, MiB"), total_bytes >> 20);
+        let mut pipeline = Pipeline::new(self.workers.clone(), *self.fingerprinter);
+        let (mut read_bytes, mut told) = (0_u64, 0);
+        let mut take = |judged: Judged, report: &mut CheckReport| -> Result<()> {
+            read_bytes += u64::from(judged.record.used_bytes);
+            progress.advance((read_bytes >> 20) - told);
+            told = read_bytes >> 20;
+            if !store.is_known(judged.record.id) {
+                return Ok(());
+            }
+            let (container, inspection) = (judged.record.id, judged.inspection);
+            report.bytes_read += inspection.judged_bytes;
+            let mut is_needed = inspection.sound_of_unknown.is_some();
+            for bad in &inspection.bad {
+                let here = |cell: Cell| cell.location.container == container;
+                if index.committed(&bad.fingerprint)?.is_some_and(here) {
+                    is_needed = true;
+                    report.add(format!("container {container}: {what} {}: {}", bad.fingerprint, bad.why));
+                    match judged.record.kind {
+                        ContainerKind::Data => lost.chunks.insert(bad.fingerprint),
+                        ContainerKind::Recipe => lost.nodes.insert(bad.fingerprint),
+                    };
+                }
+            }
+            for damage in inspection.damage {
+                if is_needed {
+                    report.add(format!("container {container}: {damage}"));
+                } else {
+                    report.note(format!("container {container}, of which nothing bad is needed: {damage}"));
+                }
             }
             Ok(())
-        });
-        if let Err(error) = outcome {
-            report.add(format!("container {container}: {error}"));
+        };
+        for record in records {
+            if pipeline.is_full()
+                && let Some(judged) = pipeline.pop()?
+            {
+                take(judged, report)?;
+            }
+            pipeline.push(store, record);
         }
-        for fingerprint in wrong {
-            report.add(format!("container {container}: {what} {fingerprint} does not have the content of its name"));
+        while let Some(judged) = pipeline.pop()? {
+            take(judged, report)?;
+        }
+        progress.finish();
+        self.check_open_content(what, store, report);
+        Ok(())
+    }
+
+    /// The same for containers that are being filled.
+    fn check_open_content(&self, what: &str, store: &ContainerStore, report: &mut CheckReport) {
+        for record in store.containers().iter().filter(|record| !store.is_closed(record.id)) {
+            let (container, mut wrong) = (record.id, Vec::new());
+            let outcome = store.for_each_chunk(container, &mut |fingerprint, bytes| {
+                report.bytes_read += bytes.len() as u64;
+                let entry = TableEntry { fingerprint: *fingerprint, len_bytes: bytes.len() as u32 };
+                if judge(record.kind, self.fingerprinter, &[entry], bytes) != [true] {
+                    wrong.push(*fingerprint);
+                }
+                Ok(())
+            });
+            if let Err(error) = outcome {
+                report.add(format!("container {container}: {error}"));
+            }
+            for print in wrong {
+                report.add(format!("container {container}: {what} {print} does not have the content of its name"));
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use dedupfs_store::{ContainerId, Fingerprint, StoreError};
 
 use super::ContainerStore;
 use super::shared::{Known, Shared};
-use crate::error::{EngineError, Result};
+use crate::error::EngineError;
 use crate::namespace::ContainerRecord;
 
 /// Bytes of one read after the whole could not be read at once.
@@ -148,7 +148,7 @@ impl Shared {
             None => scan,
         };
         let mut sound = (!is_whole).then(HashSet::new);
-        for table in &table {
+        if let Some(table) = &table {
             if is_whole && (table.entries.len() as u64, table.chunk_bytes()) != (record.chunks.into(), record.chunk_bytes) {
                 found.damage.push(format!(
                     "{} chunks of {} bytes, recorded {} of {}",

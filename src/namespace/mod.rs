@@ -35,6 +35,7 @@ mod names;
 mod overlay;
 mod record;
 mod rename;
+mod repair;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -66,6 +67,7 @@ pub use self::inode::{Inode, SYMLINK_BYTES_MAX};
 pub use self::log::LogOp;
 pub use self::names::NewInode;
 pub use self::rename::Renamed;
+pub use self::repair::{NamespaceRepair, repair};
 pub use self::tables::IndexSide;
 pub use self::totals::Totals;
 

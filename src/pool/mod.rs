@@ -142,6 +142,7 @@ impl Pool {
             recipe_index: &core.recipe_index,
             nodes: core.dedup.nodes(),
             fingerprinter: core.dedup.fingerprinter(),
+            workers: &core.files.ingest.workers,
         }
         .run(options, progress)?;
         let inconsistencies = core.committer.inconsistencies();

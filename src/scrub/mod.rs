@@ -15,6 +15,7 @@
 //! well), the records of all containers, 40 bytes for each bad chunk of a batch, and what naming files takes.
 
 mod judge;
+mod pipeline;
 mod position;
 mod quarantine;
 mod run;
@@ -27,6 +28,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 pub use self::judge::judge;
+pub use self::pipeline::{Judged, Pipeline};
 pub use self::position::ScrubPosition;
 pub use self::quarantine::BadCopy;
 pub use self::run::scrub;

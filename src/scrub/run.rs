@@ -1,14 +1,13 @@
 //! One run of a scrub: from where the last one was stopped to the end.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crossbeam_channel::{Receiver, bounded};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
 
 use super::quarantine::BadCopy;
-use super::{NAP, ScrubControl, ScrubOptions, ScrubPosition, ScrubReport, judge};
+use super::{Judged, NAP, Pipeline, ScrubControl, ScrubOptions, ScrubPosition, ScrubReport};
 use crate::containers::{ContainerStore, Inspection, WholeContainer};
 use crate::error::{EngineError, Result};
 use crate::namespace::ContainerRecord;
@@ -22,13 +21,6 @@ const BAD_AT_ONCE: usize = 4096;
 const UNREAD_MAX: usize = 64;
 /// Containers whose content is not known that are looked up together: bounds memory.
 const UNKNOWN_AT_ONCE: usize = 64;
-
-/// A container that is being judged, or waits for it.
-struct Ahead {
-    record: ContainerRecord,
-    device_failed: bool,
-    outcome: Receiver<(Inspection, WholeContainer)>,
-}
 
 /// A run under way.
 struct Run<'a> {
@@ -51,7 +43,6 @@ struct Run<'a> {
     unknown: HashMap<ContainerId, HashSet<Fingerprint>>,
     /// What a pool that may not be changed has of bad copies.
     found: Vec<BadCopy>,
-    buffers: Vec<WholeContainer>,
     told_bytes: u64,
 }
 
@@ -90,7 +81,6 @@ pub fn scrub(
         unread_containers: 0,
         unknown: HashMap::new(),
         found: Vec::new(),
-        buffers: Vec::new(),
         told_bytes: 0,
     };
     let outcome = run.read_all();
@@ -129,26 +119,25 @@ impl Run<'_> {
             .collect();
         let total_bytes: u64 = records.iter().map(|record| u64::from(record.used_bytes)).sum();
         self.progress.start("scrubbing, MiB", total_bytes >> 20);
-        let ahead_max = self.core.files.ingest.workers.threads() + 1;
-        let mut ahead: VecDeque<Ahead> = VecDeque::with_capacity(ahead_max);
+        let mut pipeline = Pipeline::new(self.core.files.ingest.workers.clone(), *self.core.dedup.fingerprinter());
         for record in records {
             if self.is_stopped() {
                 break;
             }
-            if ahead.len() >= ahead_max
-                && let Some(first) = ahead.pop_front()
+            if pipeline.is_full()
+                && let Some(judged) = pipeline.pop()?
             {
-                self.take(first)?;
+                self.take(judged)?;
             }
-            ahead.extend(self.read(record));
+            pipeline.push(self.store(record.kind), record);
             self.throttle();
             if self.saved.elapsed() >= SAVE_INTERVAL || self.bad.len() >= BAD_AT_ONCE || self.unknown.len() >= UNKNOWN_AT_ONCE
             {
                 self.save()?;
             }
         }
-        while let Some(first) = ahead.pop_front() {
-            self.take(first)?;
+        while let Some(judged) = pipeline.pop()? {
+            self.take(judged)?;
         }
         self.confirm_unread()?;
         self.report.finished = !self.is_stopped();
@@ -169,31 +158,9 @@ impl Run<'_> {
         }
     }
 
-    /// Reads a container and has the workers judge it; `None` if it is gone.
-    fn read(&mut self, record: ContainerRecord) -> Option<Ahead> {
-        let store = self.store(record.kind).clone();
-        let mut whole = self.buffers.pop().unwrap_or_default();
-        if !store.is_known(record.id) || !store.read_whole(&record, &mut whole) {
-            self.buffers.push(whole);
-            return None;
-        }
-        let device_failed = whole.device_failed();
-        let (sender, outcome) = bounded(1);
-        let fingerprinter = *self.core.dedup.fingerprinter();
-        self.core.files.ingest.workers.submit(Box::new(move || {
-            let judge = |entries: &[_], raw: &[u8]| judge(record.kind, &fingerprinter, entries, raw);
-            let inspection = store.inspect(&record, &whole, &judge);
-            // Nobody waits for it any more: the run has failed.
-            let _abandoned = sender.send((inspection, whole));
-        }));
-        Some(Ahead { record, device_failed, outcome })
-    }
-
     /// Takes what was found in a container.
-    fn take(&mut self, ahead: Ahead) -> Result<()> {
-        let Ahead { record, device_failed, outcome } = ahead;
-        let (inspection, whole) = outcome.recv().map_err(|_| EngineError::Internal("judging a container panicked"))?;
-        self.buffers.push(whole);
+    fn take(&mut self, judged: Judged) -> Result<()> {
+        let Judged { record, device_failed, inspection } = judged;
         // Freed meanwhile, and perhaps filled by another: what was read of it means nothing.
         if self.store(record.kind).is_known(record.id) {
             self.take_inspection(&record, device_failed, inspection)?;
@@ -259,10 +226,9 @@ impl Run<'_> {
         let failed: HashSet<ContainerId> = self.unread.iter().map(|copy| copy.container).collect();
         let kind = self.unread.first().map_or(ContainerKind::Data, |copy| copy.kind);
         let store = self.store(kind).clone();
-        let mut whole = self.buffers.pop().unwrap_or_default();
+        let mut whole = WholeContainer::default();
         let others = store.closed_in_disk_order().into_iter().filter(|record| !failed.contains(&record.id));
         let answers = others.take(UNREAD_MAX).any(|record| store.read_whole(&record, &mut whole) && whole.unread.is_none());
-        self.buffers.push(whole);
         if !answers && !failed.is_empty() {
             return Err(self.device_is_gone());
         }

@@ -51,6 +51,8 @@ pub enum Command {
     Sync(SyncArgs),
     /// Check a pool, or make its index anew
     Fsck(FsckArgs),
+    /// Read everything that is stored, quarantine what is bad, and name the files that need it
+    Scrub(ScrubArgs),
 }
 
 /// Formats the directory POOL, which must be empty or absent. The options hold for the life of the pool.
@@ -158,6 +160,33 @@ pub struct FsckArgs {
     #[arg(long)]
     pub rebuild_index: bool,
     /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Reads everything that is stored and compares it with its checksums and names, while the pool is used.
+///
+/// What is bad is quarantined: never deduplicated against again, and replaced when the same data is backed up again, which
+/// makes the files whole. The files that need it are named. Interrupted (Ctrl-C, --stop, a crash), the next scrub goes on.
+#[derive(Args, Debug)]
+#[command(after_help = "Exit codes, as fsck's: 0 sound; 4 files need what is lost; 8 could not be made; 16 usage.")]
+pub struct ScrubArgs {
+    /// Pool or mountpoint
+    #[arg(value_name = "POOL|MNT")]
+    pub target: PathBuf,
+    /// Read at most so many bytes a second, such as 50M; 0: as fast as the disks give, which slows backups down
+    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = size::parse)]
+    pub rate: u64,
+    /// Begin anew instead of going on where the last scrub was stopped
+    #[arg(long)]
+    pub restart: bool,
+    /// Only tell how far the scrub that runs, or the last one, has come
+    #[arg(long, conflicts_with_all = ["stop", "restart", "rate"])]
+    pub status: bool,
+    /// End the scrub that runs; the next one goes on there
+    #[arg(long, conflicts_with_all = ["restart", "rate"])]
+    pub stop: bool,
+    /// Print the result as JSON, with all files
     #[arg(long)]
     pub json: bool,
 }
