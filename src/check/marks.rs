@@ -76,6 +76,7 @@ impl Checker<'_> {
                 Ok(view) => view.children().iter().for_each(|child| marks.child(view.level, child.fingerprint)),
                 Err(error) => {
                     is_surplus_known = true;
+                    report.bad_copies += 1;
                     lost.nodes.insert(fingerprint);
                     report.add(format!("recipe node {fingerprint} in container {container}: {error}"));
                 }
@@ -101,6 +102,7 @@ fn compare(
         if cell.references > marked && is_surplus_known {
             surplus += 1;
         } else if cell.references != marked {
+            report.needs_rebuild = true;
             report.add(format!("{what} {fingerprint}: the index counts {}, marking finds {marked}", cell.references));
         }
         if cell.location.is_lost() && marked > 0 {
@@ -113,6 +115,7 @@ fn compare(
     if surplus > 0 {
         report.note(format!("{surplus} {what} counts include those of recipe nodes that cannot be read"));
     }
+    report.needs_rebuild |= !marks.is_empty();
     for (fingerprint, marked) in marks {
         report.add(format!("{what} {fingerprint} is referred to {marked} times, but the index does not have it"));
     }

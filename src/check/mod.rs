@@ -11,6 +11,7 @@ pub mod affected;
 mod marks;
 mod places;
 mod rebuild;
+pub mod repair;
 
 use std::sync::Arc;
 
@@ -41,6 +42,12 @@ pub struct CheckReport {
     pub findings: Vec<String>,
     /// All things that are wrong.
     pub finding_count: u64,
+    /// Some of it goes when the indexes are made anew.
+    #[serde(default)]
+    pub needs_rebuild: bool,
+    /// Chunks and nodes that are bad where the index places them; for checks that read content.
+    #[serde(default)]
+    pub bad_copies: u64,
     /// What is not as it was written and does no harm, at most [`FINDINGS_MAX`] of them.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -115,6 +122,7 @@ impl Checker<'_> {
         self.namespace.check()?.into_iter().for_each(|finding| report.add(format!("namespace: {finding}")));
         for (name, index) in [("chunk", self.chunk_index), ("recipe", self.recipe_index)] {
             if let Err(error) = index.self_check() {
+                report.needs_rebuild = true;
                 report.add(format!("{name} index: {error}"));
             }
         }

@@ -35,6 +35,7 @@ impl Checker<'_> {
                 Ok(())
             })?;
             if found != cells {
+                report.needs_rebuild = true;
                 let missing = cells.saturating_sub(found);
                 report.add(format!("{missing} of {cells} {what} cells name a container that does not hold them"));
             }
@@ -108,6 +109,7 @@ impl Checker<'_> {
                 let here = |cell: Cell| cell.location.container == container;
                 if index.committed(&bad.fingerprint)?.is_some_and(here) {
                     is_needed = true;
+                    report.bad_copies += 1;
                     report.add(format!("container {container}: {what} {}: {}", bad.fingerprint, bad.why));
                     match judged.record.kind {
                         ContainerKind::Data => lost.chunks.insert(bad.fingerprint),

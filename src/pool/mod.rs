@@ -147,6 +147,7 @@ impl Pool {
         .run(options, progress)?;
         let inconsistencies = core.committer.inconsistencies();
         if inconsistencies > 0 {
+            report.needs_rebuild = true;
             report.add(format!("{inconsistencies} counts could not be right while the log was consumed"));
         }
         Ok(report)

@@ -141,10 +141,11 @@ pub struct SyncArgs {
     pub target: PathBuf,
 }
 
-/// Checks every name, inode, recipe, reference count and container, and changes nothing.
+/// Checks every name, inode, recipe, reference count and container, and changes nothing unless it is told to.
 ///
 /// A pool needs no check after a crash: mounting recovers it. On a mounted pool, changes made meanwhile can show as
-/// findings; unmount first for a verdict.
+/// findings; unmount first for a verdict. Files that need what is lost are named. Of a pool that is not mounted it tells what
+/// --repair would change; --repair tells it, asks, and changes it.
 #[derive(Args, Debug)]
 #[command(after_help = "Exit codes, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.")]
 pub struct FsckArgs {
@@ -154,6 +155,16 @@ pub struct FsckArgs {
     /// Also read and verify all content
     #[arg(long)]
     pub read_data: bool,
+    /// Put right what is wrong: superblocks, namespace, counts, indexes, files left over; with --read-data also quarantine content
+    /// that is bad. The pool must not be mounted
+    #[arg(long, conflicts_with = "rebuild_index")]
+    pub repair: bool,
+    /// Do not ask before changing anything
+    #[arg(long, short)]
+    pub yes: bool,
+    /// Where the data root is, for a pool whose meta superblock cannot be read
+    #[arg(long, value_name = "DIR", requires = "repair")]
+    pub data: Option<PathBuf>,
     /// Make the index anew from the containers and the namespace, then check; the pool must not be mounted. The old
     /// index counts until the new one is complete, and an interrupted rebuild goes on when it is started again. With
     /// --read-data chunks that are damaged are given up, so that the next backup of the same data heals the files

@@ -57,7 +57,8 @@ pub struct NamespaceRepair {
 /// # Errors
 /// The store itself is damaged, or of another version; I/O errors. Nothing is changed then.
 pub fn repair(device: &dyn Device, now: dedupfs_fuse::service::Timestamp, apply: bool) -> Result<NamespaceRepair> {
-    let file = device.open(NAMESPACE_FILE, if apply { OpenMode::Write } else { OpenMode::Read })?;
+    // Opening recovers the store to its last commit, which writes.
+    let file = device.open(NAMESPACE_FILE, OpenMode::Write)?;
     if file.is_empty()? {
         return Err(StoreError::corrupt(NAMESPACE_FILE, "a namespace store", "an empty file").into());
     }

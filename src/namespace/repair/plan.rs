@@ -144,8 +144,8 @@ impl Plan {
                     continue;
                 }
                 let has_entries = children.contains_key(&ino);
-                let Some(inode) = self.facts.inodes.get(&ino) else { continue };
-                if inode.nlink == 0 && !has_entries && !named.contains_key(&ino) {
+                let is_unlinked = self.facts.inodes.get(&ino).is_some_and(|inode| inode.nlink == 0);
+                if is_unlinked && !has_entries && !named.contains_key(&ino) {
                     if !self.facts.orphans.contains(&ino) {
                         self.facts.orphans.insert(ino);
                         self.facts.fix(format!("inode {ino} was unlinked: the next mount drops it"), Fix::Orphan(ino, true));
