@@ -49,7 +49,7 @@ fn a_crash_at_any_operation_of_a_quarantine_loses_nothing_and_heals() {
         let Ok(pool) = Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress) else {
             panic!("opens")
         };
-        faulty.add(FaultPlan::new(Fault::Io, operation).on(Operation::CHANGING).lasting());
+        faulty.add(FaultPlan::new(Fault::Io, operation).on(&Operation::CHANGING).lasting());
         let outcome = pool.scrub(&ScrubOptions::default(), &NoProgress);
         drop(pool);
         let after: Arc<dyn Device> = Arc::new(memory.crash(operation.wrapping_mul(0x9e37)));

@@ -160,8 +160,9 @@ impl Plan {
             }
         }
         // What is reached, or gone, is no orphan.
-        let orphans: Vec<Ino> = self.facts.orphans.iter().copied().collect();
-        for ino in orphans.into_iter().filter(|ino| reached.contains(ino) || !self.facts.inodes.contains_key(ino)) {
+        let is_none = |ino: &&Ino| reached.contains(*ino) || !self.facts.inodes.contains_key(*ino);
+        let none: Vec<Ino> = self.facts.orphans.iter().filter(is_none).copied().collect();
+        for ino in none {
             self.facts.orphans.remove(&ino);
             self.facts.fix(format!("inode {ino} is no orphan"), Fix::Orphan(ino, false));
         }
@@ -179,22 +180,22 @@ impl Plan {
 
     fn lost_and_found(&mut self) -> Ino {
         let at = (ROOT_INO, LOST_AND_FOUND.to_vec());
-        if let Some(entry) = self.facts.entries.get(&at) {
-            if self.is_directory(entry.ino) {
-                return entry.ino;
+        let taken = self.facts.entries.get(&at).map(|entry| entry.ino);
+        if let Some(ino) = taken {
+            if self.is_directory(ino) {
+                return ino;
             }
-            // Somebody's file has that name: it keeps its content under its number.
-            let entry = *entry;
-            let other = (ROOT_INO, format!("lost+found#{}", entry.ino).into_bytes());
             self.drop_name(&at, "the name is needed");
-            let cookie = self.next_cookie();
-            self.set_name(&other, Entry { cookie, ..entry }, "new, for what had the name lost+found");
         }
         let ino = self.header.next_ino;
         self.header.next_ino += 1;
         self.facts.inodes.insert(ino, directory(ino, ROOT_INO, 0o700, self.now));
         let cookie = self.next_cookie();
         self.set_name(&at, Entry { ino, kind: FileKind::Directory, cookie }, "new, for what nothing leads to");
+        // Somebody's file had that name.
+        if let Some(displaced) = taken {
+            self.rescue(displaced);
+        }
         ino
     }
 

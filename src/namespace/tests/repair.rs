@@ -90,7 +90,7 @@ fn a_sound_namespace_needs_nothing() {
 fn each_kind_of_damage_is_repaired_and_gone_at_the_second_look() {
     type Spoil = fn(&redb::WriteTransaction, &[Inode], &[(Vec<u8>, Entry)]);
     let cases: [(&str, Spoil); 14] = [
-        ("links instead of", |to, inodes, _| put_inode(to, &Inode { nlink: 9, ..inodes.last().unwrap().clone() })),
+        ("links 1 instead of 9", |to, inodes, _| put_inode(to, &Inode { nlink: 9, ..inodes.last().unwrap().clone() })),
         ("parent", |to, inodes, _| {
             let dir = inodes.iter().rfind(|inode| inode.is_directory()).unwrap();
             put_inode(to, &Inode { parent: 77, ..dir.clone() });

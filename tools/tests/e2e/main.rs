@@ -1,7 +1,7 @@
 //! End to end: the real programs, real mounts, and the real tools that users point at them.
 //!
 //! One module per promise: [`rsync_roundtrip`], [`dd_operations`], [`kill9`], [`dedup_and_reclaim`], [`bad_input`],
-//! [`full_disk`], [`concurrent`], [`special`], [`rebuild_index`]. The others are what they are made of: [`site`] is a
+//! [`full_disk`], [`concurrent`], [`special`], [`rebuild_index`], [`scrub`]. The others are what they are made of: [`site`] is a
 //! pool and its mount, gone without a trace when dropped; [`command`] runs tools with a time limit; [`tree`] and
 //! [`files`] make trees, the same ones every time; [`random`] is where all chance comes from.
 //!
@@ -22,6 +22,7 @@ mod machine;
 mod random;
 mod rebuild_index;
 mod rsync_roundtrip;
+mod scrub;
 mod site;
 mod special;
 mod tree;
