@@ -75,6 +75,21 @@ impl Core {
         Ok(placed)
     }
 
+    /// Notes that something in these containers is not as it was written: reclaiming empties them.
+    ///
+    /// # Errors
+    /// `ReadOnly`, or it could not be made durable.
+    pub(super) fn note_damaged(&self, containers: &[ContainerId]) -> Result<()> {
+        if containers.is_empty() {
+            return Ok(());
+        }
+        let _pass = self.begin_change()?;
+        self.namespace.note_damage(containers, false)?;
+        self.data.set_damaged(containers);
+        self.recipes.set_damaged(containers);
+        Ok(())
+    }
+
     /// Those that the index places where they are bad.
     fn placed(&self, bad: &[BadCopy]) -> Result<Vec<BadCopy>> {
         let mut placed = Vec::new();

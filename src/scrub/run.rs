@@ -38,9 +38,12 @@ struct Run<'a> {
     bad: Vec<BadCopy>,
     /// What the device did not give, until it gives something else.
     unread: Vec<BadCopy>,
-    unread_containers: usize,
+    unread_containers: Vec<ContainerRecord>,
+    unread_unknown: HashMap<ContainerId, HashSet<Fingerprint>>,
     /// Containers of which it is not known what they hold: what is sound in them.
     unknown: HashMap<ContainerId, HashSet<Fingerprint>>,
+    /// Containers in which anything is not as it was written and that are not noted as such.
+    damaged: Vec<ContainerId>,
     /// What a pool that may not be changed has of bad copies.
     found: Vec<BadCopy>,
     told_bytes: u64,
@@ -78,8 +81,10 @@ pub fn scrub(
         reached: position,
         bad: Vec::new(),
         unread: Vec::new(),
-        unread_containers: 0,
+        unread_containers: Vec::new(),
+        unread_unknown: HashMap::new(),
         unknown: HashMap::new(),
+        damaged: Vec::new(),
         found: Vec::new(),
         told_bytes: 0,
     };
@@ -181,14 +186,12 @@ impl Run<'_> {
         self.report.sound += inspection.sound;
         self.report.content_bytes += inspection.judged_bytes;
         if device_failed {
-            self.unread_containers += 1;
-            if self.unread_containers > UNREAD_MAX {
+            self.unread_containers.push(*record);
+            if self.unread_containers.len() > UNREAD_MAX {
                 return Err(self.device_is_gone());
             }
-        } else if self.unread_containers > 0 {
-            // The device gives again: what it did not give is bad.
-            self.unread_containers = 0;
-            self.bad.append(&mut self.unread);
+        } else {
+            self.conclude_unread();
         }
         let (kind, container) = (record.kind, record.id);
         let copies = inspection.bad.iter().map(|entry| BadCopy { kind, container, fingerprint: entry.fingerprint });
@@ -204,36 +207,43 @@ impl Run<'_> {
         }
         self.report.containers_with_garbage += u64::from(!inspection.damage.is_empty() && !is_needed);
         if let Some(sound) = inspection.sound_of_unknown {
-            self.unknown.insert(container, sound);
+            let unknown = if device_failed { &mut self.unread_unknown } else { &mut self.unknown };
+            unknown.insert(container, sound);
+        }
+        if !inspection.damage.is_empty() && !device_failed && !record.damaged {
+            self.damaged.push(container);
         }
         Ok(())
+    }
+
+    /// The device gives something: what it did not give is bad.
+    fn conclude_unread(&mut self) {
+        self.unread_containers.clear();
+        self.bad.append(&mut self.unread);
+        self.unknown.extend(self.unread_unknown.drain());
     }
 
     fn device_is_gone(&self) -> EngineError {
         StoreError::Usage(format!(
             "the device does not give {} containers one after another: nothing is concluded from that; check disk and cable, \
              then scrub again, which goes on here",
-            self.unread_containers
+            self.unread_containers.len()
         ))
         .into()
     }
 
     /// At the end nothing else is read that would tell whether the device gives anything at all: something is read again.
     fn confirm_unread(&mut self) -> Result<()> {
-        if self.unread_containers == 0 {
-            return Ok(());
-        }
-        let failed: HashSet<ContainerId> = self.unread.iter().map(|copy| copy.container).collect();
-        let kind = self.unread.first().map_or(ContainerKind::Data, |copy| copy.kind);
-        let store = self.store(kind).clone();
+        let Some(first) = self.unread_containers.first() else { return Ok(()) };
+        let failed: HashSet<ContainerId> = self.unread_containers.iter().map(|record| record.id).collect();
+        let store = self.store(first.kind).clone();
         let mut whole = WholeContainer::default();
         let others = store.closed_in_disk_order().into_iter().filter(|record| !failed.contains(&record.id));
-        let answers = others.take(UNREAD_MAX).any(|record| store.read_whole(&record, &mut whole) && whole.unread.is_none());
-        if !answers && !failed.is_empty() {
+        let mut others = others.take(UNREAD_MAX);
+        if !others.any(|record| store.read_whole(&record, &mut whole) && whole.unread.is_none()) {
             return Err(self.device_is_gone());
         }
-        self.unread_containers = 0;
-        self.bad.append(&mut self.unread);
+        self.conclude_unread();
         Ok(())
     }
 
@@ -250,10 +260,12 @@ impl Run<'_> {
             }
         } else {
             self.core.quarantine(&bad)?.into_iter().for_each(|copy| self.count(copy));
+            let damaged = std::mem::take(&mut self.damaged);
+            self.core.note_damaged(&damaged)?;
         }
         self.saved = Instant::now();
         // What is not decided yet is read again by the next run.
-        if self.unread_containers == 0 {
+        if self.unread_containers.is_empty() {
             self.position = self.reached;
             if !self.core.read_only {
                 self.position.write(&*self.core.meta_device, &self.core.pool)?;

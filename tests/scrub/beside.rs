@@ -99,9 +99,7 @@ fn writers_and_reclaiming_beside_scrubs_and_quarantine_keep_counts_right() {
     });
     // Everything again: heals whatever is lost by now.
     for (number, data) in contents.iter().enumerate() {
-        for len in [data.len(), 1 << 20] {
-            write(&pool, 9, &format!("whole {number} {len}"), &data[..len]);
-        }
+        write(&pool, 9, &format!("whole {number}"), data);
     }
     pool.sync().expect("syncs");
     let lost = scrub(&pool);

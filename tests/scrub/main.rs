@@ -18,15 +18,15 @@ use dedupfs_store::container::Compression;
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;
 
-pub const CONTAINER_BYTES: u64 = 256 << 10;
+pub(crate) const CONTAINER_BYTES: u64 = 256 << 10;
 
-pub fn formatted(compression: Compression) -> Arc<dyn Device> {
+pub(crate) fn formatted(compression: Compression) -> Arc<dyn Device> {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
     format(&device, compression);
     device
 }
 
-pub fn format(device: &Arc<dyn Device>, compression: Compression) {
+pub(crate) fn format(device: &Arc<dyn Device>, compression: Compression) {
     let properties = PoolProperties {
         chunk_size_bytes: 4096,
         container_bytes: CONTAINER_BYTES as u32,
@@ -37,37 +37,37 @@ pub fn format(device: &Arc<dyn Device>, compression: Compression) {
     format_on(device, device, b".".to_vec(), &properties, (0, 0)).expect("formats");
 }
 
-pub fn open(device: &Arc<dyn Device>) -> Arc<Pool> {
+pub(crate) fn open(device: &Arc<dyn Device>) -> Arc<Pool> {
     open_with(device, &PoolOptions::default())
 }
 
-pub fn open_with(device: &Arc<dyn Device>, options: &PoolOptions) -> Arc<Pool> {
+pub(crate) fn open_with(device: &Arc<dyn Device>, options: &PoolOptions) -> Arc<Pool> {
     Pool::open_on(device, device, Vec::new(), options, &NoProgress).expect("opens")
 }
 
-pub fn scrub(pool: &Pool) -> ScrubReport {
+pub(crate) fn scrub(pool: &Pool) -> ScrubReport {
     let report = pool.scrub(&ScrubOptions { restart: true, ..ScrubOptions::default() }, &NoProgress).expect("scrubs");
     assert!(report.finished);
     report
 }
 
-pub fn check(pool: &Pool) -> CheckReport {
+pub(crate) fn check(pool: &Pool) -> CheckReport {
     pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks")
 }
 
-pub fn reclaim(pool: &Pool) -> ReclaimReport {
+pub(crate) fn reclaim(pool: &Pool) -> ReclaimReport {
     pool.reclaim(&ReclaimOptions { threshold_percent: 100, dry_run: false }, &NoProgress).expect("reclaims")
 }
 
 /// All names of affected files.
-pub fn affected(report: &ScrubReport) -> Vec<String> {
+pub(crate) fn affected(report: &ScrubReport) -> Vec<String> {
     let mut paths: Vec<String> = report.affected.files.iter().flat_map(|file| file.paths.clone()).collect();
     paths.sort();
     paths
 }
 
 /// Changes all files of a directory.
-pub fn change(device: &Arc<dyn Device>, directory: &str, change: &mut dyn FnMut(&mut Vec<u8>)) {
+pub(crate) fn change(device: &Arc<dyn Device>, directory: &str, change: &mut dyn FnMut(&mut Vec<u8>)) {
     let mut names: Vec<String> = device.list(directory).expect("lists").into_iter().map(|entry| entry.name).collect();
     names.sort();
     for name in names {
@@ -81,10 +81,10 @@ pub fn change(device: &Arc<dyn Device>, directory: &str, change: &mut dyn FnMut(
 }
 
 /// Numbers that do not repeat.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

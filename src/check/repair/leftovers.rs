@@ -1,5 +1,6 @@
 //! Files that something left which broke off: new contents that were never put in place.
 
+use dedupfs_store::StoreError;
 use dedupfs_store::device::Device;
 
 use crate::error::Result;
@@ -11,9 +12,13 @@ const DIRECTORIES: [&str; 5] = ["", "index/chunks", "index/recipes", "index/chun
 pub(super) fn remove(meta_device: &dyn Device, data_device: &dyn Device, apply: bool) -> Result<Vec<String>> {
     let mut plan = Vec::new();
     for (device, directories) in [(meta_device, &DIRECTORIES[..]), (data_device, &[""][..])] {
-        for directory in directories.iter().filter(|directory| directory.is_empty() || exists(device, directory)) {
+        for directory in directories {
+            let entries = match device.list(directory) {
+                Err(StoreError::NotFound { .. }) => continue,
+                entries => entries?,
+            };
             let mut is_changed = false;
-            for entry in device.list(directory)?.iter().filter(|entry| !entry.is_directory) {
+            for entry in entries.iter().filter(|entry| !entry.is_directory) {
                 let path = if directory.is_empty() { entry.name.clone() } else { format!("{directory}/{}", entry.name) };
                 if !entry.name.ends_with(".new") {
                     continue;
@@ -32,8 +37,4 @@ pub(super) fn remove(meta_device: &dyn Device, data_device: &dyn Device, apply: 
     plan.sort();
     plan.dedup();
     Ok(plan)
-}
-
-fn exists(device: &dyn Device, directory: &str) -> bool {
-    device.exists(directory).unwrap_or(false)
 }
