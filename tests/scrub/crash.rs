@@ -71,5 +71,6 @@ fn a_crash_at_any_operation_of_a_quarantine_loses_nothing_and_heals() {
             break;
         }
     }
+    println!("{crashes} crash points");
     assert!(crashes > 10, "only {crashes} operations");
 }

@@ -85,10 +85,10 @@ fn a_missing_or_damaged_index_is_made_anew() {
 #[test]
 fn files_left_over_are_removed() {
     let leave = |device: &Arc<dyn Device>| {
-        device.open("index/chunks/manifest.new", OpenMode::CreateNew).expect("creates").sync().expect("syncs");
-        device.sync_directory("index/chunks").expect("syncs");
+        device.open("dedupfs.meta.new", OpenMode::CreateNew).expect("creates").sync().expect("syncs");
+        device.sync_directory("").expect("syncs");
     };
-    let (device, data) = planned_repaired_and_gone(&leave, "manifest.new", false);
+    let (device, data) = planned_repaired_and_gone(&leave, "dedupfs.meta.new", false);
     whole(&device, &data);
 }
 
