@@ -100,7 +100,8 @@ impl ContainerStore {
             into.unread = Some(error.into());
             for (number, piece) in into.bytes.chunks_mut(PIECE_BYTES).enumerate() {
                 let offset = (number * PIECE_BYTES) as u32;
-                let outcome = (0..PIECE_TRIES).find_map(|_| self.shared.slots.read_into(record.address, offset, piece).ok());
+                let outcome =
+                    (0..PIECE_TRIES).find_map(|_| self.shared.slots.read_into(record.address, offset, piece).ok());
                 if outcome.is_none() {
                     piece.fill(0);
                     tracing::warn!(container = %record.id, offset, bytes = piece.len(), "cannot be read");
@@ -149,7 +150,9 @@ impl Shared {
         };
         let mut sound = (!is_whole).then(HashSet::new);
         if let Some(table) = &table {
-            if is_whole && (table.entries.len() as u64, table.chunk_bytes()) != (record.chunks.into(), record.chunk_bytes) {
+            if is_whole
+                && (table.entries.len() as u64, table.chunk_bytes()) != (record.chunks.into(), record.chunk_bytes)
+            {
                 found.damage.push(format!(
                     "{} chunks of {} bytes, recorded {} of {}",
                     table.entries.len(),

@@ -139,12 +139,20 @@ mod tests {
         let none = ScrubPosition::default();
         assert!(!none.is_behind(ContainerKind::Recipe, at(1, 0)) && !none.is_behind(ContainerKind::Data, at(1, 0)));
         let position = ScrubPosition { file: 2, slot: 5, ..none };
-        assert!(position.is_behind(ContainerKind::Recipe, at(2, 5)) && position.is_behind(ContainerKind::Recipe, at(1, 9)));
-        assert!(!position.is_behind(ContainerKind::Recipe, at(2, 6)) && !position.is_behind(ContainerKind::Data, at(1, 0)));
+        assert!(
+            position.is_behind(ContainerKind::Recipe, at(2, 5)) && position.is_behind(ContainerKind::Recipe, at(1, 9))
+        );
+        assert!(
+            !position.is_behind(ContainerKind::Recipe, at(2, 6)) && !position.is_behind(ContainerKind::Data, at(1, 0))
+        );
         let position = ScrubPosition { in_data: true, ..position };
-        assert!(position.is_behind(ContainerKind::Recipe, at(9, 9)) && position.is_behind(ContainerKind::Data, at(2, 4)));
+        assert!(
+            position.is_behind(ContainerKind::Recipe, at(9, 9)) && position.is_behind(ContainerKind::Data, at(2, 4))
+        );
         assert!(!position.is_behind(ContainerKind::Data, at(3, 0)));
         let position = ScrubPosition { in_data: true, ..none };
-        assert!(position.is_behind(ContainerKind::Recipe, at(9, 9)) && !position.is_behind(ContainerKind::Data, at(1, 0)));
+        assert!(
+            position.is_behind(ContainerKind::Recipe, at(9, 9)) && !position.is_behind(ContainerKind::Data, at(1, 0))
+        );
     }
 }

@@ -21,7 +21,6 @@ use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 use crate::error::Result;
 use crate::pool::Core;
 
-
 /// A bad copy of a chunk or node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BadCopy {

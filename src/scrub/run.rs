@@ -136,7 +136,9 @@ impl Run<'_> {
             }
             pipeline.push(self.store(record.kind), record);
             self.throttle();
-            if self.saved.elapsed() >= SAVE_INTERVAL || self.bad.len() >= BAD_AT_ONCE || self.unknown.len() >= UNKNOWN_AT_ONCE
+            if self.saved.elapsed() >= SAVE_INTERVAL
+                || self.bad.len() >= BAD_AT_ONCE
+                || self.unknown.len() >= UNKNOWN_AT_ONCE
             {
                 self.save()?;
             }

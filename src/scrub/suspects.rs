@@ -103,8 +103,7 @@ impl Core {
             return Ok(0);
         }
         let fingerprinter = self.dedup.fingerprinter();
-        let inspection =
-            store.inspect(&record, &whole, &|entries, raw| judge(kind, fingerprinter, entries, raw));
+        let inspection = store.inspect(&record, &whole, &|entries, raw| judge(kind, fingerprinter, entries, raw));
         if !store.is_known(container) {
             return Ok(0);
         }

@@ -1,8 +1,8 @@
 //! Scrubbing, quarantine and healing of whole pools.
 
+mod beside;
 #[path = "../common/mod.rs"]
 mod common;
-mod beside;
 mod crash;
 mod flips;
 mod quarantine;

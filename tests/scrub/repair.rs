@@ -29,7 +29,11 @@ fn pool_with_files() -> (Arc<dyn Device>, Vec<u8>) {
 }
 
 /// Plans without changing, repairs, finds nothing at the second look.
-fn planned_repaired_and_gone(damage: &dyn Fn(&Arc<dyn Device>), part_of_plan: &str, read_data: bool) -> (Arc<dyn Device>, Vec<u8>) {
+fn planned_repaired_and_gone(
+    damage: &dyn Fn(&Arc<dyn Device>),
+    part_of_plan: &str,
+    read_data: bool,
+) -> (Arc<dyn Device>, Vec<u8>) {
     let (device, data) = pool_with_files();
     assert!(repair(&device, false, read_data).plan.is_empty(), "nothing to do on a sound pool");
     damage(&device);
@@ -75,7 +79,8 @@ fn a_missing_or_damaged_index_is_made_anew() {
     for directory in ["index/chunks", "index/recipes"] {
         let manifest = format!("{directory}/manifest");
         let anew = "make the indexes anew";
-        let (device, data) = planned_repaired_and_gone(&|device| device.remove(&manifest).expect("removes"), anew, false);
+        let (device, data) =
+            planned_repaired_and_gone(&|device| device.remove(&manifest).expect("removes"), anew, false);
         whole(&device, &data);
         let (device, data) = planned_repaired_and_gone(&|device| flip(device, &manifest, 80), anew, false);
         whole(&device, &data);

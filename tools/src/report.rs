@@ -11,8 +11,8 @@ use dedupfs::reclaim::ReclaimReport;
 use serde::Serialize;
 use serde_json::json;
 
-pub use self::damage::{repair_json, repair_plan, repaired, scrub, scrub_status};
 use self::damage::affected;
+pub use self::damage::{repair_json, repair_plan, repaired, scrub, scrub_status};
 use crate::size::show;
 
 /// How many MiB a TiB is.

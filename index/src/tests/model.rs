@@ -94,7 +94,8 @@ impl Model {
                 false
             }
             Change::Lose { fingerprint, container } => {
-                if let Some(cell) = self.committed.get_mut(&fingerprint).filter(|cell| cell.location.container == container)
+                if let Some(cell) =
+                    self.committed.get_mut(&fingerprint).filter(|cell| cell.location.container == container)
                     && !cell.location.is_lost()
                 {
                     cell.location = Location::bad(cell.location.len_bytes);

@@ -171,7 +171,12 @@ impl Rebuilder<'_> {
     }
 
     /// Reads a node where it was found last, and if it is bad there, wherever else a recipe container has it; and tells where.
-    pub(super) fn sound_node(&self, fingerprint: &Fingerprint, level: u8, location: Location) -> Result<(Node, Location)> {
+    pub(super) fn sound_node(
+        &self,
+        fingerprint: &Fingerprint,
+        level: u8,
+        location: Location,
+    ) -> Result<(Node, Location)> {
         let failure = match self.node(fingerprint, level, location) {
             Ok(node) => return Ok((node, location)),
             Err(error) if is_loss(&error) => error,

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use dedupfs_index::Location;
-use dedupfs_store::{ContainerId, Fingerprint};
 use dedupfs_store::container::{Table, TableEntry};
+use dedupfs_store::{ContainerId, Fingerprint};
 
 use super::ahead::for_each_container;
 use super::state::GIVEN_UP_MAX;

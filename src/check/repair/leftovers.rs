@@ -19,7 +19,8 @@ pub(super) fn remove(meta_device: &dyn Device, data_device: &dyn Device, apply: 
             };
             let mut is_changed = false;
             for entry in entries.iter().filter(|entry| !entry.is_directory) {
-                let path = if directory.is_empty() { entry.name.clone() } else { format!("{directory}/{}", entry.name) };
+                let path =
+                    if directory.is_empty() { entry.name.clone() } else { format!("{directory}/{}", entry.name) };
                 if !entry.name.ends_with(".new") {
                     continue;
                 }

@@ -35,7 +35,10 @@ impl Facts {
                 Ok(inode) => drop(facts.inodes.insert(key.value(), inode)),
                 Err(error) => {
                     facts.roots_gone = true;
-                    facts.fix(format!("remove inode {}, which cannot be read: {error}", key.value()), Fix::Inode(key.value(), None));
+                    facts.fix(
+                        format!("remove inode {}, which cannot be read: {error}", key.value()),
+                        Fix::Inode(key.value(), None),
+                    );
                 }
             }
         }
@@ -45,7 +48,10 @@ impl Facts {
             match found.and_then(|at| Ok((at, Entry::decode(key.value(), value.value())?))) {
                 Ok((at, entry)) => drop(facts.entries.insert(at, entry)),
                 Err(error) => {
-                    facts.fix(format!("remove a name that cannot be read: {error}"), Fix::Entry(key.value().to_vec(), None));
+                    facts.fix(
+                        format!("remove a name that cannot be read: {error}"),
+                        Fix::Entry(key.value().to_vec(), None),
+                    );
                 }
             }
         }
@@ -62,7 +68,10 @@ impl Facts {
                     facts.xattr_keys.push(key.value().to_vec());
                 }
                 Err(error) => {
-                    facts.fix(format!("remove an attribute that cannot be read: {error}"), Fix::Xattr(key.value().to_vec()));
+                    facts.fix(
+                        format!("remove an attribute that cannot be read: {error}"),
+                        Fix::Xattr(key.value().to_vec()),
+                    );
                 }
             }
         }

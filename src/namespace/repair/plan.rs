@@ -148,7 +148,8 @@ impl Plan {
                 if is_unlinked && !has_entries && !named.contains_key(&ino) {
                     if !self.facts.orphans.contains(&ino) {
                         self.facts.orphans.insert(ino);
-                        self.facts.fix(format!("inode {ino} was unlinked: the next mount drops it"), Fix::Orphan(ino, true));
+                        self.facts
+                            .fix(format!("inode {ino} was unlinked: the next mount drops it"), Fix::Orphan(ino, true));
                     }
                     continue;
                 }

@@ -47,7 +47,12 @@ fn all_inodes(disk: &MemoryDevice) -> Vec<Inode> {
     let file = disk.open(NAMESPACE_FILE, OpenMode::Write).unwrap();
     let store = Store::open(file, Arc::default(), 1 << 20).unwrap();
     let table = store.database.as_ref().unwrap().begin_read().unwrap().open_table(tables::INODES).unwrap();
-    table.range(0..).unwrap().map(|row| row.unwrap()).map(|(k, v)| Inode::decode(k.value(), v.value()).unwrap()).collect()
+    table
+        .range(0..)
+        .unwrap()
+        .map(|row| row.unwrap())
+        .map(|(k, v)| Inode::decode(k.value(), v.value()).unwrap())
+        .collect()
 }
 
 fn all_names(disk: &MemoryDevice) -> Vec<(Vec<u8>, Entry)> {
@@ -125,7 +130,8 @@ fn each_kind_of_damage_is_repaired_and_gone_at_the_second_look() {
         }),
         ("it lies in itself", |to, inodes, names| {
             // The first directory's name moves into the directory below it.
-            let dir = inodes.iter().find(|inode| inode.is_directory() && inode.parent == ROOT_INO && inode.ino != ROOT_INO);
+            let dir =
+                inodes.iter().find(|inode| inode.is_directory() && inode.parent == ROOT_INO && inode.ino != ROOT_INO);
             let dir = dir.unwrap().ino;
             let below = inodes.iter().find(|inode| inode.is_directory() && inode.parent == dir).unwrap().ino;
             let (key, entry) = names.iter().find(|(_, entry)| entry.ino == dir).unwrap();

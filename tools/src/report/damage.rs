@@ -68,7 +68,10 @@ pub fn scrub(report: &ScrubReport) -> String {
     }
     if report.containers_with_garbage > 0 {
         let containers = report.containers_with_garbage;
-        let _ = writeln!(text, "{containers} damaged containers hold nothing bad that is needed: dedupfs-gc frees them in time");
+        let _ = writeln!(
+            text,
+            "{containers} damaged containers hold nothing bad that is needed: dedupfs-gc frees them in time"
+        );
     }
     if report.bad_chunks + report.bad_nodes > 0 {
         let (chunks, nodes) = (report.bad_chunks, report.bad_nodes);
@@ -121,4 +124,3 @@ pub fn scrub_status(status: &ScrubStatus) -> String {
     };
     format!("{state}; {} containers, {read} of {total} read, {} found bad\n", position.containers, position.bad)
 }
-

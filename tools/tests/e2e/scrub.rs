@@ -81,7 +81,11 @@ fn flipped_bytes_name_their_files_and_heal() {
     assert!(expected.contains("copy/large") && expected.contains("copy/second name"), "{expected:?}");
     assert_eq!(named, expected);
     // Told in words, too, and by fsck.
-    Tool::new(DEDUPFS).arg("scrub").arg(&site.mnt).run().expect(4, &["affected: \"copy/large\" and 1 more names", "lost:"]);
+    Tool::new(DEDUPFS)
+        .arg("scrub")
+        .arg(&site.mnt)
+        .run()
+        .expect(4, &["affected: \"copy/large\" and 1 more names", "lost:"]);
     Tool::new(DEDUPFS).arg("fsck").arg(&site.mnt).run().expect(4, &["affected: \"copy/large\""]);
     // The same data again, as another backup.
     Tool::new("rsync").args(["-aH"]).arg(format!("{}/", source.display())).arg(site.mnt.join("again")).ok();
