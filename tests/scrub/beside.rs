@@ -108,8 +108,10 @@ fn writers_and_reclaiming_beside_scrubs_and_quarantine_keep_counts_right() {
     for writer in 0..WRITERS {
         for round in 0..ROUNDS {
             let name = format!("{writer} {round}");
-            if pool.service().lookup(ROOT_INO, name.as_bytes()).is_err() {
-                continue;
+            match pool.service().lookup(ROOT_INO, name.as_bytes()) {
+                // Else it would stay when its name goes.
+                Ok(attributes) => pool.service().forget(attributes.ino, 1),
+                Err(_) => continue,
             }
             match read(&pool, &name) {
                 Some(data) => {
