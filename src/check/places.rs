@@ -1,10 +1,10 @@
 //! Every cell's container really has its chunk; with data, every chunk is what its name says.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use dedupfs_index::{Cell, Index};
-use dedupfs_store::ContainerKind;
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 use dedupfs_store::container::TableEntry;
 
 use super::affected::Lost;
@@ -95,6 +95,7 @@ impl Checker<'_> {
         progress.start(&format!("reading {what}s, MiB"), total_bytes >> 20);
         let mut pipeline = Pipeline::new(self.workers.clone(), *self.fingerprinter);
         let (mut read_bytes, mut told) = (0_u64, 0);
+        let mut unknown: HashMap<ContainerId, Unknown> = HashMap::new();
         let mut take = |judged: Judged, report: &mut CheckReport| -> Result<()> {
             read_bytes += u64::from(judged.record.used_bytes);
             progress.advance((read_bytes >> 20) - told);
@@ -104,7 +105,7 @@ impl Checker<'_> {
             }
             let (container, inspection) = (judged.record.id, judged.inspection);
             report.bytes_read += inspection.judged_bytes;
-            let mut is_needed = inspection.sound_of_unknown.is_some();
+            let mut is_needed = false;
             for bad in &inspection.bad {
                 let here = |cell: Cell| cell.location.container == container;
                 if index.committed(&bad.fingerprint)?.is_some_and(here) {
@@ -117,12 +118,14 @@ impl Checker<'_> {
                     };
                 }
             }
-            for damage in inspection.damage {
-                if is_needed {
-                    report.add(format!("container {container}: {damage}"));
-                } else {
-                    report.note(format!("container {container}, of which nothing bad is needed: {damage}"));
+            match inspection.sound_of_unknown {
+                Some(sound) => {
+                    unknown.insert(container, Unknown { sound, damage: inspection.damage, is_needed });
+                    if unknown.len() >= UNKNOWN_AT_ONCE {
+                        report_unknown(what, &mut unknown, index, report, lost)?;
+                    }
                 }
+                None => report_damage(container, is_needed, inspection.damage, report),
             }
             Ok(())
         };
@@ -137,6 +140,7 @@ impl Checker<'_> {
         while let Some(judged) = pipeline.pop()? {
             take(judged, report)?;
         }
+        report_unknown(what, &mut unknown, index, report, lost)?;
         progress.finish();
         self.check_open_content(what, store, report);
         Ok(())
@@ -160,6 +164,55 @@ impl Checker<'_> {
             for print in wrong {
                 report.add(format!("container {container}: {what} {print} does not have the content of its name"));
             }
+        }
+    }
+}
+
+/// Containers whose content is not known that are looked up together: bounds memory.
+const UNKNOWN_AT_ONCE: usize = 64;
+
+/// A container whose lists cannot be read as a whole.
+struct Unknown {
+    sound: HashSet<Fingerprint>,
+    damage: Vec<String>,
+    is_needed: bool,
+}
+
+/// What the index places in containers whose lists cannot be read, and was not found sound there, is bad. Reads the index once.
+fn report_unknown(
+    what: &str,
+    unknown: &mut HashMap<ContainerId, Unknown>,
+    index: &Index,
+    report: &mut CheckReport,
+    lost: &mut Lost,
+) -> Result<()> {
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    index.for_each(&mut |fingerprint, cell| {
+        let container = cell.location.container;
+        if let Some(found) = unknown.get_mut(&container).filter(|found| !found.sound.contains(&fingerprint)) {
+            found.is_needed = true;
+            report.bad_copies += 1;
+            report.add(format!("container {container}: {what} {fingerprint} is not found there"));
+            let of_kind = if what == "chunk" { &mut lost.chunks } else { &mut lost.nodes };
+            of_kind.insert(fingerprint);
+        }
+        Ok(())
+    })?;
+    for (container, found) in unknown.drain() {
+        report_damage(container, found.is_needed, found.damage, report);
+    }
+    Ok(())
+}
+
+/// Damage of a container is a finding if anything bad in it is needed, else a note.
+fn report_damage(container: ContainerId, is_needed: bool, damage: Vec<String>, report: &mut CheckReport) {
+    for damage in damage {
+        if is_needed {
+            report.add(format!("container {container}: {damage}"));
+        } else {
+            report.note(format!("container {container}, of which nothing bad is needed: {damage}"));
         }
     }
 }
