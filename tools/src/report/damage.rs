@@ -6,7 +6,6 @@ use dedupfs::check::affected::AffectedFiles;
 use dedupfs::check::repair::RepairReport;
 use dedupfs::control::Failure;
 use dedupfs::scrub::{ScrubReport, ScrubStatus};
-use serde_json::json;
 
 use super::{check, json};
 use crate::size::show;
