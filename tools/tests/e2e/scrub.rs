@@ -41,10 +41,9 @@ fn flip(pool: &Path, step: u64) -> u64 {
 /// Names, relative to `root`, of files that cannot be read or read as something else than in `source`.
 fn unreadable(root: &Path, source: &Path) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for path in walk(source).into_iter().filter(|path| path.is_file() && !path.is_symlink()) {
-        let name = path.strip_prefix(source).unwrap();
-        match fs::read(root.join(name)) {
-            Ok(bytes) => assert!(bytes == fs::read(&path).unwrap(), "{} has wrong bytes", name.display()),
+    for name in walk(source) {
+        match fs::read(root.join(&name)) {
+            Ok(bytes) => assert!(bytes == fs::read(source.join(&name)).unwrap(), "{} has wrong bytes", name.display()),
             Err(_) => {
                 names.insert(name.display().to_string());
             }
