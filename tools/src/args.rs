@@ -144,8 +144,8 @@ pub struct SyncArgs {
 /// Checks every name, inode, recipe, reference count and container, and changes nothing unless it is told to.
 ///
 /// A pool needs no check after a crash: mounting recovers it. On a mounted pool, changes made meanwhile can show as
-/// findings; unmount first for a verdict. Files that need what is lost are named. Of a pool that is not mounted it tells what
-/// --repair would change; --repair tells it, asks, and changes it.
+/// findings; unmount first for a verdict. Files that need what is lost are named. --repair tells what it is
+/// going to change, asks, and changes it.
 #[derive(Args, Debug)]
 #[command(after_help = "Exit codes, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.")]
 pub struct FsckArgs {
