@@ -25,6 +25,7 @@ pub mod namespace;
 pub mod pool;
 pub mod recipe;
 pub mod reclaim;
+pub mod scrub;
 pub mod service;
 
 pub use error::{EngineError, Result};

@@ -79,6 +79,8 @@ pub struct Committer {
     consuming: AtomicU64,
     flushes: FlushQueue,
     inconsistencies: AtomicU64,
+    /// See [`hold_losses`](Self::hold_losses).
+    losses: Mutex<()>,
     rounds: AtomicU64,
     /// Called before each round that the interval starts: publishes what has been open for long.
     before_interval: Mutex<Option<Box<dyn Fn() + Send>>>,
@@ -99,6 +101,7 @@ impl Committer {
             consuming: AtomicU64::new(0),
             flushes: FlushQueue::default(),
             inconsistencies: AtomicU64::new(0),
+            losses: Mutex::new(()),
             rounds: AtomicU64::new(0),
             before_interval: Mutex::new(None),
         })
@@ -217,6 +220,13 @@ impl Committer {
     #[must_use]
     pub fn failure(&self) -> Option<EngineError> {
         self.failure.lock().clone()
+    }
+
+    /// One at a time: quarantining (which makes losses), freeing recipe nodes (a node that is claimed must not be lost
+    /// before it is freed), noting that nothing is lost any more. May be held while waiting for rounds: the commit
+    /// thread never takes it.
+    pub fn hold_losses(&self) -> parking_lot::MutexGuard<'_, ()> {
+        self.losses.lock()
     }
 
     /// Counts that could not be right since the pool was opened.

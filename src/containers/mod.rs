@@ -32,7 +32,9 @@ use crate::error::{EngineError, Result};
 use crate::namespace::ContainerRecord;
 
 mod buffers;
+mod damaged;
 mod flush;
+mod inspect;
 mod open_container;
 mod prefetch;
 mod read;
@@ -46,7 +48,9 @@ mod worker;
 mod tests;
 
 pub use buffers::{ChunkData, RegionBytes};
+pub use damaged::Suspect;
 pub use flush::{Extended, Flushed};
+pub use inspect::{BadEntry, Inspection, Judge, WholeContainer};
 pub use read::reads_of_this_thread;
 pub use stats::ContainerStats;
 pub use streams::{RECLAIM_STREAM, StreamId};
@@ -129,6 +133,7 @@ impl ContainerStore {
         let writers = WorkerPool::with_queue("dedupfs-write", WRITER_THREADS, QUEUED_WRITES);
         let shared = Shared::new(options, slots, workers, writers);
         *shared.directory.write() = flush::closed(records);
+        shared.any_damaged.store(records.iter().any(|record| record.damaged), Ordering::Release);
         Ok(Arc::new(Self {
             shared: Arc::new(shared),
             ids,

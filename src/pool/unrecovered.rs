@@ -31,6 +31,7 @@ use crate::dedup::{ContainerChunks, DedupParts, Deduplicator};
 use crate::error::{EngineError, Result};
 use crate::export::Exporter;
 use crate::fingerprint::Fingerprinter;
+use crate::scrub::{ScrubControl, SuspectThread};
 use crate::service::Service;
 
 /// What a pool lacks before it is recovered.
@@ -236,9 +237,12 @@ impl UnrecoveredPool {
         if recovery.is_needed() {
             tracing::info!(?recovery, "recovered after an unclean end");
         }
+        let suspects = if read_only { None } else { Some(SuspectThread::start(&core)?) };
         Ok(Arc::new(Pool {
             core,
             service,
+            scrub: ScrubControl::default(),
+            suspects: Mutex::new(suspects),
             commit_thread: Mutex::new(Some(commit_thread)),
             exclusive: Mutex::new(()),
             recovery,

@@ -1,5 +1,7 @@
 //! Results as text for people and as JSON for programs.
 
+mod damage;
+
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -11,6 +13,8 @@ use dedupfs::reclaim::ReclaimReport;
 use serde::Serialize;
 use serde_json::json;
 
+use self::damage::affected;
+pub use self::damage::{repair_json, repair_plan, repaired, scrub, scrub_status};
 use crate::size::show;
 
 /// How many MiB a TiB is.
@@ -269,6 +273,10 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
     if untold > 0 {
         let _ = writeln!(text, "wrong: {untold} more");
     }
+    affected(&mut text, &report.affected);
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
     let _ = writeln!(
         text,
         "checked {} inodes, {} recipe nodes, {} chunks, {} containers, {} of content",
@@ -287,8 +295,8 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
     if report.finding_count + missing > 0 {
         text.push_str(match rebuilt {
             None => {
-                "what to do: copy out what can be read (`dedupfs mount -o ro`); then unmount and give up what is damaged with\n  \
-                 `dedupfs fsck --rebuild-index --read-data POOL`\n"
+                "what to do: copy out what can be read (`dedupfs mount -o ro`); then unmount, and let\n  \
+                 `dedupfs fsck --repair --read-data POOL` tell and do what can be done; back the same data up again\n"
             }
             Some(_) => {
                 "what to do: back the same data up again, which makes files whole whose content comes again; remove what does \
