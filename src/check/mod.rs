@@ -9,6 +9,10 @@
 
 mod marks;
 mod places;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod rebuild;
+#[cfg(not(feature = "fuzzing"))]
 mod rebuild;
 
 use std::sync::Arc;

@@ -28,16 +28,21 @@ mod commit;
 mod container_record;
 mod directory;
 mod draft;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod inode;
 mod log;
 mod names;
 mod overlay;
+mod page_sums;
 mod record;
 mod rename;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod totals;
+mod verified;
 mod view;
 
 use std::sync::Arc;
@@ -55,6 +60,7 @@ use self::backend::Health;
 use self::base::Store;
 use self::overlay::State;
 use self::tables::Header;
+use self::verified::{Known, VerifiedFile};
 use crate::error::{EngineError, Result};
 
 pub use self::check::EntryVisitor;
@@ -127,7 +133,7 @@ impl Namespace {
     /// Creates the namespace of a new pool on its meta root: a root directory, owned by `uid` and `gid`. Fails if
     /// there is one. Durable when it returns.
     pub fn create(device: &dyn Device, now: Timestamp, uid: u32, gid: u32) -> Result<()> {
-        let file = device.open(NAMESPACE_FILE, OpenMode::CreateNew)?;
+        let file = VerifiedFile::fresh(device, device.open(NAMESPACE_FILE, OpenMode::CreateNew)?)?;
         let store = Store::open(file, Arc::default(), STORE_CACHE_BYTES_MIN as usize)?;
         let root = Inode {
             ino: ROOT_INO,
@@ -167,6 +173,10 @@ impl Namespace {
     /// Opens it for reading and writing with caches of about `cache_bytes`, recovering to the last commit, and
     /// raises the writer epoch durably.
     pub fn open(device: &dyn Device, cache_bytes: u64) -> Result<Self> {
+        Self::open_store(device, cache_bytes).map_err(advised)
+    }
+
+    fn open_store(device: &dyn Device, cache_bytes: u64) -> Result<Self> {
         let file = device.open(NAMESPACE_FILE, OpenMode::Write)?;
         if file.is_empty()? {
             return Err(StoreError::corrupt(NAMESPACE_FILE, "a namespace store", "an empty file").into());
@@ -175,8 +185,33 @@ impl Namespace {
         let inode_cache_bytes = cache_bytes / 4;
         let store_cache_bytes = (cache_bytes - inode_cache_bytes).max(STORE_CACHE_BYTES_MIN);
         let store_cache_bytes = usize::try_from(store_cache_bytes).unwrap_or(usize::MAX);
-        let mut store = Store::open(file.clone(), health.clone(), store_cache_bytes)?;
-        let mut header = store.snapshot()?.header;
+        let (verified, known) = VerifiedFile::open(device, file)?;
+        let file: Arc<dyn DeviceFile> = verified.clone();
+        let open = || {
+            let store = Store::open(file.clone(), health.clone(), store_cache_bytes)?;
+            let header = store.snapshot()?.header;
+            Ok((store, header))
+        };
+        let (mut store, mut header) = match open() {
+            Ok((mut store, header)) => {
+                if known == Known::Nothing && !store.learn(&verified)? {
+                    // What can be read of it must stay readable.
+                    tracing::error!("the namespace is damaged: run `dedupfs fsck`");
+                }
+                (store, header)
+            }
+            // Is it the checksums that are wrong? What was written last is read first.
+            Err(error @ EngineError::Store(StoreError::Corrupt { .. })) if known == Known::All => {
+                verified.distrust();
+                let Ok((mut store, header)) = open() else { return Err(error) };
+                if !store.learn(&verified)? {
+                    return Err(error);
+                }
+                tracing::warn!(%error, "the namespace is sound: its checksums were not, and are made anew");
+                (store, header)
+            }
+            Err(error) => return Err(error),
+        };
         if header.writer_epoch >= ContainerId::EPOCH_MAX {
             return Err(StoreError::Unsupported {
                 what: "namespace".into(),
@@ -303,4 +338,19 @@ impl Namespace {
     pub fn file_bytes(&self) -> Result<u64> {
         Ok(self.file.allocated_bytes()?)
     }
+}
+
+/// What to do about a namespace that does not open.
+fn advised(error: EngineError) -> EngineError {
+    let found = match &error {
+        EngineError::Database(message) => message.clone(),
+        EngineError::Store(error @ (StoreError::Corrupt { .. } | StoreError::NotFound { .. })) => error.to_string(),
+        _ => return error,
+    };
+    StoreError::Corrupt {
+        what: format!("the namespace ({NAMESPACE_FILE})"),
+        expected: "a store as it was left".to_owned(),
+        found: format!("{found}. Without it no file has a name: restore the whole meta root from a copy of it"),
+    }
+    .into()
 }

@@ -66,6 +66,8 @@ pub enum FrameKind {
     TankerContainers = 10,
     /// How far the building of an index has come.
     Progress = 11,
+    /// Checksums of the namespace store's pages.
+    PageSums = 20,
 }
 
 impl FrameKind {
@@ -84,6 +86,7 @@ impl FrameKind {
             9 => Self::TankerFilter,
             10 => Self::TankerContainers,
             11 => Self::Progress,
+            20 => Self::PageSums,
             _ => return None,
         })
     }
@@ -103,6 +106,7 @@ impl fmt::Display for FrameKind {
             Self::TankerFilter => "tanker filter",
             Self::TankerContainers => "tanker containers",
             Self::Progress => "progress",
+            Self::PageSums => "checksums of pages",
         })
     }
 }

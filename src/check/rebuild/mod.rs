@@ -20,6 +20,9 @@
 
 mod ahead;
 mod marks;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod segments;
 mod state;
 mod tables;
