@@ -14,6 +14,7 @@ use dedupfs_store::device::DeviceFile;
 use parking_lot::Mutex;
 use redb::StorageBackend;
 
+use super::verified::VerifiedFile;
 use crate::error::{EngineError, Result};
 
 /// Remembers the failure after which nothing may be believed durable any more.
@@ -72,13 +73,13 @@ impl Session {
 /// redb's storage on a file of a device.
 #[derive(Debug)]
 pub(super) struct DeviceBackend {
-    file: Arc<dyn DeviceFile>,
+    file: Arc<VerifiedFile>,
     session: Arc<Session>,
     health: Arc<Health>,
 }
 
 impl DeviceBackend {
-    pub(super) fn new(file: Arc<dyn DeviceFile>, session: Arc<Session>, health: Arc<Health>) -> Self {
+    pub(super) fn new(file: Arc<VerifiedFile>, session: Arc<Session>, health: Arc<Health>) -> Self {
         Self { file, session, health }
     }
 
@@ -116,6 +117,7 @@ impl StorageBackend for DeviceBackend {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        self.run(|_| self.file.prepare_sync())?;
         self.run(|file| {
             file.sync().inspect_err(|error| {
                 tracing::error!(%error, "sync of the namespace failed: nothing more is accepted until the next mount");

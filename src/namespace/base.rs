@@ -21,6 +21,7 @@ use super::backend::{DeviceBackend, Health, Session};
 use super::container_record::ContainerRecord;
 use super::inode::{Entry, Inode};
 use super::tables::{self, Header, IndexSide};
+use super::verified::VerifiedFile;
 use crate::error::{EngineError, Result};
 
 /// Something of the store whose destructor may assert as well: its panic ends here.
@@ -224,14 +225,14 @@ pub(super) struct Store {
     pub(super) database: Option<Shielded<Database>>,
     pub(super) session: Arc<Session>,
     pub(super) header: Header,
-    pub(super) file: Arc<dyn DeviceFile>,
+    pub(super) file: Arc<VerifiedFile>,
     health: Arc<Health>,
     cache_bytes: usize,
 }
 
 impl Store {
     /// Opens (or, on an empty file, initialises) the store.
-    pub(super) fn open(file: Arc<dyn DeviceFile>, health: Arc<Health>, cache_bytes: usize) -> Result<Self> {
+    pub(super) fn open(file: Arc<VerifiedFile>, health: Arc<Health>, cache_bytes: usize) -> Result<Self> {
         let header = Header {
             row: 0,
             trimmed_through: 0,

@@ -92,7 +92,8 @@ pub fn page_sums(first: &[u8], second: &[u8], header: &[u8]) {
     let mut sums = PageSums::open(&disk).expect("opens");
     if sums.load(&header).is_ok_and(|usable| usable) {
         sums.note(1, 1, Some(&[1; 4096]));
-        sums.before_sync().expect("writes to memory");
+        sums.write_changes().expect("writes to memory");
+        sums.sync().expect("syncs memory");
         sums.after_sync().expect("writes to memory");
     }
 }

@@ -188,7 +188,7 @@ impl Namespace {
         let (verified, known) = VerifiedFile::open(device, file)?;
         let file: Arc<dyn DeviceFile> = verified.clone();
         let open = || {
-            let store = Store::open(file.clone(), health.clone(), store_cache_bytes)?;
+            let store = Store::open(verified.clone(), health.clone(), store_cache_bytes)?;
             let header = store.snapshot()?.header;
             Ok((store, header))
         };

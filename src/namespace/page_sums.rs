@@ -90,6 +90,8 @@ pub(super) struct PageSums {
     header: Option<StoreHeader>,
     synced: Option<StoreHeader>,
     noted: Option<StoreHeader>,
+    /// Changes were written that are not durable yet.
+    must_sync: bool,
     sequence: u64,
     base_bytes: u64,
     end_bytes: u64,
@@ -120,6 +122,7 @@ impl PageSums {
             header: None,
             synced: None,
             noted: None,
+            must_sync: false,
             sequence: 0,
             base_bytes: 0,
             end_bytes: 0,
@@ -213,8 +216,8 @@ impl PageSums {
         self.changed.split_off(&u32::try_from(blocks).unwrap_or(u32::MAX));
     }
 
-    /// To be called before the store is synced: makes durable what changed since the last call.
-    pub(super) fn before_sync(&mut self) -> Result<()> {
+    /// To be called before the store is synced: writes what changed since the last call. An error leaves it for the next.
+    pub(super) fn write_changes(&mut self) -> Result<()> {
         let Some(header) = self.header.filter(|_| !self.changed.is_empty()) else { return Ok(()) };
         // What is durable now; the store's header is not yet.
         let durable = self.synced.unwrap_or(StoreHeader { commit: 0, ..header });
@@ -232,8 +235,17 @@ impl PageSums {
             }
         }
         self.append(&frame, durable)?;
-        self.current_file().sync()?;
+        self.must_sync = true;
         self.changed.clear();
+        Ok(())
+    }
+
+    /// Makes durable what was written.
+    pub(super) fn sync(&mut self) -> Result<()> {
+        if self.must_sync {
+            self.current_file().sync()?;
+            self.must_sync = false;
+        }
         Ok(())
     }
 
@@ -246,7 +258,11 @@ impl PageSums {
             return Ok(());
         }
         let frame = encode_one(self.sequence + 1, CHANGES, header, 0, &[]);
-        self.append(&frame, header)?;
+        if let Err(error) = self.append(&frame, header) {
+            // The next changes say it as well.
+            tracing::warn!(%error, "the checksums of the namespace do not say yet which commit counts");
+            return Ok(());
+        }
         if header.is_clean { self.current_file().sync() } else { Ok(()) }
     }
 
@@ -273,6 +289,7 @@ impl PageSums {
         let padding = base_bytes + CHANGES_BYTES - frame.len() as u64;
         file.write_at(&vec![0; padding as usize], frame.len() as u64)?;
         file.sync()?;
+        self.must_sync = false;
         self.current = other;
         self.sequence += 1;
         self.base_bytes = base_bytes;

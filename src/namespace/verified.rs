@@ -79,6 +79,11 @@ impl VerifiedFile {
         Ok(())
     }
 
+    /// Writes the checksums of what is about to be synced. A failure is one of writing: nothing is lost by it.
+    pub(super) fn prepare_sync(&self) -> Result<()> {
+        if self.is_on() { self.sums.write().write_changes() } else { Ok(()) }
+    }
+
     /// Verifies nothing until [`learn`](Self::learn).
     pub(super) fn distrust(&self) {
         self.is_on.store(false, std::sync::atomic::Ordering::Release);
@@ -136,7 +141,11 @@ impl DeviceFile for VerifiedFile {
             return self.file.sync();
         }
         let mut sums = self.sums.write();
-        sums.before_sync()?;
+        if let Err(error) = sums.write_changes() {
+            // After a failure that ended a session: nothing that counts rests on them.
+            tracing::warn!(%error, "checksums of the namespace have to wait");
+        }
+        sums.sync()?;
         self.file.sync()?;
         sums.after_sync()
     }
