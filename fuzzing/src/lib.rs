@@ -115,8 +115,12 @@ pub fn scan(mut data: &[u8]) {
         data = rest;
         match what % 4 {
             0 => {
-                let entry = TableEntry { fingerprint: dedupfs_store::Fingerprint([what | 1; 32]), len_bytes: piece.len() as u32 };
-                let region = encode_region(&POOL, CONTAINER, ContainerKind::Data, vec![entry], piece, Compression::None);
+                let entry = TableEntry {
+                    fingerprint: dedupfs_store::Fingerprint([what | 1; 32]),
+                    len_bytes: piece.len() as u32,
+                };
+                let region =
+                    encode_region(&POOL, CONTAINER, ContainerKind::Data, vec![entry], piece, Compression::None);
                 container.extend_from_slice(&region.map(|region| region.frame).unwrap_or_default());
                 sound += 1;
             }

@@ -17,10 +17,15 @@ fn sealed(key: &[u8], body: &[u8]) -> Vec<u8> {
 
 /// Bytes as they are: hardly anything passes the checksum, nothing may panic.
 pub fn raw(key: &[u8], bytes: &[u8]) {
-    let _ = record::open(|| "fuzzed".to_owned(), key, bytes, |reader: &mut ByteReader<'_>| {
-        let all = reader.remaining();
-        Ok(reader.bytes(all)?.len())
-    });
+    let _ = record::open(
+        || "fuzzed".to_owned(),
+        key,
+        bytes,
+        |reader: &mut ByteReader<'_>| {
+            let all = reader.remaining();
+            Ok(reader.bytes(all)?.len())
+        },
+    );
 }
 
 /// An inode.

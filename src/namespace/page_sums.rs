@@ -155,7 +155,11 @@ impl PageSums {
         }
         if store.commit < loaded.header.commit || store.geometry != loaded.header.geometry {
             let expected = format!("commit {}", loaded.header.commit);
-            return Err(damaged("header of the namespace store".to_owned(), expected, format!("commit {}", store.commit)));
+            return Err(damaged(
+                "header of the namespace store".to_owned(),
+                expected,
+                format!("commit {}", store.commit),
+            ));
         }
         self.current = current;
         self.sums = loaded.sums;

@@ -52,10 +52,7 @@ impl Disks {
     }
 
     pub fn copy(&self) -> Self {
-        Self {
-            meta: self.meta.snapshot_all_synced(),
-            data: self.data.as_ref().map(MemoryDevice::snapshot_all_synced),
-        }
+        Self { meta: self.meta.snapshot_all_synced(), data: self.data.as_ref().map(MemoryDevice::snapshot_all_synced) }
     }
 
     pub fn root(&self, root: Root) -> &MemoryDevice {

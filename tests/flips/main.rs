@@ -121,7 +121,11 @@ fn conclude(images: &[Image], failures: &[String]) {
     for image in images {
         image.save(&saved().join(image.name));
     }
-    panic!("{} cases failed; the first:\n{}", failures.len(), failures.iter().take(20).cloned().collect::<Vec<_>>().join("\n"));
+    panic!(
+        "{} cases failed; the first:\n{}",
+        failures.len(),
+        failures.iter().take(20).cloned().collect::<Vec<_>>().join("\n")
+    );
 }
 
 fn depth() -> Depth {
@@ -186,7 +190,8 @@ fn assert_enough(images: &[Image], cases: &[Case]) {
     }
     for image in images {
         for (root, path, _) in image.disks.files() {
-            let of_file = cases.iter().filter(|case| case.image == image.name && case.root == root && case.path == path);
+            let of_file =
+                cases.iter().filter(|case| case.image == image.name && case.root == root && case.path == path);
             assert!(of_file.count() > 20, "{path} is hardly tried");
         }
     }

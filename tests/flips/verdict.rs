@@ -91,7 +91,10 @@ pub fn judge(image: &Image, case: &Case) -> Result<Verdict, String> {
             verdict
         }
     };
-    let panics = std::mem::take(&mut *PANICS.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut panics = std::mem::take(&mut *PANICS.lock().unwrap_or_else(PoisonError::into_inner));
+    // The store asserts on pages that make no sense, which happens where checksums are doubted and it is read without them to
+    // find out which of the two is wrong. These are caught (`src/namespace/base.rs`): what got away was judged above.
+    panics.retain(|panic| !panic.contains("/redb-"));
     if panics.is_empty() { Ok(verdict) } else { Err(format!("PANICS: {}", panics.join("; "))) }
 }
 

@@ -19,10 +19,10 @@
 //! can be read than before. Memory: that of an index, and of the [`marks`].
 
 mod ahead;
-mod marks;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod marks;
 mod segments;
 mod state;
 mod tables;
