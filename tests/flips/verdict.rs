@@ -157,7 +157,7 @@ fn write_beside(service: &dyn FileService) -> Result<(), String> {
 
 /// Whether a message helps.
 fn says_what_to_do(message: &str) -> bool {
-    ["`", "put it back", "restore", "use ", "is the right disk mounted"].iter().any(|advice| message.contains(advice))
+    ["`", "put it back", "restore", "use ", "mounted?"].iter().any(|advice| message.contains(advice))
 }
 
 /// Counts what happened.
