@@ -45,3 +45,18 @@ need_fuse() {
     [ -e /dev/fuse ] || as_root modprobe fuse || true
     [ -e /dev/fuse ] || fail "no /dev/fuse: load the module fuse, or start the container with --device /dev/fuse --cap-add SYS_ADMIN"
 }
+
+# A nightly toolchain and cargo-fuzz, which needs it.
+need_fuzz() {
+    rustc +nightly --version >/dev/null 2>&1 || {
+        command -v rustup >/dev/null || fail "fuzzing needs a nightly toolchain and there is no rustup: see https://rustup.rs"
+        say "installing a nightly toolchain"
+        rustup toolchain install nightly --profile minimal
+    }
+    # The library that drives a target is C++.
+    need c++=g++
+    cargo fuzz --version >/dev/null 2>&1 || {
+        say "installing cargo-fuzz"
+        cargo install --locked cargo-fuzz
+    }
+}

@@ -31,6 +31,9 @@ mod cell;
 mod check;
 mod checkpoint;
 pub mod filter;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod index;
 mod leftovers;
 mod locality;

@@ -10,6 +10,10 @@
 pub mod affected;
 mod marks;
 mod places;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod rebuild;
+#[cfg(not(feature = "fuzzing"))]
 mod rebuild;
 pub mod repair;
 

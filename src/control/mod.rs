@@ -17,6 +17,9 @@
 mod address;
 mod client;
 mod failure;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod protocol;
 mod server;
 

@@ -14,6 +14,7 @@ use dedupfs_store::device::DeviceFile;
 use parking_lot::Mutex;
 use redb::StorageBackend;
 
+use super::verified::VerifiedFile;
 use crate::error::{EngineError, Result};
 
 /// Remembers the failure after which nothing may be believed durable any more.
@@ -73,13 +74,20 @@ impl Session {
 #[derive(Debug)]
 pub(super) struct DeviceBackend {
     file: Arc<dyn DeviceFile>,
+    /// Its checksums have to be written before it is synced.
+    verified: Option<Arc<VerifiedFile>>,
     session: Arc<Session>,
     health: Arc<Health>,
 }
 
 impl DeviceBackend {
-    pub(super) fn new(file: Arc<dyn DeviceFile>, session: Arc<Session>, health: Arc<Health>) -> Self {
-        Self { file, session, health }
+    pub(super) fn new(file: Arc<VerifiedFile>, session: Arc<Session>, health: Arc<Health>) -> Self {
+        Self { file: file.clone(), verified: Some(file), session, health }
+    }
+
+    /// On a file that is never to reach a disk.
+    pub(super) fn in_memory(file: Arc<dyn DeviceFile>, session: Arc<Session>) -> Self {
+        Self { file, verified: None, session, health: Arc::default() }
     }
 
     fn run<T>(&self, operation: impl FnOnce(&dyn DeviceFile) -> dedupfs_store::Result<T>) -> io::Result<T> {
@@ -116,6 +124,9 @@ impl StorageBackend for DeviceBackend {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        if let Some(verified) = &self.verified {
+            self.run(|_| verified.prepare_sync())?;
+        }
         self.run(|file| {
             file.sync().inspect_err(|error| {
                 tracing::error!(%error, "sync of the namespace failed: nothing more is accepted until the next mount");

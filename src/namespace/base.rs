@@ -24,6 +24,7 @@ use super::container_record::ContainerRecord;
 use super::inode::{Entry, Inode};
 use super::shadow::Shadow;
 use super::tables::{self, Header, IndexSide};
+use super::verified::VerifiedFile;
 use crate::error::{EngineError, Result};
 
 /// Something of the store whose destructor may assert as well: its panic ends here.
@@ -242,14 +243,14 @@ pub(super) struct Store {
     pub(super) session: Arc<Session>,
     pub(super) header: Header,
     pub(super) mark: ExportMark,
-    pub(super) file: Arc<dyn DeviceFile>,
+    pub(super) file: Arc<VerifiedFile>,
     health: Arc<Health>,
     cache_bytes: usize,
 }
 
 impl Store {
     /// Opens (or, on an empty file, initialises) the store.
-    pub(super) fn open(file: Arc<dyn DeviceFile>, health: Arc<Health>, cache_bytes: usize) -> Result<Self> {
+    pub(super) fn open(file: Arc<VerifiedFile>, health: Arc<Health>, cache_bytes: usize) -> Result<Self> {
         let header = Header {
             row: 0,
             trimmed_through: 0,
@@ -267,12 +268,11 @@ impl Store {
     }
 
     fn open_session(&mut self) -> Result<()> {
-        self.open_session_on(self.file.clone(), self.health.clone())
+        self.session = Arc::default();
+        self.open_session_on(DeviceBackend::new(self.file.clone(), self.session.clone(), self.health.clone()))
     }
 
-    fn open_session_on(&mut self, file: Arc<dyn DeviceFile>, health: Arc<Health>) -> Result<()> {
-        self.session = Arc::default();
-        let backend = DeviceBackend::new(file, self.session.clone(), health);
+    fn open_session_on(&mut self, backend: DeviceBackend) -> Result<()> {
         let mut builder = Builder::new();
         builder.set_cache_size(self.cache_bytes);
         let opened = catch_unwind(AssertUnwindSafe(|| builder.create_with_backend(backend)));
@@ -313,7 +313,9 @@ impl Store {
         self.close();
         // What the failed sync lost must not be read as if it were there. That syncing fails is known.
         let _known = self.file.reread();
-        self.open_session_on(Arc::new(Shadow::of(self.file.clone())?), Arc::default())?;
+        self.session = Arc::default();
+        let shadow = Shadow::of(self.file.clone())?;
+        self.open_session_on(DeviceBackend::in_memory(Arc::new(shadow), self.session.clone()))?;
         self.snapshot()
     }
 

@@ -143,13 +143,20 @@ impl Namespace {
         check_reachable(&seen, &mut findings);
         for (&ino, facts) in &seen {
             let Some(inode) = &facts.inode else { continue };
-            let found = self.xattr_names(ino).map(|names| names.len() as u64);
-            match found {
-                Ok(found) if found == u64::from(inode.xattr_count) => {}
-                Ok(found) => {
-                    findings.add(|| format!("inode {ino} has {found} attributes, recorded {}", inode.xattr_count))
+            let names = match self.xattr_names(ino) {
+                Ok(names) => names,
+                Err(error) => {
+                    findings.add(|| error.to_string());
+                    continue;
                 }
-                Err(error) => findings.add(|| error.to_string()),
+            };
+            if names.len() as u64 != u64::from(inode.xattr_count) {
+                findings.add(|| format!("inode {ino} has {} attributes, recorded {}", names.len(), inode.xattr_count));
+            }
+            for name in names {
+                if let Err(error) = self.xattr(ino, &name) {
+                    findings.add(|| error.to_string());
+                }
             }
         }
         Ok(findings.list)

@@ -28,6 +28,7 @@ use super::inode::Inode;
 use super::log::{LogOp, PART_OPS_MAX, encode_part};
 use super::overlay::Generation;
 use super::tables::{self, Header};
+use super::verified::VerifiedFile;
 use crate::config::COMPACT_ON_CLOSE_BYTES_MAX;
 use crate::error::{EngineError, Result};
 
@@ -285,6 +286,20 @@ impl Store {
             Ok(())
         };
         super::base::guarded(&self.session, || run().map_err(|error: redb::Error| self.session.explain(&error)))
+    }
+
+    /// Makes the checksums of blocks anew, if the store is sound by its own; returns whether it is.
+    pub(super) fn learn(&mut self, file: &VerifiedFile) -> Result<bool> {
+        match self.run_exclusive(|database| database.check_integrity().map_err(Into::into)) {
+            Ok(true) => {
+                file.learn()?;
+                Ok(true)
+            }
+            _ => {
+                self.reopen()?;
+                Ok(false)
+            }
+        }
     }
 
     fn run_exclusive<T>(

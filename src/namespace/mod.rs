@@ -31,10 +31,14 @@ mod damage;
 mod directory;
 mod draft;
 mod export;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod inode;
 mod log;
 mod names;
 mod overlay;
+mod page_sums;
 mod record;
 mod rename;
 mod repair;
@@ -44,6 +48,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod totals;
+mod verified;
 mod view;
 
 use std::sync::Arc;
@@ -61,6 +66,7 @@ use self::backend::Health;
 use self::base::Store;
 use self::overlay::State;
 use self::tables::Header;
+use self::verified::{Known, VerifiedFile};
 use crate::error::{EngineError, Result};
 
 pub use self::changes::{ChangedKey, ExportMark, Exported, Lineage};
@@ -72,6 +78,7 @@ pub use self::export::{ExportSource, ExportTable, Item};
 pub use self::inode::{Inode, SYMLINK_BYTES_MAX};
 pub use self::log::LogOp;
 pub use self::names::NewInode;
+pub use self::page_sums::SUMS_FILES as NAMESPACE_SUMS_FILES;
 pub use self::rename::Renamed;
 pub use self::repair::{NamespaceRepair, repair};
 pub use self::restore::Restorer;
@@ -146,7 +153,7 @@ impl Namespace {
     /// Creates the namespace of a new pool on its meta root: a root directory, owned by `uid` and `gid`. Fails if
     /// there is one. Durable when it returns.
     pub fn create(device: &dyn Device, now: Timestamp, uid: u32, gid: u32) -> Result<()> {
-        let file = device.open(NAMESPACE_FILE, OpenMode::CreateNew)?;
+        let file = VerifiedFile::fresh(device, device.open(NAMESPACE_FILE, OpenMode::CreateNew)?)?;
         let store = Store::open(file, Arc::default(), STORE_CACHE_BYTES_MIN as usize)?;
         let root = Inode {
             ino: ROOT_INO,
@@ -199,6 +206,12 @@ impl Namespace {
         cache_bytes: u64,
         admit: &dyn Fn(&Ancestry) -> Result<()>,
     ) -> Result<Self> {
+        let (store, health, file) = Self::open_store(device, cache_bytes).map_err(advised)?;
+        Self::with_store(store, health, file, cache_bytes, admit)
+    }
+
+    /// The store, verified.
+    fn open_store(device: &dyn Device, cache_bytes: u64) -> Result<(Store, Arc<Health>, Arc<VerifiedFile>)> {
         let file = device.open(NAMESPACE_FILE, OpenMode::Write)?;
         if file.is_empty()? {
             return Err(StoreError::corrupt(NAMESPACE_FILE, "a namespace store", "an empty file").into());
@@ -210,7 +223,43 @@ impl Namespace {
         let inode_cache_bytes = cache_bytes / 4;
         let store_cache_bytes = (cache_bytes - inode_cache_bytes).max(STORE_CACHE_BYTES_MIN);
         let store_cache_bytes = usize::try_from(store_cache_bytes).unwrap_or(usize::MAX);
-        let mut store = Store::open(file.clone(), health.clone(), store_cache_bytes)?;
+        let (verified, known) = VerifiedFile::open(device, file)?;
+        let open = || {
+            let store = Store::open(verified.clone(), health.clone(), store_cache_bytes)?;
+            store.snapshot()?;
+            Ok(store)
+        };
+        let store = match open() {
+            Ok(mut store) => {
+                if known == Known::Nothing && !store.learn(&verified)? {
+                    // What can be read of it must stay readable.
+                    tracing::error!("the namespace is damaged: run `dedupfs fsck`");
+                }
+                store
+            }
+            // Is it the checksums that are wrong? What was written last is read first.
+            Err(error @ EngineError::Store(StoreError::Corrupt { .. })) if known == Known::All => {
+                verified.distrust();
+                let Ok(mut store) = open() else { return Err(error) };
+                if !store.learn(&verified)? {
+                    return Err(error);
+                }
+                tracing::warn!(%error, "the namespace is sound: its checksums were not, and are made anew");
+                store
+            }
+            Err(error) => return Err(error),
+        };
+        Ok((store, health, verified))
+    }
+
+    fn with_store(
+        mut store: Store,
+        health: Arc<Health>,
+        file: Arc<dyn DeviceFile>,
+        cache_bytes: u64,
+        admit: &dyn Fn(&Ancestry) -> Result<()>,
+    ) -> Result<Self> {
+        let inode_cache_bytes = cache_bytes / 4;
         let (header, mark) = {
             let snapshot = store.snapshot()?;
             (snapshot.header, snapshot.mark)
@@ -378,4 +427,21 @@ impl Namespace {
     pub fn file_bytes(&self) -> Result<u64> {
         Ok(self.file.allocated_bytes()?)
     }
+}
+
+/// What to do about a namespace that does not open.
+fn advised(error: EngineError) -> EngineError {
+    let found = match &error {
+        EngineError::Database(message) => message.clone(),
+        EngineError::Store(error @ (StoreError::Corrupt { .. } | StoreError::NotFound { .. })) => error.to_string(),
+        _ => return error,
+    };
+    StoreError::Corrupt {
+        what: format!("the namespace ({NAMESPACE_FILE})"),
+        expected: "a store as it was left".to_owned(),
+        found: format!(
+            "{found}. Without it no file has a name: `dedupfs recover --force POOL` makes it anew as it was at the last export"
+        ),
+    }
+    .into()
 }

@@ -19,6 +19,7 @@ use super::container_record::ContainerRecord;
 use super::export::{ExportTable, Item};
 use super::inode::{Entry, Inode};
 use super::tables::{self, Header, IndexSide};
+use super::verified::VerifiedFile;
 use super::{NAMESPACE_FILE, Totals, commit};
 use crate::error::Result;
 
@@ -52,7 +53,7 @@ impl Restorer {
     /// # Errors
     /// I/O errors.
     pub fn create(device: &dyn Device) -> Result<Self> {
-        let file = device.open(NAMESPACE_FILE, OpenMode::CreateNew)?;
+        let file = VerifiedFile::fresh(device, device.open(NAMESPACE_FILE, OpenMode::CreateNew)?)?;
         let store = Store::open(file, std::sync::Arc::default(), CACHE_BYTES)?;
         store.transact(|transaction| {
             transaction.open_table(tables::LOG)?;

@@ -211,6 +211,14 @@ impl Header {
         )
     }
 
+    /// Decodes and encodes again.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn fuzz(bytes: &[u8]) {
+        if let Ok(header) = Self::decode(bytes) {
+            assert_eq!(header.encode(), bytes);
+        }
+    }
+
     /// Reads the header; a store without one is not a namespace.
     pub(super) fn read(transaction: &ReadTransaction) -> std::result::Result<Result<Self>, redb::Error> {
         let table = match transaction.open_table(META) {

@@ -25,7 +25,7 @@ use crate::config::MemoryPlan;
 use crate::error::Result;
 use crate::export::{RecoverReport, fence, restore};
 use crate::fingerprint::Fingerprinter;
-use crate::namespace::NAMESPACE_FILE;
+use crate::namespace::{NAMESPACE_FILE, NAMESPACE_SUMS_FILES};
 
 /// Where everything is made.
 const STAGE: &str = "recovered";
@@ -104,6 +104,7 @@ fn check_target(meta: &dyn Device, of_data: &Superblock, replaces: bool) -> Resu
     let known = |name: &str| {
         [OTHERS.as_slice(), META_DIRECTORIES.as_slice(), superblock_names.as_slice()].concat().contains(&name)
             || name.starts_with(NAMESPACE_FILE)
+            || NAMESPACE_SUMS_FILES.contains(&name)
     };
     if let Some(entry) = meta.list("")?.iter().find(|entry| !known(&entry.name)) {
         return usage(format!("{place} has something else in it ({}): name an empty or new directory", entry.name));
@@ -139,7 +140,7 @@ fn remove_below(device: &dyn Device, directory: &str, depth: usize) -> Result<()
 /// Removes the old meta root and moves the new one to its place.
 fn put_in_place(meta: &dyn Device) -> Result<()> {
     // First, so that what comes is no pool until it is one.
-    for name in [Role::Meta.file_name(), NAMESPACE_FILE] {
+    for name in [Role::Meta.file_name(), NAMESPACE_FILE].into_iter().chain(NAMESPACE_SUMS_FILES) {
         match meta.remove(name) {
             Ok(()) | Err(StoreError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),

@@ -74,6 +74,8 @@ pub enum FrameKind {
     ExportCurrent = 17,
     /// Which meta root a data root belongs to.
     ExportOwner = 18,
+    /// Checksums of the namespace store's pages.
+    PageSums = 20,
 }
 
 impl FrameKind {
@@ -96,6 +98,7 @@ impl FrameKind {
             16 => Self::Export,
             17 => Self::ExportCurrent,
             18 => Self::ExportOwner,
+            20 => Self::PageSums,
             _ => return None,
         })
     }
@@ -119,6 +122,7 @@ impl fmt::Display for FrameKind {
             Self::Export => "export",
             Self::ExportCurrent => "current export",
             Self::ExportOwner => "owner",
+            Self::PageSums => "checksums of pages",
         })
     }
 }

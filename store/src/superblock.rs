@@ -126,9 +126,19 @@ impl Superblock {
                     Role::Data => format!("{place} is not the data root of a dedupfs pool (no {name}): is it mounted?"),
                 }));
             }
+            Err(StoreError::Corrupt { what, expected, found }) => {
+                let found = format!("{found}; it never changes, so `{name}` of any copy of this root can be put back");
+                return Err(StoreError::Corrupt { what, expected, found });
+            }
             found => found?,
         };
-        Self::decode(&format!("superblock {name} of {place}"), &bytes, role)
+        Self::decode(&format!("superblock {name} of {place}"), &bytes, role).map_err(|error| match error {
+            StoreError::Corrupt { what, expected, found } => {
+                let found = format!("{found}; it never changes, so `{name}` of any copy of this root can be put back");
+                StoreError::Corrupt { what, expected, found }
+            }
+            other => other,
+        })
     }
 
     /// Checks that the superblocks of a meta and a data root belong together.

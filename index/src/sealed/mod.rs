@@ -18,8 +18,12 @@ mod tanker;
 
 pub use cache::Reads;
 pub(crate) use cache::{PageCache, reads_of_this_thread};
+#[cfg(feature = "fuzzing")]
+pub(crate) use containers::ContainerShares;
 pub(crate) use containers::Share;
 pub(crate) use load::load_summaries;
+#[cfg(feature = "fuzzing")]
+pub(crate) use pages::{PagedFile, PagedFileKind};
 pub(crate) use set::SealedSet;
 pub(crate) use summary::{SummaryNames, refresh_filter};
 pub(crate) use tanker::{SealedTanker, TankerNames, Writer};

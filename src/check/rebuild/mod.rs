@@ -19,6 +19,9 @@
 //! can be read than before. Memory: that of an index, and of the [`marks`].
 
 mod ahead;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod marks;
 mod segments;
 mod state;

@@ -25,6 +25,7 @@ use super::base::{Store, guarded};
 use super::changes::ExportMark;
 use super::inode::{Entry, Inode};
 use super::tables::{self, Header};
+use super::verified::VerifiedFile;
 use super::{NAMESPACE_FILE, STORE_CACHE_BYTES_MIN};
 use crate::error::{EngineError, Result};
 
@@ -63,7 +64,10 @@ pub fn repair(device: &dyn Device, now: dedupfs_fuse::service::Timestamp, apply:
     if file.is_empty()? {
         return Err(StoreError::corrupt(NAMESPACE_FILE, "a namespace store", "an empty file").into());
     }
-    let mut store = Store::open(file, Arc::default(), STORE_CACHE_BYTES_MIN as usize)?;
+    // What its checksums say is left aside: what can be read is what there is.
+    let (verified, _known) = VerifiedFile::open(device, file)?;
+    verified.distrust();
+    let mut store = Store::open(verified.clone(), Arc::default(), STORE_CACHE_BYTES_MIN as usize)?;
     let database = store.database.as_ref().ok_or_else(|| EngineError::Database("it is closed".into()))?;
     let ((header, facts), mark) = guarded(&store.session, || {
         let read = || {
@@ -84,6 +88,9 @@ pub fn repair(device: &dyn Device, now: dedupfs_fuse::service::Timestamp, apply:
             fixes.iter().try_for_each(|(_, fix)| make(transaction, fix))?;
             forgotten.map_or(Ok(()), |mark| mark.write(transaction))
         })?;
+        if !store.learn(&verified)? {
+            tracing::error!("pages of the namespace store are damaged: repairing its records does not mend them");
+        }
     }
     Ok(NamespaceRepair { lines, needs_recount })
 }

@@ -1,5 +1,6 @@
 //! Tests of the namespace: rules, a model, faults, crashes, damage.
 
+mod checksums;
 mod crash;
 mod damage;
 mod faults;

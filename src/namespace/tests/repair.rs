@@ -31,10 +31,14 @@ fn tree() -> MemoryDevice {
     disk
 }
 
+fn store(disk: &MemoryDevice) -> Store {
+    let file = disk.open(NAMESPACE_FILE, OpenMode::Write).unwrap();
+    Store::open(VerifiedFile::open(disk, file).unwrap().0, Arc::default(), 1 << 20).unwrap()
+}
+
 /// Changes the tables, past all rules.
 fn spoil(disk: &MemoryDevice, change: impl FnOnce(&redb::WriteTransaction)) {
-    let file = disk.open(NAMESPACE_FILE, OpenMode::Write).unwrap();
-    let store = Store::open(file, Arc::default(), 1 << 20).unwrap();
+    let store = store(disk);
     store
         .transact(|transaction| {
             change(transaction);
@@ -44,8 +48,7 @@ fn spoil(disk: &MemoryDevice, change: impl FnOnce(&redb::WriteTransaction)) {
 }
 
 fn all_inodes(disk: &MemoryDevice) -> Vec<Inode> {
-    let file = disk.open(NAMESPACE_FILE, OpenMode::Write).unwrap();
-    let store = Store::open(file, Arc::default(), 1 << 20).unwrap();
+    let store = store(disk);
     let table = store.database.as_ref().unwrap().begin_read().unwrap().open_table(tables::INODES).unwrap();
     table
         .range(0..)
@@ -56,8 +59,7 @@ fn all_inodes(disk: &MemoryDevice) -> Vec<Inode> {
 }
 
 fn all_names(disk: &MemoryDevice) -> Vec<(Vec<u8>, Entry)> {
-    let file = disk.open(NAMESPACE_FILE, OpenMode::Write).unwrap();
-    let store = Store::open(file, Arc::default(), 1 << 20).unwrap();
+    let store = store(disk);
     let table = store.database.as_ref().unwrap().begin_read().unwrap().open_table(tables::ENTRIES).unwrap();
     let rows = table.range(&[][..]..).unwrap().map(|row| row.unwrap());
     rows.map(|(k, v)| (k.value().to_vec(), Entry::decode(k.value(), v.value()).unwrap())).collect()

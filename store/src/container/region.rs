@@ -175,8 +175,9 @@ pub(super) fn decode_meta(what: &str, container: ContainerId, meta: &[u8]) -> Re
     }
     let kind = ContainerKind::from_u8(kind).ok_or_else(|| reader.corrupt("a container kind (1 or 2)", kind))?;
     let (count, raw_bytes) = (reader.u32()?, reader.u32()?);
-    if raw_bytes as usize > REGION_RAW_BYTES_MAX || count as usize > REGION_ENTRIES_MAX {
-        let expected = format!("at most {REGION_ENTRIES_MAX} chunks of {REGION_RAW_BYTES_MAX} bytes in all");
+    if raw_bytes as usize > REGION_RAW_BYTES_MAX || count == 0 || count as usize > REGION_ENTRIES_MAX {
+        let expected =
+            format!("at least 1 and at most {REGION_ENTRIES_MAX} chunks of {REGION_RAW_BYTES_MAX} bytes in all");
         return Err(reader.corrupt(expected, format!("{count} of {raw_bytes}")));
     }
     let entries = read_entries(&mut reader, count)?;

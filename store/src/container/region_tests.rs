@@ -36,6 +36,13 @@ fn byte_map_is_stable() {
     assert_eq!(decode(&region.frame).unwrap().kind, ContainerKind::Recipe);
 }
 
+/// Found by fuzzing: it was decoded, and the format has no such region.
+#[test]
+fn regression_a_region_without_chunks_is_refused() {
+    let meta = [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert!(decode(&framed(&meta, &[])).is_err());
+}
+
 #[test]
 fn compresses_only_if_it_saves_a_sixteenth() {
     let stored = |chunks: &[Vec<u8>], compression| {

@@ -1,0 +1,336 @@
+//! What the fuzz targets do, a function for each; `fuzz_targets/` has the programs.
+//!
+//! Bytes are tried in two ways: as they are, which tests the checks in front; and inside a frame or record whose checksums
+//! are right, which tests what lies behind them. Where something decodes it must encode again to the same bytes, or decode
+//! to the same value.
+
+use dedupfs_store::codec::{ByteReader, checksum, checksum_seeded};
+use dedupfs_store::container::{
+    Compression, ENTRY_BYTES, TableEntry, decode_region, decode_toc, encode_region, scan_table,
+};
+use dedupfs_store::frame::{Expect, FrameHeader, FrameKind, decode_frame, encode_frame};
+use dedupfs_store::recipe::{Node, Root};
+use dedupfs_store::superblock::{Role, Superblock};
+use dedupfs_store::{ContainerId, ContainerKind, PoolId};
+
+const POOL: PoolId = PoolId([7; 16]);
+const CONTAINER: ContainerId = ContainerId(0x0100_0000_0001);
+
+/// Cuts bytes in two at a place that their first two bytes give.
+fn split(data: &[u8]) -> (&[u8], &[u8]) {
+    let Some((&[low, high], rest)) = data.split_first_chunk::<2>() else { return (data, &[]) };
+    rest.split_at(usize::from(u16::from_le_bytes([low, high])).min(rest.len()))
+}
+
+fn number(data: &mut &[u8]) -> u64 {
+    match data.split_first_chunk::<8>() {
+        Some((bytes, rest)) => {
+            *data = rest;
+            u64::from_le_bytes(*bytes)
+        }
+        None => 0,
+    }
+}
+
+/// Frames as they are.
+pub fn frame(data: &[u8]) {
+    if let Ok(header) = FrameHeader::decode("fuzzed", data) {
+        assert_eq!(header.encode()[..], data[..64]);
+    }
+    for kind in 0..=255 {
+        let Some(kind) = FrameKind::from_u8(kind) else { continue };
+        let expect = Expect { kind, pool: None, owner: None };
+        if let Ok(frame) = decode_frame("fuzzed", data, &expect, 1 << 20) {
+            let again = encode_frame(kind, &frame.header.pool, frame.header.owner, frame.meta, frame.payload);
+            assert_eq!(again, data[..again.len()]);
+        }
+    }
+}
+
+/// Frames of arbitrary content.
+pub fn frame_round_trip(data: &[u8]) {
+    let (meta, payload) = split(data);
+    let bytes = encode_frame(FrameKind::Region, &POOL, 5, meta, payload);
+    let expect = Expect { kind: FrameKind::Region, pool: Some(&POOL), owner: Some(5) };
+    let frame = decode_frame("fuzzed", &bytes, &expect, 1 << 30).expect("decodes");
+    assert_eq!((frame.meta, frame.payload), (meta, payload));
+    assert!(decode_frame("fuzzed", &bytes[..bytes.len() - 1], &expect, 1 << 30).is_err());
+}
+
+/// Regions as they are, and with the right checksums of frame and list.
+pub fn region(data: &[u8]) {
+    let _ = decode_region(&POOL, CONTAINER, data);
+    let (list, payload) = split(data);
+    let mut meta = list.to_vec();
+    meta.extend_from_slice(&checksum_seeded(list, CONTAINER.0).to_le_bytes());
+    let bytes = encode_frame(FrameKind::Region, &POOL, CONTAINER.0, &meta, payload);
+    if let Ok(region) = decode_region(&POOL, CONTAINER, &bytes) {
+        let sum: u64 = region.entries.iter().map(|entry| u64::from(entry.len_bytes)).sum();
+        assert_eq!(sum, region.raw.len() as u64);
+        let again =
+            encode_region(&POOL, CONTAINER, region.kind, region.entries.clone(), &region.raw, Compression::Zstd(1))
+                .expect("encodes what was decoded");
+        assert_eq!(decode_region(&POOL, CONTAINER, &again.frame).expect("decodes again"), region);
+    }
+}
+
+/// Arbitrary compressed bytes in a region whose list is right: what a bomb would be.
+pub fn region_payload(mut data: &[u8]) {
+    let len_bytes = (number(&mut data) % (1 << 20)) as u32 + 1;
+    let mut list = vec![1, 1, 0, 0];
+    list.extend_from_slice(&1_u32.to_le_bytes());
+    list.extend_from_slice(&len_bytes.to_le_bytes());
+    list.extend_from_slice(&[3; 32]);
+    list.extend_from_slice(&len_bytes.to_le_bytes());
+    let sum = checksum_seeded(&list, CONTAINER.0);
+    list.extend_from_slice(&sum.to_le_bytes());
+    let bytes = encode_frame(FrameKind::Region, &POOL, CONTAINER.0, &list, data);
+    if let Ok(region) = decode_region(&POOL, CONTAINER, &bytes) {
+        assert_eq!(region.raw.len(), len_bytes as usize);
+    }
+}
+
+/// Tables of contents as they are, and with the right checksum.
+pub fn table(data: &[u8]) {
+    let _ = decode_toc(&POOL, CONTAINER, data);
+    let (meta, payload) = split(data);
+    let bytes = encode_frame(FrameKind::Toc, &POOL, CONTAINER.0, meta, payload);
+    if let Ok(table) = decode_toc(&POOL, CONTAINER, &bytes) {
+        assert!(table.entries.len() * ENTRY_BYTES <= payload.len());
+        for region in &table.regions {
+            table.region_entries(region);
+        }
+        for entry in &table.entries {
+            assert!(table.find(&entry.fingerprint).is_some());
+        }
+    }
+}
+
+/// Containers found by scanning: pieces of data become regions, padding, or bytes as they are.
+pub fn scan(mut data: &[u8]) {
+    let mut container = Vec::new();
+    let mut sound = 0;
+    while let Some((&what, rest)) = data.split_first() {
+        let (piece, rest) = rest.split_at(rest.len().min(1 + usize::from(what)));
+        data = rest;
+        match what % 4 {
+            0 => {
+                let entry = TableEntry {
+                    fingerprint: dedupfs_store::Fingerprint([what | 1; 32]),
+                    len_bytes: piece.len() as u32,
+                };
+                let region =
+                    encode_region(&POOL, CONTAINER, ContainerKind::Data, vec![entry], piece, Compression::None);
+                container.extend_from_slice(&region.map(|region| region.frame).unwrap_or_default());
+                sound += 1;
+            }
+            1 => container.resize(container.len().next_multiple_of(4096), 0),
+            2 => {
+                let frame = encode_frame(FrameKind::Region, &POOL, CONTAINER.0, piece, piece);
+                container.extend_from_slice(&frame);
+            }
+            _ => container.extend_from_slice(piece),
+        }
+        if container.len() > 1 << 20 {
+            return;
+        }
+    }
+    let len = container.len() as u64;
+    let mut read = |offset: u64, len: usize| Ok(container[offset as usize..offset as usize + len].to_vec());
+    let scanned = scan_table(&POOL, CONTAINER, ContainerKind::Data, len, &mut read).expect("reading does not fail");
+    assert!(scanned.table.regions.len() <= sound && scanned.table.used_bytes() <= len);
+}
+
+/// Recipe nodes as they are, and with the right checksum.
+pub fn node(data: &[u8]) {
+    let _ = Node::decode(data);
+    let mut bytes = data.to_vec();
+    bytes.extend_from_slice(&checksum(data).to_le_bytes());
+    if let Ok(node) = Node::decode(&bytes) {
+        assert_eq!(node.encode(), bytes);
+        node.check().expect("is sound");
+        let _ = node.identity_bytes();
+    }
+}
+
+/// Roots as they are, and with the right checksum.
+pub fn root(data: &[u8]) {
+    let mut reader = ByteReader::new(data, "fuzzed");
+    let _ = Root::decode_from(&mut reader);
+    let mut bytes = data.to_vec();
+    bytes.extend_from_slice(&(checksum(data) as u32).to_le_bytes());
+    if let Ok(root) = Root::decode(&bytes) {
+        assert_eq!(root.encode(), bytes);
+    }
+}
+
+/// Superblocks as they are, and with the right checksum.
+pub fn superblock(data: &[u8]) {
+    for role in [Role::Meta, Role::Data] {
+        let _ = Superblock::decode("fuzzed", data, role);
+        let mut bytes = encode_frame(FrameKind::Superblock, &POOL, 0, data, &[]);
+        bytes.resize(bytes.len().next_multiple_of(4096), 0);
+        if let Ok(superblock) = Superblock::decode("fuzzed", &bytes, role) {
+            assert_eq!(superblock.encode(), bytes);
+        }
+    }
+}
+
+/// Manifests.
+pub fn manifest(data: &[u8]) {
+    let (meta, payload) = split(data);
+    for meta in [meta.to_vec(), with_tag(meta)] {
+        if let Ok((bytes, again)) = dedupfs_index::fuzzing::manifest(&meta, payload) {
+            assert_eq!(bytes, again);
+        }
+    }
+}
+
+/// Puts the tag of the index's directory where it belongs.
+fn with_tag(meta: &[u8]) -> Vec<u8> {
+    let mut meta = meta.to_vec();
+    if let Some(tag) = meta.get_mut(4..12) {
+        tag.copy_from_slice(&dedupfs_index::fuzzing::directory_tag().to_le_bytes());
+    }
+    meta
+}
+
+/// Open tankers.
+pub fn open_tanker(mut data: &[u8]) {
+    let (generation, cells) = (number(&mut data), number(&mut data));
+    let (meta, payload) = split(data);
+    let found = dedupfs_index::fuzzing::open_tanker(generation, cells as u32, meta, payload);
+    if let Ok(found) = found {
+        assert!(found * 48 <= payload.len());
+    }
+}
+
+/// Files of sealed tankers: cells, counts, filters, containers.
+pub fn tanker(mut data: &[u8]) {
+    let (kind, generation) = (number(&mut data), number(&mut data));
+    let (directory, pages) = split(data);
+    let (meta, payload) = directory.split_at(directory.len().min(24));
+    let _ = dedupfs_index::fuzzing::tanker_file(kind as u8, generation, meta, payload, pages);
+}
+
+/// Lists of the containers of a tanker.
+pub fn tanker_containers(data: &[u8]) {
+    if let Ok(again) = dedupfs_index::fuzzing::container_shares(data) {
+        assert_eq!(again, data);
+    }
+}
+
+/// Progress files of a rebuild, and the notes in them.
+pub fn progress(mut data: &[u8]) {
+    dedupfs::check::rebuild::fuzzing::notes(data);
+    let file_number = number(&mut data);
+    let (meta, payload) = split(data);
+    for meta in [meta.to_vec(), with_tag(meta)] {
+        if let Ok(notes) = dedupfs_index::fuzzing::progress(file_number, &meta, payload) {
+            assert_eq!(notes, payload);
+        }
+    }
+}
+
+/// Records of inodes.
+pub fn inode(mut data: &[u8]) {
+    use dedupfs::namespace::fuzzing as namespace;
+    namespace::raw(b"key", data);
+    namespace::inode(number(&mut data), data);
+}
+
+/// Records of names, of places in the order, and of extended attributes.
+pub fn names(data: &[u8]) {
+    use dedupfs::namespace::fuzzing as namespace;
+    let (key, body) = split(data);
+    namespace::entry(key, body);
+    namespace::xattr(key, body);
+    if let Some((key, body)) = data.split_first_chunk::<16>() {
+        namespace::order(key, body);
+    }
+}
+
+/// Parts of the log's rows, with roots whose checksums are right.
+pub fn log(mut data: &[u8]) {
+    let (row, part) = (number(&mut data), number(&mut data) as u32);
+    dedupfs::namespace::fuzzing::log_part(row, part, data);
+    // Operations, made one by one.
+    let mut body = Vec::new();
+    let mut count = 0_u32;
+    let mut operations = Vec::new();
+    while let Some((&tag, rest)) = data.split_first() {
+        let (fields, rest) = rest.split_at(rest.len().min(1 + usize::from(tag) % 64));
+        data = rest;
+        operations.push(tag % 9);
+        operations.extend_from_slice(fields);
+        if matches!(tag % 9, 2 | 3) {
+            operations.extend_from_slice(&(checksum(fields) as u32).to_le_bytes());
+        }
+        count += 1;
+    }
+    body.extend_from_slice(&part.saturating_add(1).to_le_bytes());
+    body.extend_from_slice(&count.to_le_bytes());
+    body.extend_from_slice(&operations);
+    dedupfs::namespace::fuzzing::log_part(row, part, &body);
+}
+
+/// Records of containers, and the header.
+pub fn container_record(mut data: &[u8]) {
+    dedupfs::namespace::fuzzing::header(data);
+    dedupfs::namespace::fuzzing::container(number(&mut data), data);
+}
+
+/// The checksums beside the namespace store.
+pub fn page_sums(data: &[u8]) {
+    let mut header = vec![0; 320];
+    let (fields, rest) = data.split_at(data.len().min(64));
+    header[8..8 + fields.len()].copy_from_slice(fields);
+    let (first, second) = split(rest);
+    dedupfs::namespace::fuzzing::page_sums(first, second, &header);
+    // With frames around.
+    let framed = |bytes: &[u8]| {
+        let mut file = Vec::new();
+        let mut sequence = 9;
+        let mut rest = bytes;
+        while !rest.is_empty() && file.len() < 1 << 18 {
+            let (piece, more) = split(rest);
+            let (meta, payload) = piece.split_at(piece.len().min(28));
+            let mut meta = meta.to_vec();
+            if let Some(version) = meta.get_mut(..2) {
+                version.copy_from_slice(&[1, 0]);
+            }
+            file.extend_from_slice(&encode_frame(FrameKind::PageSums, &PoolId([0; 16]), sequence, &meta, payload));
+            file.resize(file.len().next_multiple_of(4096), 0);
+            sequence += 1;
+            rest = more;
+        }
+        file
+    };
+    dedupfs::namespace::fuzzing::page_sums(&framed(first), &framed(second), &header);
+}
+
+/// Lines of the control socket.
+pub fn control(data: &[u8]) {
+    dedupfs::control::fuzzing::lines(data);
+    let mut line = br#"{"protocol":1,"request":"#.to_vec();
+    line.extend_from_slice(data);
+    line.extend_from_slice(b"}\n");
+    dedupfs::control::fuzzing::lines(&line);
+}
+
+/// POSIX access lists, which come from clients.
+pub fn acl(data: &[u8]) {
+    use dedupfs_fuse::acl::{self, Acl};
+    if let Ok(list) = Acl::parse(data) {
+        let bytes = list.to_bytes();
+        assert_eq!(Acl::parse(&bytes).expect("parses again").to_bytes(), bytes);
+        assert!(list.mode() <= 0o777);
+        for mode in [0, 0o777, 0o2750, 0o7777] {
+            let _ = acl::set_access(data, mode, mode & 1 == 0);
+            if let Ok(changed) = acl::chmod(data, mode) {
+                let found = acl::mode_from_access_acl(&changed).expect("is an access list");
+                assert_eq!(found & 0o777, mode & 0o777);
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The namespace store's file, read and written through [`PageSums`]: a block that is not what was written is an error.
+
+use std::sync::Arc;
+
+use dedupfs_store::device::{Device, DeviceFile};
+use dedupfs_store::{Result, StoreError};
+use parking_lot::RwLock;
+
+use super::page_sums::{BLOCK_BYTES, PageSums, StoreHeader};
+
+/// Blocks that are read at once to make checksums anew.
+const BLOCKS_AT_ONCE: usize = 256;
+
+/// A file whose blocks are verified when they are read. Until checksums are there it verifies nothing.
+#[derive(Debug)]
+pub(super) struct VerifiedFile {
+    file: Arc<dyn DeviceFile>,
+    sums: RwLock<PageSums>,
+    is_on: std::sync::atomic::AtomicBool,
+}
+
+/// What is known of a file when it is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Known {
+    /// Every block that counts.
+    All,
+    /// Nothing: it has to be verified as a whole, then [`VerifiedFile::learn`] reads it.
+    Nothing,
+}
+
+impl VerifiedFile {
+    /// For a new, empty store.
+    pub(super) fn fresh(device: &dyn Device, file: Arc<dyn DeviceFile>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { file, sums: RwLock::new(PageSums::open(device)?), is_on: true.into() }))
+    }
+
+    /// For a store that is there.
+    ///
+    /// # Errors
+    /// The store is older than its checksums; I/O errors.
+    pub(super) fn open(device: &dyn Device, file: Arc<dyn DeviceFile>) -> Result<(Arc<Self>, Known)> {
+        let mut sums = PageSums::open(device)?;
+        let mut bytes = [0; StoreHeader::BYTES];
+        let found = file.read_at(&mut bytes, 0)?;
+        // What is no store is refused by who opens it.
+        let header = bytes.get(..found).and_then(StoreHeader::parse);
+        let is_known = match header {
+            Some(header) => sums.load(&header)?,
+            None => false,
+        };
+        let verified = Self { file, sums: RwLock::new(sums), is_on: is_known.into() };
+        Ok((Arc::new(verified), if is_known { Known::All } else { Known::Nothing }))
+    }
+
+    /// Makes checksums of what is there, which was verified otherwise, and verifies from then on. Nobody may write
+    /// meanwhile.
+    pub(super) fn learn(&self) -> Result<()> {
+        // What is noted as synced must be.
+        self.file.sync()?;
+        let mut header = [0; StoreHeader::BYTES];
+        self.file.read_exact_at(&mut header, 0)?;
+        let header = StoreHeader::parse(&header)
+            .ok_or_else(|| StoreError::corrupt("namespace store", "a header", "fewer bytes"))?;
+        let len_bytes = self.file.len()?;
+        let mut buffer = vec![0; BLOCKS_AT_ONCE * BLOCK_BYTES];
+        let mut sums = self.sums.write();
+        sums.cut(0);
+        let mut offset = BLOCK_BYTES as u64;
+        while offset < len_bytes {
+            let found = self.file.read_at(&mut buffer, offset)? / BLOCK_BYTES;
+            let Some(bytes) = buffer.get(..found * BLOCK_BYTES).filter(|bytes| !bytes.is_empty()) else { break };
+            sums.note(offset / BLOCK_BYTES as u64, found, Some(bytes));
+            offset += bytes.len() as u64;
+        }
+        sums.note_header(header);
+        sums.note_synced(header);
+        sums.write_base(header)?;
+        self.is_on.store(true, std::sync::atomic::Ordering::Release);
+        Ok(())
+    }
+
+    /// Writes the checksums of what is about to be synced. A failure is one of writing: nothing is lost by it.
+    pub(super) fn prepare_sync(&self) -> Result<()> {
+        if self.is_on() { self.sums.write().write_changes() } else { Ok(()) }
+    }
+
+    /// Verifies nothing until [`learn`](Self::learn).
+    pub(super) fn distrust(&self) {
+        self.is_on.store(false, std::sync::atomic::Ordering::Release);
+    }
+
+    fn is_on(&self) -> bool {
+        self.is_on.load(std::sync::atomic::Ordering::Acquire)
+    }
+}
+
+/// Blocks of a range, if it is made of whole ones.
+fn blocks(offset: u64, len: usize) -> Option<(u64, usize)> {
+    let is_whole = offset.is_multiple_of(BLOCK_BYTES as u64) && len.is_multiple_of(BLOCK_BYTES) && offset > 0;
+    is_whole.then_some((offset / BLOCK_BYTES as u64, len / BLOCK_BYTES))
+}
+
+impl DeviceFile for VerifiedFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let found = self.file.read_at(buffer, offset)?;
+        if self.is_on()
+            && let Some((first, count)) = blocks(offset, buffer.len())
+            && found == buffer.len()
+        {
+            let expected: Vec<u64> = self.sums.read().expected(first, count).collect();
+            PageSums::check(first, buffer, &expected)?;
+        }
+        Ok(found)
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
+        let outcome = self.file.write_at(buffer, offset);
+        if self.is_on() {
+            match blocks(offset, buffer.len()) {
+                Some((first, count)) => {
+                    self.sums.write().note(first, count, outcome.is_ok().then_some(buffer));
+                }
+                None if offset == 0 => {
+                    if let Some(header) = StoreHeader::parse(buffer) {
+                        self.sums.write().note_header(header);
+                    }
+                }
+                // The store writes whole pages; of anything else nothing would be known any more.
+                None => {
+                    let (first, end) = (offset / BLOCK_BYTES as u64, offset + buffer.len() as u64);
+                    let count = end.div_ceil(BLOCK_BYTES as u64) - first;
+                    self.sums.write().note(first, count as usize, None);
+                }
+            }
+        }
+        outcome
+    }
+
+    fn sync(&self) -> Result<()> {
+        if !self.is_on() {
+            return self.file.sync();
+        }
+        let mut sums = self.sums.write();
+        if let Err(error) = sums.write_changes() {
+            // After a failure that ended a session: nothing that counts rests on them.
+            tracing::warn!(%error, "checksums of the namespace have to wait");
+        }
+        sums.sync()?;
+        self.file.sync()?;
+        sums.after_sync()
+    }
+
+    fn reread(&self) -> Result<()> {
+        self.file.reread()
+    }
+
+    fn describe(&self) -> String {
+        self.file.describe()
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len_bytes: u64) -> Result<()> {
+        self.file.set_len(len_bytes)?;
+        if self.is_on() {
+            self.sums.write().cut(len_bytes.div_ceil(BLOCK_BYTES as u64));
+        }
+        Ok(())
+    }
+
+    fn punch(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.file.punch(offset, len_bytes)
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        self.file.allocated_bytes()
+    }
+}
