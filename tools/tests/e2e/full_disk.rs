@@ -2,55 +2,17 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use crate::command::Tool;
 use crate::compare::assert_same_file;
+use crate::disk::Disk;
 use crate::machine::is_fit;
 use crate::random::noise;
 use crate::site::Site;
 
 const DISK_BYTES: u64 = 200 << 20;
 const TOO_MUCH_BYTES: usize = 260 << 20;
-
-/// A small ext4 in a file, mounted by a loop device that goes with the mount.
-struct Disk {
-    directory: tempfile::TempDir,
-    mountpoint: PathBuf,
-}
-
-impl Disk {
-    #[track_caller]
-    fn new() -> Self {
-        let directory = tempfile::Builder::new().prefix("dedupfs-disk-").tempdir().unwrap();
-        let (image, mountpoint) = (directory.path().join("image"), directory.path().join("mounted"));
-        File::create(&image).unwrap().set_len(DISK_BYTES).unwrap();
-        fs::create_dir(&mountpoint).unwrap();
-        Tool::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&image).ok();
-        Tool::new("mount").args(["-o", "loop"]).args([&image, &mountpoint]).ok();
-        let disk = Self { directory, mountpoint };
-        fs::remove_dir(disk.mountpoint.join("lost+found")).unwrap();
-        disk
-    }
-
-    fn free_bytes(&self) -> u64 {
-        let space = rustix::fs::statvfs(&self.mountpoint).unwrap();
-        space.f_bavail * space.f_frsize
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let umount = |options: &[&str]| {
-            let ran = Tool::new("umount").args(options).arg(&self.mountpoint).limit(Duration::from_secs(30)).try_run();
-            ran.is_ok_and(|ran| ran.code == 0)
-        };
-        if !umount(&[]) && !umount(&["-l"]) {
-            eprintln!("{} could not be unmounted", self.directory.path().display());
-        }
-    }
-}
 
 fn is_full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::StorageFull
@@ -91,7 +53,7 @@ fn a_full_disk_is_an_error_and_there_is_a_way_out() {
     if !is_fit() {
         return;
     }
-    let disk = Disk::new();
+    let disk = Disk::new(DISK_BYTES);
     let site = Site::with(|_| (disk.mountpoint.join("pool"), disk.mountpoint.join("pool")));
     site.mount();
     let kept = site.mnt.join("kept");

@@ -15,6 +15,7 @@ mod compare;
 mod concurrent;
 mod dd_operations;
 mod dedup_and_reclaim;
+mod disk;
 mod files;
 mod full_disk;
 mod kill9;
