@@ -77,10 +77,19 @@ pub const PUBLISH_PATIENCE: Duration = Duration::from_secs(1);
 /// A namespace up to this size is compacted when its pool is closed, which then takes some 0.1 s.
 pub const COMPACT_ON_CLOSE_BYTES_MAX: u64 = 8 * MIB;
 
-/// Kept free on the data root: reclaiming copies live chunks before it frees.
+/// Kept free on the data root: reclaiming copies live chunks before it frees. Less on small disks, down to what one step takes.
 pub const DATA_RESERVE_BYTES: u64 = 64 * MIB;
-/// Kept free on the meta root: deleting and reclaiming write the namespace and the index.
+/// Kept free on the meta root for commits and steps of reclaiming, besides what a checkpoint of the indexes takes. Less on small disks.
 pub const META_RESERVE_BYTES: u64 = 64 * MIB;
+/// Of sealed tankers, kept free for writing them again without their removed cells: chunks of a container lie in few tankers,
+/// and reclaiming takes fewer containers at a time when space is short.
+pub const INDEX_REWRITE_BYTES_MAX: u64 = 256 * MIB;
+/// A root this full is warned of.
+pub const SPACE_LOW_PERCENT: u64 = 85;
+/// A root this full is warned of again.
+pub const SPACE_URGENT_PERCENT: u64 = 95;
+/// A warning is given again only after the root was less full than its mark by more than this.
+pub const SPACE_HYSTERESIS_PERCENT: u64 = 2;
 /// How long a reading of free space may be trusted.
 pub const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 

@@ -19,6 +19,7 @@ pub mod dedup;
 pub mod error;
 pub mod file;
 pub mod fingerprint;
+pub mod gauge;
 pub mod ingest;
 pub mod namespace;
 pub mod pool;

@@ -17,7 +17,7 @@ mod consume;
 mod flush;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,7 @@ use crate::containers::ContainerStore;
 use crate::dedup::Deduplicator;
 use crate::error::{EngineError, Result};
 use crate::namespace::{CommitInput, LogOp, Namespace};
+use crate::pool::SpaceGuard;
 
 /// What commits work on.
 pub struct CommitParts {
@@ -48,6 +49,8 @@ pub struct CommitParts {
     pub recipe_index: Arc<Index>,
     /// For reading nodes.
     pub dedup: Arc<Deduplicator>,
+    /// Tells when commits and checkpoints should be short.
+    pub space: Arc<SpaceGuard>,
 }
 
 #[derive(Default)]
@@ -75,6 +78,8 @@ pub struct Committer {
     /// Changes of the indexes that rounds under way stand for.
     consuming: AtomicU64,
     flushes: FlushQueue,
+    /// The last checkpoint failed for lack of space.
+    is_starved: AtomicBool,
     inconsistencies: AtomicU64,
     rounds: AtomicU64,
     /// Called before each round that the interval starts: publishes what has been open for long.
@@ -95,6 +100,7 @@ impl Committer {
             changes_since_checkpoint: AtomicU64::new(0),
             consuming: AtomicU64::new(0),
             flushes: FlushQueue::default(),
+            is_starved: AtomicBool::new(false),
             inconsistencies: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
             before_interval: Mutex::new(None),
@@ -200,6 +206,12 @@ impl Committer {
     #[must_use]
     pub fn failure(&self) -> Option<EngineError> {
         self.failure.lock().clone()
+    }
+
+    /// Whether as much is counted in memory as it allows, and there is no space to write it: nothing new should be taken.
+    #[must_use]
+    pub fn is_held_up(&self) -> bool {
+        self.is_starved.load(Ordering::Acquire) && (self.parts.chunk_index.is_full() || self.parts.recipe_index.is_full())
     }
 
     /// Counts that could not be right since the pool was opened.
@@ -373,7 +385,13 @@ impl Committer {
         self.inconsistencies.fetch_add(consumed.inconsistencies, Ordering::Relaxed);
         // What was counted and is nowhere has become a cell without a place.
         if consumed.inconsistencies > 0 {
-            self.parts.namespace.set_losses(true)?;
+            match self.parts.namespace.set_losses(true) {
+                // In force all the same; the next commit notes it.
+                Err(error) if error.is_no_space() => {
+                    tracing::warn!(%error, "no space to note that something is lost; it is tried again");
+                }
+                noted => noted?,
+            }
         }
         Ok(())
     }

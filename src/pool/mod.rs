@@ -28,7 +28,7 @@ pub use self::core::Core;
 pub use format::{format, format_on};
 pub use open::{OpenOptions, RecoveryReport};
 pub use progress::{NoProgress, Progress};
-pub use space::SpaceGuard;
+pub use space::{ContentCost, Demand, Level, Promise, RootSpace, SpaceGuard, SpaceLimits};
 pub use stats::{ContainerSummary, FilterStats, IndexSummary, MemoryStats, PoolStats, SessionStats};
 
 use crate::check::{CheckOptions, CheckReport, Checker, RebuildReport};
@@ -115,6 +115,7 @@ impl Pool {
             recipe_index: &core.recipe_index,
             dedup: &core.dedup,
             committer: &core.committer,
+            space: &core.space,
             physical_bytes: &|| core.physical_bytes(),
         }
         .run(options, progress)

@@ -19,20 +19,21 @@ use super::core::Core;
 use super::gate::Gate;
 use super::indexes::{self, IndexSources, Rebuild, index_advice};
 use super::progress::Progress;
-use super::space::SpaceGuard;
+use super::space::{ContentCost, PoolHoldings, SpaceGuard, SpaceLimits};
 use super::{NoProgress, Pool};
 use crate::check::RebuildReport;
-use crate::chunker;
+use crate::chunker::{self, Chunker};
 use crate::commit::{CommitParts, Committer};
 use crate::config::{
-    BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, COMMIT_INTERVAL, DATA_REGION_BYTES, DATA_RESERVE_BYTES, MEMORY_BYTES_DEFAULT,
-    META_RESERVE_BYTES, MemoryPlan, OPEN_CONTAINERS_MAX, PUBLISH_AFTER, PUBLISH_PATIENCE, RECIPE_REGION_BYTES,
+    BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, COMMIT_INTERVAL, DATA_REGION_BYTES, MEMORY_BYTES_DEFAULT,
+    MemoryPlan, OPEN_CONTAINERS_MAX, PUBLISH_AFTER, PUBLISH_PATIENCE, RECIPE_REGION_BYTES,
 };
 use crate::containers::{ContainerOptions, ContainerStore, WorkerPool};
 use crate::dedup::{ContainerChunks, DedupParts, Deduplicator, Fetcher};
 use crate::error::{EngineError, Result};
 use crate::file::FileContext;
 use crate::fingerprint::Fingerprinter;
+use crate::gauge::Gauge;
 use crate::ingest::{BufferPool, IngestContext};
 use crate::namespace::Namespace;
 use crate::recipe::segmenter::SegmentRule;
@@ -54,6 +55,8 @@ pub struct OpenOptions {
     pub commit_interval: Duration,
     /// Which filters look chunks up, in which order.
     pub filters: FilterPlan,
+    /// What the pool may occupy, besides the sizes of its disks.
+    pub limits: SpaceLimits,
     /// Make the index anew from containers and namespace.
     pub rebuild_index: bool,
     /// Read all content for that, and give up chunks that are damaged.
@@ -68,6 +71,7 @@ impl Default for OpenOptions {
             note: "dedupfs".to_owned(),
             commit_interval: COMMIT_INTERVAL,
             filters: FilterPlan::default(),
+            limits: SpaceLimits::default(),
             rebuild_index: false,
             rebuild_reads_data: false,
         }
@@ -146,6 +150,7 @@ impl Pool {
         if !options.read_only {
             indexes::clear_away(&**meta_device, parts.namespace.index_side());
         }
+        let space = parts.space(&meta, options.limits)?;
         // The recipe index has none: nodes are freed one by one, which leaves few containers whole.
         parts.chunk_index.set_container_tables(Arc::new(TablesOf(parts.data.clone())));
         let dedup = Arc::new(Deduplicator::new(DedupParts {
@@ -167,6 +172,7 @@ impl Pool {
             chunk_index: parts.chunk_index.clone(),
             recipe_index: parts.recipe_index.clone(),
             dedup: dedup.clone(),
+            space: space.guard.clone(),
         });
         let rows_replayed = committer.replay().map_err(replay_advice)?;
         let mut recovery = RecoveryReport { rows_replayed, ..RecoveryReport::default() };
@@ -175,7 +181,7 @@ impl Pool {
             recovery.orphans_dropped += 1;
         }
         recovery.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let core = Arc::new(parts.into_core(&meta, memory, options.read_only, dedup, committer)?);
+        let core = Arc::new(parts.into_core(&meta, memory, options.read_only, dedup, committer, space));
         let service = Service::new(core.clone());
         let for_thread = Arc::downgrade(&service);
         let publish_old = Box::new(move || {
@@ -220,6 +226,15 @@ impl ContainerTables for TablesOf {
         table.entries.iter().for_each(|entry| each(entry.fingerprint, entry.len_bytes));
         Ok(true)
     }
+}
+
+/// What counts the room that a pool has, and the places that count what it holds.
+struct Accounting {
+    guard: Arc<SpaceGuard>,
+    cost: ContentCost,
+    streams: Arc<Gauge>,
+    dirty: Arc<Gauge>,
+    chunker: Arc<dyn Chunker>,
 }
 
 /// The durable parts.
@@ -353,6 +368,29 @@ impl Parts {
         .into())
     }
 
+    /// Counts what the pool holds, from here on.
+    fn space(&self, superblock: &Superblock, limits: SpaceLimits) -> Result<Accounting> {
+        let properties = &superblock.properties;
+        let chunker = chunker::chunker(properties.chunker, properties.chunk_size_bytes);
+        let region_bytes = DATA_REGION_BYTES.min(properties.container_bytes / 4);
+        let cost = ContentCost::new(&*chunker, properties.container_bytes, region_bytes);
+        let (streams, dirty) = (Arc::<Gauge>::default(), Arc::<Gauge>::default());
+        let holdings = PoolHoldings {
+            cost,
+            streams: streams.clone(),
+            dirty: dirty.clone(),
+            meta_device: self.meta_device.clone(),
+            namespace: self.namespace.clone(),
+            data: self.data.clone(),
+            recipes: self.recipes.clone(),
+            chunk_index: self.chunk_index.clone(),
+            recipe_index: self.recipe_index.clone(),
+            container_bytes: properties.container_bytes,
+        };
+        let guard = SpaceGuard::new(&self.data_device, &self.meta_device, limits, Box::new(holdings))?;
+        Ok(Accounting { guard: Arc::new(guard), cost, streams, dirty, chunker })
+    }
+
     fn into_core(
         self,
         superblock: &Superblock,
@@ -360,28 +398,30 @@ impl Parts {
         read_only: bool,
         dedup: Arc<Deduplicator>,
         committer: Arc<Committer>,
-    ) -> Result<Core> {
-        let chunker = chunker::chunker(superblock.properties.chunker, superblock.properties.chunk_size_bytes);
+        space: Accounting,
+    ) -> Core {
+        let chunker = space.chunker;
         let ingest = Arc::new(IngestContext {
             dedup: dedup.clone(),
             buffers: BufferPool::new(4 * BATCHES_IN_FLIGHT_MAX, BATCH_BYTES + chunker.max_bytes()),
             chunker,
             workers: self.workers,
             rule: SegmentRule::new(superblock.properties.chunk_size_bytes, superblock.properties.container_bytes),
+            held: space.streams,
         });
         let files = Arc::new(FileContext {
             ingest,
             chunks: Fetcher::new(self.data.clone(), self.chunk_index.clone()),
-            dirty_bytes: std::sync::atomic::AtomicU64::new(0),
+            dirty: space.dirty,
             dirty_limit_bytes: memory.dirty_bytes,
         });
-        Ok(Core {
+        Core {
             pool: superblock.pool,
             properties: superblock.properties,
             memory,
             read_only,
-            meta_space: SpaceGuard::new(self.meta_device.clone(), META_RESERVE_BYTES)?,
-            data_space: SpaceGuard::new(self.data_device.clone(), DATA_RESERVE_BYTES)?,
+            space: space.guard,
+            cost: space.cost,
             meta_device: self.meta_device,
             data_device: self.data_device,
             namespace: self.namespace,
@@ -393,7 +433,7 @@ impl Parts {
             files,
             committer,
             gate: Gate::default(),
-        })
+        }
     }
 }
 

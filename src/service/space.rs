@@ -1,0 +1,101 @@
+//! Room for what clients bring: asked for before anything is taken, and what df shows of it.
+
+use std::time::{Duration, Instant};
+
+use dedupfs_fuse::service::Statistics;
+use parking_lot::Mutex;
+
+use super::Service;
+use crate::config::PUBLISH_PATIENCE;
+use crate::error::{EngineError, Result};
+use crate::pool::{Demand, Promise};
+
+/// Bytes of the meta root for one more inode with its name, about: as many inodes does statfs promise.
+const INODE_BYTES: u64 = 1024;
+/// Unit of statfs.
+const BLOCK_BYTES: u32 = 4096;
+/// Nothing was taken since the last settling: another one within this time would find nothing else.
+const SETTLED_FOR: Duration = Duration::from_secs(1);
+
+/// When was last waited for what is under way.
+#[derive(Default)]
+pub(super) struct Settling(Mutex<Option<Settled>>);
+
+struct Settled {
+    at: Instant,
+    admissions: u64,
+}
+
+impl Service {
+    /// Takes room for something new. If there is none, what is under way is finished first: much of it may turn out to be known,
+    /// or compress well. So a copy of what is stored fits a disk that is nearly full.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub(super) fn admit(&self, demand: Demand) -> Result<Promise<'_>> {
+        match self.core.admit(demand) {
+            Err(EngineError::NoSpace) if self.settle() => self.core.admit(demand),
+            admitted => admitted,
+        }
+    }
+
+    /// As [`admit`](Self::admit), for what gives back more than it takes in the end.
+    pub(super) fn admit_freeing(&self, demand: Demand) -> Result<Promise<'_>> {
+        match self.core.space.admit_freeing(demand) {
+            Err(EngineError::NoSpace) if self.settle() => self.core.space.admit_freeing(demand),
+            admitted => admitted,
+        }
+    }
+
+    /// Publishes all files and commits, unless nothing was taken since that was last done; whether it was worth it. To be
+    /// called with no lock held.
+    fn settle(&self) -> bool {
+        let mut settled = self.settling.0.lock();
+        let space = &self.core.space;
+        let is_settled = |settled: &Settled| {
+            settled.admissions == space.admissions() && settled.at.elapsed() < SETTLED_FOR
+        };
+        if settled.as_ref().is_some_and(is_settled) {
+            return false;
+        }
+        let admissions = space.admissions();
+        // Each file remembers its own error, and the next commit says if this one failed: here only the space counts.
+        let published = self.publish_all(None, Some(PUBLISH_PATIENCE));
+        let committed = self.core.committer.commit();
+        if let Err(error) = published.and(committed) {
+            tracing::debug!(%error, "not all that is under way could be finished");
+        }
+        *settled = Some(Settled { at: Instant::now(), admissions });
+        true
+    }
+
+    /// What df shows: used is what the pool takes, not what others keep on the same disk; available is what can be written, by the
+    /// root that is full first.
+    pub(super) fn space(&self) -> Result<Statistics> {
+        let core = &self.core;
+        let [data, meta] = core.space.roots()?;
+        let one_root = core.space.is_shared();
+        // What is described with all that the meta root has left.
+        let described_bytes = core.cost.described_bytes(meta.usable_bytes);
+        let usable_bytes = if one_root {
+            core.cost.stored_bytes(data.usable_bytes.min(meta.usable_bytes)).min(data.usable_bytes)
+        } else {
+            data.usable_bytes.min(described_bytes)
+        };
+        let used_bytes = if one_root { data.pool_bytes + meta.pool_bytes } else { data.pool_bytes };
+        let reserve_bytes = (if one_root { data.reserve_bytes + meta.reserve_bytes } else { data.reserve_bytes })
+            .min(data.free_bytes.saturating_sub(usable_bytes));
+        let unit = u64::from(BLOCK_BYTES);
+        let inodes = u64::try_from(core.namespace.totals().inodes()).unwrap_or(0);
+        let inodes_left = meta.usable_bytes / INODE_BYTES;
+        Ok(Statistics {
+            block_bytes: BLOCK_BYTES,
+            blocks: (used_bytes + usable_bytes + reserve_bytes) / unit,
+            blocks_free: (usable_bytes + reserve_bytes) / unit,
+            blocks_available: usable_bytes / unit,
+            files: inodes + inodes_left,
+            files_free: inodes_left,
+            name_bytes_max: 255,
+        })
+    }
+}
