@@ -82,6 +82,7 @@ pub struct Committer {
     is_starved: AtomicBool,
     inconsistencies: AtomicU64,
     rounds: AtomicU64,
+    rounds_without_space: AtomicU64,
     /// Called before each round that the interval starts: publishes what has been open for long.
     before_interval: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
@@ -103,6 +104,7 @@ impl Committer {
             is_starved: AtomicBool::new(false),
             inconsistencies: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
+            rounds_without_space: AtomicU64::new(0),
             before_interval: Mutex::new(None),
         })
     }
@@ -226,6 +228,12 @@ impl Committer {
         self.rounds.load(Ordering::Relaxed)
     }
 
+    /// Rounds that failed for lack of space: none, unless something else took the reserve.
+    #[must_use]
+    pub fn rounds_without_space(&self) -> u64 {
+        self.rounds_without_space.load(Ordering::Relaxed)
+    }
+
     /// Ends the thread after the rounds that were asked for.
     pub fn stop(&self) {
         self.state.lock().stopping = true;
@@ -304,7 +312,12 @@ impl Committer {
         match self.round_until_durable(asked) {
             Err(error) => {
                 if error.is_no_space() {
-                    tracing::warn!(%error, "commit failed for lack of space; it is tried again");
+                    self.rounds_without_space.fetch_add(1, Ordering::Relaxed);
+                    tracing::error!(
+                        %error,
+                        "a commit failed for lack of space, and is tried again: something else uses the disks' reserve; free \
+                         some space there"
+                    );
                 } else {
                     self.fail(&error, "a commit failed");
                 }
