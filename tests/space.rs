@@ -127,11 +127,12 @@ fn fill(pool: &Pool, writer: u32, seed: u64, largest: u64) -> Files {
                 continue;
             }
         };
-        let len = 1 + random.below(if random.below(3) == 0 { 9000 } else { largest }) as usize;
+        let bound = if random.below(3) == 0 { 9000 } else { largest };
+        let len = 1 + random.below(bound) as usize;
         // Some of it is known already, to this writer or to others.
         let origin = if random.below(3) == 0 { random.below(4) } else { seed << 20 | u64::from(writer) << 16 | number };
         let mut data = content(origin, len);
-        let mut write = |offset: u64, data: &[u8]| -> Result<(), Errno> {
+        let write = |offset: u64, data: &[u8]| -> Result<(), Errno> {
             for (number, piece) in data.chunks(128 << 10).enumerate() {
                 let at = offset + (number as u64 * (128 << 10));
                 service.write(caller(writer), ino, handle, at, piece, WriteFlags::default())?;
