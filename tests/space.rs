@@ -177,11 +177,14 @@ fn fill(pool: &Pool, writer: u32, seed: u64, largest: u64) -> Files {
 fn assert_files(pool: &Pool, files: &Files, when: &str) {
     let service = pool.service();
     for (name, expected) in files {
-        let attributes = service.lookup(ROOT_INO, name.as_bytes()).unwrap_or_else(|error| panic!("{when}: {name}: {error:?}"));
+        let attributes =
+            service.lookup(ROOT_INO, name.as_bytes()).unwrap_or_else(|error| panic!("{when}: {name}: {error:?}"));
         let how = OpenOptions { read: true, ..OpenOptions::default() };
         let handle = service.open(Caller::default(), attributes.ino, how).expect("opens").handle;
         let mut bytes = Vec::new();
-        service.read(attributes.ino, handle, 0, 1 << 30, &mut bytes).unwrap_or_else(|error| panic!("{when}: {name}: {error:?}"));
+        service
+            .read(attributes.ino, handle, 0, 1 << 30, &mut bytes)
+            .unwrap_or_else(|error| panic!("{when}: {name}: {error:?}"));
         assert!(bytes == *expected, "{when}: {name} has other content");
         service.release(attributes.ino, handle);
         service.forget(attributes.ino, 1);
@@ -191,7 +194,11 @@ fn assert_files(pool: &Pool, files: &Files, when: &str) {
 fn assert_sound(pool: &Pool, when: &str) {
     let report = pool.check(&CheckOptions::default(), &NoProgress).expect("checks");
     assert_eq!(report.finding_count, 0, "{when}: {:?}", report.findings);
-    assert_eq!(pool.core().committer.rounds_without_space(), 0, "{when}: something was taken that could not be committed");
+    assert_eq!(
+        pool.core().committer.rounds_without_space(),
+        0,
+        "{when}: something was taken that could not be committed"
+    );
 }
 
 /// Filled by several writers, crashed, half deleted, reclaimed, refilled.
@@ -280,7 +287,8 @@ fn regression_many_open_writers_do_not_pass_the_reserve() {
     let site = Site::one(64 * MIB);
     let pool = site.open();
     let service = pool.service();
-    let open: Vec<_> = (0..8).map(|writer| handle_of(&*service, writer, &format!("{writer}")).expect("creates")).collect();
+    let open: Vec<_> =
+        (0..8).map(|writer| handle_of(&*service, writer, &format!("{writer}")).expect("creates")).collect();
     let mut len = vec![0_u64; open.len()];
     let mut is_full = false;
     'full: for number in 0..64_u64 {
@@ -397,6 +405,8 @@ fn a_disk_without_a_byte_left_loses_nothing() {
     pool.sync().expect("syncs");
     let capacity = site.data.capacity_bytes();
     site.data.set_capacity(site.data.used_bytes());
+    // What another one takes is seen by the next reading.
+    std::thread::sleep(2 * dedupfs::config::SPACE_CHECK_INTERVAL);
     let made = handle_of(&*pool.service(), 1, "more");
     assert_eq!(made.err(), Some(Errno::ENOSPC));
     // Taken before, so a commit may fail; what was acknowledged stays.
@@ -407,6 +417,7 @@ fn a_disk_without_a_byte_left_loses_nothing() {
     // Once there is space again all goes on, without a new mount.
     site.data.set_capacity(capacity);
     pool.sync().expect("space is back");
+    pool.reclaim(&ReclaimOptions::default(), &NoProgress).expect("reclaims");
     common::write(&pool, "new", b"new");
     pool.sync().expect("syncs");
     drop(pool);

@@ -213,7 +213,8 @@ impl Committer {
     /// Whether as much is counted in memory as it allows, and there is no space to write it: nothing new should be taken.
     #[must_use]
     pub fn is_held_up(&self) -> bool {
-        self.is_starved.load(Ordering::Acquire) && (self.parts.chunk_index.is_full() || self.parts.recipe_index.is_full())
+        self.is_starved.load(Ordering::Acquire)
+            && (self.parts.chunk_index.is_full() || self.parts.recipe_index.is_full())
     }
 
     /// Counts that could not be right since the pool was opened.

@@ -63,7 +63,15 @@ impl FileBody {
     /// `Corrupt` if the recipe is damaged; I/O errors.
     pub fn open(context: Arc<FileContext>, root: &Root) -> Result<Self> {
         let pieces = tree::flatten(context.dedup().nodes(), root)?;
-        Ok(Self { context, pieces, stream: None, dirty: DirtyExtents::default(), dirty_hold: None, changed: false, failed: None })
+        Ok(Self {
+            context,
+            pieces,
+            stream: None,
+            dirty: DirtyExtents::default(),
+            dirty_hold: None,
+            changed: false,
+            failed: None,
+        })
     }
 
     /// Length in bytes.

@@ -25,8 +25,8 @@ use crate::check::RebuildReport;
 use crate::chunker::{self, Chunker};
 use crate::commit::{CommitParts, Committer};
 use crate::config::{
-    BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, COMMIT_INTERVAL, DATA_REGION_BYTES, MEMORY_BYTES_DEFAULT,
-    MemoryPlan, OPEN_CONTAINERS_MAX, PUBLISH_AFTER, PUBLISH_PATIENCE, RECIPE_REGION_BYTES,
+    BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, COMMIT_INTERVAL, DATA_REGION_BYTES, MEMORY_BYTES_DEFAULT, MemoryPlan,
+    OPEN_CONTAINERS_MAX, PUBLISH_AFTER, PUBLISH_PATIENCE, RECIPE_REGION_BYTES,
 };
 use crate::containers::{ContainerOptions, ContainerStore, WorkerPool};
 use crate::dedup::{ContainerChunks, DedupParts, Deduplicator, Fetcher};

@@ -120,17 +120,18 @@ impl Reclaimer<'_> {
         let (victims, garbage_left_bytes) = Self::victims(&closed, &live_bytes, options);
         report.garbage_left_bytes += garbage_left_bytes;
         progress.start(if recipe { "emptying recipe containers" } else { "emptying containers" }, victims.len() as u64);
-        let copy_bytes: HashMap<ContainerId, u64> = closed
-            .iter()
-            .map(|record| (record.id, copy_bytes(record, live_bytes(record.id))))
-            .collect();
+        let copy_bytes: HashMap<ContainerId, u64> =
+            closed.iter().map(|record| (record.id, copy_bytes(record, live_bytes(record.id)))).collect();
         let mut rest = victims.as_slice();
         while !rest.is_empty() {
             let cost = |id: &ContainerId| copy_bytes.get(id).copied().unwrap_or(0);
             let batch = batch(rest, self.space.step_bytes(recipe)?, &cost);
             if batch.is_empty() {
                 // The others have more alive: what is left of the space would be used up without freeing anything.
-                tracing::warn!(containers = rest.len(), "no space to empty these: delete more, or free space on the disk");
+                tracing::warn!(
+                    containers = rest.len(),
+                    "no space to empty these: delete more, or free space on the disk"
+                );
                 report.containers_without_space += rest.len() as u64;
                 break;
             }

@@ -88,7 +88,12 @@ impl Service {
     /// The filesystem in the pool that `core` is.
     #[must_use]
     pub fn new(core: Arc<Core>) -> Arc<Self> {
-        Arc::new(Self { core, files: OpenFiles::default(), known: Mutex::default(), settling: space::Settling::default() })
+        Arc::new(Self {
+            core,
+            files: OpenFiles::default(),
+            known: Mutex::default(),
+            settling: space::Settling::default(),
+        })
     }
 
     /// The inode, with what is not published of its content.

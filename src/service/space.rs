@@ -52,9 +52,8 @@ impl Service {
     fn settle(&self) -> bool {
         let mut settled = self.settling.0.lock();
         let space = &self.core.space;
-        let is_settled = |settled: &Settled| {
-            settled.admissions == space.admissions() && settled.at.elapsed() < SETTLED_FOR
-        };
+        let is_settled =
+            |settled: &Settled| settled.admissions == space.admissions() && settled.at.elapsed() < SETTLED_FOR;
         if settled.as_ref().is_some_and(is_settled) {
             return false;
         }

@@ -113,7 +113,10 @@ fn roots(lines: &mut Lines, stats: &PoolStats) {
             Level::Low => SPACE_LOW_PERCENT,
             Level::Urgent => SPACE_URGENT_PERCENT,
         };
-        lines.line("", format!("more than {percent}% FULL: delete old backups (`rm`) and run `dedupfs-gc`, or add space"));
+        lines.line(
+            "",
+            format!("more than {percent}% FULL: delete old backups (`rm`) and run `dedupfs-gc`, or add space"),
+        );
     }
 }
 

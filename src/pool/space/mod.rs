@@ -18,8 +18,6 @@
 
 pub mod cost;
 mod holdings;
-#[cfg(test)]
-mod tests;
 mod watch;
 
 use std::sync::Arc;
@@ -165,7 +163,13 @@ impl SpaceGuard {
         let root = |name, device: &Arc<dyn Device>, limit_bytes: Option<u64>, most, least| {
             let size = device.space()?.total_bytes.min(limit_bytes.unwrap_or(u64::MAX));
             let reserve_bytes = (size / divisor).clamp(least, least.max(most));
-            Ok::<_, EngineError>(Root { name, device: device.clone(), limit_bytes, reserve_bytes, watch: Watch::default() })
+            Ok::<_, EngineError>(Root {
+                name,
+                device: device.clone(),
+                limit_bytes,
+                reserve_bytes,
+                watch: Watch::default(),
+            })
         };
         let guard = Self {
             data: root("data", data, limits.data_bytes, DATA_RESERVE_BYTES, step.data_bytes)?,

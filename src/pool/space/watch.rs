@@ -130,9 +130,8 @@ mod tests {
             .map(|percent| watch.risen(percent))
             .collect();
         let (low, urgent) = (Some(Level::Low), Some(Level::Urgent));
-        let expected = [
-            None, low, None, None, None, None, None, low, urgent, None, None, None, urgent, None, urgent, None,
-        ];
+        let expected =
+            [None, low, None, None, None, None, None, low, urgent, None, None, None, urgent, None, urgent, None];
         assert_eq!(told, expected);
         assert_eq!(watch.level(), Level::Urgent);
     }
