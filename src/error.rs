@@ -83,7 +83,13 @@ impl EngineError {
         }
     }
 
-    /// Whether freeing space may help.
+    /// Whether something could not be made durable, so that nothing more may be believed durable (I-7).
+    #[must_use]
+    pub fn is_failed_sync(&self) -> bool {
+        matches!(self, Self::Store(StoreError::SyncFailed { .. }))
+    }
+
+    /// Whether freeing space may help. Never after a failed sync, whatever its reason.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(self, Self::NoSpace | Self::Store(StoreError::NoSpace { .. }))

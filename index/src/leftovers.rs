@@ -4,15 +4,25 @@ use dedupfs_store::Result;
 use dedupfs_store::device::Device;
 
 use crate::index::Index;
+use crate::manifest::Manifest;
 use crate::names::{MANIFEST_NAME, join, may_be_there};
 use crate::progress;
 
+/// What was removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Removed {
+    /// Files.
+    pub files: u64,
+    /// Their lengths.
+    pub bytes: u64,
+}
+
 impl Index {
-    /// Removes whatever there is of an index in `directory`, finished or not; returns the bytes of it. The manifest goes
+    /// Removes whatever there is of an index in `directory`, finished or not. The manifest goes
     /// first, and durably, so that an index is there as a whole or not at all.
-    pub fn remove(device: &dyn Device, directory: &str) -> Result<u64> {
+    pub fn remove(device: &dyn Device, directory: &str) -> Result<Removed> {
         if !device.exists(directory)? {
-            return Ok(0);
+            return Ok(Removed::default());
         }
         let mut entries = device.list(directory)?;
         entries.retain(|entry| !entry.is_directory && may_be_there(&entry.name));
@@ -25,7 +35,18 @@ impl Index {
                 device.sync_directory(directory)?;
             }
         }
-        Ok(entries.iter().map(|entry| entry.len_bytes).sum())
+        let bytes = entries.iter().map(|entry| entry.len_bytes).sum();
+        Ok(Removed { files: entries.len() as u64, bytes })
+    }
+
+    /// Removes what a checkpoint that was interrupted, or could not tidy up, left beside this index: files that the manifest
+    /// does not name (as it is on disk: it was made durable when the index was opened).
+    ///
+    /// # Errors
+    /// I/O errors; what is left then costs only its space.
+    pub fn remove_leftovers(&self) -> Result<Removed> {
+        let _no_checkpoint = self.checkpointer.lock();
+        self.remove_unnamed(&Manifest::read(&*self.device, &self.directory, &self.pool)?)
     }
 
     /// Forgets how the index in `directory` was built: from now on it is used.

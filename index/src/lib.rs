@@ -52,6 +52,7 @@ pub use apply::{ApplyReport, Change, Inconsistency, InconsistencyKind};
 pub use cell::{Cell, Location};
 pub use checkpoint::Frozen;
 pub use index::Index;
+pub use leftovers::Removed;
 pub use locality::ContainerTables;
 pub use lookup::Means;
 pub use options::IndexOptions;

@@ -278,8 +278,20 @@ impl ContainerStore {
                 failure = failure.or(Some(error));
             }
         }
-        self.shared.slots.trim()?;
+        self.shared.slots.trim().inspect_err(|error| {
+            if matches!(error, StoreError::SyncFailed { .. }) {
+                self.shared.poison(error.clone().into());
+            }
+        })?;
         failure.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Cuts off what no container has at the end of files; returns the bytes. What cannot be cut costs only its space.
+    pub fn trim(&self) -> u64 {
+        self.shared.slots.trim().unwrap_or_else(|error| {
+            tracing::warn!(%error, "free space at the end of container files is not given back");
+            0
+        })
     }
 
     /// Whether the container exists, open or closed.
@@ -315,6 +327,12 @@ impl ContainerStore {
     #[must_use]
     pub fn is_closed(&self, container: ContainerId) -> bool {
         matches!(self.shared.known(container), Some(Known::Closed(_)))
+    }
+
+    /// Nothing is written any more when this returns: what was not flushed is lost, as in a crash. Threads that still have work
+    /// for this store would else write into slots that the next opening of the pool has given to others.
+    pub fn stop(&self) {
+        self.shared.stop();
     }
 
     /// Figures.

@@ -154,6 +154,17 @@ impl Shared {
         self.notify_room();
     }
 
+    /// Lets no more writes begin, and waits for those that are under way.
+    pub(super) fn stop(&self) {
+        // A failure that came first says more.
+        let _failed_before = self.poisoned.set(EngineError::ReadOnly(": it is closed".to_owned()));
+        self.notify_room();
+        for container in self.open_containers() {
+            container.wake();
+            drop(container.lock_writer());
+        }
+    }
+
     pub(super) fn is_poisoned(&self) -> bool {
         self.poisoned.get().is_some()
     }
@@ -220,6 +231,8 @@ impl Shared {
     /// Writes what is placed in the container. Nothing is lost by an error: the same bytes are written by the next call.
     pub(super) fn write_out(&self, container: &OpenContainer, goal: Goal) -> Result<Option<Mark>> {
         let writer = container.lock_writer();
+        // Looked at behind the lock: who stops the store waits for those who have it.
+        self.check_poison()?;
         let (batch, padding, mark) = container.begin_write(goal, &writer);
         self.add_pending(padding);
         let Some(batch) = batch else { return Ok(mark) };
@@ -236,6 +249,11 @@ impl Shared {
                 Ok(mark)
             }
             Err(error) => {
+                // The name of a new file of slots may be lost, and with it whatever is written there from now on.
+                if error.is_failed_sync() {
+                    self.poison(error.clone());
+                    container.wake();
+                }
                 *self.write_failure.lock() = Some(error.clone());
                 self.notify_room();
                 Err(error)

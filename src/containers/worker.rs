@@ -10,6 +10,7 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
@@ -25,12 +26,15 @@ thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A fixed set of threads with a bounded queue.
+/// A fixed set of threads with a bounded queue. They start with the first job: opening a pool only to look at it costs none.
 #[derive(Debug)]
 pub struct WorkerPool {
     /// `None` only while dropping: closing the queue ends the threads once it is empty.
     queue: Option<Sender<Job>>,
-    threads: Vec<JoinHandle<()>>,
+    jobs: Receiver<Job>,
+    name: String,
+    wanted: usize,
+    threads: OnceLock<Vec<JoinHandle<()>>>,
 }
 
 impl WorkerPool {
@@ -43,28 +47,27 @@ impl WorkerPool {
     /// A pool whose threads carry `name` and whose queue holds `queued_jobs`.
     #[must_use]
     pub fn with_queue(name: &str, threads: usize, queued_jobs: usize) -> Self {
-        let (sender, receiver) = bounded::<Job>(queued_jobs.max(1));
-        let threads: Vec<_> = (0..threads)
-            .filter_map(|number| {
-                let receiver: Receiver<Job> = receiver.clone();
-                let builder = std::thread::Builder::new().name(format!("{name}-{number}"));
-                builder
-                    .spawn(move || {
-                        IS_WORKER.set(true);
-                        receiver.iter().for_each(run);
-                    })
-                    .inspect_err(|error| tracing::warn!(%error, "cannot start a worker thread"))
-                    .ok()
-            })
-            .collect();
-        let queue = (!threads.is_empty()).then_some(sender);
-        Self { queue, threads }
+        let (sender, jobs) = bounded::<Job>(queued_jobs.max(1));
+        Self { queue: Some(sender), jobs, name: name.to_owned(), wanted: threads, threads: OnceLock::new() }
     }
 
-    /// Number of threads.
+    fn start(&self) -> Vec<JoinHandle<()>> {
+        let start = |number| {
+            let jobs = self.jobs.clone();
+            let work = move || {
+                IS_WORKER.set(true);
+                jobs.iter().for_each(run);
+            };
+            let builder = std::thread::Builder::new().name(format!("{}-{number}", self.name));
+            builder.spawn(work).inspect_err(|error| tracing::warn!(%error, "cannot start a worker thread")).ok()
+        };
+        (0..self.wanted).filter_map(start).collect()
+    }
+
+    /// Number of threads, started or to be started.
     #[must_use]
     pub fn threads(&self) -> usize {
-        self.threads.len()
+        self.threads.get().map_or(self.wanted, Vec::len)
     }
 
     /// Whether the calling thread belongs to a pool; such a thread must not wait for other jobs.
@@ -87,6 +90,9 @@ impl WorkerPool {
 
     fn enqueue(&self, job: Job) -> Result<(), Job> {
         let Some(queue) = &self.queue else { return Err(job) };
+        if self.threads.get_or_init(|| self.start()).is_empty() {
+            return Err(job);
+        }
         queue.try_send(job).map_err(|refused| match refused {
             TrySendError::Full(job) | TrySendError::Disconnected(job) => job,
         })
@@ -98,7 +104,7 @@ impl Drop for WorkerPool {
     fn drop(&mut self) {
         self.queue = None;
         let own = std::thread::current().id();
-        for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != own) {
+        for thread in self.threads.take().into_iter().flatten().filter(|thread| thread.thread().id() != own) {
             // A worker catches the panics of its jobs, so there is nothing to learn from the result.
             let _ = thread.join();
         }

@@ -58,7 +58,7 @@ impl Failure {
 impl From<&StoreError> for FailureKind {
     fn from(error: &StoreError) -> Self {
         match error {
-            StoreError::Io { .. } | StoreError::Collision { .. } => Self::Failed,
+            StoreError::Io { .. } | StoreError::SyncFailed { .. } | StoreError::Collision { .. } => Self::Failed,
             StoreError::NoSpace { .. } => Self::NoSpace,
             StoreError::Corrupt { .. } => Self::Damaged,
             StoreError::Unsupported { .. } | StoreError::NotFound { .. } => Self::NotAPool,

@@ -2,8 +2,8 @@
 //!
 //! redb latches: after one failed read or write it refuses everything until it is opened anew. So one opened
 //! database is one [`Session`]; when it has failed, the namespace opens a new session over the same file. What
-//! outlives sessions is [`Health`]: after a failed *sync* nobody knows what is on disk, and everything fails until the
-//! pool is mounted anew (invariant I-7).
+//! outlives sessions is [`Health`]: after a failed *sync* nobody knows what is on disk, and nothing is written until the
+//! pool is mounted anew (invariant I-7); what was committed before can be read.
 
 use std::io;
 use std::sync::Arc;

@@ -4,7 +4,8 @@
 //! after each commit. When the device fails under a session of the store, redb refuses everything afterwards; the
 //! next reader or committer then opens a new session over the same file ([`Store::reopen`]), which recovers to the
 //! last commit in milliseconds (quick repair), and tries once more. Only a failed sync, or a failure while finding
-//! out whether a commit took place, is final until the next mount (invariant I-7).
+//! out whether a commit took place, is final until the next mount (invariant I-7): what was committed is read on, over a
+//! [`Shadow`], and nothing is written any more.
 //!
 //! redb asserts on pages that make no sense; such panics are caught here and turned into errors.
 
@@ -20,6 +21,7 @@ use redb::{Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, 
 use super::backend::{DeviceBackend, Health, Session};
 use super::container_record::ContainerRecord;
 use super::inode::{Entry, Inode};
+use super::shadow::Shadow;
 use super::tables::{self, Header, IndexSide};
 use crate::error::{EngineError, Result};
 
@@ -248,8 +250,12 @@ impl Store {
     }
 
     fn open_session(&mut self) -> Result<()> {
+        self.open_session_on(self.file.clone(), self.health.clone())
+    }
+
+    fn open_session_on(&mut self, file: Arc<dyn DeviceFile>, health: Arc<Health>) -> Result<()> {
         self.session = Arc::default();
-        let backend = DeviceBackend::new(self.file.clone(), self.session.clone(), self.health.clone());
+        let backend = DeviceBackend::new(file, self.session.clone(), health);
         let mut builder = Builder::new();
         builder.set_cache_size(self.cache_bytes);
         let opened = catch_unwind(AssertUnwindSafe(|| builder.create_with_backend(backend)));
@@ -278,8 +284,23 @@ impl Store {
         Ok(snapshot)
     }
 
+    /// As [`reopen`](Self::reopen), but after a failed sync the new session is for reading only: of what is on the disk, and
+    /// without writing there.
+    pub(super) fn reopen_for_reading(&mut self) -> Result<Arc<Snapshot>> {
+        if self.health.check().is_ok() {
+            return self.reopen();
+        }
+        tracing::warn!("opening the namespace store anew, for reading only");
+        self.session.fail();
+        self.close();
+        // What the failed sync lost must not be read as if it were there. That syncing fails is known.
+        let _known = self.file.reread();
+        self.open_session_on(Arc::new(Shadow::of(self.file.clone())?), Arc::default())?;
+        self.snapshot()
+    }
+
     /// Closes the database. One that has failed is cut off from the file first: closing writes.
-    fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         if self.session.is_failed() {
             self.session.fence();
         }

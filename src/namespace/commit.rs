@@ -93,7 +93,7 @@ impl Namespace {
             trimmed_through: store.header.trimmed_through.max(input.trim_log_through),
             next_ino: self.next_ino.load(Ordering::Relaxed),
             next_cookie: self.next_cookie.load(Ordering::Relaxed),
-            writer_epoch: self.writer_epoch,
+            writer_epoch: store.header.writer_epoch,
             totals: frozen.as_ref().map_or(store.header.totals, |frozen| store.header.totals.plus(&frozen.totals)),
         };
         if let Err(error) = store.transact(|transaction| write(transaction, &header, frozen.as_deref(), &input)) {
@@ -244,7 +244,7 @@ impl Namespace {
         let outcome = run(&mut store);
         let snapshot = match &outcome {
             Ok(_) => store.snapshot().or_else(|_| store.reopen()),
-            Err(_) => store.reopen(),
+            Err(_) => store.reopen_for_reading(),
         };
         self.state.write().base = snapshot.ok();
         outcome

@@ -34,6 +34,7 @@ mod names;
 mod overlay;
 mod record;
 mod rename;
+mod shadow;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -41,7 +42,7 @@ mod totals;
 mod view;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use dedupfs_fuse::service::{FileKind, Ino, ROOT_INO, Timestamp};
 use dedupfs_store::device::{Device, DeviceFile, OpenMode};
@@ -112,14 +113,14 @@ pub struct Namespace {
     next_cookie: AtomicU64,
     has_losses: AtomicBool,
     is_side_b: AtomicBool,
-    writer_epoch: u32,
+    writer_epoch: AtomicU32,
     next_container_sequence: AtomicU64,
     logged_changes: AtomicU64,
 }
 
 impl std::fmt::Debug for Namespace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Namespace").field("writer_epoch", &self.writer_epoch).finish_non_exhaustive()
+        f.debug_struct("Namespace").field("writer_epoch", &self.writer_epoch()).finish_non_exhaustive()
     }
 }
 
@@ -164,31 +165,24 @@ impl Namespace {
         Ok(device.sync_directory("")?)
     }
 
-    /// Opens it for reading and writing with caches of about `cache_bytes`, recovering to the last commit, and
-    /// raises the writer epoch durably.
+    /// Opens it with caches of about `cache_bytes`, at the last commit. Nothing is written but what the embedded store needs for
+    /// itself; new containers need [`begin_writing`](Self::begin_writing) first.
     pub fn open(device: &dyn Device, cache_bytes: u64) -> Result<Self> {
         let file = device.open(NAMESPACE_FILE, OpenMode::Write)?;
         if file.is_empty()? {
             return Err(StoreError::corrupt(NAMESPACE_FILE, "a namespace store", "an empty file").into());
         }
+        // A sync that failed under an earlier mount, also of another process, may have left pages in memory that are not on
+        // the disk: what rested on them would be destroyed by a power loss.
+        file.reread()?;
         let health = Arc::<Health>::default();
         let inode_cache_bytes = cache_bytes / 4;
         let store_cache_bytes = (cache_bytes - inode_cache_bytes).max(STORE_CACHE_BYTES_MIN);
         let store_cache_bytes = usize::try_from(store_cache_bytes).unwrap_or(usize::MAX);
         let mut store = Store::open(file.clone(), health.clone(), store_cache_bytes)?;
-        let mut header = store.snapshot()?.header;
-        if header.writer_epoch >= ContainerId::EPOCH_MAX {
-            return Err(StoreError::Unsupported {
-                what: "namespace".into(),
-                found: format!("writer epoch {}", header.writer_epoch),
-                advice: "the pool was opened 16 million times: copy it into a new one".into(),
-            }
-            .into());
-        }
-        header.writer_epoch += 1;
-        commit::write_header(&store, &header)?;
-        store.header = header;
         let snapshot = store.snapshot()?;
+        let header = snapshot.header;
+        store.header = header;
         Ok(Self {
             mutation: Mutex::new(()),
             store: Mutex::new(store),
@@ -204,16 +198,35 @@ impl Namespace {
             next_cookie: AtomicU64::new(header.next_cookie),
             has_losses: AtomicBool::new(header.has_losses),
             is_side_b: AtomicBool::new(header.index_side == IndexSide::B),
-            writer_epoch: header.writer_epoch,
+            writer_epoch: AtomicU32::new(0),
             next_container_sequence: AtomicU64::new(1),
             logged_changes: AtomicU64::new(0),
         })
     }
 
-    /// The writer epoch of this opening.
+    /// Raises the writer epoch durably, so that container ids are new from here on.
+    ///
+    /// # Errors
+    /// All epochs are used up; the store cannot be written.
+    pub fn begin_writing(&self) -> Result<()> {
+        let epoch = self.store.lock().header.writer_epoch;
+        if epoch >= ContainerId::EPOCH_MAX {
+            return Err(StoreError::Unsupported {
+                what: "namespace".into(),
+                found: format!("writer epoch {epoch}"),
+                advice: "the pool was opened 16 million times: copy it into a new one".into(),
+            }
+            .into());
+        }
+        self.change_header(|header| header.writer_epoch = epoch + 1)?;
+        self.writer_epoch.store(epoch + 1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The writer epoch of this opening; 0 before [`begin_writing`](Self::begin_writing).
     #[must_use]
     pub fn writer_epoch(&self) -> u32 {
-        self.writer_epoch
+        self.writer_epoch.load(Ordering::Relaxed)
     }
 
     /// Whether files refer to something that no container has (see [`crate::check::Rebuilder`]): what is written again
@@ -264,8 +277,12 @@ impl Namespace {
 
     /// A container id that was never used before.
     pub fn next_container_id(&self) -> Result<ContainerId> {
+        let epoch = self.writer_epoch();
+        if epoch == 0 {
+            return Err(EngineError::Internal("a container was begun before the pool was recovered"));
+        }
         let sequence = self.next_container_sequence.fetch_add(1, Ordering::Relaxed);
-        ContainerId::new(self.writer_epoch, sequence)
+        ContainerId::new(epoch, sequence)
             .ok_or(EngineError::Invalid("all container ids of this mount are used up: mount the pool anew"))
     }
 
@@ -321,6 +338,15 @@ impl Namespace {
     /// As [`logged_changes`](Self::logged_changes), counted from 0 from here on: for who freezes a generation.
     pub fn take_logged_changes(&self) -> u64 {
         self.logged_changes.swap(0, Ordering::Relaxed)
+    }
+
+    /// Closes the store: nothing is written any more when this returns, whoever still holds the namespace. What is asked for
+    /// later is read from the file as it is, and changes are refused.
+    pub fn end(&self) {
+        let mut store = self.store.lock();
+        self.state.write().base = None;
+        store.close();
+        self.health.poison(StoreError::Usage("the pool is closed".to_owned()));
     }
 
     /// Physical bytes that the namespace occupies.

@@ -66,9 +66,21 @@ impl Core {
         if self.read_only {
             return Err(EngineError::ReadOnly(String::new()));
         }
+        self.check_failure()?;
+        Ok(pass)
+    }
+
+    /// Whether what is done now can still become durable.
+    ///
+    /// # Errors
+    /// `ReadOnly` with the reason, once a commit has failed for good.
+    pub fn check_failure(&self) -> Result<()> {
         match self.committer.failure() {
-            Some(failure) => Err(EngineError::ReadOnly(format!(" since a failure: {failure}"))),
-            None => Ok(pass),
+            Some(failure) => Err(EngineError::ReadOnly(format!(
+                ", because a failure put in doubt what is on disk: {failure}. What was synced before is safe; unmount the pool, \
+                 see to the disk, and mount it again"
+            ))),
+            None => Ok(()),
         }
     }
 

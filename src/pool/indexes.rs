@@ -124,23 +124,46 @@ impl IndexSources<'_> {
 }
 
 /// Removes what does not count: indexes that were replaced, or half built beside those that are about to change. What cannot
-/// be removed costs only its space.
-pub(super) fn clear_away(device: &dyn Device, used: IndexSide) {
+/// be removed costs only its space. Returns how many files went.
+pub(super) fn clear_away(device: &dyn Device, used: IndexSide) -> u64 {
     let clear = || {
-        let mut bytes = 0;
+        let (mut files, mut bytes) = (0, 0);
         for directory in both(used.other()) {
-            bytes += Index::remove(device, directory)?;
+            let removed = Index::remove(device, directory)?;
+            files += removed.files;
+            bytes += removed.bytes;
         }
         for directory in both(used) {
             Index::forget_progress(device, directory)?;
         }
-        dedupfs_store::Result::Ok(bytes)
+        dedupfs_store::Result::Ok((files, bytes))
     };
     match clear() {
-        Ok(0) => {}
-        Ok(bytes) => tracing::info!(bytes, "removed an index that was replaced, or whose rebuild was not finished"),
-        Err(error) => tracing::warn!(%error, "an index that does not count cannot be removed"),
+        Ok((0, _)) => 0,
+        Ok((files, bytes)) => {
+            tracing::info!(files, bytes, "removed an index that was replaced, or whose rebuild was not finished");
+            files
+        }
+        Err(error) => {
+            tracing::warn!(%error, "an index that does not count cannot be removed");
+            0
+        }
     }
+}
+
+/// Removes what a checkpoint that was not finished left. What cannot be removed costs only its space, and the next checkpoint
+/// tries again. Returns how many files went.
+pub(super) fn remove_leftovers(indexes: [&Index; 2]) -> u64 {
+    let remove = |index: &Index| {
+        index.remove_leftovers().map_or_else(
+            |error| {
+                tracing::warn!(%error, "files of an unfinished checkpoint cannot be removed");
+                0
+            },
+            |removed| removed.files,
+        )
+    };
+    indexes.into_iter().map(remove).sum()
 }
 
 /// Bytes of the indexes that do not count.

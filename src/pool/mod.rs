@@ -1,8 +1,9 @@
 //! A pool: two roots, opened as a whole.
 //!
 //! - [`format`]: makes one;
-//! - [`Pool::open`]: lock, superblocks, namespace, containers, indexes, then recovery: the log is replayed into the
-//!   indexes, files that were unlinked while open are dropped, and only then a [`Pool`] exists;
+//! - [`Pool::open`]: lock, superblocks, namespace, containers, indexes: an [`UnrecoveredPool`], which can only be diagnosed and
+//!   recovered: the log is replayed into the indexes, files that were unlinked while open are dropped, and only then a [`Pool`]
+//!   exists;
 //! - [`Pool::close`]: everything durable, containers sealed, indexes checkpointed, so that the next open replays nothing.
 //!
 //! Dropping a pool without closing it is what a crash does: nothing more is written.
@@ -12,9 +13,11 @@ mod format;
 mod gate;
 mod indexes;
 mod open;
+mod parts;
 mod progress;
 mod space;
 mod stats;
+mod unrecovered;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -26,10 +29,11 @@ pub use dedupfs_index::filter::FilterPlan;
 
 pub use self::core::Core;
 pub use format::{format, format_on};
-pub use open::{OpenOptions, RecoveryReport};
+pub use open::OpenOptions;
 pub use progress::{NoProgress, Progress};
 pub use space::{ContentCost, Demand, Level, Promise, RootSpace, SpaceGuard, SpaceLimits};
 pub use stats::{ContainerSummary, FilterStats, IndexSummary, MemoryStats, PoolStats, SessionStats};
+pub use unrecovered::{Diagnosis, RecoveryReport, UnrecoveredPool};
 
 use crate::check::{CheckOptions, CheckReport, Checker, RebuildReport};
 use crate::config::CLOSE_PATIENCE;
@@ -46,8 +50,10 @@ pub struct Pool {
     exclusive: Mutex<()>,
     recovery: RecoveryReport,
     rebuilt: Option<RebuildReport>,
+    /// Why the index on disk cannot be used, if this one was made anew in memory.
+    index_damage: Mutex<Option<String>>,
     /// Held until the pool is gone.
-    _locks: Vec<PoolLock>,
+    _locks: Arc<Vec<PoolLock>>,
 }
 
 impl Pool {
@@ -67,6 +73,18 @@ impl Pool {
     #[must_use]
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery
+    }
+
+    /// What whoever opens the pool should be told, in words.
+    #[must_use]
+    pub fn notice(&self) -> Option<String> {
+        let recovered =
+            self.recovery.is_needed().then(|| format!("the pool was not closed in order: {}", self.recovery));
+        let damage = self.index_damage.lock().clone();
+        let damage =
+            damage.map(|damage| format!("until the pool is closed, an index made anew in memory is used: {damage}"));
+        let notices: Vec<String> = [recovered, damage].into_iter().flatten().collect();
+        (!notices.is_empty()).then(|| notices.join("; "))
     }
 
     /// What the rebuild of the index found, if opening was asked for one.
@@ -139,6 +157,9 @@ impl Pool {
             fingerprinter: core.dedup.fingerprinter(),
         }
         .run(options, progress)?;
+        if let Some(damage) = &*self.index_damage.lock() {
+            report.add(damage.clone());
+        }
         let inconsistencies = core.committer.inconsistencies();
         if inconsistencies > 0 {
             report.add(format!("{inconsistencies} counts could not be right while the log was consumed"));
@@ -153,6 +174,12 @@ impl Pool {
     /// What could not be made durable; the pool is closed all the same, as after a crash.
     pub fn close(&self) -> Result<()> {
         if self.commit_thread.lock().is_none() {
+            return Ok(());
+        }
+        if self.core.read_only {
+            // Nothing was changed but in memory.
+            self.core.gate.close(CLOSE_PATIENCE);
+            self.stop();
             return Ok(());
         }
         // From here on nothing is taken that could not become durable any more; what was taken is published.
@@ -202,5 +229,9 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.stop();
+        // Others may hold parts of the pool a moment longer: workers with a job, clients with the service.
+        self.core.data.stop();
+        self.core.recipes.stop();
+        self.core.namespace.end();
     }
 }

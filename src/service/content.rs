@@ -211,6 +211,10 @@ impl Service {
     fn publish_locked(&self, file: &OpenFile, body: &mut Option<FileBody>) -> Result<()> {
         let Some(body) = body.as_mut() else { return Ok(()) };
         let _pass = body.is_changed().then(|| self.core.gate.enter_to_publish()).transpose()?;
+        if body.is_changed() {
+            // No commit will come: whoever closes or syncs the file must not believe that it is safe (I-7).
+            self.core.check_failure()?;
+        }
         let stream = StreamId(file.last_writer.load(Ordering::Relaxed));
         body.publish(stream, &mut |published| {
             let changed_at = file.live.lock().changed_at;

@@ -1,5 +1,7 @@
 //! The one match from the engine's errors to error numbers.
 
+use std::io::ErrorKind;
+
 use dedupfs_fuse::service::Errno;
 use dedupfs_store::StoreError;
 
@@ -27,9 +29,16 @@ pub fn errno(error: &EngineError) -> Errno {
         EngineError::BadHandle => Errno::EBADF,
         EngineError::ReadOnly(_) => Errno::EROFS,
         EngineError::NoSpace | EngineError::Store(StoreError::NoSpace { .. }) => Errno::ENOSPC,
+        // Of a device that says only at a sync that it is full.
+        EngineError::Store(StoreError::SyncFailed { source, .. })
+            if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
+        {
+            Errno::ENOSPC
+        }
         EngineError::Store(StoreError::Busy { .. }) => Errno::EBUSY,
         EngineError::Store(
             StoreError::Io { .. }
+            | StoreError::SyncFailed { .. }
             | StoreError::Corrupt { .. }
             | StoreError::Collision { .. }
             | StoreError::Unsupported { .. }

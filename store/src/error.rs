@@ -28,6 +28,16 @@ pub enum StoreError {
         /// Path relative to the device's root.
         path: String,
     },
+    /// What was written to a file, or the names changed in a directory, could not be made durable, for whatever reason: also
+    /// for lack of space. The system may have dropped it, and tells only once, so that a later success proves nothing
+    /// (invariant I-7): nothing may be believed durable until it was written again elsewhere.
+    #[error("cannot make {path} durable: {source}")]
+    SyncFailed {
+        /// Path relative to the device's root.
+        path: String,
+        /// The cause.
+        source: std::sync::Arc<io::Error>,
+    },
     /// Bytes on disk are not what they must be.
     #[error("{what} is damaged: expected {expected}, found {found}")]
     Corrupt {
@@ -89,6 +99,12 @@ impl StoreError {
             io::ErrorKind::NotFound => Self::NotFound { path },
             _ => Self::Io { operation, path, source: std::sync::Arc::new(error) },
         }
+    }
+
+    /// Wraps the error of a sync of a file or directory.
+    #[must_use]
+    pub fn from_sync(path: impl Into<String>, error: io::Error) -> Self {
+        Self::SyncFailed { path: path.into(), source: std::sync::Arc::new(error) }
     }
 
     /// A [`StoreError::Corrupt`] from displayable values.

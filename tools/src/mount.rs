@@ -187,7 +187,10 @@ pub fn start_daemon(args: &MountArgs) -> Result<(), Failure> {
         .spawn()
         .map_err(|error| failed("start the daemon", error))?;
     match ready::receive(reader).map_err(|error| failed("hear from the daemon", error))? {
-        Some(Outcome::Serving) => {
+        Some(Outcome::Serving { notice }) => {
+            if let Some(notice) = notice {
+                eprintln!("dedupfs: {notice}");
+            }
             if let Some(warning) = hidden {
                 eprintln!("dedupfs: warning: {warning}");
             }

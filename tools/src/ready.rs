@@ -18,7 +18,10 @@ const LINE_BYTES_MAX: u64 = 64 * 1024;
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The mount serves.
-    Serving,
+    Serving {
+        /// What whoever mounts should know: what was recovered.
+        notice: Option<String>,
+    },
     /// It does not, and never will.
     Failed(Failure),
 }
@@ -65,7 +68,7 @@ mod tests {
     #[test]
     fn outcomes_cross_the_pipe() {
         let failed = Outcome::Failed(Failure::new(FailureKind::PoolInUse, "taken\nby another"));
-        for outcome in [Outcome::Serving, failed] {
+        for outcome in [Outcome::Serving { notice: Some("recovered".to_owned()) }, failed] {
             let (reader, writer) = io::pipe().unwrap();
             ReadySender(File::from(std::os::fd::OwnedFd::from(writer))).send(&outcome);
             assert_eq!(receive(reader).unwrap(), Some(outcome));

@@ -52,16 +52,16 @@ enum Event {
 /// Serves a mount until it ends; in the foreground, or as the process that [`mount::start_daemon`] started.
 pub fn run(args: &MountArgs) -> Result<(), Failure> {
     if !args.daemon_child {
-        return serve(args, &LogSink::install(), || Ok(()));
+        return serve(args, &LogSink::install(), |_| Ok(()));
     }
     let ready = ReadySender::from_stdout()
         .map_err(|error| Failure::failed(format!("this option is for dedupfs itself only: {error}")))?;
     let log = LogSink::install();
     let mut ready = Some(ready);
-    let result = serve(args, &log, || {
+    let result = serve(args, &log, |notice| {
         leave_terminal(&log)?;
         if let Some(ready) = ready.take() {
-            ready.send(&Outcome::Serving);
+            ready.send(&Outcome::Serving { notice });
         }
         Ok(())
     });
@@ -85,7 +85,11 @@ fn leave_terminal(log: &LogSink) -> Result<(), Failure> {
 }
 
 /// From the command line to the end of the mount.
-fn serve(args: &MountArgs, log: &LogSink, ready: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+fn serve(
+    args: &MountArgs,
+    log: &LogSink,
+    ready: impl FnOnce(Option<String>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let pool_root = target::pool(&args.pool)?;
     let options = mount::options(&pool_root, &args.options)?;
     let mountpoint = mount::examine(&pool_root, &args.mountpoint)?;
@@ -104,9 +108,13 @@ fn serve(args: &MountArgs, log: &LogSink, ready: impl FnOnce() -> Result<(), Fai
             ..OpenOptions::default()
         },
     )?;
-    if let Some(path) = &log_file {
-        log.switch_to(path)
-            .map_err(|error| Failure::failed(format!("cannot write the log {}: {error}", path.display())))?;
+    if let Some(path) = &log_file
+        && let Err(error) = log.switch_to(path)
+    {
+        if !(options.read_only && error.kind() == std::io::ErrorKind::ReadOnlyFilesystem) {
+            return Err(Failure::failed(format!("cannot write the log {}: {error}", path.display())));
+        }
+        tracing::warn!("the pool's disk cannot be written: nothing is logged");
     }
     let served = mount_and_listen(&pool, &pool_root, &mountpoint, &options, &events);
     let (daemon, server) = match served {
@@ -123,7 +131,7 @@ fn serve(args: &MountArgs, log: &LogSink, ready: impl FnOnce() -> Result<(), Fai
         recovery = ?pool.recovery(),
         "mounted"
     );
-    if let Err(failure) = ready() {
+    if let Err(failure) = ready(pool.notice()) {
         tracing::error!(%failure, "going on all the same");
     }
     let session_result = wait_for_end(&daemon.session, &happened);
@@ -170,7 +178,7 @@ fn mount_and_listen(
     mountpoint: &Mountpoint,
     options: &MountOptions,
     events: &Sender<Event>,
-) -> Result<(Arc<Daemon>, ControlServer), Failure> {
+) -> Result<(Arc<Daemon>, Option<ControlServer>), Failure> {
     if mountpoint.is_dead {
         tracing::warn!(mountpoint = %mountpoint.path.display(), "removing the dead mount that a killed daemon left");
         mount::detach(&mountpoint.path)?;
@@ -185,9 +193,13 @@ fn mount_and_listen(
         // The main thread may have stopped listening: then it knows.
         let _ = events.send(Event::Ended(waiting.session.wait()));
     });
-    let server = started.and_then(|()| {
-        ControlServer::start(pool_root, daemon.clone())
-            .map_err(|error| Failure::failed(format!("cannot listen on the pool's control socket: {error}")))
+    let server = started.and_then(|()| match ControlServer::start(pool_root, daemon.clone()) {
+        Ok(server) => Ok(Some(server)),
+        Err(error) if options.read_only && error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
+            tracing::warn!("the pool's disk cannot be written: no tool can reach this mount; umount(8) ends it");
+            Ok(None)
+        }
+        Err(error) => Err(Failure::failed(format!("cannot listen on the pool's control socket: {error}"))),
     });
     match server {
         Ok(server) => Ok((daemon, server)),
@@ -253,15 +265,21 @@ fn abort_connection(connection: Option<&str>) {
 }
 
 /// Makes everything durable and tells who waits for it.
-fn finish(daemon: &Arc<Daemon>, mut server: ControlServer, session: Result<(), Failure>) -> Result<(), Failure> {
-    server.stop_listening();
+fn finish(
+    daemon: &Arc<Daemon>,
+    mut server: Option<ControlServer>,
+    session: Result<(), Failure>,
+) -> Result<(), Failure> {
+    if let Some(server) = &mut server {
+        server.stop_listening();
+    }
     let closed = close(&daemon.pool);
     match &closed {
         Ok(()) => tracing::info!("unmounted, everything is durable"),
         Err(failure) => tracing::error!(%failure, "not everything could be made durable"),
     }
     daemon.end.tell(closed.clone());
-    if !server.finish(ANSWER_TIMEOUT) {
+    if server.is_some_and(|server| !server.finish(ANSWER_TIMEOUT)) {
         tracing::warn!("ending although a tool still waits for an answer");
     }
     closed?;

@@ -30,6 +30,7 @@ use dedupfs_store::{Fingerprint, Result, StoreError};
 
 use crate::cell::Entry;
 use crate::index::{Applier, Checkpointer, Index};
+use crate::leftovers::Removed;
 use crate::manifest::Manifest;
 use crate::names::{
     MANIFEST_NAME, containers_name, counts_name, filter_name, generation_of, is_ours, join, open_name, tanker_name,
@@ -332,7 +333,8 @@ impl Index {
         Ok(())
     }
 
-    fn remove_unnamed(&self, manifest: &Manifest) -> Result<()> {
+    /// Removes files that the manifest, which is durable, does not name.
+    pub(crate) fn remove_unnamed(&self, manifest: &Manifest) -> Result<Removed> {
         let mut named = HashSet::new();
         named.insert(open_name(manifest.open.generation));
         for tanker in &manifest.tankers {
@@ -341,6 +343,7 @@ impl Index {
             named.insert(filter_name(tanker.id, tanker.summary.generation));
             named.insert(containers_name(tanker.id, tanker.summary.generation));
         }
+        let mut removed = Removed::default();
         for entry in self.device.list(&self.directory)? {
             if !entry.is_directory
                 && entry.name != MANIFEST_NAME
@@ -348,9 +351,11 @@ impl Index {
                 && !named.contains(&entry.name)
             {
                 self.device.remove(&join(&self.directory, &entry.name))?;
+                removed.files += 1;
+                removed.bytes += entry.len_bytes;
             }
         }
-        Ok(())
+        Ok(removed)
     }
 }
 

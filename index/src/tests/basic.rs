@@ -348,3 +348,23 @@ fn open_tankers_stay_within_their_memory() {
     index.unstage(&fingerprint(u64::MAX), location(2));
     assert_eq!(index.staged(), 0);
 }
+
+/// What is left of a checkpoint that broke off took its space until the next one.
+#[test]
+fn regression_half_written_tankers_are_removed() {
+    let (disk, index) = empty(TINY);
+    index.apply(1, &(0..200).map(|number| insert(number, number)).collect::<Vec<_>>()).unwrap();
+    index.checkpoint(1).unwrap();
+    drop(index);
+    let named: Vec<_> = disk.list(DIRECTORY).unwrap();
+    let device: Arc<dyn Device> = Arc::new(disk.clone());
+    for name in ["t-9-7.tanker", "t-9-7.counts", "t-9-7.filter", "t-9-7.containers", "open-7.cells"] {
+        device.replace_file(DIRECTORY, name, &[1; 300]).unwrap();
+    }
+    let index = reopen(&disk, TINY);
+    assert_eq!(index.remove_leftovers().unwrap().bytes, 1500);
+    assert_eq!(disk.list(DIRECTORY).unwrap(), named);
+    assert_eq!(index.remove_leftovers().unwrap().files, 0);
+    index.self_check().unwrap();
+    assert_eq!(contents(&index).len(), 200);
+}

@@ -44,6 +44,7 @@ fn every_failing_operation_is_survived_or_stops_the_store() {
                 Fault::Io => &WRITING,
                 Fault::NoSpace => &[Operation::Create, Operation::Write],
                 Fault::ShortWrite | Fault::ShortWriteNoSpace => &[Operation::Write],
+                Fault::ShortRead => &[Operation::Read],
             };
             faulty.add(FaultPlan::new(fault, position).on(kinds));
             let stopped = work(&mut harness);

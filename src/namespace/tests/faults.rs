@@ -191,7 +191,7 @@ fn opening_fails_cleanly_at_every_position() {
     for position in 0.. {
         let device = FaultyDevice::over_memory(&disk.snapshot_all_synced());
         device.add(FaultPlan::new(Fault::Io, position));
-        let opened = Namespace::open(&device, CACHE_BYTES);
+        let opened = open_on(&device);
         if device.injected() == 0 {
             assert_eq!(picture(&opened.unwrap()), expected);
             break;
@@ -199,5 +199,79 @@ fn opening_fails_cleanly_at_every_position() {
         drop(opened);
         device.heal();
         assert_eq!(picture(&Namespace::open(&device, CACHE_BYTES).unwrap()), expected, "position {position}");
+    }
+}
+
+#[test]
+fn regression_no_space_at_a_sync_is_not_waited_for() {
+    let disk = disk();
+    let (device, namespace) = faulty(&disk);
+    work(&namespace, 0);
+    device.add(FaultPlan::new(Fault::NoSpace, 0).on(&[Operation::Sync]));
+    let error = namespace.save().unwrap_err();
+    assert!(error.is_failed_sync() && !error.is_no_space(), "{error}");
+    // It would succeed now, and prove nothing.
+    assert!(namespace.save().unwrap_err().is_failed_sync());
+    open(&disk.crash(0)).assert_sound();
+}
+
+#[test]
+fn regression_what_was_committed_is_read_on_after_a_failed_sync() {
+    let disk = disk();
+    let namespace = open(&disk);
+    // More than the store's least cache holds.
+    for number in 0..3000 {
+        let xattrs = vec![(b"user.x".to_vec(), vec![1; 1000])];
+        namespace.make(ROOT, format!("{number}").as_bytes(), &NewInode { xattrs, ..file(1) }).unwrap();
+    }
+    namespace.save().unwrap();
+    drop(namespace);
+    for position in 0.. {
+        let disk = disk.snapshot_all_synced();
+        let device = FaultyDevice::over_memory(&disk);
+        let namespace = Namespace::open(&device, 0).unwrap();
+        work(&namespace, 1);
+        let (names, totals) = (namespace.list(ROOT, 64), namespace.totals());
+        device.add(FaultPlan::new(Fault::Io, position).on(&[Operation::Sync]));
+        if namespace.save().is_ok() {
+            assert!(position >= 2, "two syncs in a commit: {position}");
+            break;
+        }
+        let writes = device.operations_of(&Operation::CHANGING);
+        assert_eq!((2..3002).filter(|&ino| namespace.xattr(ino, b"user.x").is_ok()).count(), 3000, "{position}");
+        assert_eq!(namespace.list(ROOT, 64), names, "{position}");
+        assert_eq!(namespace.totals(), totals);
+        fails("Store", namespace.make(ROOT, b"later", &file(4)));
+        fails("Store", namespace.save());
+        drop(namespace);
+        // The sync before reading anew is the one attempt to change anything.
+        assert!(device.operations_of(&Operation::CHANGING) <= writes + 1, "{position}: the file was written");
+    }
+}
+
+/// On the same computer, pages that could not be written are still in memory, and count as clean.
+#[test]
+fn regression_what_a_failed_sync_left_in_memory_is_not_believed_by_the_next_mount() {
+    for position in 0.. {
+        let disk = disk();
+        let (device, namespace) = faulty(&disk);
+        work(&namespace, 0);
+        namespace.save().unwrap();
+        work(&namespace, 1);
+        device.add(FaultPlan::new(Fault::Io, position).on(&[Operation::Sync]));
+        let has_failed = namespace.save().is_err();
+        drop(namespace);
+        device.heal();
+        let namespace = Namespace::open(&device, CACHE_BYTES).unwrap();
+        work(&namespace, 2);
+        namespace.save().unwrap();
+        let expected = picture(&namespace);
+        let again = open(&disk.crash(0));
+        assert_eq!(picture(&again), expected, "position {position}");
+        again.assert_sound();
+        if !has_failed {
+            assert!(position >= 2, "two syncs in a commit: {position}");
+            break;
+        }
     }
 }

@@ -55,7 +55,14 @@ fn disk() -> MemoryDevice {
 }
 
 fn open(disk: &MemoryDevice) -> Namespace {
-    Namespace::open(disk, CACHE_BYTES).unwrap()
+    open_on(disk).unwrap()
+}
+
+/// As opening a pool does.
+fn open_on(device: &dyn Device) -> Result<Namespace> {
+    let namespace = Namespace::open(device, CACHE_BYTES)?;
+    namespace.begin_writing()?;
+    Ok(namespace)
 }
 
 fn fresh() -> Namespace {
@@ -64,7 +71,7 @@ fn fresh() -> Namespace {
 
 fn faulty(disk: &MemoryDevice) -> (FaultyDevice, Namespace) {
     let device = FaultyDevice::over_memory(disk);
-    let namespace = Namespace::open(&device, CACHE_BYTES).unwrap();
+    let namespace = open_on(&device).unwrap();
     (device, namespace)
 }
 

@@ -358,12 +358,13 @@ impl SlotFiles {
         self.handle(address.file)?.punch(self.offset(address) + from_bytes, len_bytes)
     }
 
-    /// Cuts free slots off the ends of the files and removes files at the end that hold nothing.
-    pub fn trim(&self) -> Result<()> {
+    /// Cuts free slots off the ends of the files and removes files at the end that hold nothing; returns how many bytes shorter
+    /// all files are.
+    pub fn trim(&self) -> Result<u64> {
         self.check_writable("trim containers")?;
         let _layout = self.layout.lock();
         // While `layout` is held no slot becomes taken, so the plan stays right: at worst it cuts too little.
-        let plan: Vec<(u32, u64, bool)> = {
+        let plan: Vec<(u32, u64, u64, bool)> = {
             let state = self.state.lock();
             let last_taken =
                 state.files.iter().rev().find(|(_, file)| !file.taken.is_empty()).map(|(number, _)| *number);
@@ -372,23 +373,28 @@ impl SlotFiles {
                 |file: &SlotFile| file.taken.last().map_or(0, |slot| u64::from(slot + 1) * u64::from(self.slot_bytes));
             present
                 .filter(|(number, file)| Some(**number) > last_taken || file.len_bytes > end(file))
-                .map(|(number, file)| (*number, end(file), Some(*number) > last_taken))
+                .map(|(number, file)| (*number, file.len_bytes, end(file), Some(*number) > last_taken))
                 .collect()
         };
-        let mut removes_any = false;
-        for (number, end_bytes, removes) in plan {
+        let (mut removes_any, mut bytes) = (false, 0);
+        for (number, len_bytes, end_bytes, removes) in plan {
             if removes {
                 self.forget(number);
                 self.device.remove(&self.path(number))?;
                 removes_any = true;
+                bytes += len_bytes;
             } else {
                 self.handle(number)?.set_len(end_bytes)?;
                 if let Some(file) = self.state.lock().files.get_mut(&number) {
                     file.len_bytes = end_bytes;
                 }
+                bytes += len_bytes.saturating_sub(end_bytes);
             }
         }
-        if removes_any { self.device.sync_directory(&self.directory) } else { Ok(()) }
+        if removes_any {
+            self.device.sync_directory(&self.directory)?;
+        }
+        Ok(bytes)
     }
 
     fn forget(&self, number: u32) {

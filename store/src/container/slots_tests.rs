@@ -268,7 +268,7 @@ fn failures_leave_the_slots_consistent() {
         }
         while let Some(address) = held.pop_last() {
             keep(slots.free(address));
-            keep(slots.trim());
+            keep(slots.trim().map(drop));
         }
         assert_eq!(slots.taken_slots(), 0);
         device.heal();
@@ -277,7 +277,10 @@ fn failures_leave_the_slots_consistent() {
     };
     let mut positions = 0;
     for (fault, is_expected) in [
-        (Fault::Io, (|error| matches!(error, StoreError::Io { .. })) as fn(&StoreError) -> bool),
+        (
+            Fault::Io,
+            (|error| matches!(error, StoreError::Io { .. } | StoreError::SyncFailed { .. })) as fn(&StoreError) -> bool,
+        ),
         (Fault::NoSpace, |error| matches!(error, StoreError::NoSpace { .. })),
         (Fault::ShortWrite, |error| matches!(error, StoreError::Io { .. })),
     ] {
@@ -390,7 +393,7 @@ proptest! {
                     let kept = (used_bytes as usize).next_multiple_of(4096);
                     model.get_mut(&address).unwrap()[kept..].fill(0);
                 },
-                Action::Trim => slots.trim().unwrap(),
+                Action::Trim => drop(slots.trim().unwrap()),
                 Action::Reopen => {
                     slots = open(&device);
                     model.keys().for_each(|address| slots.occupy(*address).unwrap());

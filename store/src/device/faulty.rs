@@ -5,7 +5,7 @@
 //! then run once per position with `FaultPlan::new(fault, position)`.
 //!
 //! Operations that only ask (length, space, existence, allocated bytes) are not counted and never fail. A fault takes
-//! the place of the operation: nothing of it reaches the device below, except half of a short write. A failed sync
+//! the place of the operation: nothing of it reaches the device below, except half of a short write or read. A failed sync
 //! over a [`MemoryDevice`] also gives up what was to be synced, as Linux does: a later sync that succeeds proves
 //! nothing (I-7). Opening with [`OpenMode::CreateOrWrite`] counts as a creation even if the file is there.
 
@@ -89,12 +89,15 @@ impl Operation {
 pub enum Fault {
     /// EIO; by default of any operation.
     Io,
-    /// The disk is full; by default of operations that may need space: creations and writes.
+    /// The disk is full; by default of operations that may need space: creations and writes. Filesystems over a network, and
+    /// disks that promise more than they have, may say so at a sync only.
     NoSpace,
     /// The first half of a write is done, then EIO.
     ShortWrite,
     /// The first half of a write is done, then the disk is full.
     ShortWriteNoSpace,
+    /// A read ends after half of what was asked for, as if the file ended there.
+    ShortRead,
 }
 
 /// Which operations fail, and how.
@@ -117,6 +120,7 @@ impl FaultPlan {
             Fault::Io => Operation::ALL.to_vec(),
             Fault::NoSpace => vec![Operation::Create, Operation::CreateDirectory, Operation::Write],
             Fault::ShortWrite | Fault::ShortWriteNoSpace => vec![Operation::Write],
+            Fault::ShortRead => vec![Operation::Read],
         };
         Self { fault, operations, path_part: String::new(), position, is_lasting: false, seen: 0 }
     }
@@ -158,6 +162,7 @@ impl FaultPlan {
 pub struct FaultyDevice {
     inner: Arc<dyn Device>,
     memory: Option<MemoryDevice>,
+    loses_names: bool,
     faults: Arc<Mutex<Faults>>,
 }
 
@@ -172,13 +177,26 @@ impl FaultyDevice {
     /// Wraps any device. Over memory prefer [`over_memory`](Self::over_memory), which models failed syncs better.
     #[must_use]
     pub fn new(inner: Arc<dyn Device>) -> Self {
-        Self { inner, memory: None, faults: Arc::default() }
+        Self { inner, memory: None, loses_names: false, faults: Arc::default() }
     }
 
     /// Wraps a disk in memory; keep a clone of it for [`MemoryDevice::crash`].
     #[must_use]
     pub fn over_memory(memory: &MemoryDevice) -> Self {
-        Self { inner: Arc::new(memory.clone()), memory: Some(memory.clone()), faults: Arc::default() }
+        Self {
+            inner: Arc::new(memory.clone()),
+            memory: Some(memory.clone()),
+            loses_names: false,
+            faults: Arc::default(),
+        }
+    }
+
+    /// Over memory: after a failed sync of a directory nothing that is done to its names becomes durable any more, as when a
+    /// filesystem's journal has come to its end and later syncs do not say so.
+    #[must_use]
+    pub fn losing_names(mut self) -> Self {
+        self.loses_names = true;
+        self
     }
 
     /// Adds a plan; several hold at once, and the first that strikes decides.
@@ -235,9 +253,12 @@ impl FaultyDevice {
 
 fn error(fault: Fault, operation: Operation, path: &str) -> StoreError {
     let errno = match fault {
-        Fault::Io | Fault::ShortWrite => Errno::IO,
+        Fault::Io | Fault::ShortWrite | Fault::ShortRead => Errno::IO,
         Fault::NoSpace | Fault::ShortWriteNoSpace => Errno::NOSPC,
     };
+    if matches!(operation, Operation::Sync | Operation::SyncDirectory) {
+        return StoreError::from_sync(path, io::Error::from(errno));
+    }
     StoreError::from_io(operation.verb(), path, io::Error::from(errno))
 }
 
@@ -272,8 +293,13 @@ impl Device for FaultyDevice {
     }
 
     fn sync_directory(&self, path: &str) -> Result<()> {
-        self.check(Operation::SyncDirectory, path)?;
-        self.inner.sync_directory(path)
+        let Some(fault) = self.count(Operation::SyncDirectory, path) else {
+            return self.inner.sync_directory(path);
+        };
+        if let Some(memory) = self.memory.as_ref().filter(|_| self.loses_names) {
+            memory.lose_unsynced_names(path)?;
+        }
+        Err(error(fault, Operation::SyncDirectory, path))
     }
 
     fn exists(&self, path: &str) -> Result<bool> {
@@ -304,8 +330,14 @@ struct FaultyFile {
 
 impl DeviceFile for FaultyFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        self.device.check(Operation::Read, &self.path)?;
-        self.inner.read_at(buffer, offset)
+        match self.device.count(Operation::Read, &self.path) {
+            None => self.inner.read_at(buffer, offset),
+            Some(Fault::ShortRead) => {
+                let half = buffer.len() / 2;
+                self.inner.read_at(&mut buffer[..half], offset)
+            }
+            Some(fault) => Err(error(fault, Operation::Read, &self.path)),
+        }
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
@@ -328,6 +360,12 @@ impl DeviceFile for FaultyFile {
         Err(error(fault, Operation::Sync, &self.path))
     }
 
+    fn reread(&self) -> Result<()> {
+        let synced = self.sync();
+        self.inner.reread()?;
+        synced
+    }
+
     fn len(&self) -> Result<u64> {
         self.inner.len()
     }
@@ -344,6 +382,10 @@ impl DeviceFile for FaultyFile {
 
     fn allocated_bytes(&self) -> Result<u64> {
         self.inner.allocated_bytes()
+    }
+
+    fn describe(&self) -> String {
+        self.path.clone()
     }
 }
 

@@ -20,7 +20,7 @@ fn history(device: &dyn Device) -> Result<()> {
 }
 
 fn is_eio(error: &StoreError) -> bool {
-    matches!(error, StoreError::Io { source, .. } if source.raw_os_error() == Some(Errno::IO.raw_os_error()))
+    matches!(error, StoreError::Io { source, .. } | StoreError::SyncFailed { source, .. } if source.raw_os_error() == Some(Errno::IO.raw_os_error()))
 }
 
 #[test]
@@ -113,4 +113,60 @@ fn after_a_failed_sync_a_later_one_proves_nothing() {
     file.sync().unwrap();
     assert_eq!(memory.read_file("b", 100).unwrap(), b"lost");
     assert_eq!(memory.crash(1).read_file("b", 100).unwrap(), [0; 4]);
+}
+
+#[test]
+fn after_a_failed_sync_of_a_directory_a_later_one_proves_nothing() {
+    let memory = MemoryDevice::new();
+    let device = FaultyDevice::over_memory(&memory).losing_names();
+    device.open("a", OpenMode::CreateNew).unwrap();
+    device.add(FaultPlan::new(Fault::NoSpace, 0).on(&[Operation::SyncDirectory]));
+    assert!(matches!(device.sync_directory("").unwrap_err(), StoreError::SyncFailed { .. }));
+    device.open("b", OpenMode::CreateNew).unwrap();
+    device.sync_directory("").unwrap();
+    assert!(memory.exists("a").unwrap() && memory.exists("b").unwrap());
+    assert_eq!(memory.crash(1).list("").unwrap(), []);
+}
+
+#[test]
+fn regression_no_space_at_a_sync_is_no_lack_of_space_that_can_be_waited_for() {
+    let device = FaultyDevice::over_memory(&MemoryDevice::new());
+    let file = device.open("a", OpenMode::CreateNew).unwrap();
+    device.add(FaultPlan::new(Fault::NoSpace, 0).on(&[Operation::Sync]));
+    let error = file.sync().unwrap_err();
+    assert!(matches!(&error, StoreError::SyncFailed { .. }), "{error:?}");
+    assert!(error.to_string().contains("No space left"), "{error}");
+}
+
+#[test]
+fn a_short_read_gives_the_first_half_and_no_more() {
+    let device = FaultyDevice::over_memory(&MemoryDevice::new());
+    let file = device.open("a", OpenMode::CreateNew).unwrap();
+    file.write_at(b"01234567", 0).unwrap();
+    device.add(FaultPlan::new(Fault::ShortRead, 0));
+    let mut bytes = [b'-'; 8];
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), 4);
+    assert_eq!(&bytes, b"0123----");
+    device.add(FaultPlan::new(Fault::ShortRead, 0));
+    assert!(matches!(file.read_exact_at(&mut bytes, 0), Err(StoreError::Corrupt { .. })));
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), 8);
+}
+
+#[test]
+fn what_a_failed_sync_gave_up_is_not_seen_when_it_is_read_anew() {
+    let memory = MemoryDevice::new();
+    let device = FaultyDevice::over_memory(&memory);
+    let file = device.open("a", OpenMode::CreateNew).unwrap();
+    file.write_at(b"old!", 0).unwrap();
+    file.sync().unwrap();
+    file.write_at(b"lost", 0).unwrap();
+    device.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::Sync]));
+    file.sync().unwrap_err();
+    assert_eq!(memory.read_file("a", 100).unwrap(), b"lost");
+    file.reread().unwrap();
+    assert_eq!(memory.read_file("a", 100).unwrap(), b"old!");
+    file.write_at(b"new!", 0).unwrap();
+    file.reread().unwrap();
+    device.sync_directory("").unwrap();
+    assert_eq!(memory.crash(0).read_file("a", 100).unwrap(), b"new!");
 }

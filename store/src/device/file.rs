@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
 use rustix::io::Errno;
 
 use super::path::{check_directory, check_file, check_writable, range_end};
@@ -164,7 +164,7 @@ impl Device for FileDevice {
         if !directory.metadata().map_err(fail)?.is_dir() {
             return Err(fail(io::ErrorKind::NotADirectory.into()));
         }
-        directory.sync_all().map_err(fail)
+        directory.sync_all().map_err(|error| StoreError::from_sync(path, error))
     }
 
     fn exists(&self, path: &str) -> Result<bool> {
@@ -303,9 +303,16 @@ impl DeviceFile for OpenFile {
             return Err(error.clone());
         }
         self.buffered.sync_data().map_err(|error| {
-            let error = self.error("sync", error);
+            let error = StoreError::from_sync(&*self.path, error);
             self.failed_sync.get_or_init(|| error).clone()
         })
+    }
+
+    fn reread(&self) -> Result<()> {
+        // Only what is clean can be forgotten; what could not be written is clean as well.
+        let synced = self.sync();
+        fadvise(&self.buffered, 0, None, Advice::DontNeed).map_err(|error| self.error("read anew", error))?;
+        synced
     }
 
     fn len(&self) -> Result<u64> {
@@ -343,6 +350,10 @@ impl DeviceFile for OpenFile {
     fn allocated_bytes(&self) -> Result<u64> {
         let found = self.buffered.metadata().map_err(|error| self.error("look up", error))?;
         Ok(found.blocks().saturating_mul(512))
+    }
+
+    fn describe(&self) -> String {
+        self.path.clone()
     }
 }
 

@@ -36,14 +36,7 @@ impl PoolLock {
     pub fn acquire(root: &Path, note: &str) -> Result<Self> {
         let path = root.join(LOCK_FILE);
         let shown = || path.display().to_string();
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(|error| StoreError::from_io("open", shown(), error))?;
+        let file = open(root, &path).map_err(|error| StoreError::from_io("open", shown(), error))?;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
@@ -84,6 +77,18 @@ impl Drop for PoolLock {
         {
             tracing::debug!(%error, "cannot clear the pool's lock file");
         }
+    }
+}
+
+/// The file to lock. On a disk that cannot be written it is locked as it is, or the directory if there is none: a pool that
+/// can only be read is still one process's at a time.
+fn open(root: &Path, path: &Path) -> io::Result<File> {
+    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    match opened {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            File::open(path).or_else(|_| File::open(root))
+        }
+        opened => opened,
     }
 }
 

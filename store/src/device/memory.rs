@@ -120,6 +120,14 @@ impl MemoryDevice {
         Ok(())
     }
 
+    /// Gives up the directory's unsynced changes of names: they are still seen, and neither they nor later ones become
+    /// durable, although later syncs succeed. Stricter than a journaling filesystem, which refuses everything then.
+    pub fn lose_unsynced_names(&self, path: &str) -> Result<()> {
+        let _power = self.shared.power.read();
+        self.shared.tree.lock().directory("look up", path)?.lose_unsynced();
+        Ok(())
+    }
+
     /// The unsynced writes of the file that is at `path` now, wherever it is renamed to.
     pub(super) fn unsynced(&self, path: &str) -> Result<Unsynced> {
         let _power = self.shared.power.read();
@@ -154,6 +162,11 @@ impl SpaceCounter {
         let capacity_pages = self.capacity_bytes.load(Ordering::Relaxed) / PAGE_BYTES as u64;
         let take = |used: u64| used.checked_add(pages).filter(|&sum| pages == 0 || sum <= capacity_pages);
         self.used_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+
+    /// Takes `pages` even if they do not fit.
+    fn take_anyway(&self, pages: u64) {
+        self.used_pages.fetch_add(pages, Ordering::Relaxed);
     }
 
     fn give_back(&self, pages: u64) {
@@ -353,6 +366,18 @@ impl DeviceFile for OpenFile {
         Ok(())
     }
 
+    fn reread(&self) -> Result<()> {
+        let _power = self.shared.power.read();
+        let mut state = self.file.state.write();
+        let before = state.content.volatile().page_count();
+        state.content.reread();
+        let after = state.content.volatile().page_count();
+        self.shared.space.give_back(before.saturating_sub(after));
+        // Pages that a lost punch brings back are there already, whatever the capacity.
+        self.shared.space.take_anyway(after.saturating_sub(before));
+        Ok(())
+    }
+
     fn len(&self) -> Result<u64> {
         let _power = self.shared.power.read();
         Ok(self.file.state.read().content.volatile().len_bytes())
@@ -371,6 +396,10 @@ impl DeviceFile for OpenFile {
     fn allocated_bytes(&self) -> Result<u64> {
         let _power = self.shared.power.read();
         Ok(self.file.state.read().content.volatile().page_count() * PAGE_BYTES as u64)
+    }
+
+    fn describe(&self) -> String {
+        self.path.clone()
     }
 }
 

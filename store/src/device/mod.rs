@@ -1,9 +1,10 @@
 //! The one seam through which every byte passes that must survive.
 //!
 //! A [`Device`] is a small tree of files under one root; a [`DeviceFile`] is one of them. Paths are relative,
-//! `/`-separated, without `..`. There are a real ([`mod@file`]), an in-memory ([`memory`]) and a fault-injecting
-//! ([`faulty`]) implementation; nothing outside of this folder calls `std::fs` on a pool. [`lock`] keeps a second
-//! process out, and [`aligned`] has the buffers that direct I/O wants.
+//! `/`-separated, without `..`. There are a real ([`mod@file`]), an in-memory ([`memory`]), a fault-injecting
+//! ([`faulty`]) and an observed ([`observed`]) implementation, and one that keeps changes to itself ([`overlay`]); nothing outside
+//! of this folder calls `std::fs` on a pool. [`lock`] keeps a second process out, and [`aligned`] has the buffers that direct I/O
+//! wants.
 //!
 //! What is assumed of a real disk stands in `docs/format.md`.
 
@@ -17,12 +18,16 @@ pub mod faulty;
 pub mod file;
 pub mod lock;
 pub mod memory;
+pub mod observed;
+pub mod overlay;
 mod path;
 
 pub use aligned::AlignedBuffer;
 pub use file::FileDevice;
 pub use lock::PoolLock;
 pub use memory::MemoryDevice;
+pub use observed::ObservedDevice;
+pub use overlay::OverlayDevice;
 pub use path::{FILE_BYTES_MAX, PATH_BYTES_MAX};
 
 /// Alignment in bytes of offsets, lengths and buffers of direct I/O.
@@ -75,7 +80,8 @@ pub trait Device: Debug + Send + Sync {
     fn create_directory(&self, path: &str) -> Result<()>;
     /// The entries of the directory at `path` ("" is the root), sorted by name.
     fn list(&self, path: &str) -> Result<Vec<Entry>>;
-    /// Makes creations, renames and removals in the directory durable.
+    /// Makes creations, renames and removals in the directory durable. A directory that is there and cannot be made durable is
+    /// [`SyncFailed`](crate::StoreError::SyncFailed).
     fn sync_directory(&self, path: &str) -> Result<()>;
     /// Whether a file or directory is there.
     fn exists(&self, path: &str) -> Result<bool>;
@@ -123,8 +129,15 @@ pub trait DeviceFile: Debug + Send + Sync {
     /// bypass the page cache.
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()>;
     /// Makes everything written so far durable (data and length). After a failure, nothing written since the
-    /// last successful sync may be believed durable (invariant I-7).
+    /// last successful sync may be believed durable (invariant I-7); every failure is
+    /// [`SyncFailed`](crate::StoreError::SyncFailed).
     fn sync(&self) -> Result<()>;
+    /// Syncs, and then forgets what the system keeps of the file in memory, so that it is read from the medium from here on.
+    /// What a failed sync, also of an earlier process, left there would still be read, and be gone after a power loss. It is
+    /// forgotten even if the sync fails (again). The default, for devices that keep nothing besides another one, only syncs.
+    fn reread(&self) -> Result<()> {
+        self.sync()
+    }
     /// Length in bytes.
     fn len(&self) -> Result<u64>;
     /// Whether the file is empty.
@@ -139,11 +152,16 @@ pub trait DeviceFile: Debug + Send + Sync {
     /// Physical bytes that the file occupies.
     fn allocated_bytes(&self) -> Result<u64>;
 
+    /// For messages: which file this is.
+    fn describe(&self) -> String {
+        "a file".to_owned()
+    }
+
     /// Reads exactly `buffer.len()` bytes; a shorter file is [`Corrupt`](crate::StoreError::Corrupt).
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let found = self.read_at(buffer, offset)?;
         if found < buffer.len() {
-            let what = format!("file at offset {offset}");
+            let what = format!("{} at offset {offset}", self.describe());
             return Err(crate::StoreError::corrupt(what, format!("{} bytes", buffer.len()), found));
         }
         Ok(())

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::time::Duration;
 
 use crate::command::Tool;
 use crate::compare::assert_same_file;

@@ -2,7 +2,7 @@
 //!
 //! All bytes that are written follow from a name and a version, so that each file tells by itself whether it is one
 //! version whole. In all rounds new files are written with fsync, files are replaced by rename, and rsync writes two
-//! versions of a tree in turn. Even rounds make everything durable by `dedupfs sync` now and then. Odd rounds write in
+//! versions of a tree in turn, while what was synced some rounds ago is deleted and its space reclaimed. Even rounds make everything durable by `dedupfs sync` now and then. Odd rounds write in
 //! place: rsync, files truncated and written anew, and a file of which pieces are changed and synced. (Not in the same
 //! rounds: a sync of everything makes the half of a file durable that is written.)
 //!
@@ -10,6 +10,8 @@
 //! file once more in the new process, and every close makes what is written so far the file's content.
 //!
 //! The floor of a file is the version that was known to be durable: any later one may be there, none before.
+//!
+//! `DEDUPFS_E2E_KILLS=N` kills N times instead of eight (`tools/kill-soak.sh`).
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -18,9 +20,9 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::command::{DEDUPFS, Tool};
+use crate::command::{DEDUPFS, GC, Tool};
 use crate::compare::inside;
 use crate::files::{Plan, walk};
 use crate::machine::is_fit;
@@ -33,6 +35,8 @@ const KILL_AFTER_MS: [(u64, u64); 8] =
 /// Files of each writer that replaces or overwrites.
 const NAMES: u64 = 12;
 const PATCHED_BYTES: usize = 1 << 20;
+/// What was synced so many rounds ago is deleted.
+const KEPT_ROUNDS: u64 = 2;
 
 /// The content of a version of a file: it begins with its number.
 fn version_of(name: u64, version: u64) -> Vec<u8> {
@@ -82,10 +86,26 @@ impl Versioned {
     }
 }
 
+/// A file that fsync acknowledged.
+struct Synced {
+    round: u64,
+    path: PathBuf,
+    seed: u64,
+    len: usize,
+}
+
+impl Synced {
+    fn is_whole(&self) -> io::Result<bool> {
+        Ok(fs::read(&self.path)? == noise(self.seed, self.len))
+    }
+}
+
 /// What was written, over all rounds.
 struct Journal {
-    /// Names and seeds of files that fsync acknowledged.
-    synced: Mutex<Vec<(PathBuf, u64, usize)>>,
+    /// Files that fsync acknowledged.
+    synced: Mutex<Vec<Synced>>,
+    /// Those that were deleted in this round: each is whole or gone.
+    leaving: Mutex<Vec<Synced>>,
     replaced: Vec<Versioned>,
     overwritten: Vec<Versioned>,
     /// Contents that the patched file may have after a crash: the synced one, and the one being written.
@@ -145,9 +165,26 @@ impl Round<'_> {
                 file.write_all(part)?;
             }
             file.sync_all()?;
-            self.journal.synced.lock().unwrap().push((path, seed, len));
+            self.journal.synced.lock().unwrap().push(Synced { round: self.number, path, seed, len });
         }
         Ok(())
+    }
+
+    /// Deletes what is old, then reclaims again and again.
+    fn delete_and_reclaim(&self) -> io::Result<()> {
+        let last = self.number.checked_sub(KEPT_ROUNDS + 1);
+        let is_old = |file: &mut Synced| last.is_some_and(|last| file.round <= last);
+        let old: Vec<Synced> = self.journal.synced.lock().unwrap().extract_if(.., is_old).collect();
+        self.journal.leaving.lock().unwrap().extend(old);
+        for round in 0..last.map_or(0, |last| last + 1) {
+            match fs::remove_dir_all(self.mnt.join(format!("synced/{round}"))) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        loop {
+            self.with_tool(Tool::new(GC).args(["--threshold", "70"]).arg(self.mnt))?;
+        }
     }
 
     /// The classic: written beside, renamed over.
@@ -242,6 +279,7 @@ impl Round<'_> {
             scope.spawn(|| self.rsync());
             scope.spawn(|| problem("sync_files", self.sync_files()));
             scope.spawn(|| problem("replace", self.replace()));
+            scope.spawn(|| problem("delete_and_reclaim", self.delete_and_reclaim()));
             if self.is_in_place() {
                 scope.spawn(|| problem("overwrite", self.overwrite()));
                 scope.spawn(|| problem("patch", self.patch()));
@@ -257,10 +295,16 @@ impl Round<'_> {
 
 impl Journal {
     fn check(&self, mnt: &Path, sources: [&Path; 2]) {
-        let synced = self.synced.lock().unwrap();
-        for (path, seed, len) in synced.iter() {
-            let found = fs::read(path).unwrap_or_else(|error| panic!("{} was synced: {error}", path.display()));
-            assert!(found == noise(*seed, *len), "{} was synced and is other now", path.display());
+        for file in self.synced.lock().unwrap().iter() {
+            let shown = file.path.display();
+            let is_whole = file.is_whole().unwrap_or_else(|error| panic!("{shown} was synced: {error}"));
+            assert!(is_whole, "{shown} was synced and is other now");
+        }
+        for file in self.leaving.lock().unwrap().iter() {
+            match file.is_whole() {
+                Ok(is_whole) => assert!(is_whole, "{} was being deleted and is other now", file.path.display()),
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound, "{}", file.path.display()),
+            }
         }
         for (name, file) in (0..).zip(&self.replaced) {
             file.check(name, &mnt.join("replaced").join(name.to_string()));
@@ -295,6 +339,8 @@ impl Journal {
     fn settle(&mut self, mnt: &Path) {
         let content = fs::read(mnt.join("patched")).unwrap();
         *self.patched.lock().unwrap() = (content, None);
+        let still_there = self.leaving.lock().unwrap().drain(..).filter(|file| file.path.exists()).collect::<Vec<_>>();
+        self.synced.lock().unwrap().extend(still_there);
         let found = walk(&mnt.join("tree")).into_iter();
         self.present = found.filter(|path| fs::metadata(mnt.join("tree").join(path)).unwrap().len() > 0).collect();
     }
@@ -320,15 +366,18 @@ fn what_was_synced_survives_and_nothing_is_a_mixture() {
     let files = || (0..NAMES).map(|_| Versioned::default()).collect();
     let mut journal = Journal {
         synced: Mutex::default(),
+        leaving: Mutex::default(),
         replaced: files(),
         overwritten: files(),
         patched: Mutex::new((patched, None)),
         present: BTreeSet::new(),
     };
     let mut random = Random::new(seed(8));
-    for (number, (from_ms, to_ms)) in (0..).zip(KILL_AFTER_MS) {
+    let (mut synced, mut longest) = (0, Duration::ZERO);
+    for (number, (from_ms, to_ms)) in (0..kills()).zip(KILL_AFTER_MS.into_iter().cycle()) {
         let kill_after = Duration::from_millis(random.between(from_ms, to_ms));
         site.mount();
+        let synced_before = journal.synced.lock().unwrap().len();
         let round = Round {
             number,
             mnt: &site.mnt,
@@ -344,13 +393,24 @@ fn what_was_synced_survives_and_nothing_is_a_mixture() {
             let code = result.expect_err("a dead mount gives an answer").raw_os_error();
             assert_eq!(code, Some(rustix::io::Errno::NOTCONN.raw_os_error()), "round {number}");
         }
-        eprintln!("round {number}: killed after {kill_after:?}");
+        synced += (journal.synced.lock().unwrap().len() + journal.leaving.lock().unwrap().len()) - synced_before;
         site.assert_clean();
+        let started = Instant::now();
         site.mount();
+        let mounted = started.elapsed();
+        longest = longest.max(mounted);
+        eprintln!("round {number}: killed after {kill_after:?}, mounted again in {mounted:?}");
         journal.check(&site.mnt, sources);
         journal.settle(&site.mnt);
         site.umount();
         site.assert_clean();
     }
-    assert!(journal.synced.lock().unwrap().len() > 20, "hardly anything was tested");
+    eprintln!("{} kills, {synced} files were synced, longest mount {longest:?}", kills());
+    assert!(synced > 20, "hardly anything was tested");
+}
+
+/// How often the daemon is killed.
+fn kills() -> u64 {
+    let given = std::env::var("DEDUPFS_E2E_KILLS").ok();
+    given.map_or(KILL_AFTER_MS.len() as u64, |given| given.parse().expect("DEDUPFS_E2E_KILLS is no number"))
 }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 /// Tools by the Debian package that has them.
-const TOOLS: [(&str, &str); 17] = [
+const TOOLS: [(&str, &str); 19] = [
     ("rsync", "rsync"),
     ("tar", "tar"),
     ("cp", "coreutils"),
@@ -22,7 +22,9 @@ const TOOLS: [(&str, &str); 17] = [
     ("unshare", "util-linux"),
     ("mount", "mount"),
     ("losetup", "mount"),
+    ("findmnt", "mount"),
     ("mkfs.ext4", "e2fsprogs"),
+    ("e2fsck", "e2fsprogs"),
 ];
 
 /// Whether the tests can run: false (and said on the standard error output) for an ordinary user.

@@ -1,7 +1,7 @@
 //! End to end: the real programs, real mounts, and the real tools that users point at them.
 //!
 //! One module per promise: [`rsync_roundtrip`], [`dd_operations`], [`kill9`], [`dedup_and_reclaim`], [`bad_input`],
-//! [`full_disk`], [`concurrent`], [`special`], [`rebuild_index`]. The others are what they are made of: [`site`] is a
+//! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`private`], [`rebuild_index`]. The others are what they are made of: [`site`] is a
 //! pool and its mount, gone without a trace when dropped; [`command`] runs tools with a time limit; [`tree`] and
 //! [`files`] make trees, the same ones every time; [`random`] is where all chance comes from.
 //!
@@ -16,10 +16,12 @@ mod concurrent;
 mod dd_operations;
 mod dedup_and_reclaim;
 mod disk;
+mod failing_disk;
 mod files;
 mod full_disk;
 mod kill9;
 mod machine;
+mod private;
 mod random;
 mod rebuild_index;
 mod rsync_roundtrip;

@@ -1,6 +1,8 @@
 //! One file of a [`MemoryDevice`](super::MemoryDevice): what readers see, what a power loss leaves, and the changes
 //! in between.
 
+use std::sync::Arc;
+
 use super::crash::Dice;
 use super::pages::{Pages, SECTOR_BYTES};
 use crate::device::path::FILE_BYTES_MAX;
@@ -8,7 +10,7 @@ use crate::device::path::FILE_BYTES_MAX;
 /// A change that was made but not synced.
 #[derive(Clone, Debug)]
 enum Change {
-    Write { offset: u64, data: Box<[u8]> },
+    Write { offset: u64, data: Arc<[u8]> },
     SetLen(u64),
     Punch { offset: u64, len_bytes: u64 },
 }
@@ -17,7 +19,7 @@ enum Change {
 ///
 /// Invariant: applying `pending` in order to `durable` gives `volatile` (except for bytes that
 /// [`lose_unsynced`](Self::lose_unsynced) gave up).
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Content {
     volatile: Pages,
     durable: Pages,
@@ -78,6 +80,12 @@ impl Content {
             }
         }
         self.durable.set_len(self.volatile.len_bytes());
+    }
+
+    /// Everything is durable or given up, and what was given up is no longer seen.
+    pub(super) fn reread(&mut self) {
+        self.sync();
+        self.volatile = self.durable.clone();
     }
 
     /// Nobody can read the file any more. Its durable content stays, for a crash that brings its name back; what was

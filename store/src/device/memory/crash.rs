@@ -1,12 +1,15 @@
 //! The disk after a power loss, and copies of a disk.
 //!
-//! Per directory a prefix of the unsynced changes of names survives, in their order (a journal); per file see
+//! Per directory a prefix of the unsynced changes of names survives (a journal), or any of those that do not rest on each
+//! other (a tree log, which a file's sync may write ahead); per file see
 //! [`Content::after_power_loss`]. A file that survives under two names (a rename between directories of which only the
 //! target was kept) is one file with two names. Everything is decided by the seed: one seed and one history give one
 //! disk.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+
+use xxhash_rust::xxh3::Xxh3;
 
 use super::content::Content;
 use super::pages::Pages;
@@ -78,6 +81,56 @@ impl MemoryDevice {
     #[must_use]
     pub fn snapshot_all_synced(&self) -> Self {
         self.copy(Choice::Everything)
+    }
+
+    /// A copy of the disk and of its volatile cache: what is not synced here is not synced there. What is open here is not
+    /// open there. One moment can be kept this way and cut with many seeds.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        let _all_quiet = self.shared.power.write();
+        let device = Self::build(self.capacity_bytes());
+        {
+            let old = self.shared.tree.lock();
+            let mut new = device.shared.tree.lock();
+            let mut copied: HashMap<*const FileNode, Arc<FileNode>> = HashMap::new();
+            for (path, directory) in &old.directories {
+                let directory = directory.map_files(&mut |file| {
+                    let copy = copied.entry(Arc::as_ptr(file)).or_insert_with(|| {
+                        let state = file.state.read();
+                        let node = FileNode::new(state.content.clone());
+                        node.state.write().names = state.names;
+                        Arc::new(node)
+                    });
+                    Arc::clone(copy)
+                });
+                new.directories.insert(path.clone(), directory);
+            }
+            let is_named = |file: &&Arc<FileNode>| file.state.read().names > 0;
+            let pages = copied.values().filter(is_named).map(|file| file.state.read().content.volatile().page_count());
+            device.shared.space.set_used(pages.sum());
+        }
+        device
+    }
+
+    /// A hash of all names and contents as operations see them: two disks with one hash are the same to whoever reads them.
+    #[must_use]
+    pub fn content_hash(&self) -> u128 {
+        let _all_quiet = self.shared.power.write();
+        let mut hasher = Xxh3::new();
+        let tree = self.shared.tree.lock();
+        for (path, directory) in &tree.directories {
+            for (name, item) in &directory.volatile {
+                hasher.update(&(path.len() as u64).to_le_bytes());
+                hasher.update(path.as_bytes());
+                hasher.update(&(name.len() as u64).to_le_bytes());
+                hasher.update(name.as_bytes());
+                match item {
+                    Item::Directory => hasher.update(b"directory"),
+                    Item::File(file) => file.state.read().content.volatile().hash_into(&mut hasher),
+                }
+            }
+        }
+        hasher.digest128()
     }
 
     fn copy(&self, mut choice: Choice) -> Self {

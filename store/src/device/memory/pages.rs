@@ -1,13 +1,15 @@
 //! The content of one file: pages that are there, and holes.
 //!
-//! Pages are shared between copies of a content until one of them writes (copy on write), so keeping a durable and a
-//! volatile state apart, or copying a whole disk, costs a map and no bytes.
+//! Maps and pages are shared between copies of a content until one of them writes (copy on write), so keeping a durable
+//! and a volatile state apart, or copying a whole disk, costs nothing until then.
 //!
 //! Invariant: no byte other than zero lies at or beyond `len_bytes`, so growing needs no cleaning.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+
+use xxhash_rust::xxh3::Xxh3;
 
 /// Unit of allocation in bytes.
 pub(super) const PAGE_BYTES: usize = 4096;
@@ -18,7 +20,7 @@ pub(super) const SECTOR_BYTES: u64 = 512;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pages {
     len_bytes: u64,
-    pages: BTreeMap<u64, Arc<[u8; PAGE_BYTES]>>,
+    pages: Arc<BTreeMap<u64, Arc<[u8; PAGE_BYTES]>>>,
 }
 
 impl Pages {
@@ -50,9 +52,10 @@ impl Pages {
     }
 
     pub(super) fn write(&mut self, data: &[u8], offset: u64) {
+        let pages = Arc::make_mut(&mut self.pages);
         for number in page_range(offset, data.len() as u64) {
             let (in_data, in_page) = overlap(number, offset, data.len());
-            let page = self.pages.entry(number).or_insert_with(|| Arc::new([0; PAGE_BYTES]));
+            let page = pages.entry(number).or_insert_with(|| Arc::new([0; PAGE_BYTES]));
             Arc::make_mut(page)[in_page].copy_from_slice(&data[in_data]);
         }
         if !data.is_empty() {
@@ -80,13 +83,14 @@ impl Pages {
         let touched: Vec<u64> = self.pages.range(page_range(offset, len_bytes)).map(|(&number, _)| number).collect();
         // Up to the end of the file is up to the end of its last page: there is nothing beyond.
         let is_to_end = offset + len_bytes >= self.len_bytes;
+        let pages = Arc::make_mut(&mut self.pages);
         for number in touched {
             let start = offset.saturating_sub(number * PAGE_BYTES as u64).min(PAGE_BYTES as u64) as usize;
             let end = (offset + len_bytes - number * PAGE_BYTES as u64).min(PAGE_BYTES as u64) as usize;
             let end = if is_to_end { PAGE_BYTES } else { end };
             if start == 0 && end == PAGE_BYTES {
-                self.pages.remove(&number);
-            } else if let Some(page) = self.pages.get_mut(&number) {
+                pages.remove(&number);
+            } else if let Some(page) = pages.get_mut(&number) {
                 Arc::make_mut(page)[start..end].fill(0);
             }
         }
@@ -96,11 +100,20 @@ impl Pages {
     pub(super) fn take_over_pages(&mut self, other: &Self, offset: u64, len_bytes: u64) {
         let touched = page_range(offset, len_bytes);
         let old: Vec<u64> = self.pages.range(touched.clone()).map(|(&number, _)| number).collect();
+        let pages = Arc::make_mut(&mut self.pages);
         for number in old {
-            self.pages.remove(&number);
+            pages.remove(&number);
         }
-        let new = other.pages.range(touched).map(|(&number, page)| (number, Arc::clone(page)));
-        self.pages.extend(new);
+        pages.extend(other.pages.range(touched).map(|(&number, page)| (number, Arc::clone(page))));
+    }
+
+    /// Feeds length, places and bytes of what is there to a hash. Pages of zeros count as holes.
+    pub(super) fn hash_into(&self, hasher: &mut Xxh3) {
+        hasher.update(&self.len_bytes.to_le_bytes());
+        for (number, page) in self.pages.iter().filter(|(_, page)| page.iter().any(|byte| *byte != 0)) {
+            hasher.update(&number.to_le_bytes());
+            hasher.update(&page[..]);
+        }
     }
 
     /// Takes over the length from `other`, after every page that a change of the length touched.

@@ -86,6 +86,20 @@ fn renames_within_a_directory_are_atomic_in_every_crash() {
 }
 
 #[test]
+fn changes_of_different_names_survive_in_any_combination_and_of_one_name_in_order() {
+    let disk = MemoryDevice::new();
+    write(&disk, "a", b"").sync().unwrap();
+    write(&disk, "b", b"").sync().unwrap();
+    disk.rename("a", "c").unwrap();
+    disk.remove("c").unwrap();
+    let names =
+        |seed| -> Vec<String> { disk.crash(seed).list("").unwrap().into_iter().map(|entry| entry.name).collect() };
+    let found: std::collections::BTreeSet<_> = (0..300).map(names).collect();
+    let possible: [&[&str]; 6] = [&[], &["a"], &["a", "b"], &["b"], &["b", "c"], &["c"]];
+    assert!(found.iter().eq(&possible), "{found:?}");
+}
+
+#[test]
 fn renames_between_directories_are_two_changes_of_one_file() {
     let disk = MemoryDevice::new();
     disk.create_directory("d").unwrap();
@@ -326,6 +340,7 @@ impl Run<'_> {
 fn kind_of(error: &StoreError) -> String {
     match error {
         StoreError::Io { operation, path, source } => format!("{operation} {path}: {:?}", source.kind()),
+        StoreError::SyncFailed { path, source } => format!("sync {path}: {:?}", source.kind()),
         other => other.to_string(),
     }
 }
@@ -391,6 +406,61 @@ fn regression_renaming_over_any_directory_is_the_same_error() {
             assert_eq!(kind_of(&error), "rename d/a: IsADirectory", "{target}");
         }
     }
+}
+
+#[test]
+fn a_fork_has_the_cache_too_and_goes_its_own_way() {
+    let memory = MemoryDevice::new();
+    memory.create_directory("d").unwrap();
+    write(&memory, "d/a", &[1; 5000]).sync().unwrap();
+    memory.sync_directory("").unwrap();
+    memory.sync_directory("d").unwrap();
+    write(&memory, "d/a", &[2; 9000]);
+    write(&memory, "d/b", &[3; 700]);
+    memory.rename("d/b", "c").unwrap();
+    let fork = memory.fork();
+    assert_eq!((tree(&fork), fork.used_bytes()), (tree(&memory), memory.used_bytes()));
+    let before: Vec<_> = (0..50).map(|seed| tree(&memory.crash(seed))).collect();
+    assert!(before.iter().any(|disk| *disk != before[0]), "there is something to lose");
+    write(&memory, "d/a", &[4; 20_000]).sync().unwrap();
+    memory.remove("c").unwrap();
+    memory.sync_directory("d").unwrap();
+    for (seed, disk) in before.iter().enumerate() {
+        assert_eq!(&tree(&fork.crash(seed as u64)), disk, "seed {seed}");
+    }
+    fork.sync_directory("").unwrap();
+    assert_eq!(read(&fork.crash(0), "c"), Some(Vec::new()), "its name is durable and its content is not");
+    fork.remove("d/a").unwrap();
+    assert_eq!((read(&fork, "d/a"), read(&memory, "d/a")), (None, Some(vec![4; 20_000])));
+}
+
+#[test]
+fn disks_have_one_hash_if_and_only_if_they_read_the_same() {
+    let memory = MemoryDevice::new();
+    memory.create_directory("d").unwrap();
+    write(&memory, "d/a", &[1; 5000]);
+    let hash = memory.content_hash();
+    assert_eq!(memory.fork().content_hash(), hash);
+    assert_eq!(memory.snapshot_all_synced().content_hash(), hash);
+    assert_ne!(memory.crash(0).content_hash(), hash);
+    let change = |change: &dyn Fn(&MemoryDevice)| {
+        let fork = memory.fork();
+        change(&fork);
+        fork.content_hash()
+    };
+    let write_to = |fork: &MemoryDevice, bytes: &[u8], offset| {
+        fork.open("d/a", OpenMode::Write).unwrap().write_at(bytes, offset).unwrap();
+    };
+    assert_eq!(change(&|fork| write_to(fork, &[1; 10], 4000)), hash);
+    assert_ne!(change(&|fork| write_to(fork, &[2], 4999)), hash);
+    assert_ne!(change(&|fork| write_to(fork, &[0], 5000)), hash, "longer by a zero");
+    assert_ne!(change(&|fork| fork.rename("d/a", "d/b").unwrap()), hash);
+    assert_ne!(change(&|fork| fork.rename("d/a", "da").unwrap()), hash);
+    assert_ne!(change(&|fork| fork.create_directory("e").unwrap()), hash);
+    assert_ne!(
+        change(&|fork| drop(fork.open("e", OpenMode::CreateNew).unwrap())),
+        change(&|fork| fork.create_directory("e").unwrap())
+    );
 }
 
 proptest! {

@@ -1,7 +1,7 @@
 //! The names of a [`MemoryDevice`](super::MemoryDevice): directories with what operations see, what a power loss
 //! leaves, and the changes in between; and the errors of lookups, which are those of a real filesystem.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
@@ -35,6 +35,8 @@ pub(super) struct Directory {
     pub(super) volatile: BTreeMap<String, Item>,
     durable: BTreeMap<String, Item>,
     pending: Vec<NameChange>,
+    /// Nothing becomes durable any more.
+    is_lost: bool,
 }
 
 impl Tree {
@@ -73,7 +75,25 @@ impl Tree {
 
 impl Directory {
     pub(super) fn synced(names: BTreeMap<String, Item>) -> Self {
-        Self { durable: names.clone(), volatile: names, pending: Vec::new() }
+        Self { durable: names.clone(), volatile: names, pending: Vec::new(), is_lost: false }
+    }
+
+    /// The same directory with other files in the place of its own.
+    pub(super) fn map_files(&self, map: &mut dyn FnMut(&Arc<FileNode>) -> Arc<FileNode>) -> Self {
+        let mut item = |item: &Item| match item {
+            Item::File(file) => Item::File(map(file)),
+            Item::Directory => Item::Directory,
+        };
+        let mut names = |names: &BTreeMap<String, Item>| -> BTreeMap<String, Item> {
+            names.iter().map(|(name, found)| (name.clone(), item(found))).collect()
+        };
+        let (volatile, durable) = (names(&self.volatile), names(&self.durable));
+        let pending = self.pending.iter().map(|change| match change {
+            NameChange::Insert(name, found) => NameChange::Insert(name.clone(), item(found)),
+            NameChange::Remove(name) => NameChange::Remove(name.clone()),
+            NameChange::Rename(from, to, found) => NameChange::Rename(from.clone(), to.clone(), item(found)),
+        });
+        Self { pending: pending.collect(), volatile, durable, is_lost: self.is_lost }
     }
 
     pub(super) fn change(&mut self, change: NameChange) {
@@ -82,23 +102,50 @@ impl Directory {
     }
 
     pub(super) fn sync(&mut self) {
-        for change in self.pending.drain(..) {
+        for change in self.pending.drain(..).filter(|_| !self.is_lost) {
             change.apply(&mut self.durable);
         }
     }
 
-    /// The names after a power loss: a prefix of the unsynced changes.
+    pub(super) fn lose_unsynced(&mut self) {
+        self.pending.clear();
+        self.is_lost = true;
+    }
+
+    /// The names after a power loss: a prefix of the unsynced changes, or any of them. Of changes that concern one name, the
+    /// later ones never survive without the earlier ones.
     pub(super) fn after_power_loss(&self, dice: &mut Dice) -> BTreeMap<String, Item> {
         let mut names = self.durable.clone();
-        if !self.pending.is_empty() && !dice.keeps_nothing() {
+        if self.pending.is_empty() || dice.keeps_nothing() {
+            return names;
+        }
+        if dice.below(2) == 0 {
             let kept = dice.below(self.pending.len() as u64 + 1) as usize;
             self.pending.iter().take(kept).for_each(|change| change.apply(&mut names));
+            return names;
+        }
+        let mut lost = BTreeSet::new();
+        for change in &self.pending {
+            let rests_on_lost = change.names().any(|name| lost.contains(name));
+            if rests_on_lost || dice.below(2) == 0 {
+                lost.extend(change.names());
+            } else {
+                change.apply(&mut names);
+            }
         }
         names
     }
 }
 
 impl NameChange {
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let (first, second) = match self {
+            Self::Insert(name, _) | Self::Remove(name) => (name, None),
+            Self::Rename(from, to, _) => (from, Some(to)),
+        };
+        std::iter::once(first).chain(second).map(String::as_str)
+    }
+
     fn apply(&self, names: &mut BTreeMap<String, Item>) {
         match self {
             Self::Insert(name, item) => drop(names.insert(name.clone(), item.clone())),

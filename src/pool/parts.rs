@@ -1,0 +1,253 @@
+//! The durable parts of a pool, as they lie on its roots.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use dedupfs_index::{ContainerTables, Index};
+use dedupfs_store::container::{Compression, SlotFiles};
+use dedupfs_store::device::Device;
+use dedupfs_store::superblock::Superblock;
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
+
+use super::core::Core;
+use super::gate::Gate;
+use super::indexes::{self, index_advice};
+use super::space::{ContentCost, PoolHoldings, SpaceGuard, SpaceLimits};
+use crate::chunker::{self, Chunker};
+use crate::commit::Committer;
+use crate::config::{
+    BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, DATA_REGION_BYTES, MemoryPlan, OPEN_CONTAINERS_MAX, RECIPE_REGION_BYTES,
+};
+use crate::containers::{ContainerOptions, ContainerStore, WorkerPool};
+use crate::dedup::{Deduplicator, Fetcher};
+use crate::error::{EngineError, Result};
+use crate::file::FileContext;
+use crate::gauge::Gauge;
+use crate::ingest::{BufferPool, IngestContext};
+use crate::namespace::Namespace;
+use crate::recipe::segmenter::SegmentRule;
+
+const DATA_DIRECTORY: &str = "containers";
+const RECIPE_DIRECTORY: &str = "recipes";
+
+/// Names and containers: what an index can be made from.
+pub(super) struct Stores {
+    pub(super) meta_device: Arc<dyn Device>,
+    pub(super) data_device: Arc<dyn Device>,
+    pub(super) workers: Arc<WorkerPool>,
+    pub(super) namespace: Arc<Namespace>,
+    pub(super) data: Arc<ContainerStore>,
+    pub(super) recipes: Arc<ContainerStore>,
+}
+
+impl Stores {
+    pub(super) fn open(
+        meta_device: &Arc<dyn Device>,
+        data_device: &Arc<dyn Device>,
+        superblock: &Superblock,
+        memory: &MemoryPlan,
+    ) -> Result<Self> {
+        let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        let workers = Arc::new(WorkerPool::new(threads));
+        let namespace = Arc::new(Namespace::open(&**meta_device, memory.namespace_cache_bytes)?);
+        let properties = &superblock.properties;
+        let records = namespace.containers()?;
+        let open_store = |kind: ContainerKind| -> Result<Arc<ContainerStore>> {
+            let recipe = kind == ContainerKind::Recipe;
+            let (device, directory) =
+                if recipe { (meta_device, RECIPE_DIRECTORY) } else { (data_device, DATA_DIRECTORY) };
+            let slots =
+                SlotFiles::open(device.clone(), directory, properties.container_bytes, properties.slots_per_file)?;
+            let (share, of) = if recipe { (1, 8) } else { (7, 8) };
+            let options = ContainerOptions {
+                pool: superblock.pool,
+                kind,
+                compression: if recipe { Compression::Zstd(1) } else { properties.compression },
+                container_bytes: properties.container_bytes,
+                region_raw_bytes: if recipe { RECIPE_REGION_BYTES } else { DATA_REGION_BYTES }
+                    .min(properties.container_bytes / 4),
+                open_limit: OPEN_CONTAINERS_MAX,
+                in_flight_limit_bytes: memory.in_flight_bytes / of * share,
+                region_cache_bytes: memory.region_cache_bytes / of * share,
+                table_cache_bytes: memory.table_cache_bytes / of * share,
+            };
+            let own: Vec<_> = records.iter().filter(|record| record.kind == kind).cloned().collect();
+            let ids = namespace.clone();
+            ContainerStore::open(slots, options, workers.clone(), &own, Arc::new(move || ids.next_container_id()))
+        };
+        let data = open_store(ContainerKind::Data)?;
+        let recipes = open_store(ContainerKind::Recipe)?;
+        let (meta_device, data_device) = (meta_device.clone(), data_device.clone());
+        Ok(Self { meta_device, data_device, workers, namespace, data, recipes })
+    }
+
+    /// Files that containers are recorded in and that are not there.
+    pub(super) fn missing_files(&self) -> Vec<String> {
+        [self.data.missing_files(), self.recipes.missing_files()].concat()
+    }
+
+    /// Containers that a crash left open: what is behind their marks is cut off.
+    pub(super) fn unsealed_containers(&self) -> u64 {
+        let records = self.data.containers().into_iter().chain(self.recipes.containers());
+        records.filter(|record| !record.sealed).count() as u64
+    }
+}
+
+/// What counts the room that a pool has, and the places that count what it holds.
+pub(super) struct Accounting {
+    pub(super) guard: Arc<SpaceGuard>,
+    cost: ContentCost,
+    streams: Arc<Gauge>,
+    dirty: Arc<Gauge>,
+    chunker: Arc<dyn Chunker>,
+}
+
+/// All of it.
+pub(super) struct Parts {
+    pub(super) stores: Stores,
+    pub(super) chunk_index: Arc<Index>,
+    pub(super) recipe_index: Arc<Index>,
+}
+
+impl std::ops::Deref for Parts {
+    type Target = Stores;
+
+    fn deref(&self) -> &Stores {
+        &self.stores
+    }
+}
+
+impl Parts {
+    /// An index from another time than the namespace would count wrongly, and reclaiming would free what is alive.
+    pub(super) fn check_positions(&self) -> Result<()> {
+        let (trimmed_through, last_row) = (self.namespace.trimmed_through(), self.namespace.last_row());
+        let side = self.namespace.index_side();
+        for (directory, index) in
+            [(indexes::chunk_index(side), &self.chunk_index), (indexes::recipe_index(side), &self.recipe_index)]
+        {
+            if !(trimmed_through..=last_row).contains(&index.position()) {
+                let expected = format!("a log row of {trimmed_through} to {last_row}");
+                let found = StoreError::corrupt("position", expected, index.position());
+                return Err(index_advice(directory, found).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an index places anything in a container whose file is not there.
+    fn needs_missing(&self) -> Result<bool> {
+        for (store, index) in [(&self.data, &self.chunk_index), (&self.recipes, &self.recipe_index)] {
+            let containers: HashSet<ContainerId> = store.missing_containers().into_iter().collect();
+            let mut needed = false;
+            index.for_each(&mut |_, cell| {
+                needed |= containers.contains(&cell.location.container);
+                Ok(())
+            })?;
+            if needed {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What is written to a pool that misses a file would be taken for known where it is lost. Once the index is made
+    /// anew it says what is lost, and is asked.
+    pub(super) fn check_files(&self) -> Result<()> {
+        let missing = self.missing_files();
+        if missing.is_empty() || !self.needs_missing()? {
+            return Ok(());
+        }
+        Err(StoreError::Corrupt {
+            what: "the pool".to_owned(),
+            expected: format!("{} (containers are recorded in it)", missing.join(", ")),
+            found: "no such file; put it back, or mount with `-o ro` to copy out what can be read, or give up what it held \
+                    with `dedupfs fsck --rebuild-index POOL`: the next backup of the same data then heals the files"
+                .to_owned(),
+        }
+        .into())
+    }
+
+    /// Counts what the pool holds, from here on.
+    pub(super) fn space(&self, superblock: &Superblock, limits: SpaceLimits) -> Result<Accounting> {
+        let properties = &superblock.properties;
+        let chunker = chunker::chunker(properties.chunker, properties.chunk_size_bytes);
+        let region_bytes = DATA_REGION_BYTES.min(properties.container_bytes / 4);
+        let cost = ContentCost::new(&*chunker, properties.container_bytes, region_bytes);
+        let (streams, dirty) = (Arc::<Gauge>::default(), Arc::<Gauge>::default());
+        let holdings = PoolHoldings {
+            cost,
+            streams: streams.clone(),
+            dirty: dirty.clone(),
+            meta_device: self.meta_device.clone(),
+            namespace: self.namespace.clone(),
+            data: self.data.clone(),
+            recipes: self.recipes.clone(),
+            chunk_index: self.chunk_index.clone(),
+            recipe_index: self.recipe_index.clone(),
+            container_bytes: properties.container_bytes,
+        };
+        let guard = SpaceGuard::new(&self.data_device, &self.meta_device, limits, Box::new(holdings))?;
+        Ok(Accounting { guard: Arc::new(guard), cost, streams, dirty, chunker })
+    }
+
+    pub(super) fn into_core(
+        self,
+        superblock: &Superblock,
+        memory: MemoryPlan,
+        read_only: bool,
+        dedup: Arc<Deduplicator>,
+        committer: Arc<Committer>,
+        space: Accounting,
+    ) -> Core {
+        let Self { stores, chunk_index, recipe_index } = self;
+        let chunker = space.chunker;
+        let ingest = Arc::new(IngestContext {
+            dedup: dedup.clone(),
+            buffers: BufferPool::new(4 * BATCHES_IN_FLIGHT_MAX, BATCH_BYTES + chunker.max_bytes()),
+            chunker,
+            workers: stores.workers,
+            rule: SegmentRule::new(superblock.properties.chunk_size_bytes, superblock.properties.container_bytes),
+            held: space.streams,
+        });
+        let files = Arc::new(FileContext {
+            ingest,
+            chunks: Fetcher::new(stores.data.clone(), chunk_index.clone()),
+            dirty: space.dirty,
+            dirty_limit_bytes: memory.dirty_bytes,
+        });
+        Core {
+            pool: superblock.pool,
+            properties: superblock.properties,
+            memory,
+            read_only,
+            space: space.guard,
+            cost: space.cost,
+            meta_device: stores.meta_device,
+            data_device: stores.data_device,
+            namespace: stores.namespace,
+            data: stores.data,
+            recipes: stores.recipes,
+            chunk_index,
+            recipe_index,
+            dedup,
+            files,
+            committer,
+            gate: Gate::default(),
+        }
+    }
+}
+
+/// Gives the index the tables of containers.
+pub(super) struct TablesOf(pub(super) Arc<ContainerStore>);
+
+impl ContainerTables for TablesOf {
+    fn read_table(
+        &self,
+        container: ContainerId,
+        each: &mut dyn FnMut(Fingerprint, u32),
+    ) -> dedupfs_store::Result<bool> {
+        let Some(table) = self.0.table(container).map_err(EngineError::into_store)? else { return Ok(false) };
+        table.entries.iter().for_each(|entry| each(entry.fingerprint, entry.len_bytes));
+        Ok(true)
+    }
+}

@@ -1,0 +1,265 @@
+//! A pool as the last process left it, perhaps in a crash: it can be asked what it lacks, and recovered; nothing else.
+//!
+//! Recovery does, in this order, and each step may be cut off by another crash and done again:
+//! 1. raise the writer epoch, so that ids of containers are new;
+//! 2. remove what was begun and never came to count: files of unfinished checkpoints, an index that was replaced, slots at the
+//!    end of files that no record names;
+//! 3. replay the rows of the operations log that the indexes' checkpoints do not hold;
+//! 4. drop files that were unlinked while they were open.
+//!
+//! Containers that were being filled are valid up to the mark in their record, and are never appended to again. All of this
+//! is work on what was not checkpointed: nothing is scanned, however large the pool.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use dedupfs_index::Index;
+use dedupfs_store::device::Device;
+use dedupfs_store::device::lock::PoolLock;
+use dedupfs_store::superblock::{Role, Superblock};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::Pool;
+use super::indexes::{self, IndexSources, Rebuild, index_advice};
+use super::open::OpenOptions;
+use super::parts::{Parts, Stores, TablesOf};
+use super::progress::Progress;
+use crate::commit::{CommitParts, Committer};
+use crate::config::{MemoryPlan, PUBLISH_AFTER, PUBLISH_PATIENCE};
+use crate::dedup::{ContainerChunks, DedupParts, Deduplicator};
+use crate::error::{EngineError, Result};
+use crate::fingerprint::Fingerprinter;
+use crate::service::Service;
+
+/// What a pool lacks before it is recovered.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Diagnosis {
+    /// Rows of the operations log that the indexes do not hold.
+    pub rows_to_replay: u64,
+    /// Containers that were not sealed.
+    pub containers_cut: u64,
+    /// Files that were unlinked while they were open.
+    pub orphans: u64,
+    /// Files that containers are recorded in and that are not there.
+    pub missing_files: Vec<String>,
+    /// Why the index cannot be used as it is.
+    pub index_damage: Option<String>,
+    /// Whether files need what is lost.
+    pub has_losses: bool,
+}
+
+impl Diagnosis {
+    /// Whether the pool was closed in order and nothing is missing.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        let Self { rows_to_replay, containers_cut: _, orphans, missing_files, index_damage, has_losses } = self;
+        (*rows_to_replay, *orphans) == (0, 0) && missing_files.is_empty() && index_damage.is_none() && !has_losses
+    }
+}
+
+/// What recovery did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RecoveryReport {
+    /// Log rows replayed into the indexes.
+    pub rows_replayed: u64,
+    /// Containers that were left open: they end at their last durable region.
+    pub containers_cut: u64,
+    /// Files of unfinished checkpoints and replaced indexes that were removed.
+    pub files_removed: u64,
+    /// Bytes of container files without a container that were given back.
+    pub bytes_trimmed: u64,
+    /// Files dropped that had been unlinked while they were open.
+    pub orphans_dropped: u64,
+    /// Time it took, opening included.
+    pub elapsed_ms: u64,
+}
+
+impl RecoveryReport {
+    /// Whether there was something to recover.
+    #[must_use]
+    pub fn is_needed(&self) -> bool {
+        let Self { rows_replayed, containers_cut: _, files_removed, bytes_trimmed, orphans_dropped, elapsed_ms: _ } =
+            self;
+        [rows_replayed, files_removed, bytes_trimmed, orphans_dropped].into_iter().any(|count| *count > 0)
+    }
+}
+
+impl std::fmt::Display for RecoveryReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "recovered in {} ms: ", self.elapsed_ms)?;
+        write!(f, "{} rows of the log replayed, ", self.rows_replayed)?;
+        write!(f, "{} containers end at their last durable region, ", self.containers_cut)?;
+        write!(f, "{} unlinked files dropped, ", self.orphans_dropped)?;
+        write!(
+            f,
+            "{} unfinished files and {} bytes without a container removed",
+            self.files_removed, self.bytes_trimmed
+        )
+    }
+}
+
+/// A pool that was found and not recovered yet.
+pub struct UnrecoveredPool {
+    superblock: Superblock,
+    options: OpenOptions,
+    memory: MemoryPlan,
+    stores: Stores,
+    /// Of chunks, of nodes; not opened if they are to be made anew.
+    indexes: Option<Result<(Index, Index)>>,
+    started: Instant,
+}
+
+impl UnrecoveredPool {
+    /// Finds the pool on these devices; whoever calls has its locks. Nothing is changed but what the namespace's embedded store
+    /// mends of itself.
+    ///
+    /// # Errors
+    /// Not a pool, damaged or of another version; devices of different pools; I/O errors. A damaged index is none.
+    pub fn open(meta_device: &Arc<dyn Device>, data_device: &Arc<dyn Device>, options: &OpenOptions) -> Result<Self> {
+        let started = Instant::now();
+        let superblock = Superblock::read(&**meta_device, Role::Meta)?;
+        let data = Superblock::read(&**data_device, Role::Data)?;
+        Superblock::check_pair(&superblock, &data)?;
+        let memory = MemoryPlan::new(options.memory_bytes, indexes::chunks_at_most(&**meta_device, &superblock));
+        let stores = Stores::open(meta_device, data_device, &superblock, &memory)?;
+        let mut pool = Self { superblock, options: options.clone(), memory, stores, indexes: None, started };
+        if !options.rebuild_index {
+            pool.indexes = Some(pool.sources().open());
+        }
+        Ok(pool)
+    }
+
+    /// What the pool lacks.
+    ///
+    /// # Errors
+    /// The namespace cannot be read.
+    pub fn diagnose(&self) -> Result<Diagnosis> {
+        let namespace = &self.stores.namespace;
+        let (position, index_damage) = match &self.indexes {
+            Some(Ok((chunks, nodes))) => (Some(chunks.position().min(nodes.position())), None),
+            Some(Err(error)) => (None, Some(error.to_string())),
+            None => (None, None),
+        };
+        let mut rows_to_replay = 0;
+        if let Some(position) = position {
+            namespace.log_after(position, &mut |_, _| {
+                rows_to_replay += 1;
+                Ok(())
+            })?;
+        }
+        Ok(Diagnosis {
+            rows_to_replay,
+            containers_cut: self.stores.unsealed_containers(),
+            orphans: namespace.orphans()?.len() as u64,
+            missing_files: self.stores.missing_files(),
+            index_damage,
+            has_losses: namespace.has_losses(),
+        })
+    }
+
+    /// Recovers the pool and puts it to work.
+    ///
+    /// # Errors
+    /// The index is damaged or cannot be replayed, with advice; a file of containers is missing (unless the pool is only
+    /// read); I/O errors. The next attempt begins where this one ended.
+    pub fn recover(mut self, locks: Arc<Vec<PoolLock>>, progress: &dyn Progress) -> Result<Arc<Pool>> {
+        let read_only = self.options.read_only;
+        let mut recovery =
+            RecoveryReport { containers_cut: self.stores.unsealed_containers(), ..RecoveryReport::default() };
+        self.stores.namespace.begin_writing()?;
+        let fingerprinter = Fingerprinter::new(self.superblock.properties.fingerprint);
+        let (chunk_index, recipe_index, rebuilt) = match self.indexes.take() {
+            Some(opened) => opened.map(|(chunks, nodes)| (chunks, nodes, None))?,
+            None => {
+                let rebuild = Rebuild { options: &self.options, fingerprinter: &fingerprinter, progress };
+                let (chunks, nodes, report) = self.sources().rebuild(&rebuild)?;
+                (chunks, nodes, Some(report))
+            }
+        };
+        let Self { superblock, options, memory, stores, started, .. } = self;
+        let (chunk_index, recipe_index) = (Arc::new(chunk_index), Arc::new(recipe_index));
+        let parts = Parts { stores, chunk_index, recipe_index };
+        parts.check_positions()?;
+        if !read_only {
+            if rebuilt.is_none() {
+                parts.check_files()?;
+            }
+            recovery.files_removed = indexes::clear_away(&*parts.meta_device, parts.namespace.index_side())
+                + indexes::remove_leftovers([&parts.chunk_index, &parts.recipe_index]);
+            recovery.bytes_trimmed = parts.data.trim() + parts.recipes.trim();
+        }
+        let space = parts.space(&superblock, options.limits)?;
+        // The recipe index has none: nodes are freed one by one, which leaves few containers whole.
+        parts.chunk_index.set_container_tables(Arc::new(TablesOf(parts.data.clone())));
+        let dedup = Arc::new(Deduplicator::new(DedupParts {
+            data: parts.data.clone(),
+            recipes: parts.recipes.clone(),
+            chunk_index: parts.chunk_index.clone(),
+            recipe_index: parts.recipe_index.clone(),
+            chain: options
+                .filters
+                .chain(&parts.chunk_index, || Arc::new(ContainerChunks::new(parts.data.clone(), fingerprinter))),
+            fingerprinter,
+            namespace: parts.namespace.clone(),
+            node_cache_bytes: memory.node_cache_bytes,
+        }));
+        let committer = Committer::new(CommitParts {
+            namespace: parts.namespace.clone(),
+            data: parts.data.clone(),
+            recipes: parts.recipes.clone(),
+            chunk_index: parts.chunk_index.clone(),
+            recipe_index: parts.recipe_index.clone(),
+            dedup: dedup.clone(),
+            space: space.guard.clone(),
+        });
+        recovery.rows_replayed = committer.replay().map_err(replay_advice)?;
+        for ino in parts.namespace.orphans()? {
+            parts.namespace.drop_orphan(ino)?;
+            recovery.orphans_dropped += 1;
+        }
+        let core = Arc::new(parts.into_core(&superblock, memory, read_only, dedup, committer, space));
+        let service = Service::new(core.clone());
+        let for_thread = Arc::downgrade(&service);
+        let publish_old = Box::new(move || {
+            if let Some(service) = for_thread.upgrade() {
+                // Each file remembers its own error for whoever has it open.
+                let _remembered = service.publish_all(Some(PUBLISH_AFTER), Some(PUBLISH_PATIENCE));
+            }
+        });
+        let commit_thread = core.committer.start(options.commit_interval, publish_old)?;
+        recovery.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if recovery.is_needed() {
+            tracing::info!(?recovery, "recovered after an unclean end");
+        }
+        Ok(Arc::new(Pool {
+            core,
+            service,
+            commit_thread: Mutex::new(Some(commit_thread)),
+            exclusive: Mutex::new(()),
+            recovery,
+            rebuilt,
+            index_damage: Mutex::new(None),
+            _locks: locks,
+        }))
+    }
+
+    fn sources(&self) -> IndexSources<'_> {
+        IndexSources {
+            device: &self.stores.meta_device,
+            superblock: &self.superblock,
+            memory: &self.memory,
+            namespace: &self.stores.namespace,
+            data: &self.stores.data,
+            recipes: &self.stores.recipes,
+        }
+    }
+}
+
+/// What was written last and was not counted yet cannot be read: counting anew from the files does without it.
+fn replay_advice(error: EngineError) -> EngineError {
+    match error {
+        EngineError::Store(error) => index_advice("index", error).into(),
+        other => other,
+    }
+}

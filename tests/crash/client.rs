@@ -1,0 +1,204 @@
+//! Plain file operations by path on any [`FileService`], as an application does them through the kernel, and a description
+//! of all that can be seen.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use dedupfs_fuse::service::{
+    AttributeChanges, Attributes, Caller, Errno, FileKind, FileService, Handle, Ino, NewNode, NodeContent, OpenOptions,
+    ROOT_INO, RenameFlags, WriteFlags, XattrMode,
+};
+
+const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+
+type Outcome<T> = Result<T, Errno>;
+
+/// A mounted filesystem, so to say.
+#[derive(Clone)]
+pub struct Client(pub Arc<dyn FileService>);
+
+impl Client {
+    /// The directory of `path` ("a" or "d/a"), and the name in it.
+    fn place<'a>(&self, path: &'a str) -> Outcome<(Ino, &'a [u8])> {
+        match path.split_once('/') {
+            None => Ok((ROOT_INO, path.as_bytes())),
+            Some((directory, name)) => Ok((self.find(directory)?.ino, name.as_bytes())),
+        }
+    }
+
+    /// What is at `path`; the kernel forgets it at once.
+    pub fn find(&self, path: &str) -> Outcome<Attributes> {
+        let (parent, name) = self.place(path)?;
+        let found = self.0.lookup(parent, name)?;
+        self.0.forget(found.ino, 1);
+        Ok(found)
+    }
+
+    /// Opens the file, which is created if it is not there.
+    pub fn open(&self, path: &str, append: bool) -> Outcome<(Ino, Handle)> {
+        let how = OpenOptions { read: true, write: true, append, ..OpenOptions::default() };
+        if let Ok(found) = self.find(path) {
+            return Ok((found.ino, self.0.open(CALLER, found.ino, how)?.handle));
+        }
+        let (parent, name) = self.place(path)?;
+        let (created, opened) = self.0.create(CALLER, NewNode { parent, name, mode: 0o644, umask: 0 }, how)?;
+        self.0.forget(created.ino, 1);
+        Ok((created.ino, opened.handle))
+    }
+
+    pub fn write(&self, (ino, handle): (Ino, Handle), offset: u64, bytes: &[u8]) -> Outcome<()> {
+        let mut at = offset;
+        for piece in bytes.chunks(30_011) {
+            self.0.write(CALLER, ino, handle, at, piece, WriteFlags::default())?;
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    pub fn flush(&self, (ino, handle): (Ino, Handle)) -> Outcome<()> {
+        self.0.flush(ino, handle)
+    }
+
+    pub fn fsync(&self, (ino, handle): (Ino, Handle)) -> Outcome<()> {
+        self.0.fsync(ino, handle, false)
+    }
+
+    pub fn release(&self, (ino, handle): (Ino, Handle)) {
+        self.0.release(ino, handle);
+    }
+
+    /// Opens, writes, closes.
+    pub fn put(&self, path: &str, offset: u64, bytes: &[u8], append: bool) -> Outcome<()> {
+        let open = self.open(path, append)?;
+        let written = self.write(open, offset, bytes).and_then(|()| self.flush(open));
+        self.release(open);
+        written
+    }
+
+    pub fn truncate(&self, path: &str, size_bytes: u64) -> Outcome<()> {
+        let changes = AttributeChanges { size_bytes: Some(size_bytes), ..AttributeChanges::default() };
+        self.0.set_attributes(CALLER, self.find(path)?.ino, changes).map(drop)
+    }
+
+    pub fn chmod(&self, path: &str, mode: u16) -> Outcome<()> {
+        let changes = AttributeChanges { mode: Some(mode), ..AttributeChanges::default() };
+        self.0.set_attributes(CALLER, self.find(path)?.ino, changes).map(drop)
+    }
+
+    pub fn rename(&self, from: &str, to: &str, exchange: bool) -> Outcome<()> {
+        let (from, to) = (self.place(from)?, self.place(to)?);
+        self.0.rename(from.0, from.1, to.0, to.1, RenameFlags { exchange, ..RenameFlags::default() })
+    }
+
+    pub fn link(&self, from: &str, to: &str) -> Outcome<()> {
+        let (parent, name) = self.place(to)?;
+        let linked = self.0.link(self.find(from)?.ino, parent, name)?;
+        self.0.forget(linked.ino, 1);
+        Ok(())
+    }
+
+    pub fn unlink(&self, path: &str) -> Outcome<()> {
+        let (parent, name) = self.place(path)?;
+        self.0.unlink(parent, name)
+    }
+
+    fn make(&self, path: &str, content: NodeContent<'_>) -> Outcome<()> {
+        let (parent, name) = self.place(path)?;
+        let made = self.0.make(CALLER, NewNode { parent, name, mode: 0o755, umask: 0 }, content)?;
+        self.0.forget(made.ino, 1);
+        Ok(())
+    }
+
+    pub fn make_directory(&self, path: &str) -> Outcome<()> {
+        self.make(path, NodeContent::Directory)
+    }
+
+    pub fn symlink(&self, path: &str, target: &[u8]) -> Outcome<()> {
+        self.make(path, NodeContent::Symlink(target))
+    }
+
+    pub fn remove_directory(&self, path: &str) -> Outcome<()> {
+        let (parent, name) = self.place(path)?;
+        self.0.remove_directory(parent, name)
+    }
+
+    pub fn set_xattr(&self, path: &str, name: &str, value: &[u8]) -> Outcome<()> {
+        self.0.set_xattr(CALLER, self.find(path)?.ino, name.as_bytes(), value, XattrMode::Any)
+    }
+
+    pub fn remove_xattr(&self, path: &str, name: &str) -> Outcome<()> {
+        self.0.remove_xattr(self.find(path)?.ino, name.as_bytes())
+    }
+
+    pub fn content(&self, ino: Ino) -> Outcome<Vec<u8>> {
+        let how = OpenOptions { read: true, ..OpenOptions::default() };
+        let handle = self.0.open(CALLER, ino, how)?.handle;
+        let mut bytes = Vec::new();
+        let outcome = self.0.read(ino, handle, 0, 1 << 30, &mut bytes);
+        self.0.release(ino, handle);
+        outcome.map(|()| bytes)
+    }
+
+    /// Everything that can be seen, a line for each name: path, kind, mode, links, length and hash of the content, target,
+    /// extended attributes. Times and inode numbers are left out.
+    pub fn describe(&self) -> Outcome<String> {
+        let mut text = String::new();
+        self.describe_directory(ROOT_INO, "", &mut text)?;
+        Ok(text)
+    }
+
+    fn describe_directory(&self, directory: Ino, path: &str, text: &mut String) -> Outcome<()> {
+        let mut entries = self.0.read_directory(directory, 0, 1000, true)?;
+        entries.sort_by(|left, right| left.name.cmp(&right.name));
+        for entry in entries {
+            let attributes = entry.attributes.ok_or(Errno::EIO)?;
+            let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
+            let (mode, nlink) = (attributes.mode, attributes.nlink);
+            let _infallible = write!(text, "{path} {:?} {mode:o} x{nlink}", entry.kind);
+            match entry.kind {
+                FileKind::Regular => {
+                    let bytes = self.content(entry.ino)?;
+                    if bytes.len() as u64 != attributes.size_bytes {
+                        let _infallible = write!(text, " SAYS {} BYTES AND HAS", attributes.size_bytes);
+                    }
+                    let hash = xxhash_rust::xxh3::xxh3_128(&bytes);
+                    let _infallible = write!(text, " {} {hash:032x}", bytes.len());
+                }
+                FileKind::Symlink => {
+                    let target = self.0.read_link(entry.ino)?;
+                    let _infallible = write!(text, " -> {}", String::from_utf8_lossy(&target));
+                }
+                _ => {}
+            }
+            let mut names = self.0.xattr_names(entry.ino)?;
+            names.sort();
+            for name in names {
+                let value = xxhash_rust::xxh3::xxh3_64(&self.0.xattr(entry.ino, &name)?);
+                let _infallible = write!(text, " {}={value:x}", String::from_utf8_lossy(&name));
+            }
+            text.push('\n');
+            self.0.forget(entry.ino, 1);
+            if entry.kind == FileKind::Directory {
+                self.describe_directory(entry.ino, &path, text)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all that is there.
+    pub fn remove_everything(&self) -> Outcome<()> {
+        self.empty(ROOT_INO)
+    }
+
+    fn empty(&self, directory: Ino) -> Outcome<()> {
+        for entry in self.0.read_directory(directory, 0, 1000, false)? {
+            if entry.kind == FileKind::Directory {
+                self.empty(entry.ino)?;
+                self.0.remove_directory(directory, &entry.name)?;
+            } else {
+                self.0.unlink(directory, &entry.name)?;
+            }
+        }
+        Ok(())
+    }
+}

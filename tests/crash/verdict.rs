@@ -1,0 +1,127 @@
+//! What must hold of a disk that a power loss left: it opens, is sound, and shows one of the states that it may show; and
+//! whatever is done next rests on it safely.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use dedupfs::check::CheckOptions;
+use dedupfs::pool::{NoProgress, Pool};
+use dedupfs::reclaim::ReclaimOptions;
+use std::sync::Arc;
+
+use crate::client::Client;
+use crate::disks::{Disks, Roots};
+use crate::workload::{self, PIECES};
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+}
+
+/// A panic is a verdict, too.
+pub fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(format!("panicked: {}", words(&*panic))))
+}
+
+fn open(roots: &Roots) -> Result<Arc<Pool>, String> {
+    workload::open(roots, &workload::options()).map_err(|error| format!("the pool does not open: {error}"))
+}
+
+/// Counts equal marks, names and places are right, and all content is what its fingerprint says.
+fn sound(pool: &Pool) -> Result<(), String> {
+    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress);
+    let report = report.map_err(|error| format!("cannot be checked: {error}"))?;
+    if report.is_clean() { Ok(()) } else { Err(format!("is not sound: {:#?}", report.findings)) }
+}
+
+fn describe(pool: &Pool) -> Result<String, String> {
+    Client(pool.service()).describe().map_err(|error| format!("cannot be read: {error:?}"))
+}
+
+/// Opens the pool, checks it, and reads all that is in it.
+pub fn examine(roots: &Roots) -> Result<String, String> {
+    guarded(|| {
+        let pool = open(roots)?;
+        sound(&pool)?;
+        describe(&pool)
+    })
+}
+
+/// Opens the pool as [`examine`] does and closes it, without looking.
+pub fn mount_and_close(roots: &Roots) -> Result<(), String> {
+    guarded(|| open(roots)?.close().map_err(|error| format!("does not close: {error}")))
+}
+
+/// Whether `seen` is one of the states that may be seen: wholly, never a mixture.
+pub fn judge(seen: &str, allowed: &[Arc<str>]) -> Result<(), String> {
+    if allowed.iter().any(|state| **state == *seen) {
+        return Ok(());
+    }
+    let differs = |from: &str, other: &str| -> Vec<String> {
+        from.lines().filter(|line| !other.lines().any(|other| other == *line)).map(str::to_owned).collect()
+    };
+    let closest = allowed.iter().min_by_key(|state| differs(seen, state).len() + differs(state, seen).len());
+    let closest = closest.map_or("", |state| state);
+    Err(format!(
+        "it shows none of {} possible states; unlike the closest it has {:#?} and lacks {:#?}",
+        allowed.len(),
+        differs(seen, closest),
+        differs(closest, seen)
+    ))
+}
+
+const AGAIN: &str = "again";
+
+/// The next backup rests on what the power loss left, and reclaiming goes over it: all content is written again, everything
+/// is checked, and when all is deleted nothing is left.
+pub fn go_on(disks: &Disks, seen: &str) -> Result<(), String> {
+    let roots = disks.roots();
+    let fails = |what: &'static str| move |error: &dyn std::fmt::Debug| format!("afterwards {what} fails: {error:?}");
+    let reclaim = |pool: &Pool| {
+        let options = ReclaimOptions { threshold_percent: 100, dry_run: false };
+        pool.reclaim(&options, &NoProgress).map(drop).map_err(|error| fails("reclaiming")(&error))
+    };
+    guarded(|| {
+        let pool = open(&roots)?;
+        let client = Client(pool.service());
+        let bytes: Vec<u8> = (0..PIECES).flat_map(workload::piece).collect();
+        client.put(AGAIN, 0, &bytes, false).map_err(|error| fails("writing")(&error))?;
+        reclaim(&pool)?;
+        sound(&pool).map_err(|error| format!("written again: {error}"))?;
+        let found = client.find(AGAIN).and_then(|found| client.content(found.ino));
+        if found.as_ref() != Ok(&bytes) {
+            return Err("what was written again reads otherwise".to_owned());
+        }
+        let is_old = |line: &&str| !line.starts_with("/again ");
+        if !describe(&pool)?.lines().filter(is_old).eq(seen.lines()) {
+            return Err("files changed when others were written".to_owned());
+        }
+        client.remove_everything().map_err(|error| fails("removing")(&error))?;
+        drop(client);
+        pool.close().map_err(|error| fails("closing")(&error))?;
+        drop(pool);
+
+        let pool = open(&roots)?;
+        reclaim(&pool)?;
+        sound(&pool).map_err(|error| format!("everything removed: {error}"))?;
+        let stats = pool.stats().map_err(|error| fails("counting")(&error))?;
+        let left = [
+            stats.files,
+            stats.unique_chunks,
+            stats.unreferenced_chunks,
+            stats.recipe_nodes,
+            stats.data_container_bytes,
+            stats.recipe_container_bytes,
+        ];
+        if left != [0; 6] {
+            return Err(format!("of all that was removed is left (files, chunks, garbage, nodes, bytes): {left:?}"));
+        }
+        let core = pool.core();
+        let on_disk = [core.data.physical_bytes(), core.recipes.physical_bytes()]
+            .map(|bytes| bytes.map_err(|error| fails("measuring")(&error)));
+        match on_disk {
+            [Ok(0), Ok(0)] => Ok(()),
+            on_disk => Err(format!("of all that was removed bytes of containers are left on the disk: {on_disk:?}")),
+        }
+    })
+}

@@ -1,0 +1,133 @@
+//! The disk fails once, or from some moment on, at every operation of a workload: whoever asked gets a clear error or what was
+//! asked for, nobody gets wrong data, what was acknowledged stays true, and the pool goes on or is read-only and says why.
+//!
+//! [`work`] is what is done, through the same interface that the kernel uses; [`session`] does it and keeps book of what may be
+//! found of each file ([`expected`]); [`verdict`] says what must hold afterwards: in the pool that met the fault, in one that is
+//! opened on the same computer, whose memory has what the disk lost, and after a power loss. [`case`] names what is tried,
+//! [`runner`] tries it on all cores, [`watch`] sees panics of any thread and cases that do not end.
+//!
+//! Every position fails with EIO; the other faults are tried at a choice of positions that is the same in every run. With
+//! `DEDUPFS_FAULTS_ALL=1` (`tools/fault-soak.sh`) all are tried. A failed case is told with the command that runs it alone.
+
+mod case;
+mod disks;
+mod expected;
+mod regressions;
+mod runner;
+mod scenario;
+mod session;
+mod verdict;
+mod watch;
+mod work;
+
+use case::{Aftermath, Case, Disk, Layout, Scenario};
+use dedupfs_store::device::faulty::{Fault, Operation};
+
+/// Kinds that a full disk, or a quota, can refuse.
+const NEED_SPACE: [Operation; 9] = Operation::CHANGING;
+
+/// Cases of one fault at all positions of the kinds of operations; one in `every` of them.
+fn cases(first: Case, kinds: &[Operation], every: u64) -> Vec<Case> {
+    let disks = scenario::disks_after(&first);
+    let mut cases = Vec::new();
+    for &operation in kinds {
+        for position in 0..disks.operations(first.disk, operation) {
+            let case = Case { operation: Some(operation), position, ..first };
+            let is_sync = matches!(operation, Operation::Sync | Operation::SyncDirectory);
+            let restart = Case { aftermath: Aftermath::Restart, ..case };
+            match is_sync {
+                // What a failed sync leaves in memory is worth a look in each case.
+                true => cases.extend([case, restart]),
+                false => cases.push(if case.seed().is_multiple_of(3) { restart } else { case }),
+            }
+        }
+    }
+    let every = if runner::is_soak() { 1 } else { every };
+    cases.retain(|case| case.seed() % every == 0);
+    cases
+}
+
+fn first(scenario: Scenario, layout: Layout, disk: Disk, fault: Fault) -> Case {
+    let (operation, aftermath) = (None, Aftermath::PowerLoss);
+    Case { scenario, layout, disk, fault, operation, position: 0, is_lasting: false, aftermath }
+}
+
+/// All faults that strike once. EIO at one position in `io_every`, the others at one in `others_every`.
+fn once(scenario: Scenario, layout: Layout, disk: Disk, io_every: u64, others_every: u64) -> usize {
+    let of = |fault, kinds: &[Operation], every| cases(first(scenario, layout, disk, fault), kinds, every);
+    let mut all = of(Fault::Io, &Operation::ALL, io_every);
+    all.extend(of(Fault::NoSpace, &NEED_SPACE, others_every));
+    all.extend(of(Fault::ShortWrite, &[Operation::Write], others_every));
+    all.extend(of(Fault::ShortWriteNoSpace, &[Operation::Write], others_every));
+    all.extend(of(Fault::ShortRead, &[Operation::Read], others_every));
+    run(&format!("{scenario:?}, {layout:?}, {disk:?}, once"), &all)
+}
+
+fn run(what: &str, cases: &[Case]) -> usize {
+    let struck = runner::run(cases);
+    println!("{what}: {} cases, in {struck} of them the fault struck", cases.len());
+    // Threads of the pool overtake each other: a fault at the end of the work may come too late.
+    assert!(struck * 20 >= cases.len() * 19, "{what}: only {struck} of {} faults struck", cases.len());
+    struck
+}
+
+/// `DEDUPFS_FAULT` names it.
+#[test]
+fn one_case() {
+    let Ok(name) = std::env::var("DEDUPFS_FAULT") else { return };
+    let case: Case = name.parse().unwrap_or_else(|wrong| panic!("{wrong}"));
+    let struck = runner::run(&[case]);
+    println!("{case}: passes; the fault struck {struck} times");
+}
+
+#[test]
+fn names_of_cases_are_read_as_they_are_written() {
+    let case = first(Scenario::Work, Layout::Two, Disk::Data, Fault::ShortRead);
+    for operation in Operation::ALL.map(Some).into_iter().chain([None]) {
+        let case = Case { operation, position: 17, is_lasting: operation.is_none(), ..case };
+        assert_eq!(case.to_string().parse(), Ok(case));
+    }
+    assert!("work:one".parse::<Case>().is_err());
+}
+
+#[test]
+fn every_operation_of_the_work_fails_once() {
+    let struck = once(Scenario::Work, Layout::One, Disk::Meta, 1, 6);
+    assert!(struck > 100, "only {struck} positions");
+}
+
+#[test]
+fn operations_on_two_disks_fail_once() {
+    let meta = once(Scenario::Work, Layout::Two, Disk::Meta, 8, 40);
+    let data = once(Scenario::Work, Layout::Two, Disk::Data, 8, 40);
+    assert!(meta + data > 20, "only {meta} and {data} positions");
+}
+
+#[test]
+fn every_operation_of_making_a_pool_fails_once() {
+    let one = once(Scenario::Format, Layout::One, Disk::Meta, 1, 2);
+    let data = once(Scenario::Format, Layout::Two, Disk::Data, 1, 2);
+    assert!(one + data > 20, "only {one} and {data} positions");
+}
+
+#[test]
+fn every_operation_of_making_the_index_anew_fails_once() {
+    let struck = once(Scenario::Rebuild, Layout::One, Disk::Meta, 1, 6);
+    assert!(struck > 50, "only {struck} positions");
+}
+
+/// The disk is full, or read-only, or gone, from some moment on.
+#[test]
+fn a_disk_that_goes_on_failing_never_makes_anything_wrong() {
+    let lasting = |fault, kinds: &[Operation], every| {
+        let first = Case { is_lasting: true, ..first(Scenario::Work, Layout::One, Disk::Meta, fault) };
+        cases(first, kinds, every)
+    };
+    let mut all = lasting(Fault::Io, &Operation::ALL, 12);
+    all.extend(lasting(Fault::NoSpace, &NEED_SPACE, 12));
+    // All that changes something, at once: by the number of writes that there are.
+    let positions = lasting(Fault::Io, &[Operation::Write], 12);
+    all.extend(positions.into_iter().map(|case| Case { operation: None, ..case }));
+    let struck = run("Work, One, lasting", &all);
+    assert!(struck > 20, "only {struck} positions");
+}

@@ -1,0 +1,106 @@
+//! One case, from a sound disk to what is left of it.
+
+use crate::case::{Case, Scenario};
+use crate::disks::Disks;
+use crate::expected::Expected;
+use crate::session::Session;
+use crate::{verdict, work};
+
+/// Runs a case; returns whether its fault struck.
+pub fn run(case: &Case) -> bool {
+    match case.scenario {
+        Scenario::Format => format(case),
+        Scenario::Work => work(case),
+        Scenario::Rebuild => rebuild(case),
+    }
+}
+
+/// Operations of each kind without a fault: what there is to fail.
+pub fn disks_after(case: &Case) -> Disks {
+    let mut disks = start(case);
+    disks.heal();
+    match case.scenario {
+        Scenario::Format => work::format(&disks).expect("formats"),
+        Scenario::Work => drop(use_pool(case, &mut disks, &mut work::image(case.layout).expected.clone())),
+        Scenario::Rebuild => drop(disks.open(true).expect("rebuilds")),
+    }
+    disks
+}
+
+/// The disks before, with the fault to come.
+fn start(case: &Case) -> Disks {
+    let disks = match case.scenario {
+        Scenario::Format => Disks::empty(case.disks()),
+        Scenario::Work | Scenario::Rebuild => Disks::like(&work::image(case.layout).disks),
+    };
+    disks.add(case.disk, case.plan());
+    disks
+}
+
+/// A pool is made, or it is said that it is not.
+fn format(case: &Case) -> bool {
+    let disks = start(case);
+    match work::format(&disks) {
+        Ok(()) => verdict::is_whole_and_usable(&disks.power_loss(0), &mut Expected::default()),
+        Err(error) => {
+            work::check_message(&error);
+            assert!(disks.injected() > 0, "nothing failed: {error}");
+            disks.heal();
+            // No pool, and that is said; or one that only could not be made durable.
+            match disks.open(false) {
+                Ok(pool) => drop(pool),
+                Err(error) => work::check_message(&error),
+            }
+        }
+    }
+    disks.injected() > 0
+}
+
+fn use_pool(case: &Case, disks: &mut Disks, expected: &mut Expected) -> std::sync::Arc<dedupfs::pool::Pool> {
+    let pool = work::open(case, disks, false);
+    expected.reopened();
+    let mut session = Session::new(pool.clone(), expected);
+    work::work(&mut session);
+    verdict::goes_on_or_says_why(case, disks, &mut session);
+    match pool.close() {
+        Ok(()) => session.expected.synced_all(),
+        Err(error) => {
+            work::check_message(&error);
+            assert!(disks.injected() > 0, "nothing failed: {error}");
+        }
+    }
+    drop(session);
+    drop(pool);
+    let pool = work::open(case, disks, false);
+    expected.reopened();
+    let mut session = Session::new(pool.clone(), expected);
+    work::work_again(&mut session);
+    verdict::goes_on_or_says_why(case, disks, &mut session);
+    pool
+}
+
+/// The pool is used, closed, opened and used again.
+fn work(case: &Case) -> bool {
+    let mut disks = start(case);
+    let mut expected = work::image(case.layout).expected.clone();
+    let pool = use_pool(case, &mut disks, &mut expected);
+    let has_struck = disks.injected() > 0;
+    let left = verdict::after(case, &mut disks, pool, &mut expected);
+    verdict::is_whole_and_usable(&left, &mut expected);
+    has_struck
+}
+
+/// The index is made anew.
+fn rebuild(case: &Case) -> bool {
+    let mut disks = start(case);
+    let mut expected = work::image(case.layout).expected.clone();
+    let pool = work::open(case, &mut disks, true);
+    expected.reopened();
+    let mut session = Session::new(pool.clone(), &mut expected);
+    verdict::goes_on_or_says_why(case, &disks, &mut session);
+    drop(session);
+    let has_struck = disks.injected() > 0;
+    let left = verdict::after(case, &mut disks, pool, &mut expected);
+    verdict::is_whole_and_usable(&left, &mut expected);
+    has_struck
+}
