@@ -106,7 +106,7 @@ impl Core {
     /// # Errors
     /// The round's error.
     pub fn relieve(&self) -> Result<()> {
-        if self.namespace.commit_bytes() > self.space.commit_bytes() && self.space.is_tight() {
+        if self.space.is_tight() && self.namespace.commit_bytes() > self.space.commit_bytes() {
             return self.committer.commit();
         }
         self.committer.relieve()

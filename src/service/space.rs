@@ -6,7 +6,7 @@ use dedupfs_fuse::service::Statistics;
 use parking_lot::Mutex;
 
 use super::Service;
-use crate::config::PUBLISH_PATIENCE;
+use crate::config::{MIB, PUBLISH_PATIENCE};
 use crate::error::{EngineError, Result};
 use crate::pool::{Demand, Promise};
 
@@ -14,17 +14,15 @@ use crate::pool::{Demand, Promise};
 const INODE_BYTES: u64 = 1024;
 /// Unit of statfs.
 const BLOCK_BYTES: u32 = 4096;
-/// Nothing was taken since the last settling: another one within this time would find nothing else.
-const SETTLED_FOR: Duration = Duration::from_secs(1);
+/// What finishing must leave on each root to be done again as soon as there is no room: so it costs something for each so many
+/// bytes at most, and not for each write.
+const WORTHWHILE_BYTES: u64 = 2 * MIB;
+/// When it left less, so long nothing is finished early: the pool is full.
+const FULL_FOR: Duration = Duration::from_secs(1);
 
-/// When was last waited for what is under way.
+/// Finishing what is under way, for room; the pool was full then.
 #[derive(Default)]
-pub(super) struct Settling(Mutex<Option<Settled>>);
-
-struct Settled {
-    at: Instant,
-    admissions: u64,
-}
+pub(super) struct Settling(Mutex<Option<Instant>>);
 
 impl Service {
     /// Takes room for something new. If there is none, what is under way is finished first: much of it may turn out to be known,
@@ -33,39 +31,43 @@ impl Service {
     /// # Errors
     /// `NoSpace`.
     pub(super) fn admit(&self, demand: Demand) -> Result<Promise<'_>> {
-        match self.core.admit(demand) {
-            Err(EngineError::NoSpace) if self.settle() => self.core.admit(demand),
+        let admit = || self.core.admit(demand);
+        match admit() {
+            Err(EngineError::NoSpace) => self.settle_and(&admit),
             admitted => admitted,
         }
     }
 
     /// As [`admit`](Self::admit), for what gives back more than it takes in the end.
     pub(super) fn admit_freeing(&self, demand: Demand) -> Result<Promise<'_>> {
-        match self.core.space.admit_freeing(demand) {
-            Err(EngineError::NoSpace) if self.settle() => self.core.space.admit_freeing(demand),
+        let admit = || self.core.space.admit_freeing(demand);
+        match admit() {
+            Err(EngineError::NoSpace) => self.settle_and(&admit),
             admitted => admitted,
         }
     }
 
-    /// Publishes all files and commits, unless nothing was taken since that was last done; whether it was worth it. To be
+    /// Publishes all files and commits, and tries again; by one thread at a time, and not soon after that was of no use. To be
     /// called with no lock held.
-    fn settle(&self) -> bool {
-        let mut settled = self.settling.0.lock();
-        let space = &self.core.space;
-        let is_settled =
-            |settled: &Settled| settled.admissions == space.admissions() && settled.at.elapsed() < SETTLED_FOR;
-        if settled.as_ref().is_some_and(is_settled) {
-            return false;
+    fn settle_and<'a>(&self, admit: &dyn Fn() -> Result<Promise<'a>>) -> Result<Promise<'a>> {
+        let mut full_since = self.settling.0.lock();
+        // Another thread may have done it while this one waited.
+        match admit() {
+            Err(EngineError::NoSpace) => {}
+            admitted => return admitted,
         }
-        let admissions = space.admissions();
+        if full_since.is_some_and(|since| since.elapsed() < FULL_FOR) {
+            return Err(EngineError::NoSpace);
+        }
         // Each file remembers its own error, and the next commit says if this one failed: here only the space counts.
         let published = self.publish_all(None, Some(PUBLISH_PATIENCE));
         let committed = self.core.committer.commit();
         if let Err(error) = published.and(committed) {
             tracing::debug!(%error, "not all that is under way could be finished");
         }
-        *settled = Some(Settled { at: Instant::now(), admissions });
-        true
+        let is_worthwhile = self.core.space.has_room(WORTHWHILE_BYTES)?;
+        *full_since = (!is_worthwhile).then(Instant::now);
+        admit()
     }
 
     /// What df shows: used is what the pool takes, not what others keep on the same disk; available is what can be written, by the

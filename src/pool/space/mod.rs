@@ -126,7 +126,6 @@ pub struct SpaceGuard {
     holdings: Box<dyn Holdings>,
     promised_data_bytes: AtomicU64,
     promised_meta_bytes: AtomicU64,
-    admissions: AtomicU64,
     budget: Mutex<Option<Budget>>,
 }
 
@@ -178,10 +177,10 @@ impl SpaceGuard {
             holdings,
             promised_data_bytes: AtomicU64::new(0),
             promised_meta_bytes: AtomicU64::new(0),
-            admissions: AtomicU64::new(0),
             budget: Mutex::default(),
         };
         guard.tell_limits()?;
+        guard.tell_small_disks()?;
         Ok(guard)
     }
 
@@ -218,10 +217,13 @@ impl SpaceGuard {
         self.promised(demand)
     }
 
-    /// Promises that were given: unchanged, nothing was taken meanwhile.
-    #[must_use]
-    pub fn admissions(&self) -> u64 {
-        self.admissions.load(Ordering::Acquire)
+    /// Whether so much is left on each root now.
+    ///
+    /// # Errors
+    /// A device does not tell its space.
+    pub fn has_room(&self, bytes: u64) -> Result<bool> {
+        let demand = Demand { data_bytes: bytes, meta_bytes: bytes };
+        Ok(self.read()?.left.covers(demand, Demand::default(), self.is_shared))
     }
 
     fn admit_with(&self, demand: Demand, extra: impl Fn(Demand) -> Demand) -> Result<Promise<'_>> {
@@ -241,7 +243,6 @@ impl SpaceGuard {
     }
 
     fn promised(&self, demand: Demand) -> Promise<'_> {
-        self.admissions.fetch_add(1, Ordering::AcqRel);
         self.promised_data_bytes.fetch_add(demand.data_bytes, Ordering::AcqRel);
         self.promised_meta_bytes.fetch_add(demand.meta_bytes, Ordering::AcqRel);
         Promise { guard: self, demand }

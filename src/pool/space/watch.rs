@@ -93,6 +93,27 @@ impl SpaceGuard {
         }
     }
 
+    /// Says at the start if a disk is too small to hold anything beside what must stay free.
+    pub(super) fn tell_small_disks(&self) -> Result<()> {
+        let reserve = self.reserve();
+        let both_bytes = reserve.data_bytes + reserve.meta_bytes;
+        for (root, reserve_bytes) in [(&self.data, reserve.data_bytes), (&self.meta, reserve.meta_bytes)] {
+            let needed_bytes = if self.is_shared && root.limit_bytes.is_none() { both_bytes } else { reserve_bytes };
+            let total_bytes = root.device.space()?.total_bytes.min(root.limit_bytes.unwrap_or(u64::MAX));
+            if total_bytes <= needed_bytes {
+                tracing::error!(
+                    total_bytes,
+                    needed_bytes,
+                    "the {} root {} is too small: all of it must stay free for deleting and reclaiming, and nothing can be \
+                     written; move the pool to a larger disk, raise its limit, or make one with smaller containers",
+                    root.name,
+                    root.device.describe()
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// Says at the start what limits hold, and which the pool exceeds already.
     pub(super) fn tell_limits(&self) -> Result<()> {
         if self.data.limit_bytes.is_none() && self.meta.limit_bytes.is_none() {

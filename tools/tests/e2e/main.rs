@@ -24,6 +24,7 @@ mod machine;
 mod private;
 mod random;
 mod rebuild_index;
+mod refilled_disk;
 mod rsync_roundtrip;
 mod site;
 mod special;
