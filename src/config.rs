@@ -77,6 +77,23 @@ pub const PUBLISH_PATIENCE: Duration = Duration::from_secs(1);
 /// A namespace up to this size is compacted when its pool is closed, which then takes some 0.1 s.
 pub const COMPACT_ON_CLOSE_BYTES_MAX: u64 = 8 * MIB;
 
+/// Items of an export gathered before they are compressed and written as a frame.
+pub const EXPORT_FRAME_BYTES: usize = 1 << 20;
+/// A frame of an export has at most this, packed or not: what is gathered, one more item, and what zstd may add.
+pub const EXPORT_FRAME_BYTES_MAX: usize = 2 << 20;
+/// Changed keys sorted and looked up at a time: bounds memory (some 5 MiB).
+pub const EXPORT_KEYS_AT_ONCE: usize = 50_000;
+/// What changed is exported at least this often: what a lost meta root costs.
+pub const EXPORT_INTERVAL: Duration = Duration::from_secs(60);
+/// The log of an export may have this many bytes, or as many as its base, before a new base is written.
+pub const EXPORT_LOG_BYTES_MIN: u64 = 8 * MIB;
+/// Beyond this and some 250 bytes for each inode, reclaiming writes a new base.
+pub const EXPORT_SMALL_BYTES: u64 = 64 * KIB;
+/// A first base of a namespace up to this size is written at once (a second or two); that of a larger one in the background.
+pub const EXPORT_AT_ONCE_BYTES_MAX: u64 = 64 * MIB;
+/// Exports that fail in a row for lack of space before the export is given up: bounds what waits in the namespace.
+pub const EXPORT_FAILURES_MAX: u32 = 10;
+
 /// Kept free on the data root: reclaiming copies live chunks before it frees. Less on small disks, down to what one step takes.
 pub const DATA_RESERVE_BYTES: u64 = 64 * MIB;
 /// Kept free on the meta root for commits and steps of reclaiming, besides what a checkpoint of the indexes takes. Less on small disks.

@@ -17,6 +17,7 @@ pub mod containers;
 pub mod control;
 pub mod dedup;
 pub mod error;
+pub mod export;
 pub mod file;
 pub mod fingerprint;
 pub mod gauge;
@@ -25,6 +26,7 @@ pub mod namespace;
 pub mod pool;
 pub mod recipe;
 pub mod reclaim;
+pub mod scrub;
 pub mod service;
 
 pub use error::{EngineError, Result};

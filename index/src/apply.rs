@@ -42,6 +42,14 @@ pub enum Change {
         /// Where it was.
         container: ContainerId,
     },
+    /// It is bad in this container: it is [nowhere](Location::bad) now, and its references are kept; nothing happens if it
+    /// lies in another one by now.
+    Lose {
+        /// Whose cell.
+        fingerprint: Fingerprint,
+        /// Where it was.
+        container: ContainerId,
+    },
     /// The whole cell is this now (rebuilding).
     Set {
         /// Whose cell.
@@ -59,6 +67,7 @@ impl Change {
             Self::Insert { fingerprint, .. }
             | Self::Count { fingerprint, .. }
             | Self::Remove { fingerprint, .. }
+            | Self::Lose { fingerprint, .. }
             | Self::Set { fingerprint, .. } => fingerprint,
         }
     }
@@ -274,6 +283,17 @@ impl Shard {
                     self.recent.remove(&fingerprint);
                 }
                 current.filter(|cell| cell.location.container != container)
+            }
+            (Change::Lose { container, .. }, current) => {
+                if self.staged(&fingerprint).is_some_and(|location| location.is_lost()) {
+                    self.recent.remove(&fingerprint);
+                }
+                current.map(|cell| match cell.location {
+                    Location { container: found, len_bytes } if found == container && !cell.location.is_lost() => {
+                        Cell { location: Location::bad(len_bytes), ..cell }
+                    }
+                    _ => cell,
+                })
             }
             (Change::Set { cell, .. }, _) => Some(cell),
         };

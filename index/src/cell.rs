@@ -17,7 +17,20 @@ impl Location {
     /// Nowhere: something refers to it, and no container has it. Its count is kept for the day it is stored again.
     pub const LOST: Self = Self { container: ContainerId::NONE, len_bytes: 0 };
 
-    /// Whether it is [`LOST`](Self::LOST).
+    /// Nowhere any more: what lay in a container was found bad there. The length stays, and is never 0: it tells this
+    /// from [`LOST`](Self::LOST), of which nobody knows what it was.
+    #[must_use]
+    pub fn bad(len_bytes: u32) -> Self {
+        Self { container: ContainerId::NONE, len_bytes: len_bytes.max(1) }
+    }
+
+    /// Whether it is [`bad`](Self::bad).
+    #[must_use]
+    pub fn is_bad(&self) -> bool {
+        self.is_lost() && self.len_bytes > 0
+    }
+
+    /// Whether it is nowhere: [`LOST`](Self::LOST) or [`bad`](Self::bad).
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.container == ContainerId::NONE

@@ -6,6 +6,7 @@ use dedupfs_index::Index;
 use dedupfs_store::Fingerprint;
 use dedupfs_store::recipe::Root;
 
+use super::affected::Lost;
 use super::{CheckReport, Checker};
 use crate::error::Result;
 use crate::pool::Progress;
@@ -43,7 +44,12 @@ fn mark(marks: &mut HashMap<Fingerprint, u32>, fingerprint: Fingerprint) {
 }
 
 impl Checker<'_> {
-    pub(super) fn check_counts(&self, report: &mut CheckReport, progress: &dyn Progress) -> Result<()> {
+    pub(super) fn check_counts(
+        &self,
+        report: &mut CheckReport,
+        lost: &mut Lost,
+        progress: &dyn Progress,
+    ) -> Result<()> {
         let mut marks = Marks::default();
         self.namespace.for_each_inode(&mut |inode| {
             report.inodes += 1;
@@ -52,8 +58,11 @@ impl Checker<'_> {
         })?;
         // Every node that the index has counts its children, also one that nothing refers to yet.
         let mut cells = Vec::new();
+        let mut is_surplus_known = false;
         self.recipe_index.for_each(&mut |fingerprint, cell| {
-            // A lost one counts nothing; the comparison tells of it.
+            // What went bad still counts what it names, but nobody can tell what that is.
+            is_surplus_known |= cell.location.is_bad();
+            // Another lost one counts nothing; the comparison tells of it.
             if !cell.location.is_lost() {
                 cells.push((fingerprint, cell.location.container));
             }
@@ -65,19 +74,35 @@ impl Checker<'_> {
             progress.advance(1);
             match self.nodes.node_of(&fingerprint, container) {
                 Ok(view) => view.children().iter().for_each(|child| marks.child(view.level, child.fingerprint)),
-                Err(error) => report.add(format!("recipe node {fingerprint} in container {container}: {error}")),
+                Err(error) => {
+                    is_surplus_known = true;
+                    report.bad_copies += 1;
+                    lost.nodes.insert(fingerprint);
+                    report.add(format!("recipe node {fingerprint} in container {container}: {error}"));
+                }
             }
         }
         progress.finish();
-        compare("recipe node", self.recipe_index, marks.nodes, report)?;
-        compare("chunk", self.chunk_index, marks.chunks, report)
+        compare("recipe node", self.recipe_index, marks.nodes, is_surplus_known, report)?;
+        compare("chunk", self.chunk_index, marks.chunks, is_surplus_known, report)
     }
 }
 
-fn compare(what: &str, index: &Index, mut marks: HashMap<Fingerprint, u32>, report: &mut CheckReport) -> Result<()> {
+/// With `is_surplus_known` there are nodes that count what cannot be read: more counts than marks are no error then.
+fn compare(
+    what: &str,
+    index: &Index,
+    mut marks: HashMap<Fingerprint, u32>,
+    is_surplus_known: bool,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let mut surplus = 0_u64;
     index.for_each(&mut |fingerprint, cell| {
         let marked = marks.remove(&fingerprint).unwrap_or(0);
-        if cell.references != marked {
+        if cell.references > marked && is_surplus_known {
+            surplus += 1;
+        } else if cell.references != marked {
+            report.needs_rebuild = true;
             report.add(format!("{what} {fingerprint}: the index counts {}, marking finds {marked}", cell.references));
         }
         if cell.location.is_lost() && marked > 0 {
@@ -87,6 +112,10 @@ fn compare(what: &str, index: &Index, mut marks: HashMap<Fingerprint, u32>, repo
         }
         Ok(())
     })?;
+    if surplus > 0 {
+        report.note(format!("{surplus} {what} counts include those of recipe nodes that cannot be read"));
+    }
+    report.needs_rebuild |= !marks.is_empty();
     for (fingerprint, marked) in marks {
         report.add(format!("{what} {fingerprint} is referred to {marked} times, but the index does not have it"));
     }

@@ -7,9 +7,11 @@
 //!
 //! Nothing is changed. Memory: 40 bytes for each distinct chunk and node that is referred to.
 
+pub mod affected;
 mod marks;
 mod places;
 mod rebuild;
+pub mod repair;
 
 use std::sync::Arc;
 
@@ -18,7 +20,8 @@ use serde::{Deserialize, Serialize};
 
 pub use rebuild::{BuildPlace, RebuildReport, Rebuilder};
 
-use crate::containers::ContainerStore;
+use self::affected::{AffectedFiles, AffectedFinder, Lost};
+use crate::containers::{ContainerStore, WorkerPool};
 use crate::error::Result;
 use crate::fingerprint::Fingerprinter;
 use crate::namespace::Namespace;
@@ -39,6 +42,18 @@ pub struct CheckReport {
     pub findings: Vec<String>,
     /// All things that are wrong.
     pub finding_count: u64,
+    /// Some of it goes when the indexes are made anew.
+    #[serde(default)]
+    pub needs_rebuild: bool,
+    /// Chunks and nodes that are bad where the index places them; for checks that read content.
+    #[serde(default)]
+    pub bad_copies: u64,
+    /// What is not as it was written and does no harm, at most [`FINDINGS_MAX`] of them.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// Files that need what is lost or cannot be read.
+    #[serde(default)]
+    pub affected: AffectedFiles,
     /// Inodes checked.
     pub inodes: u64,
     /// Recipe nodes checked.
@@ -60,6 +75,13 @@ impl CheckReport {
         self.finding_count += 1;
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(finding);
+        }
+    }
+
+    /// Notes what does no harm.
+    pub fn note(&mut self, note: String) {
+        if self.notes.len() < FINDINGS_MAX {
+            self.notes.push(note);
         }
     }
 
@@ -86,6 +108,8 @@ pub struct Checker<'a> {
     pub nodes: &'a NodeReader,
     /// Compares content with names.
     pub fingerprinter: &'a Fingerprinter,
+    /// Hash what was read.
+    pub workers: &'a Arc<WorkerPool>,
 }
 
 impl Checker<'_> {
@@ -98,11 +122,16 @@ impl Checker<'_> {
         self.namespace.check()?.into_iter().for_each(|finding| report.add(format!("namespace: {finding}")));
         for (name, index) in [("chunk", self.chunk_index), ("recipe", self.recipe_index)] {
             if let Err(error) = index.self_check() {
+                report.needs_rebuild = true;
                 report.add(format!("{name} index: {error}"));
             }
         }
-        self.check_counts(&mut report, progress)?;
-        self.check_places(options, &mut report, progress)?;
+        let mut lost = Lost::of(self.chunk_index, self.recipe_index)?;
+        self.check_counts(&mut report, &mut lost, progress)?;
+        self.check_places(options, &mut report, &mut lost, progress)?;
+        let finder =
+            AffectedFinder { namespace: self.namespace, recipe_index: self.recipe_index, nodes: self.nodes, progress };
+        report.affected = finder.find(&lost)?;
         Ok(report)
     }
 }

@@ -1,32 +1,41 @@
 //! Every cell's container really has its chunk; with data, every chunk is what its name says.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-use dedupfs_index::Index;
-use dedupfs_store::ContainerId;
+use dedupfs_index::{Cell, Index};
+use dedupfs_store::container::TableEntry;
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
+use super::affected::Lost;
 use super::{CheckOptions, CheckReport, Checker};
 use crate::containers::ContainerStore;
 use crate::error::Result;
 use crate::pool::Progress;
+use crate::scrub::{Judged, Pipeline, judge};
 
 impl Checker<'_> {
     pub(super) fn check_places(
         &self,
         options: &CheckOptions,
         report: &mut CheckReport,
+        lost: &mut Lost,
         progress: &dyn Progress,
     ) -> Result<()> {
         for (what, store, index) in
             [("chunk", self.data, self.chunk_index), ("recipe node", self.recipes, self.recipe_index)]
         {
-            let found = self.check_containers(what, store, index, options, report, progress)?;
+            let found = self.check_containers(what, store, index, report, progress)?;
+            if options.read_data {
+                self.check_content(what, store, index, report, lost, progress)?;
+            }
             let mut cells = 0;
             index.for_each(&mut |_, cell| {
                 cells += u64::from(!cell.location.is_lost());
                 Ok(())
             })?;
             if found != cells {
+                report.needs_rebuild = true;
                 let missing = cells.saturating_sub(found);
                 report.add(format!("{missing} of {cells} {what} cells name a container that does not hold them"));
             }
@@ -40,7 +49,6 @@ impl Checker<'_> {
         what: &str,
         store: &ContainerStore,
         index: &Index,
-        options: &CheckOptions,
         report: &mut CheckReport,
         progress: &dyn Progress,
     ) -> Result<u64> {
@@ -67,29 +75,144 @@ impl Checker<'_> {
                 });
                 found += u64::from(here && seen.insert(entry.fingerprint));
             }
-            if options.read_data {
-                self.check_content(what, store, record.id, report);
-            }
         }
         progress.finish();
         Ok(found)
     }
 
-    /// Reads all regions of a container and compares what is in them with their names.
-    fn check_content(&self, what: &str, store: &ContainerStore, container: ContainerId, report: &mut CheckReport) {
-        let mut wrong = Vec::new();
-        let outcome = store.for_each_chunk(container, &mut |fingerprint, bytes| {
-            report.bytes_read += bytes.len() as u64;
-            if what == "chunk" && self.fingerprinter.of(bytes) != *fingerprint {
-                wrong.push(*fingerprint);
+    /// Reads everything and compares it with its name. Bad is what the index places where it is bad; other damage does no harm.
+    fn check_content(
+        &self,
+        what: &str,
+        store: &Arc<ContainerStore>,
+        index: &Index,
+        report: &mut CheckReport,
+        lost: &mut Lost,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let records = store.closed_in_disk_order();
+        let total_bytes: u64 = records.iter().map(|record| u64::from(record.used_bytes)).sum();
+        progress.start(&format!("reading {what}s, MiB"), total_bytes >> 20);
+        let mut pipeline = Pipeline::new(self.workers.clone(), *self.fingerprinter);
+        let (mut read_bytes, mut told) = (0_u64, 0);
+        let mut unknown: HashMap<ContainerId, Unknown> = HashMap::new();
+        let mut take = |judged: Judged, report: &mut CheckReport| -> Result<()> {
+            read_bytes += u64::from(judged.record.used_bytes);
+            progress.advance((read_bytes >> 20) - told);
+            told = read_bytes >> 20;
+            if !store.is_known(judged.record.id) {
+                return Ok(());
+            }
+            let (container, inspection) = (judged.record.id, judged.inspection);
+            report.bytes_read += inspection.judged_bytes;
+            let mut is_needed = false;
+            for bad in &inspection.bad {
+                let here = |cell: Cell| cell.location.container == container;
+                if index.committed(&bad.fingerprint)?.is_some_and(here) {
+                    is_needed = true;
+                    report.bad_copies += 1;
+                    report.add(format!("container {container}: {what} {}: {}", bad.fingerprint, bad.why));
+                    match judged.record.kind {
+                        ContainerKind::Data => lost.chunks.insert(bad.fingerprint),
+                        ContainerKind::Recipe => lost.nodes.insert(bad.fingerprint),
+                    };
+                }
+            }
+            match inspection.sound_of_unknown {
+                Some(sound) => {
+                    unknown.insert(container, Unknown { sound, damage: inspection.damage, is_needed });
+                    if unknown.len() >= UNKNOWN_AT_ONCE {
+                        report_unknown(what, &mut unknown, index, report, lost)?;
+                    }
+                }
+                None => report_damage(container, is_needed, inspection.damage, report),
             }
             Ok(())
-        });
-        if let Err(error) = outcome {
-            report.add(format!("container {container}: {error}"));
+        };
+        for record in records {
+            if pipeline.is_full()
+                && let Some(judged) = pipeline.pop()?
+            {
+                take(judged, report)?;
+            }
+            pipeline.push(store, record);
         }
-        for fingerprint in wrong {
-            report.add(format!("container {container}: {what} {fingerprint} does not have the content of its name"));
+        while let Some(judged) = pipeline.pop()? {
+            take(judged, report)?;
+        }
+        report_unknown(what, &mut unknown, index, report, lost)?;
+        progress.finish();
+        self.check_open_content(what, store, report);
+        Ok(())
+    }
+
+    /// The same for containers that are being filled.
+    fn check_open_content(&self, what: &str, store: &ContainerStore, report: &mut CheckReport) {
+        for record in store.containers().iter().filter(|record| !store.is_closed(record.id)) {
+            let (container, mut wrong) = (record.id, Vec::new());
+            let outcome = store.for_each_chunk(container, &mut |fingerprint, bytes| {
+                report.bytes_read += bytes.len() as u64;
+                let entry = TableEntry { fingerprint: *fingerprint, len_bytes: bytes.len() as u32 };
+                if judge(record.kind, self.fingerprinter, &[entry], bytes) != [true] {
+                    wrong.push(*fingerprint);
+                }
+                Ok(())
+            });
+            if let Err(error) = outcome {
+                report.add(format!("container {container}: {error}"));
+            }
+            for print in wrong {
+                report.add(format!("container {container}: {what} {print} does not have the content of its name"));
+            }
+        }
+    }
+}
+
+/// Containers whose content is not known that are looked up together: bounds memory.
+const UNKNOWN_AT_ONCE: usize = 64;
+
+/// A container whose lists cannot be read as a whole.
+struct Unknown {
+    sound: HashSet<Fingerprint>,
+    damage: Vec<String>,
+    is_needed: bool,
+}
+
+/// What the index places in containers whose lists cannot be read, and was not found sound there, is bad. Reads the index once.
+fn report_unknown(
+    what: &str,
+    unknown: &mut HashMap<ContainerId, Unknown>,
+    index: &Index,
+    report: &mut CheckReport,
+    lost: &mut Lost,
+) -> Result<()> {
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    index.for_each(&mut |fingerprint, cell| {
+        let container = cell.location.container;
+        if let Some(found) = unknown.get_mut(&container).filter(|found| !found.sound.contains(&fingerprint)) {
+            found.is_needed = true;
+            report.bad_copies += 1;
+            report.add(format!("container {container}: {what} {fingerprint} is not found there"));
+            let of_kind = if what == "chunk" { &mut lost.chunks } else { &mut lost.nodes };
+            of_kind.insert(fingerprint);
+        }
+        Ok(())
+    })?;
+    for (container, found) in unknown.drain() {
+        report_damage(container, found.is_needed, found.damage, report);
+    }
+    Ok(())
+}
+
+/// Damage of a container is a finding if anything bad in it is needed, else a note.
+fn report_damage(container: ContainerId, is_needed: bool, damage: Vec<String>, report: &mut CheckReport) {
+    for damage in damage {
+        if is_needed {
+            report.add(format!("container {container}: {damage}"));
+        } else {
+            report.note(format!("container {container}, of which nothing bad is needed: {damage}"));
         }
     }
 }

@@ -97,6 +97,14 @@ impl Consumer<'_> {
                     let change = Change::Remove { fingerprint: *fingerprint, container: *container };
                     self.push(&mut pending, ContainerKind::Recipe, change)?;
                 }
+                LogOp::ChunkLost { fingerprint, container } => {
+                    let change = Change::Lose { fingerprint: *fingerprint, container: *container };
+                    self.push(&mut pending, ContainerKind::Data, change)?;
+                }
+                LogOp::NodeLost { fingerprint, container } => {
+                    let change = Change::Lose { fingerprint: *fingerprint, container: *container };
+                    self.push(&mut pending, ContainerKind::Recipe, change)?;
+                }
                 LogOp::ChunkRemoved { fingerprint, container } => {
                     let change = Change::Remove { fingerprint: *fingerprint, container: *container };
                     self.push(&mut pending, ContainerKind::Data, change)?;

@@ -193,6 +193,7 @@ impl Committer {
             };
             self.is_starved.store(how == Flushed::NoSpace, Ordering::Release);
             self.flushes.done(how);
+            self.parts.exporter.request();
         }
     }
 }

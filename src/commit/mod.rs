@@ -32,6 +32,7 @@ use crate::config::{PENDING_CHANGES_MIN, PENDING_OPERATIONS_MAX};
 use crate::containers::ContainerStore;
 use crate::dedup::Deduplicator;
 use crate::error::{EngineError, Result};
+use crate::export::Exporter;
 use crate::namespace::{CommitInput, LogOp, Namespace};
 use crate::pool::SpaceGuard;
 
@@ -51,6 +52,8 @@ pub struct CommitParts {
     pub dedup: Arc<Deduplicator>,
     /// Tells when commits and checkpoints should be short.
     pub space: Arc<SpaceGuard>,
+    /// Copies of the namespace on the data root.
+    pub exporter: Arc<Exporter>,
 }
 
 #[derive(Default)]
@@ -81,6 +84,8 @@ pub struct Committer {
     /// The last checkpoint failed for lack of space.
     is_starved: AtomicBool,
     inconsistencies: AtomicU64,
+    /// See [`hold_losses`](Self::hold_losses).
+    losses: Mutex<()>,
     rounds: AtomicU64,
     rounds_without_space: AtomicU64,
     /// Called before each round that the interval starts: publishes what has been open for long.
@@ -103,6 +108,7 @@ impl Committer {
             flushes: FlushQueue::default(),
             is_starved: AtomicBool::new(false),
             inconsistencies: AtomicU64::new(0),
+            losses: Mutex::new(()),
             rounds: AtomicU64::new(0),
             rounds_without_space: AtomicU64::new(0),
             before_interval: Mutex::new(None),
@@ -204,6 +210,20 @@ impl Committer {
         self.failure().map_or(Ok(()), Err)
     }
 
+    /// Brings the export on the data root up to the last commit, and frees the slots that no export names any more.
+    ///
+    /// # Errors
+    /// The export cannot be written, for another reason than lack of space.
+    pub fn export(&self) -> Result<()> {
+        let outcome = self.parts.exporter.export();
+        if let Err(error) = &outcome
+            && !crate::export::is_damage(error)
+        {
+            self.fail(error, "an export of the namespace failed");
+        }
+        outcome
+    }
+
     /// Why the pool takes no more changes, if it does not.
     #[must_use]
     pub fn failure(&self) -> Option<EngineError> {
@@ -215,6 +235,13 @@ impl Committer {
     pub fn is_held_up(&self) -> bool {
         self.is_starved.load(Ordering::Acquire)
             && (self.parts.chunk_index.is_full() || self.parts.recipe_index.is_full())
+    }
+
+    /// One at a time: quarantining (which makes losses), freeing recipe nodes (a node that is claimed must not be lost
+    /// before it is freed), noting that nothing is lost any more. May be held while waiting for rounds: the commit
+    /// thread never takes it.
+    pub fn hold_losses(&self) -> parking_lot::MutexGuard<'_, ()> {
+        self.losses.lock()
     }
 
     /// Counts that could not be right since the pool was opened.
@@ -243,6 +270,10 @@ impl Committer {
 
     fn run(&self, interval: Duration) {
         std::thread::scope(|scope| {
+            let export = || self.parts.exporter.run(|error| self.fail(error, "an export of the namespace failed"));
+            if let Err(error) = std::thread::Builder::new().name("export".to_owned()).spawn_scoped(scope, export) {
+                tracing::warn!(%error, "cannot start the export thread: the namespace is exported when the pool is closed");
+            }
             // Without it nothing could be committed for long.
             match std::thread::Builder::new().name("flush".to_owned()).spawn_scoped(scope, || self.write_checkpoints())
             {
@@ -254,6 +285,7 @@ impl Committer {
                 }
             }
             self.flushes.stop();
+            self.parts.exporter.stop();
         });
     }
 
@@ -339,6 +371,7 @@ impl Committer {
     fn round_until_durable(&self, asked: bool) -> Result<Option<(u64, Vec<LogOp>, Vec<crate::containers::Extended>)>> {
         let parts = &self.parts;
         let removed = std::mem::take(&mut *self.removed.lock());
+        let mut left = Vec::new();
         let outcome = (|| {
             // No section may be cut in two: what it logs belongs into one row.
             let is_any = parts.dedup.between_sections(|| {
@@ -361,7 +394,16 @@ impl Committer {
                     to_bytes: extended.to_bytes,
                 })
                 .collect();
+            let record = |id: &ContainerId| parts.data.record(*id).or_else(|| parts.recipes.record(*id));
+            let leaving: Vec<_> = removed.iter().filter_map(record).collect();
+            // After the flush: whoever uses a slot that was freed is recorded in no earlier commit than this.
+            let position = parts.exporter.position();
+            left = position.left;
             let committed = parts.namespace.commit(CommitInput {
+                exported: position.exported,
+                trim_changes_through: position.trim_through,
+                leaving: leaving.clone(),
+                left: left.clone(),
                 containers: data.records.iter().chain(&recipes.records).cloned().collect(),
                 removed_containers: removed.clone(),
                 extends,
@@ -370,16 +412,18 @@ impl Committer {
             parts.data.acknowledge(&data.records);
             parts.recipes.acknowledge(&recipes.records);
             for store in [&parts.data, &parts.recipes] {
-                // The transaction is durable: a slot that cannot be freed is only space, and is found at the next mount.
-                if let Err(error) = store.remove(&removed) {
-                    tracing::warn!(%error, "a freed container's slot is not free yet");
+                // The transaction is durable: a container that is not forgotten is only space, and is found at the next mount.
+                if let Err(error) = store.forget(&removed) {
+                    tracing::warn!(%error, "a removed container is not forgotten yet");
                 }
             }
+            parts.exporter.leave(committed.row, leaving);
             self.rounds.fetch_add(1, Ordering::Relaxed);
             Ok(Some((committed.row, committed.ops, extended)))
         })();
         if outcome.is_err() {
             self.removed.lock().extend(removed);
+            parts.exporter.not_left(left);
         }
         outcome
     }

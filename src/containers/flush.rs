@@ -155,6 +155,7 @@ fn report(shared: &Shared, container: &OpenContainer, mark: &Mark, flushed: &mut
         chunk_bytes: mark.chunk_bytes,
         chunks: u32::try_from(mark.table.entries.len()).unwrap_or(u32::MAX),
         sealed: is_sealed,
+        damaged: false,
     });
     let regions = mark.table.regions.iter().enumerate();
     let new = regions.filter(|(_, region)| region.offset_bytes >= from_bytes);

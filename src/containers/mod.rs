@@ -32,7 +32,9 @@ use crate::error::{EngineError, Result};
 use crate::namespace::ContainerRecord;
 
 mod buffers;
+mod damaged;
 mod flush;
+mod inspect;
 mod open_container;
 mod prefetch;
 mod read;
@@ -46,7 +48,9 @@ mod worker;
 mod tests;
 
 pub use buffers::{ChunkData, RegionBytes};
+pub use damaged::Suspect;
 pub use flush::{Extended, Flushed};
+pub use inspect::{BadEntry, Inspection, Judge, WholeContainer};
 pub use read::reads_of_this_thread;
 pub use stats::ContainerStats;
 pub use streams::{RECLAIM_STREAM, StreamId};
@@ -129,6 +133,7 @@ impl ContainerStore {
         let writers = WorkerPool::with_queue("dedupfs-write", WRITER_THREADS, QUEUED_WRITES);
         let shared = Shared::new(options, slots, workers, writers);
         *shared.directory.write() = flush::closed(records);
+        shared.any_damaged.store(records.iter().any(|record| record.damaged), Ordering::Release);
         Ok(Arc::new(Self {
             shared: Arc::new(shared),
             ids,
@@ -254,9 +259,16 @@ impl ContainerStore {
         self.shared.verify(container)
     }
 
-    /// Frees containers which the namespace has durably forgotten (I-4). Open ones are refused before anything is freed.
+    /// Forgets and frees containers which the namespace has durably forgotten (I-4), and no export names.
     pub fn remove(&self, containers: &[ContainerId]) -> Result<()> {
-        let mut freed = Vec::with_capacity(containers.len());
+        let forgotten = self.forget(containers)?;
+        self.free(&forgotten)
+    }
+
+    /// Forgets containers which the namespace has durably forgotten (I-4); their slots stay taken until they are
+    /// [freed](Self::free). Open ones are refused before anything is forgotten.
+    pub fn forget(&self, containers: &[ContainerId]) -> Result<Vec<ContainerRecord>> {
+        let mut forgotten = Vec::with_capacity(containers.len());
         {
             let mut directory = self.shared.directory.write();
             if let Some(open) = containers.iter().find(|id| matches!(directory.get(id), Some(Known::Open(_)))) {
@@ -264,17 +276,22 @@ impl ContainerStore {
             }
             for id in containers {
                 if let Some(Known::Closed(record)) = directory.remove(id) {
-                    freed.push(record.address);
+                    forgotten.push(record);
                 }
             }
         }
         // Unknown first, freed then: a reader that finds other bytes in the slot finds the container gone, too.
         let gone: std::collections::HashSet<_> = containers.iter().copied().collect();
         self.shared.caches.forget(&|container| gone.contains(&container));
+        Ok(forgotten)
+    }
+
+    /// Frees the slots of forgotten containers.
+    pub fn free(&self, forgotten: &[ContainerRecord]) -> Result<()> {
         let mut failure = None;
-        for address in freed {
-            if let Err(error) = self.shared.slots.free(address) {
-                tracing::warn!(?address, %error, "cannot free a container's slot");
+        for record in forgotten {
+            if let Err(error) = self.shared.slots.free(record.address) {
+                tracing::warn!(address = ?record.address, %error, "cannot free a container's slot");
                 failure = failure.or(Some(error));
             }
         }
@@ -292,6 +309,16 @@ impl ContainerStore {
             tracing::warn!(%error, "free space at the end of container files is not given back");
             0
         })
+    }
+
+    /// Takes the slot of a container that was forgotten before the store was opened, until it is [freed](Self::free).
+    pub fn keep(&self, forgotten: &ContainerRecord) -> Result<()> {
+        Ok(self.shared.slots.occupy(forgotten.address)?)
+    }
+
+    /// Recorded bytes of a container, as they are on disk.
+    pub fn recorded_bytes(&self, record: &ContainerRecord, offset_bytes: u32, len_bytes: usize) -> Result<Vec<u8>> {
+        Ok(self.shared.slots.read(record.address, offset_bytes, len_bytes)?)
     }
 
     /// Whether the container exists, open or closed.

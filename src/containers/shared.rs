@@ -11,16 +11,18 @@
 //! - a failed *sync*, a failed compression or a panic *poisons*: every later append and flush returns that error.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::Sender;
 use dedupfs_store::ContainerId;
 use dedupfs_store::container::{SlotAddress, SlotFiles, encode_region};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::ContainerOptions;
 use super::buffers::{BufferPool, StagingPool};
+use super::damaged::Suspect;
 use super::open_container::{Batch, Cut, Goal, Mark, OpenContainer};
 use super::prefetch::Prefetching;
 use super::read::Caches;
@@ -68,6 +70,9 @@ pub(super) struct Shared {
     room_changed: Condvar,
     write_failure: Mutex<Option<EngineError>>,
     poisoned: OnceLock<EngineError>,
+    /// Whether any container is damaged: spares readers of sound pools a look.
+    pub(super) any_damaged: AtomicBool,
+    pub(super) suspects: OnceLock<Sender<Suspect>>,
 }
 
 /// Poisons the store if the job that holds it unwinds.
@@ -114,6 +119,8 @@ impl Shared {
             room_changed: Condvar::new(),
             write_failure: Mutex::new(None),
             poisoned: OnceLock::new(),
+            any_damaged: AtomicBool::new(false),
+            suspects: OnceLock::new(),
         }
     }
 

@@ -16,6 +16,7 @@ use super::protocol::{Envelope, PROTOCOL_VERSION, REPLY_BYTES_MAX, Reply, Reques
 use crate::check::{CheckOptions, CheckReport};
 use crate::pool::{NoProgress, PoolStats, Progress};
 use crate::reclaim::{ReclaimOptions, ReclaimReport};
+use crate::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 
 /// The daemon is given so long to take a request.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
@@ -79,6 +80,21 @@ impl ControlClient {
     /// Checks without changing anything.
     pub fn check(&mut self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport, Failure> {
         self.ask(&Request::Check(*options), progress)
+    }
+
+    /// Reads everything and quarantines what is bad. If this end goes away, the scrub stops, and the next goes on there.
+    pub fn scrub(&mut self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport, Failure> {
+        self.ask(&Request::Scrub(*options), progress)
+    }
+
+    /// What a scrub is at.
+    pub fn scrub_status(&mut self) -> Result<ScrubStatus, Failure> {
+        self.ask(&Request::ScrubStatus, &NoProgress)
+    }
+
+    /// Ends a scrub that is running, soon.
+    pub fn stop_scrub(&mut self) -> Result<(), Failure> {
+        self.ask(&Request::StopScrub, &NoProgress)
     }
 
     /// Unmounts; returns when the pool is closed. The daemon then ends: see [`watch_daemon`](Self::watch_daemon).

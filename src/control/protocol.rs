@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::{Failure, FailureKind};
 use crate::check::CheckOptions;
 use crate::reclaim::ReclaimOptions;
+use crate::scrub::ScrubOptions;
 
 /// Version of the protocol; both sides must have the same, for they are installed together.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -37,6 +38,12 @@ pub enum Request {
     Reclaim(ReclaimOptions),
     /// Checks without changing anything: [`CheckReport`](crate::check::CheckReport).
     Check(CheckOptions),
+    /// Reads everything and quarantines what is bad: [`ScrubReport`](crate::scrub::ScrubReport).
+    Scrub(ScrubOptions),
+    /// What a scrub is at: [`ScrubStatus`](crate::scrub::ScrubStatus).
+    ScrubStatus,
+    /// Ends a scrub that is running, soon.
+    StopScrub,
     /// Unmounts, makes everything durable and ends the daemon; answered when the pool is closed.
     Unmount {
         /// Detach at once although files are open, and end when the last of them is closed.
@@ -125,6 +132,9 @@ mod tests {
             Request::Stats,
             Request::Sync,
             Request::Check(CheckOptions { read_data: true }),
+            Request::Scrub(ScrubOptions { rate_bytes_per_s: 5, restart: true }),
+            Request::ScrubStatus,
+            Request::StopScrub,
             Request::Unmount { lazy: true },
         ] {
             let line = line_of(&request);

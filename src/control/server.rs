@@ -26,6 +26,7 @@ use super::protocol::{REQUEST_BYTES_MAX, Reply, Request, decode_request, encode,
 use crate::check::{CheckOptions, CheckReport};
 use crate::pool::{PoolStats, Progress};
 use crate::reclaim::{ReclaimOptions, ReclaimReport};
+use crate::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 
 /// Connections answered at once; further ones are told so. Each is one thread.
 pub const CONNECTIONS_MAX: usize = 16;
@@ -46,6 +47,12 @@ pub trait ControlTarget: Send + Sync + 'static {
     fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport, Failure>;
     /// Checks without changing anything.
     fn check(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport, Failure>;
+    /// Reads everything and quarantines what is bad.
+    fn scrub(&self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport, Failure>;
+    /// What a scrub is at.
+    fn scrub_status(&self) -> Result<ScrubStatus, Failure>;
+    /// Ends a scrub that is running, soon.
+    fn stop_scrub(&self) -> Result<(), Failure>;
     /// Unmounts; returns when the pool is closed.
     fn unmount(&self, lazy: bool) -> Result<(), Failure>;
 }
@@ -240,6 +247,9 @@ fn perform(request: Request, target: &dyn ControlTarget, sink: &ReplySink<'_>) -
         Request::Sync => target.sync().and_then(to_value),
         Request::Reclaim(options) => target.reclaim(&options, sink).and_then(to_value),
         Request::Check(options) => target.check(&options, sink).and_then(to_value),
+        Request::Scrub(options) => target.scrub(&options, sink).and_then(to_value),
+        Request::ScrubStatus => target.scrub_status().and_then(to_value),
+        Request::StopScrub => target.stop_scrub().and_then(to_value),
         Request::Unmount { lazy } => target.unmount(lazy).and_then(to_value),
     }
 }
@@ -306,6 +316,10 @@ impl Progress for ReplySink<'_> {
         let mut state = self.state.lock();
         state.send_steps();
         state.send(&Reply::Finish);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.state.lock().stream.is_none()
     }
 }
 

@@ -12,6 +12,7 @@ use super::*;
 struct Target {
     reclaims: AtomicU64,
     unmounts: AtomicU64,
+    scrubs_cancelled: AtomicU64,
 }
 
 impl ControlTarget for Target {
@@ -33,6 +34,21 @@ impl ControlTarget for Target {
     }
     fn check(&self, _options: &CheckOptions, _progress: &dyn Progress) -> Result<CheckReport, Failure> {
         Err(Failure::failed("no"))
+    }
+    fn scrub(&self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport, Failure> {
+        // Until the other end goes away.
+        while !progress.is_cancelled() {
+            progress.start("scrubbing", options.rate_bytes_per_s);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.scrubs_cancelled.fetch_add(1, Ordering::Relaxed);
+        Ok(ScrubReport::default())
+    }
+    fn scrub_status(&self) -> Result<ScrubStatus, Failure> {
+        Ok(ScrubStatus { running: true, ..ScrubStatus::default() })
+    }
+    fn stop_scrub(&self) -> Result<(), Failure> {
+        Ok(())
     }
     fn unmount(&self, lazy: bool) -> Result<(), Failure> {
         assert!(lazy);

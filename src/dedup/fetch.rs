@@ -12,7 +12,7 @@ use dedupfs_store::{ContainerId, Fingerprint, StoreError};
 
 use crate::config::READ_RETRIES;
 use crate::containers::{ChunkData, ContainerStore};
-use crate::error::Result;
+use crate::error::{EngineError, Result};
 
 /// Reads chunks (or recipe nodes) of one kind.
 #[derive(Clone)]
@@ -30,30 +30,63 @@ impl Fetcher {
 
     /// The bytes of `fingerprint`, which must be `len_bytes` long if that is known.
     ///
+    /// A copy in a container with damage is believed only if the index has no other and does not call it lost: its frame
+    /// may be sound around bytes that are not what the name says.
+    ///
     /// # Errors
-    /// `Corrupt` if the region that holds it is damaged or no container has it; I/O errors.
+    /// `Corrupt` if the region that holds it is damaged, no container has it, or it is quarantined; I/O errors.
     pub fn fetch(&self, fingerprint: &Fingerprint, hint: ContainerId, len_bytes: Option<u32>) -> Result<ChunkData> {
         let mut failure = None;
-        if hint != ContainerId::NONE {
+        let is_doubtful = self.store.is_damaged(hint);
+        if hint != ContainerId::NONE && !is_doubtful {
             match self.store.read_chunk(hint, fingerprint, len_bytes) {
                 Ok(Some(data)) => return Ok(data),
                 Ok(None) => {}
                 // The hint may name an old copy; the index may know a sound one.
-                Err(error) => failure = Some(error),
+                Err(error) => failure = Some((hint, error)),
             }
         }
         for _ in 0..READ_RETRIES {
-            let Some(cell) = self.index.get(fingerprint)? else { break };
-            if let Some(failure) = failure.take().filter(|_| cell.location.container == hint) {
-                return Err(failure);
+            let Some(cell) = self.index.get(fingerprint)? else {
+                // The log may be about to tell of it.
+                if is_doubtful && let Some(data) = self.store.read_chunk(hint, fingerprint, len_bytes)? {
+                    return Ok(data);
+                }
+                break;
+            };
+            let container = cell.location.container;
+            if cell.location.is_lost() {
+                let found = "none: backing the same data up again heals it";
+                let lost = StoreError::corrupt(format!("chunk {fingerprint}"), "a sound copy", found);
+                return Err(failure.map_or_else(|| lost.into(), |(_, error)| error));
             }
-            if let Some(data) = self.store.read_chunk(cell.location.container, fingerprint, len_bytes)? {
-                return Ok(data);
+            if let Some((hint, failure)) = failure.take_if(|(hint, _)| *hint == container) {
+                return Err(self.suspected(hint, failure));
+            }
+            match self.store.read_chunk(container, fingerprint, len_bytes) {
+                Ok(Some(data)) => return Ok(data),
+                Ok(None) => {}
+                Err(error) => return Err(self.suspected(container, error)),
             }
         }
         let missing =
             || StoreError::corrupt(format!("chunk {fingerprint}"), "a container that holds it", "none").into();
-        Err(failure.unwrap_or_else(missing))
+        Err(failure.map_or_else(missing, |(_, error)| error))
+    }
+
+    /// Has the container looked through, and what is bad in it quarantined.
+    fn suspected(&self, container: ContainerId, error: EngineError) -> EngineError {
+        self.store.suspect(container);
+        error
+    }
+
+    /// What was fetched under this name is not what it says: its container is looked through.
+    pub fn suspect(&self, fingerprint: &Fingerprint) {
+        if let Ok(Some(cell)) = self.index.get(fingerprint)
+            && !cell.location.is_lost()
+        {
+            self.store.suspect(cell.location.container);
+        }
     }
 
     /// The bytes of a chunk that a recipe names.

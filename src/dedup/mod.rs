@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use dedupfs_index::filter::FilterChain;
 use dedupfs_index::{Index, Location};
 use dedupfs_store::recipe::{Child, Node};
-use dedupfs_store::{ContainerId, Fingerprint};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 pub use block_index::BlockIndex;
@@ -243,7 +243,7 @@ impl Deduplicator {
     fn known_node(&self, fingerprint: Fingerprint, len_bytes: u64) -> Result<Option<(Child, Pin)>> {
         // Also in a claimed container: emptying one moves every node that the index places there, referred to or not.
         let Some(cell) = self.recipe_index.get(&fingerprint)? else { return Ok(None) };
-        // Lost: storing it again makes whole what refers to it.
+        // Nowhere: storing it again makes whole what refers to it.
         if cell.location.is_lost() {
             return Ok(None);
         }
@@ -265,15 +265,20 @@ impl Deduplicator {
         if let Some(found) = self.known_node(fingerprint, len_bytes)? {
             return Ok(Stored::Meanwhile(found, node));
         }
+        // What it names was counted when the copy that went bad was stored.
+        let is_counted = self.recipe_index.get(&fingerprint)?.is_some_and(|cell| cell.location.is_bad());
         let containers = self.recipes.append(stream, &[(fingerprint, &bytes)])?;
         let hint = containers.first().copied().unwrap_or(ContainerId::NONE);
         let pin = self.pins.pin_new(fingerprint);
         self.nodes.remember(fingerprint, Arc::new(NodeView::new(node)));
         // Logged before it can be found: whoever refers to it logs that later.
         let location = Location { container: hint, len_bytes: bytes.len() as u32 };
-        let len_bytes_stored = location.len_bytes;
-        let op = LogOp::NodeStored { level, fingerprint, container: hint, len_bytes: len_bytes_stored };
-        self.namespace.log_counting(op, children + 1);
+        if is_counted {
+            self.namespace.log(LogOp::NodeMoved { fingerprint, container: hint, len_bytes: location.len_bytes });
+        } else {
+            let op = LogOp::NodeStored { level, fingerprint, container: hint, len_bytes: location.len_bytes };
+            self.namespace.log_counting(op, children + 1);
+        }
         self.recipe_index.stage(&fingerprint, location);
         // A claim was for the copy that reclaiming found; this one may be found, or it would be stored, and counted, again.
         self.pins.end_claim(&fingerprint);
@@ -333,6 +338,31 @@ impl Deduplicator {
         Ok(true)
     }
 
+    /// Quarantines what is bad in `container`: from here on nothing is deduplicated against it, and storing it again heals.
+    /// False if the index places it elsewhere: then nothing is lost.
+    ///
+    /// Of recipe nodes only while nobody reclaims (see [`Committer::hold_losses`](crate::commit::Committer::hold_losses)).
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn lose(&self, kind: ContainerKind, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
+        let (index, op) = match kind {
+            ContainerKind::Data => (&self.chunk_index, LogOp::ChunkLost { fingerprint, container }),
+            ContainerKind::Recipe => (&self.recipe_index, LogOp::NodeLost { fingerprint, container }),
+        };
+        let _section = self.enter();
+        let _exclusive = self.store_lock.lock();
+        let Some(cell) = index.get(&fingerprint)?.filter(|cell| cell.location.container == container) else {
+            return Ok(false);
+        };
+        if kind == ContainerKind::Recipe {
+            self.nodes.forget(&fingerprint);
+        }
+        index.stage(&fingerprint, Location::bad(cell.location.len_bytes));
+        self.namespace.log(op);
+        Ok(true)
+    }
+
     /// Claims a node of which the index says that it lies in `container`; false if a writer holds it, or has written it again.
     ///
     /// [`free_node`](Self::free_node) takes a copy elsewhere for one whose children were counted a second time. One that was
@@ -367,6 +397,7 @@ impl Deduplicator {
         let garbage = self
             .recipe_index
             .get(&fingerprint)?
+            .filter(|cell| container == ContainerId::NONE || !cell.location.is_lost())
             .is_some_and(|cell| cell.references == 0 || cell.location.container != container);
         if garbage {
             self.namespace.log_counting(LogOp::NodeFreed { level, fingerprint, container }, children + 1);
@@ -385,7 +416,7 @@ impl Deduplicator {
         {
             let _exclusive = self.store_lock.lock();
             let cell = self.recipe_index.get(&fingerprint)?;
-            if cell.is_none_or(|cell| cell.location.container == container) {
+            if cell.is_none_or(|cell| cell.location.container == container || cell.location.is_lost()) {
                 self.pins.end_claim(&fingerprint);
                 return Ok(false);
             }

@@ -19,6 +19,7 @@ use dedupfs_store::{ContainerId, StoreError};
 use redb::{Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
 
 use super::backend::{DeviceBackend, Health, Session};
+use super::changes::ExportMark;
 use super::container_record::ContainerRecord;
 use super::inode::{Entry, Inode};
 use super::shadow::Shadow;
@@ -55,17 +56,21 @@ impl<T> DerefMut for Shielded<T> {
 pub(super) struct Snapshot {
     pub(super) session: Arc<Session>,
     pub(super) header: Header,
-    tables: Shielded<Tables>,
+    pub(super) mark: Option<ExportMark>,
+    pub(super) tables: Shielded<Tables>,
 }
 
-struct Tables {
-    inodes: ReadOnlyTable<u64, &'static [u8]>,
-    entries: ReadOnlyTable<&'static [u8], &'static [u8]>,
+pub(super) struct Tables {
+    pub(super) inodes: ReadOnlyTable<u64, &'static [u8]>,
+    pub(super) entries: ReadOnlyTable<&'static [u8], &'static [u8]>,
     order: ReadOnlyTable<&'static [u8; 16], &'static [u8]>,
-    xattrs: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    pub(super) xattrs: ReadOnlyTable<&'static [u8], &'static [u8]>,
     orphans: ReadOnlyTable<u64, ()>,
-    containers: ReadOnlyTable<u64, &'static [u8]>,
+    pub(super) containers: ReadOnlyTable<u64, &'static [u8]>,
     log: ReadOnlyTable<(u64, u32), &'static [u8]>,
+    /// Absent until a release that exports has opened the store.
+    pub(super) changes: Option<ReadOnlyTable<(u64, u32), &'static [u8]>>,
+    pub(super) leaving: Option<ReadOnlyTable<u64, &'static [u8]>>,
 }
 
 impl std::fmt::Debug for Snapshot {
@@ -84,7 +89,16 @@ impl Tables {
             orphans: transaction.open_table(tables::ORPHANS)?,
             containers: transaction.open_table(tables::CONTAINERS)?,
             log: transaction.open_table(tables::LOG)?,
+            changes: if_there(transaction.open_table(tables::CHANGES))?,
+            leaving: if_there(transaction.open_table(tables::LEAVING))?,
         })
+    }
+}
+
+fn if_there<T>(opened: std::result::Result<T, redb::TableError>) -> std::result::Result<Option<T>, redb::TableError> {
+    match opened {
+        Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
+        opened => opened.map(Some),
     }
 }
 
@@ -98,11 +112,12 @@ impl Snapshot {
         let explain = |error: redb::Error| session.explain(&error);
         let transaction = database.begin_read().map_err(|error| explain(error.into()))?;
         let header = Header::read(&transaction).map_err(explain)??;
+        let mark = ExportMark::read(&transaction).map_err(explain)??;
         let tables = Tables::open(&transaction).map_err(|error| explain(error.into()))?;
-        Ok(Self { session: Arc::clone(session), header, tables: Shielded(Some(tables)) })
+        Ok(Self { session: Arc::clone(session), header, mark, tables: Shielded(Some(tables)) })
     }
 
-    fn explain(&self, error: impl std::fmt::Display) -> EngineError {
+    pub(super) fn explain(&self, error: impl std::fmt::Display) -> EngineError {
         self.session.explain(&error)
     }
 
@@ -226,6 +241,7 @@ pub(super) struct Store {
     pub(super) database: Option<Shielded<Database>>,
     pub(super) session: Arc<Session>,
     pub(super) header: Header,
+    pub(super) mark: ExportMark,
     pub(super) file: Arc<dyn DeviceFile>,
     health: Arc<Health>,
     cache_bytes: usize,
@@ -244,7 +260,8 @@ impl Store {
             writer_epoch: 0,
             totals: Default::default(),
         };
-        let mut store = Self { database: None, session: Arc::default(), header, file, health, cache_bytes };
+        let (session, mark) = (Arc::default(), ExportMark::default());
+        let mut store = Self { database: None, session, header, mark, file, health, cache_bytes };
         store.open_session()?;
         Ok(store)
     }
@@ -281,6 +298,7 @@ impl Store {
         self.open_session()?;
         let snapshot = self.snapshot()?;
         self.header = snapshot.header;
+        self.mark = snapshot.mark.unwrap_or(self.mark);
         Ok(snapshot)
     }
 

@@ -22,6 +22,7 @@ use redb::{CompactionError, Database, WriteTransaction};
 
 use super::Namespace;
 use super::base::{Snapshot, Store};
+use super::changes::{self, ExportMark, Exported};
 use super::container_record::ContainerRecord;
 use super::inode::Inode;
 use super::log::{LogOp, PART_OPS_MAX, encode_part};
@@ -44,6 +45,14 @@ pub struct CommitInput {
     pub extends: Vec<LogOp>,
     /// Log rows up to this one are needed no more.
     pub trim_log_through: u64,
+    /// What is durable of exports; `None`: as before.
+    pub exported: Option<Exported>,
+    /// Changes of earlier commits up to this one are needed by no export any more.
+    pub trim_changes_through: u64,
+    /// Last records of removed containers whose slots an export may still name.
+    pub leaving: Vec<ContainerRecord>,
+    /// Of those that earlier commits wrote, the ones that no export names any more.
+    pub left: Vec<ContainerId>,
 }
 
 /// What a commit wrote.
@@ -78,7 +87,8 @@ impl Namespace {
         let trims = input.trim_log_through > store.header.trimmed_through;
         let has_input =
             !input.containers.is_empty() || !input.removed_containers.is_empty() || !input.extends.is_empty();
-        if frozen.is_none() && !has_input && !trims {
+        let exports = input.exported.is_some_and(|exported| exported != store.mark.exported) || !input.left.is_empty();
+        if frozen.is_none() && !has_input && !trims && !exports {
             return Ok(Committed { row: store.header.row, ops: Vec::new() });
         }
         if store.database.is_none() || store.session.is_failed() {
@@ -96,10 +106,20 @@ impl Namespace {
             writer_epoch: store.header.writer_epoch,
             totals: frozen.as_ref().map_or(store.header.totals, |frozen| store.header.totals.plus(&frozen.totals)),
         };
-        if let Err(error) = store.transact(|transaction| write(transaction, &header, frozen.as_deref(), &input)) {
+        // This commit's own changes are in no export yet.
+        let trimmed_row = store.mark.trimmed_row.max(input.trim_changes_through.min(store.header.row));
+        let mark = ExportMark {
+            tracked_row: header.row,
+            trimmed_row,
+            exported: input.exported.unwrap_or(store.mark.exported),
+            ..store.mark
+        };
+        if let Err(error) = store.transact(|transaction| write(transaction, &header, &mark, frozen.as_deref(), &input))
+        {
             self.settle(&mut store, &header, error)?;
         }
         store.header = header;
+        store.mark = mark;
         self.install(&mut store, frozen.as_deref());
         let mut ops = input.extends;
         ops.extend(frozen.map_or_else(Vec::new, |frozen| {
@@ -253,7 +273,10 @@ impl Namespace {
 
 impl Store {
     /// One durable transaction; `fill` writes into it.
-    fn transact(&self, fill: impl FnOnce(&WriteTransaction) -> std::result::Result<(), redb::Error>) -> Result<()> {
+    pub(super) fn transact(
+        &self,
+        fill: impl FnOnce(&WriteTransaction) -> std::result::Result<(), redb::Error>,
+    ) -> Result<()> {
         let database = self.database.as_ref().ok_or_else(|| EngineError::Database("it is closed".into()))?;
         let run = || {
             let mut transaction = database.begin_write()?;
@@ -281,7 +304,7 @@ impl Store {
 }
 
 /// Writes a new namespace's tables.
-pub(super) fn initialise(store: &Store, header: &Header, root: &Inode) -> Result<()> {
+pub(super) fn initialise(store: &Store, header: &Header, mark: &ExportMark, root: &Inode) -> Result<()> {
     store.transact(|transaction| {
         transaction.open_table(tables::INODES)?.insert(root.ino, root.encode().as_slice())?;
         transaction.open_table(tables::ENTRIES)?;
@@ -290,6 +313,19 @@ pub(super) fn initialise(store: &Store, header: &Header, root: &Inode) -> Result
         transaction.open_table(tables::ORPHANS)?;
         transaction.open_table(tables::CONTAINERS)?;
         transaction.open_table(tables::LOG)?;
+        transaction.open_table(tables::CHANGES)?;
+        transaction.open_table(tables::LEAVING)?;
+        mark.write(transaction)?;
+        header.write(transaction)
+    })
+}
+
+/// Writes header and mark, and the tables that earlier releases did not have.
+pub(super) fn write_opened(store: &Store, header: &Header, mark: &ExportMark) -> Result<()> {
+    store.transact(|transaction| {
+        transaction.open_table(tables::CHANGES)?;
+        transaction.open_table(tables::LEAVING)?;
+        mark.write(transaction)?;
         header.write(transaction)
     })
 }
@@ -302,6 +338,7 @@ pub(super) fn write_header(store: &Store, header: &Header) -> Result<()> {
 fn write(
     transaction: &WriteTransaction,
     header: &Header,
+    mark: &ExportMark,
     frozen: Option<&Generation>,
     input: &CommitInput,
 ) -> std::result::Result<(), redb::Error> {
@@ -311,13 +348,27 @@ fn write(
         write_xattrs(transaction, frozen)?;
     }
     let mut containers = transaction.open_table(tables::CONTAINERS)?;
+    let mut changed_containers = Vec::with_capacity(input.containers.len() + input.removed_containers.len());
     for record in &input.containers {
-        containers.insert(record.id.0, record.encode().as_slice())?;
+        let old = containers.insert(record.id.0, record.encode().as_slice())?;
+        // What cannot be told is exported from the beginning.
+        let before = old.and_then(|old| ContainerRecord::decode(record.id, old.value()).ok());
+        changed_containers.push((record.id, before.map_or(0, |before| before.used_bytes)));
     }
     for id in &input.removed_containers {
         containers.remove(id.0)?;
+        changed_containers.push((*id, 0));
     }
     drop(containers);
+    write_changes(transaction, header.row, mark, changes::encode_parts(frozen, &changed_containers))?;
+    let mut leaving = transaction.open_table(tables::LEAVING)?;
+    for record in &input.leaving {
+        leaving.insert(record.id.0, record.encode().as_slice())?;
+    }
+    for id in &input.left {
+        leaving.remove(id.0)?;
+    }
+    drop(leaving);
     let mut log = transaction.open_table(tables::LOG)?;
     let ops: Vec<LogOp> = input.extends.iter().chain(frozen.iter().flat_map(|frozen| &frozen.log)).copied().collect();
     let parts = ops.len().div_ceil(PART_OPS_MAX) as u32;
@@ -326,7 +377,22 @@ fn write(
     }
     log.retain_in(..=(input.trim_log_through, u32::MAX), |_, _| false)?;
     drop(log);
+    mark.write(transaction)?;
     header.write(transaction)
+}
+
+fn write_changes(
+    transaction: &WriteTransaction,
+    row: u64,
+    mark: &ExportMark,
+    parts: Vec<Vec<u8>>,
+) -> std::result::Result<(), redb::Error> {
+    let mut changes = transaction.open_table(tables::CHANGES)?;
+    for (part, keys) in (0..).zip(parts) {
+        changes.insert((row, part), changes::seal_part(row, part, &keys).as_slice())?;
+    }
+    changes.retain_in(..=(mark.trimmed_row, u32::MAX), |_, _| false)?;
+    Ok(())
 }
 
 /// Sorted by key, so that the B-tree is walked once from left to right.

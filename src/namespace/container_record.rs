@@ -27,6 +27,8 @@ pub struct ContainerRecord {
     pub chunks: u32,
     /// Whether nothing will be appended any more.
     pub sealed: bool,
+    /// Whether something in it was found bad: what it holds is believed only where the index places it there.
+    pub damaged: bool,
 }
 
 impl ContainerRecord {
@@ -34,7 +36,7 @@ impl ContainerRecord {
     pub(super) fn encode(&self) -> Vec<u8> {
         record::seal(&self.id.0.to_le_bytes(), |writer| {
             writer.u8(self.kind as u8);
-            writer.u8(u8::from(self.sealed) | u8::from(self.toc.is_some()) << 1);
+            writer.u8(u8::from(self.sealed) | u8::from(self.toc.is_some()) << 1 | u8::from(self.damaged) << 2);
             let (toc_offset, toc_len) = self.toc.unwrap_or_default();
             for number in [self.address.file, self.address.slot, self.used_bytes, self.chunks, toc_offset, toc_len] {
                 writer.u32(number);
@@ -49,8 +51,8 @@ impl ContainerRecord {
         record::open(what, &id.0.to_le_bytes(), bytes, |reader| {
             let kind = log::container_kind(reader.u8()?, &what)?;
             let flags = reader.u8()?;
-            if flags > 3 {
-                return Err(StoreError::corrupt(what(), "flags of at most 3", flags).into());
+            if flags > 7 {
+                return Err(StoreError::corrupt(what(), "flags of at most 7", flags).into());
             }
             let address = SlotAddress { file: reader.u32()?, slot: reader.u32()? };
             let (used_bytes, chunks) = (reader.u32()?, reader.u32()?);
@@ -64,6 +66,7 @@ impl ContainerRecord {
                 chunk_bytes: reader.u64()?,
                 chunks,
                 sealed: flags & 1 != 0,
+                damaged: flags & 4 != 0,
             })
         })
     }

@@ -62,6 +62,20 @@ pub enum LogOp {
         /// Where it lay.
         container: ContainerId,
     },
+    /// A chunk is bad in this container: nothing is deduplicated against it, and it counts as lost until it is stored again.
+    ChunkLost {
+        /// The chunk.
+        fingerprint: Fingerprint,
+        /// Where it is bad.
+        container: ContainerId,
+    },
+    /// A recipe node is bad in this container: as with a chunk. Its children keep their references.
+    NodeLost {
+        /// The node.
+        fingerprint: Fingerprint,
+        /// Where it is bad.
+        container: ContainerId,
+    },
     /// A chunk without references was given up.
     ChunkRemoved {
         /// The chunk.
@@ -147,6 +161,16 @@ fn encode_op(op: &LogOp, writer: &mut ByteWriter) {
             writer.u64(container.0);
             writer.u32(len_bytes);
         }
+        LogOp::ChunkLost { fingerprint, container } => {
+            writer.u8(8);
+            writer.fingerprint(&fingerprint);
+            writer.u64(container.0);
+        }
+        LogOp::NodeLost { fingerprint, container } => {
+            writer.u8(9);
+            writer.fingerprint(&fingerprint);
+            writer.u64(container.0);
+        }
     }
 }
 
@@ -177,6 +201,8 @@ fn decode_op(reader: &mut ByteReader<'_>, what: &impl Fn() -> String) -> Result<
             container: ContainerId(reader.u64()?),
             len_bytes: reader.u32()?,
         },
+        8 => LogOp::ChunkLost { fingerprint: reader.fingerprint()?, container: ContainerId(reader.u64()?) },
+        9 => LogOp::NodeLost { fingerprint: reader.fingerprint()?, container: ContainerId(reader.u64()?) },
         tag => return Err(StoreError::corrupt(what(), "an operation of 1 to 7", tag).into()),
     })
 }

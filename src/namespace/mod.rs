@@ -23,17 +23,22 @@
 mod attributes;
 mod backend;
 mod base;
+mod changes;
 mod check;
 mod commit;
 mod container_record;
+mod damage;
 mod directory;
 mod draft;
+mod export;
 mod inode;
 mod log;
 mod names;
 mod overlay;
 mod record;
 mod rename;
+mod repair;
+mod restore;
 mod shadow;
 mod tables;
 #[cfg(test)]
@@ -58,14 +63,18 @@ use self::overlay::State;
 use self::tables::Header;
 use crate::error::{EngineError, Result};
 
+pub use self::changes::{ChangedKey, ExportMark, Exported, Lineage};
 pub use self::check::EntryVisitor;
 pub use self::commit::{CommitInput, Committed};
 pub use self::container_record::ContainerRecord;
 pub use self::directory::DirItem;
+pub use self::export::{ExportSource, ExportTable, Item};
 pub use self::inode::{Inode, SYMLINK_BYTES_MAX};
 pub use self::log::LogOp;
 pub use self::names::NewInode;
 pub use self::rename::Renamed;
+pub use self::repair::{NamespaceRepair, repair};
+pub use self::restore::Restorer;
 pub use self::tables::IndexSide;
 pub use self::totals::Totals;
 
@@ -94,6 +103,15 @@ impl Weighter<Ino, Arc<Inode>> for InodeWeighter {
     fn weight(&self, _: &Ino, inode: &Arc<Inode>) -> u64 {
         INODE_MEMORY_BYTES + inode.symlink_target.as_ref().map_or(0, |target| target.len() as u64)
     }
+}
+
+/// What a namespace says of itself before it is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ancestry {
+    /// Whose descendant it is; `None` if no release opened it that knows.
+    pub lineage: Option<Lineage>,
+    /// Writer epoch of the last opening.
+    pub writer_epoch: u32,
 }
 
 /// An open namespace. All methods may be called from any thread; [`commit`](Self::commit) and
@@ -160,7 +178,8 @@ impl Namespace {
             writer_epoch: 0,
             totals: Totals::of(&root),
         };
-        commit::initialise(&store, &header, &root)?;
+        let mark = ExportMark { lineage: Lineage::random()?, ..ExportMark::default() };
+        commit::initialise(&store, &header, &mark, &root)?;
         drop(store);
         Ok(device.sync_directory("")?)
     }
@@ -168,6 +187,18 @@ impl Namespace {
     /// Opens it with caches of about `cache_bytes`, at the last commit. Nothing is written but what the embedded store needs for
     /// itself; new containers need [`begin_writing`](Self::begin_writing) first.
     pub fn open(device: &dyn Device, cache_bytes: u64) -> Result<Self> {
+        Self::open_admitted(device, cache_bytes, &|_| Ok(()))
+    }
+
+    /// As [`open`](Self::open), if `admit` has nothing against it: it is asked before anything is changed.
+    ///
+    /// # Errors
+    /// Those of `admit`, too.
+    pub fn open_admitted(
+        device: &dyn Device,
+        cache_bytes: u64,
+        admit: &dyn Fn(&Ancestry) -> Result<()>,
+    ) -> Result<Self> {
         let file = device.open(NAMESPACE_FILE, OpenMode::Write)?;
         if file.is_empty()? {
             return Err(StoreError::corrupt(NAMESPACE_FILE, "a namespace store", "an empty file").into());
@@ -180,9 +211,22 @@ impl Namespace {
         let store_cache_bytes = (cache_bytes - inode_cache_bytes).max(STORE_CACHE_BYTES_MIN);
         let store_cache_bytes = usize::try_from(store_cache_bytes).unwrap_or(usize::MAX);
         let mut store = Store::open(file.clone(), health.clone(), store_cache_bytes)?;
-        let snapshot = store.snapshot()?;
-        let header = snapshot.header;
+        let (header, mark) = {
+            let snapshot = store.snapshot()?;
+            (snapshot.header, snapshot.mark)
+        };
+        admit(&Ancestry { lineage: mark.map(|mark| mark.lineage), writer_epoch: header.writer_epoch })?;
+        store.mark = mark.filter(|mark| mark.tracked_row == header.row).map_or_else(
+            // What an earlier release changed was not noted: whatever was exported is no export any more.
+            || {
+                let lineage = mark.map_or_else(Lineage::random, |mark| Ok(mark.lineage))?;
+                let exported = Exported::default();
+                Ok::<_, EngineError>(ExportMark { lineage, tracked_row: header.row, trimmed_row: header.row, exported })
+            },
+            Ok,
+        )?;
         store.header = header;
+        let snapshot = store.snapshot()?;
         Ok(Self {
             mutation: Mutex::new(()),
             store: Mutex::new(store),
@@ -204,22 +248,27 @@ impl Namespace {
         })
     }
 
-    /// Raises the writer epoch durably, so that container ids are new from here on.
+    /// Raises the writer epoch durably, so that container ids are new from here on, and from here on notes what changes.
     ///
     /// # Errors
     /// All epochs are used up; the store cannot be written.
     pub fn begin_writing(&self) -> Result<()> {
-        let epoch = self.store.lock().header.writer_epoch;
-        if epoch >= ContainerId::EPOCH_MAX {
+        let mut store = self.store.lock();
+        self.health.check()?;
+        let mut header = store.header;
+        if header.writer_epoch >= ContainerId::EPOCH_MAX {
             return Err(StoreError::Unsupported {
                 what: "namespace".into(),
-                found: format!("writer epoch {epoch}"),
+                found: format!("writer epoch {}", header.writer_epoch),
                 advice: "the pool was opened 16 million times: copy it into a new one".into(),
             }
             .into());
         }
-        self.change_header(|header| header.writer_epoch = epoch + 1)?;
-        self.writer_epoch.store(epoch + 1, Ordering::Relaxed);
+        header.writer_epoch += 1;
+        commit::write_opened(&store, &header, &store.mark)?;
+        store.header = header;
+        self.state.write().base = Some(store.snapshot()?);
+        self.writer_epoch.store(header.writer_epoch, Ordering::Relaxed);
         Ok(())
     }
 

@@ -16,8 +16,8 @@ use crate::error::Result;
 
 /// Version of the set of tables; checked before anything else is read (invariant I-8).
 const FORMAT_VERSION: u16 = 1;
-/// Key of the only row of [`META`].
-const HEADER_KEY: u64 = 0;
+/// Key of the header in [`META`]; the export mark is the row behind it.
+pub(super) const HEADER_KEY: u64 = 0;
 
 /// The header: one row.
 pub(super) const META: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("meta");
@@ -35,6 +35,11 @@ pub(super) const ORPHANS: TableDefinition<'_, u64, ()> = TableDefinition::new("o
 pub(super) const CONTAINERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("containers");
 /// Row and part -> operations.
 pub(super) const LOG: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("log");
+
+/// Row and part -> keys that the row changed: what the next export has to write.
+pub(super) const CHANGES: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("changes");
+/// Container id -> its last record: removed, but an export may still name its slot.
+pub(super) const LEAVING: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("leaving");
 
 /// Key of a name: the directory's number, big-endian, then the name. Also of attributes: inode number, then name.
 pub(super) fn name_key(ino: Ino, name: &[u8]) -> Vec<u8> {
@@ -148,7 +153,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         record::seal(&HEADER_KEY.to_le_bytes(), |writer| {
             writer.u16(FORMAT_VERSION);
             writer.u32(self.writer_epoch);
@@ -161,7 +166,7 @@ impl Header {
         })
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
         record::open(
             || "header of the namespace".into(),
             &HEADER_KEY.to_le_bytes(),

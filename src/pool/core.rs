@@ -15,6 +15,7 @@ use crate::config::MemoryPlan;
 use crate::containers::ContainerStore;
 use crate::dedup::Deduplicator;
 use crate::error::{EngineError, Result};
+use crate::export::Exporter;
 use crate::file::FileContext;
 use crate::namespace::Namespace;
 
@@ -52,6 +53,8 @@ pub struct Core {
     pub files: Arc<FileContext>,
     /// Durability.
     pub committer: Arc<Committer>,
+    /// Copies of the namespace on the data root.
+    pub exporter: Arc<Exporter>,
     /// Who may still change something.
     pub gate: Gate,
 }
@@ -127,6 +130,8 @@ impl Core {
     /// The devices do not tell.
     pub fn physical_bytes(&self) -> Result<u64> {
         let containers = self.data.physical_bytes()? + self.recipes.physical_bytes()?;
-        Ok(containers + self.namespace.file_bytes()? + self.index_bytes()?)
+        let export = self.exporter.stats()?;
+        let exported = export.namespace_bytes + export.recipe_bytes;
+        Ok(containers + self.namespace.file_bytes()? + self.index_bytes()? + exported)
     }
 }

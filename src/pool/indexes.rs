@@ -116,7 +116,8 @@ impl IndexSources<'_> {
             data: self.data,
             recipes: self.recipes,
             fingerprinter: rebuild.fingerprinter,
-            read_data: rebuild.options.rebuild_reads_data,
+            // What is quarantined must not be taken for good because a table names it.
+            read_data: rebuild.options.rebuild_reads_data || self.namespace.has_losses(),
             progress: rebuild.progress,
         };
         rebuilder.run()

@@ -15,6 +15,7 @@ mod indexes;
 mod open;
 mod parts;
 mod progress;
+mod recover;
 mod space;
 mod stats;
 mod unrecovered;
@@ -22,6 +23,7 @@ mod unrecovered;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use dedupfs_store::ContainerKind;
 use dedupfs_store::device::lock::PoolLock;
 use parking_lot::Mutex;
 
@@ -31,14 +33,17 @@ pub use self::core::Core;
 pub use format::{format, format_on};
 pub use open::OpenOptions;
 pub use progress::{NoProgress, Progress};
+pub use recover::{recover, recover_on};
 pub use space::{ContentCost, Demand, Level, Promise, RootSpace, SpaceGuard, SpaceLimits};
 pub use stats::{ContainerSummary, FilterStats, IndexSummary, MemoryStats, PoolStats, SessionStats};
 pub use unrecovered::{Diagnosis, RecoveryReport, UnrecoveredPool};
 
+use crate::check::affected::{AffectedFiles, AffectedFinder, Lost};
 use crate::check::{CheckOptions, CheckReport, Checker, RebuildReport};
 use crate::config::CLOSE_PATIENCE;
 use crate::error::{EngineError, Result};
 use crate::reclaim::{ReclaimOptions, ReclaimReport, Reclaimer};
+use crate::scrub::{ScrubControl, ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus, SuspectThread};
 use crate::service::Service;
 
 /// An open pool.
@@ -48,6 +53,9 @@ pub struct Pool {
     commit_thread: Mutex<Option<JoinHandle<()>>>,
     /// One reclaim or check at a time.
     exclusive: Mutex<()>,
+    scrub: ScrubControl,
+    /// Of pools that may be changed.
+    suspects: Mutex<Option<SuspectThread>>,
     recovery: RecoveryReport,
     rebuilt: Option<RebuildReport>,
     /// Why the index on disk cannot be used, if this one was made anew in memory.
@@ -134,6 +142,7 @@ impl Pool {
             dedup: &core.dedup,
             committer: &core.committer,
             space: &core.space,
+            exporter: &core.exporter,
             physical_bytes: &|| core.physical_bytes(),
         }
         .run(options, progress)
@@ -155,16 +164,82 @@ impl Pool {
             recipe_index: &core.recipe_index,
             nodes: core.dedup.nodes(),
             fingerprinter: core.dedup.fingerprinter(),
+            workers: &core.files.ingest.workers,
         }
         .run(options, progress)?;
         if let Some(damage) = &*self.index_damage.lock() {
+            report.needs_rebuild = true;
             report.add(damage.clone());
         }
         let inconsistencies = core.committer.inconsistencies();
         if inconsistencies > 0 {
+            report.needs_rebuild = true;
             report.add(format!("{inconsistencies} counts could not be right while the log was consumed"));
         }
         Ok(report)
+    }
+
+    /// Reads everything that is stored and quarantines what is bad; see [`crate::scrub`].
+    ///
+    /// # Errors
+    /// `Busy` if a scrub is running; else as [`crate::scrub::scrub`].
+    pub fn scrub(&self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport> {
+        let Some(_one) = self.scrub.running.try_lock() else {
+            let owner = "a scrub that is running already: `dedupfs scrub --status` tells how far it is".to_owned();
+            return Err(dedupfs_store::StoreError::Busy { what: "the pool".to_owned(), owner }.into());
+        };
+        let core = &self.core;
+        let (mut report, found) = crate::scrub::scrub(core, options, &self.scrub, progress)?;
+        // What open files refer to by now is to be named, too.
+        if !core.read_only && core.namespace.has_losses() {
+            self.sync()?;
+        }
+        core.committer.settle()?;
+        let mut lost = Lost::of(&core.chunk_index, &core.recipe_index)?;
+        (report.lost_chunks, report.lost_nodes) = (lost.chunks.len() as u64, lost.nodes.len() as u64);
+        for copy in found {
+            match copy.kind {
+                ContainerKind::Data => lost.chunks.insert(copy.fingerprint),
+                ContainerKind::Recipe => lost.nodes.insert(copy.fingerprint),
+            };
+        }
+        report.affected = self.affected(&lost, progress)?;
+        Ok(report)
+    }
+
+    /// Ends a scrub that is running, soon.
+    pub fn stop_scrub(&self) {
+        self.scrub.stop();
+    }
+
+    /// What a scrub is at, or was at last.
+    ///
+    /// # Errors
+    /// The position cannot be read.
+    pub fn scrub_status(&self) -> Result<ScrubStatus> {
+        let core = &self.core;
+        let position = match self.scrub.position() {
+            None => ScrubPosition::read(&*core.meta_device, &core.pool)?,
+            position => position,
+        };
+        let records = [core.recipes.containers(), core.data.containers()].concat();
+        Ok(ScrubStatus {
+            running: self.scrub.running.is_locked(),
+            position,
+            total_bytes: records.iter().map(|record| u64::from(record.used_bytes)).sum(),
+        })
+    }
+
+    /// The files that need what is lost.
+    fn affected(&self, lost: &Lost, progress: &dyn Progress) -> Result<AffectedFiles> {
+        let core = &self.core;
+        let finder = AffectedFinder {
+            namespace: &core.namespace,
+            recipe_index: &core.recipe_index,
+            nodes: core.dedup.nodes(),
+            progress,
+        };
+        finder.find(lost)
     }
 
     /// Closes the pool: everything durable, containers sealed, indexes checkpointed. Calls of the service fail from
@@ -176,6 +251,8 @@ impl Pool {
         if self.commit_thread.lock().is_none() {
             return Ok(());
         }
+        self.scrub.stop();
+        drop(self.suspects.lock().take());
         if self.core.read_only {
             // Nothing was changed but in memory.
             self.core.gate.close(CLOSE_PATIENCE);
@@ -193,14 +270,19 @@ impl Pool {
         self.core.recipes.seal_all();
         let outcome = match self.core.committer.checkpoint() {
             // The last round trims the log.
-            Ok(_) => self.core.committer.settle(),
+            Ok(_) => self
+                .core
+                .committer
+                .settle()
+                .and_then(|()| self.core.committer.export())
+                .and_then(|()| self.core.committer.settle()),
             Err(error) => self.core.committer.commit().and(if error.is_no_space() { Ok(()) } else { Err(error) }),
         };
         self.stop();
         // A check that is still running reads the namespace; it stays as large as it is then.
         if outcome.is_ok()
             && let Some(_one) = self.exclusive.try_lock()
-            && let Err(error) = self.core.namespace.compact_small()
+            && let Err(error) = self.core.exporter.while_quiet(|| self.core.namespace.compact_small())
         {
             tracing::warn!(%error, "the namespace was not made smaller");
         }
@@ -217,6 +299,7 @@ impl Pool {
     }
 
     fn stop(&self) {
+        drop(self.suspects.lock().take());
         self.core.committer.stop();
         if let Some(thread) = self.commit_thread.lock().take()
             && thread.join().is_err()

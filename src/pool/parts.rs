@@ -11,7 +11,7 @@ use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
 
 use super::core::Core;
 use super::gate::Gate;
-use super::indexes::{self, index_advice};
+use super::indexes::{self, IndexSources, index_advice};
 use super::space::{ContentCost, PoolHoldings, SpaceGuard, SpaceLimits};
 use crate::chunker::{self, Chunker};
 use crate::commit::Committer;
@@ -21,6 +21,7 @@ use crate::config::{
 use crate::containers::{ContainerOptions, ContainerStore, WorkerPool};
 use crate::dedup::{Deduplicator, Fetcher};
 use crate::error::{EngineError, Result};
+use crate::export::{ExportParts, Exporter, check_owner};
 use crate::file::FileContext;
 use crate::gauge::Gauge;
 use crate::ingest::{BufferPool, IngestContext};
@@ -49,7 +50,10 @@ impl Stores {
     ) -> Result<Self> {
         let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         let workers = Arc::new(WorkerPool::new(threads));
-        let namespace = Arc::new(Namespace::open(&**meta_device, memory.namespace_cache_bytes)?);
+        let namespace =
+            Arc::new(Namespace::open_admitted(&**meta_device, memory.namespace_cache_bytes, &|ancestry| {
+                check_owner(&**data_device, &superblock.pool, ancestry)
+            })?);
         let properties = &superblock.properties;
         let records = namespace.containers()?;
         let open_store = |kind: ContainerKind| -> Result<Arc<ContainerStore>> {
@@ -79,6 +83,31 @@ impl Stores {
         let recipes = open_store(ContainerKind::Recipe)?;
         let (meta_device, data_device) = (meta_device.clone(), data_device.clone());
         Ok(Self { meta_device, data_device, workers, namespace, data, recipes })
+    }
+
+    /// What an exporter works on.
+    pub(super) fn export_parts(&self, superblock: &Superblock, is_enabled: bool) -> ExportParts {
+        ExportParts {
+            device: self.data_device.clone(),
+            pool: superblock.pool,
+            slot_bytes: superblock.properties.container_bytes,
+            namespace: self.namespace.clone(),
+            data: self.data.clone(),
+            recipes: self.recipes.clone(),
+            is_enabled,
+        }
+    }
+
+    /// What the indexes are opened or made from.
+    pub(super) fn index_sources<'a>(&'a self, superblock: &'a Superblock, memory: &'a MemoryPlan) -> IndexSources<'a> {
+        IndexSources {
+            device: &self.meta_device,
+            superblock,
+            memory,
+            namespace: &self.namespace,
+            data: &self.data,
+            recipes: &self.recipes,
+        }
     }
 
     /// Files that containers are recorded in and that are not there.
@@ -197,7 +226,7 @@ impl Parts {
         read_only: bool,
         dedup: Arc<Deduplicator>,
         committer: Arc<Committer>,
-        space: Accounting,
+        (space, exporter): (Accounting, Arc<Exporter>),
     ) -> Core {
         let Self { stores, chunk_index, recipe_index } = self;
         let chunker = space.chunker;
@@ -232,6 +261,7 @@ impl Parts {
             dedup,
             files,
             committer,
+            exporter,
             gate: Gate::default(),
         }
     }

@@ -8,6 +8,10 @@ pub trait Progress: Sync {
     fn advance(&self, by: u64);
     /// The step is done.
     fn finish(&self);
+    /// Whether whoever started the work does not want it any more: work that can go on later ends soon.
+    fn is_cancelled(&self) -> bool {
+        false
+    }
     /// Something that whoever started the work should know at once.
     fn say(&self, line: &str) {
         tracing::info!("{line}");

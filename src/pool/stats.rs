@@ -56,6 +56,14 @@ pub struct PoolStats {
     pub namespace_bytes: u64,
     /// Physical bytes of the indexes.
     pub index_bytes: u64,
+    /// Bytes of the namespace's export on the data root.
+    pub export_bytes: u64,
+    /// Physical bytes of the copies of recipe containers there.
+    pub export_recipe_bytes: u64,
+    /// When the namespace was exported last, in seconds since 1970; 0 if there is no export.
+    pub export_time_secs: u64,
+    /// Whether there is an export to recover from.
+    pub is_exported: bool,
     /// All physical bytes of the pool.
     pub physical_bytes: u64,
     /// `data_bytes` / `unique_chunk_bytes`.
@@ -209,6 +217,7 @@ pub struct SessionStats {
 pub(super) fn collect(core: &Core) -> Result<PoolStats> {
     let totals = core.namespace.totals();
     let count = |value: i64| u64::try_from(value).unwrap_or(0);
+    let export = core.exporter.stats()?;
     let mut stats = PoolStats {
         uuid: core.pool.to_string(),
         chunker: core.properties.chunker.to_string(),
@@ -226,6 +235,10 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
         lost_recipe_nodes: core.recipe_index.lost(),
         namespace_bytes: core.namespace.file_bytes()?,
         index_bytes: core.index_bytes()?,
+        export_bytes: export.namespace_bytes,
+        export_recipe_bytes: export.recipe_bytes,
+        export_time_secs: export.time_secs,
+        is_exported: export.row > 0,
         physical_bytes: core.physical_bytes()?,
         data_containers: containers(&core.data),
         recipe_containers: containers(&core.recipes),

@@ -21,15 +21,18 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::Pool;
-use super::indexes::{self, IndexSources, Rebuild, index_advice};
+use super::indexes::{self, Rebuild, index_advice};
 use super::open::OpenOptions;
 use super::parts::{Parts, Stores, TablesOf};
 use super::progress::Progress;
+use super::space::OptionalWrites;
 use crate::commit::{CommitParts, Committer};
 use crate::config::{MemoryPlan, PUBLISH_AFTER, PUBLISH_PATIENCE};
 use crate::dedup::{ContainerChunks, DedupParts, Deduplicator};
 use crate::error::{EngineError, Result};
+use crate::export::Exporter;
 use crate::fingerprint::Fingerprinter;
+use crate::scrub::{ScrubControl, SuspectThread};
 use crate::service::Service;
 
 /// What a pool lacks before it is recovered.
@@ -125,7 +128,8 @@ impl UnrecoveredPool {
         let stores = Stores::open(meta_device, data_device, &superblock, &memory)?;
         let mut pool = Self { superblock, options: options.clone(), memory, stores, indexes: None, started };
         if !options.rebuild_index {
-            pool.indexes = Some(pool.sources().open());
+            let opened = pool.stores.index_sources(&pool.superblock, &pool.memory).open();
+            pool.indexes = Some(opened);
         }
         Ok(pool)
     }
@@ -173,7 +177,8 @@ impl UnrecoveredPool {
             Some(opened) => opened.map(|(chunks, nodes)| (chunks, nodes, None))?,
             None => {
                 let rebuild = Rebuild { options: &self.options, fingerprinter: &fingerprinter, progress };
-                let (chunks, nodes, report) = self.sources().rebuild(&rebuild)?;
+                let (chunks, nodes, report) =
+                    self.stores.index_sources(&self.superblock, &self.memory).rebuild(&rebuild)?;
                 (chunks, nodes, Some(report))
             }
         };
@@ -181,15 +186,21 @@ impl UnrecoveredPool {
         let (chunk_index, recipe_index) = (Arc::new(chunk_index), Arc::new(recipe_index));
         let parts = Parts { stores, chunk_index, recipe_index };
         parts.check_positions()?;
+        if !read_only && rebuilt.is_none() {
+            parts.check_files()?;
+        }
+        // Before anything is freed: it keeps the slots that the last export names.
+        let optional = Arc::<OptionalWrites>::default();
+        let mut exported = parts.export_parts(&superblock, !read_only);
+        exported.device = optional.device(&exported.device);
+        let exporter = Exporter::open(exported)?;
+        let space = parts.space(&superblock, options.limits)?;
+        optional.begin(&space.guard);
         if !read_only {
-            if rebuilt.is_none() {
-                parts.check_files()?;
-            }
             recovery.files_removed = indexes::clear_away(&*parts.meta_device, parts.namespace.index_side())
                 + indexes::remove_leftovers([&parts.chunk_index, &parts.recipe_index]);
             recovery.bytes_trimmed = parts.data.trim() + parts.recipes.trim();
         }
-        let space = parts.space(&superblock, options.limits)?;
         // The recipe index has none: nodes are freed one by one, which leaves few containers whole.
         parts.chunk_index.set_container_tables(Arc::new(TablesOf(parts.data.clone())));
         let dedup = Arc::new(Deduplicator::new(DedupParts {
@@ -212,13 +223,14 @@ impl UnrecoveredPool {
             recipe_index: parts.recipe_index.clone(),
             dedup: dedup.clone(),
             space: space.guard.clone(),
+            exporter: exporter.clone(),
         });
         recovery.rows_replayed = committer.replay().map_err(replay_advice)?;
         for ino in parts.namespace.orphans()? {
             parts.namespace.drop_orphan(ino)?;
             recovery.orphans_dropped += 1;
         }
-        let core = Arc::new(parts.into_core(&superblock, memory, read_only, dedup, committer, space));
+        let core = Arc::new(parts.into_core(&superblock, memory, read_only, dedup, committer, (space, exporter)));
         let service = Service::new(core.clone());
         let for_thread = Arc::downgrade(&service);
         let publish_old = Box::new(move || {
@@ -232,9 +244,12 @@ impl UnrecoveredPool {
         if recovery.is_needed() {
             tracing::info!(?recovery, "recovered after an unclean end");
         }
+        let suspects = if read_only { None } else { Some(SuspectThread::start(&core)?) };
         Ok(Arc::new(Pool {
             core,
             service,
+            scrub: ScrubControl::default(),
+            suspects: Mutex::new(suspects),
             commit_thread: Mutex::new(Some(commit_thread)),
             exclusive: Mutex::new(()),
             recovery,
@@ -242,17 +257,6 @@ impl UnrecoveredPool {
             index_damage: Mutex::new(None),
             _locks: locks,
         }))
-    }
-
-    fn sources(&self) -> IndexSources<'_> {
-        IndexSources {
-            device: &self.stores.meta_device,
-            superblock: &self.superblock,
-            memory: &self.memory,
-            namespace: &self.stores.namespace,
-            data: &self.stores.data,
-            recipes: &self.stores.recipes,
-        }
     }
 }
 

@@ -100,7 +100,7 @@ impl NodeReader {
             return check_shape(view, level, child);
         }
         let bytes = self.fetcher.fetch(&child.fingerprint, child.hint, None)?;
-        let view = self.decode(&child.fingerprint, &bytes)?;
+        let view = self.decode(&child.fingerprint, &bytes).inspect_err(|_| self.fetcher.suspect(&child.fingerprint))?;
         self.cache.insert(child.fingerprint, view.clone());
         check_shape(view, level, child)
     }
@@ -120,6 +120,11 @@ impl NodeReader {
     /// Puts a node that was just stored into the cache: its counts will be taken and it may be read soon.
     pub fn remember(&self, fingerprint: Fingerprint, view: Arc<NodeView>) {
         self.cache.insert(fingerprint, view);
+    }
+
+    /// Takes a node out of the cache: it is not to be had from any container.
+    pub fn forget(&self, fingerprint: &Fingerprint) {
+        self.cache.remove(fingerprint);
     }
 
     /// Whether a read of it needs no disk.

@@ -82,7 +82,8 @@ impl Reclaimer<'_> {
         records
     }
 
-    /// Of `closed`, those whose live share is below the threshold, emptiest first; those without anything alive always.
+    /// Of `closed`, those whose live share is below the threshold, emptiest first; those without anything alive, and damaged
+    /// ones, always.
     /// And the garbage in the others.
     pub(super) fn victims(
         closed: &[ContainerRecord],
@@ -95,7 +96,7 @@ impl Reclaimer<'_> {
             let live_bytes = live_bytes(record.id);
             let below =
                 u128::from(live_bytes) * 100 < u128::from(record.chunk_bytes) * u128::from(options.threshold_percent);
-            if live_bytes == 0 || below {
+            if live_bytes == 0 || below || record.damaged {
                 victims.push((live_bytes, record.id));
             } else {
                 garbage_left_bytes += record.chunk_bytes.saturating_sub(live_bytes);
@@ -193,6 +194,8 @@ impl Reclaimer<'_> {
         }
         self.committer.remove_containers(emptied.clone());
         self.committer.settle()?;
+        // Their slots are free once the export on the data root does not name them any more.
+        self.committer.export()?;
         self.dedup.release_containers();
         report.containers_freed += emptied.len() as u64;
         Ok(())

@@ -25,6 +25,7 @@ use crate::config::RECLAIM_THRESHOLD_PERCENT;
 use crate::containers::ContainerStore;
 use crate::dedup::Deduplicator;
 use crate::error::Result;
+use crate::export::Exporter;
 use crate::namespace::Namespace;
 use crate::pool::{Progress, SpaceGuard};
 
@@ -91,6 +92,8 @@ pub struct Reclaimer<'a> {
     pub committer: &'a Committer,
     /// How much may be copied at a time.
     pub space: &'a SpaceGuard,
+    /// Copies of the namespace on the data root.
+    pub exporter: &'a Exporter,
     /// Physical bytes of the pool now.
     pub physical_bytes: &'a dyn Fn() -> Result<u64>,
 }
@@ -135,8 +138,12 @@ impl Reclaimer<'_> {
         self.committer.checkpoint()?;
         // This round trims the log that the checkpoint made superfluous.
         self.committer.settle()?;
+        self.committer.export()?;
+        self.exporter.shrink()?;
+        // What the export does not need any more goes.
+        self.committer.settle()?;
         // Everything is freed by now; a namespace that cannot be made smaller is no reason to say otherwise.
-        if let Err(error) = self.namespace.compact() {
+        if let Err(error) = self.exporter.while_quiet(|| self.namespace.compact()) {
             tracing::warn!(%error, "the namespace stays as large as it is; the next run makes it smaller");
         }
         Ok(())

@@ -28,7 +28,9 @@ impl Reclaimer<'_> {
             // could not be told apart: so only nodes in containers that nothing is appended to any more are claimed.
             self.recipes.seal_all();
             self.committer.settle()?;
-            let claimed = self.claim_unreferenced(&unreadable)?;
+            // Until what is claimed is freed, none of it may be lost and stored again: that counts its children once.
+            let _losses = self.committer.hold_losses();
+            let claimed = self.claim_unreferenced(&mut unreadable)?;
             if claimed.is_empty() {
                 break;
             }
@@ -97,6 +99,7 @@ impl Reclaimer<'_> {
         if !self.namespace.has_losses() {
             return Ok(());
         }
+        let _losses = self.committer.hold_losses();
         let inconsistencies = self.committer.inconsistencies();
         let lost = self.chunk_index.lost() + self.recipe_index.lost();
         if lost > 0 {
@@ -110,13 +113,18 @@ impl Reclaimer<'_> {
         if self.committer.inconsistencies() == inconsistencies { Ok(()) } else { self.namespace.set_losses(true) }
     }
 
-    fn claim_unreferenced(&self, unreadable: &HashSet<Fingerprint>) -> Result<Vec<(Fingerprint, ContainerId)>> {
+    fn claim_unreferenced(&self, unreadable: &mut HashSet<Fingerprint>) -> Result<Vec<(Fingerprint, ContainerId)>> {
         let mut candidates = Vec::new();
         self.recipe_index.for_each(&mut |fingerprint, cell| {
             let container = cell.location.container;
+            // Its children's counts hold what it names, which nobody can tell any more.
+            if cell.references == 0 && cell.location.is_bad() && unreadable.len() < NODES_AT_ONCE {
+                unreadable.insert(fingerprint);
+            }
             if cell.references == 0
                 && candidates.len() < NODES_AT_ONCE
                 && (container == ContainerId::NONE || self.recipes.is_closed(container))
+                && !cell.location.is_bad()
                 && !unreadable.contains(&fingerprint)
                 && !self.dedup.pins().is_pinned(&fingerprint)
             {

@@ -66,6 +66,14 @@ pub enum FrameKind {
     TankerContainers = 10,
     /// How far the building of an index has come.
     Progress = 11,
+    /// How far a scrub has come.
+    Scrub = 12,
+    /// A part of an export of the namespace.
+    Export = 16,
+    /// Which export counts.
+    ExportCurrent = 17,
+    /// Which meta root a data root belongs to.
+    ExportOwner = 18,
 }
 
 impl FrameKind {
@@ -84,6 +92,10 @@ impl FrameKind {
             9 => Self::TankerFilter,
             10 => Self::TankerContainers,
             11 => Self::Progress,
+            12 => Self::Scrub,
+            16 => Self::Export,
+            17 => Self::ExportCurrent,
+            18 => Self::ExportOwner,
             _ => return None,
         })
     }
@@ -103,6 +115,10 @@ impl fmt::Display for FrameKind {
             Self::TankerFilter => "tanker filter",
             Self::TankerContainers => "tanker containers",
             Self::Progress => "progress",
+            Self::Scrub => "scrub",
+            Self::Export => "export",
+            Self::ExportCurrent => "current export",
+            Self::ExportOwner => "owner",
         })
     }
 }

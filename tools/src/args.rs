@@ -51,6 +51,10 @@ pub enum Command {
     Sync(SyncArgs),
     /// Check a pool, or make its index anew
     Fsck(FsckArgs),
+    /// Read everything that is stored, quarantine what is bad, and name the files that need it
+    Scrub(ScrubArgs),
+    /// Make a lost or damaged meta root anew from the data root
+    Recover(RecoverArgs),
 }
 
 /// Formats the directory POOL, which must be empty or absent. The options hold for the life of the pool.
@@ -140,10 +144,11 @@ pub struct SyncArgs {
     pub target: PathBuf,
 }
 
-/// Checks every name, inode, recipe, reference count and container, and changes nothing.
+/// Checks every name, inode, recipe, reference count and container, and changes nothing unless it is told to.
 ///
 /// A pool needs no check after a crash: mounting recovers it. On a mounted pool, changes made meanwhile can show as
-/// findings; unmount first for a verdict.
+/// findings; unmount first for a verdict. Files that need what is lost are named. --repair tells what it is
+/// going to change, asks, and changes it.
 #[derive(Args, Debug)]
 #[command(after_help = "Exit codes, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.")]
 pub struct FsckArgs {
@@ -153,12 +158,73 @@ pub struct FsckArgs {
     /// Also read and verify all content
     #[arg(long)]
     pub read_data: bool,
+    /// Put right what is wrong: superblocks, namespace, counts, indexes, files left over; with --read-data also quarantine content
+    /// that is bad. The pool must not be mounted
+    #[arg(long, conflicts_with = "rebuild_index")]
+    pub repair: bool,
+    /// Do not ask before changing anything
+    #[arg(long, short)]
+    pub yes: bool,
+    /// Where the data root is, for a pool whose meta superblock cannot be read
+    #[arg(long, value_name = "DIR", requires = "repair")]
+    pub data: Option<PathBuf>,
     /// Make the index anew from the containers and the namespace, then check; the pool must not be mounted. The old
     /// index counts until the new one is complete, and an interrupted rebuild goes on when it is started again. With
     /// --read-data chunks that are damaged are given up, so that the next backup of the same data heals the files
     #[arg(long)]
     pub rebuild_index: bool,
     /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Makes the meta root POOL anew from what is exported to the data root: names, recipes and index.
+///
+/// For a meta root that is gone (then POOL is a new directory), or damaged beyond repair. The pool comes back as it was at its
+/// last export: at most a minute before a crash, or at the last unmount. The data root is only read until all is made, so
+/// what is interrupted can be started again. An old meta root that turns up later is refused from then on.
+#[derive(Args, Debug)]
+#[command(after_help = exit::HELP)]
+pub struct RecoverArgs {
+    /// Directory of the new meta root, empty or absent; or the pool whose names are lost
+    pub pool: PathBuf,
+    /// Directory with the content (the data root) [default: POOL]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Replace a meta root that is there: only when it is beyond repair, for it knows more than the data root
+    #[arg(long)]
+    pub force: bool,
+    /// Bound of all caches and buffers together, such as 512M or 2G
+    #[arg(long, default_value = "512M", value_name = "SIZE", value_parser = size::parse_memory)]
+    pub memory: u64,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Reads everything that is stored and compares it with its checksums and names, while the pool is used.
+///
+/// What is bad is quarantined: never deduplicated against again, and replaced when the same data is backed up again, which
+/// makes the files whole. The files that need it are named. Interrupted (Ctrl-C, --stop, a crash), the next scrub goes on.
+#[derive(Args, Debug)]
+#[command(after_help = "Exit codes, as fsck's: 0 sound; 4 files need what is lost; 8 could not be made; 16 usage.")]
+pub struct ScrubArgs {
+    /// Pool or mountpoint
+    #[arg(value_name = "POOL|MNT")]
+    pub target: PathBuf,
+    /// Read at most so many bytes a second, such as 50M; 0: as fast as the disks give, which slows backups down
+    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = size::parse)]
+    pub rate: u64,
+    /// Begin anew instead of going on where the last scrub was stopped
+    #[arg(long)]
+    pub restart: bool,
+    /// Only tell how far the scrub that runs, or the last one, has come
+    #[arg(long, conflicts_with_all = ["stop", "restart", "rate"])]
+    pub status: bool,
+    /// End the scrub that runs; the next one goes on there
+    #[arg(long, conflicts_with_all = ["restart", "rate"])]
+    pub stop: bool,
+    /// Print the result as JSON, with all files
     #[arg(long)]
     pub json: bool,
 }

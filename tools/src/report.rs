@@ -1,15 +1,21 @@
 //! Results as text for people and as JSON for programs.
 
+mod damage;
+
 use std::fmt::Write as _;
+use std::time::{Duration, UNIX_EPOCH};
 
 use dedupfs::check::{CheckReport, RebuildReport};
 use dedupfs::config::{SPACE_LOW_PERCENT, SPACE_URGENT_PERCENT};
 use dedupfs::control::Failure;
+use dedupfs::export::RecoverReport;
 use dedupfs::pool::{IndexSummary, Level, PoolStats};
 use dedupfs::reclaim::ReclaimReport;
 use serde::Serialize;
 use serde_json::json;
 
+use self::damage::affected;
+pub use self::damage::{repair_json, repair_plan, repaired, scrub, scrub_status};
 use crate::size::show;
 
 /// How many MiB a TiB is.
@@ -80,6 +86,11 @@ pub fn stats(stats: &PoolStats) -> String {
     lines.line("recipes", exact(stats.recipe_container_bytes));
     lines.line("namespace", exact(stats.namespace_bytes));
     lines.line("index", exact(stats.index_bytes));
+    let exported = exact(stats.export_bytes + stats.export_recipe_bytes);
+    lines.line(
+        "export",
+        if stats.is_exported { format!("{exported}{}", exported_ago(stats)) } else { "none yet".to_owned() },
+    );
     lines.line("physical, all", exact(stats.physical_bytes));
     roots(&mut lines, stats);
     lines.heading("ratios");
@@ -225,6 +236,49 @@ pub fn reclaim(report: &ReclaimReport) -> String {
     lines.0
 }
 
+/// When the namespace was exported last.
+fn exported_ago(stats: &PoolStats) -> String {
+    let written = UNIX_EPOCH + Duration::from_secs(stats.export_time_secs);
+    written.elapsed().map_or_else(|_| String::new(), |ago| format!(", as of {} s ago", ago.as_secs()))
+}
+
+/// `dedupfs recover`.
+#[must_use]
+pub fn recovered(report: &RecoverReport, age: Option<Duration>) -> String {
+    let mut text = format!(
+        "recovered {} files in {} directories, {} of content, as of commit {}{}\n",
+        report.files,
+        report.directories,
+        show(report.logical_bytes),
+        report.row,
+        age.map_or_else(String::new, |age| format!(", exported {} s ago", age.as_secs()))
+    );
+    let _ = writeln!(
+        text,
+        "read {} of names and {} of recipes; index made from {} containers: {} chunks, {} recipe nodes; {:.1} s",
+        show(report.export_bytes),
+        show(report.recipe_bytes),
+        report.rebuilt.containers,
+        report.rebuilt.chunks,
+        report.rebuilt.nodes,
+        report.elapsed_ms as f64 / 1e3
+    );
+    if let Some(damage) = &report.damage {
+        let _ = writeln!(text, "OLDER than it might be: the export cannot be read further ({damage})");
+    }
+    let missing = report.rebuilt.missing;
+    if missing > 0 {
+        let _ = writeln!(
+            text,
+            "MISSING: {missing} tables, recipe nodes or chunks, and {} recipe containers are not whole: `dedupfs fsck` tells \
+             more; backing the same data up again heals files",
+            report.recipes_damaged
+        );
+    }
+    text.push_str("what was done after that export is lost; check with `dedupfs fsck`, then mount\n");
+    text
+}
+
 /// `dedupfs fsck`.
 #[must_use]
 pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
@@ -250,6 +304,10 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
     if untold > 0 {
         let _ = writeln!(text, "wrong: {untold} more");
     }
+    affected(&mut text, &report.affected);
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
     let _ = writeln!(
         text,
         "checked {} inodes, {} recipe nodes, {} chunks, {} containers, {} of content",
@@ -268,8 +326,8 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
     if report.finding_count + missing > 0 {
         text.push_str(match rebuilt {
             None => {
-                "what to do: copy out what can be read (`dedupfs mount -o ro`); then unmount and give up what is damaged with\n  \
-                 `dedupfs fsck --rebuild-index --read-data POOL`\n"
+                "what to do: copy out what can be read (`dedupfs mount -o ro`); then unmount, and let\n  \
+                 `dedupfs fsck --repair --read-data POOL` tell and do what can be done; back the same data up again\n"
             }
             Some(_) => {
                 "what to do: back the same data up again, which makes files whole whose content comes again; remove what does \

@@ -21,6 +21,7 @@ use dedupfs::config::COMMIT_INTERVAL;
 use dedupfs::control::{ControlServer, ControlTarget, Failure, FailureKind};
 use dedupfs::pool::{OpenOptions, Pool, PoolStats, Progress};
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport};
+use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 use dedupfs_fuse::{MountError, MountOptions, MountedSession};
 use parking_lot::{Condvar, Mutex};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -341,6 +342,23 @@ impl ControlTarget for Daemon {
 
     fn check(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport, Failure> {
         Ok(self.pool.check(options, progress)?)
+    }
+
+    fn scrub(&self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport, Failure> {
+        tracing::info!(?options, "scrubbing");
+        let report = self.pool.scrub(options, progress)?;
+        let (bad, files) = (report.bad_chunks + report.bad_nodes, report.affected.file_count);
+        tracing::info!(finished = report.finished, containers = report.containers, bad, files, "scrubbed");
+        Ok(report)
+    }
+
+    fn scrub_status(&self) -> Result<ScrubStatus, Failure> {
+        Ok(self.pool.scrub_status()?)
+    }
+
+    fn stop_scrub(&self) -> Result<(), Failure> {
+        self.pool.stop_scrub();
+        Ok(())
     }
 
     fn unmount(&self, lazy: bool) -> Result<(), Failure> {

@@ -64,6 +64,16 @@ pub fn pool(path: &Path) -> Result<PathBuf, Failure> {
     let real = path.canonicalize().map_err(|error| unusable(path, &error))?;
     match std::fs::symlink_metadata(real.join(SUPERBLOCK_NAME)) {
         Ok(_) => Ok(real),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && real.join("dedupfs.data").exists() => {
+            Err(Failure::new(
+                FailureKind::NotAPool,
+                format!(
+                    "{0} is a data root, and no meta root (no {SUPERBLOCK_NAME} in it): name the meta root; if that is lost, \
+                 `dedupfs recover --data {0} NEW_META_ROOT` makes it anew; if {0} was the whole pool, `dedupfs recover {0}`",
+                    path.display()
+                ),
+            ))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Failure::new(
             FailureKind::NotAPool,
             format!(

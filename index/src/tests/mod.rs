@@ -60,6 +60,10 @@ pub(crate) fn remove(number: u64, container: u64) -> Change {
     Change::Remove { fingerprint: fingerprint(number), container: ContainerId(container) }
 }
 
+pub(crate) fn lose(number: u64, container: u64) -> Change {
+    Change::Lose { fingerprint: fingerprint(number), container: ContainerId(container) }
+}
+
 pub(crate) fn cell(container: u64, references: u32) -> Cell {
     Cell { location: location(container), references }
 }

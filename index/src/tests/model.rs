@@ -29,6 +29,7 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
         5 => (0..KEYS, 1..=CONTAINERS).prop_map(|(key, container)| insert(key, container)),
         3 => (0..KEYS, -2_i64..5).prop_map(|(key, delta)| count(key, delta)),
         2 => (0..KEYS, 1..=CONTAINERS).prop_map(|(key, container)| remove(key, container)),
+        1 => (0..KEYS, 1..=CONTAINERS).prop_map(|(key, container)| lose(key, container)),
     ];
     let mixed = proptest::collection::vec(change, 0..60);
     // A run of keys that arrives together, and one that goes at once: makes tankers full, sparse, and empty.
@@ -88,6 +89,18 @@ impl Model {
                     self.committed.remove(&fingerprint);
                 }
                 if self.recent.get(&fingerprint).is_some_and(|location| location.container == container) {
+                    self.recent.remove(&fingerprint);
+                }
+                false
+            }
+            Change::Lose { fingerprint, container } => {
+                if let Some(cell) =
+                    self.committed.get_mut(&fingerprint).filter(|cell| cell.location.container == container)
+                    && !cell.location.is_lost()
+                {
+                    cell.location = Location::bad(cell.location.len_bytes);
+                }
+                if self.recent.get(&fingerprint).is_some_and(Location::is_lost) {
                     self.recent.remove(&fingerprint);
                 }
                 false

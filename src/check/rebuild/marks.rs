@@ -81,6 +81,13 @@ impl Marks {
         is_first
     }
 
+    /// It is to be read there.
+    fn relocate(&mut self, fingerprint: &Fingerprint, location: Location) {
+        if let Some(mark) = self.nodes.get_mut(fingerprint) {
+            (mark.container, mark.len_bytes) = (location.container, location.len_bytes);
+        }
+    }
+
     /// Something that is alive cannot be read.
     fn give_up(&mut self, fingerprint: &Fingerprint) {
         if let Some(mark) = self.nodes.get_mut(fingerprint) {
@@ -141,8 +148,11 @@ impl Rebuilder<'_> {
             let Some((location, _)) = marks.live(&fingerprint).filter(|(location, _)| !location.is_lost()) else {
                 continue;
             };
-            let list = match self.node(&fingerprint, level, location) {
-                Ok(list) => list,
+            let list = match self.sound_node(&fingerprint, level, location) {
+                Ok((list, found)) => {
+                    marks.relocate(&fingerprint, found);
+                    list
+                }
                 Err(error) if is_loss(&error) => {
                     tracing::error!(ino, %error, "a recipe node cannot be read");
                     marks.give_up(&fingerprint);
@@ -158,6 +168,31 @@ impl Rebuilder<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Reads a node where it was found last, and if it is bad there, wherever else a recipe container has it; and tells where.
+    pub(super) fn sound_node(
+        &self,
+        fingerprint: &Fingerprint,
+        level: u8,
+        location: Location,
+    ) -> Result<(Node, Location)> {
+        let failure = match self.node(fingerprint, level, location) {
+            Ok(node) => return Ok((node, location)),
+            Err(error) if is_loss(&error) => error,
+            Err(error) => return Err(error),
+        };
+        for record in self.recipes.containers().iter().rev().filter(|record| record.id != location.container) {
+            let Some(table) = self.table(self.recipes, record.id)? else { continue };
+            let Some(place) = table.find(fingerprint) else { continue };
+            let other = Location { container: record.id, len_bytes: place.len_bytes };
+            match self.node(fingerprint, level, other) {
+                Ok(node) => return Ok((node, other)),
+                Err(error) if is_loss(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(failure)
     }
 
     /// Reads a node and checks that it is what its name says.

@@ -58,8 +58,9 @@ impl Rebuilder<'_> {
             }
             let mut live = Live { fingerprint, location, references, chunks: Vec::new(), is_lost: false };
             if !marks.is_list(&fingerprint) {
-                match self.node(&fingerprint, 0, location) {
-                    Ok(Node { children, .. }) => {
+                match self.sound_node(&fingerprint, 0, location) {
+                    Ok((Node { children, .. }, found)) => {
+                        live.location = found;
                         let chunks = children.iter().map(|child| child.fingerprint);
                         live.chunks = chunks.filter(|chunk| !chunk.is_zero()).collect();
                     }

@@ -17,6 +17,7 @@ fn record(sequence: u64, used_bytes: u32) -> ContainerRecord {
         chunk_bytes: 1 << 40,
         chunks: 12,
         sealed: used_bytes > 100,
+        damaged: used_bytes > 1000,
     }
 }
 
@@ -166,6 +167,8 @@ fn rows_are_long_ordered_and_trimmed() {
     let (fingerprint, container) = (Fingerprint([1; 32]), ContainerId(7));
     namespace.log(LogOp::NodeStored { level: 3, fingerprint, container, len_bytes: 9 });
     namespace.log(LogOp::NodeMoved { fingerprint, container, len_bytes: 9 });
+    namespace.log(LogOp::ChunkLost { fingerprint, container });
+    namespace.log(LogOp::NodeLost { fingerprint, container });
     namespace.log(LogOp::NodeFreed { level: 3, fingerprint: Fingerprint([1; 32]), container: ContainerId(7) });
     let committed = namespace.save().unwrap();
     expected.push((committed.row, committed.ops));

@@ -7,6 +7,7 @@ mod layers;
 mod model;
 mod posix;
 mod reference;
+mod repair;
 
 use dedupfs_fuse::service::{FileKind, RenameFlags, Timestamp};
 use dedupfs_store::device::faulty::FaultyDevice;

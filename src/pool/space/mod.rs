@@ -18,6 +18,7 @@
 
 pub mod cost;
 mod holdings;
+mod optional;
 mod watch;
 
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cost::{ContentCost, Demand};
 pub use holdings::PoolHoldings;
+pub use optional::OptionalWrites;
 pub use watch::Level;
 use watch::Watch;
 
@@ -127,6 +129,12 @@ pub struct SpaceGuard {
     promised_data_bytes: AtomicU64,
     promised_meta_bytes: AtomicU64,
     budget: Mutex<Option<Budget>>,
+}
+
+impl std::fmt::Debug for SpaceGuard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SpaceGuard").field("is_shared", &self.is_shared).finish_non_exhaustive()
+    }
 }
 
 /// Room that was granted and that no gauge counts yet; given back when it is dropped.

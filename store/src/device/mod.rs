@@ -21,6 +21,7 @@ pub mod memory;
 pub mod observed;
 pub mod overlay;
 mod path;
+pub mod subdirectory;
 
 pub use aligned::AlignedBuffer;
 pub use file::FileDevice;
@@ -29,6 +30,7 @@ pub use memory::MemoryDevice;
 pub use observed::ObservedDevice;
 pub use overlay::OverlayDevice;
 pub use path::{FILE_BYTES_MAX, PATH_BYTES_MAX};
+pub use subdirectory::Subdirectory;
 
 /// Alignment in bytes of offsets, lengths and buffers of direct I/O.
 pub const DIRECT_ALIGNMENT_BYTES: usize = 4096;

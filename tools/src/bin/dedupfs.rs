@@ -1,11 +1,11 @@
-//! `dedupfs`: format, mount, unmount, sync and check pools.
+//! `dedupfs`: format, mount, unmount, sync, check and recover pools.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use dedupfs::control::Failure;
 use dedupfs_tools::args::{Command, Dedupfs, MountArgs};
-use dedupfs_tools::commands::{fsck, mkfs, sync, umount};
+use dedupfs_tools::commands::{fsck, mkfs, recover, scrub, sync, umount};
 use dedupfs_tools::{exit, mount, serve};
 
 const PROGRAM: &str = "dedupfs";
@@ -22,10 +22,9 @@ fn main() -> ExitCode {
             Command::Mount(args) => return mount_or_serve(&args),
             Command::Umount(args) => umount::run(&args),
             Command::Sync(args) => sync::run(&args),
-            Command::Fsck(args) => Ok(fsck::run(&args).unwrap_or_else(|failure| {
-                exit::report(PROGRAM, &failure);
-                exit::fsck_code(failure.kind)
-            })),
+            Command::Recover(args) => recover::run(&args),
+            Command::Scrub(args) => Ok(as_fsck(scrub::run(&args))),
+            Command::Fsck(args) => Ok(as_fsck(fsck::run(&args))),
         },
     )
 }
@@ -40,9 +39,17 @@ fn mount_or_serve(args: &MountArgs) -> ExitCode {
     exit::conclude(PROGRAM, result.map(|()| exit::OK))
 }
 
-/// fsck has a code of its own for this too.
+/// Failures of fsck and scrub have codes of their own.
+fn as_fsck(result: Result<u8, Failure>) -> u8 {
+    result.unwrap_or_else(|failure| {
+        exit::report(PROGRAM, &failure);
+        exit::fsck_code(failure.kind)
+    })
+}
+
+/// fsck and scrub have a code of their own for this too.
 fn usage(error: &clap::Error) -> u8 {
-    let is_fsck = std::env::args_os().nth(1).is_some_and(|command| command == "fsck");
+    let is_fsck = std::env::args_os().nth(1).is_some_and(|command| command == "fsck" || command == "scrub");
     match exit::usage(error) {
         exit::USAGE if is_fsck => exit::FSCK_USAGE,
         code => code,

@@ -1,7 +1,10 @@
 //! `dedupfs fsck`; exit codes as e2fsck.
 
+use std::io::{BufRead as _, Write as _};
+use std::path::Path;
 use std::sync::Arc;
 
+use dedupfs::check::repair::{RepairOptions, RepairReport, repair_at};
 use dedupfs::check::{CheckOptions, CheckReport};
 use dedupfs::control::{ControlClient, Failure, FailureKind};
 use dedupfs::pool::{OpenOptions, Pool};
@@ -14,6 +17,9 @@ use crate::{exit, report};
 
 /// Checks a pool.
 pub fn run(args: &FsckArgs) -> Result<u8, Failure> {
+    if args.repair {
+        return repair(args);
+    }
     let target = target::resolve(&args.target)?;
     let options = CheckOptions { read_data: args.read_data };
     let bars = Bars::default();
@@ -42,13 +48,64 @@ fn check(pool: &Arc<Pool>, options: &CheckOptions, bars: &Bars) -> Result<CheckR
     access::with_local(pool, |pool| Ok(pool.check(options, bars)?))
 }
 
-fn open_rebuilding(target: &Target, read_data: bool, bars: &Bars) -> Result<Arc<Pool>, Failure> {
-    if ControlClient::connect(&target.pool)?.is_some() {
+/// Tells what is to be changed, asks, and changes it.
+fn repair(args: &FsckArgs) -> Result<u8, Failure> {
+    // Not by its superblock, which may be what is damaged.
+    let pool = match target::mounted_at(&args.target)? {
+        Some(mount) => mount.source,
+        None => target::real_path(&args.target)
+            .map_err(|error| Failure::failed(format!("cannot look at {}: {error}", args.target.display())))?,
+    };
+    refuse_mounted(&pool, "it is repaired")?;
+    let open = access::open_options("dedupfs fsck --repair", false);
+    let run = |apply: bool| -> Result<RepairReport, Failure> {
+        let how = RepairOptions { apply, read_data: args.read_data };
+        Ok(repair_at(&pool, args.data.as_deref(), &how, &open, &Bars::default())?)
+    };
+    let planned = run(false)?;
+    if planned.plan.is_empty() {
+        return conclude(args, &planned);
+    }
+    if !args.json {
+        exit::print(&report::repair_plan(&planned.plan))?;
+    }
+    if !args.yes && !is_confirmed()? {
+        exit::print("nothing was changed\n")?;
+        return Ok(exit::FSCK_UNCORRECTED);
+    }
+    conclude(args, &run(true)?)
+}
+
+fn conclude(args: &FsckArgs, report: &RepairReport) -> Result<u8, Failure> {
+    exit::print(&if args.json { report::repair_json(report)? } else { report::repaired(report) })?;
+    Ok(match (report.is_clean(), report.plan.is_empty()) {
+        (true, true) => exit::OK,
+        (true, false) => exit::FSCK_CORRECTED,
+        (false, _) => exit::FSCK_UNCORRECTED,
+    })
+}
+
+fn is_confirmed() -> Result<bool, Failure> {
+    let failed = |error: std::io::Error| Failure::failed(format!("cannot ask: {error}; use --yes"));
+    let mut err = std::io::stderr().lock();
+    err.write_all(b"Make these changes? [y/N] ").and_then(|()| err.flush()).map_err(failed)?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer).map_err(failed)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn refuse_mounted(pool: &Path, before: &str) -> Result<(), Failure> {
+    if ControlClient::connect(pool)?.is_some() {
         return Err(Failure::new(
             FailureKind::PoolInUse,
-            format!("pool {} is mounted: `dedupfs umount` it before its index is rebuilt", target.pool.display()),
+            format!("pool {} is mounted: `dedupfs umount` it before {before}", pool.display()),
         ));
     }
+    Ok(())
+}
+
+fn open_rebuilding(target: &Target, read_data: bool, bars: &Bars) -> Result<Arc<Pool>, Failure> {
+    refuse_mounted(&target.pool, "its index is rebuilt")?;
     let options = OpenOptions {
         rebuild_index: true,
         rebuild_reads_data: read_data,

@@ -3,6 +3,8 @@
 pub mod fsck;
 pub mod gc;
 pub mod mkfs;
+pub mod recover;
+pub mod scrub;
 pub mod stats;
 pub mod sync;
 pub mod umount;

@@ -1,9 +1,10 @@
 //! End to end: the real programs, real mounts, and the real tools that users point at them.
 //!
 //! One module per promise: [`rsync_roundtrip`], [`dd_operations`], [`kill9`], [`dedup_and_reclaim`], [`bad_input`],
-//! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`private`], [`rebuild_index`]. The others are what they are made of: [`site`] is a
-//! pool and its mount, gone without a trace when dropped; [`command`] runs tools with a time limit; [`tree`] and
-//! [`files`] make trees, the same ones every time; [`random`] is where all chance comes from.
+//! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`private`], [`rebuild_index`], [`recover`], [`scrub`]. The others
+//! are what they are made of: [`site`] is a pool and its mount, gone without a trace when dropped; [`command`] runs tools with
+//! a time limit; [`disk`] is a disk to fill and to break; [`tree`] and [`files`] make trees, the same ones every time; [`random`]
+//! is where all chance comes from.
 //!
 //! Root is needed (device nodes, trusted attributes, loop devices): an ordinary user is told that these tests are left
 //! out. As root, a missing /dev/fuse or tool is a failure. `DEDUPFS_E2E_KEEP=1` keeps the pool of a failed test,
@@ -24,8 +25,10 @@ mod machine;
 mod private;
 mod random;
 mod rebuild_index;
+mod recover;
 mod refilled_disk;
 mod rsync_roundtrip;
+mod scrub;
 mod site;
 mod special;
 mod tree;

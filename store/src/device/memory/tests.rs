@@ -55,8 +55,8 @@ fn a_crash_is_the_same_for_the_same_seed_and_seeds_differ() {
         write(&disk, name, &[7; 20_000]);
     }
     let state = |seed| ["a", "b", "c"].map(|name| read(&disk.crash(seed), name));
-    let states: Vec<_> = (0..200).map(state).collect();
-    assert_eq!(states, (0..200).map(state).collect::<Vec<_>>());
+    let states: Vec<_> = (0..4000).map(state).collect();
+    assert_eq!(states, (0..4000).map(state).collect::<Vec<_>>());
     assert_eq!(states[0], [None, None, None]);
     for wanted in [
         |found: &[Option<Vec<u8>>; 3]| found[0].is_some() && found[1].is_none(),

@@ -1,0 +1,171 @@
+//! Repairing a pool that nobody has open: a plan first, then, if it is wanted, its steps.
+//!
+//! 1. [`superblocks`]: one that is damaged is written again from the other root's.
+//! 2. *Namespace*: see [`crate::namespace::repair`].
+//! 3. *Indexes*: missing, damaged, or wrong counts and places: both are made anew ([`super::Rebuilder`]).
+//! 4. *Content*, if it is read: what is bad is quarantined ([`crate::scrub`]).
+//! 5. *Files left over* by something that broke off are removed.
+//!
+//! Then everything is checked again. What is lost stays lost until the same data is written again.
+
+mod leftovers;
+mod superblocks;
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use dedupfs_fuse::service::Timestamp;
+use dedupfs_store::StoreError;
+use dedupfs_store::device::Device;
+use dedupfs_store::device::file::FileDevice;
+use dedupfs_store::device::lock::PoolLock;
+use dedupfs_store::superblock::{Role, Superblock};
+
+pub use self::superblocks::restore_superblocks;
+use super::{CheckOptions, CheckReport, RebuildReport};
+use crate::error::{EngineError, Result};
+use crate::namespace;
+use crate::pool::{OpenOptions, Pool, Progress};
+use crate::scrub::ScrubOptions;
+
+/// How to repair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RepairOptions {
+    /// Make the changes; else only tell them.
+    pub apply: bool,
+    /// Read and verify all content, too.
+    pub read_data: bool,
+}
+
+/// What was, or would be, repaired.
+#[derive(Clone, Default, Debug)]
+pub struct RepairReport {
+    /// Each change, in order.
+    pub plan: Vec<String>,
+    /// What the new indexes were made from, if they were.
+    pub rebuilt: Option<RebuildReport>,
+    /// What is wrong afterwards; of a plan alone, what is wrong now. `None` if the pool cannot be opened before it is repaired.
+    pub check: Option<CheckReport>,
+}
+
+impl RepairReport {
+    /// Whether nothing is left that is wrong.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.check.as_ref().is_some_and(CheckReport::is_clean)
+    }
+}
+
+/// Repairs the pool whose meta root is `meta`, alone. `data` says where its data root is if the meta superblock cannot.
+///
+/// # Errors
+/// As [`repair_on`]; the pool is in use; the data root is not to be found.
+pub fn repair_at(
+    meta: &Path,
+    data: Option<&Path>,
+    how: &RepairOptions,
+    open: &OpenOptions,
+    progress: &dyn Progress,
+) -> Result<RepairReport> {
+    let meta_device: Arc<dyn Device> = Arc::new(FileDevice::open(meta)?);
+    let _meta_lock = PoolLock::acquire(meta, &open.note)?;
+    let (root, name) = match (Superblock::read(&*meta_device, Role::Meta), data) {
+        (Ok(superblock), _) => (superblock.data_root_path(meta), superblock.data_root),
+        (Err(_), Some(data)) => {
+            let root = std::path::absolute(data).map_err(|error| StoreError::from_io("find", "data root", error))?;
+            let name = root.as_os_str().as_bytes().to_vec();
+            (root, name)
+        }
+        (Err(_), None) if meta_device.exists(Role::Data.file_name())? => (meta.to_owned(), b".".to_vec()),
+        (Err(error), None) => {
+            let message = format!("{error}; if the pool has a data root of its own, say where it is with `--data DIR`");
+            return Err(StoreError::Usage(message).into());
+        }
+    };
+    if root == meta || name == b"." {
+        return repair_on(&meta_device, &meta_device, &name, how, open, progress);
+    }
+    let data_device: Arc<dyn Device> = Arc::new(FileDevice::open(&root)?);
+    let _data_lock = PoolLock::acquire(&root, &open.note)?;
+    repair_on(&meta_device, &data_device, &name, how, open, progress)
+}
+
+/// Repairs the pool on these devices, which the caller has locked. `data_root` is what its meta root says of the data root.
+///
+/// # Errors
+/// What cannot be repaired prevents the rest, or a device fails. What was done until then is sound.
+pub fn repair_on(
+    meta_device: &Arc<dyn Device>,
+    data_device: &Arc<dyn Device>,
+    data_root: &[u8],
+    how: &RepairOptions,
+    open: &OpenOptions,
+    progress: &dyn Progress,
+) -> Result<RepairReport> {
+    let mut report = RepairReport::default();
+    let superblocks = restore_superblocks(&**meta_device, &**data_device, data_root, how.apply)?;
+    let are_readable = superblocks.is_empty() || how.apply;
+    report.plan.extend(superblocks);
+    let names = namespace::repair(&**meta_device, now(), how.apply)?;
+    report.plan.extend(names.lines.into_iter().map(|line| format!("namespace: {line}")));
+    report.plan.extend(leftovers::remove(&**meta_device, &**data_device, how.apply)?);
+    if !are_readable {
+        return Ok(report);
+    }
+    let open_on = |options: &OpenOptions| Pool::open_on(meta_device, data_device, Vec::new(), options, progress);
+    let options = OpenOptions { rebuild_index: false, ..open.clone() };
+    let mut reason = names.needs_recount.then(|| "content of removed inodes is not referred to any more".to_owned());
+    match open_on(&options) {
+        Ok(pool) => {
+            let found = check_and_quarantine(&pool, how, progress, &mut report.plan);
+            pool.close()?;
+            let found = found?;
+            if found.needs_rebuild {
+                reason = reason.or(Some("counts or places are wrong".to_owned()));
+            }
+            report.check = Some(found);
+        }
+        Err(EngineError::Store(error @ (StoreError::Corrupt { .. } | StoreError::NotFound { .. }))) => {
+            reason = Some(error.to_string());
+        }
+        Err(error) => return Err(error),
+    }
+    if let Some(reason) = reason {
+        report.plan.push(format!("make the indexes anew from containers and namespace: {reason}"));
+        if how.apply {
+            let options = OpenOptions { rebuild_index: true, rebuild_reads_data: how.read_data, ..open.clone() };
+            let pool = open_on(&options)?;
+            report.rebuilt = pool.rebuilt().copied();
+            let found = pool.check(&CheckOptions { read_data: how.read_data }, progress);
+            pool.close()?;
+            report.check = Some(found?);
+        }
+    }
+    Ok(report)
+}
+
+/// Checks, and quarantines content that is found bad; what is reported is how it is then.
+fn check_and_quarantine(
+    pool: &Pool,
+    how: &RepairOptions,
+    progress: &dyn Progress,
+    plan: &mut Vec<String>,
+) -> Result<CheckReport> {
+    let options = CheckOptions { read_data: how.read_data };
+    let found = pool.check(&options, progress)?;
+    if found.bad_copies == 0 {
+        return Ok(found);
+    }
+    plan.push(format!("quarantine {} chunks and recipe nodes that are bad", found.bad_copies));
+    if !how.apply {
+        return Ok(found);
+    }
+    pool.scrub(&ScrubOptions { restart: true, ..ScrubOptions::default() }, progress)?;
+    pool.check(&options, progress)
+}
+
+fn now() -> Timestamp {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
+}

@@ -1,0 +1,230 @@
+//! Looking through whole containers: every frame checked, every chunk judged by its name.
+//!
+//! 1. [`ContainerStore::read_whole`] reads a closed container in one read. What the disk does not give is read again in
+//!    pieces, each a few times; what stays unreadable is left as zeros, which no checksum fits, and noted.
+//! 2. [`ContainerStore::inspect`] works on those bytes alone, so it can run on another thread: the table of contents, the
+//!    chain of region headers, and each region are decoded; each chunk is given to a [`Judge`].
+//!
+//! A chunk is bad if a reader would not get it as its name says: readers believe the table of contents, and without a sound one
+//! the scan. Damage that costs no chunk (padding, a table of contents beside sound regions) is noted and no more.
+
+use std::collections::HashSet;
+
+use dedupfs_store::container::{RegionPlace, Table, TableEntry, decode_region, decode_toc, scan_table};
+use dedupfs_store::{ContainerId, Fingerprint, StoreError};
+
+use super::ContainerStore;
+use super::shared::{Known, Shared};
+use crate::error::EngineError;
+use crate::namespace::ContainerRecord;
+
+/// Bytes of one read after the whole could not be read at once.
+const PIECE_BYTES: usize = 64 << 10;
+/// Tries of a piece: a disk may give at the third time what it did not at the first.
+const PIECE_TRIES: usize = 3;
+
+/// Says of each chunk of a region (its entries, its bytes one after another) whether it is what its name says.
+pub type Judge<'j> = dyn Fn(&[TableEntry], &[u8]) -> Vec<bool> + 'j;
+
+/// A chunk or node that a container does not give as its name says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadEntry {
+    /// Which.
+    pub fingerprint: Fingerprint,
+    /// Why.
+    pub why: String,
+}
+
+/// What looking through a container found.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Inspection {
+    /// What it should hold and does not.
+    pub bad: Vec<BadEntry>,
+    /// Chunks or nodes that are as they should be.
+    pub sound: u64,
+    /// Uncompressed bytes that were judged.
+    pub judged_bytes: u64,
+    /// If what it holds is not known as a whole: the names of what is sound. Everything else that the index places here is bad.
+    pub sound_of_unknown: Option<HashSet<Fingerprint>>,
+    /// Everything that is not as it was written, also what costs no chunk.
+    pub damage: Vec<String>,
+}
+
+/// Bytes of a container as far as the disk gives them.
+#[derive(Clone, Default, Debug)]
+pub struct WholeContainer {
+    /// From its beginning to its end; zeros where the disk gives nothing.
+    pub bytes: Vec<u8>,
+    /// Why some of it was not given.
+    pub unread: Option<EngineError>,
+}
+
+impl WholeContainer {
+    /// Whether the device failed, as against a file that ends too early or is not there.
+    #[must_use]
+    pub fn device_failed(&self) -> bool {
+        matches!(self.unread, Some(EngineError::Store(StoreError::Io { .. })))
+    }
+}
+
+impl ContainerStore {
+    /// The record of a closed container.
+    #[must_use]
+    pub fn closed_record(&self, container: ContainerId) -> Option<ContainerRecord> {
+        match self.shared.known(container) {
+            Some(Known::Closed(record)) => Some(record),
+            _ => None,
+        }
+    }
+
+    /// All records of closed containers in the order in which they lie on the disk.
+    #[must_use]
+    pub fn closed_in_disk_order(&self) -> Vec<ContainerRecord> {
+        let directory = self.shared.directory.read();
+        let closed = directory.values().filter_map(|known| match known {
+            Known::Closed(record) => Some(*record),
+            Known::Open(_) => None,
+        });
+        let mut records: Vec<_> = closed.collect();
+        drop(directory);
+        records.sort_by_key(|record| (record.address.file, record.address.slot));
+        records
+    }
+
+    /// Reads a whole container into `into`, whose buffer is used again; false if the container is gone.
+    pub fn read_whole(&self, record: &ContainerRecord, into: &mut WholeContainer) -> bool {
+        let len = record.used_bytes.min(self.shared.options.container_bytes) as usize;
+        into.bytes.resize(len, 0);
+        into.unread = None;
+        if let Err(error) = self.shared.slots.read_into(record.address, 0, &mut into.bytes) {
+            into.unread = Some(error.into());
+            for (number, piece) in into.bytes.chunks_mut(PIECE_BYTES).enumerate() {
+                let offset = (number * PIECE_BYTES) as u32;
+                let outcome =
+                    (0..PIECE_TRIES).find_map(|_| self.shared.slots.read_into(record.address, offset, piece).ok());
+                if outcome.is_none() {
+                    piece.fill(0);
+                    tracing::warn!(container = %record.id, offset, bytes = piece.len(), "cannot be read");
+                }
+            }
+        }
+        self.is_known(record.id)
+    }
+
+    /// Looks through a container's bytes. What cannot be read of a container that is gone meanwhile means nothing: ask
+    /// [`is_known`](Self::is_known) afterwards.
+    #[must_use]
+    pub fn inspect(&self, record: &ContainerRecord, whole: &WholeContainer, judge: &Judge<'_>) -> Inspection {
+        self.shared.inspect(record, whole, judge)
+    }
+}
+
+impl Shared {
+    fn inspect(&self, record: &ContainerRecord, whole: &WholeContainer, judge: &Judge<'_>) -> Inspection {
+        let pool = &self.options.pool;
+        let mut found = Inspection::default();
+        found.damage.extend(whole.unread.iter().map(|error| format!("cannot be read: {error}")));
+        let bytes = whole.bytes.as_slice();
+        let mut read = |offset: u64, len: usize| {
+            let from = usize::try_from(offset).unwrap_or(usize::MAX);
+            Ok(bytes.get(from..from.saturating_add(len)).unwrap_or_default().to_vec())
+        };
+        let scanned = scan_table(pool, record.id, record.kind, u64::from(record.used_bytes), &mut read);
+        let (scan, scan_damage) = match scanned {
+            Ok(scanned) => (Some(scanned.table), scanned.damage),
+            Err(error) => (None, Some(error)),
+        };
+        let toc = record.toc.map(|(offset, len)| {
+            let (from, len) = (offset as usize, len as usize);
+            decode_toc(pool, record.id, bytes.get(from..from.saturating_add(len)).unwrap_or_default())
+        });
+        let is_whole = matches!(toc, Some(Ok(_))) || scan_damage.is_none();
+        found.damage.extend(scan_damage.as_ref().map(ToString::to_string));
+        let table = match toc {
+            Some(Ok(toc)) => Some(toc),
+            Some(Err(error)) => {
+                found.damage.push(format!("table of contents: {error}"));
+                scan
+            }
+            None => scan,
+        };
+        let mut sound = (!is_whole).then(HashSet::new);
+        if let Some(table) = &table {
+            if is_whole
+                && (table.entries.len() as u64, table.chunk_bytes()) != (record.chunks.into(), record.chunk_bytes)
+            {
+                found.damage.push(format!(
+                    "{} chunks of {} bytes, recorded {} of {}",
+                    table.entries.len(),
+                    table.chunk_bytes(),
+                    record.chunks,
+                    record.chunk_bytes
+                ));
+            }
+            for (number, region) in table.regions.iter().enumerate() {
+                self.inspect_region(record, bytes, table, (number, region), judge, &mut found, sound.as_mut());
+            }
+        }
+        found.sound_of_unknown = sound;
+        found
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one caller, right above")]
+    fn inspect_region(
+        &self,
+        record: &ContainerRecord,
+        bytes: &[u8],
+        table: &Table,
+        (number, region): (usize, &RegionPlace),
+        judge: &Judge<'_>,
+        found: &mut Inspection,
+        mut sound: Option<&mut HashSet<Fingerprint>>,
+    ) {
+        let entries = table.region_entries(region);
+        let from = region.offset_bytes as usize;
+        let frame = bytes.get(from..from.saturating_add(region.frame_bytes as usize)).unwrap_or_default();
+        let decoded = decode_region(&self.options.pool, record.id, frame).and_then(|decoded| {
+            if decoded.entries == entries && decoded.kind == record.kind {
+                return Ok(decoded.raw);
+            }
+            let what = format!("region at {from} of container {}", record.id);
+            Err(StoreError::corrupt(what, "the chunks of the container's table", "others"))
+        });
+        let mut bad = |entry: &TableEntry, offset: u32, why: &str| {
+            // If it is there twice, readers get the first.
+            let first = table.find(&entry.fingerprint);
+            if first.is_some_and(|place| (place.region as usize, place.offset_in_region) == (number, offset)) {
+                found.bad.push(BadEntry { fingerprint: entry.fingerprint, why: why.to_owned() });
+            }
+        };
+        let mut offset = 0_u32;
+        match decoded {
+            Ok(raw) => {
+                let verdicts = judge(entries, &raw);
+                found.judged_bytes += raw.len() as u64;
+                for (position, entry) in entries.iter().enumerate() {
+                    if verdicts.get(position).copied().unwrap_or(false) {
+                        found.sound += 1;
+                        if let Some(sound) = &mut sound {
+                            sound.insert(entry.fingerprint);
+                        }
+                    } else {
+                        bad(entry, offset, "it is not what its name says");
+                    }
+                    offset = offset.saturating_add(entry.len_bytes);
+                }
+                if verdicts.iter().any(|is_sound| !is_sound) {
+                    found.damage.push(format!("region at {from}: chunks are not what their names say"));
+                }
+            }
+            Err(error) => {
+                let why = error.to_string();
+                for entry in entries {
+                    bad(entry, offset, &why);
+                    offset = offset.saturating_add(entry.len_bytes);
+                }
+                found.damage.push(why);
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Writing a base: everything there is, beside the export that counts, and then the switch.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use dedupfs_store::ContainerKind;
+use dedupfs_store::StoreError;
+use dedupfs_store::device::OpenMode;
+
+use super::files::{self, Current};
+use super::frames::{Group, GroupWriter};
+use super::mirror::Mirror;
+use super::{Exporter, Live, Work, is_damage, log, now_secs};
+use crate::config::EXPORT_FRAME_BYTES;
+use crate::error::{EngineError, Result};
+use crate::namespace::ExportSource;
+
+impl Exporter {
+    /// Writes a base and makes it count. `is_throttled`: takes half of the time of one thread and one disk at most. Without
+    /// room, or when it is to give up, everything stays as it was.
+    pub(super) fn write_base(&self, is_throttled: bool) -> Result<()> {
+        let _one = self.building.lock();
+        if is_throttled && self.give_up.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let outcome = self.build_and_switch(is_throttled);
+        self.state.lock().building = None;
+        let mut work = self.working.lock();
+        match outcome {
+            Err(error) if error.is_no_space() => {
+                tracing::warn!(%error, "no space for a new base of the namespace's export; it is tried again");
+                self.remove_files(work.live.as_ref().map(|live| live.current.generation))
+            }
+            // What counted before still counts.
+            Err(error) if is_damage(&error) => {
+                tracing::error!(%error, "the namespace is damaged: no new base of its export can be written");
+                self.remove_files(work.live.as_ref().map(|live| live.current.generation))
+            }
+            outcome => self.remember(&mut work, outcome),
+        }
+    }
+
+    fn build_and_switch(&self, is_throttled: bool) -> Result<()> {
+        let (source, changes_after, generation, copies_all) = {
+            let mut work = self.working.lock();
+            if let Some(failed) = &work.failed {
+                return Err(failed.clone());
+            }
+            files::create(&*self.device)?;
+            // From here on no commit trims what this base does not have.
+            self.state.lock().building = Some(0);
+            // Then all recipes that the snapshot names are copied, or will be with the first group.
+            self.append(&mut work)?;
+            let source = self.namespace.export_source()?;
+            let changes_after = work.live.as_ref().map_or(source.row(), |live| live.row);
+            self.state.lock().building = Some(changes_after);
+            work.last_generation += 1;
+            (source, changes_after, work.last_generation, work.live.is_none())
+        };
+        let Some(base_bytes) = self.write_base_file(&source, generation, is_throttled)? else { return Ok(()) };
+        let mut copied_bytes = 0;
+        if copies_all {
+            // Nobody else copies while no export counts.
+            let mut mirror = Mirror::new(self.device.clone(), self.slot_bytes);
+            for record in source.containers()?.iter().filter(|record| record.kind == ContainerKind::Recipe) {
+                copied_bytes += mirror.copy(&self.recipes, record, 0)?;
+            }
+            mirror.sync()?;
+        }
+        let mut work = self.working.lock();
+        self.state.lock().written_bytes += base_bytes + copied_bytes;
+        let current = Current { generation, base_bytes, row: source.row() };
+        drop(source);
+        self.switch(&mut work, current, changes_after)
+    }
+
+    /// The file of a base; `None` if it was given up.
+    fn write_base_file(&self, source: &ExportSource, generation: u64, is_throttled: bool) -> Result<Option<u64>> {
+        let path = files::base_path(generation);
+        let file = self.device.open(&path, OpenMode::CreateOrWrite)?;
+        file.set_len(0)?;
+        let group = Group { generation, number: 0, from_row: 0, row: source.row(), time_secs: now_secs() };
+        let mut writer = GroupWriter::new(file.clone(), self.pool, group, 0);
+        let (mut told, mut since, mut given_up) = (0, Instant::now(), false);
+        let walked = source.for_each(&mut |item| {
+            writer.push(item)?;
+            if is_throttled && writer.written_bytes() >= told + EXPORT_FRAME_BYTES as u64 / 4 {
+                if self.give_up.load(Ordering::Relaxed) {
+                    given_up = true;
+                    return Err(EngineError::Internal("given up"));
+                }
+                std::thread::sleep(since.elapsed());
+                (told, since) = (writer.written_bytes(), Instant::now());
+            }
+            Ok(())
+        });
+        if given_up {
+            drop(file);
+            self.device.remove(&path)?;
+            return Ok(None);
+        }
+        walked?;
+        source.header(&mut |item| writer.push(item))?;
+        let base_bytes = writer.finish()?;
+        file.sync()?;
+        Ok(Some(base_bytes))
+    }
+
+    /// Makes a base count, with a log that has everything since. Until `current` is replaced, the old one counts.
+    fn switch(&self, work: &mut Work, current: Current, changes_after: u64) -> Result<()> {
+        let log = self.device.open(&files::log_path(current.generation), OpenMode::CreateOrWrite)?;
+        log.set_len(0)?;
+        let source = self.namespace.export_source()?;
+        let group = Group {
+            generation: current.generation,
+            number: 1,
+            from_row: current.row,
+            row: source.row(),
+            time_secs: now_secs(),
+        };
+        let appended = log::append(self, &source, &mut work.mirror, &log, 0, changes_after, group)?;
+        drop(source);
+        log.sync()?;
+        let mut live = Live { current, log, log_bytes: 0, group: 0, row: current.row, time_secs: group.time_secs };
+        if let Some(appended) = appended {
+            (live.log_bytes, live.group, live.row) = (appended.log_bytes, 1, group.row);
+            self.state.lock().written_bytes += appended.written_bytes;
+        }
+        self.device.sync_directory(files::DIRECTORY)?;
+        if let Err(error) = current.write(&*self.device, &self.pool) {
+            // Either it was not replaced, or nobody knows which one a crash would leave: then none counts.
+            let found = Current::read(&*self.device, &self.pool);
+            if !found.is_ok_and(|found| found.is_none_or(|found| found.generation != current.generation)) {
+                self.give_up_export(work)?;
+            }
+            return Err(error);
+        }
+        self.state.lock().show(Some(&live));
+        work.live = Some(live);
+        self.remove_files(Some(current.generation))
+    }
+
+    /// Removes all bases and logs but those of one generation. What cannot be removed costs only its space.
+    pub(super) fn remove_files(&self, kept: Option<u64>) -> Result<()> {
+        if !self.device.exists(files::DIRECTORY)? {
+            return Ok(());
+        }
+        let is_kept =
+            |path: &str| kept.is_some_and(|kept| path == files::base_path(kept) || path == files::log_path(kept));
+        for entry in self.device.list(files::DIRECTORY)? {
+            let path = format!("{}/{}", files::DIRECTORY, entry.name);
+            let is_ours = entry.name.starts_with("base-") || entry.name.starts_with("log-");
+            if entry.is_directory || !is_ours || is_kept(&path) {
+                continue;
+            }
+            match self.device.remove(&path) {
+                Ok(()) | Err(StoreError::NotFound { .. }) => {}
+                Err(error) => tracing::warn!(%error, "an export that was replaced cannot be removed"),
+            }
+        }
+        Ok(self.device.sync_directory(files::DIRECTORY)?)
+    }
+}

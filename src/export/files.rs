@@ -1,0 +1,176 @@
+//! Where an export lies on the data root, and the two small files that say which one counts and whose it is.
+//!
+//! - `current` names the base that counts, with its log; replacing it is the only switch between two bases.
+//! - `owner` names the lineage and writer epoch of the meta root that may write here. It is raised at every opening for
+//!   writing, before a container id of that epoch is given: so a meta root that is older than the data root is told apart, and
+//!   who recovers knows an epoch that was never used.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
+
+use dedupfs_store::codec::{ByteReader, ByteWriter};
+use dedupfs_store::device::Device;
+use dedupfs_store::frame::{Expect, FrameKind, decode_frame, encode_frame};
+use dedupfs_store::{PoolId, StoreError};
+
+use crate::error::Result;
+use crate::namespace::{Ancestry, Lineage};
+
+/// Directory of everything exported.
+pub(super) const DIRECTORY: &str = "export";
+const CURRENT: &str = "current";
+const OWNER: &str = "owner";
+const VERSION: u16 = 1;
+/// Both files are one small frame.
+const SMALL_BYTES_MAX: usize = 4096;
+
+pub(super) fn base_path(generation: u64) -> String {
+    format!("{DIRECTORY}/base-{generation}")
+}
+
+pub(super) fn log_path(generation: u64) -> String {
+    format!("{DIRECTORY}/log-{generation}")
+}
+
+/// Makes the directory, durably.
+pub(super) fn create(device: &dyn Device) -> Result<()> {
+    if !device.exists(DIRECTORY)? {
+        device.create_directory(DIRECTORY)?;
+    }
+    Ok(device.sync_directory("")?)
+}
+
+/// The base that counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Current {
+    pub(super) generation: u64,
+    /// Bytes of its file.
+    pub(super) base_bytes: u64,
+    /// The commit whose state it is.
+    pub(super) row: u64,
+}
+
+impl Current {
+    /// What is there; `None` if nothing is.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub(super) fn read(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
+        read_small(device, CURRENT, pool, FrameKind::ExportCurrent, |reader| {
+            Ok(Self { generation: reader.u64()?, base_bytes: reader.u64()?, row: reader.u64()? })
+        })
+    }
+
+    /// From here on this one counts.
+    pub(super) fn write(&self, device: &dyn Device, pool: &PoolId) -> Result<()> {
+        write_small(device, CURRENT, pool, FrameKind::ExportCurrent, |writer| {
+            [self.generation, self.base_bytes, self.row].into_iter().for_each(|number| writer.u64(number));
+        })
+    }
+
+    /// From here on none counts; durable when it returns.
+    pub(super) fn remove(device: &dyn Device) -> Result<()> {
+        match device.remove(&format!("{DIRECTORY}/{CURRENT}")) {
+            Ok(()) | Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(device.sync_directory(DIRECTORY)?)
+    }
+}
+
+/// Whose the data root is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Owner {
+    pub(super) lineage: Lineage,
+    pub(super) epoch: u32,
+}
+
+impl Owner {
+    /// What is there; `None` if nothing is.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub(super) fn read(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
+        read_small(device, OWNER, pool, FrameKind::ExportOwner, |reader| {
+            Ok(Self { lineage: Lineage(reader.array()?), epoch: reader.u32()? })
+        })
+    }
+
+    pub(super) fn write(&self, device: &dyn Device, pool: &PoolId) -> Result<()> {
+        create(device)?;
+        write_small(device, OWNER, pool, FrameKind::ExportOwner, |writer| {
+            writer.bytes(&self.lineage.0);
+            writer.u32(self.epoch);
+        })
+    }
+}
+
+/// Whether a meta root may write to the data root: it is the one that wrote last, and as it was then, or later.
+///
+/// # Errors
+/// It is another's, or newer than the meta root.
+pub(crate) fn check_owner(device: &dyn Device, pool: &PoolId, ancestry: &Ancestry) -> Result<()> {
+    let owner = match Owner::read(device, pool) {
+        Ok(Some(owner)) => owner,
+        Ok(None) => return Ok(()),
+        Err(error @ crate::error::EngineError::Store(StoreError::Corrupt { .. })) => {
+            tracing::warn!(%error, "which meta root wrote the data root last cannot be told; it is noted anew");
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    let advice = "put that one back; if it is lost, remove this one and run `dedupfs recover --data DATA_ROOT META_ROOT`, which \
+                  makes a new one from the data root";
+    if ancestry.lineage != Some(owner.lineage) {
+        let problem = "the data root was written by another meta root since this one (the pool was recovered, or this is an old \
+                       copy)";
+        return Err(StoreError::Usage(format!("{problem}: {advice}")).into());
+    }
+    if owner.epoch > ancestry.writer_epoch {
+        let problem = format!(
+            "the meta root is an older copy: it was opened {} times when the data root had been opened {} times",
+            ancestry.writer_epoch, owner.epoch
+        );
+        return Err(StoreError::Usage(format!("{problem}: {advice}")).into());
+    }
+    Ok(())
+}
+
+fn read_small<T>(
+    device: &dyn Device,
+    name: &str,
+    pool: &PoolId,
+    kind: FrameKind,
+    decode: impl FnOnce(&mut ByteReader<'_>) -> Result<T>,
+) -> Result<Option<T>> {
+    let path = format!("{DIRECTORY}/{name}");
+    let bytes = match device.read_file(&path, SMALL_BYTES_MAX as u64) {
+        Err(StoreError::NotFound { .. }) => return Ok(None),
+        bytes => bytes?,
+    };
+    let expect = Expect { kind, pool: Some(pool), owner: Some(0) };
+    let frame = decode_frame(&path, &bytes, &expect, SMALL_BYTES_MAX)?;
+    let mut reader = ByteReader::new(frame.meta, &path);
+    let version = reader.u16()?;
+    if version != VERSION {
+        let advice = "use the release that wrote it, or a newer one".to_owned();
+        return Err(StoreError::Unsupported { what: path.clone(), found: format!("version {version}"), advice }.into());
+    }
+    let value = decode(&mut reader)?;
+    reader.finish()?;
+    Ok(Some(value))
+}
+
+fn write_small(
+    device: &dyn Device,
+    name: &str,
+    pool: &PoolId,
+    kind: FrameKind,
+    fill: impl FnOnce(&mut ByteWriter),
+) -> Result<()> {
+    let mut meta = ByteWriter::new();
+    meta.u16(VERSION);
+    fill(&mut meta);
+    let mut bytes = encode_frame(kind, pool, 0, meta.as_slice(), &[]);
+    bytes.resize(SMALL_BYTES_MAX, 0);
+    Ok(device.replace_file(DIRECTORY, name, &bytes)?)
+}

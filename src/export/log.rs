@@ -1,0 +1,207 @@
+//! The log of an export: appending a group, and finding how far a log is whole.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dedupfs_store::device::DeviceFile;
+use dedupfs_store::{ContainerId, ContainerKind, PoolId};
+
+use super::Exporter;
+use super::frames::{Group, GroupWriter, ReadFrame};
+use super::mirror::Mirror;
+use crate::config::EXPORT_KEYS_AT_ONCE;
+use crate::error::{EngineError, Result};
+use crate::namespace::{ChangedKey, ExportSource};
+
+/// What appending did.
+pub(super) struct Appended {
+    pub(super) log_bytes: u64,
+    pub(super) written_bytes: u64,
+}
+
+/// Appends to a log, at `log_bytes`, what commits behind `after_row` have changed, as it is now; durable when it returns.
+/// `None`: nothing has changed.
+pub(super) fn append(
+    exporter: &Exporter,
+    source: &ExportSource,
+    mirror: &mut Mirror,
+    log: &Arc<dyn DeviceFile>,
+    log_bytes: u64,
+    after_row: u64,
+    group: Group,
+) -> Result<Option<Appended>> {
+    // What an attempt that failed has left must not be read on.
+    if log.len()? > log_bytes {
+        log.set_len(log_bytes)?;
+    }
+    let mut writer = GroupWriter::new(log.clone(), exporter.pool, group, log_bytes);
+    let outcome = write(exporter, source, mirror, &mut writer, after_row);
+    let finish = |outcome: Result<Option<u64>>| {
+        let Some(copied_bytes) = outcome? else { return Ok(None) };
+        source.header(&mut |item| writer.push(item))?;
+        let end_bytes = writer.finish()?;
+        log.sync()?;
+        let written_bytes = end_bytes - log_bytes + copied_bytes;
+        Ok(Some(Appended { log_bytes: end_bytes, written_bytes }))
+    };
+    finish(outcome).inspect_err(|error: &EngineError| {
+        // Best effort: the next attempt cuts it off, too.
+        if error.is_no_space() {
+            let _ = log.set_len(log_bytes);
+        }
+    })
+}
+
+/// Writes the items of changed keys and copies the recipes; returns how many bytes were copied, `None` if nothing changed.
+fn write(
+    exporter: &Exporter,
+    source: &ExportSource,
+    mirror: &mut Mirror,
+    writer: &mut GroupWriter,
+    after_row: u64,
+) -> Result<Option<u64>> {
+    let mut is_any = false;
+    let mut recipes: BTreeMap<ContainerId, u32> = BTreeMap::new();
+    let mut keys: Vec<ChangedKey> = Vec::new();
+    let mut write_keys = |keys: &mut Vec<ChangedKey>| -> Result<()> {
+        // What changed in several commits is looked up once, and the store is read in order.
+        keys.sort_unstable();
+        keys.dedup();
+        keys.drain(..).try_for_each(|key| {
+            if let ChangedKey::Container { id, from_bytes } = key {
+                recipes.entry(id).and_modify(|from| *from = from_bytes.min(*from)).or_insert(from_bytes);
+            }
+            source.item(&key, &mut |item| writer.push(item))
+        })
+    };
+    source.changes_after(after_row, &mut |part| {
+        is_any = true;
+        keys.extend(part);
+        if keys.len() >= EXPORT_KEYS_AT_ONCE { write_keys(&mut keys) } else { Ok(()) }
+    })?;
+    write_keys(&mut keys)?;
+    if !is_any {
+        return Ok(None);
+    }
+    let mut copied_bytes = 0;
+    for (id, from_bytes) in recipes {
+        if let Some(record) = source.container(id)?.filter(|record| record.kind == ContainerKind::Recipe) {
+            copied_bytes += mirror.copy(&exporter.recipes, &record, from_bytes)?;
+        }
+    }
+    // The group may name only what is there.
+    mirror.sync()?;
+    Ok(Some(copied_bytes))
+}
+
+/// How far a log is whole.
+#[derive(Debug)]
+pub(super) struct Scanned {
+    /// End of its last whole group.
+    pub(super) log_bytes: u64,
+    /// Number of that group.
+    pub(super) group: u32,
+    /// The commit whose state it gives.
+    pub(super) row: u64,
+    /// When that was written, if it was read.
+    pub(super) time_secs: u64,
+    /// Why it ends there, if there are bytes behind it.
+    pub(super) rest: Option<EngineError>,
+}
+
+impl Scanned {
+    /// Nothing read yet of the log of a base of `row`.
+    pub(super) fn start(row: u64) -> Self {
+        Self { log_bytes: 0, group: 0, row, time_secs: 0, rest: None }
+    }
+}
+
+/// Follows a log from a whole group's end as far as groups are whole and follow each other.
+///
+/// # Errors
+/// The file cannot be read at all.
+pub(super) fn scan(
+    file: &dyn DeviceFile,
+    what: &str,
+    pool: &PoolId,
+    generation: u64,
+    mut at: Scanned,
+) -> Result<Scanned> {
+    let len_bytes = file.len()?;
+    while at.log_bytes < len_bytes {
+        match scan_group(file, what, pool, generation, &at) {
+            Ok((group, end_bytes)) => {
+                at = Scanned {
+                    log_bytes: end_bytes,
+                    group: group.number,
+                    row: group.row,
+                    time_secs: group.time_secs,
+                    rest: None,
+                };
+            }
+            Err(error) => {
+                at.rest = Some(error);
+                break;
+            }
+        }
+    }
+    Ok(at)
+}
+
+fn scan_group(file: &dyn DeviceFile, what: &str, pool: &PoolId, generation: u64, at: &Scanned) -> Result<(Group, u64)> {
+    let mut frames = GroupFrames::new(at.log_bytes);
+    while let Some(frame) = frames.next(file, what, pool, generation)? {
+        let group = frame.group;
+        if (group.number, group.from_row) != (at.group + 1, at.row) || group.row < group.from_row {
+            let found = format!("group {} from row {}", group.number, group.from_row);
+            let expected = format!("group {} from row {}", at.group + 1, at.row);
+            return Err(dedupfs_store::StoreError::corrupt(what, expected, found).into());
+        }
+        if frame.is_last {
+            return Ok((group, frame.end_bytes));
+        }
+    }
+    Err(EngineError::Internal("a group without an end"))
+}
+
+/// The frames of one group, each checked to follow the one before.
+pub(super) struct GroupFrames {
+    offset_bytes: u64,
+    before: Option<(Group, u32)>,
+    is_over: bool,
+}
+
+impl GroupFrames {
+    pub(super) fn new(offset_bytes: u64) -> Self {
+        Self { offset_bytes, before: None, is_over: false }
+    }
+
+    /// Where the group ends, once it is over.
+    pub(super) fn end_bytes(&self) -> u64 {
+        self.offset_bytes
+    }
+
+    /// The next frame; `None` behind the last.
+    pub(super) fn next(
+        &mut self,
+        file: &dyn DeviceFile,
+        what: &str,
+        pool: &PoolId,
+        generation: u64,
+    ) -> Result<Option<ReadFrame>> {
+        if self.is_over {
+            return Ok(None);
+        }
+        let frame = ReadFrame::read(file, what, pool, generation, self.offset_bytes)?;
+        let (group, number) = self.before.map_or((frame.group, 0), |(group, number)| (group, number + 1));
+        if (frame.group, frame.frame) != (group, number) {
+            let found = format!("frame {} of {:?}", frame.frame, frame.group);
+            let expected = format!("frame {number} of {group:?}");
+            return Err(dedupfs_store::StoreError::corrupt(what, expected, found).into());
+        }
+        (self.before, self.offset_bytes, self.is_over) = (Some((group, number)), frame.end_bytes, frame.is_last);
+        Ok(Some(frame))
+    }
+}

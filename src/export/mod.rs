@@ -1,0 +1,420 @@
+//! Exports: everything that the meta root knows and cannot be made from containers, also on the data root.
+//!
+//! What is exported: inodes, names, attributes, container records (as *items* in a base and deltas of a log), and copies of the
+//! recipe containers. Indexes follow from them. [`recover`] makes a new meta root from that and the data containers.
+//!
+//! 1. Each commit notes in its own transaction which keys it changed (`namespace/changes.rs`). So no crash loses one.
+//! 2. An [`export`](Exporter::export) takes a snapshot of the last commit, copies what was recorded of recipe containers since
+//!    ([`mirror`]), appends one group to the log with what the changed keys are now, and syncs both.
+//! 3. When the log has outgrown its base, a new base is written beside it by a thread of its own, from one snapshot; then the
+//!    first group of its log, with everything since; then `current` is replaced: the only switch.
+//! 4. A later commit trims what a durable export has.
+//!
+//! Invariants: the export that counts is the state of one commit (I-1 and I-2 hold on the data root alone); **a slot is freed only
+//! once the durable export names its container no more**, whoever removed it: until then the container is *leaving*, also across
+//! crashes (a table of the namespace). Without any export slots are freed at once. An export for which there is no room, and
+//! for which containers wait, is removed durably, so that a full disk can be reclaimed; the next one starts with a base.
+//!
+//! Lock order: `building` (one base at a time), `working` (held while a group is written), `state` (for moments). The
+//! commit thread takes only `state`: no fsync waits for an export.
+//!
+//! Cost: see `docs/decisions/0015`.
+
+mod base;
+mod files;
+mod frames;
+mod log;
+mod mirror;
+mod open;
+mod recover;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use dedupfs_store::device::{Device, DeviceFile};
+use dedupfs_store::{ContainerId, ContainerKind, PoolId, StoreError};
+use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
+
+use self::files::Current;
+use self::frames::Group;
+use self::mirror::Mirror;
+use crate::config::{
+    EXPORT_AT_ONCE_BYTES_MAX, EXPORT_FAILURES_MAX, EXPORT_INTERVAL, EXPORT_LOG_BYTES_MIN, EXPORT_SMALL_BYTES,
+};
+use crate::containers::ContainerStore;
+use crate::error::{EngineError, Result};
+use crate::namespace::{ContainerRecord, Exported, Namespace};
+
+pub(crate) use files::check_owner;
+pub use open::ExportParts;
+pub use recover::{RecoverReport, Restored, fence, restore};
+
+/// What a commit has to note of exports.
+#[derive(Clone, Debug, Default)]
+pub struct Position {
+    /// What is durable.
+    pub exported: Option<Exported>,
+    /// Changes of commits up to this one are needed no more.
+    pub trim_through: u64,
+    /// Containers that have left.
+    pub left: Vec<ContainerId>,
+}
+
+/// What there is of an export.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ExportStats {
+    /// Bytes of base and log.
+    pub namespace_bytes: u64,
+    /// Physical bytes of the copies of recipe containers.
+    pub recipe_bytes: u64,
+    /// The commit whose state it holds; 0 if there is none.
+    pub row: u64,
+    /// When it was written, in seconds since 1970; 0 if there is none.
+    pub time_secs: u64,
+    /// Bytes written since the mount.
+    pub written_bytes: u64,
+}
+
+/// The export that counts.
+struct Live {
+    current: Current,
+    log: Arc<dyn DeviceFile>,
+    /// The log up to here is durable.
+    log_bytes: u64,
+    /// Number of its last group.
+    group: u32,
+    /// The commit whose state it holds.
+    row: u64,
+    /// When it was written.
+    time_secs: u64,
+}
+
+impl Live {
+    fn exported(&self) -> Exported {
+        Exported {
+            generation: self.current.generation,
+            log_bytes: self.log_bytes,
+            group: self.group,
+            row: self.row,
+            time_secs: self.time_secs,
+        }
+    }
+}
+
+/// What exporting works on.
+struct Work {
+    live: Option<Live>,
+    mirror: Mirror,
+    /// Failures in a row for lack of space.
+    failures: u32,
+    /// After it nothing is exported until the next mount (invariant I-7).
+    failed: Option<EngineError>,
+    /// The highest generation that was ever tried.
+    last_generation: u64,
+}
+
+/// What the commit thread asks and tells.
+#[derive(Default)]
+struct State {
+    exported: Exported,
+    /// Bytes of base and log.
+    export_bytes: u64,
+    written_bytes: u64,
+    /// A base is being made of this commit's state: changes after it stay.
+    building: Option<u64>,
+    /// Removed by the commit with this row; an export may name them.
+    leaving: Vec<(u64, ContainerRecord)>,
+    left: Vec<ContainerId>,
+    requested: bool,
+    stopping: bool,
+}
+
+impl State {
+    /// From here on this export counts.
+    fn show(&mut self, live: Option<&Live>) {
+        self.exported = live.map_or_else(Exported::default, Live::exported);
+        self.export_bytes = live.map_or(0, |live| live.current.base_bytes + live.log_bytes);
+    }
+}
+
+/// Keeps the export of one pool.
+pub struct Exporter {
+    device: Arc<dyn Device>,
+    pool: PoolId,
+    slot_bytes: u32,
+    namespace: Arc<Namespace>,
+    data: Arc<ContainerStore>,
+    recipes: Arc<ContainerStore>,
+    is_enabled: bool,
+    building: Mutex<()>,
+    working: Mutex<Work>,
+    state: Mutex<State>,
+    wake: Condvar,
+    /// A base that is being written gives up.
+    give_up: AtomicBool,
+}
+
+impl std::fmt::Debug for Exporter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exporter").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+/// Whether what is to be exported is damaged, and not what it is exported to.
+pub(crate) fn is_damage(error: &EngineError) -> bool {
+    matches!(error, EngineError::Store(StoreError::Corrupt { .. }) | EngineError::Database(_))
+}
+
+fn now_secs() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+impl Exporter {
+    /// What the next commit has to note. Who cannot commit gives [`left`](Position::left) back with
+    /// [`not_left`](Self::not_left).
+    #[must_use]
+    pub fn position(&self) -> Position {
+        if !self.is_enabled {
+            return Position::default();
+        }
+        let mut state = self.state.lock();
+        let durable = if state.exported.generation == 0 { u64::MAX } else { state.exported.row };
+        Position {
+            exported: Some(state.exported),
+            trim_through: state.building.map_or(durable, |row| row.min(durable)),
+            left: std::mem::take(&mut state.left),
+        }
+    }
+
+    /// A commit that was to note this failed.
+    pub fn not_left(&self, left: Vec<ContainerId>) {
+        self.state.lock().left.extend(left);
+    }
+
+    /// These were removed by the commit `row`: their slots become free once no export names them.
+    pub fn leave(&self, row: u64, containers: Vec<ContainerRecord>) {
+        self.state.lock().leaving.extend(containers.into_iter().map(|record| (row, record)));
+    }
+
+    /// Exports soon.
+    pub fn request(&self) {
+        self.state.lock().requested = true;
+        self.wake.notify_all();
+    }
+
+    /// Ends the thread; a base that it is writing is given up.
+    pub fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.give_up.store(true, Ordering::Relaxed);
+        self.wake.notify_all();
+    }
+
+    /// The thread that exports on request and at intervals, and writes bases; `fail` is told what ends it.
+    pub fn run(&self, fail: impl Fn(&EngineError)) {
+        if !self.is_enabled {
+            return;
+        }
+        loop {
+            {
+                let mut state = self.state.lock();
+                if !state.requested && !state.stopping {
+                    self.wake.wait_for(&mut state, EXPORT_INTERVAL);
+                }
+                if state.stopping {
+                    return;
+                }
+                state.requested = false;
+            }
+            let run = || self.export().and_then(|()| self.write_base_if_due());
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run))
+                .unwrap_or(Err(EngineError::Internal("the export thread panicked")));
+            match outcome {
+                Ok(()) => {}
+                Err(error) if is_damage(&error) => tracing::error!(%error, "the namespace is exported no more"),
+                Err(error) => return fail(&error),
+            }
+        }
+    }
+
+    /// Brings the export up to the last commit and frees slots that it names no more. If there is no room for it, and
+    /// containers wait to be freed, the export is removed instead.
+    ///
+    /// # Errors
+    /// I/O errors other than lack of space; from then on nothing is exported, and nothing freed, until the next mount.
+    pub fn export(&self) -> Result<()> {
+        if !self.is_enabled {
+            return Ok(());
+        }
+        let is_small = || Ok::<_, EngineError>(self.namespace.file_bytes()? <= EXPORT_AT_ONCE_BYTES_MAX);
+        if self.working.lock().live.is_none() && is_small()? {
+            self.write_base(false)?;
+        }
+        let mut work = self.working.lock();
+        if let Some(failed) = &work.failed {
+            return Err(failed.clone());
+        }
+        let outcome = self.export_into(&mut work);
+        match self.remember(&mut work, outcome) {
+            // What cannot be read now was exported when it could: that stays, and with it what it names.
+            Err(error) if is_damage(&error) && self.state.lock().leaving.is_empty() => {
+                tracing::error!(%error, "the namespace cannot be exported any more: the last export is kept as it is");
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn export_into(&self, work: &mut Work) -> Result<()> {
+        // Taken before the snapshot: what leaves later may be in it.
+        let waiting = self.state.lock().leaving.len();
+        match self.append(work) {
+            Ok(()) => work.failures = 0,
+            Err(error) if error.is_no_space() => {
+                work.failures += 1;
+                if waiting == 0 && work.failures < EXPORT_FAILURES_MAX {
+                    tracing::warn!(%error, "no space to export the namespace to the data root; it is tried again");
+                    return Ok(());
+                }
+                tracing::warn!(
+                    "no space to export the namespace to the data root: until there is, a lost meta root cannot be recovered"
+                );
+                self.give_up_export(work)?;
+            }
+            Err(error) => return Err(error),
+        }
+        self.free(work, waiting)
+    }
+
+    /// An error other than lack of space is final.
+    fn remember(&self, work: &mut Work, outcome: Result<()>) -> Result<()> {
+        if let Err(error) = &outcome
+            && !error.is_no_space()
+        {
+            work.failed.get_or_insert_with(|| error.clone());
+        }
+        outcome
+    }
+
+    /// Frees the first `waiting` that leave: no durable export names them.
+    fn free(&self, work: &mut Work, waiting: usize) -> Result<()> {
+        if waiting == 0 {
+            return Ok(());
+        }
+        let freed: Vec<ContainerRecord> = {
+            let mut state = self.state.lock();
+            let freed: Vec<_> = state.leaving.drain(..waiting).map(|(_, record)| record).collect();
+            // Before any of their slots can be taken: so no commit has a new user of one and still says that it leaves.
+            state.left.extend(freed.iter().map(|record| record.id));
+            freed
+        };
+        let (recipes, data): (Vec<_>, Vec<_>) =
+            freed.into_iter().partition(|record| record.kind == ContainerKind::Recipe);
+        let trimmed = (!recipes.is_empty()).then(|| self.trim_mirror(work, &recipes));
+        for (store, records) in [(&self.recipes, &recipes), (&self.data, &data)] {
+            // A slot that cannot be freed is only space, and is found at the next mount.
+            if !records.is_empty()
+                && let Err(error) = store.free(records)
+            {
+                tracing::warn!(%error, "a freed container's slot is not free yet");
+            }
+        }
+        trimmed.unwrap_or(Ok(()))
+    }
+
+    fn trim_mirror(&self, work: &mut Work, freed: &[ContainerRecord]) -> Result<()> {
+        for record in freed {
+            work.mirror.free(record.address)?;
+        }
+        let leaving: Vec<ContainerRecord> = self.state.lock().leaving.iter().map(|(_, record)| *record).collect();
+        let kept = self.recipes.containers();
+        work.mirror.trim(kept.iter().chain(leaving.iter().filter(|record| record.kind == ContainerKind::Recipe)))
+    }
+
+    /// From here on no export counts, durably, and its space is given back.
+    fn give_up_export(&self, work: &mut Work) -> Result<()> {
+        Current::remove(&*self.device)?;
+        work.live = None;
+        self.state.lock().show(None);
+        self.remove_files(None)?;
+        work.mirror.trim(std::iter::empty())
+    }
+
+    /// Appends what has changed since the last export.
+    fn append(&self, work: &mut Work) -> Result<()> {
+        let Some(live) = &mut work.live else { return Ok(()) };
+        let source = self.namespace.export_source()?;
+        let group = Group {
+            generation: live.current.generation,
+            number: live.group + 1,
+            from_row: live.row,
+            row: source.row(),
+            time_secs: now_secs(),
+        };
+        let appended = log::append(self, &source, &mut work.mirror, &live.log, live.log_bytes, live.row, group)?;
+        if let Some(appended) = appended {
+            (live.log_bytes, live.group, live.row) = (appended.log_bytes, group.number, group.row);
+            live.time_secs = group.time_secs;
+            let mut state = self.state.lock();
+            state.written_bytes += appended.written_bytes;
+            state.show(Some(live));
+        }
+        Ok(())
+    }
+
+    /// Writes a new base if the log has outgrown the one that counts, or there is none.
+    fn write_base_if_due(&self) -> Result<()> {
+        let is_due = self
+            .working
+            .lock()
+            .live
+            .as_ref()
+            .is_none_or(|live| live.log_bytes > EXPORT_LOG_BYTES_MIN.max(live.current.base_bytes));
+        if is_due { self.write_base(true) } else { Ok(()) }
+    }
+
+    /// Writes a new base if the export is much larger than what there is: for who has removed much.
+    ///
+    /// # Errors
+    /// As [`export`](Self::export).
+    pub fn shrink(&self) -> Result<()> {
+        let inodes = u64::try_from(self.namespace.totals().inodes()).unwrap_or(0);
+        let is_large = self
+            .working
+            .lock()
+            .live
+            .as_ref()
+            .is_some_and(|live| live.current.base_bytes + live.log_bytes > EXPORT_SMALL_BYTES + 256 * inodes);
+        if self.is_enabled && is_large { self.write_base(false) } else { Ok(()) }
+    }
+
+    /// Writes a new base, whether one is due or not.
+    ///
+    /// # Errors
+    /// As [`export`](Self::export).
+    pub fn rebase(&self) -> Result<()> {
+        if self.is_enabled { self.write_base(false) } else { Ok(()) }
+    }
+
+    /// Runs something while no export reads the namespace; a base that is being written is given up, and tried again later.
+    pub fn while_quiet<T>(&self, run: impl FnOnce() -> T) -> T {
+        let before = self.give_up.swap(true, Ordering::Relaxed);
+        let _no_base = self.building.lock();
+        let _no_group = self.working.lock();
+        self.give_up.store(before, Ordering::Relaxed);
+        run()
+    }
+
+    /// Figures.
+    ///
+    /// # Errors
+    /// The device does not tell.
+    pub fn stats(&self) -> Result<ExportStats> {
+        let recipe_bytes = Mirror::allocated_bytes(&*self.device)?;
+        let state = self.state.lock();
+        let Exported { row, time_secs, .. } = state.exported;
+        let (namespace_bytes, written_bytes) = (state.export_bytes, state.written_bytes);
+        Ok(ExportStats { namespace_bytes, recipe_bytes, row, time_secs, written_bytes })
+    }
+}

@@ -1,0 +1,230 @@
+//! A namespace and recipe containers from a data root alone.
+//!
+//! 1. The base that `current` names must be whole: without it there is nothing to lay the log over.
+//! 2. The log is followed as far as its groups are whole; a damaged group ends it, and the report says so.
+//! 3. Items go into a new store, recipe containers from their copies to where their records say.
+//! 4. The caller makes the indexes anew and then takes possession of the data root with [`fence`].
+//!
+//! The data root is only read until then.
+
+use std::time::Instant;
+
+use dedupfs_store::ContainerKind;
+use dedupfs_store::device::{Device, OpenMode};
+use dedupfs_store::superblock::Superblock;
+use dedupfs_store::{PoolId, StoreError};
+use serde::{Deserialize, Serialize};
+
+use super::files::{self, Current, Owner};
+use super::log::{self, GroupFrames, Scanned};
+use super::mirror;
+use crate::check::RebuildReport;
+use crate::config::EXPORT_KEYS_AT_ONCE;
+use crate::error::{EngineError, Result};
+use crate::namespace::{ContainerRecord, Exported, Lineage, Namespace, Restorer};
+use crate::pool::Progress;
+
+/// Epochs that may have been used without being noted on the data root: openings while it had no room for a small file.
+const EPOCHS_AHEAD: u32 = 1024;
+/// Bytes copied at a time.
+const PIECE_BYTES: u32 = 1 << 20;
+
+/// What a recovery found.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RecoverReport {
+    /// The commit to which the pool was recovered.
+    pub row: u64,
+    /// When that was exported, in seconds since 1970.
+    pub time_secs: u64,
+    /// Why the export ends there, if there is more of it that cannot be read.
+    pub damage: Option<String>,
+    /// Regular files.
+    pub files: u64,
+    /// Directories, with the root.
+    pub directories: u64,
+    /// Sum of the lengths of regular files.
+    pub logical_bytes: u64,
+    /// Bytes of the export that were read.
+    pub export_bytes: u64,
+    /// Bytes of recipe containers.
+    pub recipe_bytes: u64,
+    /// Recipe containers that could not be copied as a whole.
+    pub recipes_damaged: u64,
+    /// What the rebuild of the index found.
+    pub rebuilt: RebuildReport,
+    /// Time it took.
+    pub elapsed_ms: u64,
+}
+
+/// What [`restore`] made.
+#[derive(Clone, Debug)]
+pub struct Restored {
+    /// For the user.
+    pub report: RecoverReport,
+    /// Who owns the data root, until it is [fenced](fence).
+    pub lineage: Lineage,
+}
+
+/// Makes namespace and recipe containers on `meta`, which has neither, of what was exported to `data`.
+///
+/// # Errors
+/// Nothing was exported, or its base is damaged; I/O errors.
+pub fn restore(
+    meta: &dyn Device,
+    data: &dyn Device,
+    superblock: &Superblock,
+    progress: &dyn Progress,
+) -> Result<Restored> {
+    let started = Instant::now();
+    let pool = &superblock.pool;
+    let Some(current) = Current::read(data, pool)? else {
+        let place = data.describe();
+        return Err(StoreError::Usage(format!(
+            "{place} has no export of the namespace: it was never mounted for writing by a release that exports, or there was no \
+             room for it. Only the meta root has the names"
+        ))
+        .into());
+    };
+    let owner = match Owner::read(data, pool) {
+        Err(error @ EngineError::Store(StoreError::Corrupt { .. })) => {
+            tracing::warn!(%error, "the writer epoch is taken from the export");
+            None
+        }
+        owner => owner?,
+    };
+    let mut report = RecoverReport::default();
+    let mut restorer = Restorer::create(meta)?;
+    let base_path = files::base_path(current.generation);
+    let base = data.open(&base_path, OpenMode::Read)?;
+    let log_path = files::log_path(current.generation);
+    let (log, scanned) = match data.open(&log_path, OpenMode::Read) {
+        Ok(log) => {
+            let scanned = log::scan(&*log, &log_path, pool, current.generation, Scanned::start(current.row))?;
+            (Some(log), scanned)
+        }
+        Err(error @ StoreError::NotFound { .. }) => {
+            (None, Scanned { rest: Some(error.into()), ..Scanned::start(current.row) })
+        }
+        Err(error) => return Err(error.into()),
+    };
+    progress.start("restoring the namespace", current.base_bytes + scanned.log_bytes);
+    let mut apply = |file: &dyn dedupfs_store::device::DeviceFile, path: &str, offset: u64| -> Result<(u64, u64)> {
+        let (mut frames, mut time_secs) = (GroupFrames::new(offset), 0);
+        while let Some(frame) = frames.next(file, path, pool, current.generation)? {
+            let raw = frame.unpack(path)?;
+            for items in frame.items(path, &raw)?.chunks(EXPORT_KEYS_AT_ONCE) {
+                restorer.apply(items)?;
+            }
+            time_secs = frame.group.time_secs;
+        }
+        progress.advance(frames.end_bytes() - offset);
+        Ok((frames.end_bytes(), time_secs))
+    };
+    let (base_bytes, time_secs) = apply(&*base, &base_path, 0)?;
+    if base_bytes != current.base_bytes {
+        return Err(StoreError::corrupt(base_path, format!("{} bytes", current.base_bytes), base_bytes).into());
+    }
+    report.time_secs = time_secs;
+    let mut at = 0;
+    while let Some(log) = log.as_ref().filter(|_| at < scanned.log_bytes) {
+        (at, report.time_secs) = apply(&**log, &log_path, at)?;
+    }
+    progress.finish();
+    report.export_bytes = base_bytes + scanned.log_bytes;
+    report.damage = scanned.rest.as_ref().map(ToString::to_string);
+    if restorer.row() != Some(scanned.row) {
+        let found = restorer.row().map_or_else(|| "none".to_owned(), |row| format!("row {row}"));
+        return Err(StoreError::corrupt("header of the export", format!("row {}", scanned.row), found).into());
+    }
+    report.row = scanned.row;
+    // The root is still the old one's: as long as it is not fenced, this is an attempt.
+    let lineage = owner.map_or_else(Lineage::random, |owner| Ok(owner.lineage))?;
+    let (log_bytes, group) = (scanned.log_bytes, scanned.group);
+    let (row, time_secs) = (scanned.row, report.time_secs);
+    let exported = Exported { generation: current.generation, log_bytes, group, row, time_secs };
+    let epoch = owner.map_or(0, |owner| owner.epoch);
+    let (totals, records) = restorer.finish(lineage, exported, epoch, EPOCHS_AHEAD)?;
+    let count = |value: i64| u64::try_from(value).unwrap_or(0);
+    (report.files, report.directories) = (count(totals.files), count(totals.directories));
+    report.logical_bytes = count(totals.logical_bytes);
+    restore_recipes(meta, data, superblock, records, progress, &mut report)?;
+    report.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    Ok(Restored { report, lineage })
+}
+
+/// Copies recipe containers to where their records say.
+fn restore_recipes(
+    meta: &dyn Device,
+    data: &dyn Device,
+    superblock: &Superblock,
+    mut records: Vec<ContainerRecord>,
+    progress: &dyn Progress,
+    report: &mut RecoverReport,
+) -> Result<()> {
+    let slot_bytes = superblock.properties.container_bytes;
+    records.retain(|record| record.kind == ContainerKind::Recipe);
+    records.sort_unstable_by_key(|record| record.address);
+    progress.start("restoring recipes", records.iter().map(|record| u64::from(record.used_bytes)).sum());
+    meta.create_directory(RECIPES)?;
+    meta.sync_directory("")?;
+    for records in records.chunk_by(|left, right| left.address.file == right.address.file) {
+        let Some(first) = records.first() else { continue };
+        let number = first.address.file;
+        let target = meta.open(&mirror::path(RECIPES, number), OpenMode::CreateNew)?;
+        let source = match data.open(&mirror::path(mirror::DIRECTORY, number), OpenMode::Read) {
+            Ok(source) => source,
+            Err(error) => {
+                tracing::error!(%error, "copies of recipe containers are missing");
+                report.recipes_damaged += records.len() as u64;
+                continue;
+            }
+        };
+        for record in records {
+            if let Err(error) = copy(&*source, &*target, record, slot_bytes)? {
+                tracing::error!(container = %record.id, %error, "a recipe container is not whole");
+                report.recipes_damaged += 1;
+            }
+            report.recipe_bytes += u64::from(record.used_bytes);
+            progress.advance(record.used_bytes.into());
+        }
+        target.sync()?;
+    }
+    meta.sync_directory(RECIPES)?;
+    progress.finish();
+    Ok(())
+}
+
+/// Directory of recipe containers on a meta root.
+const RECIPES: &str = "recipes";
+
+/// The inner error is the source's.
+fn copy(
+    source: &dyn dedupfs_store::device::DeviceFile,
+    target: &dyn dedupfs_store::device::DeviceFile,
+    record: &ContainerRecord,
+    slot_bytes: u32,
+) -> Result<std::result::Result<(), StoreError>> {
+    let start = u64::from(record.address.slot) * u64::from(slot_bytes);
+    let used_bytes = record.used_bytes.min(slot_bytes);
+    let mut at = 0;
+    while at < used_bytes {
+        let len = PIECE_BYTES.min(used_bytes - at);
+        let mut bytes = vec![0; len as usize];
+        if let Err(error) = source.read_exact_at(&mut bytes, start + u64::from(at)) {
+            return Ok(Err(error));
+        }
+        target.write_at(&bytes, start + u64::from(at))?;
+        at += len;
+    }
+    Ok(Ok(()))
+}
+
+/// Takes possession of the data root for the meta root that was made: from here on no other one may write to it.
+///
+/// # Errors
+/// I/O errors.
+pub fn fence(namespace: &Namespace, data: &dyn Device, pool: &PoolId) -> Result<()> {
+    let lineage = Lineage::random()?;
+    namespace.change_lineage(lineage)?;
+    Owner { lineage, epoch: namespace.writer_epoch() }.write(data, pool)
+}

@@ -1,0 +1,52 @@
+//! What was found bad: noted durably before anything rests on it.
+
+use std::sync::atomic::Ordering;
+
+use dedupfs_store::ContainerId;
+use redb::ReadableTable;
+
+use super::Namespace;
+use super::container_record::ContainerRecord;
+use super::tables;
+use crate::error::Result;
+
+impl Namespace {
+    /// Notes durably, in one transaction, that there are losses (if `has_losses`) and that these containers hold something
+    /// bad. Those that are gone by now are passed over.
+    ///
+    /// # Errors
+    /// Nothing is noted then, or it is unknown whether it is.
+    pub fn note_damage(&self, containers: &[ContainerId], has_losses: bool) -> Result<()> {
+        let mut store = self.store.lock();
+        self.health.check()?;
+        if store.database.is_none() || store.session.is_failed() {
+            let snapshot = store.reopen()?;
+            self.state.write().base = Some(snapshot);
+        }
+        let mut header = store.header;
+        header.has_losses |= has_losses;
+        // Damage of a record is for who reads it: it ends the transaction.
+        let mut damage = None;
+        let outcome = store.transact(|transaction| {
+            let mut table = transaction.open_table(tables::CONTAINERS)?;
+            for &id in containers {
+                let Some(found) = table.get(id.0)?.map(|value| ContainerRecord::decode(id, value.value())) else {
+                    continue;
+                };
+                match found {
+                    Ok(record) => {
+                        let record = ContainerRecord { damaged: true, ..record };
+                        table.insert(id.0, record.encode().as_slice())?;
+                    }
+                    Err(error) => damage = Some(error),
+                }
+            }
+            drop(table);
+            header.write(transaction)
+        });
+        outcome?;
+        store.header = header;
+        self.has_losses.store(header.has_losses, Ordering::Relaxed);
+        damage.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,245 @@
+//! What an export reads: one committed moment, as keys and records exactly as they are stored.
+//!
+//! Records carry their own version and checksum, mixed with their key, so they are exported as they are and need no second
+//! format. The order of directories is not exported: it follows from the names; neither are orphans: inodes without links.
+
+use std::sync::Arc;
+
+use dedupfs_store::ContainerId;
+use redb::ReadOnlyTable;
+
+use super::base::{Snapshot, guarded};
+use super::changes::{self, ChangedKey, ExportMark};
+use super::container_record::ContainerRecord;
+use super::tables::HEADER_KEY;
+use super::{Lineage, Namespace, commit};
+use crate::error::{EngineError, Result};
+
+/// Which table an exported record belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum ExportTable {
+    /// Inodes, by number.
+    Inodes = 1,
+    /// Names, by directory and name.
+    Names = 2,
+    /// Extended attributes, by inode and name.
+    Xattrs = 3,
+    /// Containers, by id.
+    Containers = 4,
+    /// The header: one for each state, the last.
+    Header = 5,
+}
+
+impl ExportTable {
+    /// The table that a byte stands for.
+    #[must_use]
+    pub const fn from_u8(byte: u8) -> Option<Self> {
+        Some(match byte {
+            1 => Self::Inodes,
+            2 => Self::Names,
+            3 => Self::Xattrs,
+            4 => Self::Containers,
+            5 => Self::Header,
+            _ => return None,
+        })
+    }
+}
+
+/// A record as it is exported; without a value it is gone. Integer keys are little-endian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Item<'a> {
+    /// Its table.
+    pub table: ExportTable,
+    /// Its key.
+    pub key: &'a [u8],
+    /// The record.
+    pub value: Option<&'a [u8]>,
+}
+
+/// Is given each item.
+pub type ItemVisitor<'v> = dyn FnMut(Item<'_>) -> Result<()> + 'v;
+
+/// The state of one commit. While one exists, the store's file cannot be made smaller.
+pub struct ExportSource {
+    snapshot: Arc<Snapshot>,
+}
+
+impl std::fmt::Debug for ExportSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExportSource").field("row", &self.row()).finish_non_exhaustive()
+    }
+}
+
+impl Namespace {
+    /// The last commit's state, to be exported.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn export_source(&self) -> Result<ExportSource> {
+        let base = self.state.read().base.clone();
+        let snapshot = base.filter(|base| !base.session.is_failed()).map_or_else(|| self.recover(), Ok)?;
+        Ok(ExportSource { snapshot })
+    }
+
+    /// What the last commit knows of exports.
+    #[must_use]
+    pub fn export_mark(&self) -> ExportMark {
+        self.store.lock().mark
+    }
+
+    /// Removed containers whose slots an export may still name, as of opening.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn leaving_containers(&self) -> Result<Vec<ContainerRecord>> {
+        let base = self.state.read().base.clone();
+        let read = |base: &Snapshot| {
+            let mut records = Vec::new();
+            let Some(leaving) = &base.tables.leaving else { return Ok(records) };
+            for row in leaving.range_owned(0..).map_err(|error| base.explain(error))? {
+                let (key, value) = row.map_err(|error| base.explain(error))?;
+                records.push(ContainerRecord::decode(ContainerId(key.value()), value.value())?);
+            }
+            Ok(records)
+        };
+        Ok(self.with_base(base, read)?.0)
+    }
+
+    /// Gives this meta root a lineage of its own, durably: for who has made it from a data root.
+    ///
+    /// # Errors
+    /// It is unknown which lineage it has: only opening it anew tells.
+    pub fn change_lineage(&self, lineage: Lineage) -> Result<()> {
+        let mut store = self.store.lock();
+        self.health.check()?;
+        let (header, mark) = (store.header, ExportMark { lineage, ..store.mark });
+        commit::write_opened(&store, &header, &mark)?;
+        store.mark = mark;
+        Ok(())
+    }
+}
+
+impl ExportSource {
+    /// The commit.
+    #[must_use]
+    pub fn row(&self) -> u64 {
+        self.snapshot.header.row
+    }
+
+    fn guard<T>(&self, read: impl FnOnce(&Snapshot) -> Result<T>) -> Result<T> {
+        guarded(&self.snapshot.session, || read(&self.snapshot))
+    }
+
+    /// Delivers the keys that commits behind `row` changed, in parts of bounded size.
+    ///
+    /// # Errors
+    /// Those of `visit`; the store cannot be read.
+    pub fn changes_after(&self, row: u64, visit: &mut dyn FnMut(Vec<ChangedKey>) -> Result<()>) -> Result<()> {
+        self.guard(|base| {
+            let Some(changes) = &base.tables.changes else { return Ok(()) };
+            let first = (row.saturating_add(1), 0);
+            for found in changes.range_owned(first..).map_err(|error| base.explain(error))? {
+                let (key, value) = found.map_err(|error| base.explain(error))?;
+                let (row, part) = key.value();
+                visit(changes::decode_part(row, part, value.value())?)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// What a changed key is now.
+    ///
+    /// # Errors
+    /// Those of `visit`; the store cannot be read.
+    pub fn item(&self, key: &ChangedKey, visit: &mut ItemVisitor<'_>) -> Result<()> {
+        self.guard(|base| {
+            let tables = &*base.tables;
+            let explain = |error: redb::StorageError| -> EngineError { base.explain(error) };
+            let value = match key {
+                ChangedKey::Inode(ino) => tables.inodes.get_owned(*ino),
+                ChangedKey::Name(key) => tables.entries.get_owned(key.as_slice()),
+                ChangedKey::Xattr(key) => tables.xattrs.get_owned(key.as_slice()),
+                ChangedKey::Container { id, .. } => tables.containers.get_owned(id.0),
+            };
+            let value = value.map_err(explain)?;
+            let value = value.as_ref().map(|value| value.value());
+            match key {
+                ChangedKey::Inode(ino) => visit(Item { table: ExportTable::Inodes, key: &ino.to_le_bytes(), value }),
+                ChangedKey::Name(key) => visit(Item { table: ExportTable::Names, key, value }),
+                ChangedKey::Xattr(key) => visit(Item { table: ExportTable::Xattrs, key, value }),
+                ChangedKey::Container { id, .. } => {
+                    visit(Item { table: ExportTable::Containers, key: &id.0.to_le_bytes(), value })
+                }
+            }
+        })
+    }
+
+    /// The record of a container.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn container(&self, id: ContainerId) -> Result<Option<ContainerRecord>> {
+        self.guard(|base| {
+            let value = base.tables.containers.get_owned(id.0).map_err(|error| base.explain(error))?;
+            value.map(|value| ContainerRecord::decode(id, value.value())).transpose()
+        })
+    }
+
+    /// All containers.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn containers(&self) -> Result<Vec<ContainerRecord>> {
+        self.guard(Snapshot::containers)
+    }
+
+    /// Delivers everything but the header.
+    ///
+    /// # Errors
+    /// Those of `visit`; the store cannot be read.
+    pub fn for_each(&self, visit: &mut ItemVisitor<'_>) -> Result<()> {
+        self.guard(|base| {
+            let tables = &*base.tables;
+            each_number(base, &tables.inodes, ExportTable::Inodes, visit)?;
+            each_name(base, &tables.entries, ExportTable::Names, visit)?;
+            each_name(base, &tables.xattrs, ExportTable::Xattrs, visit)?;
+            each_number(base, &tables.containers, ExportTable::Containers, visit)
+        })
+    }
+
+    /// The header.
+    ///
+    /// # Errors
+    /// Those of `visit`.
+    pub fn header(&self, visit: &mut ItemVisitor<'_>) -> Result<()> {
+        let value = self.snapshot.header.encode();
+        visit(Item { table: ExportTable::Header, key: &HEADER_KEY.to_le_bytes(), value: Some(&value) })
+    }
+}
+
+fn each_number(
+    base: &Snapshot,
+    rows: &ReadOnlyTable<u64, &'static [u8]>,
+    table: ExportTable,
+    visit: &mut ItemVisitor<'_>,
+) -> Result<()> {
+    for row in rows.range_owned(0..).map_err(|error| base.explain(error))? {
+        let (key, value) = row.map_err(|error| base.explain(error))?;
+        visit(Item { table, key: &key.value().to_le_bytes(), value: Some(value.value()) })?;
+    }
+    Ok(())
+}
+
+fn each_name(
+    base: &Snapshot,
+    rows: &ReadOnlyTable<&'static [u8], &'static [u8]>,
+    table: ExportTable,
+    visit: &mut ItemVisitor<'_>,
+) -> Result<()> {
+    for row in rows.range_owned(&[][..]..).map_err(|error| base.explain(error))? {
+        let (key, value) = row.map_err(|error| base.explain(error))?;
+        visit(Item { table, key: key.value(), value: Some(value.value()) })?;
+    }
+    Ok(())
+}

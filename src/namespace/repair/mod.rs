@@ -1,0 +1,112 @@
+//! Repairing a namespace that contradicts itself: wrong counts, names without an inode, inodes without a name, records that
+//! cannot be read. For a pool that nobody has open.
+//!
+//! 1. [`facts`]: all tables are read past what is damaged.
+//! 2. [`plan`]: what the tables should be follows from inodes and names; each difference is a fix with a line that tells it.
+//! 3. One transaction makes all fixes, or none.
+//!
+//! What is kept: every inode that can be read. One without a name gets one in `lost+found`; one that was unlinked while it
+//! was open is left for the next mount to drop. Nothing of the pages of the store itself is repaired here.
+//!
+//! Memory: all inodes and names.
+
+mod facts;
+mod plan;
+
+use std::sync::Arc;
+
+use dedupfs_fuse::service::{FileKind, Ino};
+use dedupfs_store::StoreError;
+use dedupfs_store::device::{Device, OpenMode};
+use redb::{ReadableDatabase, WriteTransaction};
+
+use self::facts::Facts;
+use super::base::{Store, guarded};
+use super::changes::ExportMark;
+use super::inode::{Entry, Inode};
+use super::tables::{self, Header};
+use super::{NAMESPACE_FILE, STORE_CACHE_BYTES_MIN};
+use crate::error::{EngineError, Result};
+
+/// One change of the tables.
+pub(super) enum Fix {
+    /// The inode is this, or gone.
+    Inode(Ino, Option<Box<Inode>>),
+    /// The name is this, or gone. The key as it stands.
+    Entry(Vec<u8>, Option<Entry>),
+    /// The place in the order is this, or gone.
+    Order([u8; 16], Option<(Ino, FileKind, Vec<u8>)>),
+    /// The attribute goes.
+    Xattr(Vec<u8>),
+    /// Whether the inode is an orphan.
+    Orphan(Ino, bool),
+    /// The header is this.
+    Header(Box<Header>),
+}
+
+/// What is, or was, wrong.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct NamespaceRepair {
+    /// What is done about each thing that is wrong, in words.
+    pub lines: Vec<String>,
+    /// Content that files referred to is not referred to any more: the counts must be made anew.
+    pub needs_recount: bool,
+}
+
+/// Finds what is wrong with the namespace on a meta root, and, with `apply`, puts it right durably.
+///
+/// # Errors
+/// The store itself is damaged, or of another version; I/O errors. Nothing is changed then.
+pub fn repair(device: &dyn Device, now: dedupfs_fuse::service::Timestamp, apply: bool) -> Result<NamespaceRepair> {
+    // Opening recovers the store to its last commit, which writes.
+    let file = device.open(NAMESPACE_FILE, OpenMode::Write)?;
+    if file.is_empty()? {
+        return Err(StoreError::corrupt(NAMESPACE_FILE, "a namespace store", "an empty file").into());
+    }
+    let mut store = Store::open(file, Arc::default(), STORE_CACHE_BYTES_MIN as usize)?;
+    let database = store.database.as_ref().ok_or_else(|| EngineError::Database("it is closed".into()))?;
+    let ((header, facts), mark) = guarded(&store.session, || {
+        let read = || {
+            let transaction = database.begin_read()?;
+            Ok((Facts::read(&transaction)?, ExportMark::read(&transaction)?))
+        };
+        read().map_err(|error: redb::Error| store.session.explain(&error))
+    })?;
+    let header = header?;
+    store.header = header;
+    let needs_recount = facts.roots_gone;
+    let fixes = plan::plan(facts, header, now);
+    let lines: Vec<String> = fixes.iter().filter(|(line, _)| !line.is_empty()).map(|(line, _)| line.clone()).collect();
+    if apply && !fixes.is_empty() {
+        // What is changed here is noted nowhere, so what was exported is no export of it: opening begins a new one.
+        let forgotten = mark.ok().flatten().map(|mark| ExportMark { tracked_row: u64::MAX, ..mark });
+        store.transact(|transaction| {
+            fixes.iter().try_for_each(|(_, fix)| make(transaction, fix))?;
+            forgotten.map_or(Ok(()), |mark| mark.write(transaction))
+        })?;
+    }
+    Ok(NamespaceRepair { lines, needs_recount })
+}
+
+fn make(transaction: &WriteTransaction, fix: &Fix) -> std::result::Result<(), redb::Error> {
+    match fix {
+        Fix::Inode(ino, Some(inode)) => {
+            drop(transaction.open_table(tables::INODES)?.insert(*ino, inode.encode().as_slice())?);
+        }
+        Fix::Inode(ino, None) => drop(transaction.open_table(tables::INODES)?.remove(*ino)?),
+        Fix::Entry(key, Some(entry)) => {
+            drop(transaction.open_table(tables::ENTRIES)?.insert(key.as_slice(), entry.encode(key).as_slice())?);
+        }
+        Fix::Entry(key, None) => drop(transaction.open_table(tables::ENTRIES)?.remove(key.as_slice())?),
+        Fix::Order(key, Some((ino, kind, name))) => {
+            let value = tables::encode_order(key, *ino, *kind, name);
+            drop(transaction.open_table(tables::ORDER)?.insert(key, value.as_slice())?);
+        }
+        Fix::Order(key, None) => drop(transaction.open_table(tables::ORDER)?.remove(key)?),
+        Fix::Xattr(key) => drop(transaction.open_table(tables::XATTRS)?.remove(key.as_slice())?),
+        Fix::Orphan(ino, true) => drop(transaction.open_table(tables::ORPHANS)?.insert(*ino, ())?),
+        Fix::Orphan(ino, false) => drop(transaction.open_table(tables::ORPHANS)?.remove(*ino)?),
+        Fix::Header(header) => header.write(transaction)?,
+    }
+    Ok(())
+}

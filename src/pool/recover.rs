@@ -1,0 +1,178 @@
+//! A new meta root from a data root alone.
+//!
+//! 1. The roots are locked, and the meta root must hold nothing that is still needed.
+//! 2. Namespace, recipes and indexes are made in a directory of the meta root ([`STAGE`]); the data root is only read.
+//! 3. The data root is taken possession of: whatever older meta root comes back may not write to it any more.
+//! 4. What is there of an old meta root is removed, its superblock first; what was made is moved to its place; the new
+//!    superblock comes last. Until then there is no pool, and recovering can be started again: the data root has everything.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use dedupfs_store::StoreError;
+use dedupfs_store::device::file::FileDevice;
+use dedupfs_store::device::lock::PoolLock;
+use dedupfs_store::device::{Device, Subdirectory};
+use dedupfs_store::superblock::{Role, Superblock};
+
+use super::format::relative_or_absolute;
+use super::indexes::Rebuild;
+use super::open::OpenOptions;
+use super::parts::Stores;
+use super::progress::Progress;
+use crate::config::MemoryPlan;
+use crate::error::Result;
+use crate::export::{RecoverReport, fence, restore};
+use crate::fingerprint::Fingerprinter;
+use crate::namespace::NAMESPACE_FILE;
+
+/// Where everything is made.
+const STAGE: &str = "recovered";
+/// What a meta root has besides its superblock and its namespace.
+const META_DIRECTORIES: [&str; 2] = ["index", "recipes"];
+/// What else may lie on a root.
+const OTHERS: [&str; 6] = ["lock", "dedupfs.log", "control.sock", "containers", "export", STAGE];
+/// Directories are not nested deeper than this.
+const DEPTH_MAX: usize = 4;
+
+/// Makes the meta root `meta` (created if absent) from the data root `data`; both may be one directory. One that has a
+/// superblock or a namespace is replaced only if `replaces` says so.
+///
+/// # Errors
+/// `Usage` if `data` is no data root or has no export, or `meta` has something else in it; `Busy`; damage; I/O errors.
+pub fn recover(
+    meta: &Path,
+    data: &Path,
+    replaces: bool,
+    options: &OpenOptions,
+    progress: &dyn Progress,
+) -> Result<RecoverReport> {
+    let data_device: Arc<dyn Device> = Arc::new(FileDevice::open(data)?);
+    Superblock::read(&*data_device, Role::Data)?;
+    let _data_lock = PoolLock::acquire(data, &options.note)?;
+    let is_one = meta.canonicalize().ok().is_some_and(|meta| data.canonicalize().is_ok_and(|data| data == meta));
+    if is_one {
+        return recover_on(&data_device, &data_device, b".".to_vec(), replaces, options, progress);
+    }
+    let meta_device: Arc<dyn Device> = Arc::new(FileDevice::create(meta)?);
+    let _meta_lock = PoolLock::acquire(meta, &options.note)?;
+    let data_root = relative_or_absolute(meta, data)?;
+    recover_on(&meta_device, &data_device, data_root, replaces, options, progress)
+}
+
+/// The same on two (or twice the same) devices that nobody else uses.
+///
+/// # Errors
+/// As [`recover`].
+pub fn recover_on(
+    meta: &Arc<dyn Device>,
+    data: &Arc<dyn Device>,
+    data_root: Vec<u8>,
+    replaces: bool,
+    options: &OpenOptions,
+    progress: &dyn Progress,
+) -> Result<RecoverReport> {
+    let started = Instant::now();
+    let of_data = Superblock::read(&**data, Role::Data)?;
+    check_target(&**meta, &of_data, replaces)?;
+    let superblock = Superblock { role: Role::Meta, data_root, ..of_data };
+    remove_below(&**meta, STAGE, 0)?;
+    let stage: Arc<dyn Device> = Arc::new(Subdirectory::create(meta.clone(), STAGE)?);
+    let mut report = restore(&*stage, &**data, &superblock, progress)?.report;
+    {
+        let fingerprinter = Fingerprinter::new(superblock.properties.fingerprint);
+        let options = OpenOptions { rebuild_index: true, ..options.clone() };
+        let rebuild = Rebuild { options: &options, fingerprinter: &fingerprinter, progress };
+        let memory = MemoryPlan::new(options.memory_bytes, 0);
+        let stores = Stores::open(&stage, data, &superblock, &memory)?;
+        stores.namespace.begin_writing()?;
+        (_, _, report.rebuilt) = stores.index_sources(&superblock, &memory).rebuild(&rebuild)?;
+        fence(&stores.namespace, &**data, &superblock.pool)?;
+    }
+    put_in_place(&**meta)?;
+    superblock.write_new(&**meta)?;
+    report.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    Ok(report)
+}
+
+/// The target must be empty, or what is left of this pool's meta root.
+fn check_target(meta: &dyn Device, of_data: &Superblock, replaces: bool) -> Result<()> {
+    let place = meta.describe();
+    let usage = |message: String| Err(StoreError::Usage(message).into());
+    let superblock_names = [Role::Meta.file_name(), Role::Data.file_name()];
+    let known = |name: &str| {
+        [OTHERS.as_slice(), META_DIRECTORIES.as_slice(), superblock_names.as_slice()].concat().contains(&name)
+            || name.starts_with(NAMESPACE_FILE)
+    };
+    if let Some(entry) = meta.list("")?.iter().find(|entry| !known(&entry.name)) {
+        return usage(format!("{place} has something else in it ({}): name an empty or new directory", entry.name));
+    }
+    match Superblock::read(meta, Role::Meta) {
+        Ok(superblock) if superblock.pool != of_data.pool => {
+            return usage(format!("{place} is the meta root of another pool, {}", superblock.pool));
+        }
+        Err(error @ StoreError::Unsupported { .. }) => return Err(error.into()),
+        _ => {}
+    }
+    if !replaces && meta.exists(Role::Meta.file_name())? && meta.exists(NAMESPACE_FILE)? {
+        return usage(format!(
+            "{place} has a meta root, which knows more than the data root: try `dedupfs mount` and `dedupfs fsck` first. If it \
+             is beyond repair, --force replaces it"
+        ));
+    }
+    Ok(())
+}
+
+/// Removes the files below a directory, however deep.
+fn remove_below(device: &dyn Device, directory: &str, depth: usize) -> Result<()> {
+    if depth > DEPTH_MAX || !device.exists(directory)? {
+        return Ok(());
+    }
+    for entry in device.list(directory)? {
+        let path = format!("{directory}/{}", entry.name);
+        if entry.is_directory { remove_below(device, &path, depth + 1)? } else { device.remove(&path)? }
+    }
+    Ok(device.sync_directory(directory)?)
+}
+
+/// Removes the old meta root and moves the new one to its place.
+fn put_in_place(meta: &dyn Device) -> Result<()> {
+    // First, so that what comes is no pool until it is one.
+    for name in [Role::Meta.file_name(), NAMESPACE_FILE] {
+        match meta.remove(name) {
+            Ok(()) | Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        meta.sync_directory("")?;
+    }
+    for directory in META_DIRECTORIES {
+        remove_below(meta, directory, 0)?;
+    }
+    move_below(meta, "", 0)?;
+    Ok(meta.sync_directory("")?)
+}
+
+/// Moves the files below a directory of the stage to where they belong.
+fn move_below(meta: &dyn Device, directory: &str, depth: usize) -> Result<()> {
+    let join = |parent: &str, name: &str| if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") };
+    let from = join(STAGE, directory);
+    let from = from.trim_end_matches('/');
+    if depth > DEPTH_MAX {
+        return Ok(());
+    }
+    if !directory.is_empty() {
+        meta.create_directory(directory)?;
+    }
+    for entry in meta.list(from)? {
+        let path = join(directory, &entry.name);
+        if entry.is_directory {
+            move_below(meta, &path, depth + 1)?;
+        } else {
+            meta.rename(&join(from, &entry.name), &path)?;
+        }
+    }
+    // The target's first: a file must be in one of them.
+    meta.sync_directory(directory)?;
+    Ok(meta.sync_directory(from)?)
+}

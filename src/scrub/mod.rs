@@ -1,0 +1,145 @@
+//! Scrubbing: everything that is stored is read and compared with what it should be, beside all other work.
+//!
+//! 1. Containers are read whole, in the order in which they lie on the disk, recipes first ([`run`]). The workers check every
+//!    frame and hash every chunk ([`judge`]) while the next container is read.
+//! 2. What is bad is quarantined ([`quarantine`]) before the position moves beyond it. What the disk does not give after some
+//!    tries counts as bad as soon as something else could be read again: a cable that fell out is no loss.
+//! 3. The position is made durable now and then ([`position`]): after a crash, or when it is stopped, a scrub goes on there.
+//! 4. At the end the files that need what is lost are named ([`crate::check::affected`]).
+//!
+//! It takes no lock that writers, reclaiming or checks wait for; one scrub at a time. A container that is freed
+//! meanwhile is no finding; one that is filled meanwhile is left to the next scrub. Reclaiming and a scrub only wait for each
+//! other where recipe nodes are freed, or quarantined.
+//!
+//! Cost: one read of each container, one hash of its content. Memory: some containers (4 MiB each, uncompressed as
+//! well), the records of all containers, 40 bytes for each bad chunk of a batch, and what naming files takes.
+
+mod judge;
+mod pipeline;
+mod position;
+mod quarantine;
+mod run;
+mod suspects;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+pub use self::judge::judge;
+pub use self::pipeline::{Judged, Pipeline};
+pub use self::position::ScrubPosition;
+pub use self::quarantine::BadCopy;
+pub use self::run::scrub;
+pub(crate) use self::suspects::SuspectThread;
+use crate::check::affected::AffectedFiles;
+
+/// How to scrub.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ScrubOptions {
+    /// Bytes read from the disks in a second at most; 0: as fast as they give.
+    pub rate_bytes_per_s: u64,
+    /// Begin anew, wherever the last one was.
+    pub restart: bool,
+}
+
+/// Kinds of damage that are told in words.
+pub const DAMAGE_TOLD_MAX: usize = 100;
+
+/// What a scrub found.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ScrubReport {
+    /// Everything was read; else it was stopped, and the next one goes on.
+    pub finished: bool,
+    /// Containers read by this run.
+    pub containers: u64,
+    /// Containers that runs before had read, from which this one went on.
+    pub containers_before: u64,
+    /// Chunks and recipe nodes that are as they should be.
+    pub sound: u64,
+    /// Bytes read from the disks by this run.
+    pub disk_bytes: u64,
+    /// Uncompressed bytes of them that were compared with their names.
+    pub content_bytes: u64,
+    /// Time it took, without naming files.
+    pub elapsed_ms: u64,
+    /// Chunks that this run found bad and quarantined.
+    pub bad_chunks: u64,
+    /// Recipe nodes that this run found bad and quarantined.
+    pub bad_nodes: u64,
+    /// Containers with damage of which nothing is needed: reclaiming frees them when it empties them.
+    pub containers_with_garbage: u64,
+    /// Chunks that files need and nobody has, as of the end: of this run and of any time before.
+    pub lost_chunks: u64,
+    /// Recipe nodes that files need and nobody has.
+    pub lost_nodes: u64,
+    /// Each thing that is not as it was written, at most [`DAMAGE_TOLD_MAX`] of them.
+    pub damage: Vec<String>,
+    /// All of them.
+    pub damage_count: u64,
+    /// Files that need what is lost.
+    pub affected: AffectedFiles,
+}
+
+impl ScrubReport {
+    /// Whether all that files need was found sound, as far as it was read.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.bad_chunks + self.bad_nodes + self.lost_chunks + self.lost_nodes == 0
+    }
+
+    fn add_damage(&mut self, what: String) {
+        self.damage_count += 1;
+        if self.damage.len() < DAMAGE_TOLD_MAX {
+            self.damage.push(what);
+        }
+    }
+}
+
+/// What a scrub is at.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ScrubStatus {
+    /// One is running.
+    pub running: bool,
+    /// How far the one that runs, or the last one, has come; `None` if there never was one.
+    pub position: Option<ScrubPosition>,
+    /// Bytes of all containers now.
+    pub total_bytes: u64,
+}
+
+/// The scrub of one pool: at most one runs.
+#[derive(Default, Debug)]
+pub struct ScrubControl {
+    pub(crate) running: Mutex<()>,
+    stop: AtomicBool,
+    position: Mutex<Option<ScrubPosition>>,
+}
+
+/// How long a throttled scrub sleeps before it looks whether it should end.
+const NAP: Duration = Duration::from_millis(50);
+
+impl ScrubControl {
+    /// Ends the one that runs, soon; the next goes on where it was.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn begin(&self) {
+        self.stop.store(false, Ordering::Release);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn note(&self, position: ScrubPosition) {
+        *self.position.lock() = Some(position);
+    }
+
+    /// The position of the one that runs, or ran last in this session.
+    #[must_use]
+    pub fn position(&self) -> Option<ScrubPosition> {
+        *self.position.lock()
+    }
+}

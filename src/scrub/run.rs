@@ -1,0 +1,315 @@
+//! One run of a scrub: from where the last one was stopped to the end.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
+
+use super::quarantine::BadCopy;
+use super::{Judged, NAP, Pipeline, ScrubControl, ScrubOptions, ScrubPosition, ScrubReport};
+use crate::containers::{ContainerStore, Inspection, WholeContainer};
+use crate::error::{EngineError, Result};
+use crate::namespace::ContainerRecord;
+use crate::pool::{Core, Progress};
+
+/// How often the position is made durable, and what was found by then quarantined.
+const SAVE_INTERVAL: Duration = Duration::from_secs(5);
+/// Bad copies that are quarantined together: bounds memory.
+const BAD_AT_ONCE: usize = 4096;
+/// Containers one after another that the device does not give: then it is the device, and nothing is concluded.
+const UNREAD_MAX: usize = 64;
+/// Containers whose content is not known that are looked up together: bounds memory.
+const UNKNOWN_AT_ONCE: usize = 64;
+
+/// A run under way.
+struct Run<'a> {
+    core: &'a Core,
+    options: &'a ScrubOptions,
+    control: &'a ScrubControl,
+    progress: &'a dyn Progress,
+    report: ScrubReport,
+    started: Instant,
+    saved: Instant,
+    /// Durable.
+    position: ScrubPosition,
+    /// What was read; durable as soon as what is bad of it is quarantined.
+    reached: ScrubPosition,
+    bad: Vec<BadCopy>,
+    /// What the device did not give, until it gives something else.
+    unread: Vec<BadCopy>,
+    unread_containers: Vec<ContainerRecord>,
+    unread_unknown: HashMap<ContainerId, HashSet<Fingerprint>>,
+    /// Containers of which it is not known what they hold: what is sound in them.
+    unknown: HashMap<ContainerId, HashSet<Fingerprint>>,
+    /// Containers in which anything is not as it was written and that are not noted as such.
+    damaged: Vec<ContainerId>,
+    /// What a pool that may not be changed has of bad copies.
+    found: Vec<BadCopy>,
+    told_bytes: u64,
+}
+
+/// Scrubs: see the module's head. Naming the affected files is left to the caller.
+///
+/// # Errors
+/// The device gives nothing any more; a commit failed; the position cannot be written. The next run goes on.
+pub fn scrub(
+    core: &Core,
+    options: &ScrubOptions,
+    control: &ScrubControl,
+    progress: &dyn Progress,
+) -> Result<(ScrubReport, Vec<BadCopy>)> {
+    control.begin();
+    if !core.read_only {
+        // Everything that is there by now is closed, and looked through.
+        core.data.seal_all();
+        core.recipes.seal_all();
+    }
+    core.committer.settle()?;
+    let position = Run::resume(core, options)?;
+    control.note(position);
+    let now = Instant::now();
+    let mut run = Run {
+        core,
+        options,
+        control,
+        progress,
+        report: ScrubReport { containers_before: position.containers, ..ScrubReport::default() },
+        started: now,
+        saved: now,
+        position,
+        reached: position,
+        bad: Vec::new(),
+        unread: Vec::new(),
+        unread_containers: Vec::new(),
+        unread_unknown: HashMap::new(),
+        unknown: HashMap::new(),
+        damaged: Vec::new(),
+        found: Vec::new(),
+        told_bytes: 0,
+    };
+    let outcome = run.read_all();
+    progress.finish();
+    run.report.elapsed_ms = u64::try_from(run.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    outcome?;
+    if !core.read_only {
+        core.note_losses()?;
+    }
+    Ok((run.report, run.found))
+}
+
+impl Run<'_> {
+    fn resume(core: &Core, options: &ScrubOptions) -> Result<ScrubPosition> {
+        let fresh = ScrubPosition { started_secs: now_secs(), ..ScrubPosition::default() };
+        if options.restart {
+            return Ok(fresh);
+        }
+        match ScrubPosition::read(&*core.meta_device, &core.pool) {
+            Ok(Some(position)) if position.finished_secs == 0 => Ok(position),
+            Ok(_) => Ok(fresh),
+            // It costs only what it saves.
+            Err(EngineError::Store(error @ StoreError::Corrupt { .. })) => {
+                tracing::warn!(%error, "a scrub starts over");
+                Ok(fresh)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn read_all(&mut self) -> Result<()> {
+        let records: Vec<ContainerRecord> = [&self.core.recipes, &self.core.data]
+            .iter()
+            .flat_map(|store| store.closed_in_disk_order())
+            .filter(|record| !self.position.is_behind(record.kind, record.address))
+            .collect();
+        let total_bytes: u64 = records.iter().map(|record| u64::from(record.used_bytes)).sum();
+        self.progress.start("scrubbing, MiB", total_bytes >> 20);
+        let mut pipeline = Pipeline::new(self.core.files.ingest.workers.clone(), *self.core.dedup.fingerprinter());
+        for record in records {
+            if self.is_stopped() {
+                break;
+            }
+            if pipeline.is_full()
+                && let Some(judged) = pipeline.pop()?
+            {
+                self.take(judged)?;
+            }
+            pipeline.push(self.store(record.kind), record);
+            self.throttle();
+            if self.saved.elapsed() >= SAVE_INTERVAL
+                || self.bad.len() >= BAD_AT_ONCE
+                || self.unknown.len() >= UNKNOWN_AT_ONCE
+            {
+                self.save()?;
+            }
+        }
+        while let Some(judged) = pipeline.pop()? {
+            self.take(judged)?;
+        }
+        self.confirm_unread()?;
+        self.report.finished = !self.is_stopped();
+        if self.report.finished {
+            self.reached.finished_secs = now_secs();
+        }
+        self.save()
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.control.is_stopped() || self.progress.is_cancelled()
+    }
+
+    fn store(&self, kind: ContainerKind) -> &Arc<ContainerStore> {
+        match kind {
+            ContainerKind::Data => &self.core.data,
+            ContainerKind::Recipe => &self.core.recipes,
+        }
+    }
+
+    /// Takes what was found in a container.
+    fn take(&mut self, judged: Judged) -> Result<()> {
+        let Judged { record, device_failed, inspection } = judged;
+        // Freed meanwhile, and perhaps filled by another: what was read of it means nothing.
+        if self.store(record.kind).is_known(record.id) {
+            self.take_inspection(&record, device_failed, inspection)?;
+        }
+        self.reached.in_data = record.kind == ContainerKind::Data;
+        (self.reached.file, self.reached.slot) = (record.address.file, record.address.slot);
+        self.reached.containers += 1;
+        self.reached.disk_bytes += u64::from(record.used_bytes);
+        self.report.containers += 1;
+        self.report.disk_bytes += u64::from(record.used_bytes);
+        let told = (self.report.disk_bytes >> 20) - self.told_bytes;
+        self.told_bytes += told;
+        self.progress.advance(told);
+        Ok(())
+    }
+
+    fn take_inspection(&mut self, record: &ContainerRecord, device_failed: bool, inspection: Inspection) -> Result<()> {
+        self.report.sound += inspection.sound;
+        self.report.content_bytes += inspection.judged_bytes;
+        if device_failed {
+            self.unread_containers.push(*record);
+            if self.unread_containers.len() > UNREAD_MAX {
+                return Err(self.device_is_gone());
+            }
+        } else {
+            self.conclude_unread();
+        }
+        let (kind, container) = (record.kind, record.id);
+        let copies = inspection.bad.iter().map(|entry| BadCopy { kind, container, fingerprint: entry.fingerprint });
+        let mut is_needed = inspection.sound_of_unknown.is_some();
+        for copy in copies {
+            is_needed |= self.core.places(&copy)?;
+            if device_failed { self.unread.push(copy) } else { self.bad.push(copy) }
+        }
+        for damage in &inspection.damage {
+            tracing::warn!(%container, needed = is_needed, %damage, "damage");
+            let garbage = if is_needed { "" } else { ", of which nothing is needed" };
+            self.report.add_damage(format!("container {container}{garbage}: {damage}"));
+        }
+        self.report.containers_with_garbage += u64::from(!inspection.damage.is_empty() && !is_needed);
+        if let Some(sound) = inspection.sound_of_unknown {
+            let unknown = if device_failed { &mut self.unread_unknown } else { &mut self.unknown };
+            unknown.insert(container, sound);
+        }
+        if !inspection.damage.is_empty() && !device_failed && !record.damaged {
+            self.damaged.push(container);
+        }
+        Ok(())
+    }
+
+    /// The device gives something: what it did not give is bad.
+    fn conclude_unread(&mut self) {
+        self.unread_containers.clear();
+        self.bad.append(&mut self.unread);
+        self.unknown.extend(self.unread_unknown.drain());
+    }
+
+    fn device_is_gone(&self) -> EngineError {
+        StoreError::Usage(format!(
+            "the device does not give {} containers one after another: nothing is concluded from that; check disk and cable, \
+             then scrub again, which goes on here",
+            self.unread_containers.len()
+        ))
+        .into()
+    }
+
+    /// At the end nothing else is read that would tell whether the device gives anything at all: something is read again.
+    fn confirm_unread(&mut self) -> Result<()> {
+        let Some(first) = self.unread_containers.first() else { return Ok(()) };
+        let failed: HashSet<ContainerId> = self.unread_containers.iter().map(|record| record.id).collect();
+        let store = self.store(first.kind).clone();
+        let mut whole = WholeContainer::default();
+        let others = store.closed_in_disk_order().into_iter().filter(|record| !failed.contains(&record.id));
+        let mut others = others.take(UNREAD_MAX);
+        if !others.any(|record| store.read_whole(&record, &mut whole) && whole.unread.is_none()) {
+            return Err(self.device_is_gone());
+        }
+        self.conclude_unread();
+        Ok(())
+    }
+
+    /// Quarantines what was found, and then makes the position durable.
+    fn save(&mut self) -> Result<()> {
+        self.find_unknown()?;
+        let bad = std::mem::take(&mut self.bad);
+        if self.core.read_only {
+            for copy in bad {
+                if self.core.places(&copy)? {
+                    self.count(copy);
+                    self.found.push(copy);
+                }
+            }
+        } else {
+            self.core.quarantine(&bad)?.into_iter().for_each(|copy| self.count(copy));
+            let damaged = std::mem::take(&mut self.damaged);
+            self.core.note_damaged(&damaged)?;
+        }
+        self.saved = Instant::now();
+        // What is not decided yet is read again by the next run.
+        if self.unread_containers.is_empty() {
+            self.position = self.reached;
+            if !self.core.read_only {
+                self.position.write(&*self.core.meta_device, &self.core.pool)?;
+            }
+            self.control.note(self.position);
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, copy: BadCopy) {
+        self.reached.bad += 1;
+        match copy.kind {
+            ContainerKind::Data => self.report.bad_chunks += 1,
+            ContainerKind::Recipe => self.report.bad_nodes += 1,
+        }
+        tracing::error!(kind = ?copy.kind, fingerprint = %copy.fingerprint, container = %copy.container, "bad");
+    }
+
+    /// Of containers whose lists cannot be read, everything is bad that the index places there and that was not found sound.
+    fn find_unknown(&mut self) -> Result<()> {
+        let unknown = std::mem::take(&mut self.unknown);
+        let more = self.core.misplaced(&unknown)?;
+        self.bad.extend(more);
+        Ok(())
+    }
+
+    /// Sleeps if more was read than the rate allows.
+    fn throttle(&self) {
+        let rate = self.options.rate_bytes_per_s;
+        if rate == 0 {
+            return;
+        }
+        let due = Duration::from_secs_f64(self.report.disk_bytes as f64 / rate as f64);
+        while let Some(left) = due.checked_sub(self.started.elapsed()).filter(|left| !left.is_zero()) {
+            if self.is_stopped() {
+                return;
+            }
+            std::thread::sleep(left.min(NAP));
+        }
+    }
+}
+
+fn now_secs() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,132 @@
+//! Damage to what was exported: an error, or an older state, whole; never wrong data.
+
+use std::collections::BTreeMap;
+
+use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
+
+use crate::site::{Picture, Random, findings, format, open, picture, step, try_recover};
+
+/// Pools in which several groups follow a base, with the tree as of each commit.
+fn exported() -> (MemoryDevice, BTreeMap<u64, Picture>) {
+    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
+    format(&meta, &data);
+    let mut pictures = BTreeMap::new();
+    let mut random = Random(5);
+    let pool = open(&meta, &data);
+    // The base is of the state in which the pool was opened.
+    for row in 0..=pool.core().namespace.last_row() {
+        pictures.insert(row, picture(&pool));
+    }
+    for _ in 0..6 {
+        for _ in 0..8 {
+            step(&pool, &mut random);
+        }
+        pool.sync().expect("syncs");
+        pool.core().committer.export().expect("exports");
+        pictures.insert(pool.core().exporter.stats().expect("tells").row, picture(&pool));
+    }
+    drop(pool);
+    (data, pictures)
+}
+
+fn flip(disk: &MemoryDevice, path: &str, offset: u64, mask: u8) {
+    let file = disk.open(path, OpenMode::Write).expect("opens");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).expect("reads");
+    file.write_at(&[byte[0] ^ mask], offset).expect("writes");
+}
+
+/// Recovers from a damaged disk; if that succeeds it is one of the states, or lacks what it says it lacks.
+fn check(disk: &MemoryDevice, pictures: &BTreeMap<u64, Picture>, at: &str) -> bool {
+    let Ok((meta, report)) = try_recover(disk) else { return false };
+    let expected = pictures.get(&report.row).unwrap_or_else(|| panic!("{at}: row {} was never exported", report.row));
+    if report.rebuilt.missing > 0 {
+        // A recipe is damaged: files that need it give errors when they are read, and the check says so.
+        let pool = open(&meta, disk);
+        assert!(!findings(&pool).is_empty(), "{at}");
+        return true;
+    }
+    // A log that ends between two groups is a log.
+    let last = pictures.last_key_value().map(|(row, _)| *row);
+    let is_told = report.damage.is_some() || at.contains("cut");
+    assert!(Some(report.row) == last || is_told, "{at}: an older state, and nothing said");
+    let pool = open(&meta, disk);
+    assert!(picture(&pool) == *expected, "{at}: wrong data");
+    // What nothing refers to may be damaged, and is found.
+    if !at.contains("/recipes/") {
+        assert_eq!(findings(&pool), Vec::<String>::new(), "{at}");
+    }
+    true
+}
+
+#[test]
+fn flipped_bytes_give_an_error_or_an_older_state() {
+    let (data, pictures) = exported();
+    let mut random = Random(17);
+    let (mut tried, mut recovered) = (0, 0);
+    for directory in ["export", "export/recipes"] {
+        for entry in data.list(directory).expect("lists").into_iter().filter(|entry| !entry.is_directory) {
+            let path = format!("{directory}/{}", entry.name);
+            for number in 0..60 {
+                let offset = if number < 20 { number * 7 } else { random.below(entry.len_bytes.max(1)) };
+                if offset >= entry.len_bytes {
+                    continue;
+                }
+                let disk = data.snapshot_all_synced();
+                let mask = 1 << random.below(8);
+                flip(&disk, &path, offset, mask);
+                tried += 1;
+                recovered += u64::from(check(&disk, &pictures, &format!("{path}, byte {offset}, mask {mask:#x}")));
+            }
+        }
+    }
+    println!("{tried} flipped bytes, {recovered} recovered");
+    assert!(tried > 200 && recovered > 50 && recovered < tried, "{recovered} of {tried}");
+}
+
+#[test]
+fn files_cut_off_or_gone_give_an_error_or_an_older_state() {
+    let (data, pictures) = exported();
+    let mut random = Random(23);
+    for directory in ["export", "export/recipes"] {
+        for entry in data.list(directory).expect("lists").into_iter().filter(|entry| !entry.is_directory) {
+            let path = format!("{directory}/{}", entry.name);
+            for number in 0..12 {
+                let disk = data.snapshot_all_synced();
+                if number == 0 {
+                    disk.remove(&path).expect("removes");
+                } else {
+                    let len_bytes = random.below(entry.len_bytes.max(1));
+                    disk.open(&path, OpenMode::Write).expect("opens").set_len(len_bytes).expect("cuts");
+                }
+                check(&disk, &pictures, &format!("{path}, cut {number}"));
+            }
+        }
+    }
+}
+
+/// A mount finds that the export cannot be gone on with, and makes a new one.
+#[test]
+fn a_damaged_export_is_made_anew_by_the_next_mount() {
+    for name in ["current", "owner"] {
+        let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
+        format(&meta, &data);
+        let mut random = Random(31);
+        let pool = open(&meta, &data);
+        for _ in 0..20 {
+            step(&pool, &mut random);
+        }
+        pool.close().expect("closes");
+        drop(pool);
+        flip(&data, &format!("export/{name}"), 60, 4);
+        let pool = open(&meta, &data);
+        step(&pool, &mut random);
+        pool.sync().expect("syncs");
+        let before = picture(&pool);
+        pool.close().expect("closes");
+        drop(pool);
+        let (meta, report) = try_recover(&data).expect("recovers");
+        assert_eq!(report.damage, None);
+        assert!(picture(&open(&meta, &data)) == before, "{name}");
+    }
+}

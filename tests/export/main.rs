@@ -1,0 +1,9 @@
+//! The meta root is lost, at whatever moment: the data root alone gives a pool back, as it was at the last export or later.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod crashes;
+mod damage;
+mod life;
+mod site;
+mod space;

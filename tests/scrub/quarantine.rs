@@ -1,0 +1,290 @@
+//! What quarantine does to readers and writers.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dedupfs::pool::{OpenOptions as PoolOptions, Pool};
+use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::scrub::ScrubOptions;
+use dedupfs_fuse::service::{FileService, ROOT_INO};
+use dedupfs_store::codec::checksum;
+use dedupfs_store::container::Compression;
+use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
+use dedupfs_store::device::{Device, MemoryDevice};
+
+use crate::common::{content, read, write};
+use crate::{affected, change, check, format, formatted, open, open_with, reclaim, scrub};
+
+/// Puts other bytes into the payload of every region, and the checksums that fit them: as if memory had gone bad before the
+/// chunks were written, but after they were named.
+fn falsify(bytes: &mut [u8]) {
+    let number = |bytes: &[u8], at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let mut at = 0;
+    while at + 64 <= bytes.len() {
+        if &bytes[at..at + 4] != b"DDFS" || bytes[at + 4] != 2 {
+            at += 64;
+            continue;
+        }
+        let (meta, payload) = (number(bytes, at + 32) as usize, number(bytes, at + 36) as usize);
+        bytes[at + 64 + meta + payload / 2] ^= 0xff;
+        let body = checksum(&bytes[at + 64..at + 64 + meta + payload]);
+        bytes[at + 48..at + 56].copy_from_slice(&body.to_le_bytes());
+        let header = checksum(&bytes[at..at + 56]);
+        bytes[at + 56..at + 64].copy_from_slice(&header.to_le_bytes());
+        at += (64 + meta + payload).next_multiple_of(64);
+    }
+}
+
+/// Sound frames around bytes that are not what their names say: after healing, files that name the old container are
+/// read from the new one, at once and after a restart, before that container is reclaimed.
+#[test]
+fn regression_a_healed_chunk_is_never_read_from_where_its_bytes_are_wrong() {
+    let device = formatted(Compression::None);
+    let data = content(1, 3 << 20);
+    let pool = open(&device);
+    write(&pool, "old", &data);
+    write(&pool, "small", &data[..3000]);
+    pool.close().expect("closes");
+    drop(pool);
+    change(&device, "containers", &mut |bytes| falsify(bytes));
+    let pool = open(&device);
+    let report = scrub(&pool);
+    assert!(report.bad_chunks > 0 && report.sound > report.bad_chunks, "{report:?}");
+    assert_eq!(affected(&report), ["old"]);
+    assert_eq!(read(&pool, "old"), None, "never wrong bytes once it is known");
+    write(&pool, "new", &data);
+    write(&pool, "new small", &data[..3000]);
+    pool.sync().expect("syncs");
+    for name in ["old", "new"] {
+        assert!(read(&pool, name).as_deref() == Some(&data), "{name}");
+    }
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open(&device);
+    assert!(read(&pool, "old").as_deref() == Some(&data), "after a restart");
+    assert!(read(&pool, "small").as_deref() == Some(&data[..3000]));
+    assert_eq!(check(&pool).findings, Vec::<String>::new(), "clean before any reclaim");
+    assert!(scrub(&pool).is_clean());
+    reclaim(&pool);
+    assert_eq!(check(&pool).notes, Vec::<String>::new());
+    assert!(read(&pool, "old").as_deref() == Some(&data));
+    pool.close().expect("closes");
+}
+
+/// The same after a rebuild of the index that reads all content.
+#[test]
+fn regression_a_rebuild_that_gives_content_up_does_not_leave_it_to_old_hints() {
+    let device = formatted(Compression::None);
+    let data = content(2, 3 << 20);
+    let pool = open(&device);
+    write(&pool, "old", &data);
+    pool.close().expect("closes");
+    drop(pool);
+    change(&device, "containers", &mut |bytes| falsify(bytes));
+    let rebuild = PoolOptions { rebuild_index: true, rebuild_reads_data: true, ..PoolOptions::default() };
+    let pool = open_with(&device, &rebuild);
+    assert!(pool.rebuilt().expect("rebuilt").lost_chunks > 0);
+    assert_eq!(read(&pool, "old"), None);
+    write(&pool, "new", &data);
+    pool.sync().expect("syncs");
+    assert!(read(&pool, "old").as_deref() == Some(&data));
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open(&device);
+    assert!(read(&pool, "old").as_deref() == Some(&data), "after a restart");
+    assert_eq!(check(&pool).findings, Vec::<String>::new());
+    pool.close().expect("closes");
+}
+
+/// A rebuild that reads tables only must not take for good what is quarantined.
+#[test]
+fn regression_a_rebuild_does_not_forget_the_quarantine() {
+    let device = formatted(Compression::None);
+    let data = content(3, 3 << 20);
+    let pool = open(&device);
+    write(&pool, "old", &data);
+    pool.close().expect("closes");
+    drop(pool);
+    change(&device, "containers", &mut |bytes| falsify(bytes));
+    let pool = open(&device);
+    let lost = scrub(&pool).lost_chunks;
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open_with(&device, &PoolOptions { rebuild_index: true, ..PoolOptions::default() });
+    assert_eq!(pool.rebuilt().expect("rebuilt").lost_chunks, lost);
+    write(&pool, "new", &data);
+    pool.sync().expect("syncs");
+    assert!(read(&pool, "new").as_deref() == Some(&data), "nothing was deduplicated against what is bad");
+    pool.close().expect("closes");
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn damaged_pool() -> (Arc<dyn Device>, Vec<u8>) {
+    let device = formatted(Compression::None);
+    let data = content(4, 3 << 20);
+    let pool = open(&device);
+    write(&pool, "old", &data);
+    pool.close().expect("closes");
+    drop(pool);
+    let mut is_first = true;
+    change(&device, "containers", &mut |bytes| {
+        if std::mem::take(&mut is_first) {
+            bytes[20_000] ^= 1;
+        }
+    });
+    (device, data)
+}
+
+#[test]
+fn a_read_that_meets_damage_has_it_quarantined() {
+    let (device, data) = damaged_pool();
+    let pool = open(&device);
+    assert_eq!(read(&pool, "old"), None);
+    wait_until("it is quarantined", || pool.core().namespace.has_losses());
+    wait_until("it is lost", || pool.core().chunk_index.lost() > 0);
+    // A backup after the error heals, without any scrub.
+    write(&pool, "new", &data);
+    pool.sync().expect("syncs");
+    assert!(read(&pool, "old").as_deref() == Some(&data) && read(&pool, "new").as_deref() == Some(&data));
+    pool.close().expect("closes");
+}
+
+#[test]
+fn a_pool_that_may_not_be_changed_quarantines_nothing() {
+    let (device, _) = damaged_pool();
+    let pool = open_with(&device, &PoolOptions { read_only: true, ..PoolOptions::default() });
+    assert_eq!(read(&pool, "old"), None);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!pool.core().namespace.has_losses() && pool.core().chunk_index.lost() == 0);
+    pool.close().expect("closes");
+}
+
+/// What is damaged and garbage is no error, and not in the way of anything.
+#[test]
+fn damaged_garbage_is_no_error() {
+    let (device, _) = damaged_pool();
+    let pool = open(&device);
+    pool.service().unlink(ROOT_INO, b"old").expect("unlinks");
+    let options = ReclaimOptions { threshold_percent: 0, dry_run: false };
+    pool.reclaim(&options, &dedupfs::pool::NoProgress).expect("reclaims");
+    let report = scrub(&pool);
+    assert!(report.is_clean(), "{report:?}");
+    reclaim(&pool);
+    let found = check(&pool);
+    assert_eq!((found.findings, found.notes), (Vec::new(), Vec::new()));
+    pool.close().expect("closes");
+}
+
+/// A disk that gives nothing for a while loses nothing.
+#[test]
+fn a_disk_that_does_not_answer_is_no_loss() {
+    let memory = MemoryDevice::new();
+    let faulty = FaultyDevice::over_memory(&memory);
+    let device: Arc<dyn Device> = Arc::new(faulty.clone());
+    format(&device, Compression::None);
+    let data = content(5, 3 << 20);
+    let pool = open(&device);
+    write(&pool, "file", &data);
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open(&device);
+    faulty.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::Read]).path_contains("containers/").lasting());
+    let outcome = pool.scrub(&ScrubOptions::default(), &dedupfs::pool::NoProgress);
+    let message = outcome.expect_err("the disk gives nothing").to_string();
+    assert!(message.contains("nothing is concluded"), "{message}");
+    assert!(!pool.core().namespace.has_losses() && pool.core().chunk_index.lost() == 0);
+    faulty.heal();
+    assert!(scrub(&pool).is_clean());
+    assert!(read(&pool, "file").as_deref() == Some(&data));
+    pool.close().expect("closes");
+}
+
+/// Nodes that went bad keep the counts of what they name: stored again, nothing is counted twice; deleted, it stays.
+#[test]
+fn counts_stay_right_when_recipes_go_bad_and_heal() {
+    for heals in [true, false] {
+        let device = formatted(Compression::None);
+        let data = content(6, 12 << 20);
+        let pool = open(&device);
+        write(&pool, "old", &data);
+        pool.close().expect("closes");
+        drop(pool);
+        change(&device, "recipes", &mut |bytes| falsify(bytes));
+        let pool = open(&device);
+        let report = scrub(&pool);
+        assert!(report.bad_nodes > 0 && affected(&report) == ["old"], "{report:?}");
+        if heals {
+            write(&pool, "new", &data);
+            pool.sync().expect("syncs");
+            assert!(read(&pool, "old").as_deref() == Some(&data));
+            assert_eq!(check(&pool).findings, Vec::<String>::new());
+            pool.service().unlink(ROOT_INO, b"old").expect("unlinks");
+            reclaim(&pool);
+            assert_eq!(check(&pool).findings, Vec::<String>::new());
+            assert!(read(&pool, "new").as_deref() == Some(&data));
+            pool.service().unlink(ROOT_INO, b"new").expect("unlinks");
+            reclaim(&pool);
+            let stats = pool.stats().expect("has statistics");
+            assert_eq!((stats.chunk_index.cells, stats.recipe_index.cells), (0, 0), "all of it went");
+        } else {
+            pool.service().unlink(ROOT_INO, b"old").expect("unlinks");
+            let report = reclaim(&pool);
+            assert!(report.nodes_unreadable > 0, "what they name cannot be told: {report:?}");
+            assert!(scrub(&pool).is_clean(), "no file needs them");
+            assert_eq!(check(&pool).findings, Vec::<String>::new());
+            pool.close().expect("closes");
+            drop(pool);
+            // Counting anew frees the rest.
+            let pool = open_with(&device, &PoolOptions { rebuild_index: true, ..PoolOptions::default() });
+            reclaim(&pool);
+            assert_eq!(pool.stats().expect("has statistics").chunk_index.cells, 0);
+            pool.close().expect("closes");
+            continue;
+        }
+        pool.close().expect("closes");
+    }
+}
+
+/// A stopped scrub goes on where it was, also after a crash.
+#[test]
+fn a_scrub_goes_on_where_it_was_stopped() {
+    struct StopAfter(std::sync::atomic::AtomicU64);
+    impl dedupfs::pool::Progress for StopAfter {
+        fn start(&self, _: &str, _: u64) {}
+        fn advance(&self, by: u64) {
+            self.0.fetch_add(by, std::sync::atomic::Ordering::Relaxed);
+        }
+        fn finish(&self) {}
+        fn is_cancelled(&self) -> bool {
+            self.0.load(std::sync::atomic::Ordering::Relaxed) >= 2
+        }
+    }
+    let device = formatted(Compression::None);
+    let data = content(7, 12 << 20);
+    let pool = open(&device);
+    write(&pool, "file", &data);
+    pool.close().expect("closes");
+    drop(pool);
+    let pool: Arc<Pool> = open(&device);
+    let first = pool.scrub(&ScrubOptions::default(), &StopAfter(0.into())).expect("scrubs");
+    assert!(!first.finished && first.containers > 3 && first.containers < 40, "{first:?}");
+    let status = pool.scrub_status().expect("has a status");
+    assert_eq!(status.position.map(|position| position.containers), Some(first.containers));
+    // As a crash leaves it.
+    drop(pool);
+    let pool = open(&device);
+    let second = pool.scrub(&ScrubOptions::default(), &dedupfs::pool::NoProgress).expect("scrubs");
+    assert!(second.finished && second.containers_before == first.containers, "{second:?}");
+    let whole = scrub(&pool);
+    assert_eq!(whole.containers_before, 0);
+    assert_eq!(first.containers + second.containers, whole.containers, "none twice, none left out");
+    assert!(pool.scrub_status().expect("has a status").position.is_some_and(|position| position.finished_secs > 0));
+    pool.close().expect("closes");
+}

@@ -1,0 +1,81 @@
+//! `dedupfs scrub`; exit codes as fsck's.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use dedupfs::control::{ControlClient, Failure};
+use dedupfs::pool::Progress;
+use dedupfs::scrub::{ScrubOptions, ScrubStatus};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::access::{self, Access};
+use crate::args::ScrubArgs;
+use crate::progress::Bars;
+use crate::{exit, report, target};
+
+/// Bars that signals end.
+struct Interruptible<'a> {
+    bars: &'a Bars,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Progress for Interruptible<'_> {
+    fn start(&self, what: &str, total: u64) {
+        self.bars.start(what, total);
+    }
+
+    fn advance(&self, by: u64) {
+        self.bars.advance(by);
+    }
+
+    fn finish(&self) {
+        self.bars.finish();
+    }
+
+    fn say(&self, line: &str) {
+        self.bars.say(line);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.interrupted.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// Scrubs a pool.
+pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
+    let target = target::resolve(&args.target)?;
+    if args.stop {
+        let client = ControlClient::connect(&target.pool)?;
+        let mut client = client.ok_or_else(|| Failure::failed("the pool is not mounted: nothing runs there"))?;
+        client.stop_scrub()?;
+        return Ok(exit::OK);
+    }
+    let options = ScrubOptions { rate_bytes_per_s: args.rate, restart: args.restart };
+    let bars = Bars::default();
+    let result = match access::reach(&target.pool, "dedupfs scrub", args.status)? {
+        Access::Daemon(mut client) if args.status => return tell(&client.scrub_status()?, args.json),
+        Access::Local(pool) if args.status => {
+            let status = access::with_local(&pool, |pool| Ok(pool.scrub_status()?))?;
+            return tell(&status, args.json);
+        }
+        // The daemon notices when this end goes away.
+        Access::Daemon(mut client) => client.scrub(&options, &bars)?,
+        Access::Local(pool) => {
+            let interrupted = Arc::new(AtomicBool::new(false));
+            for signal in [SIGINT, SIGTERM] {
+                signal_hook::flag::register(signal, interrupted.clone())
+                    .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
+            }
+            let progress = Interruptible { bars: &bars, interrupted };
+            access::with_local(&pool, |pool| Ok(pool.scrub(&options, &progress)?))?
+        }
+    };
+    drop(bars);
+    exit::print(&if args.json { report::json(&result)? } else { report::scrub(&result) })?;
+    Ok(if result.is_clean() { exit::OK } else { exit::FSCK_UNCORRECTED })
+}
+
+fn tell(status: &ScrubStatus, json: bool) -> Result<u8, Failure> {
+    exit::print(&if json { report::json(status)? } else { report::scrub_status(status) })?;
+    Ok(exit::OK)
+}

@@ -1,0 +1,125 @@
+//! What is damaged: results of scrubs and repairs.
+
+use std::fmt::Write as _;
+
+use dedupfs::check::affected::AffectedFiles;
+use dedupfs::check::repair::RepairReport;
+use dedupfs::control::Failure;
+use dedupfs::scrub::{ScrubReport, ScrubStatus};
+
+use super::{check, json};
+use crate::size::show;
+
+/// What `dedupfs fsck --repair` is going to do.
+#[must_use]
+pub fn repair_plan(plan: &[String]) -> String {
+    plan.iter().fold(String::new(), |mut text, line| {
+        let _ = writeln!(text, "to do: {line}");
+        text
+    })
+}
+
+/// `dedupfs fsck --repair`.
+#[must_use]
+pub fn repaired(report: &RepairReport) -> String {
+    let mut text = String::new();
+    for line in &report.plan {
+        let _ = writeln!(text, "done: {line}");
+    }
+    if let Some(found) = &report.check {
+        text.push_str(&check(found, report.rebuilt.as_ref()));
+    }
+    text
+}
+
+/// `dedupfs fsck --repair --json`.
+pub fn repair_json(report: &RepairReport) -> Result<String, Failure> {
+    json(&json!({ "repaired": report.plan, "check": report.check, "rebuilt": report.rebuilt }))
+}
+
+/// Files that are named in words; `--json` has all.
+const FILES_TOLD_MAX: usize = 50;
+
+/// `dedupfs scrub`.
+#[must_use]
+pub fn scrub(report: &ScrubReport) -> String {
+    let mut text = String::new();
+    for damage in &report.damage {
+        let _ = writeln!(text, "damage: {damage}");
+    }
+    let untold = report.damage_count.saturating_sub(report.damage.len() as u64);
+    if untold > 0 {
+        let _ = writeln!(text, "damage: {untold} more");
+    }
+    affected(&mut text, &report.affected);
+    let rate = |bytes: u64| bytes as f64 / 1e6 / (report.elapsed_ms.max(1) as f64 / 1e3);
+    let _ = writeln!(
+        text,
+        "read {} containers, {} from disk ({:.0} MB/s), {} of content ({:.0} MB/s)",
+        report.containers,
+        show(report.disk_bytes),
+        rate(report.disk_bytes),
+        show(report.content_bytes),
+        rate(report.content_bytes)
+    );
+    if report.containers_before > 0 {
+        let _ = writeln!(text, "{} containers had been read before this scrub was stopped", report.containers_before);
+    }
+    if report.containers_with_garbage > 0 {
+        let containers = report.containers_with_garbage;
+        let _ = writeln!(
+            text,
+            "{containers} damaged containers hold nothing bad that is needed: dedupfs-gc frees them in time"
+        );
+    }
+    if report.bad_chunks + report.bad_nodes > 0 {
+        let (chunks, nodes) = (report.bad_chunks, report.bad_nodes);
+        let _ = writeln!(text, "found bad and quarantined: {chunks} chunks, {nodes} recipe nodes");
+    }
+    if !report.finished {
+        text.push_str("stopped: the next scrub goes on here\n");
+    }
+    text.push_str(&if report.is_clean() {
+        if report.finished { "sound\n".to_owned() } else { "sound so far\n".to_owned() }
+    } else {
+        format!(
+            "lost: {} chunks, {} recipe nodes, needed by {} files\nwhat to do: back the same data up again, which makes the files \
+             whole; remove those whose data does not come again\n",
+            report.lost_chunks, report.lost_nodes, report.affected.file_count
+        )
+    });
+    text
+}
+
+/// The files that need what is lost.
+pub(super) fn affected(text: &mut String, affected: &AffectedFiles) {
+    for file in affected.files.iter().take(FILES_TOLD_MAX) {
+        let name = match file.paths.first() {
+            Some(path) => format!("{path:?}"),
+            None => format!("inode {} (unlinked, still open)", file.ino),
+        };
+        let links = match file.paths.len() {
+            0 | 1 => String::new(),
+            names => format!(" and {} more names", names - 1),
+        };
+        let ranges: Vec<String> = file.ranges.iter().map(|(from, len)| format!("{from}+{len}")).collect();
+        let _ = writeln!(text, "affected: {name}{links}: {} bytes at {}", file.lost_bytes, ranges.join(" "));
+    }
+    let untold = affected.file_count.saturating_sub(FILES_TOLD_MAX as u64);
+    if untold > 0 {
+        let _ = writeln!(text, "affected: {untold} more files (--json names them)");
+    }
+}
+
+/// `dedupfs scrub --status`.
+#[must_use]
+pub fn scrub_status(status: &ScrubStatus) -> String {
+    let Some(position) = status.position else { return "never scrubbed\n".to_owned() };
+    let (read, total) = (show(position.disk_bytes), show(status.total_bytes));
+    let state = match (status.running, position.finished_secs) {
+        (true, _) => "running".to_owned(),
+        (false, 0) => "stopped: the next scrub goes on there".to_owned(),
+        (false, at) => format!("finished at {at} (seconds since 1970)"),
+    };
+    format!("{state}; {} containers, {read} of {total} read, {} found bad\n", position.containers, position.bad)
+}
