@@ -94,10 +94,19 @@ pub const EXPORT_AT_ONCE_BYTES_MAX: u64 = 64 * MIB;
 /// Exports that fail in a row for lack of space before the export is given up: bounds what waits in the namespace.
 pub const EXPORT_FAILURES_MAX: u32 = 10;
 
-/// Kept free on the data root: reclaiming copies live chunks before it frees.
+/// Kept free on the data root: reclaiming copies live chunks before it frees. Less on small disks, down to what one step takes.
 pub const DATA_RESERVE_BYTES: u64 = 64 * MIB;
-/// Kept free on the meta root: deleting and reclaiming write the namespace and the index.
+/// Kept free on the meta root for commits and steps of reclaiming, besides what a checkpoint of the indexes takes. Less on small disks.
 pub const META_RESERVE_BYTES: u64 = 64 * MIB;
+/// Of sealed tankers, kept free for writing them again without their removed cells: chunks of a container lie in few tankers,
+/// and reclaiming takes fewer containers at a time when space is short.
+pub const INDEX_REWRITE_BYTES_MAX: u64 = 256 * MIB;
+/// A root this full is warned of.
+pub const SPACE_LOW_PERCENT: u64 = 85;
+/// A root this full is warned of again.
+pub const SPACE_URGENT_PERCENT: u64 = 95;
+/// A warning is given again only after the root was less full than its mark by more than this.
+pub const SPACE_HYSTERESIS_PERCENT: u64 = 2;
 /// How long a reading of free space may be trusted.
 pub const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 

@@ -20,6 +20,7 @@ pub mod error;
 pub mod export;
 pub mod file;
 pub mod fingerprint;
+pub mod gauge;
 pub mod ingest;
 pub mod namespace;
 pub mod pool;

@@ -60,4 +60,4 @@ pub use locality::ContainerTables;
 pub use lookup::Means;
 pub use options::IndexOptions;
 pub use rebuild::{Continued, IndexBuilder};
-pub use stats::IndexStats;
+pub use stats::{CheckpointSizes, IndexStats};

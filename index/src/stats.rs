@@ -61,7 +61,35 @@ pub struct IndexStats {
     pub checkpoints: u64,
 }
 
+/// What a checkpoint may write beside the files that count. All in bytes, at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CheckpointSizes {
+    /// For open and staged cells: the open tanker's file, or a sealed one with all that belongs to it.
+    pub fresh_bytes: u64,
+    /// For counts of all sealed tankers.
+    pub counts_bytes: u64,
+    /// For writing all sealed tankers again.
+    pub sealed_bytes: u64,
+}
+
 impl Index {
+    /// What the next checkpoint may take. Short: asked for each time the free space is looked at.
+    pub fn checkpoint_sizes(&self) -> CheckpointSizes {
+        // A cell and its count, 6 bytes of a filter, directories, frames.
+        const CELL_BYTES: u64 = 64;
+        const FILES_BYTES: u64 = 64 << 10;
+        let sizes = self.open.sizes();
+        let set = self.sealed_set();
+        let tankers = set.tankers();
+        let cells: u64 = tankers.iter().map(|tanker| u64::from(tanker.cells())).sum();
+        let fresh = sizes.cells + sizes.recent;
+        CheckpointSizes {
+            fresh_bytes: fresh * CELL_BYTES + FILES_BYTES,
+            counts_bytes: 4 * cells + tankers.len() as u64 * 8192,
+            sealed_bytes: tankers.iter().map(|tanker| tanker.disk_bytes()).sum(),
+        }
+    }
+
     /// Figures. Waits for nobody and holds up nobody.
     pub fn stats(&self) -> IndexStats {
         let open_file_bytes = self.open_file_bytes.load(Ordering::Relaxed);

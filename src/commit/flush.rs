@@ -9,8 +9,11 @@ use dedupfs_index::Frozen;
 use parking_lot::{Condvar, Mutex};
 
 use super::Committer;
-use crate::config::CHECKPOINT_CHANGES;
+use crate::config::{CHECKPOINT_CHANGES, PENDING_CHANGES_MIN};
 use crate::error::{EngineError, Result};
+
+/// Bytes of the log for each change, about.
+const LOGGED_CHANGE_BYTES: u64 = 128;
 
 /// What is to be written.
 pub(super) struct Flush {
@@ -131,7 +134,14 @@ impl Committer {
     /// Starts a checkpoint of the state after `row` if it is time, and waits for it if as much is open as memory allows.
     pub(super) fn flush_if_due(&self, row: u64) -> Result<()> {
         let indexes = [&self.parts.chunk_index, &self.parts.recipe_index];
-        let due = self.changes_since_checkpoint.load(Ordering::Relaxed) >= CHECKPOINT_CHANGES;
+        let space = &self.parts.space;
+        let changes_max = if space.is_tight() {
+            // The log is trimmed by a checkpoint only.
+            (space.commit_bytes() / LOGGED_CHANGE_BYTES).clamp(PENDING_CHANGES_MIN, CHECKPOINT_CHANGES)
+        } else {
+            CHECKPOINT_CHANGES
+        };
+        let due = self.changes_since_checkpoint.load(Ordering::Relaxed) >= changes_max;
         if (due || indexes.iter().any(|index| index.wants_checkpoint())) && !self.flushes.is_busy() {
             self.flush(row)?;
         }
@@ -158,7 +168,10 @@ impl Committer {
     /// The thread that writes checkpoints.
     pub(super) fn write_checkpoints(&self) {
         while let Some(Flush { chunks, recipes, changes }) = self.flushes.next() {
+            let needed_bytes = chunks.disk_bytes() + recipes.disk_bytes();
             let write = || -> Result<()> {
+                // One that fails halfway would for that long take the space from commits.
+                self.parts.space.expect_checkpoint(needed_bytes)?;
                 self.parts.chunk_index.write(chunks)?;
                 Ok(self.parts.recipe_index.write(recipes)?)
             };
@@ -178,6 +191,7 @@ impl Committer {
                     }
                 }
             };
+            self.is_starved.store(how == Flushed::NoSpace, Ordering::Release);
             self.flushes.done(how);
             self.parts.exporter.request();
         }

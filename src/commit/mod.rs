@@ -17,7 +17,7 @@ mod consume;
 mod flush;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,7 @@ use crate::dedup::Deduplicator;
 use crate::error::{EngineError, Result};
 use crate::export::Exporter;
 use crate::namespace::{CommitInput, LogOp, Namespace};
+use crate::pool::SpaceGuard;
 
 /// What commits work on.
 pub struct CommitParts {
@@ -49,6 +50,8 @@ pub struct CommitParts {
     pub recipe_index: Arc<Index>,
     /// For reading nodes.
     pub dedup: Arc<Deduplicator>,
+    /// Tells when commits and checkpoints should be short.
+    pub space: Arc<SpaceGuard>,
     /// Copies of the namespace on the data root.
     pub exporter: Arc<Exporter>,
 }
@@ -78,10 +81,13 @@ pub struct Committer {
     /// Changes of the indexes that rounds under way stand for.
     consuming: AtomicU64,
     flushes: FlushQueue,
+    /// The last checkpoint failed for lack of space.
+    is_starved: AtomicBool,
     inconsistencies: AtomicU64,
     /// See [`hold_losses`](Self::hold_losses).
     losses: Mutex<()>,
     rounds: AtomicU64,
+    rounds_without_space: AtomicU64,
     /// Called before each round that the interval starts: publishes what has been open for long.
     before_interval: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
@@ -100,9 +106,11 @@ impl Committer {
             changes_since_checkpoint: AtomicU64::new(0),
             consuming: AtomicU64::new(0),
             flushes: FlushQueue::default(),
+            is_starved: AtomicBool::new(false),
             inconsistencies: AtomicU64::new(0),
             losses: Mutex::new(()),
             rounds: AtomicU64::new(0),
+            rounds_without_space: AtomicU64::new(0),
             before_interval: Mutex::new(None),
         })
     }
@@ -222,6 +230,13 @@ impl Committer {
         self.failure.lock().clone()
     }
 
+    /// Whether as much is counted in memory as it allows, and there is no space to write it: nothing new should be taken.
+    #[must_use]
+    pub fn is_held_up(&self) -> bool {
+        self.is_starved.load(Ordering::Acquire)
+            && (self.parts.chunk_index.is_full() || self.parts.recipe_index.is_full())
+    }
+
     /// One at a time: quarantining (which makes losses), freeing recipe nodes (a node that is claimed must not be lost
     /// before it is freed), noting that nothing is lost any more. May be held while waiting for rounds: the commit
     /// thread never takes it.
@@ -239,6 +254,12 @@ impl Committer {
     #[must_use]
     pub fn rounds(&self) -> u64 {
         self.rounds.load(Ordering::Relaxed)
+    }
+
+    /// Rounds that failed for lack of space: none, unless something else took the reserve.
+    #[must_use]
+    pub fn rounds_without_space(&self) -> u64 {
+        self.rounds_without_space.load(Ordering::Relaxed)
     }
 
     /// Ends the thread after the rounds that were asked for.
@@ -324,7 +345,12 @@ impl Committer {
         match self.round_until_durable(asked) {
             Err(error) => {
                 if error.is_no_space() {
-                    tracing::warn!(%error, "commit failed for lack of space; it is tried again");
+                    self.rounds_without_space.fetch_add(1, Ordering::Relaxed);
+                    tracing::error!(
+                        %error,
+                        "a commit failed for lack of space, and is tried again: something else uses the disks' reserve; free \
+                         some space there"
+                    );
                 } else {
                     self.fail(&error, "a commit failed");
                 }
@@ -417,7 +443,13 @@ impl Committer {
         self.inconsistencies.fetch_add(consumed.inconsistencies, Ordering::Relaxed);
         // What was counted and is nowhere has become a cell without a place.
         if consumed.inconsistencies > 0 {
-            self.parts.namespace.set_losses(true)?;
+            match self.parts.namespace.set_losses(true) {
+                // In force all the same; the next commit notes it.
+                Err(error) if error.is_no_space() => {
+                    tracing::warn!(%error, "no space to note that something is lost; it is tried again");
+                }
+                noted => noted?,
+            }
         }
         Ok(())
     }

@@ -196,7 +196,7 @@ impl ContainerStore {
         }
         let options = &shared.options;
         let id = (self.ids)()?;
-        let container = OpenContainer::new(id, options.kind, options.pool, self.limits, now_ms);
+        let container = OpenContainer::new(id, options.kind, options.pool, self.limits, now_ms, shared.owed.hold(0, 1));
         // Before anybody learns of the id, so that a known id is always found.
         shared.directory.write().insert(id, Known::Open(Arc::clone(&container)));
         streams.insert(stream, Arc::clone(&container));
@@ -213,6 +213,12 @@ impl ContainerStore {
     #[must_use]
     pub fn in_flight_bytes(&self) -> u64 {
         self.shared.in_flight_bytes()
+    }
+
+    /// Bytes that the device will take at most for what was appended and is not written, with padding and tables of contents.
+    #[must_use]
+    pub fn owed_bytes(&self) -> u64 {
+        self.shared.owed.bytes()
     }
 
     /// The chunk's bytes; `None` if the container is not known (any more) or does not hold it. A `len_bytes` that is given

@@ -29,6 +29,7 @@ use super::read::Caches;
 use super::stats::Counters;
 use super::worker::WorkerPool;
 use crate::error::{EngineError, Result};
+use crate::gauge::Gauge;
 use crate::namespace::ContainerRecord;
 
 /// Least bytes of a write that is not forced: large writes are 3 to 10 times faster.
@@ -62,6 +63,8 @@ pub(super) struct Shared {
     compressing_bytes: AtomicU64,
     /// Signed: a writer may subtract before the thread that placed the bytes adds them.
     pending_bytes: AtomicI64,
+    /// See [`super::ContainerStore::owed_bytes`].
+    pub(super) owed: Arc<Gauge>,
     /// Waiters for room sleep here; last in the lock order.
     room: Mutex<()>,
     room_changed: Condvar,
@@ -111,6 +114,7 @@ impl Shared {
             started: Instant::now(),
             compressing_bytes: AtomicU64::new(0),
             pending_bytes: AtomicI64::new(0),
+            owed: Arc::default(),
             room: Mutex::new(()),
             room_changed: Condvar::new(),
             write_failure: Mutex::new(None),

@@ -1,7 +1,6 @@
 //! Writing, truncating and publishing a file's content. See the module's head for the picture.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use dedupfs_store::recipe::{Child, Root};
 
@@ -10,6 +9,7 @@ use crate::config::{DIRTY_FILE_BYTES_MAX, FILE_BYTES_MAX, GAP_AS_ZEROS_BYTES};
 use crate::containers::StreamId;
 use crate::dedup::{Deduplicator, Fetcher};
 use crate::error::{EngineError, Result};
+use crate::gauge::{Gauge, Hold};
 use crate::ingest::{Ingest, IngestContext};
 use crate::recipe::{PieceKind, PieceList, tree};
 
@@ -19,8 +19,8 @@ pub struct FileContext {
     pub ingest: Arc<IngestContext>,
     /// For old content.
     pub chunks: Fetcher,
-    /// Dirty bytes of all files.
-    pub dirty_bytes: AtomicU64,
+    /// Dirty extents of all files.
+    pub dirty: Arc<Gauge>,
     /// Their bound.
     pub dirty_limit_bytes: u64,
 }
@@ -50,6 +50,7 @@ pub struct FileBody {
     pub(super) pieces: PieceList,
     stream: Option<Ingest>,
     pub(super) dirty: DirtyExtents,
+    dirty_hold: Option<Hold>,
     changed: bool,
     /// A write that failed lost content that was acknowledged; every later use says so (I-7).
     failed: Option<EngineError>,
@@ -62,7 +63,15 @@ impl FileBody {
     /// `Corrupt` if the recipe is damaged; I/O errors.
     pub fn open(context: Arc<FileContext>, root: &Root) -> Result<Self> {
         let pieces = tree::flatten(context.dedup().nodes(), root)?;
-        Ok(Self { context, pieces, stream: None, dirty: DirtyExtents::default(), changed: false, failed: None })
+        Ok(Self {
+            context,
+            pieces,
+            stream: None,
+            dirty: DirtyExtents::default(),
+            dirty_hold: None,
+            changed: false,
+            failed: None,
+        })
     }
 
     /// Length in bytes.
@@ -246,7 +255,7 @@ impl FileBody {
             self.finish_stream()?;
         }
         self.set_dirty(|dirty| dirty.insert(offset, data));
-        let all = self.context.dirty_bytes.load(Ordering::Relaxed);
+        let all = self.context.dirty.bytes();
         if self.dirty.bytes() >= DIRTY_FILE_BYTES_MAX || all >= self.context.dirty_limit_bytes {
             self.apply_dirty(stream)?;
         }
@@ -346,10 +355,15 @@ impl FileBody {
 
     /// Changes the dirty extents and the sum over all files with them.
     pub(super) fn set_dirty(&mut self, change: impl FnOnce(&mut DirtyExtents)) {
-        let before = self.dirty.bytes();
         change(&mut self.dirty);
-        self.context.dirty_bytes.fetch_add(self.dirty.bytes(), Ordering::Relaxed);
-        self.context.dirty_bytes.fetch_sub(before, Ordering::Relaxed);
+        // The new hold is there before the old one goes.
+        self.dirty_hold =
+            (!self.dirty.is_empty()).then(|| self.context.dirty.hold(self.dirty.bytes(), self.dirty.len()));
+    }
+
+    /// Takes the dirty extents out; what they hold is held until the answer is dropped, by then in streams.
+    pub(super) fn take_dirty(&mut self) -> (DirtyExtents, Option<Hold>) {
+        (std::mem::take(&mut self.dirty), self.dirty_hold.take())
     }
 }
 

@@ -24,6 +24,12 @@ impl DirtyExtents {
         self.extents.is_empty()
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.extents.len() as u64
+    }
+
     /// End of the last extent.
     #[must_use]
     pub fn end(&self) -> u64 {

@@ -71,8 +71,7 @@ impl FileBody {
         if self.dirty.is_empty() {
             return Ok(());
         }
-        let mut extents = DirtyExtents::default();
-        self.set_dirty(|dirty| std::mem::swap(dirty, &mut extents));
+        let (extents, _held) = self.take_dirty();
         self.rewrite(stream, &Edits::Dirty(extents))
     }
 

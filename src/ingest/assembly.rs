@@ -13,6 +13,7 @@ use crate::config::HOLE_CUT_BYTES;
 use crate::containers::StreamId;
 use crate::dedup::{BlockIndex, Deduplicator, Section, SegmentEntry};
 use crate::error::Result;
+use crate::gauge::Hold;
 use crate::recipe::segmenter::SegmentRule;
 use crate::recipe::tree::hole_child;
 use crate::recipe::{Piece, PieceKind};
@@ -34,12 +35,21 @@ pub struct Assembly {
     bytes: u64,
     zero_run_bytes: u64,
     pieces: Vec<Piece>,
+    /// What of this run is not stored yet.
+    content: Arc<Hold>,
 }
 
 impl Assembly {
     /// An empty assembly.
-    pub fn new(dedup: Arc<Deduplicator>, stream: StreamId, known: Option<Arc<BlockIndex>>, rule: SegmentRule) -> Self {
-        Self { dedup, stream, known, rule, entries: Vec::new(), bytes: 0, zero_run_bytes: 0, pieces: Vec::new() }
+    pub fn new(
+        dedup: Arc<Deduplicator>,
+        stream: StreamId,
+        known: Option<Arc<BlockIndex>>,
+        rule: SegmentRule,
+        content: Arc<Hold>,
+    ) -> Self {
+        let (entries, pieces) = (Vec::new(), Vec::new());
+        Self { dedup, stream, known, rule, entries, bytes: 0, zero_run_bytes: 0, pieces, content }
     }
 
     /// Whether everything pushed so far is stored: a segment could begin here.
@@ -73,6 +83,7 @@ impl Assembly {
     ) -> Result<()> {
         if child.fingerprint.is_zero() {
             self.zero_run_bytes += child.len_bytes;
+            self.content.release(child.len_bytes);
             return Ok(());
         }
         self.push(Entry { child, data: Some((buffer.clone(), range)) }, section)
@@ -123,6 +134,9 @@ impl Assembly {
             };
             self.pieces.push(Piece { kind: PieceKind::Segment, child, pin: Some(Arc::new(pin)) });
         }
+        // What is new of it is in a container by now, which counts it.
+        let with_data = self.entries.iter().filter(|entry| entry.data.is_some());
+        self.content.release(with_data.map(|entry| entry.child.len_bytes).sum());
         self.entries.clear();
         self.bytes = 0;
         Ok(())

@@ -28,6 +28,7 @@ use crate::config::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, INLINE_BATCH_BYTES};
 use crate::containers::{StreamId, WorkerPool};
 use crate::dedup::{BlockIndex, Deduplicator, Pin, Section};
 use crate::error::{EngineError, Result};
+use crate::gauge::{Gauge, Hold};
 use crate::recipe::Piece;
 use crate::recipe::segmenter::SegmentRule;
 use crate::recipe::tree::hole_child;
@@ -44,6 +45,8 @@ pub struct IngestContext {
     pub buffers: Arc<BufferPool>,
     /// Where segments are cut.
     pub rule: SegmentRule,
+    /// Content that was pushed and is neither in a container nor found to be there.
+    pub held: Arc<Gauge>,
 }
 
 /// One item in file order.
@@ -81,13 +84,16 @@ pub struct Ingest {
     /// What the chunks that were pushed as known rest on, until the segments made of them are stored.
     held: Vec<Arc<Pin>>,
     finished: bool,
+    /// Content of this run that is nowhere else yet; shared with the assembly.
+    content: Arc<Hold>,
 }
 
 impl Ingest {
     /// An empty run of the writing process `stream`; `known` are chunks that the rewritten part of the file has.
     #[must_use]
     pub fn new(context: Arc<IngestContext>, stream: StreamId, known: Option<Arc<BlockIndex>>) -> Self {
-        let assembly = Assembly::new(context.dedup.clone(), stream, known, context.rule);
+        let content = Arc::new(context.held.hold(0, 1));
+        let assembly = Assembly::new(context.dedup.clone(), stream, known, context.rule, content.clone());
         let state = State { next: 0, ready: BTreeMap::new(), assembly: Some(assembly), lost: false, error: None };
         let core = Arc::new(Core { state: Mutex::new(state), changed: Condvar::new() });
         let buffer = context.buffers.take();
@@ -101,6 +107,7 @@ impl Ingest {
             len_bytes: 0,
             held: Vec::new(),
             finished: false,
+            content,
         }
     }
 
@@ -128,6 +135,7 @@ impl Ingest {
     /// The first error of anything pushed earlier.
     pub fn push_data(&mut self, mut data: &[u8]) -> Result<()> {
         self.len_bytes += data.len() as u64;
+        self.content.add(data.len() as u64);
         let full = BATCH_BYTES + self.context.chunker.max_bytes();
         while !data.is_empty() {
             let (now, later) = data.split_at(data.len().min(full.saturating_sub(self.buffer.len())));
@@ -189,7 +197,9 @@ impl Ingest {
 
     /// Forgets the bytes behind the last cut.
     pub fn discard_uncut(&mut self) {
-        self.len_bytes -= (self.buffer.len() - self.cut_bytes) as u64;
+        let uncut_bytes = (self.buffer.len() - self.cut_bytes) as u64;
+        self.len_bytes -= uncut_bytes;
+        self.content.release(uncut_bytes);
         self.buffer.bytes_mut().truncate(self.cut_bytes);
     }
 

@@ -98,7 +98,8 @@ impl Namespace {
         }
         let header = Header {
             row: store.header.row + 1,
-            has_losses: store.header.has_losses,
+            // What could not be noted for lack of space is noted here.
+            has_losses: self.has_losses(),
             index_side: store.header.index_side,
             trimmed_through: store.header.trimmed_through.max(input.trim_log_through),
             next_ino: self.next_ino.load(Ordering::Relaxed),

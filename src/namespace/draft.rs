@@ -129,6 +129,8 @@ impl<'n> Draft<'n> {
             self.inodes.into_iter().map(|touched| (touched.ino, touched.after.map(Arc::new))).collect();
         let mut state = self.namespace.state.write();
         let active = &mut state.active;
+        let target_bytes = |inode: &Arc<Inode>| inode.symlink_target.as_ref().map_or(0, |target| target.len() as u64);
+        active.value_bytes += inodes.iter().filter_map(|(_, inode)| inode.as_ref().map(target_bytes)).sum::<u64>();
         active.inodes.extend(inodes);
         for change in self.names {
             active.set_entry(change.directory, change.name, change.old, change.new);

@@ -336,6 +336,10 @@ impl Namespace {
 
     /// Notes durably whether there are losses.
     pub fn set_losses(&self, has_losses: bool) -> Result<()> {
+        if has_losses {
+            // In force whether it can be noted or not; the next commit notes it too.
+            self.has_losses.store(true, Ordering::Relaxed);
+        }
         self.change_header(|header| header.has_losses = has_losses)
     }
 
@@ -390,6 +394,26 @@ impl Namespace {
     #[must_use]
     pub fn pending_operations(&self) -> usize {
         self.state.read().layers().map(overlay::Generation::pending).sum()
+    }
+
+    /// Bytes by which the store's file grows at most when what is not committed is committed. Pages that are changed are
+    /// copied: three for each change and those above them, but never more than there are.
+    #[must_use]
+    pub fn commit_bytes(&self) -> u64 {
+        const COPIED_BYTES: u64 = 3 * 4096 * 3 / 2;
+        const ADDED_BYTES: u64 = 1024;
+        const LOGGED_BYTES: u64 = 128;
+        const FIXED_BYTES: u64 = 256 << 10;
+        let state = self.state.read();
+        let (mut changes, mut added) = (0_u64, 0_u64);
+        for layer in state.layers() {
+            changes += (layer.inodes.len() + layer.nested_changes) as u64;
+            added += 2 * layer.value_bytes + layer.log.len() as u64 * LOGGED_BYTES;
+        }
+        drop(state);
+        let file_bytes = self.file.allocated_bytes().unwrap_or(u64::MAX / 4);
+        let copied = changes.saturating_mul(COPIED_BYTES).min(file_bytes + file_bytes / 4);
+        copied + changes * ADDED_BYTES + added + FIXED_BYTES
     }
 
     /// Adds an operation to the log of the next commit.

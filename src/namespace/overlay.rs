@@ -76,6 +76,8 @@ pub(super) struct Generation {
     pub(super) totals: Totals,
     /// Names and attributes changed (counted, because they lie in nested tables).
     pub(super) nested_changes: usize,
+    /// Bytes of attributes and of links' targets that were set.
+    pub(super) value_bytes: u64,
 }
 
 impl Generation {
@@ -107,6 +109,7 @@ impl Generation {
 
     /// Sets or removes an attribute.
     pub(super) fn set_xattr(&mut self, ino: Ino, name: Arc<[u8]>, value: Option<Arc<[u8]>>) {
+        self.value_bytes += value.as_ref().map_or(0, |value| value.len() as u64);
         self.xattrs.entry(ino).or_default().insert(name, value);
         self.nested_changes += 1;
     }
@@ -126,6 +129,7 @@ impl Generation {
         self.log.extend(newer.log);
         self.totals = self.totals.plus(&newer.totals);
         self.nested_changes += newer.nested_changes;
+        self.value_bytes += newer.value_bytes;
     }
 }
 

@@ -1,7 +1,6 @@
 //! What an open pool consists of, shared by the service and by background work.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use dedupfs_index::Index;
 use dedupfs_store::PoolId;
@@ -10,7 +9,7 @@ use dedupfs_store::superblock::PoolProperties;
 
 use super::gate::{Gate, Pass};
 use super::indexes;
-use super::space::SpaceGuard;
+use super::space::{ContentCost, Demand, Promise, SpaceGuard};
 use crate::commit::Committer;
 use crate::config::MemoryPlan;
 use crate::containers::ContainerStore;
@@ -34,10 +33,10 @@ pub struct Core {
     pub meta_device: Arc<dyn Device>,
     /// Device of the data root.
     pub data_device: Arc<dyn Device>,
-    /// Room on the meta root.
-    pub meta_space: SpaceGuard,
-    /// Room on the data root.
-    pub data_space: SpaceGuard,
+    /// Room on both roots.
+    pub space: Arc<SpaceGuard>,
+    /// What content takes of it at worst.
+    pub cost: ContentCost,
     /// Inodes, names, log.
     pub namespace: Arc<Namespace>,
     /// Containers of chunks.
@@ -88,20 +87,32 @@ impl Core {
         }
     }
 
-    /// Takes room for `bytes` of content, as if nothing of it were a duplicate, and for what describes it.
+    /// Takes room for something new, of which nothing can be known yet.
     ///
     /// # Errors
     /// `NoSpace`.
-    pub fn admit(&self, bytes: u64) -> Result<()> {
-        self.data_space.admit(bytes, || self.data.in_flight_bytes() + self.dirty_bytes())?;
-        // A chunk of 4 KiB costs less than 128 bytes of recipe and index.
-        self.meta_space.admit(bytes / 32 + 1024, || {
-            self.recipes.in_flight_bytes() + self.namespace.pending_operations() as u64 * 512
-        })
+    pub fn admit(&self, demand: Demand) -> Result<Promise<'_>> {
+        // What is counted must be written before more is: memory is bounded.
+        if self.committer.is_held_up() {
+            return Err(EngineError::NoSpace);
+        }
+        self.space.admit(demand)
     }
 
-    fn dirty_bytes(&self) -> u64 {
-        self.files.dirty_bytes.load(Ordering::Relaxed)
+    /// Room for a change of the namespace that removes, or replaces in place: never refused.
+    pub fn promise_change(&self) -> Promise<'_> {
+        self.space.promise(Demand::change(0))
+    }
+
+    /// Bounds what waits to be committed, in memory and, when little more than the reserve is left, on the meta root.
+    ///
+    /// # Errors
+    /// The round's error.
+    pub fn relieve(&self) -> Result<()> {
+        if self.space.is_tight() && self.namespace.commit_bytes() > self.space.commit_bytes() {
+            return self.committer.commit();
+        }
+        self.committer.relieve()
     }
 
     /// Physical bytes of the indexes, also of those that do not count (an unfinished rebuild).

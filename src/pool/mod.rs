@@ -34,7 +34,7 @@ pub use format::{format, format_on};
 pub use open::OpenOptions;
 pub use progress::{NoProgress, Progress};
 pub use recover::{recover, recover_on};
-pub use space::SpaceGuard;
+pub use space::{ContentCost, Demand, Level, Promise, RootSpace, SpaceGuard, SpaceLimits};
 pub use stats::{ContainerSummary, FilterStats, IndexSummary, MemoryStats, PoolStats, SessionStats};
 pub use unrecovered::{Diagnosis, RecoveryReport, UnrecoveredPool};
 
@@ -141,6 +141,7 @@ impl Pool {
             recipe_index: &core.recipe_index,
             dedup: &core.dedup,
             committer: &core.committer,
+            space: &core.space,
             exporter: &core.exporter,
             physical_bytes: &|| core.physical_bytes(),
         }

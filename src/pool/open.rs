@@ -15,6 +15,7 @@ use dedupfs_store::device::{Device, OverlayDevice};
 use dedupfs_store::superblock::{Role, Superblock};
 
 use super::progress::Progress;
+use super::space::SpaceLimits;
 use super::unrecovered::UnrecoveredPool;
 use super::{NoProgress, Pool};
 use crate::config::{COMMIT_INTERVAL, MEMORY_BYTES_DEFAULT};
@@ -33,6 +34,8 @@ pub struct OpenOptions {
     pub commit_interval: Duration,
     /// Which filters look chunks up, in which order.
     pub filters: FilterPlan,
+    /// What the pool may occupy, besides the sizes of its disks.
+    pub limits: SpaceLimits,
     /// Make the index anew from containers and namespace.
     pub rebuild_index: bool,
     /// Read all content for that, and give up chunks that are damaged.
@@ -47,6 +50,7 @@ impl Default for OpenOptions {
             note: "dedupfs".to_owned(),
             commit_interval: COMMIT_INTERVAL,
             filters: FilterPlan::default(),
+            limits: SpaceLimits::default(),
             rebuild_index: false,
             rebuild_reads_data: false,
         }

@@ -12,18 +12,18 @@ use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
 use super::core::Core;
 use super::gate::Gate;
 use super::indexes::{self, IndexSources, index_advice};
-use super::space::SpaceGuard;
-use crate::chunker;
+use super::space::{ContentCost, PoolHoldings, SpaceGuard, SpaceLimits};
+use crate::chunker::{self, Chunker};
 use crate::commit::Committer;
 use crate::config::{
-    BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, DATA_REGION_BYTES, DATA_RESERVE_BYTES, META_RESERVE_BYTES, MemoryPlan,
-    OPEN_CONTAINERS_MAX, RECIPE_REGION_BYTES,
+    BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, DATA_REGION_BYTES, MemoryPlan, OPEN_CONTAINERS_MAX, RECIPE_REGION_BYTES,
 };
 use crate::containers::{ContainerOptions, ContainerStore, WorkerPool};
 use crate::dedup::{Deduplicator, Fetcher};
 use crate::error::{EngineError, Result};
 use crate::export::{ExportParts, Exporter, check_owner};
 use crate::file::FileContext;
+use crate::gauge::Gauge;
 use crate::ingest::{BufferPool, IngestContext};
 use crate::namespace::Namespace;
 use crate::recipe::segmenter::SegmentRule;
@@ -122,6 +122,15 @@ impl Stores {
     }
 }
 
+/// What counts the room that a pool has, and the places that count what it holds.
+pub(super) struct Accounting {
+    pub(super) guard: Arc<SpaceGuard>,
+    cost: ContentCost,
+    streams: Arc<Gauge>,
+    dirty: Arc<Gauge>,
+    chunker: Arc<dyn Chunker>,
+}
+
 /// All of it.
 pub(super) struct Parts {
     pub(super) stores: Stores,
@@ -187,6 +196,29 @@ impl Parts {
         .into())
     }
 
+    /// Counts what the pool holds, from here on.
+    pub(super) fn space(&self, superblock: &Superblock, limits: SpaceLimits) -> Result<Accounting> {
+        let properties = &superblock.properties;
+        let chunker = chunker::chunker(properties.chunker, properties.chunk_size_bytes);
+        let region_bytes = DATA_REGION_BYTES.min(properties.container_bytes / 4);
+        let cost = ContentCost::new(&*chunker, properties.container_bytes, region_bytes);
+        let (streams, dirty) = (Arc::<Gauge>::default(), Arc::<Gauge>::default());
+        let holdings = PoolHoldings {
+            cost,
+            streams: streams.clone(),
+            dirty: dirty.clone(),
+            meta_device: self.meta_device.clone(),
+            namespace: self.namespace.clone(),
+            data: self.data.clone(),
+            recipes: self.recipes.clone(),
+            chunk_index: self.chunk_index.clone(),
+            recipe_index: self.recipe_index.clone(),
+            container_bytes: properties.container_bytes,
+        };
+        let guard = SpaceGuard::new(&self.data_device, &self.meta_device, limits, Box::new(holdings))?;
+        Ok(Accounting { guard: Arc::new(guard), cost, streams, dirty, chunker })
+    }
+
     pub(super) fn into_core(
         self,
         superblock: &Superblock,
@@ -194,30 +226,31 @@ impl Parts {
         read_only: bool,
         dedup: Arc<Deduplicator>,
         committer: Arc<Committer>,
-        exporter: Arc<Exporter>,
-    ) -> Result<Core> {
+        (space, exporter): (Accounting, Arc<Exporter>),
+    ) -> Core {
         let Self { stores, chunk_index, recipe_index } = self;
-        let chunker = chunker::chunker(superblock.properties.chunker, superblock.properties.chunk_size_bytes);
+        let chunker = space.chunker;
         let ingest = Arc::new(IngestContext {
             dedup: dedup.clone(),
             buffers: BufferPool::new(4 * BATCHES_IN_FLIGHT_MAX, BATCH_BYTES + chunker.max_bytes()),
             chunker,
             workers: stores.workers,
             rule: SegmentRule::new(superblock.properties.chunk_size_bytes, superblock.properties.container_bytes),
+            held: space.streams,
         });
         let files = Arc::new(FileContext {
             ingest,
             chunks: Fetcher::new(stores.data.clone(), chunk_index.clone()),
-            dirty_bytes: std::sync::atomic::AtomicU64::new(0),
+            dirty: space.dirty,
             dirty_limit_bytes: memory.dirty_bytes,
         });
-        Ok(Core {
+        Core {
             pool: superblock.pool,
             properties: superblock.properties,
             memory,
             read_only,
-            meta_space: SpaceGuard::new(stores.meta_device.clone(), META_RESERVE_BYTES)?,
-            data_space: SpaceGuard::new(stores.data_device.clone(), DATA_RESERVE_BYTES)?,
+            space: space.guard,
+            cost: space.cost,
             meta_device: stores.meta_device,
             data_device: stores.data_device,
             namespace: stores.namespace,
@@ -230,7 +263,7 @@ impl Parts {
             committer,
             exporter,
             gate: Gate::default(),
-        })
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use serde::{Deserialize, Serialize};
 
 use super::core::Core;
+use super::space::RootSpace;
 use crate::containers::ContainerStore;
 use crate::error::Result;
 
@@ -81,6 +82,9 @@ pub struct PoolStats {
     pub recipe_index: IndexSummary,
     /// Filters of the chunk lookup, in order, since the mount.
     pub filters: Vec<FilterStats>,
+    /// Room on both roots.
+    #[serde(default)]
+    pub roots: Vec<RootSpace>,
     /// Memory.
     pub memory: MemoryStats,
     /// Since the mount.
@@ -241,6 +245,7 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
         chunk_index: index(&core.chunk_index),
         recipe_index: index(&core.recipe_index),
         filters: filters(core),
+        roots: core.space.roots()?.into(),
         memory: memory(core),
         session: session(core),
         ..PoolStats::default()
@@ -327,7 +332,7 @@ fn filters(core: &Core) -> Vec<FilterStats> {
 fn memory(core: &Core) -> MemoryStats {
     let (data, recipes) = (core.data.stats(), core.recipes.stats());
     let (chunks, nodes) = (core.chunk_index.stats(), core.recipe_index.stats());
-    let dirty_bytes = core.files.dirty_bytes.load(Ordering::Relaxed);
+    let dirty_bytes = core.files.dirty.bytes();
     let used = |name: &str| {
         Some(match name {
             "open tankers" => chunks.open_bytes + nodes.open_bytes,

@@ -25,6 +25,7 @@ use super::indexes::{self, Rebuild, index_advice};
 use super::open::OpenOptions;
 use super::parts::{Parts, Stores, TablesOf};
 use super::progress::Progress;
+use super::space::OptionalWrites;
 use crate::commit::{CommitParts, Committer};
 use crate::config::{MemoryPlan, PUBLISH_AFTER, PUBLISH_PATIENCE};
 use crate::dedup::{ContainerChunks, DedupParts, Deduplicator};
@@ -189,7 +190,12 @@ impl UnrecoveredPool {
             parts.check_files()?;
         }
         // Before anything is freed: it keeps the slots that the last export names.
-        let exporter = Exporter::open(parts.export_parts(&superblock, !read_only))?;
+        let optional = Arc::<OptionalWrites>::default();
+        let mut exported = parts.export_parts(&superblock, !read_only);
+        exported.device = optional.device(&exported.device);
+        let exporter = Exporter::open(exported)?;
+        let space = parts.space(&superblock, options.limits)?;
+        optional.begin(&space.guard);
         if !read_only {
             recovery.files_removed = indexes::clear_away(&*parts.meta_device, parts.namespace.index_side())
                 + indexes::remove_leftovers([&parts.chunk_index, &parts.recipe_index]);
@@ -216,6 +222,7 @@ impl UnrecoveredPool {
             chunk_index: parts.chunk_index.clone(),
             recipe_index: parts.recipe_index.clone(),
             dedup: dedup.clone(),
+            space: space.guard.clone(),
             exporter: exporter.clone(),
         });
         recovery.rows_replayed = committer.replay().map_err(replay_advice)?;
@@ -223,7 +230,7 @@ impl UnrecoveredPool {
             parts.namespace.drop_orphan(ino)?;
             recovery.orphans_dropped += 1;
         }
-        let core = Arc::new(parts.into_core(&superblock, memory, read_only, dedup, committer, exporter)?);
+        let core = Arc::new(parts.into_core(&superblock, memory, read_only, dedup, committer, (space, exporter)));
         let service = Service::new(core.clone());
         let for_thread = Arc::downgrade(&service);
         let publish_old = Box::new(move || {

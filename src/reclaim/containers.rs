@@ -14,6 +14,32 @@ use crate::pool::Progress;
 /// Containers emptied between two commits: bounds what a crash repeats and what is occupied twice.
 const CONTAINERS_AT_ONCE: usize = 64;
 
+/// Bytes that copying what is alive in a container takes at most, about: it compresses as it did.
+fn copy_bytes(record: &ContainerRecord, live_bytes: u64) -> u64 {
+    const PADDING_BYTES: u64 = 64 << 10;
+    if live_bytes == 0 {
+        return 0;
+    }
+    let share = u128::from(record.used_bytes) * u128::from(live_bytes) / u128::from(record.chunk_bytes.max(1));
+    // Chunks of one region can compress less well than the mean.
+    let likely = u64::try_from(share).unwrap_or(u64::MAX).saturating_mul(3) / 2;
+    likely.min(live_bytes + live_bytes / 8) + PADDING_BYTES
+}
+
+/// What is emptied between two commits: first all that is dead, which frees space without taking any; then as many, emptiest
+/// first, as fit into `room_bytes`. None if not even one fits.
+fn batch<'v>(victims: &'v [ContainerId], room_bytes: u64, cost: &dyn Fn(&ContainerId) -> u64) -> &'v [ContainerId] {
+    let most = victims.get(..CONTAINERS_AT_ONCE).unwrap_or(victims);
+    let dead = most.iter().take_while(|id| cost(id) == 0).count();
+    let mut left_bytes = Some(room_bytes);
+    let mut fits = |id: &ContainerId| {
+        left_bytes = left_bytes.and_then(|left| left.checked_sub(cost(id)));
+        left_bytes.is_some()
+    };
+    let count = if dead > 0 { dead } else { most.iter().take_while(|id| fits(id)).count() };
+    most.get(..count).unwrap_or_default()
+}
+
 /// How emptying one container went.
 enum Emptied {
     /// So many cells no longer name it.
@@ -95,9 +121,24 @@ impl Reclaimer<'_> {
         let (victims, garbage_left_bytes) = Self::victims(&closed, &live_bytes, options);
         report.garbage_left_bytes += garbage_left_bytes;
         progress.start(if recipe { "emptying recipe containers" } else { "emptying containers" }, victims.len() as u64);
-        for batch in victims.chunks(CONTAINERS_AT_ONCE) {
+        let copy_bytes: HashMap<ContainerId, u64> =
+            closed.iter().map(|record| (record.id, copy_bytes(record, live_bytes(record.id)))).collect();
+        let mut rest = victims.as_slice();
+        while !rest.is_empty() {
+            let cost = |id: &ContainerId| copy_bytes.get(id).copied().unwrap_or(0);
+            let batch = batch(rest, self.space.step_bytes(recipe)?, &cost);
+            if batch.is_empty() {
+                // The others have more alive: what is left of the space would be used up without freeing anything.
+                tracing::warn!(
+                    containers = rest.len(),
+                    "no space to empty these: delete more, or free space on the disk"
+                );
+                report.containers_without_space += rest.len() as u64;
+                break;
+            }
             self.empty_batch(recipe, batch, &contents, report)?;
             progress.advance(batch.len() as u64);
+            rest = rest.get(batch.len()..).unwrap_or_default();
         }
         progress.finish();
         Ok(())
@@ -219,5 +260,23 @@ impl Reclaimer<'_> {
 
     fn index(&self, recipe: bool) -> &Index {
         if recipe { self.recipe_index } else { self.chunk_index }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dead_go_first_and_then_what_fits() {
+        let ids: Vec<ContainerId> = (1..200).map(ContainerId).collect();
+        let cost = |id: &ContainerId| if id.0 <= 3 { 0 } else { id.0 };
+        assert_eq!(batch(&ids, 0, &cost).len(), 3, "what is dead needs no room");
+        let living = &ids[3..];
+        assert_eq!(batch(living, 3, &cost).len(), 0);
+        assert_eq!(batch(living, 4 + 5 + 5, &cost).len(), 2);
+        assert_eq!(batch(living, u64::MAX, &cost).len(), CONTAINERS_AT_ONCE);
+        assert!(batch(&[], 10, &cost).is_empty());
+        assert_eq!(batch(&ids[..2], 0, &|_| 0).len(), 2);
     }
 }

@@ -27,7 +27,7 @@ use crate::dedup::Deduplicator;
 use crate::error::Result;
 use crate::export::Exporter;
 use crate::namespace::Namespace;
-use crate::pool::Progress;
+use crate::pool::{Progress, SpaceGuard};
 
 /// How to reclaim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -63,6 +63,9 @@ pub struct ReclaimReport {
     pub containers_freed: u64,
     /// Containers left as they are because something in them cannot be read: `dedupfs fsck --read-data` tells more.
     pub containers_damaged: u64,
+    /// Containers left as they are because there is no space to copy what is alive in them.
+    #[serde(default)]
+    pub containers_without_space: u64,
     /// Uncompressed bytes that nothing refers to and that stay, because their containers are above the threshold.
     pub garbage_left_bytes: u64,
     /// Physical bytes of the pool before.
@@ -87,6 +90,8 @@ pub struct Reclaimer<'a> {
     pub dedup: &'a Deduplicator,
     /// Commits and checkpoints.
     pub committer: &'a Committer,
+    /// How much may be copied at a time.
+    pub space: &'a SpaceGuard,
     /// Copies of the namespace on the data root.
     pub exporter: &'a Exporter,
     /// Physical bytes of the pool now.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use dedupfs_store::{ContainerId, Fingerprint};
 
 use super::{ReclaimReport, Reclaimer};
-use crate::error::Result;
+use crate::error::{EngineError, Result};
 use crate::namespace::LogOp;
 use crate::pool::Progress;
 
@@ -21,6 +21,9 @@ impl Reclaimer<'_> {
         let mut unreadable = HashSet::new();
         // A disk that gives nothing any more is not asked for every node.
         while unreadable.len() < NODES_AT_ONCE {
+            if self.committer.is_held_up() {
+                return Err(EngineError::NoSpace);
+            }
             // A node that is stored again must come to lie in another container than the copy that is freed, or the two
             // could not be told apart: so only nodes in containers that nothing is appended to any more are claimed.
             self.recipes.seal_all();

@@ -120,7 +120,7 @@ impl Service {
     ) -> Result<u32> {
         let written = u32::try_from(data.len()).map_err(|_| EngineError::Invalid("a write of more than 4 GiB"))?;
         let _pass = self.core.begin_change()?;
-        self.core.admit(data.len() as u64)?;
+        let _room = self.admit(self.core.cost.of_write(data.len() as u64))?;
         let open = self.files.handle(handle)?;
         if !open.how.write {
             return Err(EngineError::BadHandle);
@@ -148,7 +148,7 @@ impl Service {
             self.publish(file)?;
             self.core.committer.commit()?;
         } else {
-            self.core.committer.relieve()?;
+            self.core.relieve()?;
         }
         Ok(written)
     }
@@ -167,6 +167,12 @@ impl Service {
         if size_bytes > FILE_BYTES_MAX {
             return Err(EngineError::FileTooLarge);
         }
+        let _room = match size_bytes {
+            0 => self.core.promise_change(),
+            // What is cut off is more than what is stored anew around the cut; what is added are zeros.
+            size_bytes if size_bytes < inode.size_bytes => self.admit_freeing(self.core.cost.of_cut())?,
+            _ => self.admit(self.core.cost.of_cut())?,
+        };
         let file = self.files.hold(ino);
         // Published at once: whoever has it open may never close a handle that writes.
         let outcome = self.truncate_open(caller, &file, size_bytes).and_then(|()| self.publish(&file));
@@ -281,6 +287,10 @@ impl Service {
         if !open.how.write {
             return Err(EngineError::BadHandle);
         }
+        let _room = match zeroes {
+            true => self.admit_freeing(self.core.cost.of_cut())?,
+            false => self.admit(self.core.cost.of_cut())?,
+        };
         let file = &open.file;
         let stream = StreamId(file.last_writer.load(Ordering::Relaxed));
         let mut guard = file.body.write();

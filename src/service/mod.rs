@@ -11,6 +11,7 @@ mod content;
 mod errno;
 mod names;
 mod open_files;
+mod space;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,14 +30,10 @@ use open_files::OpenFiles;
 
 use crate::error::{EngineError, Result};
 use crate::namespace::Inode;
-use crate::pool::Core;
+use crate::pool::{Core, Demand};
 
 /// All changes pass through the kernel that caches, so it may trust its caches for long.
 const CACHE_TIME: Duration = Duration::from_secs(3600);
-/// Inodes that statfs promises.
-const INODES_MAX: u64 = 1 << 40;
-/// Unit of statfs.
-const BLOCK_BYTES: u32 = 4096;
 
 /// The filesystem in a pool.
 pub struct Service {
@@ -44,6 +41,7 @@ pub struct Service {
     files: OpenFiles,
     /// References of the kernel to inodes.
     known: Mutex<HashMap<Ino, u64>>,
+    settling: space::Settling,
 }
 
 /// Seconds and nanoseconds of the system clock.
@@ -90,7 +88,12 @@ impl Service {
     /// The filesystem in the pool that `core` is.
     #[must_use]
     pub fn new(core: Arc<Core>) -> Arc<Self> {
-        Arc::new(Self { core, files: OpenFiles::default(), known: Mutex::default() })
+        Arc::new(Self {
+            core,
+            files: OpenFiles::default(),
+            known: Mutex::default(),
+            settling: space::Settling::default(),
+        })
     }
 
     /// The inode, with what is not published of its content.
@@ -110,11 +113,12 @@ impl Service {
 
     fn change_attributes(&self, caller: Caller, ino: Ino, changes: &AttributeChanges) -> Result<Attributes> {
         let _pass = self.core.begin_change()?;
+        let _room = self.core.promise_change();
         if let Some(size_bytes) = changes.size_bytes {
             self.truncate(caller, ino, size_bytes)?;
         }
         let inode = self.update_attributes(ino, changes)?;
-        self.core.committer.relieve()?;
+        self.core.relieve()?;
         Ok(attributes_of(&inode))
     }
 
@@ -186,14 +190,14 @@ impl Service {
 
     fn change_xattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         let _pass = self.core.begin_change()?;
-        self.core.admit(value.len() as u64)?;
+        let _room = self.admit(Demand::change(value.len() as u64))?;
         if name == acl::ACCESS_XATTR || name == acl::DEFAULT_XATTR {
             let inode = self.core.namespace.inode(ino)?.ok_or(EngineError::NotFound)?;
             self.set_acl(caller, &inode, name, value, mode)?;
         } else {
             self.core.namespace.set_xattr(ino, name, value, mode, now())?;
         }
-        self.core.committer.relieve()
+        self.core.relieve()
     }
 
     fn read_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
@@ -227,26 +231,6 @@ impl Service {
             });
         }
         Ok(entries)
-    }
-
-    /// What df shows: used is what the pool takes, not what others keep on the same disk.
-    fn space(&self) -> Result<Statistics> {
-        let core = &self.core;
-        let one_root = Arc::ptr_eq(&core.meta_device, &core.data_device);
-        let used_bytes = if one_root { core.physical_bytes()? } else { core.data.physical_bytes()? };
-        let space = self.core.data_device.space()?;
-        let unit = u64::from(BLOCK_BYTES);
-        let inodes = u64::try_from(self.core.namespace.totals().inodes()).unwrap_or(0);
-        let usable_bytes = space.available_bytes.saturating_sub(self.core.data_space.reserve_bytes());
-        Ok(Statistics {
-            block_bytes: BLOCK_BYTES,
-            blocks: used_bytes.saturating_add(space.available_bytes) / unit,
-            blocks_free: space.available_bytes / unit,
-            blocks_available: usable_bytes / unit,
-            files: INODES_MAX,
-            files_free: INODES_MAX.saturating_sub(inodes),
-            name_bytes_max: 255,
-        })
     }
 }
 
@@ -451,7 +435,11 @@ impl FileService for Service {
     }
 
     fn remove_xattr(&self, ino: Ino, name: &[u8]) -> std::result::Result<(), Errno> {
-        answer(self.core.begin_change().and_then(|_pass| self.core.namespace.remove_xattr(ino, name, now()).map(drop)))
+        answer(self.core.begin_change().and_then(|_pass| {
+            let _room = self.core.promise_change();
+            self.core.namespace.remove_xattr(ino, name, now())?;
+            self.core.relieve()
+        }))
     }
 
     fn shutdown(&self) {

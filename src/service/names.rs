@@ -6,6 +6,7 @@ use dedupfs_fuse::service::{Caller, FileKind, Ino, NewNode, NodeContent, RenameF
 use super::{Service, now};
 use crate::error::{EngineError, Result};
 use crate::namespace::{Inode, NewInode};
+use crate::pool::Demand;
 
 const SETGID: u16 = 0o2000;
 
@@ -13,7 +14,8 @@ impl Service {
     /// Creates an inode with a name: mode after umask or default ACL, group of a setgid directory.
     pub(super) fn make_node(&self, caller: Caller, node: NewNode<'_>, content: NodeContent<'_>) -> Result<Inode> {
         let _pass = self.core.begin_change()?;
-        self.core.admit(0)?;
+        let target_bytes = if let NodeContent::Symlink(target) = &content { target.len() } else { 0 };
+        let _room = self.admit(Demand::change(target_bytes as u64))?;
         let namespace = &self.core.namespace;
         let parent = namespace.inode_shared(node.parent)?.ok_or(EngineError::NotFound)?;
         let (kind, rdev, target) = match content {
@@ -52,36 +54,39 @@ impl Service {
             now: now(),
         };
         let inode = namespace.make(node.parent, node.name, &new)?;
-        self.core.committer.relieve()?;
+        self.core.relieve()?;
         Ok(inode)
     }
 
     pub(super) fn remove_name(&self, parent: Ino, name: &[u8]) -> Result<()> {
         let _pass = self.core.begin_change()?;
+        let _room = self.core.promise_change();
         let inode = self.core.namespace.unlink(parent, name, now())?;
         self.removed(&inode)
     }
 
     pub(super) fn remove_empty_directory(&self, parent: Ino, name: &[u8]) -> Result<()> {
         let _pass = self.core.begin_change()?;
+        let _room = self.core.promise_change();
         let inode = self.core.namespace.remove_directory(parent, name, now())?;
         self.removed(&inode)
     }
 
     pub(super) fn rename_name(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
         let _pass = self.core.begin_change()?;
+        let _room = self.core.promise_change();
         let renamed = self.core.namespace.rename(from.0, from.1, to.0, to.1, flags, now())?;
         match &renamed.replaced {
             Some(replaced) => self.removed(replaced),
-            None => self.core.committer.relieve(),
+            None => self.core.relieve(),
         }
     }
 
     pub(super) fn link_name(&self, ino: Ino, to_parent: Ino, to_name: &[u8]) -> Result<()> {
         let _pass = self.core.begin_change()?;
-        self.core.admit(0)?;
+        let _room = self.admit(Demand::change(0))?;
         self.core.namespace.link(ino, to_parent, to_name, now())?;
-        self.core.committer.relieve()
+        self.core.relieve()
     }
 
     /// An inode lost a name; without any it goes as soon as nobody uses it.
@@ -89,7 +94,7 @@ impl Service {
         if inode.nlink == 0 {
             self.collect(inode.ino);
         }
-        self.core.committer.relieve()
+        self.core.relieve()
     }
 
     /// Drops the inode if it has no name, nobody has it open, and the kernel does not know it.

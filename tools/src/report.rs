@@ -6,9 +6,10 @@ use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
 use dedupfs::check::{CheckReport, RebuildReport};
+use dedupfs::config::{SPACE_LOW_PERCENT, SPACE_URGENT_PERCENT};
 use dedupfs::control::Failure;
 use dedupfs::export::RecoverReport;
-use dedupfs::pool::{IndexSummary, PoolStats};
+use dedupfs::pool::{IndexSummary, Level, PoolStats};
 use dedupfs::reclaim::ReclaimReport;
 use serde::Serialize;
 use serde_json::json;
@@ -91,6 +92,7 @@ pub fn stats(stats: &PoolStats) -> String {
         if stats.is_exported { format!("{exported}{}", exported_ago(stats)) } else { "none yet".to_owned() },
     );
     lines.line("physical, all", exact(stats.physical_bytes));
+    roots(&mut lines, stats);
     lines.heading("ratios");
     lines.line("deduplication", ratio(stats.dedup_ratio));
     lines.line("compression", ratio(stats.compression_ratio));
@@ -102,6 +104,31 @@ pub fn stats(stats: &PoolStats) -> String {
     memory(&mut lines, stats);
     session(&mut lines, stats);
     lines.0
+}
+
+/// Room on both roots, and what to do where it ends.
+fn roots(lines: &mut Lines, stats: &PoolStats) {
+    if stats.roots.is_empty() {
+        return;
+    }
+    lines.heading("room");
+    for root in &stats.roots {
+        let limit = root.limit_bytes.map_or_else(String::new, |limit| format!(", limited to {}", show(limit)));
+        let (usable, reserve, total) = (show(root.usable_bytes), show(root.reserve_bytes), show(root.total_bytes));
+        lines.line(
+            &format!("{} root", root.name),
+            format!("{usable} left of {total}{limit}, {reserve} kept for deleting and reclaiming; {}", root.place),
+        );
+        let percent = match root.level {
+            Level::Enough => continue,
+            Level::Low => SPACE_LOW_PERCENT,
+            Level::Urgent => SPACE_URGENT_PERCENT,
+        };
+        lines.line(
+            "",
+            format!("more than {percent}% FULL: delete old backups (`rm`) and run `dedupfs-gc`, or add space"),
+        );
+    }
 }
 
 fn index(summary: &IndexSummary) -> String {
@@ -194,6 +221,10 @@ pub fn reclaim(report: &ReclaimReport) -> String {
     if report.containers_damaged > 0 {
         lines
             .line("containers damaged", format!("{}, kept as they are: see `dedupfs fsck`", report.containers_damaged));
+    }
+    if report.containers_without_space > 0 {
+        let kept = report.containers_without_space;
+        lines.line("no space to copy", format!("{kept} containers kept: delete more, or free space on the disk"));
     }
     if report.nodes_unreadable > 0 {
         let unreadable = report.nodes_unreadable;

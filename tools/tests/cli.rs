@@ -230,6 +230,12 @@ fn mountpoints_and_options_are_checked_before_anything_happens() {
     site.dedupfs("mount", &[&site.pool, Path::new("/etc/passwd")]).expect(8, &["not a directory"]);
     site.dedupfs("mount", &[&site.pool, &site.pool]).expect(8, &["in each other"]);
     site.dedupfs("mount", &[&site.pool, &site.mnt, Path::new("-ofast")]).expect(2, &["fast", "allow_other"]);
+    for limit in ["-odata_limit=much", "-ometa_limit=0"] {
+        site.dedupfs("mount", &[&site.pool, &site.mnt, Path::new(limit)]).expect(2, &[limit.trim_start_matches("-o")]);
+    }
+    site.dedupfs("mount", &[&site.pool, &site.mnt, Path::new("-olimit=1G")])
+        .expect(2, &["data_limit=SIZE, meta_limit=SIZE"]);
+    site.dedupfs("mount", &[Path::new("--help")]).expect(0, &["data_limit=SIZE", "meta_limit=SIZE"]);
     site.umount().expect(8, &["no dedupfs is mounted"]);
     assert!(!site.is_mounted());
 }
@@ -287,6 +293,44 @@ fn a_mount_lives_and_ends() {
     // By the pool's name as well.
     site.dedupfs("umount", &[&site.pool]).ok();
     assert!(site.is_free());
+}
+
+#[test]
+fn a_limit_is_a_full_disk_until_it_is_raised() {
+    if !has_fuse() {
+        return;
+    }
+    const LIMIT_BYTES: u64 = 48 << 20;
+    let site = Site::new();
+    let mut state = 1_u64;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 56) as u8
+    })
+    .take(LIMIT_BYTES as usize)
+    .collect();
+    let (kept, more) = (site.mnt.join("kept"), site.mnt.join("more"));
+    let write = |path: &Path, data: &[u8]| -> std::io::Result<()> {
+        let mut file = fs::File::create(path)?;
+        std::io::Write::write_all(&mut file, data)?;
+        file.sync_all()
+    };
+    site.dedupfs("mount", &[&site.pool, &site.mnt, Path::new("-odata_limit=48M")]).ok();
+    write(&kept, &noise[..8 << 20]).unwrap();
+    let error = write(&more, &noise[8 << 20..]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
+    assert!(fs::read(&kept).unwrap() == noise[..8 << 20]);
+    let containers = fs::read_dir(site.pool.join("containers")).unwrap();
+    let occupied_bytes: u64 = containers.map(|entry| entry.unwrap().metadata().unwrap().blocks() * 512).sum();
+    assert!(occupied_bytes <= LIMIT_BYTES, "{occupied_bytes} bytes are occupied");
+    run(STATS, &[&site.pool]).expect(0, &["48"]);
+    site.umount().ok();
+
+    site.mount().ok();
+    write(&more, &noise[8 << 20..]).unwrap();
+    assert!(fs::read(&more).unwrap() == noise[8 << 20..]);
+    site.umount().ok();
+    site.dedupfs("fsck", &[&site.pool, Path::new("--read-data")]).expect(0, &["clean"]);
 }
 
 #[test]

@@ -56,6 +56,22 @@ pub struct Frozen {
 }
 
 impl Frozen {
+    /// Bytes that writing it takes on the device at most, beside the files that count.
+    #[must_use]
+    pub fn disk_bytes(&self) -> u64 {
+        // A cell and its count, 6 bytes of a filter; directories and frames of each file.
+        const CELL_BYTES: u64 = 64;
+        const FILES_BYTES: u64 = 64 << 10;
+        let changed = self.set.tankers().iter().filter_map(|tanker| Some((tanker, self.patches.get(&tanker.id)?)));
+        let folded = changed.map(|(tanker, patches)| {
+            let counts_bytes = 4 * u64::from(tanker.cells()) + FILES_BYTES;
+            // What is dissolved is written with the open cells.
+            let whole_bytes = u64::from(tanker.cells()) * CELL_BYTES + FILES_BYTES;
+            if patches.iter().any(|(_, patch)| patch.relocated) { whole_bytes } else { counts_bytes }
+        });
+        self.cells.len() as u64 * CELL_BYTES + 2 * FILES_BYTES + folded.sum::<u64>()
+    }
+
     /// Bytes of memory that the copy takes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let patches: usize = self.patches.values().map(Vec::capacity).sum();

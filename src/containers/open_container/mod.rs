@@ -25,6 +25,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::buffers::{BufferPool, RegionBytes};
 use crate::error::Result;
+use crate::gauge::Hold;
 use crate::namespace::ContainerRecord;
 
 mod state;
@@ -97,7 +98,15 @@ pub(super) struct OpenContainer {
 }
 
 impl OpenContainer {
-    pub(super) fn new(id: ContainerId, kind: ContainerKind, pool: PoolId, limits: Limits, now_ms: u64) -> Arc<Self> {
+    /// A new one; `owed` is where it tells what the device does not have of it yet.
+    pub(super) fn new(
+        id: ContainerId,
+        kind: ContainerKind,
+        pool: PoolId,
+        limits: Limits,
+        now_ms: u64,
+        owed: Hold,
+    ) -> Arc<Self> {
         Arc::new(Self {
             id,
             pool,
@@ -105,7 +114,7 @@ impl OpenContainer {
             last_used_ms: AtomicU64::new(now_ms),
             write_queued: AtomicBool::new(false),
             address: OnceLock::new(),
-            state: Mutex::new(State::new(id, kind)),
+            state: Mutex::new(State::new(id, kind, owed)),
             changed: Condvar::new(),
             writer: Mutex::new(()),
         })
@@ -183,6 +192,7 @@ impl OpenContainer {
                 appended.cuts.extend(state.cut(buffers));
             }
         }
+        state.note_owed();
         Ok(appended)
     }
 
@@ -190,13 +200,17 @@ impl OpenContainer {
     pub(super) fn cut(&self, buffers: &Arc<BufferPool>) -> (Option<Cut>, u32) {
         let mut state = self.state.lock();
         let cut = state.cut(buffers);
+        state.note_owed();
         (cut, count(state.regions.len()))
     }
 
     /// Takes no more chunks. The region to compress, and the bytes by which what waits to be written grew.
     pub(super) fn close(&self, buffers: &Arc<BufferPool>) -> (Vec<Cut>, u64) {
         let mut cuts = Vec::new();
-        let grown = self.state.lock().close(&self.pool, buffers, &mut cuts);
+        let mut state = self.state.lock();
+        let grown = state.close(&self.pool, buffers, &mut cuts);
+        state.note_owed();
+        drop(state);
         (cuts, grown)
     }
 
@@ -218,6 +232,7 @@ impl OpenContainer {
         state.next_offset = before.saturating_add(length(&frame));
         state.pending.push_back(Piece { offset_bytes: before, frame, region: Some(number) });
         state.seal_if_complete(&self.pool);
+        state.note_owed();
         let grown = state.next_offset - before;
         debug_assert!(state.next_offset <= self.limits.container_bytes, "the bounds must keep a container in its slot");
         drop(guard);
@@ -272,6 +287,7 @@ impl OpenContainer {
         }
         let grown = end.saturating_sub(state.written);
         state.written = state.written.max(end);
+        state.note_owed();
         u64::from(grown)
     }
 

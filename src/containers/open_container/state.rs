@@ -13,6 +13,7 @@ use dedupfs_store::device::DIRECT_ALIGNMENT_BYTES;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, PoolId};
 
 use crate::containers::buffers::{BufferPool, RegionBytes};
+use crate::gauge::Hold;
 use crate::namespace::ContainerRecord;
 
 pub(super) const ALIGNMENT_BYTES: u32 = DIRECT_ALIGNMENT_BYTES as u32;
@@ -113,6 +114,8 @@ pub(super) struct State {
     pub(super) full: bool,
     pub(super) toc: Option<(u32, u32)>,
     pub(super) acknowledged: Option<ContainerRecord>,
+    /// Bytes that the device does not have yet, at most.
+    owed: Hold,
 }
 
 impl Batch {
@@ -140,7 +143,7 @@ impl Batch {
 }
 
 impl State {
-    pub(super) fn new(id: ContainerId, kind: ContainerKind) -> Self {
+    pub(super) fn new(id: ContainerId, kind: ContainerKind, owed: Hold) -> Self {
         Self {
             index: HashMap::default(),
             filling: None,
@@ -159,6 +162,7 @@ impl State {
             full: false,
             toc: None,
             acknowledged: None,
+            owed,
         }
     }
 
@@ -189,6 +193,12 @@ impl State {
             }
         }
         bytes + toc_bytes_bound(entries, regions) as u64
+    }
+
+    /// Notes what the device does not have yet, at most: to be called after every change of what is to be written.
+    pub(super) fn note_owed(&self) {
+        let all = if self.is_empty() { 0 } else { self.bytes_when_sealed(None) };
+        self.owed.set(all.saturating_sub(u64::from(self.written)));
     }
 
     pub(super) fn fits(&self, len: usize, joins: bool, limits: Limits) -> bool {

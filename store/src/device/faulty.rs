@@ -310,6 +310,10 @@ impl Device for FaultyDevice {
         self.inner.space()
     }
 
+    fn filesystem_id(&self) -> Option<u64> {
+        self.inner.filesystem_id()
+    }
+
     fn describe(&self) -> String {
         self.inner.describe()
     }

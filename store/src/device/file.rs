@@ -185,6 +185,10 @@ impl Device for FileDevice {
         })
     }
 
+    fn filesystem_id(&self) -> Option<u64> {
+        std::fs::metadata(&self.root).ok().map(|metadata| metadata.dev())
+    }
+
     fn describe(&self) -> String {
         self.root.display().to_string()
     }

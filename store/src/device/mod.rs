@@ -89,6 +89,10 @@ pub trait Device: Debug + Send + Sync {
     fn exists(&self, path: &str) -> Result<bool>;
     /// Size and free space of the medium.
     fn space(&self) -> Result<Space>;
+    /// What filesystem it lies on, if that can be told: two devices of one filesystem share its space.
+    fn filesystem_id(&self) -> Option<u64> {
+        None
+    }
     /// For messages: where this device is.
     fn describe(&self) -> String;
 

@@ -111,6 +111,10 @@ impl Device for ObservedDevice {
         self.inner.space()
     }
 
+    fn filesystem_id(&self) -> Option<u64> {
+        self.inner.filesystem_id()
+    }
+
     fn describe(&self) -> String {
         self.inner.describe()
     }

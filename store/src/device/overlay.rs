@@ -255,6 +255,10 @@ impl Device for OverlayDevice {
         Ok(Space { available_bytes: space.available_bytes.min(left_bytes), ..space })
     }
 
+    fn filesystem_id(&self) -> Option<u64> {
+        self.inner.filesystem_id()
+    }
+
     fn describe(&self) -> String {
         self.inner.describe()
     }

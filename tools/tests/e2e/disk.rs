@@ -6,22 +6,21 @@ use std::time::Duration;
 
 use crate::command::Tool;
 
-/// Size of a [`Disk`].
-pub const DISK_BYTES: u64 = 200 << 20;
-
 /// A small ext4 in a file, mounted by a loop device that goes with the mount.
 pub struct Disk {
     directory: tempfile::TempDir,
     image: PathBuf,
+    /// Where it is mounted: empty at first.
     pub mountpoint: PathBuf,
 }
 
 impl Disk {
+    /// A new filesystem in a file of `disk_bytes`, mounted.
     #[track_caller]
-    pub fn new() -> Self {
+    pub fn new(disk_bytes: u64) -> Self {
         let directory = tempfile::Builder::new().prefix("dedupfs-disk-").tempdir().unwrap();
         let (image, mountpoint) = (directory.path().join("image"), directory.path().join("mounted"));
-        File::create(&image).unwrap().set_len(DISK_BYTES).unwrap();
+        File::create(&image).unwrap().set_len(disk_bytes).unwrap();
         fs::create_dir(&mountpoint).unwrap();
         Tool::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&image).ok();
         let disk = Self { directory, image, mountpoint };
@@ -53,6 +52,7 @@ impl Disk {
         self.mount();
     }
 
+    /// What its filesystem has left.
     pub fn free_bytes(&self) -> u64 {
         let space = rustix::fs::statvfs(&self.mountpoint).unwrap();
         space.f_bavail * space.f_frsize

@@ -12,6 +12,8 @@ use crate::machine::is_fit;
 use crate::random::noise;
 use crate::site::Site;
 
+const DISK_BYTES: u64 = 200 << 20;
+
 fn write(path: &Path, bytes: &[u8]) -> File {
     let mut file = File::create(path).unwrap();
     file.write_all(bytes).unwrap();
@@ -23,7 +25,7 @@ fn a_disk_that_turns_read_only_is_told_and_costs_nothing_that_was_synced() {
     if !is_fit() {
         return;
     }
-    let disk = Disk::new();
+    let disk = Disk::new(DISK_BYTES);
     let site = Site::with(|_| (disk.mountpoint.join("pool"), disk.mountpoint.join("pool")));
     // On the disk that fails, nothing could be written about it.
     let log = site.base.join("log");

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use crate::command::Tool;
 use crate::compare::assert_same_file;
-use crate::disk::{DISK_BYTES, Disk};
+use crate::disk::Disk;
 use crate::machine::is_fit;
 use crate::random::noise;
 use crate::site::Site;
 
+const DISK_BYTES: u64 = 200 << 20;
 const TOO_MUCH_BYTES: usize = 260 << 20;
 
 fn is_full(error: &io::Error) -> bool {
@@ -53,7 +54,7 @@ fn a_full_disk_is_an_error_and_there_is_a_way_out() {
     if !is_fit() {
         return;
     }
-    let disk = Disk::new();
+    let disk = Disk::new(DISK_BYTES);
     let site = Site::with(|_| (disk.mountpoint.join("pool"), disk.mountpoint.join("pool")));
     site.mount();
     let kept = site.mnt.join("kept");

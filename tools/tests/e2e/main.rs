@@ -26,6 +26,7 @@ mod private;
 mod random;
 mod rebuild_index;
 mod recover;
+mod refilled_disk;
 mod rsync_roundtrip;
 mod scrub;
 mod site;

@@ -1,0 +1,94 @@
+//! Bytes that somebody holds in memory on their way to disk, summed over all holders.
+//!
+//! What is admitted must be found in some gauge until the device has it (see [`crate::pool::SpaceGuard`]). So whoever passes
+//! bytes on adds them there before he takes them away here: they may count twice for a moment, and are never missing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The sum.
+#[derive(Debug, Default)]
+pub struct Gauge {
+    bytes: AtomicU64,
+    holders: AtomicU64,
+}
+
+impl Gauge {
+    /// Bytes held by all.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// How many hold something, or may at any moment.
+    #[must_use]
+    pub fn holders(&self) -> u64 {
+        self.holders.load(Ordering::Acquire)
+    }
+
+    /// `holders` that hold `bytes` together, until the answer is dropped.
+    #[must_use]
+    pub fn hold(self: &Arc<Self>, bytes: u64, holders: u64) -> Hold {
+        self.holders.fetch_add(holders, Ordering::AcqRel);
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        Hold { gauge: self.clone(), bytes: AtomicU64::new(bytes), holders }
+    }
+}
+
+/// What one holds.
+#[derive(Debug)]
+pub struct Hold {
+    gauge: Arc<Gauge>,
+    bytes: AtomicU64,
+    holders: u64,
+}
+
+impl Hold {
+    /// Holds so many more.
+    pub fn add(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.gauge.bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Holds so many less.
+    pub fn release(&self, bytes: u64) {
+        let take = |held: u64| Some(held.saturating_sub(bytes));
+        let held = self.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).unwrap_or_default();
+        self.gauge.bytes.fetch_sub(held.min(bytes), Ordering::AcqRel);
+    }
+
+    /// Holds exactly so many; for one thread at a time.
+    pub fn set(&self, bytes: u64) {
+        let before = self.bytes.swap(bytes, Ordering::AcqRel);
+        self.gauge.bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.gauge.bytes.fetch_sub(before, Ordering::AcqRel);
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.gauge.bytes.fetch_sub(self.bytes.load(Ordering::Acquire), Ordering::AcqRel);
+        self.gauge.holders.fetch_sub(self.holders, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_is_what_all_hold() {
+        let gauge = Arc::new(Gauge::default());
+        let (one, other) = (gauge.hold(5, 1), gauge.hold(0, 2));
+        one.add(10);
+        other.set(7);
+        assert_eq!((gauge.bytes(), gauge.holders()), (22, 3));
+        one.release(3);
+        other.set(1);
+        assert_eq!(gauge.bytes(), 13);
+        one.release(100);
+        assert_eq!(gauge.bytes(), 1, "no more is released than is held");
+        drop((one, other));
+        assert_eq!((gauge.bytes(), gauge.holders()), (0, 0));
+    }
+}

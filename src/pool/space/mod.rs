@@ -1,0 +1,411 @@
+//! Whether the roots have room for more: asked before anything is taken, so that a full disk is an ENOSPC at the write
+//! that does not fit, and never a surprise in a commit.
+//!
+//! 1. A request asks for what it may cost at worst ([`cost`]), as if nothing were a duplicate and nothing compressed, and keeps the
+//!    [`Promise`] until whoever goes on with its bytes counts them.
+//! 2. From then on they are found in some gauge (streams, dirty extents, open containers, the namespace's generations) until the
+//!    device has them or they turn out to be known. So at any moment
+//!    *room = free on the disk - promised - owed - reserve*, and as much less as a limit says.
+//! 3. A reading of that is good for a moment: what is granted from it is taken off, so it can only be too low.
+//!
+//! The **reserve** is for what must work on a full disk: deleting (a commit copies the pages of the namespace that it changes),
+//! reclaiming (live chunks are copied before their containers are freed), and checkpoints of the indexes.
+//!
+//! Invariant: nothing but [`Promise`]s moves bytes into a gauge whose room was not asked for, except what deleting needs and what
+//! re-chunking around a change costs beyond its estimate; these rest on the reserve.
+//!
+//! Lock order: `budget`, then what the holdings take; taken with no lock of a file held.
+
+pub mod cost;
+mod holdings;
+mod optional;
+mod watch;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use dedupfs_store::device::{Device, Space};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+pub use cost::{ContentCost, Demand};
+pub use holdings::PoolHoldings;
+pub use optional::OptionalWrites;
+pub use watch::Level;
+use watch::Watch;
+
+use crate::config::{DATA_RESERVE_BYTES, META_RESERVE_BYTES, SPACE_CHECK_INTERVAL};
+use crate::error::{EngineError, Result};
+
+/// What a pool holds, for its [`SpaceGuard`].
+pub trait Holdings: Send + Sync {
+    /// What was taken and the devices do not have yet, at most.
+    fn owed(&self) -> Demand;
+    /// What a checkpoint of the indexes takes beside the one that counts.
+    fn checkpoint_bytes(&self) -> u64;
+    /// Least reserve: what the smallest step of reclaiming takes.
+    fn step(&self) -> Demand;
+    /// Physical bytes of the pool on each root.
+    ///
+    /// # Errors
+    /// A device does not tell.
+    fn physical(&self) -> Result<Demand>;
+}
+
+/// Bounds of what a pool may occupy, besides the disks' sizes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SpaceLimits {
+    /// Physical bytes on the data root.
+    pub data_bytes: Option<u64>,
+    /// Physical bytes on the meta root.
+    pub meta_bytes: Option<u64>,
+}
+
+/// One root, as statistics show it. All sizes in bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RootSpace {
+    /// `data` or `meta`.
+    pub name: String,
+    /// Where it is.
+    pub place: String,
+    /// Size of its disk, or the limit if that is less.
+    pub total_bytes: u64,
+    /// Free on the disk, or below the limit.
+    pub free_bytes: u64,
+    /// Kept free for deleting and reclaiming.
+    pub reserve_bytes: u64,
+    /// What new content may take, with what describes it.
+    pub usable_bytes: u64,
+    /// What the pool occupies there.
+    pub pool_bytes: u64,
+    /// `data_limit` or `meta_limit`.
+    pub limit_bytes: Option<u64>,
+    /// How full it is.
+    pub level: Level,
+}
+
+struct Root {
+    name: &'static str,
+    device: Arc<dyn Device>,
+    limit_bytes: Option<u64>,
+    reserve_bytes: u64,
+    watch: Watch,
+}
+
+/// What may still be taken; negative when the reserve is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Left {
+    data: i64,
+    meta: i64,
+    /// Of the one disk on which both roots lie.
+    both: i64,
+}
+
+/// A reading, less what was granted since.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    at: Instant,
+    left: Left,
+    reserve: Demand,
+}
+
+/// One root at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    space: Space,
+    /// Free for the pool: on the disk, and below the limit.
+    free_bytes: u64,
+    physical_bytes: Option<u64>,
+}
+
+/// Watches the room on both roots.
+pub struct SpaceGuard {
+    data: Root,
+    meta: Root,
+    /// Both roots lie on one disk.
+    is_shared: bool,
+    holdings: Box<dyn Holdings>,
+    promised_data_bytes: AtomicU64,
+    promised_meta_bytes: AtomicU64,
+    budget: Mutex<Option<Budget>>,
+}
+
+impl std::fmt::Debug for SpaceGuard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SpaceGuard").field("is_shared", &self.is_shared).finish_non_exhaustive()
+    }
+}
+
+/// Room that was granted and that no gauge counts yet; given back when it is dropped.
+#[must_use]
+pub struct Promise<'a> {
+    guard: &'a SpaceGuard,
+    demand: Demand,
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        self.guard.promised_data_bytes.fetch_sub(self.demand.data_bytes, Ordering::AcqRel);
+        self.guard.promised_meta_bytes.fetch_sub(self.demand.meta_bytes, Ordering::AcqRel);
+    }
+}
+
+impl SpaceGuard {
+    /// A guard over the roots of a pool.
+    ///
+    /// # Errors
+    /// A device does not tell its space.
+    pub fn new(
+        data: &Arc<dyn Device>,
+        meta: &Arc<dyn Device>,
+        limits: SpaceLimits,
+        holdings: Box<dyn Holdings>,
+    ) -> Result<Self> {
+        let same_disk = data.filesystem_id().is_some() && data.filesystem_id() == meta.filesystem_id();
+        let is_shared = Arc::ptr_eq(data, meta) || same_disk;
+        // An eighth of a small disk, for both roots together.
+        let divisor = if is_shared { 16 } else { 8 };
+        let step = holdings.step();
+        let root = |name, device: &Arc<dyn Device>, limit_bytes: Option<u64>, most, least| {
+            let size = device.space()?.total_bytes.min(limit_bytes.unwrap_or(u64::MAX));
+            let reserve_bytes = (size / divisor).clamp(least, least.max(most));
+            Ok::<_, EngineError>(Root {
+                name,
+                device: device.clone(),
+                limit_bytes,
+                reserve_bytes,
+                watch: Watch::default(),
+            })
+        };
+        let guard = Self {
+            data: root("data", data, limits.data_bytes, DATA_RESERVE_BYTES, step.data_bytes)?,
+            meta: root("meta", meta, limits.meta_bytes, META_RESERVE_BYTES, step.meta_bytes)?,
+            is_shared,
+            holdings,
+            promised_data_bytes: AtomicU64::new(0),
+            promised_meta_bytes: AtomicU64::new(0),
+            budget: Mutex::default(),
+        };
+        guard.tell_limits()?;
+        guard.tell_small_disks()?;
+        Ok(guard)
+    }
+
+    /// Whether both roots lie on one disk.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Takes room for `demand`.
+    ///
+    /// # Errors
+    /// `NoSpace` if it would use the reserve, or exceed a limit.
+    pub fn admit(&self, demand: Demand) -> Result<Promise<'_>> {
+        self.admit_with(demand, |_| Demand::default())
+    }
+
+    /// As [`admit`](Self::admit), for what gives space back in the end and needs some first: it may use half of the reserve.
+    ///
+    /// # Errors
+    /// `NoSpace` if not even that is left.
+    pub fn admit_freeing(&self, demand: Demand) -> Result<Promise<'_>> {
+        self.admit_with(demand, |reserve| Demand {
+            data_bytes: reserve.data_bytes / 2,
+            meta_bytes: reserve.meta_bytes / 2,
+        })
+    }
+
+    /// Takes room for what must not be refused.
+    pub fn promise(&self, demand: Demand) -> Promise<'_> {
+        if let Some(budget) = &mut *self.budget.lock() {
+            budget.left.take(demand);
+        }
+        self.promised(demand)
+    }
+
+    /// Whether so much is left on each root now.
+    ///
+    /// # Errors
+    /// A device does not tell its space.
+    pub fn has_room(&self, bytes: u64) -> Result<bool> {
+        let demand = Demand { data_bytes: bytes, meta_bytes: bytes };
+        Ok(self.read()?.left.covers(demand, Demand::default(), self.is_shared))
+    }
+
+    fn admit_with(&self, demand: Demand, extra: impl Fn(Demand) -> Demand) -> Result<Promise<'_>> {
+        let mut budget = self.budget.lock();
+        let has_room = |budget: &Budget| budget.left.covers(demand, extra(budget.reserve), self.is_shared);
+        let mut current = match *budget {
+            Some(current) if current.at.elapsed() < SPACE_CHECK_INTERVAL && has_room(&current) => current,
+            _ => self.read()?,
+        };
+        let covers = has_room(&current);
+        if covers {
+            current.left.take(demand);
+        }
+        *budget = Some(current);
+        // Under the lock: a reading by the next one sees it.
+        if covers { Ok(self.promised(demand)) } else { Err(EngineError::NoSpace) }
+    }
+
+    fn promised(&self, demand: Demand) -> Promise<'_> {
+        self.promised_data_bytes.fetch_add(demand.data_bytes, Ordering::AcqRel);
+        self.promised_meta_bytes.fetch_add(demand.meta_bytes, Ordering::AcqRel);
+        Promise { guard: self, demand }
+    }
+
+    /// What is promised or owed. Read before the devices are asked: what reaches them in between counts twice, not never.
+    fn owed(&self) -> Demand {
+        let promised = Demand {
+            data_bytes: self.promised_data_bytes.load(Ordering::Acquire),
+            meta_bytes: self.promised_meta_bytes.load(Ordering::Acquire),
+        };
+        promised + self.holdings.owed()
+    }
+
+    fn reserve(&self) -> Demand {
+        Demand {
+            data_bytes: self.data.reserve_bytes,
+            meta_bytes: self.meta.reserve_bytes + self.holdings.checkpoint_bytes(),
+        }
+    }
+
+    fn measure(&self) -> Result<(Measured, Measured)> {
+        let limited = self.data.limit_bytes.is_some() || self.meta.limit_bytes.is_some();
+        let physical = limited.then(|| self.holdings.physical()).transpose()?;
+        let one = |root: &Root, physical_bytes: Option<u64>| {
+            let space = root.device.space()?;
+            let below = root.limit_bytes.map(|limit| limit.saturating_sub(physical_bytes.unwrap_or(0)));
+            let free_bytes = space.available_bytes.min(below.unwrap_or(u64::MAX));
+            Ok::<_, EngineError>(Measured { space, free_bytes, physical_bytes })
+        };
+        let data = one(&self.data, physical.map(|physical| physical.data_bytes))?;
+        Ok((data, one(&self.meta, physical.map(|physical| physical.meta_bytes))?))
+    }
+
+    fn read(&self) -> Result<Budget> {
+        let owed = self.owed();
+        let (data, meta) = self.measure()?;
+        self.watch(&data, &meta);
+        let reserve = self.reserve();
+        Ok(Budget { at: Instant::now(), left: self.left(owed, reserve, &data, &meta), reserve })
+    }
+
+    fn left(&self, owed: Demand, reserve: Demand, data: &Measured, meta: &Measured) -> Left {
+        let left = |free: u64, owed: u64, reserve: u64| signed(free) - signed(owed) - signed(reserve);
+        let both_free = data.space.available_bytes.min(meta.space.available_bytes);
+        let both_reserve = reserve.data_bytes + reserve.meta_bytes;
+        Left {
+            data: left(data.free_bytes, owed.data_bytes, reserve.data_bytes),
+            meta: left(meta.free_bytes, owed.meta_bytes, reserve.meta_bytes),
+            both: left(both_free, owed.data_bytes + owed.meta_bytes, both_reserve),
+        }
+    }
+
+    /// What may be copied now on a root to free containers, while all that is owed still fits: the reserve is for this.
+    ///
+    /// # Errors
+    /// A device does not tell its space.
+    pub fn step_bytes(&self, recipe: bool) -> Result<u64> {
+        let owed = self.owed();
+        let (data, meta) = self.measure()?;
+        // The other half is for commits and checkpoints.
+        let kept = Demand { data_bytes: self.data.reserve_bytes / 8, meta_bytes: self.meta.reserve_bytes / 2 };
+        let left = self.left(owed, kept, &data, &meta);
+        // Limits bind what comes in. What goes out in the end may exceed them for a moment, as far as the disk has room.
+        let kind = |measured: &Measured, owed: u64, kept: u64| {
+            signed(measured.space.available_bytes) - signed(owed) - signed(kept)
+        };
+        let own = match recipe {
+            false => kind(&data, owed.data_bytes, kept.data_bytes),
+            true => kind(&meta, owed.meta_bytes, kept.meta_bytes),
+        };
+        let left = if self.is_shared { own.min(left.both) } else { own };
+        Ok(u64::try_from(left).unwrap_or(0))
+    }
+
+    /// Whether a checkpoint that takes so much can be written, and commits meanwhile.
+    ///
+    /// # Errors
+    /// `NoSpace` if not; the device does not tell.
+    pub fn expect_checkpoint(&self, bytes: u64) -> Result<()> {
+        let owed = self.holdings.owed();
+        let owed_bytes = if self.is_shared { owed.data_bytes + owed.meta_bytes } else { owed.meta_bytes };
+        let available_bytes = self.meta.device.space()?.available_bytes;
+        if bytes.saturating_add(owed_bytes) <= available_bytes {
+            return Ok(());
+        }
+        tracing::warn!(needed_bytes = bytes, owed_bytes, available_bytes, "no space for a checkpoint of the indexes");
+        Err(EngineError::NoSpace)
+    }
+
+    /// Whether little more than the reserve is left for commits: they should be short then.
+    #[must_use]
+    pub fn is_tight(&self) -> bool {
+        let current = *self.budget.lock();
+        current.is_some_and(|budget| {
+            let near = signed(self.meta.reserve_bytes);
+            budget.left.meta < near || (self.is_shared && budget.left.both < near)
+        })
+    }
+
+    /// Least part of the reserve that a commit may count on.
+    #[must_use]
+    pub fn commit_bytes(&self) -> u64 {
+        self.meta.reserve_bytes / 4
+    }
+
+    /// Both roots as they are: data, meta.
+    ///
+    /// # Errors
+    /// A device does not tell.
+    pub fn roots(&self) -> Result<[RootSpace; 2]> {
+        let owed = self.owed();
+        let physical = self.holdings.physical()?;
+        let (data, meta) = self.measure()?;
+        self.watch(&data, &meta);
+        let reserve = self.reserve();
+        let left = self.left(owed, reserve, &data, &meta);
+        let one = |root: &Root, measured: &Measured, left: i64, reserve_bytes, pool_bytes| RootSpace {
+            name: root.name.to_owned(),
+            place: root.device.describe(),
+            total_bytes: measured.space.total_bytes.min(root.limit_bytes.unwrap_or(u64::MAX)),
+            free_bytes: measured.free_bytes,
+            reserve_bytes,
+            usable_bytes: u64::try_from(left).unwrap_or(0),
+            pool_bytes,
+            limit_bytes: root.limit_bytes,
+            level: root.watch.level(),
+        };
+        let own = |left: i64, both: i64| if self.is_shared { left.min(both) } else { left };
+        Ok([
+            one(&self.data, &data, own(left.data, left.both), reserve.data_bytes, physical.data_bytes),
+            one(&self.meta, &meta, own(left.meta, left.both), reserve.meta_bytes, physical.meta_bytes),
+        ])
+    }
+}
+
+impl Left {
+    fn covers(&self, demand: Demand, extra: Demand, is_shared: bool) -> bool {
+        let (data, meta) = (signed(demand.data_bytes), signed(demand.meta_bytes));
+        let (more_data, more_meta) = (signed(extra.data_bytes), signed(extra.meta_bytes));
+        // Who needs nothing of a root does not mind that it is full.
+        (data == 0 || data <= self.data + more_data)
+            && (meta == 0 || meta <= self.meta + more_meta)
+            && (!is_shared || data + meta <= self.both + more_data + more_meta)
+    }
+
+    fn take(&mut self, demand: Demand) {
+        let (data, meta) = (signed(demand.data_bytes), signed(demand.meta_bytes));
+        self.data -= data;
+        self.meta -= meta;
+        self.both -= data + meta;
+    }
+}
+
+/// Sums of sizes stay far from the limits of their type.
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX / 8).min(i64::MAX / 8)
+}

@@ -1,0 +1,48 @@
+//! What is written besides content, and can be written later or not at all: it must not take what commits and reclaiming rest on.
+
+use std::sync::{Arc, OnceLock};
+
+use dedupfs_store::StoreError;
+use dedupfs_store::device::Device;
+use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
+
+use super::{Demand, SpaceGuard};
+
+/// Lets writes through to the data root as long as half of the reserve stays; beyond that they fail for lack of space.
+#[derive(Debug, Default)]
+pub struct OptionalWrites {
+    guard: OnceLock<Arc<SpaceGuard>>,
+}
+
+impl OptionalWrites {
+    /// The device for such writes. Until [`begin`](Self::begin) all pass.
+    #[must_use]
+    pub fn device(self: &Arc<Self>, data: &Arc<dyn Device>) -> Arc<dyn Device> {
+        Arc::new(ObservedDevice::new(data.clone(), self.clone()))
+    }
+
+    /// From here on this guard is asked.
+    pub fn begin(&self, guard: &Arc<SpaceGuard>) {
+        // A pool has one guard.
+        let _first_counts = self.guard.set(guard.clone());
+    }
+}
+
+impl Observer for OptionalWrites {
+    fn around(
+        &self,
+        call: &Call<'_>,
+        perform: &mut dyn FnMut() -> dedupfs_store::Result<()>,
+    ) -> dedupfs_store::Result<()> {
+        let (Call::Write { path, len_bytes, .. }, Some(guard)) = (call, self.guard.get()) else { return perform() };
+        let demand = Demand { data_bytes: *len_bytes as u64, meta_bytes: 0 };
+        match guard.admit_freeing(demand) {
+            // Held until the device has it.
+            Ok(_promise) => perform(),
+            Err(error) if error.is_no_space() => {
+                Err(StoreError::NoSpace { operation: "write", path: (*path).to_owned() })
+            }
+            Err(error) => Err(error.into_store()),
+        }
+    }
+}
