@@ -10,12 +10,15 @@ use super::super::tables::{self, Header};
 use super::Fix;
 use crate::error::Result;
 
+/// What stands at a place in a directory's order, if it can be read.
+type Placed = Option<(Ino, FileKind, Vec<u8>)>;
+
 /// Everything that could be decoded, and what is to be done about the rest. Memory grows with the namespace.
 #[derive(Default)]
 pub(super) struct Facts {
     pub(super) inodes: BTreeMap<Ino, Inode>,
     pub(super) entries: BTreeMap<(Ino, Vec<u8>), Entry>,
-    pub(super) order: BTreeMap<[u8; 16], Option<(Ino, FileKind, Vec<u8>)>>,
+    pub(super) order: BTreeMap<[u8; 16], Placed>,
     pub(super) xattr_counts: BTreeMap<Ino, u32>,
     /// Attributes of inodes that may not exist.
     pub(super) xattr_keys: Vec<Vec<u8>>,
