@@ -54,9 +54,10 @@ impl Camera {
         if !(operation + self.seed).is_multiple_of(self.every) {
             return;
         }
-        let histories = self.histories.lock().unwrap().clone();
+        // Held meanwhile: in a thread of the pool's own, files must not go on while the disk is copied.
+        let histories = self.histories.lock().unwrap();
         let disk = disk.crash(self.seed.wrapping_mul(1 << 20).wrapping_add(operation));
-        self.taken.lock().unwrap().push(Photograph { operation, disk, histories });
+        self.taken.lock().unwrap().push(Photograph { operation, disk, histories: histories.clone() });
     }
 }
 
