@@ -334,3 +334,43 @@ pub fn acl(data: &[u8]) {
         }
     }
 }
+
+/// Frames of exports: as they are, and with right checksums around what is inside.
+pub fn export(data: &[u8]) {
+    dedupfs::export::fuzzing::frame(data, &POOL, 3);
+    dedupfs::export::fuzzing::small(data, &POOL);
+    let (fields, raw) = split(data);
+    let mut meta = vec![1, 0];
+    meta.extend_from_slice(fields);
+    let packed = zstd::bulk::compress(raw, 1).expect("packs");
+    meta.resize(44, 0);
+    // Whether it is the last frame, how many items it has and how long they are.
+    meta[2] &= 1;
+    meta[3] = 0;
+    meta[12..16].copy_from_slice(&(raw.len() as u32).to_le_bytes());
+    meta[16..20].fill(0);
+    let bytes = encode_frame(FrameKind::Export, &POOL, 3, &meta, &packed);
+    dedupfs::export::fuzzing::frame(&bytes, &POOL, 3);
+    for kind in [FrameKind::ExportCurrent, FrameKind::ExportOwner] {
+        let mut meta = vec![1, 0];
+        meta.extend_from_slice(fields);
+        dedupfs::export::fuzzing::small(&encode_frame(kind, &POOL, 0, &meta, &[]), &POOL);
+    }
+}
+
+/// How far a scrub has come.
+pub fn scrub_position(data: &[u8]) {
+    use dedupfs_store::device::{Device, MemoryDevice};
+    let read = |bytes: &[u8]| {
+        let device = MemoryDevice::new();
+        device.replace_file("", dedupfs::scrub::POSITION_FILE, bytes).expect("is memory");
+        if let Ok(Some(position)) = dedupfs::scrub::ScrubPosition::read(&device, &POOL) {
+            position.write(&device, &POOL).expect("is memory");
+            assert_eq!(dedupfs::scrub::ScrubPosition::read(&device, &POOL).expect("decodes again"), Some(position));
+        }
+    };
+    read(data);
+    let mut meta = vec![1, 0];
+    meta.extend_from_slice(data);
+    read(&encode_frame(FrameKind::Scrub, &POOL, 0, &meta, &[]));
+}

@@ -118,8 +118,8 @@ pub(crate) fn check_owner(device: &dyn Device, pool: &PoolId, ancestry: &Ancestr
         }
         Err(error) => return Err(error),
     };
-    let advice = "put that one back; if it is lost, remove this one and run `dedupfs recover --data DATA_ROOT META_ROOT`, which \
-                  makes a new one from the data root";
+    let advice = "put that one back; if it is lost, `dedupfs recover --force POOL` (with `--data DIR` if the content lies elsewhere) \
+                  makes a new one in this one's place, from what the data root has. Remove nothing";
     if ancestry.lineage != Some(owner.lineage) {
         let problem = "the data root was written by another meta root since this one (the pool was recovered, or this is an old \
                        copy)";

@@ -23,6 +23,9 @@
 mod base;
 mod files;
 mod frames;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod log;
 mod mirror;
 mod open;

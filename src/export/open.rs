@@ -66,6 +66,10 @@ impl Exporter {
             live = find(&*device, &pool, &namespace)?;
             last_generation = highest_generation(&*device)?.max(namespace.export_mark().exported.generation);
         }
+        if !is_enabled {
+            // To tell of it only.
+            live = usable(&*device, &pool, &namespace).ok().flatten();
+        }
         state.show(live.as_ref());
         // A pool is protected from its first second on.
         state.requested = is_enabled && live.is_none();

@@ -26,13 +26,15 @@ use crate::error::Result;
 use crate::export::{RecoverReport, fence, restore};
 use crate::fingerprint::Fingerprinter;
 use crate::namespace::{NAMESPACE_FILE, NAMESPACE_SUMS_FILES};
+use crate::scrub::POSITION_FILE as SCRUB_POSITION_FILE;
 
 /// Where everything is made.
 const STAGE: &str = "recovered";
 /// What a meta root has besides its superblock and its namespace.
 const META_DIRECTORIES: [&str; 2] = ["index", "recipes"];
 /// What else may lie on a root.
-const OTHERS: [&str; 6] = ["lock", "dedupfs.log", "control.sock", "containers", "export", STAGE];
+const OTHERS: [&str; 8] =
+    ["lock", "dedupfs.log", "dedupfs.log.1", "control.sock", "containers", "export", SCRUB_POSITION_FILE, STAGE];
 /// Directories are not nested deeper than this.
 const DEPTH_MAX: usize = 4;
 
@@ -54,6 +56,14 @@ pub fn recover(
     let is_one = meta.canonicalize().ok().is_some_and(|meta| data.canonicalize().is_ok_and(|data| data == meta));
     if is_one {
         return recover_on(&data_device, &data_device, b".".to_vec(), replaces, options, progress);
+    }
+    if !replaces && data_device.exists(Role::Meta.file_name())? && data_device.exists(NAMESPACE_FILE)? {
+        return Err(StoreError::Usage(format!(
+            "{0} is a pool with a meta root of its own, which knows more than its export, and could not be used any more: try \
+             `dedupfs mount` and `dedupfs fsck` first. If it is beyond repair, `dedupfs recover --force {0}` makes it anew in its place",
+            data.display()
+        ))
+        .into());
     }
     let meta_device: Arc<dyn Device> = Arc::new(FileDevice::create(meta)?);
     let _meta_lock = PoolLock::acquire(meta, &options.note)?;
@@ -140,7 +150,7 @@ fn remove_below(device: &dyn Device, directory: &str, depth: usize) -> Result<()
 /// Removes the old meta root and moves the new one to its place.
 fn put_in_place(meta: &dyn Device) -> Result<()> {
     // First, so that what comes is no pool until it is one.
-    for name in [Role::Meta.file_name(), NAMESPACE_FILE].into_iter().chain(NAMESPACE_SUMS_FILES) {
+    for name in [Role::Meta.file_name(), NAMESPACE_FILE, SCRUB_POSITION_FILE].into_iter().chain(NAMESPACE_SUMS_FILES) {
         match meta.remove(name) {
             Ok(()) | Err(StoreError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),

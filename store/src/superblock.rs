@@ -121,20 +121,27 @@ impl Superblock {
             Err(StoreError::NotFound { .. }) => {
                 return Err(StoreError::Usage(match role {
                     Role::Meta => {
-                        format!("{place} is not a dedupfs pool (no {name}): format one with `dedupfs mkfs {place}`")
+                        format!(
+                            "{place} is not a dedupfs pool (no {name}): format one with `dedupfs mkfs {place}`, but only if it is empty; \
+                             else see `dedupfs fsck --repair` and `dedupfs recover`"
+                        )
                     }
                     Role::Data => format!("{place} is not the data root of a dedupfs pool (no {name}): is it mounted?"),
                 }));
             }
             Err(StoreError::Corrupt { what, expected, found }) => {
-                let found = format!("{found}; it never changes, so `{name}` of any copy of this root can be put back");
+                let found = format!(
+                    "{found}; `dedupfs fsck --repair` writes it again from the other superblock of the pool: try it"
+                );
                 return Err(StoreError::Corrupt { what, expected, found });
             }
             found => found?,
         };
         Self::decode(&format!("superblock {name} of {place}"), &bytes, role).map_err(|error| match error {
             StoreError::Corrupt { what, expected, found } => {
-                let found = format!("{found}; it never changes, so `{name}` of any copy of this root can be put back");
+                let found = format!(
+                    "{found}; `dedupfs fsck --repair` writes it again from the other superblock of the pool: try it"
+                );
                 StoreError::Corrupt { what, expected, found }
             }
             other => other,

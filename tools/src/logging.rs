@@ -57,7 +57,8 @@ impl LogSink {
     pub fn take_stderr(&self) -> io::Result<()> {
         match &mut *self.0.lock() {
             Some(file) => file.take_stderr(),
-            None => Ok(()),
+            // A daemon without a log must not keep the terminal, or the pipe, of whoever started it.
+            None => rustix::stdio::dup2_stderr(File::options().write(true).open("/dev/null")?).map_err(Into::into),
         }
     }
 }

@@ -219,8 +219,10 @@ pub fn reclaim(report: &ReclaimReport) -> String {
     lines.line("copied forward", format!("{} chunks, {}", report.chunks_moved, exact(report.moved_bytes)));
     lines.line("containers freed", report.containers_freed);
     if report.containers_damaged > 0 {
-        lines
-            .line("containers damaged", format!("{}, kept as they are: see `dedupfs fsck`", report.containers_damaged));
+        lines.line(
+            "containers damaged",
+            format!("{}, kept until nothing is lost any more: back the same data up again", report.containers_damaged),
+        );
     }
     if report.containers_without_space > 0 {
         let kept = report.containers_without_space;
@@ -326,8 +328,9 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
     if report.finding_count + missing > 0 {
         text.push_str(match rebuilt {
             None => {
-                "what to do: copy out what can be read (`dedupfs mount -o ro`); then unmount, and let\n  \
-                 `dedupfs fsck --repair --read-data POOL` tell and do what can be done; back the same data up again\n"
+                "what to do: what is lost comes back when the same data is backed up again; everything else: unmount, and let\n  \
+                 `dedupfs fsck --repair POOL` tell and do what can be done. What can be read can be copied out first\n  \
+                 (`dedupfs mount -o ro`)\n"
             }
             Some(_) => {
                 "what to do: back the same data up again, which makes files whole whose content comes again; remove what does \

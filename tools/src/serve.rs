@@ -133,11 +133,23 @@ fn serve(
         recovery = ?pool.recovery(),
         "mounted"
     );
-    if let Err(failure) = ready(pool.notice()) {
+    if let Err(failure) = ready(notice(&pool, mountpoint.is_dead)) {
         tracing::error!(%failure, "going on all the same");
     }
     let session_result = wait_for_end(&daemon.session, &happened);
     finish(&daemon, server, session_result)
+}
+
+/// What whoever mounts should know.
+fn notice(pool: &Pool, was_dead: bool) -> Option<String> {
+    let interval_s = COMMIT_INTERVAL.as_secs();
+    let nothing_to_do = || {
+        format!(
+            "the daemon before had ended without unmounting. There was nothing to recover: what was not synced in its last \
+             {interval_s} seconds may be missing"
+        )
+    };
+    pool.notice().or_else(|| was_dead.then(nothing_to_do))
 }
 
 /// Where the log goes; `None` is the standard error output.

@@ -137,7 +137,10 @@ fn a_missing_superblock_says_what_to_do() {
     let place = device.describe();
     assert_eq!(
         Superblock::read(&device, Role::Meta).unwrap_err().to_string(),
-        format!("{place} is not a dedupfs pool (no dedupfs.meta): format one with `dedupfs mkfs {place}`")
+        format!(
+            "{place} is not a dedupfs pool (no dedupfs.meta): format one with `dedupfs mkfs {place}`, but only if it is empty; else \
+             see `dedupfs fsck --repair` and `dedupfs recover`"
+        )
     );
     let message = Superblock::read(&device, Role::Data).unwrap_err().to_string();
     assert!(message.contains("no dedupfs.data") && message.contains("mounted?"), "{message}");

@@ -69,7 +69,7 @@ pub fn scrub(report: &ScrubReport) -> String {
         let containers = report.containers_with_garbage;
         let _ = writeln!(
             text,
-            "{containers} damaged containers hold nothing bad that is needed: dedupfs-gc frees them in time"
+            "{containers} damaged containers hold nothing bad that is needed: dedupfs-gc frees them once nothing is lost"
         );
     }
     if report.bad_chunks + report.bad_nodes > 0 {
