@@ -26,13 +26,14 @@ use crate::error::Result;
 use crate::export::{RecoverReport, fence, restore};
 use crate::fingerprint::Fingerprinter;
 use crate::namespace::NAMESPACE_FILE;
+use crate::scrub::POSITION_FILE;
 
 /// Where everything is made.
 const STAGE: &str = "recovered";
 /// What a meta root has besides its superblock and its namespace.
 const META_DIRECTORIES: [&str; 2] = ["index", "recipes"];
 /// What else may lie on a root.
-const OTHERS: [&str; 6] = ["lock", "dedupfs.log", "control.sock", "containers", "export", STAGE];
+const OTHERS: [&str; 7] = ["lock", "dedupfs.log", "control.sock", "containers", "export", STAGE, POSITION_FILE];
 /// Directories are not nested deeper than this.
 const DEPTH_MAX: usize = 4;
 
@@ -102,6 +103,8 @@ fn check_target(meta: &dyn Device, of_data: &Superblock, replaces: bool) -> Resu
     let usage = |message: String| Err(StoreError::Usage(message).into());
     let superblock_names = [Role::Meta.file_name(), Role::Data.file_name()];
     let known = |name: &str| {
+        // What was being replaced when something broke off.
+        let name = name.strip_suffix(".new").unwrap_or(name);
         [OTHERS.as_slice(), META_DIRECTORIES.as_slice(), superblock_names.as_slice()].concat().contains(&name)
             || name.starts_with(NAMESPACE_FILE)
     };
@@ -139,7 +142,7 @@ fn remove_below(device: &dyn Device, directory: &str, depth: usize) -> Result<()
 /// Removes the old meta root and moves the new one to its place.
 fn put_in_place(meta: &dyn Device) -> Result<()> {
     // First, so that what comes is no pool until it is one.
-    for name in [Role::Meta.file_name(), NAMESPACE_FILE] {
+    for name in [Role::Meta.file_name(), NAMESPACE_FILE, POSITION_FILE] {
         match meta.remove(name) {
             Ok(()) | Err(StoreError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::judge::judge;
 pub use self::pipeline::{Judged, Pipeline};
-pub use self::position::ScrubPosition;
+pub use self::position::{FILE_NAME as POSITION_FILE, ScrubPosition};
 pub use self::quarantine::BadCopy;
 pub use self::run::scrub;
 pub(crate) use self::suspects::SuspectThread;
