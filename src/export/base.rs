@@ -41,7 +41,7 @@ impl Exporter {
     }
 
     fn build_and_switch(&self, is_throttled: bool) -> Result<()> {
-        let (source, changes_after, generation, copies_all) = {
+        let (source, changes_after, generation, rests_on) = {
             let mut work = self.working.lock();
             if let Some(failed) = &work.failed {
                 return Err(failed.clone());
@@ -55,11 +55,11 @@ impl Exporter {
             let changes_after = work.live.as_ref().map_or(source.row(), |live| live.row);
             self.state.lock().building = Some(changes_after);
             work.last_generation += 1;
-            (source, changes_after, work.last_generation, work.live.is_none())
+            (source, changes_after, work.last_generation, work.live.as_ref().map(|live| live.current.generation))
         };
         let Some(base_bytes) = self.write_base_file(&source, generation, is_throttled)? else { return Ok(()) };
         let mut copied_bytes = 0;
-        if copies_all {
+        if rests_on.is_none() {
             // Nobody else copies while no export counts.
             let mut mirror = Mirror::new(self.device.clone(), self.slot_bytes);
             for record in source.containers()?.iter().filter(|record| record.kind == ContainerKind::Recipe) {
@@ -69,6 +69,11 @@ impl Exporter {
         }
         let mut work = self.working.lock();
         self.state.lock().written_bytes += base_bytes + copied_bytes;
+        // The export was given up meanwhile, and with it the copies of recipes on which this base rests, and its own file.
+        if work.live.as_ref().map(|live| live.current.generation) != rests_on {
+            tracing::warn!("the export was given up while a new base was written: the base is written again");
+            return self.remove_files(work.live.as_ref().map(|live| live.current.generation));
+        }
         let current = Current { generation, base_bytes, row: source.row() };
         drop(source);
         self.switch(&mut work, current, changes_after)

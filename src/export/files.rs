@@ -125,6 +125,18 @@ pub(crate) fn check_owner(device: &dyn Device, pool: &PoolId, ancestry: &Ancestr
                        copy)";
         return Err(StoreError::Usage(format!("{problem}: {advice}")).into());
     }
+    // Also a copy that was taken while the pool was mounted, and not opened since.
+    if let Some(row) =
+        super::open::exported_row(device, pool, &ancestry.exported)?.filter(|row| *row > ancestry.last_row)
+    {
+        let problem = format!(
+            "the meta root is an older copy: its last commit is number {}, and the data root has an export of number {row}",
+            ancestry.last_row
+        );
+        let instead =
+            "To go on with the older one, and lose for good what is newer, remove export/current from the data root";
+        return Err(StoreError::Usage(format!("{problem}: {advice}. {instead}")).into());
+    }
     if owner.epoch > ancestry.writer_epoch {
         let problem = format!(
             "the meta root is an older copy: it was opened {} times when the data root had been opened {} times",

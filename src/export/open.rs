@@ -101,6 +101,29 @@ fn highest_generation(device: &dyn Device) -> Result<u64> {
     Ok(device.list(files::DIRECTORY)?.iter().filter_map(|entry| number(&entry.name)).max().unwrap_or(0))
 }
 
+/// The commit whose state the export gives that counts, as far as it can be read; `None` if there is none. `known` is what the
+/// namespace knows of it: that need not be read.
+pub(super) fn exported_row(device: &dyn Device, pool: &PoolId, known: &Exported) -> Result<Option<u64>> {
+    let found = Current::read(device, pool).and_then(|current| {
+        let Some(current) = current else { return Ok(None) };
+        let path = files::log_path(current.generation);
+        let log = device.open(&path, OpenMode::Read)?;
+        let is_known = known.generation == current.generation && log.len()? >= known.log_bytes;
+        let start = if is_known {
+            let Exported { log_bytes, group, row, time_secs, .. } = *known;
+            Scanned { log_bytes, group, row, time_secs, rest: None }
+        } else {
+            Scanned::start(current.row)
+        };
+        Ok(Some(log::scan(&*log, &path, pool, current.generation, start)?.row))
+    });
+    match found {
+        // It is no export then, and is made anew.
+        Err(EngineError::Store(StoreError::Corrupt { .. } | StoreError::NotFound { .. })) => Ok(None),
+        found => found,
+    }
+}
+
 /// The export that counts, if it can be gone on with; else none counts from here on, durably.
 fn find(device: &dyn Device, pool: &PoolId, namespace: &Namespace) -> Result<Option<Live>> {
     match usable(device, pool, namespace) {

@@ -313,6 +313,8 @@ impl Store {
         self.close();
         // What the failed sync lost must not be read as if it were there. That syncing fails is known.
         let _known = self.file.reread();
+        // Of blocks that were written since the last sync nobody knows which content is there.
+        self.file.distrust();
         self.session = Arc::default();
         let shadow = Shadow::of(self.file.clone())?;
         self.open_session_on(DeviceBackend::in_memory(Arc::new(shadow), self.session.clone()))?;

@@ -130,7 +130,7 @@ impl Namespace {
     }
 
     /// After a failed commit: opens the store anew and finds out whether the commit took place.
-    fn settle(&self, store: &mut Store, attempted: &Header, error: EngineError) -> Result<()> {
+    pub(super) fn settle(&self, store: &mut Store, attempted: &Header, error: EngineError) -> Result<()> {
         tracing::warn!(%error, row = attempted.row, "a commit of the namespace failed");
         let snapshot = store.reopen().inspect_err(|second| {
             let cause = format!("it is unknown whether commit {} took place: {error}; {second}", attempted.row);
@@ -396,7 +396,7 @@ fn write(
     header.write(transaction)
 }
 
-fn write_changes(
+pub(super) fn write_changes(
     transaction: &WriteTransaction,
     row: u64,
     mark: &ExportMark,

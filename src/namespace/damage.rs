@@ -6,8 +6,9 @@ use dedupfs_store::ContainerId;
 use redb::ReadableTable;
 
 use super::Namespace;
+use super::changes::{self, ExportMark};
 use super::container_record::ContainerRecord;
-use super::tables;
+use super::{commit, tables};
 use crate::error::Result;
 
 impl Namespace {
@@ -23,12 +24,16 @@ impl Namespace {
             let snapshot = store.reopen()?;
             self.state.write().base = Some(snapshot);
         }
+        // A commit of its own, so that exports tell of it, too.
         let mut header = store.header;
+        header.row += 1;
         header.has_losses |= has_losses;
+        let mark = ExportMark { tracked_row: header.row, ..store.mark };
         // Damage of a record is for who reads it: it ends the transaction.
         let mut damage = None;
         let outcome = store.transact(|transaction| {
             let mut table = transaction.open_table(tables::CONTAINERS)?;
+            let mut changed = Vec::new();
             for &id in containers {
                 let Some(found) = table.get(id.0)?.map(|value| ContainerRecord::decode(id, value.value())) else {
                     continue;
@@ -37,15 +42,24 @@ impl Namespace {
                     Ok(record) => {
                         let record = ContainerRecord { damaged: true, ..record };
                         table.insert(id.0, record.encode().as_slice())?;
+                        changed.push((id, record.used_bytes));
                     }
                     Err(error) => damage = Some(error),
                 }
             }
             drop(table);
+            commit::write_changes(transaction, header.row, &mark, changes::encode_parts(None, &changed))?;
+            mark.write(transaction)?;
             header.write(transaction)
         });
-        outcome?;
-        store.header = header;
+        if let Err(error) = outcome {
+            self.settle(&mut store, &header, error)?;
+        }
+        (store.header, store.mark) = (header, mark);
+        // What is exported next is read from here.
+        let snapshot = store.snapshot().or_else(|_| store.reopen());
+        self.state.write().base =
+            snapshot.inspect_err(|error| tracing::error!(%error, "cannot read the namespace store")).ok();
         self.has_losses.store(header.has_losses, Ordering::Relaxed);
         damage.map_or(Ok(()), Err)
     }

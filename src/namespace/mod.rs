@@ -119,6 +119,10 @@ pub struct Ancestry {
     pub lineage: Option<Lineage>,
     /// Writer epoch of the last opening.
     pub writer_epoch: u32,
+    /// The last commit.
+    pub last_row: u64,
+    /// What that commit knew of exports.
+    pub exported: Exported,
 }
 
 /// An open namespace. All methods may be called from any thread; [`commit`](Self::commit) and
@@ -264,7 +268,12 @@ impl Namespace {
             let snapshot = store.snapshot()?;
             (snapshot.header, snapshot.mark)
         };
-        admit(&Ancestry { lineage: mark.map(|mark| mark.lineage), writer_epoch: header.writer_epoch })?;
+        admit(&Ancestry {
+            lineage: mark.map(|mark| mark.lineage),
+            writer_epoch: header.writer_epoch,
+            last_row: header.row,
+            exported: mark.map_or_else(Exported::default, |mark| mark.exported),
+        })?;
         store.mark = mark.filter(|mark| mark.tracked_row == header.row).map_or_else(
             // What an earlier release changed was not noted: whatever was exported is no export any more.
             || {

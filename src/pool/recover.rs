@@ -112,6 +112,8 @@ fn check_target(meta: &dyn Device, of_data: &Superblock, replaces: bool) -> Resu
     let usage = |message: String| Err(StoreError::Usage(message).into());
     let superblock_names = [Role::Meta.file_name(), Role::Data.file_name()];
     let known = |name: &str| {
+        // What was being replaced when something broke off.
+        let name = name.strip_suffix(".new").unwrap_or(name);
         [OTHERS.as_slice(), META_DIRECTORIES.as_slice(), superblock_names.as_slice()].concat().contains(&name)
             || name.starts_with(NAMESPACE_FILE)
             || NAMESPACE_SUMS_FILES.contains(&name)

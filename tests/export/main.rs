@@ -4,6 +4,7 @@
 mod common;
 mod crashes;
 mod damage;
+mod interplay;
 mod life;
 mod site;
 mod space;

@@ -55,7 +55,8 @@ impl Rebuilder<'_> {
     /// loss.
     fn sound_entries(&self, container: ContainerId) -> Result<Option<Vec<TableEntry>>> {
         let Some(table) = self.table(self.data, container)? else { return Ok(None) };
-        if !self.read_data {
+        // What is known to be bad in a container is not in its table.
+        if !self.read_data && !self.data.is_damaged(container) {
             return Ok(Some(table.entries.clone()));
         }
         let Some(record) = self.data.closed_record(container) else {
@@ -75,8 +76,11 @@ impl Rebuilder<'_> {
             tracing::error!(chunk = %bad.fingerprint, %container, why = bad.why, "a chunk is given up");
         }
         // Old recipes go on naming this container: readers must ask the index, even where frames are sound.
-        self.namespace.note_damage(&[container], false)?;
-        self.data.set_damaged(&[container]);
+        // Once is enough: each note is a commit, after which an interrupted rebuild starts over.
+        if !self.data.is_damaged(container) {
+            self.namespace.note_damage(&[container], false)?;
+            self.data.set_damaged(&[container]);
+        }
         let bad: HashSet<Fingerprint> = judged.bad.iter().map(|bad| bad.fingerprint).collect();
         let sound = table.entries.iter().filter(|entry| !bad.contains(&entry.fingerprint));
         Ok(Some(sound.copied().collect()))

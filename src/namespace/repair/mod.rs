@@ -84,8 +84,16 @@ pub fn repair(device: &dyn Device, now: dedupfs_fuse::service::Timestamp, apply:
     if apply && !fixes.is_empty() {
         // What is changed here is noted nowhere, so what was exported is no export of it: opening begins a new one.
         let forgotten = mark.ok().flatten().map(|mark| ExportMark { tracked_row: u64::MAX, ..mark });
+        let fixed = fixes.iter().rev().find_map(|(_, fix)| match fix {
+            Fix::Header(header) => Some(**header),
+            _ => None,
+        });
+        // A commit of its own: an export that was written right before would be taken for one of the repaired namespace.
+        let fixed = fixed.unwrap_or(header);
+        let header = Header { row: fixed.row + 1, ..fixed };
         store.transact(|transaction| {
             fixes.iter().try_for_each(|(_, fix)| make(transaction, fix))?;
+            header.write(transaction)?;
             forgotten.map_or(Ok(()), |mark| mark.write(transaction))
         })?;
         if !store.learn(&verified)? {

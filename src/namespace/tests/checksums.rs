@@ -56,7 +56,7 @@ fn regression_turned_bits_make_no_name_vanish() {
         flip(&damaged, block * BLOCK_BYTES as u64 + 13 + block * 37 % 600);
         match Namespace::open(&damaged, CACHE_BYTES) {
             Err(error) => {
-                assert!(error.to_string().contains("restore"), "{error}");
+                assert!(error.to_string().contains("recover"), "{error}");
                 refused += 1;
             }
             Ok(namespace) => partly += u32::from(errors(&namespace) > 0),
@@ -116,7 +116,7 @@ fn regression_a_store_that_went_back_is_refused() {
     let bytes = old.read_file(NAMESPACE_FILE, 1 << 30).unwrap();
     disk.replace_file("", NAMESPACE_FILE, &bytes).unwrap();
     let error = Namespace::open(&disk, CACHE_BYTES).unwrap_err().to_string();
-    assert!(error.contains("commit") && error.contains("restore"), "{error}");
+    assert!(error.contains("commit") && error.contains("recover"), "{error}");
 }
 
 /// Whatever a power loss keeps of writes that were not synced: what the last commit refers to has its checksums.
