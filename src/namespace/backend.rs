@@ -125,7 +125,15 @@ impl StorageBackend for DeviceBackend {
 
     fn sync_data(&self) -> io::Result<()> {
         if let Some(verified) = &self.verified {
-            self.run(|_| verified.prepare_sync())?;
+            self.run(|_| {
+                verified.prepare_sync().inspect_err(|error| {
+                    // What could not be written is written again; what could not be synced is final (invariant I-7).
+                    if matches!(error, StoreError::SyncFailed { .. }) {
+                        tracing::error!(%error, "sync of the namespace's checksums failed: nothing more is accepted until the next mount");
+                        self.health.poison(error.clone());
+                    }
+                })
+            })?;
         }
         self.run(|file| {
             file.sync().inspect_err(|error| {
