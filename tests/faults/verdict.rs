@@ -37,7 +37,8 @@ pub fn goes_on_or_says_why(case: &Case, disks: &Disks, session: &mut Session<'_>
         Err(EngineError::ReadOnly(why)) => {
             assert!(disks.injected() > 0, "read-only, and nothing failed{why}");
             let says_what = ["cannot ", "damaged"].iter().any(|word| why.contains(word));
-            let says_where = ["namespace", "index/", "containers", "recipes"].iter().any(|word| why.contains(word));
+            let says_where =
+                ["namespace", "index/", "containers", "recipes", "export/"].iter().any(|word| why.contains(word));
             assert!(
                 says_what && says_where && why.contains("mount it again"),
                 "read-only for no clear reason: {why:?}"
