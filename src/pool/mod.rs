@@ -155,6 +155,8 @@ impl Pool {
     pub fn check(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport> {
         let _one = self.exclusively()?;
         let core = &self.core;
+        // What is quarantined between looking at counts and looking at places would be seen by neither.
+        let _no_quarantine = core.committer.hold_losses();
         core.committer.settle()?;
         let mut report = Checker {
             namespace: &core.namespace,
