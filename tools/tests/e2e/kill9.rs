@@ -183,6 +183,10 @@ impl Round<'_> {
             }
         }
         loop {
+            // A pool whose daemon is dead is reclaimed without it: that would go on for ever.
+            if !self.goes_on() {
+                fs::read_dir(self.mnt)?;
+            }
             self.with_tool(Tool::new(GC).args(["--threshold", "70"]).arg(self.mnt))?;
         }
     }
