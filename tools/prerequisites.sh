@@ -57,6 +57,6 @@ need_fuzz() {
     need c++=g++
     cargo fuzz --version >/dev/null 2>&1 || {
         say "installing cargo-fuzz"
-        cargo install --locked cargo-fuzz
+        cargo install --locked --debug cargo-fuzz
     }
 }

@@ -35,7 +35,7 @@ static ALLOCATOR: memory::Counting = memory::Counting;
 /// A case takes milliseconds.
 const HANG: Duration = Duration::from_secs(120);
 /// What all cases that run at once may allocate, each.
-const CASE_BYTES_MAX: usize = 96 << 20;
+const CASE_BYTES_MAX: usize = 64 << 20;
 /// Cases at once.
 const RUNNERS: usize = 2;
 
