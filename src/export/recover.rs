@@ -1,7 +1,8 @@
 //! A namespace and recipe containers from a data root alone.
 //!
 //! 1. The base that `current` names must be whole: without it there is nothing to lay the log over.
-//! 2. The log is followed as far as its groups are whole; a damaged group ends it, and the report says so.
+//! 2. The log is followed as far as its groups are whole; a damaged group ends it, and the report says so. What the device does
+//!    not give is no damage: what follows may be whole, and would be given up.
 //! 3. Items go into a new store, recipe containers from their copies to where their records say.
 //! 4. The caller makes the indexes anew and then takes possession of the data root with [`fence`].
 //!
@@ -107,6 +108,9 @@ pub fn restore(
         }
         Err(error) => return Err(error.into()),
     };
+    if let Some(error) = &scanned.rest {
+        check_end(error, &data.describe())?;
+    }
     progress.start("restoring the namespace", current.base_bytes + scanned.log_bytes);
     let mut apply = |file: &dyn dedupfs_store::device::DeviceFile, path: &str, offset: u64| -> Result<(u64, u64)> {
         let (mut frames, mut time_secs) = (GroupFrames::new(offset), 0);
@@ -150,6 +154,22 @@ pub fn restore(
     restore_recipes(meta, data, superblock, records, progress, &mut report)?;
     report.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     Ok(Restored { report, lineage })
+}
+
+/// A log that ends with this error has ended: it was cut off, or is damaged.
+fn check_end(error: &EngineError, place: &str) -> Result<()> {
+    match error {
+        EngineError::Store(StoreError::Corrupt { .. } | StoreError::NotFound { .. }) => Ok(()),
+        EngineError::Store(StoreError::Io { operation, path, source }) => {
+            let advice = format!(
+                "{source}; nothing was changed. If trying again does not help, copy {place} to a sound disk as far as it can be read \
+                 (ddrescue) and recover from there"
+            );
+            let source = std::io::Error::new(source.kind(), advice).into();
+            Err(StoreError::Io { operation, path: path.clone(), source }.into())
+        }
+        other => Err(other.clone()),
+    }
 }
 
 /// Copies recipe containers to where their records say.

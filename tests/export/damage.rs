@@ -1,10 +1,12 @@
 //! Damage to what was exported: an error, or an older state, whole; never wrong data.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 
-use crate::site::{Picture, Random, findings, format, open, picture, step, try_recover};
+use crate::site::{Picture, Random, findings, format, open, picture, step, try_recover, try_recover_onto};
 
 /// Pools in which several groups follow a base, with the tree as of each commit.
 fn exported() -> (MemoryDevice, BTreeMap<u64, Picture>) {
@@ -83,6 +85,39 @@ fn flipped_bytes_give_an_error_or_an_older_state() {
     }
     println!("{tried} flipped bytes, {recovered} recovered");
     assert!(tried > 200 && recovered > 50 && recovered < tried, "{recovered} of {tried}");
+}
+
+/// What followed in the log was given up, though the disk had it.
+#[test]
+fn regression_a_disk_that_does_not_answer_does_not_end_the_log() {
+    let (data, pictures) = exported();
+    let reads = {
+        let device = FaultyDevice::over_memory(&data.snapshot_all_synced());
+        let meta = MemoryDevice::new();
+        try_recover_onto(&meta, Arc::new(device.clone())).expect("recovers");
+        device.operations_of(&[Operation::Read])
+    };
+    let newest = pictures.last_key_value().map(|(row, _)| *row);
+    let (mut failed, mut newest_anyway) = (0, 0);
+    for position in 0..reads {
+        let disk = data.snapshot_all_synced();
+        let device = FaultyDevice::over_memory(&disk);
+        device.add(FaultPlan::new(Fault::Io, position).on(&[Operation::Read]));
+        let meta = MemoryDevice::new();
+        match try_recover_onto(&meta, Arc::new(device.clone())) {
+            Ok(report) => {
+                assert_eq!(Some(report.row), newest, "read {position}: an older state");
+                newest_anyway += 1;
+            }
+            Err(_) => {
+                failed += 1;
+                device.heal();
+                let again = try_recover_onto(&meta, Arc::new(device));
+                assert_eq!(again.ok().map(|report| report.row), newest, "read {position}: not recovered by trying again");
+            }
+        }
+    }
+    assert!(failed > 10, "{failed} of {reads} failed, {newest_anyway} did not need what was not read");
 }
 
 #[test]

@@ -64,9 +64,12 @@ pub fn open(meta: &MemoryDevice, data: &MemoryDevice) -> Arc<Pool> {
 
 pub fn try_recover(data: &MemoryDevice) -> dedupfs::Result<(MemoryDevice, RecoverReport)> {
     let meta = MemoryDevice::new();
-    let options = PoolOptions::default();
-    let report = recover_on(&shared(&meta), &shared(data), b"elsewhere".to_vec(), false, &options, &NoProgress)?;
+    let report = try_recover_onto(&meta, shared(data))?;
     Ok((meta, report))
+}
+
+pub fn try_recover_onto(meta: &MemoryDevice, data: Arc<dyn Device>) -> dedupfs::Result<RecoverReport> {
+    recover_on(&shared(meta), &data, b"elsewhere".to_vec(), false, &PoolOptions::default(), &NoProgress)
 }
 
 /// A new meta root from the data root.
