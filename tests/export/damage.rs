@@ -113,7 +113,11 @@ fn regression_a_disk_that_does_not_answer_does_not_end_the_log() {
                 failed += 1;
                 device.heal();
                 let again = try_recover_onto(&meta, Arc::new(device));
-                assert_eq!(again.ok().map(|report| report.row), newest, "read {position}: not recovered by trying again");
+                assert_eq!(
+                    again.ok().map(|report| report.row),
+                    newest,
+                    "read {position}: not recovered by trying again"
+                );
             }
         }
     }
