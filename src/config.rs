@@ -59,6 +59,10 @@ pub const DIRTY_FILE_BYTES_MAX: u64 = 64 * MIB;
 pub const DIRTY_EXTENT_BYTES_MAX: usize = 1 << 20;
 /// Largest file: offsets are signed in the kernel, recipes are not the limit.
 pub const FILE_BYTES_MAX: u64 = 1 << 60;
+/// A shorter part of a file is copied by reading and writing it: sharing it would describe whole segments anew, again and again.
+pub const CLONE_BYTES_MIN: u64 = MIB;
+/// Bytes of one clone at most: what the kernel can be told of, in whole pages.
+pub const CLONE_BYTES_MAX: u64 = (1 << 32) - 4096;
 
 /// Bytes that a sequential reader is kept ahead.
 pub const PREFETCH_BYTES: u64 = 16 * MIB;

@@ -38,6 +38,9 @@ pub enum EngineError {
     /// No extended attribute of that name.
     #[error("no such attribute")]
     NoAttribute,
+    /// More than 255 bytes.
+    #[error("the attribute's name is too long")]
+    AttributeNameTooLong,
     /// An extended attribute is longer than the limit.
     #[error("attribute value is too long")]
     AttributeTooLong,

@@ -216,7 +216,7 @@ pub struct OpenOptions {
     pub append: bool,
     /// Cut to zero length first.
     pub truncate: bool,
-    /// O_SYNC or O_DSYNC: every write is durable when it returns.
+    /// O_SYNC or O_DSYNC: every write is durable when it returns; the adapter calls `fsync` behind each.
     pub sync: bool,
 }
 
@@ -245,6 +245,17 @@ pub struct Opened {
     pub keep_cache: bool,
     /// The kernel should bypass its page cache on this handle.
     pub direct_io: bool,
+}
+
+/// A place in an open file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FilePlace {
+    /// The file.
+    pub ino: Ino,
+    /// Open on it.
+    pub handle: Handle,
+    /// In bytes.
+    pub offset: u64,
 }
 
 /// One directory entry.
@@ -364,10 +375,18 @@ pub trait FileService: Send + Sync + 'static {
     fn flush_is_quick(&self, ino: Ino, handle: Handle) -> bool;
     /// Content and attributes are durable when this returns.
     fn fsync(&self, ino: Ino, handle: Handle, data_only: bool) -> Result<()>;
+    /// Whether truncating the file, allocating or seeking in it, or copying from or to it is short enough for the thread that
+    /// serves the kernel.
+    fn change_is_quick(&self, ino: Ino) -> bool;
     /// The last descriptor of a handle is closed.
     fn release(&self, ino: Ino, handle: Handle);
     /// Space for a range, or a hole instead of one: `mode` as of fallocate(2).
     fn allocate(&self, ino: Ino, handle: Handle, offset: u64, len_bytes: u64, mode: i32) -> Result<()>;
+    /// copy_file_range(2): at most `len_bytes` of one file's content also become content of another, or of the same elsewhere.
+    /// Returns how many: 0 at the end of the source, fewer than asked for only before it. EBADF unless `from` reads and `to`
+    /// writes and does not append; EINVAL if ranges in one file overlap. Removes `security.capability` as [`write`](Self::write)
+    /// does; the kernel sees to privileges.
+    fn copy_range(&self, caller: Caller, from: FilePlace, to: FilePlace, len_bytes: u64) -> Result<u32>;
     /// Next data or hole at or after `offset`; ENXIO beyond the end.
     fn seek(&self, ino: Ino, handle: Handle, offset: u64, target: SeekTarget) -> Result<u64>;
     /// At most `limit` entries behind cookie `after` (0: from the start); `.` and `..` are the adapter's business:

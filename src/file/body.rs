@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dedupfs_store::recipe::{Child, Root};
 
 use super::dirty::DirtyExtents;
-use crate::config::{DIRTY_FILE_BYTES_MAX, FILE_BYTES_MAX, GAP_AS_ZEROS_BYTES};
+use crate::config::{BATCH_BYTES, DIRTY_FILE_BYTES_MAX, FILE_BYTES_MAX, GAP_AS_ZEROS_BYTES};
 use crate::containers::StreamId;
 use crate::dedup::{Deduplicator, Fetcher};
 use crate::error::{EngineError, Result};
@@ -51,7 +51,7 @@ pub struct FileBody {
     stream: Option<Ingest>,
     pub(super) dirty: DirtyExtents,
     dirty_hold: Option<Hold>,
-    changed: bool,
+    pub(super) changed: bool,
     /// A write that failed lost content that was acknowledged; every later use says so (I-7).
     failed: Option<EngineError>,
 }
@@ -96,6 +96,13 @@ impl FileBody {
     #[must_use]
     pub fn publishes_quickly(&self) -> bool {
         self.dirty.is_empty() && self.stream.as_ref().is_none_or(Ingest::is_small)
+    }
+
+    /// Whether cutting, cloning or merging it would be short enough for that thread, too.
+    #[must_use]
+    pub fn changes_quickly(&self) -> bool {
+        let size_bytes = self.size_bytes();
+        self.publishes_quickly() && size_bytes <= BATCH_BYTES as u64 && self.read_is_quick(0, size_bytes)
     }
 
     /// The error of an earlier write, if there was one.
@@ -270,12 +277,7 @@ impl FileBody {
     }
 
     fn append_zeros(&mut self, stream: StreamId, len_bytes: u64) -> Result<()> {
-        static ZEROS: [u8; GAP_AS_ZEROS_BYTES as usize] = [0; GAP_AS_ZEROS_BYTES as usize];
-        let run = self.stream(stream)?;
-        match ZEROS.get(..usize::try_from(len_bytes).unwrap_or(usize::MAX)) {
-            Some(zeros) => run.push_data(zeros),
-            None => run.push_zeros(len_bytes),
-        }
+        push_gap(self.stream(stream)?, len_bytes)
     }
 
     /// The stream behind the pieces; started anew it takes the last piece back.
@@ -370,5 +372,14 @@ impl FileBody {
 impl Drop for FileBody {
     fn drop(&mut self) {
         self.set_dirty(DirtyExtents::clear);
+    }
+}
+
+/// Zeros between content: a short run is chunked with its neighbours.
+pub(super) fn push_gap(run: &mut Ingest, len_bytes: u64) -> Result<()> {
+    static ZEROS: [u8; GAP_AS_ZEROS_BYTES as usize] = [0; GAP_AS_ZEROS_BYTES as usize];
+    match ZEROS.get(..usize::try_from(len_bytes).unwrap_or(usize::MAX)) {
+        Some(zeros) => run.push_data(zeros),
+        None => run.push_zeros(len_bytes),
     }
 }

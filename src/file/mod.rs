@@ -13,6 +13,8 @@
 //! - Publishing merges and finishes everything, builds the tree and logs the new root. Until then the namespace
 //!   keeps the old root: a crash leaves the old content or the new, never a mixture.
 //!
+//! A clone ([`splice`]) takes pieces over from another file.
+//!
 //! An append continues the last segment from its start and the last chunk from its start, so that boundaries are the
 //! same as if the file had been written at once.
 
@@ -21,6 +23,7 @@ pub mod dirty;
 pub mod read;
 pub mod rewrite;
 pub mod seek;
+pub mod splice;
 
 pub use body::{FileBody, FileContext};
 pub use read::ReadAhead;

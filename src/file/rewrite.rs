@@ -57,6 +57,14 @@ impl Edits {
         }
     }
 
+    /// The part of `from..to` that becomes part of a hole: zeros that are too few for one stay among data.
+    fn hole_within(&self, offset: u64, end: u64) -> Option<(u64, u64)> {
+        match self {
+            Self::Zeros { from, to } if to - from >= GAP_AS_ZEROS_BYTES => Some(((*from).max(offset), (*to).min(end))),
+            Self::Zeros { .. } | Self::Dirty(_) => None,
+        }
+    }
+
     fn covers(&self, from: u64, to: u64) -> bool {
         match self {
             Self::Dirty(extents) => extents.covers(from, to),
@@ -187,6 +195,12 @@ impl Window<'_> {
         if !touched {
             let bytes = self.body.context.chunks.chunk(child)?;
             self.run.push_data(&bytes)?;
+        } else if let Some((from, to)) = self.edits.hole_within(offset, end) {
+            let bytes = self.body.context.chunks.chunk(child)?;
+            self.run.push_data(bytes.get(..(from - offset) as usize).unwrap_or_default())?;
+            self.run.push_zeros(to - from)?;
+            self.run.push_data(bytes.get((to - offset) as usize..).unwrap_or_default())?;
+            self.changed_until = end;
         } else {
             let mut bytes = match self.edits.covers(offset, end) {
                 true => vec![0; child.len_bytes as usize],

@@ -16,7 +16,7 @@ pub(super) fn check_xattr(name: &[u8], value: &[u8]) -> Result<()> {
         return Err(EngineError::Invalid("an attribute name without bytes or with a NUL"));
     }
     if name.len() > NAME_BYTES_MAX {
-        return Err(EngineError::NameTooLong);
+        return Err(EngineError::AttributeNameTooLong);
     }
     if value.len() > XATTR_VALUE_BYTES_MAX {
         return Err(EngineError::AttributeTooLong);

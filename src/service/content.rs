@@ -16,7 +16,7 @@ use crate::containers::StreamId;
 use crate::error::{EngineError, Result};
 use crate::file::FileBody;
 
-const CAPABILITY_XATTR: &[u8] = b"security.capability";
+pub(super) const CAPABILITY_XATTR: &[u8] = b"security.capability";
 // fallocate(2)
 const KEEP_SIZE: i32 = 0x01;
 const PUNCH_HOLE: i32 = 0x02;
@@ -138,18 +138,8 @@ impl Service {
         if flags.drop_privileges && without_privileges(inode.mode) != inode.mode {
             self.drop_privileges(file.ino)?;
         }
-        if inode.xattr_count > 0 {
-            match self.core.namespace.remove_xattr(file.ino, CAPABILITY_XATTR, now()) {
-                Ok(_) | Err(EngineError::NoAttribute) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        if open.how.sync {
-            self.publish(file)?;
-            self.core.committer.commit()?;
-        } else {
-            self.core.relieve()?;
-        }
+        self.drop_capability(file.ino)?;
+        self.core.relieve()?;
         Ok(written)
     }
 
@@ -203,12 +193,23 @@ impl Service {
         guard.is_some_and(|body| body.as_ref().is_none_or(|body| !body.is_changed() || body.publishes_quickly()))
     }
 
+    pub(super) fn changes_quickly(&self, ino: Ino) -> bool {
+        if let Some(file) = self.files.file(ino) {
+            let Some(guard) = file.body.try_read() else { return false };
+            if let Some(body) = &*guard {
+                return body.changes_quickly();
+            }
+        }
+        let inode = self.core.namespace.inode_shared(ino);
+        inode.is_ok_and(|inode| inode.is_none_or(|inode| !matches!(inode.root, Root::Node { .. })))
+    }
+
     /// Makes the content the inode's content: part of the next commit.
     pub(super) fn publish(&self, file: &OpenFile) -> Result<()> {
         self.publish_locked(file, &mut file.body.write())
     }
 
-    fn publish_locked(&self, file: &OpenFile, body: &mut Option<FileBody>) -> Result<()> {
+    pub(super) fn publish_locked(&self, file: &OpenFile, body: &mut Option<FileBody>) -> Result<()> {
         let Some(body) = body.as_mut() else { return Ok(()) };
         let _pass = body.is_changed().then(|| self.core.gate.enter_to_publish()).transpose()?;
         if body.is_changed() {
@@ -270,6 +271,8 @@ impl Service {
         self.collect(ino);
     }
 
+    /// fallocate(2). What is allocated stays a hole, and nothing is kept free for it: what will be written may be known
+    /// already, or compress. Only what could not be stored now is refused, as other filesystems that compress do.
     pub(super) fn allocate_range(&self, handle: Handle, offset: u64, len_bytes: u64, mode: i32) -> Result<()> {
         let end = offset.checked_add(len_bytes).ok_or(EngineError::FileTooLarge)?;
         if len_bytes == 0 {
@@ -287,22 +290,35 @@ impl Service {
         if !open.how.write {
             return Err(EngineError::BadHandle);
         }
-        let _room = match zeroes {
-            true => self.admit_freeing(self.core.cost.of_cut())?,
-            false => self.admit(self.core.cost.of_cut())?,
-        };
+        if !keep_size && end > FILE_BYTES_MAX {
+            return Err(EngineError::FileTooLarge);
+        }
         let file = &open.file;
-        let stream = StreamId(file.last_writer.load(Ordering::Relaxed));
-        let mut guard = file.body.write();
-        let body = file.load(&mut guard, &self.core.files, &self.core.namespace)?;
-        if zeroes {
-            body.zero(stream, offset, end)?;
+        let _room = if zeroes {
+            self.admit_freeing(self.core.cost.of_cut())?
+        } else {
+            let data_bytes = {
+                let mut guard = file.body.write();
+                file.load(&mut guard, &self.core.files, &self.core.namespace)?.data_bytes()
+            };
+            let missing_bytes = len_bytes.min(end.saturating_sub(data_bytes)).min(FILE_BYTES_MAX);
+            drop(self.admit(self.core.cost.of_content(missing_bytes, 1))?);
+            self.admit(self.core.cost.of_cut())?
+        };
+        {
+            let stream = StreamId(file.last_writer.load(Ordering::Relaxed));
+            let mut guard = file.body.write();
+            let body = file.load(&mut guard, &self.core.files, &self.core.namespace)?;
+            if zeroes {
+                body.zero(stream, offset, end)?;
+            }
+            if !keep_size && end > body.size_bytes() {
+                body.truncate(stream, end)?;
+            }
+            file.note_change(body, now());
         }
-        if !keep_size && end > body.size_bytes() {
-            body.truncate(stream, end)?;
-        }
-        file.note_change(body, now());
-        Ok(())
+        self.drop_capability(file.ino)?;
+        self.core.relieve()
     }
 
     pub(super) fn seek_content(&self, handle: Handle, offset: u64, target: SeekTarget) -> Result<u64> {
@@ -314,7 +330,7 @@ impl Service {
         body.seek(offset, target == SeekTarget::Hole)
     }
 
-    fn stream(&self, file: &OpenFile, caller: Caller) -> StreamId {
+    pub(super) fn stream(&self, file: &OpenFile, caller: Caller) -> StreamId {
         file.last_writer.store(u64::from(caller.pid), Ordering::Relaxed);
         StreamId(u64::from(caller.pid))
     }

@@ -19,6 +19,7 @@ pub fn errno(error: &EngineError) -> Errno {
         EngineError::NameTooLong => Errno::ENAMETOOLONG,
         EngineError::TooManyLinks => Errno::EMLINK,
         EngineError::NoAttribute => Errno::ENODATA,
+        EngineError::AttributeNameTooLong => Errno::ERANGE,
         EngineError::AttributeTooLong => Errno::E2BIG,
         EngineError::FileTooLarge => Errno::EFBIG,
         EngineError::NotPermitted => Errno::EPERM,

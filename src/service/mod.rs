@@ -3,10 +3,12 @@
 //! - [`errno`]: the one match from errors to error numbers;
 //! - [`open_files`]: open files, their handles, and what stat shows of changes that are not published yet;
 //! - [`content`]: reading, writing, truncating, publishing;
+//! - [`clone`]: sharing content between files;
 //! - [`names`]: creating, linking, removing, with default ACLs and setgid directories.
 //!
 //! A name that is removed leaves an orphan as long as the kernel knows the inode or has it open.
 
+mod clone;
 mod content;
 mod errno;
 mod names;
@@ -19,8 +21,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dedupfs_fuse::acl;
 use dedupfs_fuse::service::{
-    AttributeChanges, Attributes, Caller, DirectoryEntry, Errno, FileKind, FileService, Handle, Ino, NewNode,
-    NodeContent, OpenOptions, Opened, RenameFlags, SeekTarget, Statistics, TimeChange, Timestamp, WriteFlags,
+    AttributeChanges, Attributes, Caller, DirectoryEntry, Errno, FileKind, FilePlace, FileService, Handle, Ino,
+    NewNode, NodeContent, OpenOptions, Opened, RenameFlags, SeekTarget, Statistics, TimeChange, Timestamp, WriteFlags,
     XattrMode,
 };
 use parking_lot::Mutex;
@@ -247,7 +249,10 @@ impl FileService for Service {
     fn lookup(&self, parent: Ino, name: &[u8]) -> std::result::Result<Attributes, Errno> {
         answer(self.core.namespace.lookup(parent, name).and_then(|found| match found {
             Some((ino, _)) => self.known_attributes(ino),
-            None => Err(EngineError::NotFound),
+            None => match self.core.namespace.inode_shared(parent)? {
+                Some(inode) if !inode.is_directory() => Err(EngineError::NotDirectory),
+                _ => Err(EngineError::NotFound),
+            },
         }))
     }
 
@@ -370,6 +375,10 @@ impl FileService for Service {
         answer(self.flush_content(handle).and_then(|()| self.core.committer.commit()))
     }
 
+    fn change_is_quick(&self, ino: Ino) -> bool {
+        self.changes_quickly(ino)
+    }
+
     fn release(&self, ino: Ino, handle: Handle) {
         self.close_handle(ino, handle);
     }
@@ -383,6 +392,16 @@ impl FileService for Service {
         mode: i32,
     ) -> std::result::Result<(), Errno> {
         answer(self.allocate_range(handle, offset, len_bytes, mode))
+    }
+
+    fn copy_range(
+        &self,
+        caller: Caller,
+        from: FilePlace,
+        to: FilePlace,
+        len_bytes: u64,
+    ) -> std::result::Result<u32, Errno> {
+        answer(self.copy_content(caller, from, to, len_bytes))
     }
 
     fn seek(&self, _ino: Ino, handle: Handle, offset: u64, target: SeekTarget) -> std::result::Result<u64, Errno> {

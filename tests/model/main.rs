@@ -85,6 +85,49 @@ mod fixed {
     }
 
     #[test]
+    fn clones_outlive_what_they_were_cloned_from() {
+        let whole = |from, to| Clone { from, to, offset: 0, at: 0, len: u32::MAX, keep_open: false };
+        run(&[
+            Write { file: 0, offset: 0, len: 9_000_000, seed: 1, keep_open: true },
+            whole(0, 1),
+            Clone { from: 0, to: 2, offset: 1_500_001, at: 700, len: 5_000_000, keep_open: true },
+            Write { file: 0, offset: 3_000_000, len: 70_000, seed: 2, keep_open: true },
+            Unlink { file: 0 },
+            CloseAll,
+            Reclaim { threshold_percent: 100 },
+            Clone { from: 1, to: 1, offset: 0, at: 4_600_000, len: 4_400_000, keep_open: true },
+            Clone { from: 2, to: 1, offset: 0, at: 2_000_000, len: 2_000_000, keep_open: true },
+            Unlink { file: 2 },
+            Reclaim { threshold_percent: 100 },
+            Sync,
+            Crash { seed: 5 },
+            Reclaim { threshold_percent: 100 },
+            whole(1, 3),
+            Unlink { file: 1 },
+            Reclaim { threshold_percent: 100 },
+            Remount,
+        ]);
+    }
+
+    #[test]
+    fn clones_of_single_chunks_are_counted() {
+        let whole = |from, to| Clone { from, to, offset: 0, at: 0, len: u32::MAX, keep_open: true };
+        run(&[
+            Write { file: 0, offset: 0, len: 3_000, seed: 1, keep_open: false },
+            whole(0, 1),
+            whole(1, 2),
+            Unlink { file: 0 },
+            Unlink { file: 1 },
+            CloseAll,
+            Reclaim { threshold_percent: 100 },
+            Append { file: 2, len: 10, seed: 2 },
+            Clone { from: 2, to: 2, offset: 0, at: 5_000_000, len: 3_010, keep_open: false },
+            Kill,
+            Reclaim { threshold_percent: 100 },
+        ]);
+    }
+
+    #[test]
     fn the_same_content_many_times_and_gone_again() {
         let copies = (0..6).map(|file| Write { file, offset: 0, len: 2_500_000, seed: 9, keep_open: false });
         let mut operations: Vec<_> = copies.collect();

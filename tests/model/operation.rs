@@ -26,6 +26,15 @@ pub enum Operation {
         from: u32,
         len: u32,
     },
+    /// copy_file_range, in one file or between two.
+    Clone {
+        from: u8,
+        to: u8,
+        offset: u32,
+        at: u32,
+        len: u32,
+        keep_open: bool,
+    },
     Rename {
         from: u8,
         to: u8,
@@ -85,6 +94,11 @@ fn offset() -> impl Strategy<Value = u32> {
     prop_oneof![3 => Just(0_u32), 3 => 0_u32..9_000, 2 => 0_u32..200_000, 1 => 0_u32..5_000_000]
 }
 
+/// Of clones: of whole files and of parts, shared and copied ones.
+fn clone_length() -> impl Strategy<Value = u32> {
+    prop_oneof![2 => Just(u32::MAX), 2 => length(), 2 => 1_000_000_u32..6_000_000]
+}
+
 fn operation() -> impl Strategy<Value = Operation> {
     use Operation::*;
     // Few seeds: much of what is written has been written before.
@@ -95,6 +109,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         5 => (file.clone(), length(), seed).prop_map(|(file, len, seed)| Append { file, len, seed }),
         4 => (file.clone(), offset()).prop_map(|(file, size)| Truncate { file, size }),
         2 => (file.clone(), offset(), length()).prop_map(|(file, from, len)| Zero { file, from, len }),
+        6 => (file.clone(), file.clone(), offset(), offset(), clone_length(), any::<bool>())
+            .prop_map(|(from, to, offset, at, len, keep_open)| Clone { from, to, offset, at, len, keep_open }),
         3 => (file.clone(), file.clone(), any::<bool>()).prop_map(|(from, to, exchange)| Rename { from, to, exchange }),
         2 => (file.clone(), file.clone()).prop_map(|(from, to)| Link { from, to }),
         4 => file.clone().prop_map(|file| Unlink { file }),

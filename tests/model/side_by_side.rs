@@ -8,8 +8,8 @@ use dedupfs::pool::{FilterPlan, NoProgress, OpenOptions as PoolOptions, Pool, fo
 use dedupfs::reclaim::ReclaimOptions;
 use dedupfs_fuse::MemoryService;
 use dedupfs_fuse::service::{
-    AttributeChanges, Caller, FileKind, FileService, Handle, Ino, NewNode, NodeContent, OpenOptions, ROOT_INO,
-    RenameFlags, WriteFlags, XattrMode,
+    AttributeChanges, Caller, FileKind, FilePlace, FileService, Handle, Ino, NewNode, NodeContent, OpenOptions,
+    ROOT_INO, RenameFlags, WriteFlags, XattrMode,
 };
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
@@ -166,6 +166,27 @@ impl Side {
         self.close(file, (ino, handle));
     }
 
+    /// How many bytes were copied, or the error.
+    fn clone_range(&mut self, operation: &Operation) -> Result<u32, i32> {
+        let Operation::Clone { from, to, offset, at, len, keep_open } = *operation else { return Ok(0) };
+        let Some(source) = self.find(from) else { return Ok(0) };
+        let how = OpenOptions { read: true, ..OpenOptions::default() };
+        let source = (source, self.service.open(CALLER, source, how).expect("opens").handle);
+        let mut outcome = Ok(0);
+        if let Some(target) = self.open(to, false) {
+            let place = |(ino, handle), offset: u32| FilePlace { ino, handle, offset: u64::from(offset) };
+            let (from, onto) = (place(source, offset), place(target, at));
+            outcome = self.service.copy_range(CALLER, from, onto, u64::from(len)).map_err(|error| error.0);
+            if keep_open {
+                self.handles.insert(to, target);
+            } else {
+                self.close(to, target);
+            }
+        }
+        self.service.release(source.0, source.1);
+        outcome
+    }
+
     /// Names, in order, with what can be seen behind each.
     fn walk(&self) -> BTreeMap<Vec<u8>, Seen> {
         let mut seen = BTreeMap::new();
@@ -301,6 +322,10 @@ impl SideBySide {
             Operation::Read { file, offset, len } => {
                 let engine = self.engine.read(file, u64::from(offset), len);
                 assert!(engine == self.reference.read(file, u64::from(offset), len), "{operation:?} differs");
+            }
+            Operation::Clone { .. } => {
+                let engine = self.engine.clone_range(operation);
+                assert_eq!(engine, self.reference.clone_range(operation), "{operation:?}");
             }
             Operation::CloseAll => self.close_all(),
             Operation::Sync => self.pool().sync().expect("syncs"),

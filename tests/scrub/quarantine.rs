@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use dedupfs::pool::{OpenOptions as PoolOptions, Pool};
 use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::scrub::ScrubOptions;
-use dedupfs_fuse::service::{FileService, ROOT_INO};
+use dedupfs_fuse::service::{FilePlace, FileService, NewNode, OpenOptions, ROOT_INO};
 use dedupfs_store::codec::checksum;
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice};
 
-use crate::common::{content, read, write};
+use crate::common::{CALLER, content, read, write};
 use crate::{affected, change, check, format, formatted, open, open_with, reclaim, scrub};
 
 /// Puts other bytes into the payload of every region, and the checksums that fit them: as if memory had gone bad before the
@@ -153,6 +153,52 @@ fn a_read_that_meets_damage_has_it_quarantined() {
     write(&pool, "new", &data);
     pool.sync().expect("syncs");
     assert!(read(&pool, "old").as_deref() == Some(&data) && read(&pool, "new").as_deref() == Some(&data));
+    pool.close().expect("closes");
+}
+
+/// Copies `len` bytes of a file's content behind its first `from` into a new file.
+fn clone(pool: &Pool, source: &str, target: &str, from: u64, len: u64) {
+    let service = pool.service();
+    let how = OpenOptions { read: true, write: true, ..OpenOptions::default() };
+    let ino = service.lookup(ROOT_INO, source.as_bytes()).expect("is there").ino;
+    let handle = service.open(CALLER, ino, how).expect("opens").handle;
+    let node = NewNode { parent: ROOT_INO, name: target.as_bytes(), mode: 0o644, umask: 0 };
+    let (attributes, opened) = service.create(CALLER, node, how).expect("creates");
+    let (from, to) =
+        (FilePlace { ino, handle, offset: from }, FilePlace { ino: attributes.ino, handle: opened.handle, offset: 0 });
+    assert_eq!(service.copy_range(CALLER, from, to, len), Ok(len as u32));
+    service.flush(to.ino, to.handle).expect("flushes");
+    for place in [from, to] {
+        service.release(place.ino, place.handle);
+        service.forget(place.ino, 1);
+    }
+}
+
+/// A clone refers to what is lost as its source does: the same error, and whole again with it.
+#[test]
+fn a_clone_of_what_is_lost_is_healed_with_it() {
+    let (device, data) = damaged_pool();
+    let pool = open(&device);
+    assert!(scrub(&pool).lost_chunks > 0);
+    clone(&pool, "old", "whole", 0, data.len() as u64);
+    clone(&pool, "old", "part", 0, (data.len() - 1000) as u64);
+    pool.sync().expect("syncs");
+    for name in ["old", "whole", "part"] {
+        assert_eq!(read(&pool, name), None, "{name}");
+    }
+    let report = scrub(&pool);
+    assert_eq!(affected(&report), ["old", "part", "whole"]);
+    pool.service().unlink(ROOT_INO, b"old").expect("unlinks");
+    reclaim(&pool);
+    assert_eq!((read(&pool, "whole"), read(&pool, "part")), (None, None));
+    write(&pool, "new", &data);
+    pool.sync().expect("syncs");
+    assert!(read(&pool, "whole").as_deref() == Some(&data));
+    assert!(read(&pool, "part").as_deref() == Some(&data[..data.len() - 1000]));
+    reclaim(&pool);
+    let found = check(&pool);
+    assert_eq!((found.findings, found.notes), (Vec::new(), Vec::new()));
+    assert!(scrub(&pool).is_clean());
     pool.close().expect("closes");
 }
 

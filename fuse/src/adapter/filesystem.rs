@@ -16,9 +16,11 @@ use fuser::{
 use super::convert::{self, caller, errno, file_attr, open_options, permissions};
 use super::{
     Adapter, BACKGROUND_REQUESTS_MAX, CAPABILITIES, COOKIE_PARENT, REQUEST_BYTES_MAX, guarded, new_node,
-    read_and_reply, reply_empty, reply_xattr,
+    read_and_reply, reply_attributes, reply_empty, reply_written, reply_xattr,
 };
-use crate::service::{AttributeChanges, DirectoryEntry, Errno, NodeContent, SeekTarget, WriteFlags, XattrMode};
+use crate::service::{
+    AttributeChanges, DirectoryEntry, Errno, FilePlace, NodeContent, SeekTarget, WriteFlags, XattrMode,
+};
 
 impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
@@ -53,7 +55,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        self.reply_attributes(guarded("getattr", || self.service.attributes(ino.0)), reply);
+        reply_attributes(guarded("getattr", || self.service.attributes(ino.0)), self.cache_time, reply);
     }
 
     fn setattr(
@@ -83,8 +85,12 @@ impl Filesystem for Adapter {
             mtime: mtime.map(convert::time_change),
             ctime: ctime.map(convert::timestamp),
         };
-        let result = guarded("setattr", || self.service.set_attributes(caller(request), ino.0, changes));
-        self.reply_attributes(result, reply);
+        let (caller, cache_time) = (caller(request), self.cache_time);
+        let slow = size.is_some() && self.changes_slowly(&[ino.0]);
+        self.answer(slow, move |service| {
+            let result = guarded("setattr", || service.set_attributes(caller, ino.0, changes));
+            reply_attributes(result, cache_time, reply);
+        });
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
@@ -202,7 +208,7 @@ impl Filesystem for Adapter {
         offset: u64,
         data: &[u8],
         write_flags: fuser::WriteFlags,
-        _flags: OpenFlags,
+        open_flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
@@ -215,10 +221,13 @@ impl Filesystem for Adapter {
                 self.service.write(caller(request), ino.0, fh.0, offset, data, flags)
             })
         };
-        match guarded("write", write) {
-            Ok(written) => reply.written(written),
-            Err(error) => reply.error(errno(error)),
-        }
+        let written = guarded("write", write);
+        // The write itself is done here: requests that continue one another stay in order.
+        let syncs = written.is_ok() && open_options(open_flags.0).sync;
+        self.answer(syncs, move |service| {
+            let synced = if syncs { guarded("sync", || service.fsync(ino.0, fh.0, true)) } else { Ok(()) };
+            reply_written(synced.and(written), reply);
+        });
     }
 
     fn flush(&self, _request: &Request, ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
@@ -382,7 +391,9 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        reply_empty(guarded("fallocate", || self.service.allocate(ino.0, fh.0, offset, length, mode)), reply);
+        self.answer(self.changes_slowly(&[ino.0]), move |service| {
+            reply_empty(guarded("fallocate", || service.allocate(ino.0, fh.0, offset, length, mode)), reply);
+        });
     }
 
     fn lseek(&self, _request: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -392,10 +403,36 @@ impl Filesystem for Adapter {
             _ => return reply.error(fuser::Errno::EINVAL),
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(fuser::Errno::ENXIO) };
-        match guarded("lseek", || self.service.seek(ino.0, fh.0, offset, target)) {
-            Ok(found) => reply.offset(found.cast_signed()),
-            Err(error) => reply.error(errno(error)),
+        self.answer(self.changes_slowly(&[ino.0]), move |service| {
+            match guarded("lseek", || service.seek(ino.0, fh.0, offset, target)) {
+                Ok(found) => reply.offset(found.cast_signed()),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn copy_file_range(
+        &self,
+        request: &Request,
+        ino_in: INodeNo,
+        fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        if !flags.is_empty() {
+            return reply.error(fuser::Errno::EINVAL);
         }
+        let from = FilePlace { ino: ino_in.0, handle: fh_in.0, offset: offset_in };
+        let to = FilePlace { ino: ino_out.0, handle: fh_out.0, offset: offset_out };
+        let caller = caller(request);
+        self.answer(self.changes_slowly(&[from.ino, to.ino]), move |service| {
+            reply_written(guarded("copy_file_range", || service.copy_range(caller, from, to, len)), reply);
+        });
     }
 
     // ENOSYS: the kernel does these itself (or without) and does not ask again.
@@ -431,22 +468,6 @@ impl Filesystem for Adapter {
         _events: PollEvents,
         _flags: PollFlags,
         reply: ReplyPoll,
-    ) {
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn copy_file_range(
-        &self,
-        _request: &Request,
-        _ino_in: INodeNo,
-        _fh_in: FileHandle,
-        _offset_in: u64,
-        _ino_out: INodeNo,
-        _fh_out: FileHandle,
-        _offset_out: u64,
-        _len: u64,
-        _flags: CopyFileRangeFlags,
-        reply: ReplyWrite,
     ) {
         reply.error(fuser::Errno::ENOSYS);
     }

@@ -19,8 +19,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fuser::{
-    FopenFlags, Generation, INodeNo, InitFlags, Notifier, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyXattr,
-    Request,
+    FopenFlags, Generation, INodeNo, InitFlags, Notifier, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyWrite,
+    ReplyXattr, Request,
 };
 
 use crate::service::{
@@ -128,11 +128,9 @@ impl Adapter {
         }
     }
 
-    fn reply_attributes(&self, result: Result<Attributes>, reply: ReplyAttr) {
-        match result {
-            Ok(attributes) => reply.attr(&self.cache_time, &file_attr(&attributes)),
-            Err(error) => reply.error(errno(error)),
-        }
+    /// Whether the content of these files can be changed at once; otherwise another thread answers.
+    fn changes_slowly(&self, inos: &[Ino]) -> bool {
+        guarded("change", || Ok(inos.iter().all(|&ino| self.service.change_is_quick(ino)))) == Ok(false)
     }
 
     fn open_flags(&self, opened: &Opened, flags: i32) -> FopenFlags {
@@ -209,6 +207,20 @@ fn directory_stub(ino: Ino) -> Attributes {
 fn reply_empty(result: Result<()>, reply: ReplyEmpty) {
     match result {
         Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_attributes(result: Result<Attributes>, cache_time: Duration, reply: ReplyAttr) {
+    match result {
+        Ok(attributes) => reply.attr(&cache_time, &file_attr(&attributes)),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_written(result: Result<u32>, reply: ReplyWrite) {
+    match result {
+        Ok(written) => reply.written(written),
         Err(error) => reply.error(errno(error)),
     }
 }

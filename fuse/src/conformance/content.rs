@@ -174,8 +174,23 @@ fn allocate(client: &Client) {
         expected[10_001..160_001].fill(0);
         assert!(client.read_open(ino, handle, 0, 1 << 20) == expected, "before closing");
         bad(allocate(0, 4096, libc::FALLOC_FL_COLLAPSE_RANGE), Errno::EOPNOTSUPP);
+        bad(allocate(0, 4096, libc::FALLOC_FL_INSERT_RANGE), Errno::EOPNOTSUPP);
+        bad(allocate(0, 4096, libc::FALLOC_FL_PUNCH_HOLE), Errno::EOPNOTSUPP);
+        bad(allocate(0, 4096, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE), Errno::EOPNOTSUPP);
+        bad(allocate(0, 0, 0), Errno::EINVAL);
+        bad(allocate(i64::MAX.cast_unsigned() - 10, 5, 0), Errno::EFBIG);
+        assert_eq!(client.stat(ino).size_bytes, 301_000);
+        good(allocate(300_500, 100_000, libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE));
+        assert_eq!(client.stat(ino).size_bytes, 301_000);
+        expected[300_500..].fill(0);
+        good(allocate(200_000, 1_300_000, libc::FALLOC_FL_ZERO_RANGE));
+        expected.resize(1_500_000, 0);
+        expected[200_000..].fill(0);
+        assert_eq!(client.stat(ino).size_bytes, 1_500_000);
+        client.write_all(ino, handle, 1_400_000, b"data behind the hole");
+        expected[1_400_000..1_400_020].copy_from_slice(b"data behind the hole");
         good(allocate(250_000, 1 << 20, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE));
-        expected[250_000..].fill(0);
+        expected[250_000..250_000 + (1 << 20)].fill(0);
     });
     assert!(client.read_all(ino) == expected, "after closing");
 }

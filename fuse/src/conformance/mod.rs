@@ -6,6 +6,7 @@
 
 mod acls;
 mod attributes;
+mod clones;
 mod content;
 mod names;
 mod renames;
@@ -23,9 +24,12 @@ pub type Maker<'a> = &'a dyn Fn() -> Arc<dyn FileService>;
 /// One check's name and what it does with an empty service.
 type Check = (&'static str, fn(&Client));
 
+const ALL: [&[Check]; 6] =
+    [names::CHECKS, renames::CHECKS, content::CHECKS, clones::CHECKS, attributes::CHECKS, acls::CHECKS];
+
 /// Runs all checks; panics at the first that fails, with its name.
 pub fn check_service(make: Maker<'_>) {
-    for checks in [names::CHECKS, renames::CHECKS, content::CHECKS, attributes::CHECKS, acls::CHECKS] {
+    for checks in ALL {
         for (name, check) in checks {
             let client = Client { service: make() };
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&client)));
@@ -40,8 +44,7 @@ pub fn check_service(make: Maker<'_>) {
 
 /// The names of all checks, so that a service's tests can report what was covered.
 pub fn check_names() -> Vec<&'static str> {
-    let all = [names::CHECKS, renames::CHECKS, content::CHECKS, attributes::CHECKS, acls::CHECKS];
-    all.iter().flat_map(|checks| checks.iter().map(|&(name, _)| name)).collect()
+    ALL.iter().flat_map(|checks| checks.iter().map(|&(name, _)| name)).collect()
 }
 
 const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 1 };

@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 
 use crate::acl;
 use crate::service::{
-    AttributeChanges, Attributes, Caller, DirectoryEntry, Errno, FileKind, FileService, Handle, Ino, NewNode,
-    NodeContent, OpenOptions, Opened, RenameFlags, Result, SeekTarget, Statistics, TimeChange, Timestamp, WriteFlags,
-    XattrMode, without_privileges,
+    AttributeChanges, Attributes, Caller, DirectoryEntry, Errno, FileKind, FilePlace, FileService, Handle, Ino,
+    NewNode, NodeContent, OpenOptions, Opened, RenameFlags, Result, SeekTarget, Statistics, TimeChange, Timestamp,
+    WriteFlags, XattrMode, without_privileges,
 };
 pub use content::FileContent;
 use tree::{Body, Node, Tree, now};
@@ -281,6 +281,10 @@ impl<C: FileContent> FileService for MemoryService<C> {
         self.tree.lock().open_file(ino, handle).map(drop)
     }
 
+    fn change_is_quick(&self, _ino: Ino) -> bool {
+        self.options.quick
+    }
+
     fn release(&self, _ino: Ino, handle: Handle) {
         self.tree.lock().close(handle);
     }
@@ -313,6 +317,33 @@ impl<C: FileContent> FileService for MemoryService<C> {
         }
         content_changed(attributes, content.len_bytes());
         Ok(())
+    }
+
+    fn copy_range(&self, _caller: Caller, from: FilePlace, to: FilePlace, len_bytes: u64) -> Result<u32> {
+        let mut tree = self.tree.lock();
+        let (source, target) = (tree.open_file(from.ino, from.handle)?, tree.open_file(to.ino, to.handle)?);
+        if !source.how.read || !target.how.write || target.how.append {
+            return Err(Errno::EBADF);
+        }
+        let (_, content) = tree.file_mut(from.ino)?;
+        let left_bytes = content.len_bytes().saturating_sub(from.offset);
+        let len_bytes = u32::try_from(len_bytes.min(left_bytes)).unwrap_or(u32::MAX);
+        if len_bytes == 0 {
+            return Ok(0);
+        }
+        if from.ino == to.ino && from.offset.abs_diff(to.offset) < u64::from(len_bytes) {
+            return Err(Errno::EINVAL);
+        }
+        if to.offset.saturating_add(u64::from(len_bytes)) > self.options.file_bytes_max {
+            return Err(Errno::EFBIG);
+        }
+        let mut copied = Vec::new();
+        content.read_at(from.offset, len_bytes, &mut copied);
+        let (attributes, content) = tree.file_mut(to.ino)?;
+        content.write_at(to.offset, &copied);
+        content_changed(attributes, content.len_bytes());
+        tree.node_mut(to.ino)?.xattrs.remove(CAPABILITY_XATTR);
+        Ok(len_bytes)
     }
 
     fn seek(&self, ino: Ino, _handle: Handle, offset: u64, target: SeekTarget) -> Result<u64> {

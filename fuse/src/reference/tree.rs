@@ -66,7 +66,8 @@ pub(super) fn now() -> Timestamp {
 
 fn check_name(name: &[u8]) -> Result<()> {
     match name {
-        b"" | b"." | b".." => Err(Errno::EINVAL),
+        b"" => Err(Errno::ENOENT),
+        b"." | b".." => Err(Errno::EINVAL),
         name if name.len() > NAME_BYTES_MAX => Err(Errno::ENAMETOOLONG),
         name if name.contains(&b'/') || name.contains(&0) => Err(Errno::EINVAL),
         _ => Ok(()),

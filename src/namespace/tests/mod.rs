@@ -138,6 +138,7 @@ fn class(error: &EngineError) -> &'static str {
         EngineError::NotPermitted => "NotPermitted",
         EngineError::NoAttribute => "NoAttribute",
         EngineError::NameTooLong => "NameTooLong",
+        EngineError::AttributeNameTooLong => "AttributeNameTooLong",
         EngineError::AttributeTooLong => "AttributeTooLong",
         EngineError::TooManyLinks => "TooManyLinks",
         EngineError::NoSpace => "NoSpace",

@@ -358,7 +358,7 @@ fn xattrs_follow_their_modes_and_limits() {
         let set = |name: &[u8], value: &[u8], mode| namespace.set_xattr(ino, name, value, mode, at(2));
         fails("Exists", set(b"user.a", b"x", XattrMode::Create));
         fails("NoAttribute", set(b"user.c", b"x", XattrMode::Replace));
-        fails("NameTooLong", set(&[b'n'; 256], b"x", XattrMode::Any));
+        fails("AttributeNameTooLong", set(&[b'n'; 256], b"x", XattrMode::Any));
         fails("Invalid", set(b"", b"x", XattrMode::Any));
         fails("AttributeTooLong", set(b"user.a", &vec![0; XATTR_VALUE_BYTES_MAX + 1], XattrMode::Any));
         set(b"user.c", b"3", XattrMode::Create).unwrap();

@@ -126,6 +126,15 @@ impl ContentCost {
         self.of_extents(bytes, 1) + Demand::change(0)
     }
 
+    /// Sharing `bytes` of another file: both ends are cut anew, or all is copied if it is less than `copied_bytes_max`; what is
+    /// shared is listed.
+    #[must_use]
+    pub fn of_clone(&self, bytes: u64, copied_bytes_max: u64) -> Demand {
+        let listed_bytes = bytes / SEGMENT_MIN_BYTES * CHILD_BYTES;
+        let listed = Demand { meta_bytes: listed_bytes, data_bytes: 0 };
+        self.of_extents(if bytes < copied_bytes_max { bytes } else { 0 }, 2) + listed + Demand::change(0)
+    }
+
     /// Cutting a file somewhere: the end of its last chunk and the segment around it are stored anew.
     #[must_use]
     pub fn of_cut(&self) -> Demand {

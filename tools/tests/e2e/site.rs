@@ -64,6 +64,15 @@ impl Site {
         site
     }
 
+    /// A formatted pool, mounted for all users.
+    #[track_caller]
+    pub fn mounted_for_all() -> Self {
+        let site = Self::new();
+        let mount = Tool::new(DEDUPFS).args(["mount", "--memory", "256M", "-o", "allow_other"]);
+        mount.args([&site.pool, &site.mnt]).ok();
+        site
+    }
+
     #[track_caller]
     pub fn mount(&self) {
         self.try_mount().expect(0, &[]);

@@ -1,0 +1,124 @@
+//! Copies inside the mount share content: nothing is read, and they take no time.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+
+use rustix::fs::copy_file_range;
+
+use crate::command::Tool;
+use crate::compare::assert_same_file;
+use crate::machine::is_fit;
+use crate::random::noise;
+use crate::site::Site;
+
+const LARGE_BYTES: usize = 192 << 20;
+
+#[test]
+fn cp_inside_the_mount_reads_no_content() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
+    let outside = site.base.join("outside");
+    fs::write(&outside, noise(31, LARGE_BYTES)).unwrap();
+    let (source, copy) = (site.mnt.join("source"), site.mnt.join("copy"));
+    Tool::new("cp").args([&outside, &source]).ok();
+    site.remount();
+    let before = site.stats();
+    Tool::new("cp").arg("--reflink=auto").args([&source, &copy]).ok();
+    let after = site.stats();
+    let read_bytes = after.data_containers.read_bytes - before.data_containers.read_bytes;
+    assert!(read_bytes < 1 << 20, "cp read {read_bytes} bytes of content");
+    assert_eq!(after.session.bytes_in, before.session.bytes_in, "cp wrote content");
+    assert_eq!(after.recipe_nodes, before.recipe_nodes, "the copy has a recipe of its own");
+    assert_eq!(after.data_bytes, 2 * LARGE_BYTES as u64);
+    // The copy lives by itself.
+    fs::remove_file(&source).unwrap();
+    site.gc();
+    assert_same_file(&outside, &copy);
+    site.remount();
+    site.gc();
+    assert_same_file(&outside, &copy);
+    let file = File::options().read(true).write(true).open(&copy).unwrap();
+    file.write_all_at(b"changed", 100_000_000).unwrap();
+    File::options().write(true).open(&outside).unwrap().write_all_at(b"changed", 100_000_000).unwrap();
+    drop(file);
+    assert_same_file(&outside, &copy);
+    site.umount();
+    site.assert_clean();
+}
+
+#[test]
+fn a_tree_of_small_files_is_copied_without_storing_anything() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
+    let source = site.mnt.join("source");
+    let bytes = crate::files::Plan::new(32, 400, 60_000).make(&source);
+    site.remount();
+    let before = site.stats();
+    Tool::new("cp").arg("-a").args([&source, &site.mnt.join("copy")]).ok();
+    let after = site.stats();
+    assert_eq!(after.session.chunks_stored, before.session.chunks_stored);
+    assert_eq!((before.data_bytes, after.data_bytes), (bytes, 2 * bytes));
+    crate::compare::assert_same_tree(&source, &site.mnt.join("copy"));
+    Tool::new("rm").arg("-r").arg(&source).ok();
+    site.gc();
+    site.remount();
+    let kept = site.stats();
+    assert_eq!(kept.data_bytes, bytes);
+    site.umount();
+    site.assert_clean();
+}
+
+#[test]
+fn a_copied_range_drops_privileges_as_a_write_does() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted_for_all();
+    let (source, target) = (site.mnt.join("source"), site.mnt.join("target"));
+    fs::write(&source, noise(33, 3 << 20)).unwrap();
+    let script = "cd \"$0\" && chmod 777 . && printf x > target && chmod 6777 target";
+    Tool::new("sh").args(["-c", script]).arg(&site.mnt).ok();
+    // Another user than root, who has both open already.
+    let user = "import os,sys\n\
+        s=os.open(sys.argv[1],os.O_RDONLY); t=os.open(sys.argv[2],os.O_RDWR)\n\
+        os.setgid(1234); os.setuid(1234)\n\
+        assert os.copy_file_range(s,t,3<<20)==3<<20";
+    Tool::new("python3").args(["-c", user]).args([&source, &target]).ok();
+    assert_eq!(fs::metadata(&target).unwrap().mode() & 0o7777, 0o777);
+    assert_same_file(&source, &target);
+    site.umount();
+    site.assert_clean();
+}
+
+#[test]
+fn a_copy_behind_the_end_or_of_nothing_changes_nothing() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
+    let (source, target) = (site.mnt.join("source"), site.mnt.join("target"));
+    fs::write(&source, noise(34, 2 << 20)).unwrap();
+    fs::write(&target, "target").unwrap();
+    let read = File::open(&source).unwrap();
+    let write = File::options().write(true).open(&target).unwrap();
+    let copy = |from: &File, to: &File, mut at: u64, mut onto: u64, len: usize| {
+        copy_file_range(from, Some(&mut at), to, Some(&mut onto), len)
+    };
+    assert_eq!(copy(&read, &write, 2 << 20, 0, 100), Ok(0));
+    assert_eq!(copy(&read, &write, 1 << 40, 0, 100), Ok(0));
+    let both = File::options().read(true).write(true).open(&source).unwrap();
+    assert_eq!(copy(&both, &both, 0, 1 << 20, (1 << 20) + 1), Err(rustix::io::Errno::INVAL));
+    let append = File::options().append(true).open(&target).unwrap();
+    assert_eq!(copy(&read, &append, 0, 0, 100), Err(rustix::io::Errno::BADF));
+    assert_eq!(copy(&write, &both, 0, 0, 100), Err(rustix::io::Errno::BADF));
+    assert_eq!(fs::read(&target).unwrap(), b"target");
+    assert_eq!(copy(&read, &write, (2 << 20) - 7, 3, 100), Ok(7));
+    assert_eq!(fs::metadata(&target).unwrap().len(), 10);
+    drop((read, write, both, append));
+    site.umount();
+    site.assert_clean();
+}
