@@ -4,9 +4,11 @@
 //! kernel (calls, and gives back every reference and handle it took), and compares with what POSIX and Linux
 //! promise. Nothing here depends on what inode numbers, cookies or directory sizes a service chooses.
 
+mod access_times;
 mod acls;
 mod attributes;
 mod content;
+mod flags;
 mod names;
 mod renames;
 
@@ -23,9 +25,20 @@ pub type Maker<'a> = &'a dyn Fn() -> Arc<dyn FileService>;
 /// One check's name and what it does with an empty service.
 type Check = (&'static str, fn(&Client));
 
+/// All checks, by what they are about.
+const ALL: [&[Check]; 7] = [
+    names::CHECKS,
+    renames::CHECKS,
+    content::CHECKS,
+    attributes::CHECKS,
+    acls::CHECKS,
+    flags::CHECKS,
+    access_times::CHECKS,
+];
+
 /// Runs all checks; panics at the first that fails, with its name.
 pub fn check_service(make: Maker<'_>) {
-    for checks in [names::CHECKS, renames::CHECKS, content::CHECKS, attributes::CHECKS, acls::CHECKS] {
+    for checks in ALL {
         for (name, check) in checks {
             let client = Client { service: make() };
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&client)));
@@ -40,12 +53,12 @@ pub fn check_service(make: Maker<'_>) {
 
 /// The names of all checks, so that a service's tests can report what was covered.
 pub fn check_names() -> Vec<&'static str> {
-    let all = [names::CHECKS, renames::CHECKS, content::CHECKS, attributes::CHECKS, acls::CHECKS];
-    all.iter().flat_map(|checks| checks.iter().map(|&(name, _)| name)).collect()
+    ALL.iter().flat_map(|checks| checks.iter().map(|&(name, _)| name)).collect()
 }
 
 const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 1 };
-const READ_WRITE: OpenOptions = OpenOptions { read: true, write: true, append: false, truncate: false, sync: false };
+const READ_WRITE: OpenOptions =
+    OpenOptions { read: true, write: true, append: false, truncate: false, sync: false, no_access_time: false };
 
 /// A service with the short cuts that checks need.
 struct Client {

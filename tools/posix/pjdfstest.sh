@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Runs pjdfstest, the suite for what POSIX says of names, attributes and permissions, on a mount, as root; then checks the pool.
+#
+#   tools/posix/pjdfstest.sh [--dir DIR] [--mount OPTIONS] [PATTERN...]
+#
+#   --dir DIR         where the pools lie [default: TMPDIR or /var/tmp]
+#   --mount OPTIONS   for dedupfs mount [default: --memory 256M]
+#   PATTERN           only cases whose names have it
+#
+# Uses the programs in DEDUPFS_BIN, or builds them, and pjdfstest in the path, or installs it with cargo. The suite switches
+# to two other users: these are made, with a group each, and removed again. Whatever it leaves out or expects to fail stands in
+# the lists below, with the reason in docs/semantics.md.
+# shellcheck disable=SC2154 # common.sh has the other side
+set -euo pipefail
+# shellcheck source=tools/prerequisites.sh
+. "$(dirname "$0")/../prerequisites.sh"
+# shellcheck source=benches/common.sh
+. "$(dirname "$0")/../../benches/common.sh"
+
+# Cases that cannot pass through FUSE; one that passes is a failure of this list.
+expected_failures=()
+
+version=0.2.2
+users=(dedupfs-posix-a dedupfs-posix-b)
+dir=${TMPDIR:-/var/tmp} mount_options=(--memory 256M) patterns=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        -h | --help) help ;;
+        --*) [ $# -ge 2 ] || usage "$1 needs a value" ;;&
+        --dir) dir=$2 ;;
+        --mount) read -r -a mount_options <<<"$2" ;;
+        --*) usage "unknown argument $1" ;;
+        *)
+            patterns+=("$1")
+            shift
+            continue
+            ;;
+    esac
+    shift 2
+done
+[ "$(id -u)" = 0 ] || fail "this needs root: other users' permissions, device nodes, mounting anew for reading only"
+
+find_programs dedupfs
+need_fuse
+need useradd=passwd
+command -v pjdfstest >/dev/null || PATH=$PATH:$HOME/.cargo/bin
+command -v pjdfstest >/dev/null || {
+    need_rust
+    # It links the library of access lists.
+    [ -e /usr/include/sys/acl.h ] || need no-such-command=libacl1-dev
+    say "installing pjdfstest $version"
+    cargo install --locked --debug --version "=$version" pjdfstest
+}
+
+made_users=()
+remove_users() {
+    local user
+    for user in "${made_users[@]}"; do userdel "$user" 2>/dev/null || say "user $user could not be removed"; done
+    clean_up
+}
+trap remove_users EXIT
+for user in "${users[@]}"; do
+    id "$user" >/dev/null 2>&1 && continue
+    useradd --no-create-home --user-group --home-dir / --shell /usr/sbin/nologin "$user"
+    made_users+=("$user")
+done
+
+make_scratch "$dir" && work=$REPLY
+chmod 755 "$work"
+for name in tested other; do
+    mkdir "$work/$name"
+    dedupfs mkfs "$work/$name.pool" >/dev/null
+    mount_pool "$work/$name.pool" "$work/$name" -o allow_other,dev,suid "${mount_options[@]}"
+done
+chmod 777 "$work/tested" "$work/other"
+
+{
+    printf '[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = {}\nutimensat = {}\n'
+    printf '[settings]\nnaptime = 0.02\nallow_remount = true\nexpected_failures = ['
+    [ ${#expected_failures[@]} = 0 ] || printf '"%s", ' "${expected_failures[@]}"
+    printf ']\n[dummy_auth]\nentries = ['
+    for user in "${users[@]}"; do printf '["%s", "%s"], ' "$user" "$user"; done
+    printf ']\n'
+} >"$work/pjdfstest.toml"
+
+status=0
+timed pjdfstest -c "$work/pjdfstest.toml" -p "$work/tested" -s "$work/other" -- "${patterns[@]}" >"$work/log" 2>&1 || status=$?
+if [ $status != 0 ]; then
+    cat "$work/log" >&2
+    fail "pjdfstest found a difference"
+fi
+tail -n 3 "$work/log"
+say "took $TAKEN s"
+for name in tested other; do
+    unmount_pool "$work/$name"
+    dedupfs fsck --read-data "$work/$name.pool" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; fail "fsck found damage"; }
+done
+say "fsck: $(tail -n 1 "$work/fsck")"
