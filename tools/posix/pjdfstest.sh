@@ -66,33 +66,52 @@ for user in "${users[@]}"; do
 done
 
 make_scratch "$dir" && work=$REPLY
-chmod 755 "$work"
+# A short path: addresses of sockets have 107 bytes at most.
+make_scratch /tmp && mnt=$REPLY
+chmod 755 "$mnt"
 for name in tested other; do
-    mkdir "$work/$name"
-    dedupfs mkfs "$work/$name.pool" >/dev/null
-    mount_pool "$work/$name.pool" "$work/$name" -o allow_other,dev,suid "${mount_options[@]}"
+    mkdir "$mnt/$name"
+    dedupfs mkfs "$work/$name" >/dev/null
+    mount_pool "$work/$name" "$mnt/$name" -o allow_other,dev,suid "${mount_options[@]}"
 done
-chmod 777 "$work/tested" "$work/other"
+chmod 777 "$mnt"/*
 
-{
+# The suite mounts for reading only in between, for EROFS. mount(8) would ask a helper for it, and that of the package fuse3
+# starts a new filesystem instead.
+mkdir "$work/bin"
+printf '#!/bin/sh\nexec %s -i "$@"\n' "$(command -v mount)" >"$work/bin/mount"
+chmod +x "$work/bin/mount"
+
+# config ALLOW_REMOUNT: on the standard output.
+config() {
     printf '[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = {}\nutimensat = {}\n'
-    printf '[settings]\nnaptime = 0.02\nallow_remount = true\nexpected_failures = ['
+    printf '[settings]\nnaptime = 0.02\nallow_remount = %s\nexpected_failures = [' "$1"
     [ ${#expected_failures[@]} = 0 ] || printf '"%s", ' "${expected_failures[@]}"
     printf ']\n[dummy_auth]\nentries = ['
     for user in "${users[@]}"; do printf '["%s", "%s"], ' "$user" "$user"; done
     printf ']\n'
-} >"$work/pjdfstest.toml"
+}
+# run ALLOW_REMOUNT [PATTERN...]
+run() {
+    config "$1" >"$work/pjdfstest.toml"
+    shift
+    PATH=$work/bin:$PATH timed pjdfstest -c "$work/pjdfstest.toml" -p "$mnt/tested" -s "$mnt/other" -- "$@" >"$work/log" 2>&1 || {
+        grep -A1 'FAILED$' "$work/log" >&2 || cat "$work/log" >&2
+        fail "pjdfstest: $(grep '^Summary' "$work/log" || echo 'no summary')"
+    }
+    grep 'skipped$' "$work/log" || true
+    printf '%s, in %s s\n' "$(grep '^Summary' "$work/log")" "$TAKEN"
+}
 
-status=0
-timed pjdfstest -c "$work/pjdfstest.toml" -p "$work/tested" -s "$work/other" -- "${patterns[@]}" >"$work/log" 2>&1 || status=$?
-if [ $status != 0 ]; then
-    cat "$work/log" >&2
-    fail "pjdfstest found a difference"
+# Some cases leave files open, and then nothing can be mounted for reading only: those that need that come in a run of their own.
+if [ ${#patterns[@]} = 0 ]; then
+    say "cases of mounts for reading only"
+    run true erofs
 fi
-tail -n 3 "$work/log"
-say "took $TAKEN s"
+say "all other cases"
+run false "${patterns[@]}"
 for name in tested other; do
-    unmount_pool "$work/$name"
-    dedupfs fsck --read-data "$work/$name.pool" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; fail "fsck found damage"; }
+    unmount_pool "$mnt/$name"
+    dedupfs fsck --read-data "$work/$name" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; fail "fsck found damage"; }
 done
 say "fsck: $(tail -n 1 "$work/fsck")"

@@ -161,7 +161,7 @@ fn names_are_exchanged_and_whited_out_over_open_files() {
     let mut found = [0; 6];
     open_other.read_exact_at(&mut found, 0).unwrap();
     assert_eq!(&found, b"second");
-    drop(open_one);
+    drop((open_one, open_other));
     assert_eq!(
         (fs::read_to_string(&one).unwrap(), fs::read_to_string(&other).unwrap()),
         ("second".into(), "FIRST".into())
@@ -217,6 +217,16 @@ fn an_open_file_is_linked_by_its_descriptor() {
     fs::remove_file(&link).unwrap();
     assert_eq!(linked(), Some(Errno::NOENT), "a file without a name stays without");
     drop(file);
+    site.umount();
+    site.assert_clean();
+}
+
+#[test]
+fn statfs_counts_inodes() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
     let inodes = || {
         let shown = rustix::fs::statvfs(&site.mnt).unwrap();
         shown.f_files - shown.f_ffree
