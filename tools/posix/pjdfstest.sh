@@ -8,17 +8,14 @@
 #   PATTERN           only cases whose names have it
 #
 # Uses the programs in DEDUPFS_BIN, or builds them, and pjdfstest in the path, or installs it with cargo. The suite switches
-# to two other users: these are made, with a group each, and removed again. Whatever it leaves out or expects to fail stands in
-# the lists below, with the reason in docs/semantics.md.
+# to two other users: these are made, with a group each, and removed again. No case may fail; docs/semantics.md says which one
+# is left out, and why.
 # shellcheck disable=SC2154 # common.sh has the other side
 set -euo pipefail
 # shellcheck source=tools/prerequisites.sh
 . "$(dirname "$0")/../prerequisites.sh"
 # shellcheck source=benches/common.sh
 . "$(dirname "$0")/../../benches/common.sh"
-
-# Cases that cannot pass through FUSE; one that passes is a failure of this list.
-expected_failures=()
 
 version=0.2.2
 users=(dedupfs-posix-a dedupfs-posix-b)
@@ -85,9 +82,7 @@ chmod +x "$work/bin/mount"
 # config ALLOW_REMOUNT: on the standard output.
 config() {
     printf '[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = {}\nutimensat = {}\n'
-    printf '[settings]\nnaptime = 0.02\nallow_remount = %s\nexpected_failures = [' "$1"
-    [ ${#expected_failures[@]} = 0 ] || printf '"%s", ' "${expected_failures[@]}"
-    printf ']\n[dummy_auth]\nentries = ['
+    printf '[settings]\nnaptime = 0.02\nallow_remount = %s\n[dummy_auth]\nentries = [' "$1"
     for user in "${users[@]}"; do printf '["%s", "%s"], ' "$user" "$user"; done
     printf ']\n'
 }

@@ -237,3 +237,21 @@ fn statfs_counts_inodes() {
     site.umount();
     site.assert_clean();
 }
+
+/// syncfs(2) does not reach the daemon, so it is no promise; the command is.
+#[test]
+fn the_command_makes_durable_what_syncfs_cannot() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
+    let name = |number: u32| site.mnt.join(format!("file-{number}"));
+    (0..30).for_each(|number| fs::write(name(number), format!("content {number}")).unwrap());
+    rustix::fs::syncfs(File::open(&site.mnt).unwrap()).unwrap();
+    site.sync();
+    site.kill_daemon();
+    site.mount();
+    (0..30).for_each(|number| assert_eq!(fs::read_to_string(name(number)).unwrap(), format!("content {number}")));
+    site.umount();
+    site.assert_clean();
+}
