@@ -204,12 +204,15 @@ evict() {
 
 # ---- figures
 
-# timed COMMAND...: sets TAKEN to seconds.
+# timed COMMAND...: sets TAKEN to seconds; fails as the command does.
 timed() {
-    local begin=$EPOCHREALTIME end
+    local begin=$EPOCHREALTIME status end
     "$@"
+    # Where errexit is off (timed ... || fail), a failure goes on to here.
+    status=$?
     end=$EPOCHREALTIME
     TAKEN=$(calculate "$end - $begin" %.4f)
+    return $status
 }
 # rate BYTES SECONDS: MB/s.
 rate() { calculate "$1 / 1e6 / ($2 > 0 ? $2 : 1e-6)" %.0f; }

@@ -218,6 +218,8 @@ pub struct OpenOptions {
     pub truncate: bool,
     /// O_SYNC or O_DSYNC: every write is durable when it returns; the adapter calls `fsync` behind each.
     pub sync: bool,
+    /// O_NOATIME: reading does not change the time of last access.
+    pub no_access_time: bool,
 }
 
 /// What a write is besides its bytes.
@@ -225,6 +227,8 @@ pub struct OpenOptions {
 pub struct WriteFlags {
     /// Dirty pages of a shared mapping: they belong at `offset` even if the handle (which the kernel guessed) appends.
     pub from_cache: bool,
+    /// The handle was opened to append, and no longer does (F_SETFL): the bytes belong at `offset`.
+    pub at_offset: bool,
     /// The caller lacks CAP_FSETID: the setuid bit goes, and the setgid bit of a group-executable file. The kernel
     /// leaves this to the service for direct I/O; [`without_privileges`] computes the new mode.
     pub drop_privileges: bool,
@@ -234,6 +238,14 @@ pub struct WriteFlags {
 pub fn without_privileges(mode: u16) -> u16 {
     let setgid_executes = mode & 0o2010 == 0o2010;
     mode & !(if setgid_executes { 0o6000 } else { 0o4000 })
+}
+
+/// Whether reading changes the time of last access, as Linux' `relatime` has it: if content or attributes changed since, or
+/// it is a day old.
+#[must_use]
+pub fn access_is_due(atime: Timestamp, mtime: Timestamp, ctime: Timestamp, now: Timestamp) -> bool {
+    const STALE_SECS: i64 = 24 * 3600;
+    atime <= mtime || atime <= ctime || now.secs.saturating_sub(atime.secs) >= STALE_SECS
 }
 
 /// What an open file is to the adapter.
@@ -273,6 +285,50 @@ pub struct DirectoryEntry {
     pub attributes: Option<Attributes>,
 }
 
+/// What chattr(1) sets on a regular file or a directory. A new one inherits its directory's `no_dump` and `no_access_time`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InodeFlags {
+    /// Nothing of it can be changed, removed, renamed or linked, and no entry of the directory either, by anybody (EPERM).
+    pub immutable: bool,
+    /// The file's content only grows; the directory's entries stay. It cannot be removed, renamed or linked (EPERM).
+    pub append_only: bool,
+    /// A wish: dump(8) leaves it out.
+    pub no_dump: bool,
+    /// Reading does not change the time of last access.
+    pub no_access_time: bool,
+}
+
+impl InodeFlags {
+    /// Whether it keeps its names, mode, owner, set times and extended attributes.
+    #[must_use]
+    pub fn protect(self) -> bool {
+        self.immutable || self.append_only
+    }
+
+    /// What is created in a directory of these flags has from the start.
+    #[must_use]
+    pub fn inherited(self) -> Self {
+        Self { immutable: false, append_only: false, ..self }
+    }
+
+    /// Whether a regular file or directory of these flags can be opened so.
+    #[must_use]
+    pub fn admit(self, how: OpenOptions) -> bool {
+        let changes = how.write || how.truncate;
+        !(self.immutable && changes || self.append_only && (how.truncate || how.write && !how.append))
+    }
+
+    /// Whether these attributes of it may be changed. To set the times to now is as harmless as appending.
+    #[must_use]
+    pub fn admit_change(self, changes: &AttributeChanges) -> bool {
+        let at = |time: Option<TimeChange>| matches!(time, Some(TimeChange::At(_)));
+        let identity = changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some();
+        let set = identity || changes.size_bytes.is_some() || at(changes.atime) || at(changes.mtime);
+        let now = changes.atime.is_some() || changes.mtime.is_some();
+        !(self.protect() && set || self.immutable && now)
+    }
+}
+
 /// renameat2's flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RenameFlags {
@@ -282,6 +338,26 @@ pub struct RenameFlags {
     pub exchange: bool,
     /// Leave a whiteout (character device 0:0) at the source.
     pub whiteout: bool,
+}
+
+/// Whether an extended attribute of this name can be set: one of Linux' namespaces and something behind it, 255 bytes at most.
+///
+/// # Errors
+/// ERANGE, EOPNOTSUPP (no such namespace, or none of the access lists in `system.`), EINVAL (nothing behind it).
+pub fn check_xattr_name(name: &[u8]) -> Result<()> {
+    const NAME_BYTES_MAX: usize = 255;
+    const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return Err(Errno::ERANGE);
+    }
+    if name == crate::acl::ACCESS_XATTR || name == crate::acl::DEFAULT_XATTR {
+        return Ok(());
+    }
+    match NAMESPACES.into_iter().find(|namespace| name.starts_with(namespace)) {
+        Some(namespace) if namespace.len() == name.len() => Err(Errno::EINVAL),
+        Some(_) => Ok(()),
+        None => Err(Errno::EOPNOTSUPP),
+    }
 }
 
 /// How setxattr treats an existing name.
@@ -325,18 +401,25 @@ pub enum SeekTarget {
 
 /// Everything a mounted filesystem is asked. Calls come from several threads at once.
 ///
-/// `forget` balances what `lookup`, `make`, `create`, `link` and `readdir` with attributes returned to the kernel.
+/// `forget` balances what `lookup`, `lookup_inode`, `make`, `create`, `link` and `readdir` with attributes returned to the kernel.
 pub trait FileService: Send + Sync + 'static {
     /// How long the kernel may trust names and attributes without asking.
     fn cache_time(&self) -> Duration;
     /// The inode of a name in a directory.
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attributes>;
+    /// An inode by its number alone, for file handles (ESTALE if it is gone, or about to go).
+    fn lookup_inode(&self, ino: Ino) -> Result<Attributes>;
     /// The kernel drops `count` references to an inode.
     fn forget(&self, ino: Ino, count: u64);
     /// stat.
     fn attributes(&self, ino: Ino) -> Result<Attributes>;
     /// chmod, chown, truncate, utimensat.
     fn set_attributes(&self, caller: Caller, ino: Ino, changes: AttributeChanges) -> Result<Attributes>;
+    /// Flags of a regular file or directory.
+    fn flags(&self, ino: Ino) -> Result<InodeFlags>;
+    /// Sets all flags of a regular file or directory. Only the superuser changes `immutable` and `append_only`, only
+    /// the owner and the superuser the others (EPERM).
+    fn set_flags(&self, caller: Caller, ino: Ino, flags: InodeFlags) -> Result<()>;
     /// Target of a symbolic link.
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>>;
     /// mknod, mkdir, symlink.
@@ -358,7 +441,7 @@ pub trait FileService: Send + Sync + 'static {
     fn read(&self, ino: Ino, handle: Handle, offset: u64, len_bytes: u32, into: &mut Vec<u8>) -> Result<()>;
     /// Whether that read is answered from memory; the adapter moves others off the thread that serves the kernel.
     fn read_is_quick(&self, ino: Ino, handle: Handle, offset: u64, len_bytes: u32) -> bool;
-    /// Writes all of `data` at `offset` (at the end for append handles, except `from_cache`). Removes the xattr
+    /// Writes all of `data` at `offset` (at the end for append handles, except `from_cache` and `at_offset`). Removes the xattr
     /// `security.capability`, as Linux does on every write.
     fn write(
         &self,
@@ -402,7 +485,7 @@ pub trait FileService: Send + Sync + 'static {
     fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
     /// Names of all extended attributes.
     fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
-    /// Sets an extended attribute.
+    /// Sets an extended attribute ([`check_xattr_name`]).
     fn set_xattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
     /// Removes an extended attribute (ENODATA).
     fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()>;

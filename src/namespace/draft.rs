@@ -72,6 +72,12 @@ impl<'n> Draft<'n> {
         Ok(inode)
     }
 
+    /// An entry can be taken away from its directory.
+    pub(super) fn check_gives(&mut self, directory: Ino, ino: Ino) -> Result<()> {
+        self.inode(directory)?.check_unprotected()?;
+        self.inode(ino)?.check_unprotected()
+    }
+
     /// Adds a new inode.
     pub(super) fn create(&mut self, inode: Inode) {
         self.inodes.push(Touched { ino: inode.ino, before: None, after: Some(inode) });

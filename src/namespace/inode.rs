@@ -4,25 +4,32 @@
 
 use std::sync::Arc;
 
-use dedupfs_fuse::service::{FileKind, Ino, Timestamp};
+use dedupfs_fuse::service::{FileKind, Ino, InodeFlags, Timestamp};
 use dedupfs_store::StoreError;
 use dedupfs_store::codec::{ByteReader, ByteWriter};
 use dedupfs_store::recipe::Root;
 
 use super::record;
-use crate::error::Result;
+use crate::error::{EngineError, Result};
 
 /// Longest target of a symbolic link, in bytes (PATH_MAX without its NUL).
 pub const SYMLINK_BYTES_MAX: usize = 4095;
 /// Nanoseconds of a second.
 const NANOS: u32 = 1_000_000_000;
 
+// Bits of `Inode::flags`.
+const IMMUTABLE: u32 = 1 << 0;
+const APPEND_ONLY: u32 = 1 << 1;
+const NO_DUMP: u32 = 1 << 2;
+const NO_ACCESS_TIME: u32 = 1 << 3;
+
 /// One file, directory or other object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inode {
     /// Its number; never used twice for committed inodes.
     pub ino: Ino,
-    /// Distinguishes uses of one number; always 0 as long as numbers are not reused.
+    /// Distinguishes uses of one number: the writer epoch in which it was made, for a number whose commit a crash prevented
+    /// is given again; 0 if an earlier release made it.
     pub generation: u32,
     /// What it is.
     pub kind: FileKind,
@@ -52,7 +59,7 @@ pub struct Inode {
     pub xattr_count: u32,
     /// Where a symbolic link points.
     pub symlink_target: Option<Arc<[u8]>>,
-    /// For features to come.
+    /// What chattr(1) sets, see [`chattr_flags`](Self::chattr_flags); bits that are not known here are kept.
     pub flags: u32,
     /// Bytes of a regular file that are not holes.
     pub data_bytes: u64,
@@ -63,6 +70,43 @@ impl Inode {
     #[must_use]
     pub fn is_directory(&self) -> bool {
         self.kind == FileKind::Directory
+    }
+
+    /// What chattr(1) sets.
+    #[must_use]
+    pub fn chattr_flags(&self) -> InodeFlags {
+        InodeFlags {
+            immutable: self.flags & IMMUTABLE != 0,
+            append_only: self.flags & APPEND_ONLY != 0,
+            no_dump: self.flags & NO_DUMP != 0,
+            no_access_time: self.flags & NO_ACCESS_TIME != 0,
+        }
+    }
+
+    /// Sets all of them.
+    pub fn set_chattr_flags(&mut self, flags: InodeFlags) {
+        let bits = [
+            (flags.immutable, IMMUTABLE),
+            (flags.append_only, APPEND_ONLY),
+            (flags.no_dump, NO_DUMP),
+            (flags.no_access_time, NO_ACCESS_TIME),
+        ];
+        for (set, bit) in bits {
+            self.flags = if set { self.flags | bit } else { self.flags & !bit };
+        }
+    }
+
+    /// Nothing may be added to this directory.
+    pub(super) fn check_takes_entries(&self) -> Result<()> {
+        if self.chattr_flags().immutable { Err(EngineError::NotPermitted) } else { Ok(()) }
+    }
+
+    /// It keeps its names, attributes and, if it is a directory, its entries.
+    ///
+    /// # Errors
+    /// `NotPermitted`.
+    pub fn check_unprotected(&self) -> Result<()> {
+        if self.chattr_flags().protect() { Err(EngineError::NotPermitted) } else { Ok(()) }
     }
 
     /// The record under key `ino`.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dedupfs_fuse::service::{FileKind, Ino, Timestamp};
+use dedupfs_fuse::service::{FileKind, Ino, InodeFlags, Timestamp};
 use dedupfs_store::recipe::Root;
 use parking_lot::MutexGuard;
 
@@ -29,6 +29,8 @@ pub struct NewInode {
     pub symlink_target: Option<Vec<u8>>,
     /// Extended attributes that it has from the start, in the same step (ACLs).
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// What it inherits of its directory's.
+    pub flags: InodeFlags,
     /// All its times, and its parent's.
     pub now: Timestamp,
 }
@@ -74,9 +76,9 @@ impl Namespace {
     /// An inode number that was never used, and an inode of it with one link.
     pub(super) fn new_inode(&self, new: &NewInode) -> Inode {
         let target = new.symlink_target.as_deref();
-        Inode {
+        let mut inode = Inode {
             ino: self.next_ino.fetch_add(1, Ordering::Relaxed),
-            generation: 0,
+            generation: self.writer_epoch(),
             kind: new.kind,
             mode: new.mode & 0o7777,
             nlink: 1,
@@ -93,7 +95,9 @@ impl Namespace {
             symlink_target: target.map(Arc::from),
             flags: 0,
             data_bytes: 0,
-        }
+        };
+        inode.set_chattr_flags(new.flags);
+        inode
     }
 
     /// Creates an inode under a new name.
@@ -105,6 +109,7 @@ impl Namespace {
         if self.entry(parent, name)?.is_some() {
             return Err(EngineError::Exists);
         }
+        directory.check_takes_entries()?;
         directory.size_bytes += 1;
         touch(directory, new.now);
         if new.kind == FileKind::Directory {
@@ -129,10 +134,11 @@ impl Namespace {
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8], now: Timestamp) -> Result<Inode> {
         check_name(name)?;
         let (_lock, mut draft) = self.begin()?;
-        draft.directory(parent)?;
+        let directory = draft.directory(parent)?;
         if self.entry(parent, name)?.is_some() {
             return Err(EngineError::Exists);
         }
+        directory.check_takes_entries()?;
         let inode = draft.inode(ino)?;
         match inode {
             Inode { kind: FileKind::Directory, .. } => return Err(EngineError::NotPermitted),
@@ -140,6 +146,7 @@ impl Namespace {
             Inode { nlink: LINKS_MAX.., .. } => return Err(EngineError::TooManyLinks),
             _ => {}
         }
+        inode.check_unprotected()?;
         inode.nlink += 1;
         inode.ctime = now;
         let after = inode.clone();
@@ -181,6 +188,7 @@ impl Namespace {
         let (_lock, mut draft) = self.begin()?;
         draft.directory(parent)?;
         let entry = self.entry(parent, name)?.ok_or(EngineError::NotFound)?;
+        draft.check_gives(parent, entry.ino)?;
         check(&entry, draft.inode(entry.ino)?)?;
         let after = draft.drop_link(entry.ino, now)?;
         let directory = draft.directory(parent)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dedupfs_fuse::service::{FileKind, Ino, ROOT_INO, RenameFlags, Timestamp};
+use dedupfs_fuse::service::{FileKind, Ino, InodeFlags, ROOT_INO, RenameFlags, Timestamp};
 use dedupfs_store::StoreError;
 
 use super::Namespace;
@@ -59,6 +59,11 @@ impl Namespace {
         }
         if target.is_some_and(|target| target.ino == source.ino) {
             return Ok(Renamed::default());
+        }
+        draft.check_gives(parent, source.ino)?;
+        match target {
+            Some(target) => draft.check_gives(to_parent, target.ino)?,
+            None => draft.directory(to_parent)?.check_takes_entries()?,
         }
         self.check_not_below(&source, to_parent)?;
         let renamed = match target {
@@ -136,6 +141,7 @@ impl Namespace {
             rdev: 0,
             symlink_target: None,
             xattrs: Vec::new(),
+            flags: InodeFlags::default(),
             now,
         };
         let inode = self.new_inode(&new);

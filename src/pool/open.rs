@@ -20,6 +20,7 @@ use super::unrecovered::UnrecoveredPool;
 use super::{NoProgress, Pool};
 use crate::config::{COMMIT_INTERVAL, MEMORY_BYTES_DEFAULT};
 use crate::error::{EngineError, Result};
+use crate::service::AccessTimes;
 
 /// How to open a pool.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct OpenOptions {
     pub note: String,
     /// Longest time until a closed file is durable.
     pub commit_interval: Duration,
+    /// What reading does to times of last access.
+    pub access_times: AccessTimes,
     /// Which filters look chunks up, in which order.
     pub filters: FilterPlan,
     /// What the pool may occupy, besides the sizes of its disks.
@@ -49,6 +52,7 @@ impl Default for OpenOptions {
             read_only: false,
             note: "dedupfs".to_owned(),
             commit_interval: COMMIT_INTERVAL,
+            access_times: AccessTimes::default(),
             filters: FilterPlan::default(),
             limits: SpaceLimits::default(),
             rebuild_index: false,

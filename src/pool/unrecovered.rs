@@ -231,7 +231,7 @@ impl UnrecoveredPool {
             recovery.orphans_dropped += 1;
         }
         let core = Arc::new(parts.into_core(&superblock, memory, read_only, dedup, committer, (space, exporter)));
-        let service = Service::new(core.clone());
+        let service = Service::new(core.clone(), options.access_times);
         let for_thread = Arc::downgrade(&service);
         let publish_old = Box::new(move || {
             if let Some(service) = for_thread.upgrade() {

@@ -7,7 +7,7 @@ use dedupfs_fuse::service::{Caller, FilePlace, Ino};
 use parking_lot::RwLockWriteGuard;
 
 use super::open_files::OpenFile;
-use super::{Service, now};
+use super::{Service, now, protection};
 use crate::config::{CLONE_BYTES_MAX, CLONE_BYTES_MIN, FILE_BYTES_MAX};
 use crate::containers::StreamId;
 use crate::error::{EngineError, Result};
@@ -49,6 +49,8 @@ impl Service {
         let (source_guard, mut target_guard) = lock(&source.file, &target.file);
         let (files, namespace) = (&self.core.files, &self.core.namespace);
         let target_body = target.file.load(&mut target_guard, files, namespace)?;
+        let inode = namespace.inode_shared(to.ino)?.ok_or(EngineError::NotFound)?;
+        protection::check_write(&inode, to.offset, target_body.size_bytes())?;
         let Some(mut source_guard) = source_guard else {
             let len_bytes = in_limits(target_body, from.offset, to.offset, len_bytes)?;
             if from.offset.abs_diff(to.offset) < len_bytes {

@@ -10,7 +10,7 @@ use dedupfs_store::StoreError;
 use dedupfs_store::recipe::Root;
 
 use super::open_files::{Live, OpenFile, OpenHandle};
-use super::{Service, now};
+use super::{Service, now, protection};
 use crate::config::FILE_BYTES_MAX;
 use crate::containers::StreamId;
 use crate::error::{EngineError, Result};
@@ -30,11 +30,13 @@ impl Service {
             FileKind::Directory => return Err(EngineError::IsDirectory),
             _ => return Err(EngineError::Invalid("only regular files are opened here")),
         }
+        protection::check_open(&inode, how)?;
         let _pass = (how.write || how.truncate).then(|| self.core.begin_change()).transpose()?;
         if how.truncate && caller.uid != 0 {
             self.drop_privileges(ino)?;
         }
-        self.open_handle(caller, ino, how)
+        let opened = self.open_handle(caller, ino, how)?;
+        Ok(Opened { keep_cache: opened.keep_cache && !self.access_must_be_seen(&inode, how), ..opened })
     }
 
     pub(super) fn open_handle(&self, caller: Caller, ino: Ino, how: OpenOptions) -> Result<Opened> {
@@ -58,8 +60,10 @@ impl Service {
             body.read_ahead(&mut open.ahead.lock(), offset, len_bytes);
             Ok(())
         });
-        if let Err(error) = &outcome {
-            tracing::error!(ino = open.file.ino, offset, len_bytes, %error, "read failed");
+        match &outcome {
+            Ok(()) if open.how.no_access_time => {}
+            Ok(()) => self.note_file_access(&open.file),
+            Err(error) => tracing::error!(ino = open.file.ino, offset, len_bytes, %error, "read failed"),
         }
         outcome
     }
@@ -126,15 +130,17 @@ impl Service {
             return Err(EngineError::BadHandle);
         }
         let file = &open.file;
+        let inode = self.core.namespace.inode_shared(file.ino)?.ok_or(EngineError::NotFound)?;
         {
             let mut guard = file.body.write();
             let body = file.load(&mut guard, &self.core.files, &self.core.namespace)?;
-            let at = if open.how.append && !flags.from_cache { body.size_bytes() } else { offset };
+            let appends = open.how.append && !flags.from_cache && !flags.at_offset;
+            let at = if appends { body.size_bytes() } else { offset };
+            protection::check_write(&inode, at, body.size_bytes())?;
             let stream = self.stream(file, caller);
             body.write(stream, at, data)?;
             file.note_change(body, now());
         }
-        let inode = self.core.namespace.inode_shared(file.ino)?.ok_or(EngineError::NotFound)?;
         if flags.drop_privileges && without_privileges(inode.mode) != inode.mode {
             self.drop_privileges(file.ino)?;
         }
@@ -294,6 +300,8 @@ impl Service {
             return Err(EngineError::FileTooLarge);
         }
         let file = &open.file;
+        let inode = self.core.namespace.inode_shared(file.ino)?.ok_or(EngineError::NotFound)?;
+        protection::check_allocate(&inode, !zeroes)?;
         let _room = if zeroes {
             self.admit_freeing(self.core.cost.of_cut())?
         } else {

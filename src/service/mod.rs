@@ -4,15 +4,18 @@
 //! - [`open_files`]: open files, their handles, and what stat shows of changes that are not published yet;
 //! - [`content`]: reading, writing, truncating, publishing;
 //! - [`clone`]: sharing content between files;
-//! - [`names`]: creating, linking, removing, with default ACLs and setgid directories.
+//! - [`names`]: creating, linking, removing, with default ACLs and setgid directories;
+//! - [`protection`]: flags that keep inodes from being changed; [`access_times`]: what reading changes.
 //!
 //! A name that is removed leaves an orphan as long as the kernel knows the inode or has it open.
 
+mod access_times;
 mod clone;
 mod content;
 mod errno;
 mod names;
 mod open_files;
+mod protection;
 mod space;
 
 use std::collections::HashMap;
@@ -22,11 +25,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use dedupfs_fuse::acl;
 use dedupfs_fuse::service::{
     AttributeChanges, Attributes, Caller, DirectoryEntry, Errno, FileKind, FilePlace, FileService, Handle, Ino,
-    NewNode, NodeContent, OpenOptions, Opened, RenameFlags, SeekTarget, Statistics, TimeChange, Timestamp, WriteFlags,
-    XattrMode,
+    InodeFlags, NewNode, NodeContent, OpenOptions, Opened, RenameFlags, SeekTarget, Statistics, TimeChange, Timestamp,
+    WriteFlags, XattrMode, check_xattr_name,
 };
 use parking_lot::Mutex;
 
+pub use access_times::AccessTimes;
 pub use errno::errno;
 use open_files::OpenFiles;
 
@@ -44,6 +48,7 @@ pub struct Service {
     /// References of the kernel to inodes.
     known: Mutex<HashMap<Ino, u64>>,
     settling: space::Settling,
+    access_times: AccessTimes,
 }
 
 /// Seconds and nanoseconds of the system clock.
@@ -89,12 +94,13 @@ fn attributes_of(inode: &Inode) -> Attributes {
 impl Service {
     /// The filesystem in the pool that `core` is.
     #[must_use]
-    pub fn new(core: Arc<Core>) -> Arc<Self> {
+    pub fn new(core: Arc<Core>, access_times: AccessTimes) -> Arc<Self> {
         Arc::new(Self {
             core,
             files: OpenFiles::default(),
             known: Mutex::default(),
             settling: space::Settling::default(),
+            access_times,
         })
     }
 
@@ -107,6 +113,17 @@ impl Service {
         Ok(inode)
     }
 
+    fn find(&self, parent: Ino, name: &[u8]) -> Result<Attributes> {
+        let namespace = &self.core.namespace;
+        match namespace.lookup(parent, name)? {
+            Some((ino, _)) => self.known_attributes(ino),
+            None if namespace.inode_shared(parent)?.is_some_and(|inode| !inode.is_directory()) => {
+                Err(EngineError::NotDirectory)
+            }
+            None => Err(EngineError::NotFound),
+        }
+    }
+
     fn known_attributes(&self, ino: Ino) -> Result<Attributes> {
         let attributes = attributes_of(&self.current(ino)?);
         *self.known.lock().entry(ino).or_insert(0) += 1;
@@ -116,6 +133,8 @@ impl Service {
     fn change_attributes(&self, caller: Caller, ino: Ino, changes: &AttributeChanges) -> Result<Attributes> {
         let _pass = self.core.begin_change()?;
         let _room = self.core.promise_change();
+        let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
+        protection::check_change(&inode, changes)?;
         if let Some(size_bytes) = changes.size_bytes {
             self.truncate(caller, ino, size_bytes)?;
         }
@@ -193,12 +212,21 @@ impl Service {
     fn change_xattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         let _pass = self.core.begin_change()?;
         let _room = self.admit(Demand::change(value.len() as u64))?;
+        let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
+        inode.check_unprotected()?;
         if name == acl::ACCESS_XATTR || name == acl::DEFAULT_XATTR {
-            let inode = self.core.namespace.inode(ino)?.ok_or(EngineError::NotFound)?;
             self.set_acl(caller, &inode, name, value, mode)?;
         } else {
             self.core.namespace.set_xattr(ino, name, value, mode, now())?;
         }
+        self.core.relieve()
+    }
+
+    fn drop_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        let _pass = self.core.begin_change()?;
+        let _room = self.core.promise_change();
+        self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?.check_unprotected()?;
+        self.core.namespace.remove_xattr(ino, name, now())?;
         self.core.relieve()
     }
 
@@ -213,6 +241,9 @@ impl Service {
 
     fn list(&self, ino: Ino, after: u64, limit: usize, with_attributes: bool) -> Result<Vec<DirectoryEntry>> {
         let items = self.core.namespace.read_directory(ino, after, limit)?;
+        if after == 0 {
+            self.note_node_access(ino);
+        }
         let mut entries = Vec::with_capacity(items.len());
         for item in items {
             let attributes = match with_attributes {
@@ -247,13 +278,15 @@ impl FileService for Service {
     }
 
     fn lookup(&self, parent: Ino, name: &[u8]) -> std::result::Result<Attributes, Errno> {
-        answer(self.core.namespace.lookup(parent, name).and_then(|found| match found {
-            Some((ino, _)) => self.known_attributes(ino),
-            None => match self.core.namespace.inode_shared(parent)? {
-                Some(inode) if !inode.is_directory() => Err(EngineError::NotDirectory),
-                _ => Err(EngineError::NotFound),
-            },
+        answer(self.find(parent, name))
+    }
+
+    fn lookup_inode(&self, ino: Ino) -> std::result::Result<Attributes, Errno> {
+        answer(self.core.namespace.inode_shared(ino).and_then(|inode| match inode {
+            Some(inode) if inode.nlink > 0 => self.known_attributes(ino),
+            _ => Err(EngineError::NotFound),
         }))
+        .map_err(|error| if error == Errno::ENOENT { Errno::ESTALE } else { error })
     }
 
     fn forget(&self, ino: Ino, count: u64) {
@@ -281,11 +314,16 @@ impl FileService for Service {
         answer(self.change_attributes(caller, ino, &changes))
     }
 
+    fn flags(&self, ino: Ino) -> std::result::Result<InodeFlags, Errno> {
+        answer(self.inode_flags(ino))
+    }
+
+    fn set_flags(&self, caller: Caller, ino: Ino, flags: InodeFlags) -> std::result::Result<(), Errno> {
+        answer(self.change_flags(caller, ino, flags))
+    }
+
     fn read_link(&self, ino: Ino) -> std::result::Result<Vec<u8>, Errno> {
-        answer(self.core.namespace.inode(ino).and_then(|inode| {
-            let inode = inode.ok_or(EngineError::NotFound)?;
-            inode.symlink_target.map(|target| target.to_vec()).ok_or(EngineError::Invalid("not a symbolic link"))
-        }))
+        answer(self.link_target(ino))
     }
 
     fn make(
@@ -450,15 +488,12 @@ impl FileService for Service {
         value: &[u8],
         mode: XattrMode,
     ) -> std::result::Result<(), Errno> {
+        check_xattr_name(name)?;
         answer(self.change_xattr(caller, ino, name, value, mode))
     }
 
     fn remove_xattr(&self, ino: Ino, name: &[u8]) -> std::result::Result<(), Errno> {
-        answer(self.core.begin_change().and_then(|_pass| {
-            let _room = self.core.promise_change();
-            self.core.namespace.remove_xattr(ino, name, now())?;
-            self.core.relieve()
-        }))
+        answer(self.drop_xattr(ino, name))
     }
 
     fn shutdown(&self) {

@@ -1,7 +1,7 @@
 //! Creating, linking, renaming and removing names.
 
 use dedupfs_fuse::acl;
-use dedupfs_fuse::service::{Caller, FileKind, Ino, NewNode, NodeContent, RenameFlags};
+use dedupfs_fuse::service::{Caller, FileKind, Ino, InodeFlags, NewNode, NodeContent, RenameFlags};
 
 use super::{Service, now};
 use crate::error::{EngineError, Result};
@@ -43,6 +43,10 @@ impl Service {
         }
         let access = inherited.access.map(|value| (acl::ACCESS_XATTR.to_vec(), value));
         let default = inherited.default.map(|value| (acl::DEFAULT_XATTR.to_vec(), value));
+        let flags = match kind {
+            FileKind::Regular | FileKind::Directory => parent.chattr_flags().inherited(),
+            _ => InodeFlags::default(),
+        };
         let new = NewInode {
             kind,
             mode,
@@ -51,11 +55,19 @@ impl Service {
             rdev,
             symlink_target: target,
             xattrs: access.into_iter().chain(default).collect(),
+            flags,
             now: now(),
         };
         let inode = namespace.make(node.parent, node.name, &new)?;
         self.core.relieve()?;
         Ok(inode)
+    }
+
+    pub(super) fn link_target(&self, ino: Ino) -> Result<Vec<u8>> {
+        let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
+        let target = inode.symlink_target.as_ref().ok_or(EngineError::Invalid("not a symbolic link"))?.to_vec();
+        self.note_node_access(ino);
+        Ok(target)
     }
 
     pub(super) fn remove_name(&self, parent: Ino, name: &[u8]) -> Result<()> {

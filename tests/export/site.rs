@@ -9,8 +9,8 @@ use dedupfs::export::RecoverReport;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on, recover_on};
 use dedupfs::reclaim::ReclaimOptions;
 use dedupfs_fuse::service::{
-    AttributeChanges, FileKind, FileService, Ino, NewNode, NodeContent, OpenOptions, ROOT_INO, RenameFlags, WriteFlags,
-    XattrMode,
+    AttributeChanges, FileKind, FileService, Ino, InodeFlags, NewNode, NodeContent, OpenOptions, ROOT_INO, RenameFlags,
+    WriteFlags, XattrMode,
 };
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
@@ -27,6 +27,7 @@ pub struct Seen {
     mtime_secs: i64,
     content: Vec<u8>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    flags: InodeFlags,
 }
 
 /// A tree, by path.
@@ -115,6 +116,7 @@ fn look(service: &dyn FileService, directory: Ino, path: &[u8], picture: &mut Pi
             mtime_secs: attributes.mtime.secs,
             content,
             xattrs: xattrs.collect(),
+            flags: service.flags(ino).expect("has flags"),
         };
         let is_directory = seen.kind == FileKind::Directory;
         picture.insert(path.clone(), seen);
@@ -211,6 +213,8 @@ pub fn step(pool: &Pool, random: &mut Random) {
             } else {
                 let _on_some_kinds = service.set_xattr(CALLER, found.ino, attribute.as_bytes(), value, XattrMode::Any);
             }
+            let flags = InodeFlags { no_dump: value.len().is_multiple_of(2), ..InodeFlags::default() };
+            let _of_files_and_directories = service.set_flags(CALLER, found.ino, flags);
             let _any = service.set_attributes(
                 CALLER,
                 found.ino,

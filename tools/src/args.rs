@@ -114,8 +114,9 @@ pub struct MountArgs {
     /// Log to this file instead
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
-    /// ro, allow_other, noatime, dev, suid, noexec, sync, dirsync, threads=N, data_limit=SIZE, meta_limit=SIZE (what the pool
-    /// may occupy on the disk of its content, and on that of names and index, such as 500G); several with commas
+    /// ro, allow_other, relatime, noatime, nodiratime, dev, suid, noexec, sync, dirsync, threads=N, data_limit=SIZE,
+    /// meta_limit=SIZE (what the pool may occupy on the disk of its content, and on that of names and index, such as 500G);
+    /// several with commas
     #[arg(long, short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// The process that serves; standard output is a pipe to the one that started it.

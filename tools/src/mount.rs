@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use dedupfs::control::{Failure, FailureKind};
 use dedupfs::pool::SpaceLimits;
+use dedupfs::service::AccessTimes;
 use dedupfs_fuse::{MountError, MountOptions};
 use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::superblock::{Role, Superblock};
@@ -21,10 +22,9 @@ use crate::{size, target};
 /// Options of mount(8) that mean nothing to a filesystem.
 const IGNORED_OPTIONS: [&str; 8] = ["defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users"];
 /// Options that the kernel or the fuse crate takes as they are.
-const PLAIN_OPTIONS: [&str; 12] =
-    ["dev", "nodev", "suid", "nosuid", "exec", "noexec", "sync", "async", "dirsync", "rw", "atime", "noatime"];
+const PLAIN_OPTIONS: [&str; 9] = ["dev", "nodev", "suid", "nosuid", "exec", "noexec", "sync", "async", "dirsync"];
 /// For the message about an unknown one.
-const OPTIONS_HELP: &str = "known are ro, rw, allow_other, noatime, dev, suid, noexec, sync, dirsync (and their \
+const OPTIONS_HELP: &str = "known are ro, rw, allow_other, relatime, noatime, nodiratime, dev, suid, noexec, sync, dirsync (and their \
                             opposites), threads=N, data_limit=SIZE, meta_limit=SIZE";
 
 /// What `-o` says of the mount, and of the pool.
@@ -34,6 +34,8 @@ pub struct Options {
     pub mount: MountOptions,
     /// What the pool may occupy on each root.
     pub limits: SpaceLimits,
+    /// What reading does to times of last access.
+    pub access_times: AccessTimes,
 }
 
 /// How to mount, from `-o`; lists with commas, several times.
@@ -44,6 +46,7 @@ pub fn options(pool: &Path, lists: &[String]) -> Result<Options, Failure> {
     })?;
     let mut options = MountOptions { source: source.to_owned(), ..MountOptions::default() };
     let mut limits = SpaceLimits::default();
+    let mut directory_times = true;
     let limit = |option: &str, value: &str| match size::parse(value) {
         Ok(0) => {
             Err(usage(format!("mount option `{option}`: a limit of 0 would let nothing be written; use `ro` for that")))
@@ -65,12 +68,20 @@ pub fn options(pool: &Path, lists: &[String]) -> Result<Options, Failure> {
             ("meta_limit", value) => limits.meta_bytes = limit(option, value)?,
             ("rw", "") => options.read_only = false,
             ("noatime", "") => options.no_atime = true,
+            ("atime" | "relatime", "") => options.no_atime = false,
+            ("nodiratime", "") => directory_times = false,
+            ("diratime", "") => directory_times = true,
             (name, "") if PLAIN_OPTIONS.contains(&name) => options.extra.push(name.to_owned()),
             (name, _) if IGNORED_OPTIONS.contains(&name) || name.starts_with("x-") => {}
             _ => return Err(usage(format!("mount option `{option}` is not known: {OPTIONS_HELP}"))),
         }
     }
-    Ok(Options { mount: options, limits })
+    let access_times = match (options.no_atime, directory_times) {
+        (true, _) => AccessTimes::Never,
+        (false, true) => AccessTimes::Relative,
+        (false, false) => AccessTimes::RelativeButDirectories,
+    };
+    Ok(Options { mount: options, limits, access_times })
 }
 
 /// A mountpoint that can be used, and what is left there to clean up first.
@@ -276,6 +287,18 @@ mod tests {
         assert_eq!((options.source.as_str(), options.session_threads), ("/pool", 2));
         assert_eq!(options.extra, ["dev"]);
         assert!(!parse(&["ro", "rw"]).unwrap().mount.read_only);
+    }
+
+    #[test]
+    fn the_last_option_says_what_reading_changes() {
+        let times = |lists: &[&str]| parse(lists).unwrap().access_times;
+        assert_eq!(times(&["ro"]), AccessTimes::Relative);
+        assert_eq!(times(&["noatime,relatime"]), AccessTimes::Relative);
+        assert_eq!(times(&["relatime", "noatime"]), AccessTimes::Never);
+        assert_eq!(times(&["nodiratime"]), AccessTimes::RelativeButDirectories);
+        assert_eq!(times(&["noatime,nodiratime"]), AccessTimes::Never);
+        // Reads from the kernel's cache are not seen: it could not be kept.
+        assert!(parse(&["strictatime"]).unwrap_err().message.contains("relatime"));
     }
 
     #[test]

@@ -92,7 +92,7 @@ fn serve(
     ready: impl FnOnce(Option<String>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let pool_root = target::pool(&args.pool)?;
-    let mount::Options { mount: options, limits } = mount::options(&pool_root, &args.options)?;
+    let mount::Options { mount: options, limits, access_times } = mount::options(&pool_root, &args.options)?;
     let mountpoint = mount::examine(&pool_root, &args.mountpoint)?;
     let log_file = log_file(args, &pool_root, &mountpoint.path)?;
     // Registered before anything is mounted, so that no signal comes too early to be heeded.
@@ -107,6 +107,7 @@ fn serve(
             commit_interval: COMMIT_INTERVAL,
             filters: args.filters.clone(),
             limits,
+            access_times,
             ..OpenOptions::default()
         },
     )?;

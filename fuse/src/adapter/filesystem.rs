@@ -14,9 +14,10 @@ use fuser::{
 };
 
 use super::convert::{self, caller, errno, file_attr, open_options, permissions};
+use super::ioctl::{self, FlagsRequest};
 use super::{
     Adapter, BACKGROUND_REQUESTS_MAX, CAPABILITIES, COOKIE_PARENT, REQUEST_BYTES_MAX, guarded, new_node,
-    read_and_reply, reply_attributes, reply_empty, reply_written, reply_xattr,
+    read_and_reply, reply_attributes, reply_empty, reply_written, reply_xattr, set_flags,
 };
 use crate::service::{
     AttributeChanges, DirectoryEntry, Errno, FilePlace, NodeContent, SeekTarget, WriteFlags, XattrMode,
@@ -44,7 +45,13 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.reply_entry(guarded("lookup", || self.service.lookup(parent.0, name.as_bytes())), reply);
+        // Of file handles (NFS) the kernel knows nothing but the number.
+        let lookup = || match name.as_bytes() {
+            b"." => self.service.lookup_inode(parent.0),
+            b".." => self.service.parent(parent.0).and_then(|above| self.service.lookup_inode(above)),
+            name => self.service.lookup(parent.0, name),
+        };
+        self.reply_entry(guarded("lookup", lookup), reply);
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
@@ -214,6 +221,7 @@ impl Filesystem for Adapter {
     ) {
         let flags = WriteFlags {
             from_cache: write_flags.contains(fuser::WriteFlags::FUSE_WRITE_CACHE),
+            at_offset: !open_options(open_flags.0).append,
             drop_privileges: write_flags.contains(fuser::WriteFlags::FUSE_WRITE_KILL_SUIDGID),
         };
         let write = || {
@@ -435,6 +443,37 @@ impl Filesystem for Adapter {
         });
     }
 
+    fn ioctl(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        command: u32,
+        in_data: &[u8],
+        out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        let request = match ioctl::flags_request(command, in_data) {
+            None => return reply.error(fuser::Errno::ENOTTY),
+            Some(Err(error)) => return reply.error(errno(error)),
+            Some(Ok(FlagsRequest::Set(flags))) => {
+                let (caller, notifier) = (caller(request), self.notifier());
+                return self.answer(true, move |service| {
+                    match guarded("ioctl", || set_flags(service, &notifier, caller, ino.0, flags)) {
+                        Ok(()) => reply.ioctl(0, &[]),
+                        Err(error) => reply.error(errno(error)),
+                    }
+                });
+            }
+            Some(Ok(request)) => request,
+        };
+        match guarded("ioctl", || self.service.flags(ino.0)) {
+            Ok(flags) => reply.ioctl(0, &ioctl::flags_answer(request, flags, out_size)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
     // ENOSYS: the kernel does these itself (or without) and does not ask again.
 
     fn access(&self, _request: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
@@ -443,20 +482,6 @@ impl Filesystem for Adapter {
 
     fn bmap(&self, _request: &Request, _ino: INodeNo, _blocksize: u32, _index: u64, reply: ReplyBmap) {
         reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn ioctl(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _flags: IoctlFlags,
-        _command: u32,
-        _in_data: &[u8],
-        _out_size: u32,
-        reply: ReplyIoctl,
-    ) {
-        reply.error(fuser::Errno::ENOTTY);
     }
 
     fn poll(

@@ -4,11 +4,13 @@
 //!   moves to a thread of [`offload`].
 //! - A panic of the service becomes EIO for that request; the session goes on, so that the mount does not hang.
 //! - `release` and `forget` never fail.
+//! - Before a file refuses changes (chattr), what is still in mappings of it is written back.
 //! - When the service drops setuid bits on its own (direct writes, truncating opens), the kernel is told that the
 //!   attributes it caches are stale; otherwise it would execute the file with the old bits.
 
 mod convert;
 mod filesystem;
+mod ioctl;
 mod offload;
 
 use std::cell::Cell;
@@ -24,7 +26,8 @@ use fuser::{
 };
 
 use crate::service::{
-    Attributes, DirectoryEntry, Errno, FileKind, FileService, Handle, Ino, NewNode, NodeContent, Opened, Result,
+    Attributes, Caller, DirectoryEntry, Errno, FileKind, FileService, Handle, Ino, InodeFlags, NewNode, NodeContent,
+    Opened, Result,
 };
 use convert::{caller, errno, file_attr, open_options, permissions};
 
@@ -41,7 +44,7 @@ const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
 
 /// What is asked of the kernel; what an older one lacks is left out.
-const CAPABILITIES: [InitFlags; 12] = [
+const CAPABILITIES: [InitFlags; 13] = [
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_ATOMIC_O_TRUNC,
@@ -54,6 +57,7 @@ const CAPABILITIES: [InitFlags; 12] = [
     InitFlags::FUSE_MAX_PAGES,
     InitFlags::FUSE_CACHE_SYMLINKS,
     InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+    InitFlags::FUSE_EXPORT_SUPPORT,
 ];
 
 thread_local! {
@@ -242,6 +246,24 @@ fn read_and_reply(service: &dyn FileService, ino: Ino, handle: Handle, offset: u
         Err(error) => reply.error(errno(error)),
     }
     READ_BUFFER.set(buffer);
+}
+
+/// Sets an inode's flags. Not on a thread that serves the kernel: that has to write its cached pages meanwhile.
+fn set_flags(
+    service: &dyn FileService,
+    notifier: &OnceLock<Notifier>,
+    caller: Caller,
+    ino: Ino,
+    flags: InodeFlags,
+) -> Result<()> {
+    if flags.protect()
+        && !service.flags(ino)?.protect()
+        && let Some(notifier) = notifier.get()
+        && let Err(error) = notifier.inval_inode(INodeNo(ino), 0, 0)
+    {
+        tracing::debug!(ino, %error, "cached pages could not be written before the file became protected");
+    }
+    service.set_flags(caller, ino, flags)
 }
 
 fn new_node(parent: INodeNo, name: &OsStr, mode: u32, umask: u32) -> NewNode<'_> {

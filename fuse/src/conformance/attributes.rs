@@ -14,6 +14,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("operations change the times they should", times_change),
     ("extended attributes", xattrs),
     ("extended attributes have limits", xattr_limits),
+    ("extended attributes are of a namespace", xattr_namespaces),
 ];
 
 const USER: Caller = Caller { uid: 1000, gid: 100, pid: 7 };
@@ -153,4 +154,20 @@ fn xattr_limits(client: &Client) {
     bad(client.service.set_xattr(ROOT, ino, too_long.as_bytes(), b"", XattrMode::Any), Errno::ERANGE);
     bad(client.service.set_xattr(ROOT, ino, b"user.big", &[7; (64 << 10) + 1], XattrMode::Any), Errno::E2BIG);
     assert_eq!(good(client.service.xattr_names(ino)), [longest.into_bytes()]);
+}
+
+fn xattr_namespaces(client: &Client) {
+    let ino = client.file(ROOT_INO, "file");
+    let set = |name: &[u8]| client.service.set_xattr(ROOT, ino, name, b"x", XattrMode::Any);
+    for name in [&b"system.other"[..], b"other.name", b"name", b"user", b"System.posix_acl_access", b"\xff."] {
+        bad(set(name), Errno::EOPNOTSUPP);
+    }
+    for name in [&b"user."[..], b"trusted.", b"security."] {
+        bad(set(name), Errno::EINVAL);
+    }
+    bad(set(b""), Errno::ERANGE);
+    for name in [&b"user.x"[..], b"user.\xff", b"trusted.overlay.opaque", b"security.selinux"] {
+        good(set(name));
+    }
+    assert_eq!(good(client.service.xattr_names(ino)).len(), 4);
 }

@@ -21,7 +21,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("sync succeeds", sync),
 ];
 
-const APPEND: OpenOptions = OpenOptions { read: true, write: true, append: true, truncate: false, sync: false };
+const APPEND: OpenOptions = OpenOptions { append: true, ..READ_WRITE };
 
 fn truncate_to(client: &Client, ino: u64, size_bytes: u64) {
     let changes = AttributeChanges { size_bytes: Some(size_bytes), ..AttributeChanges::default() };
@@ -95,8 +95,10 @@ fn append(client: &Client) {
         assert_eq!(client.read_open(ino, handle, 0, 100), b"one two three");
         let from_cache = WriteFlags { from_cache: true, ..WriteFlags::default() };
         assert_eq!(client.service.write(ROOT, ino, handle, 0, b"ONE", from_cache), Ok(3));
+        let at_offset = WriteFlags { at_offset: true, ..WriteFlags::default() };
+        assert_eq!(client.service.write(ROOT, ino, handle, 4, b"TWO", at_offset), Ok(3));
     });
-    assert_eq!(client.read_all(ino), b"ONE two three");
+    assert_eq!(client.read_all(ino), b"ONE TWO three");
 }
 
 fn truncate(client: &Client) {

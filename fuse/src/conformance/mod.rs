@@ -4,10 +4,12 @@
 //! kernel (calls, and gives back every reference and handle it took), and compares with what POSIX and Linux
 //! promise. Nothing here depends on what inode numbers, cookies or directory sizes a service chooses.
 
+mod access_times;
 mod acls;
 mod attributes;
 mod clones;
 mod content;
+mod flags;
 mod names;
 mod renames;
 
@@ -24,8 +26,17 @@ pub type Maker<'a> = &'a dyn Fn() -> Arc<dyn FileService>;
 /// One check's name and what it does with an empty service.
 type Check = (&'static str, fn(&Client));
 
-const ALL: [&[Check]; 6] =
-    [names::CHECKS, renames::CHECKS, content::CHECKS, clones::CHECKS, attributes::CHECKS, acls::CHECKS];
+/// All checks, by what they are about.
+const ALL: [&[Check]; 8] = [
+    names::CHECKS,
+    renames::CHECKS,
+    content::CHECKS,
+    clones::CHECKS,
+    attributes::CHECKS,
+    acls::CHECKS,
+    flags::CHECKS,
+    access_times::CHECKS,
+];
 
 /// Runs all checks; panics at the first that fails, with its name.
 pub fn check_service(make: Maker<'_>) {
@@ -48,7 +59,8 @@ pub fn check_names() -> Vec<&'static str> {
 }
 
 const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 1 };
-const READ_WRITE: OpenOptions = OpenOptions { read: true, write: true, append: false, truncate: false, sync: false };
+const READ_WRITE: OpenOptions =
+    OpenOptions { read: true, write: true, append: false, truncate: false, sync: false, no_access_time: false };
 
 /// A service with the short cuts that checks need.
 struct Client {

@@ -14,6 +14,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("listing with attributes counts as lookup", listing_with_attributes),
     ("unlink and rmdir refuse the other's kind", wrong_removal),
     ("link counts", link_counts),
+    ("more than 65,000 links and subdirectories", many_links),
     ("an unlinked open file lives until it is closed", unlinked_open_file),
     ("nothing can be created in a removed directory", removed_directory),
 ];
@@ -186,6 +187,24 @@ fn link_counts(client: &Client) {
     bad(client.service.link(directory, ROOT_INO, b"hard"), Errno::EPERM);
     good(client.unlink(directory, "again"));
     bad(client.service.link(file, ROOT_INO, b"resurrected"), Errno::ENOENT);
+}
+
+fn many_links(client: &Client) {
+    const MANY: u32 = 65_100;
+    let (links, directories) = (client.directory(ROOT_INO, "links"), client.directory(ROOT_INO, "directories"));
+    let file = client.file(ROOT_INO, "file");
+    for number in 0..MANY {
+        let name = format!("{number}");
+        good(client.service.link(file, links, name.as_bytes()));
+        client.service.forget(file, 1);
+        client.directory(directories, &name);
+    }
+    assert_eq!((client.stat(file).nlink, client.stat(directories).nlink), (MANY + 1, MANY + 2));
+    assert_eq!((client.list(links, 1000).len(), client.list(directories, 1000).len()), (65_100, 65_100));
+    for number in 0..MANY {
+        good(client.unlink(links, &format!("{number}")));
+    }
+    assert_eq!(client.stat(file).nlink, 1);
 }
 
 fn unlinked_open_file(client: &Client) {

@@ -48,7 +48,7 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Refuse changes.
     pub read_only: bool,
-    /// Show `noatime`; the service keeps access times as it likes in any case.
+    /// Show `noatime`; the kernel leaves times of last access to the service in any case.
     pub no_atime: bool,
     /// Further mount(8) options: dev, suid, exec, sync, dirsync, with or without `no`, or anything FUSE in the kernel
     /// knows. Without them: nodev, nosuid.

@@ -14,13 +14,12 @@ use parking_lot::Mutex;
 use crate::acl;
 use crate::service::{
     AttributeChanges, Attributes, Caller, DirectoryEntry, Errno, FileKind, FilePlace, FileService, Handle, Ino,
-    NewNode, NodeContent, OpenOptions, Opened, RenameFlags, Result, SeekTarget, Statistics, TimeChange, Timestamp,
-    WriteFlags, XattrMode, without_privileges,
+    InodeFlags, NewNode, NodeContent, OpenOptions, Opened, RenameFlags, Result, SeekTarget, Statistics, TimeChange,
+    Timestamp, WriteFlags, XattrMode, check_xattr_name, without_privileges,
 };
 pub use content::FileContent;
 use tree::{Body, Node, Tree, now};
 
-const XATTR_NAME_BYTES_MAX: usize = 255;
 const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
 const CAPABILITY_XATTR: &[u8] = b"security.capability";
 
@@ -138,6 +137,14 @@ impl<C: FileContent> FileService for MemoryService<C> {
         tree.looked_up(entry.ino)
     }
 
+    fn lookup_inode(&self, ino: Ino) -> Result<Attributes> {
+        let mut tree = self.tree.lock();
+        match tree.node(ino) {
+            Ok(node) if node.attributes.nlink > 0 => tree.looked_up(ino),
+            _ => Err(Errno::ESTALE),
+        }
+    }
+
     fn forget(&self, ino: Ino, count: u64) {
         let mut tree = self.tree.lock();
         if let Ok(node) = tree.node_mut(ino) {
@@ -152,6 +159,9 @@ impl<C: FileContent> FileService for MemoryService<C> {
 
     fn set_attributes(&self, _caller: Caller, ino: Ino, changes: AttributeChanges) -> Result<Attributes> {
         let mut tree = self.tree.lock();
+        if !tree.node(ino)?.flags.admit_change(&changes) {
+            return Err(Errno::EPERM);
+        }
         if let Some(size_bytes) = changes.size_bytes {
             if size_bytes > self.options.file_bytes_max {
                 return Err(Errno::EFBIG);
@@ -176,11 +186,32 @@ impl<C: FileContent> FileService for MemoryService<C> {
         Ok(*attributes)
     }
 
-    fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
-        match &self.tree.lock().node(ino)?.body {
-            Body::Symlink(target) => Ok(target.clone()),
-            _ => Err(Errno::EINVAL),
+    fn flags(&self, ino: Ino) -> Result<InodeFlags> {
+        Ok(self.tree.lock().node(ino)?.flags)
+    }
+
+    fn set_flags(&self, caller: Caller, ino: Ino, flags: InodeFlags) -> Result<()> {
+        let mut tree = self.tree.lock();
+        let node = tree.node_mut(ino)?;
+        if !matches!(node.attributes.kind, FileKind::Regular | FileKind::Directory) {
+            return Err(Errno::EOPNOTSUPP);
         }
+        let protection = |flags: InodeFlags| (flags.immutable, flags.append_only);
+        let allowed = caller.uid == node.attributes.uid && protection(flags) == protection(node.flags);
+        if caller.uid != 0 && !allowed {
+            return Err(Errno::EPERM);
+        }
+        node.flags = flags;
+        node.attributes.ctime = now();
+        Ok(())
+    }
+
+    fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
+        let mut tree = self.tree.lock();
+        let Body::Symlink(target) = &tree.node(ino)?.body else { return Err(Errno::EINVAL) };
+        let target = target.clone();
+        tree.accessed(ino)?;
+        Ok(target)
     }
 
     fn make(&self, caller: Caller, node: NewNode<'_>, content: NodeContent<'_>) -> Result<Attributes> {
@@ -216,6 +247,9 @@ impl<C: FileContent> FileService for MemoryService<C> {
 
     fn open(&self, caller: Caller, ino: Ino, how: OpenOptions) -> Result<Opened> {
         let mut tree = self.tree.lock();
+        if !tree.node(ino)?.flags.admit(how) {
+            return Err(Errno::EPERM);
+        }
         let (attributes, content) = tree.file_mut(ino)?;
         if how.truncate {
             content.set_len(0);
@@ -230,7 +264,9 @@ impl<C: FileContent> FileService for MemoryService<C> {
 
     fn read(&self, ino: Ino, handle: Handle, offset: u64, len_bytes: u32, into: &mut Vec<u8>) -> Result<()> {
         let mut tree = self.tree.lock();
-        tree.open_file(ino, handle)?;
+        if !tree.open_file(ino, handle)?.how.no_access_time {
+            tree.accessed(ino)?;
+        }
         let (_, content) = tree.file_mut(ino)?;
         content.read_at(offset, len_bytes, into);
         Ok(())
@@ -255,10 +291,15 @@ impl<C: FileContent> FileService for MemoryService<C> {
         if !open.how.write {
             return Err(Errno::EBADF);
         }
+        let protection = tree.node(ino)?.flags;
         let (attributes, content) = tree.file_mut(ino)?;
-        let offset = if open.how.append && !flags.from_cache { content.len_bytes() } else { offset };
+        let offset =
+            if open.how.append && !flags.from_cache && !flags.at_offset { content.len_bytes() } else { offset };
         if offset.saturating_add(u64::from(written)) > self.options.file_bytes_max {
             return Err(Errno::EFBIG);
+        }
+        if protection.immutable || protection.append_only && offset < content.len_bytes() {
+            return Err(Errno::EPERM);
         }
         content.write_at(offset, data);
         content_changed(attributes, content.len_bytes());
@@ -304,6 +345,10 @@ impl<C: FileContent> FileService for MemoryService<C> {
         let mut tree = self.tree.lock();
         if !tree.open_file(ino, handle)?.how.write {
             return Err(Errno::EBADF);
+        }
+        let protection = tree.node(ino)?.flags;
+        if protection.immutable || protection.append_only && mode & !libc::FALLOC_FL_KEEP_SIZE != 0 {
+            return Err(Errno::EPERM);
         }
         if !keep_size && end > self.options.file_bytes_max {
             return Err(Errno::EFBIG);
@@ -357,6 +402,8 @@ impl<C: FileContent> FileService for MemoryService<C> {
 
     fn read_directory(&self, ino: Ino, after: u64, limit: usize, with_attributes: bool) -> Result<Vec<DirectoryEntry>> {
         let mut tree = self.tree.lock();
+        tree.directory(ino)?;
+        tree.accessed(ino)?;
         let directory = tree.directory(ino)?;
         let names: Vec<(u64, Vec<u8>)> =
             directory.order.range(after + 1..).take(limit).map(|(&cookie, name)| (cookie, name.clone())).collect();
@@ -404,13 +451,12 @@ impl<C: FileContent> FileService for MemoryService<C> {
     }
 
     fn set_xattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
-            return Err(Errno::ERANGE);
-        }
+        check_xattr_name(name)?;
         if value.len() > XATTR_VALUE_BYTES_MAX {
             return Err(Errno::E2BIG);
         }
         let mut tree = self.tree.lock();
+        tree.check_changes(ino)?;
         let node = tree.node_mut(ino)?;
         match (mode, node.xattrs.contains_key(name)) {
             (XattrMode::Create, true) => return Err(Errno::EEXIST),
@@ -428,6 +474,7 @@ impl<C: FileContent> FileService for MemoryService<C> {
 
     fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         let mut tree = self.tree.lock();
+        tree.check_changes(ino)?;
         let node = tree.node_mut(ino)?;
         node.xattrs.remove(name).ok_or(Errno::ENODATA)?;
         node.attributes.ctime = now();

@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::content::FileContent;
 use crate::acl;
 use crate::service::{
-    Attributes, Caller, Errno, FileKind, Handle, Ino, NewNode, NodeContent, OpenOptions, ROOT_INO, RenameFlags, Result,
-    Timestamp,
+    Attributes, Caller, Errno, FileKind, Handle, Ino, InodeFlags, NewNode, NodeContent, OpenOptions, ROOT_INO,
+    RenameFlags, Result, Timestamp, access_is_due,
 };
 
 const NAME_BYTES_MAX: usize = 255;
@@ -20,6 +20,7 @@ pub(super) struct Node<C> {
     pub attributes: Attributes,
     pub body: Body<C>,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub flags: InodeFlags,
     /// References of the kernel.
     pub lookups: u64,
     /// Open handles.
@@ -140,6 +141,33 @@ impl<C: FileContent> Tree<C> {
         if self.node(ino)?.attributes.nlink == 0 { Err(Errno::ENOENT) } else { Ok(()) }
     }
 
+    /// A directory that takes a new entry.
+    fn check_takes_entries(&self, ino: Ino) -> Result<()> {
+        if self.node(ino)?.flags.immutable { Err(Errno::EPERM) } else { Ok(()) }
+    }
+
+    /// An entry that can be taken away from its directory.
+    fn check_gives(&self, parent: Ino, ino: Ino) -> Result<()> {
+        let protected = self.node(parent)?.flags.protect() || self.node(ino)?.flags.protect();
+        if protected { Err(Errno::EPERM) } else { Ok(()) }
+    }
+
+    /// A node whose extended attributes can be changed.
+    pub fn check_changes(&self, ino: Ino) -> Result<()> {
+        if self.node(ino)?.flags.protect() { Err(Errno::EPERM) } else { Ok(()) }
+    }
+
+    /// It was read.
+    pub fn accessed(&mut self, ino: Ino) -> Result<()> {
+        let node = self.node_mut(ino)?;
+        let Attributes { atime, mtime, ctime, .. } = node.attributes;
+        let now = now();
+        if !node.flags.no_access_time && access_is_due(atime, mtime, ctime, now) {
+            node.attributes.atime = now;
+        }
+        Ok(())
+    }
+
     fn add_node(&mut self, kind: FileKind, body: Body<C>, mode: u16, uid: u32, gid: u32, rdev: u32) -> Ino {
         let ino = self.next_ino;
         self.next_ino += 1;
@@ -165,7 +193,8 @@ impl<C: FileContent> Tree<C> {
             mtime: time,
             ctime: time,
         };
-        self.nodes.insert(ino, Node { attributes, body, xattrs: BTreeMap::new(), lookups: 0, handles: 0 });
+        let (xattrs, flags) = Default::default();
+        self.nodes.insert(ino, Node { attributes, body, xattrs, flags, lookups: 0, handles: 0 });
         ino
     }
 
@@ -215,7 +244,12 @@ impl<C: FileContent> Tree<C> {
             NodeContent::Fifo => (FileKind::Fifo, 0, Body::Special),
             NodeContent::Socket => (FileKind::Socket, 0, Body::Special),
         };
+        self.check_takes_entries(node.parent)?;
         let parent = self.node(node.parent)?;
+        let inherited_flags = match kind {
+            FileKind::Regular | FileKind::Directory => parent.flags.inherited(),
+            _ => InodeFlags::default(),
+        };
         let default_acl = parent.xattrs.get(acl::DEFAULT_XATTR).map(Vec::as_slice);
         let mut inherited = acl::inherit(default_acl, node.mode & 0o7777, node.umask, kind)?;
         let mut gid = caller.gid;
@@ -227,6 +261,7 @@ impl<C: FileContent> Tree<C> {
         }
         let mode = if kind == FileKind::Symlink { 0o777 } else { inherited.mode };
         let ino = self.add_node(kind, body, mode, caller.uid, gid, rdev);
+        self.node_mut(ino)?.flags = inherited_flags;
         let xattrs = &mut self.node_mut(ino)?.xattrs;
         xattrs.extend(inherited.access.map(|value| (acl::ACCESS_XATTR.to_vec(), value)));
         xattrs.extend(inherited.default.map(|value| (acl::DEFAULT_XATTR.to_vec(), value)));
@@ -250,6 +285,8 @@ impl<C: FileContent> Tree<C> {
         if self.entry(to_parent, to_name)?.is_some() {
             return Err(Errno::EEXIST);
         }
+        self.check_takes_entries(to_parent)?;
+        self.check_changes(ino)?;
         self.set_entry(to_parent, to_name, ino)?;
         let attributes = &mut self.node_mut(ino)?.attributes;
         attributes.nlink += 1;
@@ -259,6 +296,7 @@ impl<C: FileContent> Tree<C> {
 
     pub fn unlink(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
         let entry = self.entry(parent, name)?.ok_or(Errno::ENOENT)?;
+        self.check_gives(parent, entry.ino)?;
         if self.node(entry.ino)?.attributes.kind == FileKind::Directory {
             return Err(Errno::EISDIR);
         }
@@ -268,6 +306,7 @@ impl<C: FileContent> Tree<C> {
 
     pub fn remove_directory(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
         let entry = self.entry(parent, name)?.ok_or(Errno::ENOENT)?;
+        self.check_gives(parent, entry.ino)?;
         if !self.directory(entry.ino)?.entries.is_empty() {
             return Err(Errno::ENOTEMPTY);
         }
@@ -322,6 +361,11 @@ impl<C: FileContent> Tree<C> {
         }
         if target == Some(source) {
             return Ok(());
+        }
+        self.check_gives(from.0, source)?;
+        match target {
+            Some(target) => self.check_gives(to.0, target)?,
+            None => self.check_takes_entries(to.0)?,
         }
         let is_directory = |ino: Ino| Ok::<_, Errno>(self.node(ino)?.attributes.kind == FileKind::Directory);
         let source_is_directory = is_directory(source)?;

@@ -19,8 +19,13 @@ fn inode_records_round_trip_and_detect_damage() {
         let mut inode = namespace.new_inode(&new(kind, -5));
         inode.root = root;
         inode.size_bytes = u64::MAX;
+        // With a flag of a later release.
+        inode.flags = 1 << 30;
+        inode.set_chattr_flags(InodeFlags { append_only: true, no_dump: true, ..InodeFlags::default() });
         let bytes = inode.encode();
-        assert_eq!(Inode::decode(inode.ino, &bytes).unwrap(), inode);
+        let decoded = Inode::decode(inode.ino, &bytes).unwrap();
+        assert_eq!(decoded, inode);
+        assert!(decoded.chattr_flags().append_only && !decoded.chattr_flags().immutable && decoded.flags >= 1 << 30);
         fails("Corrupt", Inode::decode(inode.ino + 1, &bytes));
         for position in 0..bytes.len() {
             let mut bad = bytes.clone();

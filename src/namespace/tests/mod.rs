@@ -10,7 +10,7 @@ mod posix;
 mod reference;
 mod repair;
 
-use dedupfs_fuse::service::{FileKind, RenameFlags, Timestamp};
+use dedupfs_fuse::service::{FileKind, InodeFlags, RenameFlags, Timestamp};
 use dedupfs_store::device::faulty::FaultyDevice;
 use dedupfs_store::device::memory::MemoryDevice;
 use dedupfs_store::recipe::{Child, Root};
@@ -33,6 +33,7 @@ fn new(kind: FileKind, now: i64) -> NewInode {
         rdev: 0,
         symlink_target: (kind == FileKind::Symlink).then(|| b"target".to_vec()),
         xattrs: Vec::new(),
+        flags: InodeFlags::default(),
         now: at(now),
     }
 }

@@ -1,8 +1,8 @@
 //! End to end: the real programs, real mounts, and the real tools that users point at them.
 //!
 //! One module per promise: [`rsync_roundtrip`], [`dd_operations`], [`kill9`], [`dedup_and_reclaim`], [`bad_input`],
-//! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`private`], [`rebuild_index`], [`recover`], [`scrub`],
-//! [`clone`], [`exercise`], [`sparse`]. The others
+//! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`flags`], [`access_times`], [`handles`], [`posix`],
+//! [`private`], [`rebuild_index`], [`recover`], [`scrub`], [`clone`], [`exercise`], [`sparse`]. The others
 //! are what they are made of: [`site`] is a pool and its mount, gone without a trace when dropped; [`command`] runs tools with
 //! a time limit; [`disk`] is a disk to fill and to break; [`tree`] and [`files`] make trees, the same ones every time; [`random`]
 //! is where all chance comes from.
@@ -11,6 +11,7 @@
 //! out. As root, a missing /dev/fuse or tool is a failure. `DEDUPFS_E2E_KEEP=1` keeps the pool of a failed test,
 //! `DEDUPFS_E2E_SEED=N` makes those that change files at random or kill at random moments do other things.
 
+mod access_times;
 mod bad_input;
 mod clone;
 mod command;
@@ -22,9 +23,12 @@ mod disk;
 mod exercise;
 mod failing_disk;
 mod files;
+mod flags;
 mod full_disk;
+mod handles;
 mod kill9;
 mod machine;
+mod posix;
 mod private;
 mod random;
 mod rebuild_index;

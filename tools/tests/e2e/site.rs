@@ -84,6 +84,13 @@ impl Site {
         Tool::new(DEDUPFS).args(["mount", "--memory", "256M"]).args([&self.pool, &self.mnt]).run()
     }
 
+    /// Mounts with these options of mount(8).
+    #[track_caller]
+    pub fn mount_with(&self, options: &str) {
+        let tool = Tool::new(DEDUPFS).args(["mount", "--memory", "256M", "-o", options]);
+        tool.args([&self.pool, &self.mnt]).ok();
+    }
+
     #[track_caller]
     pub fn umount(&self) {
         Tool::new(DEDUPFS).arg("umount").arg(&self.mnt).ok();

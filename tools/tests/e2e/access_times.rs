@@ -1,0 +1,94 @@
+//! Times of last access on a real mount: relatime, noatime, read-only.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
+
+use crate::command::Tool;
+use crate::machine::is_fit;
+use crate::site::Site;
+
+fn atime(path: &Path) -> (i64, i64) {
+    let metadata = fs::symlink_metadata(path).unwrap();
+    (metadata.atime(), metadata.atime_nsec())
+}
+
+/// Sets the time of last access to the past; that itself is a change of attributes, now.
+fn age(path: &Path) -> (i64, i64) {
+    Tool::new("touch").args(["-h", "-a", "-d", "-90 minutes"]).arg(path).ok();
+    atime(path)
+}
+
+#[test]
+fn reading_changes_the_time_as_relatime_says() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
+    let path = site.mnt.join("file");
+    // Through the page cache of the kernel, so that it could answer the read.
+    let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.write_all_at(&[7; 100_000], 0).unwrap();
+    drop(file);
+    let read = || File::open(&path).unwrap().read_to_end(&mut Vec::new()).unwrap();
+    let before = age(&path);
+    read();
+    let after = atime(&path);
+    assert!(after > before, "{after:?}");
+    for _ in 0..3 {
+        read();
+        assert_eq!(atime(&path), after, "once is enough");
+    }
+    fs::write(&path, "changed").unwrap();
+    read();
+    assert!(atime(&path) > after);
+    let after = atime(&path);
+
+    let (directory, link) = (site.mnt.join("directory"), site.mnt.join("link"));
+    fs::create_dir(&directory).unwrap();
+    std::os::unix::fs::symlink("file", &link).unwrap();
+    let before = (age(&directory), age(&link));
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+    fs::read_link(&link).unwrap();
+    assert!(atime(&directory) > before.0 && atime(&link) > before.1);
+    let all = (after, atime(&directory), atime(&link));
+    site.remount();
+    assert_eq!((atime(&path), atime(&directory), atime(&link)), all);
+    site.umount();
+    site.assert_clean();
+}
+
+#[test]
+fn reading_changes_nothing_where_it_should_not() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
+    let path = site.mnt.join("file");
+    fs::write(&path, "content").unwrap();
+    for options in ["noatime", "ro"] {
+        age(&path);
+        site.umount();
+        site.mount_with(options);
+        let before = atime(&path);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "content");
+        assert_eq!(fs::read_dir(&site.mnt).unwrap().count(), 1);
+        assert_eq!(atime(&path), before, "{options}");
+        site.remount();
+        assert_eq!(atime(&path), before, "{options}");
+    }
+    // Backup programs ask for it.
+    let before = age(&path);
+    let file =
+        rustix::fs::open(&path, rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NOATIME, rustix::fs::Mode::empty());
+    let mut content = String::new();
+    File::from(file.unwrap()).read_to_string(&mut content).unwrap();
+    assert_eq!(atime(&path), before);
+    // chattr +A asks for it once and for all.
+    Tool::new("chattr").arg("+A").arg(&path).ok();
+    fs::read(&path).unwrap();
+    assert_eq!(atime(&path), before);
+    site.umount();
+    site.assert_clean();
+}

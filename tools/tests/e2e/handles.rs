@@ -1,0 +1,131 @@
+//! File handles, as an NFS server keeps them: they outlive the mount, and never lead to another file.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::command::Tool;
+use crate::machine::is_fit;
+use crate::site::Site;
+
+const HANDLE_BYTES: usize = 128;
+
+/// `struct file_handle` with its bytes.
+#[repr(C)]
+#[derive(Clone, Debug)]
+struct FileHandle {
+    bytes: u32,
+    kind: i32,
+    handle: [u8; HANDLE_BYTES],
+}
+
+#[track_caller]
+fn handle_of(path: &Path) -> FileHandle {
+    let mut handle = FileHandle { bytes: HANDLE_BYTES as u32, kind: 0, handle: [0; HANDLE_BYTES] };
+    let name = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+    let mut mount_id = 0;
+    // SAFETY: the structure has the layout and the room that it claims; the name ends with a NUL.
+    let code = unsafe {
+        libc::name_to_handle_at(libc::AT_FDCWD, name.as_ptr(), (&raw mut handle).cast(), &raw mut mount_id, 0)
+    };
+    assert_eq!(code, 0, "{}: {}", path.display(), io::Error::last_os_error());
+    handle
+}
+
+fn open(site: &Site, handle: &FileHandle) -> io::Result<File> {
+    let mount = File::open(&site.mnt)?;
+    let mut handle = handle.clone();
+    // SAFETY: the structure has the layout and the room that it claims.
+    let descriptor = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut handle).cast(), libc::O_RDONLY) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was just opened and belongs to nobody else.
+    Ok(unsafe { File::from_raw_fd(descriptor) })
+}
+
+#[track_caller]
+fn assert_leads_to(site: &Site, handle: &FileHandle, content: &str) {
+    let mut found = String::new();
+    open(site, handle).unwrap().read_to_string(&mut found).unwrap();
+    assert_eq!(found, content);
+}
+
+#[track_caller]
+fn assert_stale(site: &Site, handle: &FileHandle) {
+    let error = open(site, handle).expect_err("the handle leads somewhere");
+    assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{error}");
+}
+
+#[test]
+fn handles_outlive_the_mount() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
+    let directory = site.mnt.join("one/two");
+    fs::create_dir_all(&directory).unwrap();
+    let (file, gone) = (directory.join("file"), directory.join("gone"));
+    fs::write(&file, "content").unwrap();
+    fs::write(&gone, "going").unwrap();
+    let handles = (handle_of(&file), handle_of(&directory), handle_of(&gone), handle_of(&site.mnt));
+    let check = || {
+        assert_leads_to(&site, &handles.0, "content");
+        // The kernel finds the way up from a directory that it does not know.
+        let found = open(&site, &handles.1).unwrap();
+        let path: PathBuf = fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd())).unwrap();
+        assert_eq!(path, directory);
+        assert!(open(&site, &handles.3).unwrap().metadata().unwrap().is_dir());
+    };
+    check();
+    // Mounting in place makes the kernel forget all inodes of the mount: it has nothing but their numbers then.
+    let forget = || Tool::new("mount").args(["-i", "-o", "remount,rw"]).arg(&site.mnt).ok();
+    forget();
+    check();
+    site.remount();
+    check();
+    assert_leads_to(&site, &handles.2, "going");
+    fs::rename(&file, site.mnt.join("moved")).unwrap();
+    fs::remove_file(&gone).unwrap();
+    fs::write(&gone, "another").unwrap();
+    assert_leads_to(&site, &handles.0, "content");
+    assert_stale(&site, &handles.2);
+    forget();
+    assert_leads_to(&site, &handles.0, "content");
+    assert_stale(&site, &handles.2);
+    site.remount();
+    assert_leads_to(&site, &handles.0, "content");
+    assert_stale(&site, &handles.2);
+    site.umount();
+    site.assert_clean();
+}
+
+/// A crash takes files that were not synced, and their numbers are given again: the generation tells them apart.
+#[test]
+fn a_handle_of_a_lost_file_leads_nowhere() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
+    site.sync();
+    let names: Vec<PathBuf> = (0..20).map(|number| site.mnt.join(format!("file-{number}"))).collect();
+    names.iter().for_each(|name| drop(File::create(name).unwrap()));
+    let handles: Vec<FileHandle> = names.iter().map(|name| handle_of(name)).collect();
+    site.kill_daemon();
+    site.mount();
+    let lost: Vec<bool> = names.iter().map(|name| !name.exists()).collect();
+    for number in 0..40 {
+        fs::write(site.mnt.join(format!("new-{number}")), "new").unwrap();
+    }
+    for (handle, lost) in handles.iter().zip(lost) {
+        if lost {
+            assert_stale(&site, handle);
+        } else {
+            assert_leads_to(&site, handle, "");
+        }
+    }
+    site.umount();
+    site.assert_clean();
+}
