@@ -303,8 +303,16 @@ impl Deduplicator {
         self.any_claimed.store(true, Ordering::Release);
     }
 
-    /// Ends the claims on containers.
+    /// Ends the claims on nodes, once what was freed is counted. A writer may have found it in the index before, and not have
+    /// come to look for the claim yet: that writer's section ends first.
+    pub fn release_nodes(&self) {
+        self.barrier();
+        self.pins.release_claims();
+    }
+
+    /// Ends the claims on containers, as [`release_nodes`](Self::release_nodes) does.
     pub fn release_containers(&self) {
+        self.barrier();
         self.any_claimed.store(false, Ordering::Release);
         self.claimed_containers.write().clear();
     }

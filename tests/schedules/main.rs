@@ -6,6 +6,7 @@
 //!
 //! `DEDUPFS_SCHEDULES=1000000` runs so many schedules of each instead.
 
+mod emptying;
 mod hand_over;
 mod offloaded;
 mod reclaiming;
