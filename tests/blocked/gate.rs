@@ -10,8 +10,9 @@ use dedupfs_store::device::observed::{Call, Observer};
 use dedupfs_store::waiting;
 use parking_lot::{Condvar, Mutex};
 
-/// After so long without an answer somebody hangs: much longer than anything takes on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// After so long without an answer somebody hangs: much longer than anything takes on a slow machine, and shorter than the
+/// export's interval, so that it is not the export that comes to hang.
+const PATIENCE: Duration = Duration::from_secs(45);
 
 type Matches = fn(&Call<'_>) -> bool;
 
