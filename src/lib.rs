@@ -28,5 +28,6 @@ pub mod recipe;
 pub mod reclaim;
 pub mod scrub;
 pub mod service;
+mod sync;
 
 pub use error::{EngineError, Result};

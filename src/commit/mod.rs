@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dedupfs_index::Index;
-use dedupfs_store::ContainerId;
+use dedupfs_store::{ContainerId, waiting};
 use parking_lot::{Condvar, Mutex};
 
 pub use consume::{Consumed, Consumer};
@@ -158,6 +158,7 @@ impl Committer {
         state.requested += 1;
         let ticket = state.requested;
         self.wake.notify_one();
+        waiting::announce();
         while state.finished < ticket {
             self.done.wait(&mut state);
         }
@@ -203,6 +204,7 @@ impl Committer {
         self.commit()?;
         let mut state = self.state.lock();
         let ticket = state.finished;
+        waiting::announce();
         while state.consumed < ticket {
             self.done.wait(&mut state);
         }

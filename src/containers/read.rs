@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 
 use dedupfs_index::filter::Reads;
 use dedupfs_store::container::{SlotAddress, Table, TableEntry, decode_region, decode_toc, scan_table};
-use dedupfs_store::{ContainerId, Fingerprint, StoreError};
+use dedupfs_store::{ContainerId, Fingerprint, StoreError, waiting};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
@@ -218,6 +218,8 @@ impl Shared {
             self.counters.region_hits.fetch_add(1, Ordering::Relaxed);
             return Ok(region);
         }
+        // Decoding takes long too, and somebody else may be reading it.
+        waiting::announce();
         self.caches.regions.get_or_insert_with(&key, || {
             self.counters.region_reads.fetch_add(1, Ordering::Relaxed);
             self.load_region(key, address, frame_bytes, entries)
@@ -296,6 +298,10 @@ impl Shared {
 
     /// The table of a closed container, through the cache.
     pub(super) fn cached_table(&self, record: &ContainerRecord) -> Result<CachedTable> {
+        if let Some(cached) = self.caches.tables.get(&record.id) {
+            return Ok(cached);
+        }
+        waiting::announce();
         self.caches.tables.get_or_insert_with(&record.id, || self.load_table(record))
     }
 

@@ -16,8 +16,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
-use dedupfs_store::ContainerId;
 use dedupfs_store::container::{SlotAddress, SlotFiles, encode_region};
+use dedupfs_store::{ContainerId, waiting};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::ContainerOptions;
@@ -298,6 +298,7 @@ impl Shared {
             if WorkerPool::on_worker() || self.compressing_bytes.load(Ordering::Relaxed) == 0 {
                 return Ok(());
             }
+            waiting::announce();
             let mut room = self.room.lock();
             if self.in_flight_bytes() > limit && !self.is_poisoned() {
                 self.room_changed.wait_for(&mut room, ROOM_RECHECK);

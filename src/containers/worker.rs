@@ -14,6 +14,7 @@ use std::sync::OnceLock;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use dedupfs_store::waiting;
 
 /// One piece of work.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -79,6 +80,7 @@ impl WorkerPool {
     /// Has the job run: by a worker, or, when the queue is full, by the caller before this returns.
     pub fn submit(&self, job: Job) {
         if let Err(job) = self.enqueue(job) {
+            waiting::announce();
             run(job);
         }
     }

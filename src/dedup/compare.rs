@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use dedupfs_index::Location;
 use dedupfs_store::recipe::{Child, Node};
-use dedupfs_store::{ContainerId, StoreError};
+use dedupfs_store::{ContainerId, StoreError, waiting};
 
 use super::place::Known;
 use super::{Deduplicator, Pin, Section, SegmentEntry};
@@ -105,7 +105,7 @@ impl Deduplicator {
     ) -> Result<(Child, Pin)> {
         let fingerprint = child.fingerprint;
         let bytes = node.encode();
-        let _exclusive = self.store_lock.lock();
+        let _exclusive = waiting::lock(&self.store_lock);
         let containers = self.recipes.append(stream, &[(fingerprint, &bytes)])?;
         let container = containers.first().copied().unwrap_or(ContainerId::NONE);
         let location = Location { container, len_bytes: bytes.len() as u32 };

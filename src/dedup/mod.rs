@@ -16,13 +16,18 @@
 //!
 //! Cost per duplicate segment: one hash of its identity (about 20 KiB), one index lookup. Per new chunk: one copy.
 //!
-//! Lock order: section (barrier) -> store lock -> container store, index, namespace.
+//! Lock order: section -> store lock -> container store, index, namespace.
 
 mod block_index;
 mod compare;
 mod fetch;
 mod pins;
+#[cfg(test)]
+mod pins_tests;
 mod place;
+mod sections;
+#[cfg(test)]
+mod sections_tests;
 mod stored;
 
 use std::collections::HashSet;
@@ -32,15 +37,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use dedupfs_index::filter::FilterChain;
 use dedupfs_index::{Index, Location};
 use dedupfs_store::recipe::{Child, Node};
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, waiting};
+use parking_lot::{Mutex, RwLock};
 
 pub use block_index::BlockIndex;
 pub use fetch::Fetcher;
 pub use pins::{Pin, Pins};
+pub use sections::Section;
 pub use stored::ContainerChunks;
 
 use place::Known;
+use sections::Sections;
 
 use crate::containers::{ContainerStore, StreamId};
 use crate::error::Result;
@@ -63,11 +70,6 @@ enum Stored {
     New((Child, Pin)),
     /// By another writer, since it was looked up.
     Meanwhile((Child, Pin), Node),
-}
-
-/// Proof that the holder is inside a section: reclaiming waits for it.
-pub struct Section<'a> {
-    _guard: RwLockReadGuard<'a, ()>,
 }
 
 /// What passed through since the pool was opened.
@@ -98,7 +100,7 @@ pub struct Deduplicator {
     pins: Arc<Pins>,
     claimed_containers: RwLock<HashSet<ContainerId>>,
     any_claimed: AtomicBool,
-    barrier: RwLock<()>,
+    sections: Sections,
     store_lock: Mutex<()>,
     counters: DedupCounters,
 }
@@ -141,7 +143,7 @@ impl Deduplicator {
             pins: Arc::new(Pins::default()),
             claimed_containers: RwLock::default(),
             any_claimed: AtomicBool::new(false),
-            barrier: RwLock::new(()),
+            sections: Sections::default(),
             store_lock: Mutex::new(()),
             counters: DedupCounters::default(),
         }
@@ -149,7 +151,7 @@ impl Deduplicator {
 
     /// Enters a section. Not reentrant: a thread in a section must not enter another.
     pub fn enter(&self) -> Section<'_> {
-        Section { _guard: self.barrier.read() }
+        self.sections.enter(waiting::announce)
     }
 
     /// Waits until the memory between writers and the disk has room; for writers' threads, not for workers.
@@ -161,15 +163,14 @@ impl Deduplicator {
         self.recipes.wait_for_room()
     }
 
-    /// Waits until every section that was entered before has ended.
+    /// Waits until every section that was entered before has ended. New ones are entered meanwhile.
     pub fn barrier(&self) {
-        drop(self.barrier.write());
+        self.sections.barrier();
     }
 
     /// Calls `action` while nobody is in a section: what a section does is then before it or behind it as a whole.
     pub fn between_sections<T>(&self, action: impl FnOnce() -> T) -> T {
-        let _nobody = self.barrier.write();
-        action()
+        self.sections.between(action)
     }
 
     /// Stores a segment: see the module's head.
@@ -261,7 +262,7 @@ impl Deduplicator {
     ) -> Result<Stored> {
         let (level, children) = (node.level, node.children.len());
         let bytes = node.encode();
-        let _exclusive = self.store_lock.lock();
+        let _exclusive = waiting::lock(&self.store_lock);
         if let Some(found) = self.known_node(fingerprint, len_bytes)? {
             return Ok(Stored::Meanwhile(found, node));
         }
@@ -302,8 +303,16 @@ impl Deduplicator {
         self.any_claimed.store(true, Ordering::Release);
     }
 
-    /// Ends the claims on containers.
+    /// Ends the claims on nodes, once what was freed is counted. A writer may have found it in the index before, and not have
+    /// come to look for the claim yet: that writer's section ends first.
+    pub fn release_nodes(&self) {
+        self.barrier();
+        self.pins.release_claims();
+    }
+
+    /// Ends the claims on containers, as [`release_nodes`](Self::release_nodes) does.
     pub fn release_containers(&self) {
+        self.barrier();
         self.any_claimed.store(false, Ordering::Release);
         self.claimed_containers.write().clear();
     }
@@ -323,7 +332,7 @@ impl Deduplicator {
     ) -> Result<bool> {
         let (index, store) = if recipe { (&self.recipe_index, &self.recipes) } else { (&self.chunk_index, &self.data) };
         let _section = self.enter();
-        let _exclusive = self.store_lock.lock();
+        let _exclusive = waiting::lock(&self.store_lock);
         match index.get(&print)? {
             Some(cell) if cell.location.container == from => {}
             _ => return Ok(false),
@@ -351,7 +360,7 @@ impl Deduplicator {
             ContainerKind::Recipe => (&self.recipe_index, LogOp::NodeLost { fingerprint, container }),
         };
         let _section = self.enter();
-        let _exclusive = self.store_lock.lock();
+        let _exclusive = waiting::lock(&self.store_lock);
         let Some(cell) = index.get(&fingerprint)?.filter(|cell| cell.location.container == container) else {
             return Ok(false);
         };
@@ -373,7 +382,7 @@ impl Deduplicator {
     /// # Errors
     /// The index cannot be read.
     pub fn claim_node(&self, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
-        let _exclusive = self.store_lock.lock();
+        let _exclusive = waiting::lock(&self.store_lock);
         let cell = self.recipe_index.get(&fingerprint)?;
         Ok(cell.is_some_and(|cell| cell.location.container == container) && self.pins.claim(fingerprint))
     }
@@ -393,7 +402,7 @@ impl Deduplicator {
         container: ContainerId,
         children: usize,
     ) -> Result<bool> {
-        let _exclusive = self.store_lock.lock();
+        let _exclusive = waiting::lock(&self.store_lock);
         let garbage = self
             .recipe_index
             .get(&fingerprint)?
@@ -414,7 +423,7 @@ impl Deduplicator {
     /// The index or the new copy cannot be read.
     pub fn free_unreadable_node(&self, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
         {
-            let _exclusive = self.store_lock.lock();
+            let _exclusive = waiting::lock(&self.store_lock);
             let cell = self.recipe_index.get(&fingerprint)?;
             if cell.is_none_or(|cell| cell.location.container == container || cell.location.is_lost()) {
                 self.pins.end_claim(&fingerprint);

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use dedupfs_index::Location;
 use dedupfs_index::filter::{CompareFilter, Query, Verdict};
 use dedupfs_store::recipe::Child;
-use dedupfs_store::{ContainerId, Fingerprint, StoreError};
+use dedupfs_store::{ContainerId, Fingerprint, StoreError, waiting};
 
 use super::{BlockIndex, Deduplicator, SegmentEntry};
 use crate::containers::StreamId;
@@ -94,7 +94,7 @@ impl Deduplicator {
         children: &mut [Child],
         epoch: u64,
     ) -> Result<()> {
-        let _exclusive = self.store_lock.lock();
+        let _exclusive = waiting::lock(&self.store_lock);
         let prints: Vec<Fingerprint> = missing.iter().map(|(_, entry)| entry.child.fingerprint).collect();
         let mut found = Vec::new();
         self.chunk_index.locate_in_memory(&prints, &mut found);

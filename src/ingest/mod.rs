@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dedupfs_store::recipe::Child;
-use dedupfs_store::{ContainerId, Fingerprint};
+use dedupfs_store::{ContainerId, Fingerprint, waiting};
 use parking_lot::{Condvar, Mutex};
 
 use assembly::Assembly;
@@ -294,6 +294,7 @@ impl Ingest {
         self.context.dedup.wait_for_room()?;
         let mut state = self.core.state.lock();
         while state.error.is_none() && self.pushed - state.next >= BATCHES_IN_FLIGHT_MAX as u64 {
+            waiting::announce();
             self.core.changed.wait(&mut state);
         }
         state.error.clone().map_or(Ok(()), Err)
@@ -311,6 +312,7 @@ impl Drop for Ingest {
         state.ready.clear();
         self.core.changed.notify_all();
         while state.assembly.is_none() && !state.lost {
+            waiting::announce();
             self.core.changed.wait(&mut state);
         }
     }
@@ -348,6 +350,7 @@ impl Core {
 
     fn wait_until_assembled(&self, state: &mut parking_lot::MutexGuard<'_, State>, pushed: u64) -> Result<()> {
         while state.error.is_none() && (state.next < pushed || state.assembly.is_none()) {
+            waiting::announce();
             self.changed.wait(state);
         }
         state.error.clone().map_or(Ok(()), Err)

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use dedupfs_fuse::service::{FileKind, Ino, InodeFlags, Timestamp};
 use dedupfs_store::recipe::Root;
+use dedupfs_store::waiting;
 use parking_lot::MutexGuard;
 
 use super::draft::Draft;
@@ -65,7 +66,7 @@ impl Namespace {
     /// Starts a mutation: the lock, and an empty draft.
     pub(super) fn begin(&self) -> Result<(MutexGuard<'_, ()>, Draft<'_>)> {
         self.health.check()?;
-        Ok((self.mutation.lock(), Draft::new(self)))
+        Ok((waiting::lock(&self.mutation), Draft::new(self)))
     }
 
     /// A cookie that was never used.

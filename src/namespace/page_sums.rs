@@ -29,6 +29,7 @@ use dedupfs_store::codec::{ByteReader, ByteWriter, checksum_seeded};
 use dedupfs_store::device::{Device, DeviceFile, OpenMode};
 use dedupfs_store::frame::{Expect, FRAME_HEADER_BYTES, FrameHeader, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::{PoolId, Result, StoreError};
+use parking_lot::RwLock;
 
 /// Bytes that one checksum covers, and the alignment of frames.
 pub(super) const BLOCK_BYTES: usize = 4096;
@@ -76,14 +77,29 @@ struct Loaded {
     sequence: u64,
 }
 
+/// The checksum of each block as it is now; 0 is unknown. Locked for moments only, so that nobody who reads the store waits
+/// while checksums are written and synced.
+#[derive(Debug, Default)]
+pub(super) struct BlockSums(RwLock<Vec<u64>>);
+
+impl BlockSums {
+    /// The checksums expected of so many blocks.
+    pub(super) fn expected(&self, first_block: u64, blocks: usize) -> Vec<u64> {
+        let first = usize::try_from(first_block).unwrap_or(usize::MAX);
+        let sums = self.0.read();
+        let sum = |at| first.checked_add(at).and_then(|block| sums.get(block)).copied().unwrap_or(0);
+        (0..blocks).map(sum).collect()
+    }
+}
+
 /// The checksums of one store.
 #[derive(Debug)]
 pub(super) struct PageSums {
     files: [Arc<dyn DeviceFile>; 2],
     /// Which file counts.
     current: usize,
-    /// For each block; 0 is unknown.
-    sums: Vec<u64>,
+    /// Shared with those who read the store.
+    sums: Arc<BlockSums>,
     /// Blocks whose checksums are not in the file yet.
     changed: BTreeSet<u32>,
     /// As last written by the store; as it was when it was synced last; as noted in the file.
@@ -117,7 +133,7 @@ impl PageSums {
         Ok(Self {
             files,
             current: 0,
-            sums: Vec::new(),
+            sums: Arc::default(),
             changed: BTreeSet::new(),
             header: None,
             synced: None,
@@ -162,16 +178,15 @@ impl PageSums {
             ));
         }
         self.current = current;
-        self.sums = loaded.sums;
+        *self.sums.0.write() = loaded.sums;
         self.synced = Some(loaded.header);
         self.header = Some(*store);
         Ok(true)
     }
 
-    /// The checksums expected of so many blocks, 0 where nothing is known.
-    pub(super) fn expected(&self, first_block: u64, blocks: usize) -> impl Iterator<Item = u64> + '_ {
-        let first = usize::try_from(first_block).unwrap_or(usize::MAX);
-        (0..blocks).map(move |at| first.checked_add(at).and_then(|block| self.sums.get(block)).copied().unwrap_or(0))
+    /// The checksums themselves, to be read while this is being written.
+    pub(super) fn sums(&self) -> Arc<BlockSums> {
+        self.sums.clone()
     }
 
     /// Checks whole blocks against what is expected of them.
@@ -192,12 +207,13 @@ impl PageSums {
         if end > u32::MAX as usize {
             return;
         }
-        if self.sums.len() < end {
-            self.sums.resize(end, 0);
+        let mut sums = self.sums.0.write();
+        if sums.len() < end {
+            sums.resize(end, 0);
         }
         for (at, block) in (first_block..).take(blocks).enumerate() {
             let bytes = written.and_then(|bytes| bytes.chunks(BLOCK_BYTES).nth(at));
-            if let Some(sum) = self.sums.get_mut(block as usize) {
+            if let Some(sum) = sums.get_mut(block as usize) {
                 *sum = bytes.map_or(0, |bytes| block_sum(block, bytes));
                 self.changed.insert(block as u32);
             }
@@ -216,7 +232,7 @@ impl PageSums {
 
     /// Forgets blocks from here on.
     pub(super) fn cut(&mut self, blocks: u64) {
-        self.sums.truncate(usize::try_from(blocks).unwrap_or(usize::MAX));
+        self.sums.0.write().truncate(usize::try_from(blocks).unwrap_or(usize::MAX));
         self.changed.split_off(&u32::try_from(blocks).unwrap_or(u32::MAX));
     }
 
@@ -280,9 +296,12 @@ impl PageSums {
 
     /// Writes all checksums to the other file, which counts from then on.
     pub(super) fn write_base(&mut self, header: StoreHeader) -> Result<()> {
-        let mut payload = ByteWriter::with_capacity(self.sums.len() * 8);
-        self.sums.iter().for_each(|&sum| payload.u64(sum));
-        let frame = encode_one(self.sequence + 1, BASE, header, self.sums.len(), payload.as_slice());
+        let frame = {
+            let sums = self.sums.0.read();
+            let mut payload = ByteWriter::with_capacity(sums.len() * 8);
+            sums.iter().for_each(|&sum| payload.u64(sum));
+            encode_one(self.sequence + 1, BASE, header, sums.len(), payload.as_slice())
+        };
         let base_bytes = frame_bytes_aligned(frame.len());
         let other = 1 - self.current.min(1);
         let [first, second] = &self.files;
@@ -309,10 +328,11 @@ impl PageSums {
     }
 
     fn encode_changes(&self, header: StoreHeader) -> Vec<u8> {
+        let sums = self.sums.0.read();
         let mut payload = ByteWriter::with_capacity(self.changed.len() * 12);
         for &block in &self.changed {
             payload.u32(block);
-            payload.u64(self.sums.get(block as usize).copied().unwrap_or(0));
+            payload.u64(sums.get(block as usize).copied().unwrap_or(0));
         }
         encode_one(self.sequence + 1, CHANGES, header, self.changed.len(), payload.as_slice())
     }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use dedupfs_store::device::{Device, DeviceFile};
 use dedupfs_store::{Result, StoreError};
-use parking_lot::RwLock;
+use parking_lot::Mutex;
 
-use super::page_sums::{BLOCK_BYTES, PageSums, StoreHeader};
+use super::page_sums::{BLOCK_BYTES, BlockSums, PageSums, StoreHeader};
 
 /// Blocks that are read at once to make checksums anew.
 const BLOCKS_AT_ONCE: usize = 256;
@@ -15,7 +15,9 @@ const BLOCKS_AT_ONCE: usize = 256;
 #[derive(Debug)]
 pub(super) struct VerifiedFile {
     file: Arc<dyn DeviceFile>,
-    sums: RwLock<PageSums>,
+    /// Held across writing and syncing; who only reads does not take it.
+    sums: Mutex<PageSums>,
+    expected: Arc<BlockSums>,
     is_on: std::sync::atomic::AtomicBool,
 }
 
@@ -31,7 +33,7 @@ pub(super) enum Known {
 impl VerifiedFile {
     /// For a new, empty store.
     pub(super) fn fresh(device: &dyn Device, file: Arc<dyn DeviceFile>) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self { file, sums: RwLock::new(PageSums::open(device)?), is_on: true.into() }))
+        Ok(Arc::new(Self::with(file, PageSums::open(device)?, true)))
     }
 
     /// For a store that is there.
@@ -48,8 +50,13 @@ impl VerifiedFile {
             Some(header) => sums.load(&header)?,
             None => false,
         };
-        let verified = Self { file, sums: RwLock::new(sums), is_on: is_known.into() };
+        let verified = Self::with(file, sums, is_known);
         Ok((Arc::new(verified), if is_known { Known::All } else { Known::Nothing }))
+    }
+
+    fn with(file: Arc<dyn DeviceFile>, sums: PageSums, is_on: bool) -> Self {
+        let expected = sums.sums();
+        Self { file, sums: Mutex::new(sums), expected, is_on: is_on.into() }
     }
 
     /// Makes checksums of what is there, which was verified otherwise, and verifies from then on. Nobody may write
@@ -63,7 +70,7 @@ impl VerifiedFile {
             .ok_or_else(|| StoreError::corrupt("namespace store", "a header", "fewer bytes"))?;
         let len_bytes = self.file.len()?;
         let mut buffer = vec![0; BLOCKS_AT_ONCE * BLOCK_BYTES];
-        let mut sums = self.sums.write();
+        let mut sums = self.sums.lock();
         sums.cut(0);
         let mut offset = BLOCK_BYTES as u64;
         while offset < len_bytes {
@@ -81,7 +88,7 @@ impl VerifiedFile {
 
     /// Writes the checksums of what is about to be synced. A failure is one of writing: nothing is lost by it.
     pub(super) fn prepare_sync(&self) -> Result<()> {
-        if self.is_on() { self.sums.write().write_changes() } else { Ok(()) }
+        if self.is_on() { self.sums.lock().write_changes() } else { Ok(()) }
     }
 
     /// Verifies nothing until [`learn`](Self::learn).
@@ -107,8 +114,7 @@ impl DeviceFile for VerifiedFile {
             && let Some((first, count)) = blocks(offset, buffer.len())
             && found == buffer.len()
         {
-            let expected: Vec<u64> = self.sums.read().expected(first, count).collect();
-            PageSums::check(first, buffer, &expected)?;
+            PageSums::check(first, buffer, &self.expected.expected(first, count))?;
         }
         Ok(found)
     }
@@ -118,18 +124,18 @@ impl DeviceFile for VerifiedFile {
         if self.is_on() {
             match blocks(offset, buffer.len()) {
                 Some((first, count)) => {
-                    self.sums.write().note(first, count, outcome.is_ok().then_some(buffer));
+                    self.sums.lock().note(first, count, outcome.is_ok().then_some(buffer));
                 }
                 None if offset == 0 => {
                     if let Some(header) = StoreHeader::parse(buffer) {
-                        self.sums.write().note_header(header);
+                        self.sums.lock().note_header(header);
                     }
                 }
                 // The store writes whole pages; of anything else nothing would be known any more.
                 None => {
                     let (first, end) = (offset / BLOCK_BYTES as u64, offset + buffer.len() as u64);
                     let count = end.div_ceil(BLOCK_BYTES as u64) - first;
-                    self.sums.write().note(first, count as usize, None);
+                    self.sums.lock().note(first, count as usize, None);
                 }
             }
         }
@@ -140,7 +146,7 @@ impl DeviceFile for VerifiedFile {
         if !self.is_on() {
             return self.file.sync();
         }
-        let mut sums = self.sums.write();
+        let mut sums = self.sums.lock();
         if let Err(error) = sums.write_changes() {
             // After a failure that ended a session: nothing that counts rests on them.
             tracing::warn!(%error, "checksums of the namespace have to wait");
@@ -165,7 +171,7 @@ impl DeviceFile for VerifiedFile {
     fn set_len(&self, len_bytes: u64) -> Result<()> {
         self.file.set_len(len_bytes)?;
         if self.is_on() {
-            self.sums.write().cut(len_bytes.div_ceil(BLOCK_BYTES as u64));
+            self.sums.lock().cut(len_bytes.div_ceil(BLOCK_BYTES as u64));
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dedupfs_fuse::service::{FileKind, Ino};
+use dedupfs_store::waiting;
 
 use super::base::{Snapshot, guarded};
 use super::inode::{Entry, Inode};
@@ -137,7 +138,7 @@ impl Namespace {
 
     /// The present base; if its session has failed (or it is being replaced), a new one.
     pub(super) fn recover(&self) -> Result<Arc<Snapshot>> {
-        let mut store = self.store.lock();
+        let mut store = waiting::lock(&self.store);
         if let Some(base) = self.state.read().base.clone()
             && !base.session.is_failed()
         {

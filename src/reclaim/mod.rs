@@ -118,7 +118,7 @@ impl Reclaimer<'_> {
         // A removal that is logged and not counted yet must not be undone by a writer that finds what it removes: after a
         // failure the claims stay until everything logged is counted, if need be until the next mount.
         if outcome.is_ok() || self.committer.settle().is_ok() {
-            self.dedup.pins().release_claims();
+            self.dedup.release_nodes();
             self.dedup.release_containers();
         }
         outcome?;

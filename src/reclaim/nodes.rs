@@ -66,7 +66,7 @@ impl Reclaimer<'_> {
             report.nodes_freed += freed;
             progress.advance(freed);
             self.committer.settle()?;
-            self.dedup.pins().release_claims();
+            self.dedup.release_nodes();
         }
         report.nodes_unreadable += unreadable.len() as u64;
         progress.finish();

@@ -6,8 +6,8 @@ use std::time::Duration;
 use dedupfs_fuse::service::{
     Caller, FileKind, Handle, Ino, OpenOptions, Opened, SeekTarget, WriteFlags, without_privileges,
 };
-use dedupfs_store::StoreError;
 use dedupfs_store::recipe::Root;
+use dedupfs_store::{StoreError, waiting};
 
 use super::open_files::{Live, OpenFile, OpenHandle};
 use super::{Service, now, protection};
@@ -77,12 +77,12 @@ impl Service {
         read: &mut dyn FnMut(&FileBody) -> Result<()>,
     ) -> Result<()> {
         let file = &open.file;
-        if let Some(body) = &*file.body.read()
+        if let Some(body) = &*waiting::read(&file.body)
             && !body.read_needs_finish(offset, len_bytes)
         {
             return read(body);
         }
-        let mut guard = file.body.write();
+        let mut guard = waiting::write(&file.body);
         let body = file.load(&mut guard, &self.core.files, &self.core.namespace)?;
         if body.read_needs_finish(offset, len_bytes) {
             body.finish_for_reading()?;
@@ -132,7 +132,7 @@ impl Service {
         let file = &open.file;
         let inode = self.core.namespace.inode_shared(file.ino)?.ok_or(EngineError::NotFound)?;
         {
-            let mut guard = file.body.write();
+            let mut guard = waiting::write(&file.body);
             let body = file.load(&mut guard, &self.core.files, &self.core.namespace)?;
             let appends = open.how.append && !flags.from_cache && !flags.at_offset;
             let at = if appends { body.size_bytes() } else { offset };
@@ -179,7 +179,7 @@ impl Service {
 
     fn truncate_open(&self, caller: Caller, file: &OpenFile, size_bytes: u64) -> Result<()> {
         let stream = self.stream(file, caller);
-        let mut guard = file.body.write();
+        let mut guard = waiting::write(&file.body);
         let body = match size_bytes {
             0 => file.load_empty(&mut guard, &self.core.files)?,
             _ => file.load(&mut guard, &self.core.files, &self.core.namespace)?,
@@ -212,7 +212,7 @@ impl Service {
 
     /// Makes the content the inode's content: part of the next commit.
     pub(super) fn publish(&self, file: &OpenFile) -> Result<()> {
-        self.publish_locked(file, &mut file.body.write())
+        self.publish_locked(file, &mut waiting::write(&file.body))
     }
 
     pub(super) fn publish_locked(&self, file: &OpenFile, body: &mut Option<FileBody>) -> Result<()> {
@@ -246,7 +246,7 @@ impl Service {
                 continue;
             }
             let guard = match patience {
-                None => Some(file.body.write()),
+                None => Some(waiting::write(&file.body)),
                 Some(patience) => file.body.try_write_for(patience),
             };
             let published = match guard {
@@ -306,7 +306,7 @@ impl Service {
             self.admit_freeing(self.core.cost.of_cut())?
         } else {
             let data_bytes = {
-                let mut guard = file.body.write();
+                let mut guard = waiting::write(&file.body);
                 file.load(&mut guard, &self.core.files, &self.core.namespace)?.data_bytes()
             };
             let missing_bytes = len_bytes.min(end.saturating_sub(data_bytes)).min(FILE_BYTES_MAX);
@@ -315,7 +315,7 @@ impl Service {
         };
         {
             let stream = StreamId(file.last_writer.load(Ordering::Relaxed));
-            let mut guard = file.body.write();
+            let mut guard = waiting::write(&file.body);
             let body = file.load(&mut guard, &self.core.files, &self.core.namespace)?;
             if zeroes {
                 body.zero(stream, offset, end)?;
@@ -332,7 +332,7 @@ impl Service {
     pub(super) fn seek_content(&self, handle: Handle, offset: u64, target: SeekTarget) -> Result<u64> {
         let open = self.files.handle(handle)?;
         let stream = StreamId(open.file.last_writer.load(Ordering::Relaxed));
-        let mut guard = open.file.body.write();
+        let mut guard = waiting::write(&open.file.body);
         let body = open.file.load(&mut guard, &self.core.files, &self.core.namespace)?;
         body.merge(stream)?;
         body.seek(offset, target == SeekTarget::Hole)

@@ -28,6 +28,7 @@ use dedupfs_fuse::service::{
     InodeFlags, NewNode, NodeContent, OpenOptions, Opened, RenameFlags, SeekTarget, Statistics, TimeChange, Timestamp,
     WriteFlags, XattrMode, check_xattr_name,
 };
+use dedupfs_store::waiting;
 use parking_lot::Mutex;
 
 pub use access_times::AccessTimes;
@@ -95,6 +96,11 @@ impl Service {
     /// The filesystem in the pool that `core` is.
     #[must_use]
     pub fn new(core: Arc<Core>, access_times: AccessTimes) -> Arc<Self> {
+        // Who receives the kernel's requests does not wait for a disk.
+        waiting::listen(waiting::Listener {
+            is_concerned: dedupfs_fuse::is_receiving,
+            about_to_wait: dedupfs_fuse::about_to_wait,
+        });
         Arc::new(Self {
             core,
             files: OpenFiles::default(),
@@ -146,7 +152,7 @@ impl Service {
     fn update_attributes(&self, ino: Ino, changes: &AttributeChanges) -> Result<Inode> {
         let file = self.files.file(ino);
         // A publication in between would put its own time over the one that is set here.
-        let _body = file.as_ref().filter(|_| changes.mtime.is_some()).map(|file| file.body.write());
+        let _body = file.as_ref().filter(|_| changes.mtime.is_some()).map(|file| waiting::write(&file.body));
         if changes.mtime.is_some()
             && let Some(file) = &file
         {

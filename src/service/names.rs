@@ -111,16 +111,24 @@ impl Service {
 
     /// Drops the inode if it has no name, nobody has it open, and the kernel does not know it.
     pub(super) fn collect(&self, ino: Ino) {
-        self.files.if_closed(ino, || {
+        // Who takes the last name, the last handle or the last reference away comes here afterwards: the last of them finds all
+        // gone, and most find a name at once.
+        let is_orphan = || {
             if self.known.lock().contains_key(&ino) {
-                return;
+                return Ok(false);
             }
-            let outcome = match self.core.namespace.inode_shared(ino) {
-                Ok(Some(inode)) if inode.nlink == 0 => self.core.namespace.drop_orphan(ino),
-                Ok(_) => Ok(()),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = outcome {
+            let inode = self.core.namespace.inode_shared(ino)?;
+            Ok::<_, EngineError>(inode.is_some_and(|inode| inode.nlink == 0))
+        };
+        if is_orphan().is_ok_and(|is_orphan| !is_orphan) {
+            return;
+        }
+        self.files.if_closed(ino, || {
+            let dropped = is_orphan().and_then(|is_orphan| match is_orphan {
+                true => self.core.namespace.drop_orphan(ino),
+                false => Ok(()),
+            });
+            if let Err(error) = dropped {
                 // It stays in the table of orphans, and the next mount drops it.
                 tracing::warn!(ino, %error, "a removed inode could not be dropped yet");
             }

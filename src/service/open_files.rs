@@ -3,7 +3,8 @@
 //! An [`OpenFile`] is shared by all handles of an inode. Its content is loaded when it is first used. Until it is
 //! published, its length and times are newer than the inode's, and [`OpenFile::patch`] shows them to stat.
 //!
-//! Lock order: table -> (released) -> body -> namespace. The table's lock is never held across I/O.
+//! Lock order: `leaving` of one inode -> table -> (released) -> body -> namespace. The table's lock is never held across I/O: an
+//! inode that is being dropped is noted in it, and whoever opens that inode waits for `leaving`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use std::time::Instant;
 
 use dedupfs_fuse::service::{Handle, Ino, OpenOptions, Timestamp};
 use dedupfs_store::recipe::Root;
-use parking_lot::{Mutex, RwLock};
+use dedupfs_store::waiting;
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use crate::error::{EngineError, Result};
 use crate::file::{FileBody, FileContext, ReadAhead};
@@ -108,6 +110,20 @@ pub struct OpenHandle {
 struct Table {
     files: HashMap<Ino, (Arc<OpenFile>, u64)>,
     handles: HashMap<Handle, Arc<OpenHandle>>,
+    /// Closed inodes that somebody is about to drop; locked until that is done.
+    leaving: HashMap<Ino, Arc<Mutex<()>>>,
+}
+
+/// Ends what [`OpenFiles::if_closed`] has begun, also if its call panics.
+struct Leaving<'a> {
+    files: &'a OpenFiles,
+    ino: Ino,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.files.table.write().leaving.remove(&self.ino);
+    }
 }
 
 /// All open files.
@@ -120,7 +136,7 @@ pub struct OpenFiles {
 impl OpenFiles {
     /// Opens a handle.
     pub fn open(&self, ino: Ino, how: OpenOptions) -> (Handle, Arc<OpenHandle>) {
-        let mut table = self.table.write();
+        let mut table = self.table_with(ino);
         let file = hold(&mut table, ino);
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed) + 1;
         let open = Arc::new(OpenHandle { file, how, ahead: Mutex::default() });
@@ -130,7 +146,17 @@ impl OpenFiles {
 
     /// Holds a file without a handle, for one operation; ends with [`let_go`](Self::let_go).
     pub fn hold(&self, ino: Ino) -> Arc<OpenFile> {
-        hold(&mut self.table.write(), ino)
+        hold(&mut self.table_with(ino), ino)
+    }
+
+    /// The table, with nobody about to drop this inode.
+    fn table_with(&self, ino: Ino) -> RwLockWriteGuard<'_, Table> {
+        loop {
+            let table = self.table.write();
+            let Some(leaving) = table.leaving.get(&ino).cloned() else { return table };
+            drop(table);
+            drop(waiting::lock(&leaving));
+        }
     }
 
     /// The handle.
@@ -168,12 +194,18 @@ impl OpenFiles {
         }
     }
 
-    /// Calls `closed` if nobody has the file open, before anyone can open it.
+    /// Calls `closed` if nobody has the file open, before anyone can open it, or calls this for it.
     pub fn if_closed(&self, ino: Ino, closed: impl FnOnce()) {
-        let table = self.table.write();
-        if !table.files.contains_key(&ino) {
-            closed();
+        let leaving = Arc::new(Mutex::new(()));
+        let _until_done = leaving.lock();
+        let mut table = self.table_with(ino);
+        if table.files.contains_key(&ino) {
+            return;
         }
+        table.leaving.insert(ino, leaving.clone());
+        drop(table);
+        let _leaving = Leaving { files: self, ino };
+        closed();
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use dedupfs_fuse::service::Statistics;
+use dedupfs_store::waiting;
 use parking_lot::Mutex;
 
 use super::Service;
@@ -50,7 +51,7 @@ impl Service {
     /// Publishes all files and commits, and tries again; by one thread at a time, and not soon after that was of no use. To be
     /// called with no lock held.
     fn settle_and<'a>(&self, admit: &dyn Fn() -> Result<Promise<'a>>) -> Result<Promise<'a>> {
-        let mut full_since = self.settling.0.lock();
+        let mut full_since = waiting::lock(&self.settling.0);
         // Another thread may have done it while this one waited.
         match admit() {
             Err(EngineError::NoSpace) => {}

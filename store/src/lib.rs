@@ -11,6 +11,7 @@ pub mod frame;
 pub mod id;
 pub mod recipe;
 pub mod superblock;
+pub mod waiting;
 
 pub use error::{Result, StoreError};
 pub use fingerprint::{FINGERPRINT_BYTES, Fingerprint};

@@ -45,6 +45,7 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _turn = self.turn();
         // Of file handles (NFS) the kernel knows nothing but the number.
         let lookup = || match name.as_bytes() {
             b"." => self.service.lookup_inode(parent.0),
@@ -55,6 +56,7 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
+        let _turn = self.turn();
         let _ = guarded("forget", || {
             self.service.forget(ino.0, nlookup);
             Ok(())
@@ -62,6 +64,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let _turn = self.turn();
         reply_attributes(guarded("getattr", || self.service.attributes(ino.0)), self.cache_time, reply);
     }
 
@@ -83,6 +86,7 @@ impl Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let _turn = self.turn();
         let changes = AttributeChanges {
             mode: mode.map(permissions),
             uid,
@@ -101,6 +105,7 @@ impl Filesystem for Adapter {
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+        let _turn = self.turn();
         match guarded("readlink", || self.service.read_link(ino.0)) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(errno(error)),
@@ -117,6 +122,7 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        let _turn = self.turn();
         let node = new_node(parent, name, mode, umask);
         match convert::node_content(mode, rdev) {
             Some(content) => self.make(request, node, content, reply),
@@ -125,18 +131,22 @@ impl Filesystem for Adapter {
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let _turn = self.turn();
         self.make(request, new_node(parent, name, mode, umask), NodeContent::Directory, reply);
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.turn();
         reply_empty(guarded("unlink", || self.service.unlink(parent.0, name.as_bytes())), reply);
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.turn();
         reply_empty(guarded("rmdir", || self.service.remove_directory(parent.0, name.as_bytes())), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let _turn = self.turn();
         let content = NodeContent::Symlink(target.as_os_str().as_bytes());
         self.make(request, new_node(parent, link_name, 0o777, 0), content, reply);
     }
@@ -151,16 +161,19 @@ impl Filesystem for Adapter {
         flags: fuser::RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turn();
         let Some(flags) = convert::rename_flags(flags) else { return reply.error(fuser::Errno::EINVAL) };
         let rename = || self.service.rename(parent.0, name.as_bytes(), newparent.0, newname.as_bytes(), flags);
         reply_empty(guarded("rename", rename), reply);
     }
 
     fn link(&self, _request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let _turn = self.turn();
         self.reply_entry(guarded("link", || self.service.link(ino.0, newparent.0, newname.as_bytes())), reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let _turn = self.turn();
         let how = open_options(flags.0);
         let open = || self.dropping_privileges(how.truncate, ino.0, || self.service.open(caller(request), ino.0, how));
         match guarded("open", open) {
@@ -179,6 +192,7 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let _turn = self.turn();
         let node = new_node(parent, name, mode, umask);
         match guarded("create", || self.service.create(caller(request), node, open_options(flags))) {
             Ok((attributes, opened)) => reply.created(
@@ -203,6 +217,7 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let _turn = self.turn();
         let quick = guarded("read", || Ok(self.service.read_is_quick(ino.0, fh.0, offset, size)));
         self.answer(quick == Ok(false), move |service| read_and_reply(service, ino.0, fh.0, offset, size, reply));
     }
@@ -219,6 +234,7 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let _turn = self.turn();
         let flags = WriteFlags {
             from_cache: write_flags.contains(fuser::WriteFlags::FUSE_WRITE_CACHE),
             at_offset: !open_options(open_flags.0).append,
@@ -239,6 +255,7 @@ impl Filesystem for Adapter {
     }
 
     fn flush(&self, _request: &Request, ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        let _turn = self.turn();
         let quick = guarded("flush", || Ok(self.service.flush_is_quick(ino.0, fh.0)));
         self.answer(quick == Ok(false), move |service| {
             reply_empty(guarded("flush", || service.flush(ino.0, fh.0)), reply);
@@ -255,6 +272,7 @@ impl Filesystem for Adapter {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turn();
         // The kernel ignores a release's error, but the handle has to go in any case.
         let quick = !open_options(flags.0).write
             || guarded("release", || Ok(self.service.flush_is_quick(ino.0, fh.0))) == Ok(true);
@@ -268,16 +286,19 @@ impl Filesystem for Adapter {
     }
 
     fn fsync(&self, _request: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        self.answer(true, move |service| {
+        let _turn = self.turn();
+        self.answer_when_durable(move |service| {
             reply_empty(guarded("fsync", || service.fsync(ino.0, fh.0, datasync)), reply);
         });
     }
 
     fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let _turn = self.turn();
         reply.opened(FileHandle(0), FopenFlags::empty());
     }
 
     fn readdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let _turn = self.turn();
         let add = |entry: &DirectoryEntry| {
             let name = OsStr::from_bytes(&entry.name);
             Ok(reply.add(INodeNo(entry.ino), entry.cookie, convert::file_type(entry.kind), name))
@@ -296,6 +317,7 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        let _turn = self.turn();
         let ttl = self.cache_time;
         let mut added = Vec::new();
         let add = |entry: &DirectoryEntry| {
@@ -322,16 +344,19 @@ impl Filesystem for Adapter {
     }
 
     fn releasedir(&self, _request: &Request, _ino: INodeNo, _fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        let _turn = self.turn();
         reply.ok();
     }
 
     fn fsyncdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.answer(true, move |service| {
+        let _turn = self.turn();
+        self.answer_when_durable(move |service| {
             reply_empty(guarded("fsyncdir", || service.fsync_directory(ino.0)), reply);
         });
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let _turn = self.turn();
         match guarded("statfs", || self.service.statistics()) {
             Ok(s) => reply.statfs(
                 s.blocks,
@@ -357,6 +382,7 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turn();
         let mode = match flags {
             0 => XattrMode::Any,
             libc::XATTR_CREATE => XattrMode::Create,
@@ -368,10 +394,12 @@ impl Filesystem for Adapter {
     }
 
     fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let _turn = self.turn();
         reply_xattr(guarded("getxattr", || self.service.xattr(ino.0, name.as_bytes())), size, reply);
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let _turn = self.turn();
         // As on other Linux filesystems, `trusted.` names are shown to the superuser only.
         let visible = |name: &Vec<u8>| request.uid() == 0 || !name.starts_with(b"trusted.");
         let names = guarded("listxattr", || self.service.xattr_names(ino.0)).map(|names| {
@@ -386,6 +414,7 @@ impl Filesystem for Adapter {
     }
 
     fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.turn();
         reply_empty(guarded("removexattr", || self.service.remove_xattr(ino.0, name.as_bytes())), reply);
     }
 
@@ -399,12 +428,14 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turn();
         self.answer(self.changes_slowly(&[ino.0]), move |service| {
             reply_empty(guarded("fallocate", || service.allocate(ino.0, fh.0, offset, length, mode)), reply);
         });
     }
 
     fn lseek(&self, _request: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let _turn = self.turn();
         let target = match whence {
             libc::SEEK_DATA => SeekTarget::Data,
             libc::SEEK_HOLE => SeekTarget::Hole,
@@ -432,6 +463,7 @@ impl Filesystem for Adapter {
         flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let _turn = self.turn();
         if !flags.is_empty() {
             return reply.error(fuser::Errno::EINVAL);
         }
@@ -454,6 +486,7 @@ impl Filesystem for Adapter {
         out_size: u32,
         reply: ReplyIoctl,
     ) {
+        let _turn = self.turn();
         let request = match ioctl::flags_request(command, in_data) {
             None => return reply.error(fuser::Errno::ENOTTY),
             Some(Err(error)) => return reply.error(errno(error)),
@@ -477,10 +510,12 @@ impl Filesystem for Adapter {
     // ENOSYS: the kernel does these itself (or without) and does not ask again.
 
     fn access(&self, _request: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        let _turn = self.turn();
         reply.error(fuser::Errno::ENOSYS);
     }
 
     fn bmap(&self, _request: &Request, _ino: INodeNo, _blocksize: u32, _index: u64, reply: ReplyBmap) {
+        let _turn = self.turn();
         reply.error(fuser::Errno::ENOSYS);
     }
 
@@ -494,6 +529,7 @@ impl Filesystem for Adapter {
         _flags: PollFlags,
         reply: ReplyPoll,
     ) {
+        let _turn = self.turn();
         reply.error(fuser::Errno::ENOSYS);
     }
 }

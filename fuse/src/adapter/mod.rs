@@ -2,6 +2,7 @@
 //!
 //! - A request is answered on the thread that received it, unless the service says that it takes long; then the reply
 //!   moves to a thread of [`offload`].
+//! - A thread that has to wait all the same lets another one receive meanwhile ([`relay`]).
 //! - A panic of the service becomes EIO for that request; the session goes on, so that the mount does not hang.
 //! - `release` and `forget` never fail.
 //! - Before a file refuses changes (chattr), what is still in mappings of it is written back.
@@ -12,6 +13,10 @@ mod convert;
 mod filesystem;
 mod ioctl;
 mod offload;
+#[cfg(test)]
+mod offload_tests;
+mod relay;
+mod seat;
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -31,7 +36,10 @@ use crate::service::{
 };
 use convert::{caller, errno, file_attr, open_options, permissions};
 
-pub(crate) use offload::Offload;
+use offload::Offload;
+use relay::Relay;
+use seat::Turn;
+pub use seat::{about_to_wait, is_receiving};
 
 /// Largest write request, and so the largest read request too.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -65,10 +73,26 @@ thread_local! {
     static READ_BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
+/// Where calls are answered that take long. Those that wait for a commit are by themselves: however many do, others go on.
+#[derive(Clone, Default)]
+pub(crate) struct SlowCalls {
+    others: Arc<Offload>,
+    commits: Arc<Offload>,
+}
+
+impl SlowCalls {
+    /// Waits until none is left. No more may come.
+    pub(crate) fn drain(&self) {
+        self.others.drain();
+        self.commits.drain();
+    }
+}
+
 /// The FUSE side of a service.
 pub(crate) struct Adapter {
     service: Arc<dyn FileService>,
-    offload: Arc<Offload>,
+    slow: SlowCalls,
+    relay: Arc<Relay>,
     cache_time: Duration,
     direct_io_writes: bool,
     /// Set before the first request.
@@ -90,9 +114,21 @@ fn guarded<T>(what: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T>
 }
 
 impl Adapter {
-    pub(crate) fn new(service: Arc<dyn FileService>, offload: Arc<Offload>, direct_io_writes: bool) -> Self {
+    /// With so many threads that receive at the same time; the session may have more, for while these wait.
+    pub(crate) fn new(
+        service: Arc<dyn FileService>,
+        slow: SlowCalls,
+        receivers_max: usize,
+        direct_io_writes: bool,
+    ) -> Self {
         let cache_time = service.cache_time();
-        Self { service, offload, cache_time, direct_io_writes, notifier: Arc::default() }
+        let relay = Arc::new(Relay::new(receivers_max));
+        Self { service, slow, relay, cache_time, direct_io_writes, notifier: Arc::default() }
+    }
+
+    /// To be held by each request until behind its answer.
+    fn turn(&self) -> Turn {
+        Turn::begin(&self.relay)
     }
 
     /// Where the session's notifier belongs.
@@ -117,10 +153,16 @@ impl Adapter {
     fn answer(&self, slow: bool, answer: impl FnOnce(&dyn FileService) + Send + 'static) {
         if slow {
             let service = Arc::clone(&self.service);
-            self.offload.submit(move || answer(&*service));
+            self.slow.others.submit(move || answer(&*service));
         } else {
             answer(&*self.service);
         }
+    }
+
+    /// Runs `answer`, which waits for a commit, on another thread.
+    fn answer_when_durable(&self, answer: impl FnOnce(&dyn FileService) + Send + 'static) {
+        let service = Arc::clone(&self.service);
+        self.slow.commits.submit(move || answer(&*service));
     }
 
     fn reply_entry(&self, result: Result<Attributes>, reply: ReplyEntry) {

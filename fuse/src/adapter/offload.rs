@@ -12,28 +12,28 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{self, Condvar, Mutex};
 
-/// Most threads at once: enough that some slow fsyncs do not stop reads.
-const THREADS_MAX: usize = 16;
+/// Most threads at once: enough that some calls that hang do not stop the others.
+pub(super) const THREADS_MAX: usize = 16;
 /// Most jobs waiting.
-const QUEUE_MAX: usize = 1024;
+pub(super) const QUEUE_MAX: usize = 1024;
 /// How long a thread without work stays.
 const IDLE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     queue: VecDeque<Job>,
-    threads: usize,
+    pub(super) threads: usize,
     idle: usize,
 }
 
 /// A pool of threads that grows when needed.
 #[derive(Default)]
 pub(crate) struct Offload {
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     work: Condvar,
     finished: Condvar,
 }
@@ -55,8 +55,7 @@ impl Offload {
         state.threads += 1;
         drop(state);
         let pool = Arc::clone(self);
-        let spawned = std::thread::Builder::new().name("fuse-slow".to_owned()).spawn(move || pool.work());
-        if let Err(error) = spawned {
+        if let Err(error) = sync::spawn("fuse-slow", move || pool.work()) {
             tracing::warn!(%error, "cannot start a thread for slow calls; running them in the session thread");
             let mut state = self.state.lock();
             state.threads -= 1;
@@ -97,53 +96,5 @@ impl Offload {
                 return;
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::mpsc::channel;
-
-    use super::*;
-
-    #[test]
-    fn all_jobs_run_before_drain_returns() {
-        let pool = Arc::new(Offload::default());
-        let done = Arc::new(AtomicUsize::new(0));
-        for number in 0..200 {
-            let done = Arc::clone(&done);
-            pool.submit(move || {
-                assert!(number % 10 != 3, "some jobs panic");
-                done.fetch_add(1, Ordering::SeqCst);
-            });
-        }
-        pool.drain();
-        assert_eq!(done.load(Ordering::SeqCst), 180);
-        assert!(pool.state.lock().threads <= THREADS_MAX);
-    }
-
-    #[test]
-    fn a_waiting_job_does_not_stop_the_next() {
-        let pool = Arc::new(Offload::default());
-        let (send, receive) = channel::<()>();
-        pool.submit(move || receive.recv().unwrap());
-        pool.submit(move || send.send(()).unwrap());
-        pool.drain();
-    }
-
-    #[test]
-    fn a_full_pool_still_finishes_everything() {
-        let pool = Arc::new(Offload::default());
-        let done = Arc::new(AtomicUsize::new(0));
-        for _ in 0..QUEUE_MAX + THREADS_MAX + 100 {
-            let done = Arc::clone(&done);
-            pool.submit(move || {
-                std::thread::sleep(Duration::from_micros(200));
-                done.fetch_add(1, Ordering::SeqCst);
-            });
-        }
-        pool.drain();
-        assert_eq!(done.load(Ordering::SeqCst), QUEUE_MAX + THREADS_MAX + 100);
     }
 }

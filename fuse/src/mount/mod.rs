@@ -25,7 +25,7 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno as SystemErrno;
 use rustix::mount::MountFlags;
 
-use crate::adapter::{Adapter, Offload};
+use crate::adapter::{Adapter, SlowCalls};
 use crate::service::FileService;
 pub use error::MountError;
 pub use session::{MountedSession, unmount_path};
@@ -38,6 +38,9 @@ const DEVICE: &str = "/dev/fuse";
 const READAHEAD_KIB: u32 = 2048;
 /// More session threads only fight for the same requests.
 const SESSION_THREADS_MAX: usize = 16;
+/// Threads beyond those that receive, for while these wait: as many requests can wait before all do. Each may come to hold
+/// two buffers of the largest request.
+const SPARE_THREADS: usize = 12;
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -109,13 +112,18 @@ impl MountOptions {
     }
 
     fn config(&self) -> Result<Config, MountError> {
-        let threads = self.session_threads.clamp(1, SESSION_THREADS_MAX);
+        let threads = self.receivers_max();
         let mut config = Config::default();
         config.mount_options = self.parsed()?;
         config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
-        config.n_threads = Some(threads);
+        config.n_threads = Some(threads + SPARE_THREADS);
         config.clone_fd = threads > 1;
         Ok(config)
+    }
+
+    /// Threads that receive requests at the same time.
+    fn receivers_max(&self) -> usize {
+        self.session_threads.clamp(1, SESSION_THREADS_MAX)
     }
 }
 
@@ -128,8 +136,9 @@ pub fn mount(
     let config = options.config()?;
     let mountpoint = check::mountpoint(mountpoint)?;
     let device = check::open_device()?;
-    let offload = Arc::new(Offload::default());
-    let adapter = Adapter::new(Arc::clone(&service), Arc::clone(&offload), options.direct_io_writes);
+    let slow = SlowCalls::default();
+    let receivers_max = options.receivers_max();
+    let adapter = Adapter::new(Arc::clone(&service), slow.clone(), receivers_max, options.direct_io_writes);
     let notifier = adapter.notifier();
     let session = match mount_directly(&device, &mountpoint, &config) {
         Ok(()) => Session::from_fd(adapter, device, config.acl, config).map_err(|source| {
@@ -145,7 +154,7 @@ pub fn mount(
     };
     // Set once, here.
     let _ = notifier.set(session.notifier());
-    let mounted = MountedSession::start(session, mountpoint.clone(), service, offload)?;
+    let mounted = MountedSession::start(session, mountpoint.clone(), service, slow)?;
     let metadata = std::fs::metadata(&mountpoint).map_err(|source| MountError::NotServing { source })?;
     raise_readahead(metadata.dev());
     Ok(mounted)

@@ -13,7 +13,7 @@ use rustix::io::Errno as SystemErrno;
 use rustix::mount::UnmountFlags;
 
 use super::MountError;
-use crate::adapter::{Adapter, Offload};
+use crate::adapter::{Adapter, SlowCalls};
 use crate::service::FileService;
 
 /// How often a busy mount is tried again.
@@ -43,7 +43,7 @@ impl MountedSession {
         session: Session<Adapter>,
         mountpoint: PathBuf,
         service: Arc<dyn FileService>,
-        offload: Arc<Offload>,
+        slow: SlowCalls,
     ) -> Result<Self, MountError> {
         let end = Arc::new(End::default());
         let (ending, at) = (Arc::clone(&end), mountpoint.clone());
@@ -53,7 +53,7 @@ impl MountedSession {
                 // The kernel still shows the mount, but nobody answers any more.
                 detach(&at);
             }
-            offload.drain();
+            slow.drain();
             service.shutdown();
             *ending.outcome.lock() = Some(outcome.map_err(|error| error.to_string()));
             ending.known.notify_all();

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use dedupfs_store::container::{EncodedRegion, SlotAddress, Table};
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, PoolId, StoreError};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, PoolId, StoreError, waiting};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::buffers::{BufferPool, RegionBytes};
@@ -148,7 +148,7 @@ impl OpenContainer {
     }
 
     pub(super) fn lock_writer(&self) -> MutexGuard<'_, ()> {
-        self.writer.lock()
+        waiting::lock(&self.writer)
     }
 
     /// Takes chunks from the front of `chunks` until the container is full. A chunk it holds already is not copied again.
@@ -244,6 +244,7 @@ impl OpenContainer {
     pub(super) fn wait_placed(&self, number: u32, is_failed: impl Fn() -> bool) {
         let mut state = self.state.lock();
         while state.unplaced.first().is_some_and(|first| *first < number) && !is_failed() {
+            waiting::announce();
             self.changed.wait(&mut state);
         }
     }

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use dedupfs_store::device::{Device, Space};
+use dedupfs_store::waiting;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -219,7 +220,7 @@ impl SpaceGuard {
 
     /// Takes room for what must not be refused.
     pub fn promise(&self, demand: Demand) -> Promise<'_> {
-        if let Some(budget) = &mut *self.budget.lock() {
+        if let Some(budget) = &mut *waiting::lock(&self.budget) {
             budget.left.take(demand);
         }
         self.promised(demand)
@@ -235,7 +236,7 @@ impl SpaceGuard {
     }
 
     fn admit_with(&self, demand: Demand, extra: impl Fn(Demand) -> Demand) -> Result<Promise<'_>> {
-        let mut budget = self.budget.lock();
+        let mut budget = waiting::lock(&self.budget);
         let has_room = |budget: &Budget| budget.left.covers(demand, extra(budget.reserve), self.is_shared);
         let mut current = match *budget {
             Some(current) if current.at.elapsed() < SPACE_CHECK_INTERVAL && has_room(&current) => current,
@@ -344,7 +345,7 @@ impl SpaceGuard {
     /// Whether little more than the reserve is left for commits: they should be short then.
     #[must_use]
     pub fn is_tight(&self) -> bool {
-        let current = *self.budget.lock();
+        let current = *waiting::lock(&self.budget);
         current.is_some_and(|budget| {
             let near = signed(self.meta.reserve_bytes);
             budget.left.meta < near || (self.is_shared && budget.left.both < near)

@@ -32,6 +32,7 @@ use super::FLUSH_ALIGNMENT_BYTES;
 use crate::codec::align_up;
 use crate::device::{Device, DeviceFile, OpenMode};
 use crate::error::{Result, StoreError};
+use crate::waiting;
 
 /// Files kept open although nobody uses them at the moment. Only files with unsynced writes may exceed it.
 pub const OPEN_FILES_MAX: usize = 256;
@@ -213,7 +214,7 @@ impl SlotFiles {
     /// Takes the lowest free slot, in a new file if there is none.
     pub fn allocate(&self) -> Result<SlotAddress> {
         self.check_writable("allocate a container")?;
-        let _layout = self.layout.lock();
+        let _layout = waiting::lock(&self.layout);
         if self.state.lock().free.is_empty() {
             self.create_file()?;
         }
@@ -362,7 +363,7 @@ impl SlotFiles {
     /// all files are.
     pub fn trim(&self) -> Result<u64> {
         self.check_writable("trim containers")?;
-        let _layout = self.layout.lock();
+        let _layout = waiting::lock(&self.layout);
         // While `layout` is held no slot becomes taken, so the plan stays right: at worst it cuts too little.
         let plan: Vec<(u32, u64, u64, bool)> = {
             let state = self.state.lock();
@@ -406,7 +407,7 @@ impl SlotFiles {
 
     /// Physical bytes that all files occupy. Asks the device for each file: for statistics, not for every `statfs`.
     pub fn allocated_bytes(&self) -> Result<u64> {
-        let _layout = self.layout.lock(); // No file goes away meanwhile.
+        let _layout = waiting::lock(&self.layout); // No file goes away meanwhile.
         let present = |(number, file): (&u32, &SlotFile)| file.is_present.then_some(*number);
         let numbers: Vec<u32> = self.state.lock().files.iter().filter_map(present).collect();
         numbers

@@ -11,7 +11,10 @@
 //! handle fail with the same error (I-7), because the kernel reports a lost page only once. The root is made absolute
 //! when it is opened, so a daemon may change its directory.
 //!
-//! Cost: one system call each, two for the first direct write of a file.
+//! What may wait for the disk says so before ([`waiting`]); a read only if the kernel does not have it in memory.
+//!
+//! Cost: one system call each, two for the first direct write of a file, and for a read that waits on a thread for which
+//! that matters.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -21,11 +24,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::path::{check_directory, check_file, check_writable, range_end};
 use super::{DIRECT_ALIGNMENT_BYTES, Device, DeviceFile, Entry, OpenMode, Space};
 use crate::error::{Result, StoreError};
+use crate::waiting;
 
 /// Shortest write that goes around the page cache: below, the extra wait for the disk costs more than the copy.
 pub const DIRECT_WRITE_BYTES_MIN: usize = 64 << 10;
@@ -86,6 +90,7 @@ impl FileDevice {
 impl Device for FileDevice {
     fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DeviceFile>> {
         check_file(path)?;
+        waiting::announce();
         let fail = |error| StoreError::from_io("open", path, error);
         let file = OpenOptions::new()
             .read(true)
@@ -111,6 +116,7 @@ impl Device for FileDevice {
 
     fn remove(&self, path: &str) -> Result<()> {
         check_file(path)?;
+        waiting::announce();
         std::fs::remove_file(self.at(path)).map_err(|error| StoreError::from_io("remove", path, error))
     }
 
@@ -159,6 +165,7 @@ impl Device for FileDevice {
 
     fn sync_directory(&self, path: &str) -> Result<()> {
         check_directory(path)?;
+        waiting::announce();
         let fail = |error| StoreError::from_io("sync directory", path, error);
         let directory = File::open(self.at(path)).map_err(fail)?;
         if !directory.metadata().map_err(fail)?.is_dir() {
@@ -244,6 +251,15 @@ impl OpenFile {
         self.direct.get_or_init(open).as_ref()
     }
 
+    /// Reads what the kernel has in memory from the start of the range, if it matters to this thread; returns how much.
+    fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> usize {
+        if !waiting::is_concerned() {
+            return 0;
+        }
+        // Not at once, and every other failure, is left to the read that may wait.
+        preadv2(&self.buffered, &mut [io::IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT).unwrap_or(0)
+    }
+
     fn refuse_direct(&self) {
         if !self.refusals.direct.swap(true, Ordering::Relaxed) {
             tracing::info!(path = self.path, "the filesystem does not do direct I/O: writes go through the page cache");
@@ -262,7 +278,10 @@ fn is_aligned(buffer: &[u8], offset: u64) -> bool {
 impl DeviceFile for OpenFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         range_end(&self.path, offset, buffer.len() as u64)?;
-        let mut done = 0;
+        let mut done = self.read_in_memory(buffer, offset);
+        if done < buffer.len() {
+            waiting::announce();
+        }
         while done < buffer.len() {
             match self.buffered.read_at(&mut buffer[done..], offset + done as u64) {
                 Ok(0) => break,
@@ -277,6 +296,7 @@ impl DeviceFile for OpenFile {
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
         check_writable(&self.path, self.is_writable)?;
         range_end(&self.path, offset, buffer.len() as u64)?;
+        waiting::announce();
         let mut want_direct = buffer.len() >= DIRECT_WRITE_BYTES_MIN;
         let mut done = 0;
         while done < buffer.len() {
@@ -302,6 +322,7 @@ impl DeviceFile for OpenFile {
         if let Some(error) = self.failed_sync.get() {
             return Err(error.clone());
         }
+        waiting::announce();
         self.buffered.sync_data().map_err(|error| {
             let error = StoreError::from_sync(&*self.path, error);
             self.failed_sync.get_or_init(|| error).clone()
@@ -322,6 +343,7 @@ impl DeviceFile for OpenFile {
     fn set_len(&self, len_bytes: u64) -> Result<()> {
         check_writable(&self.path, self.is_writable)?;
         range_end(&self.path, len_bytes, 0)?;
+        waiting::announce();
         self.buffered.set_len(len_bytes).map_err(|error| self.error("set the length of", error))
     }
 
@@ -331,6 +353,7 @@ impl DeviceFile for OpenFile {
         if len_bytes == 0 {
             return Ok(());
         }
+        waiting::announce();
         loop {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             match fallocate(&self.buffered, flags, offset, len_bytes) {

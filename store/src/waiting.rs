@@ -1,0 +1,100 @@
+//! Telling that the calling thread is about to wait: for a disk, or for somebody who may be waiting for one.
+//!
+//! A thread on which all others depend (the one that receives the kernel's requests) lets another one take its place first. So
+//! a request needs no second thread unless it really waits, and nobody has to know beforehand whether it will.
+//!
+//! Whoever waits for longer than moments calls [`announce`] before; [`lock`], [`read`] and [`write`] do so if a lock is taken.
+//! Nothing else follows from an announcement: the caller waits as before. It may be made with locks held.
+//!
+//! Cost: an atomic load, and a look at a thread-local of the listener's.
+
+use std::sync::OnceLock;
+
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Who is told. Both functions must be quick and must not wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Listener {
+    /// Whether an announcement of the calling thread would change anything.
+    pub is_concerned: fn() -> bool,
+    /// The calling thread is about to wait.
+    pub about_to_wait: fn(),
+}
+
+static LISTENER: OnceLock<Listener> = OnceLock::new();
+
+/// Tells this listener from now on; there is one for the whole process, and only the first call counts.
+pub fn listen(listener: Listener) {
+    let _first = LISTENER.set(listener);
+}
+
+/// Whether it is worth finding out if the calling thread would have to wait.
+#[must_use]
+pub fn is_concerned() -> bool {
+    LISTENER.get().is_some_and(|listener| (listener.is_concerned)())
+}
+
+/// The calling thread is about to wait.
+pub fn announce() {
+    if let Some(listener) = LISTENER.get() {
+        (listener.about_to_wait)();
+    }
+}
+
+/// Locks a mutex that may be held across I/O.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.try_lock().unwrap_or_else(|| {
+        announce();
+        mutex.lock()
+    })
+}
+
+/// Takes a lock for reading that may be held across I/O.
+pub fn read<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.try_read().unwrap_or_else(|| {
+        announce();
+        lock.read()
+    })
+}
+
+/// Takes a lock for writing that may be held across I/O.
+pub fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.try_write().unwrap_or_else(|| {
+        announce();
+        lock.write()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        static TOLD: Cell<u32> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn only_who_has_to_wait_says_so() {
+        listen(Listener { is_concerned: || true, about_to_wait: || TOLD.set(TOLD.get() + 1) });
+        let (mutex, shared) = (Mutex::new(()), RwLock::new(()));
+        drop((lock(&mutex), read(&shared)));
+        drop(write(&shared));
+        assert_eq!(TOLD.get(), 0);
+        std::thread::scope(|scope| {
+            let (held, held_too) = (mutex.lock(), shared.write());
+            let waiting = scope.spawn(|| {
+                drop(lock(&mutex));
+                drop(read(&shared));
+                drop(write(&shared));
+                TOLD.get()
+            });
+            // However long the others need to come to wait.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            drop((held, held_too));
+            let told = waiting.join().expect("takes all locks");
+            assert!((1..=2).contains(&told), "{told}");
+        });
+    }
+}

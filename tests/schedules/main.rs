@@ -1,0 +1,47 @@
+//! Concurrency models: the sources that the programs are made of, compiled here with locks whose every decision is shuttle's.
+//!
+//! Each model runs some thousands of schedules, at random and with few preemptions at random places (PCT); a deadlock, a lost
+//! wake-up or a broken invariant ends the test with the schedule that led there. Each has canaries: the same model with a step
+//! left out, which must be found, or the model proves nothing.
+//!
+//! `DEDUPFS_SCHEDULES=1000000` runs so many schedules of each instead.
+
+mod emptying;
+mod hand_over;
+mod offloaded;
+mod reclaiming;
+mod sections_end;
+mod sync;
+
+// The sources themselves.
+#[path = "../../fuse/src/adapter/offload.rs"]
+mod offload;
+#[path = "../../src/dedup/pins.rs"]
+mod pins;
+#[path = "../../fuse/src/adapter/relay.rs"]
+mod relay;
+#[path = "../../src/dedup/sections.rs"]
+mod sections;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Schedules of each model and kind.
+const SCHEDULES: usize = 2_000;
+/// Preemptions of a PCT schedule.
+const DEPTH: usize = 3;
+
+fn schedules() -> usize {
+    std::env::var("DEDUPFS_SCHEDULES").ok().and_then(|number| number.parse().ok()).unwrap_or(SCHEDULES)
+}
+
+/// Runs the model under all kinds of schedules.
+fn explore(model: impl Fn() + Send + Sync + Clone + 'static) {
+    shuttle::check_random(model.clone(), schedules());
+    shuttle::check_pct(model, schedules(), DEPTH);
+}
+
+/// A model that lacks something: it must fail.
+fn must_fail(what: &str, model: impl Fn() + Send + Sync + Clone + 'static) {
+    let outcome = catch_unwind(AssertUnwindSafe(|| explore(model)));
+    assert!(outcome.is_err(), "{what}: nobody noticed");
+}
