@@ -247,11 +247,13 @@ impl Filesystem for Adapter {
         };
         let written = guarded("write", write);
         // The write itself is done here: requests that continue one another stay in order.
-        let syncs = written.is_ok() && open_options(open_flags.0).sync;
-        self.answer(syncs, move |service| {
-            let synced = if syncs { guarded("sync", || service.fsync(ino.0, fh.0, true)) } else { Ok(()) };
-            reply_written(synced.and(written), reply);
-        });
+        if written.is_ok() && open_options(open_flags.0).sync {
+            self.answer_when_durable(move |service| {
+                reply_written(guarded("sync", || service.fsync(ino.0, fh.0, true)).and(written), reply);
+            });
+        } else {
+            reply_written(written, reply);
+        }
     }
 
     fn flush(&self, _request: &Request, ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
