@@ -247,9 +247,11 @@ mod tests {
 
     #[test]
     fn threads_are_limited() {
-        let with = |session_threads| MountOptions { session_threads, ..MountOptions::default() }.config().unwrap();
-        assert_eq!((with(0).n_threads, with(0).clone_fd), (Some(1), false));
-        assert_eq!((with(2).n_threads, with(2).clone_fd), (Some(2), true));
-        assert_eq!(with(1000).n_threads, Some(SESSION_THREADS_MAX));
+        let with = |session_threads| MountOptions { session_threads, ..MountOptions::default() };
+        for (wanted, receivers) in [(0, 1), (1, 1), (2, 2), (1000, SESSION_THREADS_MAX)] {
+            let (options, config) = (with(wanted), with(wanted).config().unwrap());
+            assert_eq!(options.receivers_max(), receivers);
+            assert_eq!((config.n_threads, config.clone_fd), (Some(receivers + SPARE_THREADS), receivers > 1));
+        }
     }
 }
