@@ -241,11 +241,12 @@ pub fn without_privileges(mode: u16) -> u16 {
 }
 
 /// Whether reading changes the time of last access, as Linux' `relatime` has it: if content or attributes changed since, or
-/// it is a day old.
+/// it is a day old. A change in the future is none yet, or each read would change the time.
 #[must_use]
 pub fn access_is_due(atime: Timestamp, mtime: Timestamp, ctime: Timestamp, now: Timestamp) -> bool {
     const STALE_SECS: i64 = 24 * 3600;
-    atime <= mtime || atime <= ctime || now.secs.saturating_sub(atime.secs) >= STALE_SECS
+    let changed_since = |changed: Timestamp| atime <= changed && changed <= now;
+    changed_since(mtime) || changed_since(ctime) || now.secs.saturating_sub(atime.secs) >= STALE_SECS
 }
 
 /// What an open file is to the adapter.

@@ -13,7 +13,7 @@ use super::segmenter::list_ends_behind;
 use crate::config::LIST_CHILDREN_MAX;
 use crate::containers::StreamId;
 use crate::dedup::{Deduplicator, Section};
-use crate::error::Result;
+use crate::error::{EngineError, Result};
 
 /// Stores the tree above `pieces` and returns the root, which the caller must log within the same `section`.
 ///
@@ -56,7 +56,12 @@ pub fn build(dedup: &Deduplicator, section: &Section<'_>, stream: StreamId, piec
 
 /// A segment of a single chunk that became the whole file (after truncation, say) is named by its chunk.
 fn straight_at_single_chunk(dedup: &Deduplicator, piece: &Piece) -> Result<Root> {
-    let view = dedup.nodes().node(0, &piece.child)?;
+    let view = match dedup.nodes().node(0, &piece.child) {
+        Ok(view) => view,
+        // A clone of a file whose recipe is damaged has what its source has, and is whole again together with it.
+        Err(EngineError::Store(StoreError::Corrupt { .. })) => return Ok(Root::Node { level: 0, child: piece.child }),
+        Err(error) => return Err(error),
+    };
     Ok(match view.children() {
         [only] if !only.fingerprint.is_zero() => Root::Chunk(*only),
         [only] => Root::Zero { len_bytes: only.len_bytes },

@@ -10,6 +10,7 @@ use dedupfs_fuse::service::{Ino, OpenOptions, Timestamp, access_is_due};
 
 use super::open_files::OpenFile;
 use super::{Service, now};
+use crate::config::PENDING_OPERATIONS_MAX;
 use crate::error::Result;
 use crate::namespace::Inode;
 
@@ -43,7 +44,7 @@ impl Service {
     /// Whether a file that is opened so has to be read from here, and not from what the kernel has cached. Not for handles
     /// that write: databases open what they just wrote again and again.
     pub(super) fn access_must_be_seen(&self, inode: &Inode, how: OpenOptions) -> bool {
-        how.read && !how.write && !how.no_access_time && self.access_changes(inode, None)
+        how.read && !how.write && !how.no_access_time && self.access_changes(inode, None) && !self.core.space.is_tight()
     }
 
     /// A file was read.
@@ -71,11 +72,11 @@ impl Service {
 
     fn set_access_time(&self, ino: Ino) -> Result<()> {
         let _pass = self.core.begin_change()?;
-        if self.core.space.is_tight() {
+        // Nor where commits do not keep up: a read waits for none.
+        if self.core.space.is_tight() || self.core.namespace.pending_operations() >= PENDING_OPERATIONS_MAX {
             return Ok(());
         }
         let _room = self.core.promise_change();
-        self.core.namespace.update(ino, &mut |inode| inode.atime = now())?;
-        self.core.relieve()
+        self.core.namespace.update(ino, &mut |inode| inode.atime = now())
     }
 }

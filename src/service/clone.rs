@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dedupfs_fuse::service::{Caller, FilePlace, Ino};
+use dedupfs_store::waiting;
 use parking_lot::RwLockWriteGuard;
 
 use super::open_files::OpenFile;
@@ -21,17 +22,15 @@ impl Service {
     /// very long range best ends.
     pub(super) fn copy_content(&self, caller: Caller, from: FilePlace, to: FilePlace, len_bytes: u64) -> Result<u32> {
         let _pass = self.core.begin_change()?;
-        let len_bytes = len_bytes.min(CLONE_BYTES_MAX);
+        // What there is, and not what was asked for: cp asks for 2 GiB of whatever file.
+        let source_bytes = self.current(from.ino)?.size_bytes;
+        let len_bytes = len_bytes.min(CLONE_BYTES_MAX).min(source_bytes.saturating_sub(from.offset));
         let _room = self.admit(self.core.cost.of_clone(len_bytes, CLONE_BYTES_MIN))?;
-        // Until the clone is published, it may rest on the source's root: no inode goes meanwhile.
-        let inos = [from.ino, to.ino];
-        inos.iter().for_each(|&ino| drop(self.files.hold(ino)));
-        let outcome = self.copy_held(caller, from, to, len_bytes);
-        for ino in inos {
-            self.files.let_go(ino, || {});
-            self.collect(ino);
-        }
-        let copied = outcome?;
+        let copied = {
+            // Until the clone is published, it may rest on the source's root: no inode goes meanwhile.
+            let _held = [Held::new(self, from.ino), Held::new(self, to.ino)];
+            self.copy_held(caller, from, to, len_bytes)?
+        };
         if copied > 0 {
             self.drop_capability(to.ino)?;
         }
@@ -93,17 +92,37 @@ impl Service {
     }
 }
 
+/// An inode that does not go, though all its names may.
+struct Held<'a> {
+    service: &'a Service,
+    ino: Ino,
+}
+
+impl<'a> Held<'a> {
+    fn new(service: &'a Service, ino: Ino) -> Self {
+        drop(service.files.hold(ino));
+        Self { service, ino }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.service.files.let_go(self.ino, || {});
+        self.service.collect(self.ino);
+    }
+}
+
 /// Locks the contents of both files in the order of their inode numbers; that of the source only if it is another file.
 fn lock<'a>(source: &'a Arc<OpenFile>, target: &'a Arc<OpenFile>) -> (Option<Locked<'a>>, Locked<'a>) {
     match source.ino.cmp(&target.ino) {
         std::cmp::Ordering::Less => {
-            let source = source.body.write();
-            (Some(source), target.body.write())
+            let source = waiting::write(&source.body);
+            (Some(source), waiting::write(&target.body))
         }
-        std::cmp::Ordering::Equal => (None, target.body.write()),
+        std::cmp::Ordering::Equal => (None, waiting::write(&target.body)),
         std::cmp::Ordering::Greater => {
-            let target = target.body.write();
-            (Some(source.body.write()), target)
+            let target = waiting::write(&target.body);
+            (Some(waiting::write(&source.body)), target)
         }
     }
 }

@@ -93,7 +93,9 @@ impl Service {
 
     pub(super) fn content_is_cached(&self, handle: Handle, offset: u64, len_bytes: u32) -> bool {
         let Ok(open) = self.files.handle(handle) else { return true };
-        if open.file.body.read().is_none() {
+        // Whoever holds it may be at the disk, and everybody waits for the thread that asks here.
+        let Some(is_absent) = open.file.body.try_read().map(|body| body.is_none()) else { return false };
+        if is_absent {
             // A file of one chunk or none has no recipe to read.
             let inode = self.core.namespace.inode_shared(open.file.ino);
             if !inode.is_ok_and(|inode| inode.is_some_and(|inode| !matches!(inode.root, Root::Node { .. }))) {
@@ -247,7 +249,10 @@ impl Service {
             }
             let guard = match patience {
                 None => Some(waiting::write(&file.body)),
-                Some(patience) => file.body.try_write_for(patience),
+                Some(patience) => file.body.try_write().or_else(|| {
+                    waiting::announce();
+                    file.body.try_write_for(patience)
+                }),
             };
             let published = match guard {
                 Some(mut guard) => self.publish_locked(&file, &mut guard),

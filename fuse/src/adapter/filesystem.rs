@@ -494,7 +494,8 @@ impl Filesystem for Adapter {
             Some(Err(error)) => return reply.error(errno(error)),
             Some(Ok(FlagsRequest::Set(flags))) => {
                 let (caller, notifier) = (caller(request), self.notifier());
-                return self.answer(true, move |service| {
+                // Not beside reads: it waits for those that the kernel has begun.
+                return self.answer_when_durable(move |service| {
                     match guarded("ioctl", || set_flags(service, &notifier, caller, ino.0, flags)) {
                         Ok(()) => reply.ioctl(0, &[]),
                         Err(error) => reply.error(errno(error)),

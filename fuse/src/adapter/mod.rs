@@ -302,8 +302,11 @@ fn set_flags(
         && !service.flags(ino)?.protect()
         && let Some(notifier) = notifier.get()
         && let Err(error) = notifier.inval_inode(INodeNo(ino), 0, 0)
+        && error.raw_os_error() != Some(libc::ENOENT)
     {
-        tracing::debug!(ino, %error, "cached pages could not be written before the file became protected");
+        // They could not be written any more afterwards.
+        tracing::warn!(ino, %error, "cached pages could not be written before the file was to become protected");
+        return Err(Errno::EBUSY);
     }
     service.set_flags(caller, ino, flags)
 }

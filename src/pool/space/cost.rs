@@ -132,7 +132,8 @@ impl ContentCost {
     pub fn of_clone(&self, bytes: u64, copied_bytes_max: u64) -> Demand {
         let listed_bytes = bytes / SEGMENT_MIN_BYTES * CHILD_BYTES;
         let listed = Demand { meta_bytes: listed_bytes, data_bytes: 0 };
-        self.of_extents(if bytes < copied_bytes_max { bytes } else { 0 }, 2) + listed + Demand::change(0)
+        // The file may have become shorter when it comes to copying: then so much is copied at most.
+        self.of_extents(bytes.min(copied_bytes_max), 2) + listed + Demand::change(0)
     }
 
     /// Cutting a file somewhere: the end of its last chunk and the segment around it are stored anew.

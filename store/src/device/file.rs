@@ -184,6 +184,7 @@ impl Device for FileDevice {
     }
 
     fn space(&self) -> Result<Space> {
+        waiting::announce();
         let found = rustix::fs::statvfs(&self.root)
             .map_err(|error| StoreError::from_io("ask the space of", self.describe(), error.into()))?;
         Ok(Space {
