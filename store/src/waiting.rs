@@ -66,35 +66,68 @@ pub fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
+pub(crate) mod testing {
+    use std::cell::{Cell, RefCell};
+    use std::sync::mpsc::Sender;
 
     thread_local! {
-        static TOLD: Cell<u32> = const { Cell::new(0) };
+        static ANNOUNCED: Cell<u32> = const { Cell::new(0) };
+        static TOLD: RefCell<Option<Sender<()>>> = const { RefCell::new(None) };
     }
+
+    fn about_to_wait() {
+        ANNOUNCED.set(ANNOUNCED.get() + 1);
+        TOLD.with_borrow(|told| {
+            if let Some(told) = told {
+                told.send(()).expect("somebody listens");
+            }
+        });
+    }
+
+    /// How often this thread says that it waits.
+    pub(crate) fn announcements(action: impl FnOnce()) -> u32 {
+        super::listen(super::Listener { is_concerned: || true, about_to_wait });
+        let before = ANNOUNCED.get();
+        action();
+        ANNOUNCED.get() - before
+    }
+
+    /// From now on `told` hears when this thread says so.
+    pub(super) fn tell(told: Sender<()>) {
+        TOLD.set(Some(told));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::testing::{announcements, tell};
+    use super::*;
 
     #[test]
     fn only_who_has_to_wait_says_so() {
-        listen(Listener { is_concerned: || true, about_to_wait: || TOLD.set(TOLD.get() + 1) });
         let (mutex, shared) = (Mutex::new(()), RwLock::new(()));
-        drop((lock(&mutex), read(&shared)));
-        drop(write(&shared));
-        assert_eq!(TOLD.get(), 0);
+        let take_all = || {
+            drop(lock(&mutex));
+            drop(read(&shared));
+            drop(write(&shared));
+        };
+        assert_eq!(announcements(take_all), 0);
         std::thread::scope(|scope| {
-            let (held, held_too) = (mutex.lock(), shared.write());
+            let (told, hears) = channel();
+            let (held, written) = (mutex.lock(), shared.write());
             let waiting = scope.spawn(|| {
-                drop(lock(&mutex));
-                drop(read(&shared));
-                drop(write(&shared));
-                TOLD.get()
+                tell(told);
+                announcements(take_all)
             });
-            // However long the others need to come to wait.
-            std::thread::sleep(std::time::Duration::from_millis(50));
-            drop((held, held_too));
-            let told = waiting.join().expect("takes all locks");
-            assert!((1..=2).contains(&told), "{told}");
+            hears.recv().expect("waits for the mutex");
+            drop(held);
+            hears.recv().expect("waits to read");
+            let read = RwLockWriteGuard::downgrade(written);
+            hears.recv().expect("waits to write");
+            drop(read);
+            assert_eq!(waiting.join().expect("takes all locks"), 3);
         });
     }
 }

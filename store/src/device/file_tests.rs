@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::super::aligned::AlignedBuffer;
 use super::*;
+use crate::waiting::testing::announcements;
 
 fn device() -> (tempfile::TempDir, FileDevice) {
     let root = tempfile::tempdir().unwrap();
@@ -139,4 +140,22 @@ fn space_is_told_in_bytes() {
     let (_root, device) = device();
     let space = device.space().unwrap();
     assert!(space.total_bytes > 1 << 20 && space.available_bytes <= space.total_bytes);
+}
+
+/// Only what waits for the disk lets another thread take over.
+#[test]
+fn what_is_in_memory_is_read_without_saying_that_it_waits() {
+    let (_root, device) = device();
+    let file = device.open("file", OpenMode::CreateNew).unwrap();
+    assert_eq!(announcements(|| file.write_at(&[7; 10_000], 0).unwrap()), 1);
+    assert_eq!(announcements(|| file.sync().unwrap()), 1);
+    let mut read = [0; 10_000];
+    let on_disk = std::fs::File::open(device.root().join("file")).unwrap();
+    let is_told = preadv2(&on_disk, &mut [io::IoSliceMut::new(&mut read)], 0, ReadWriteFlags::NOWAIT).is_ok();
+    let expected = u32::from(!is_told);
+    assert_eq!(announcements(|| assert_eq!(file.read_at(&mut read, 0).unwrap(), 10_000)), expected);
+    assert_eq!(read, [7; 10_000]);
+    // Behind the end, and beyond what memory has, the answer is the disk's.
+    assert_eq!(announcements(|| assert_eq!(file.read_at(&mut read, 5000).unwrap(), 5000)), 1);
+    assert_eq!(announcements(|| assert_eq!(file.read_at(&mut read, 20_000).unwrap(), 0)), 1);
 }
