@@ -7,10 +7,10 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, ForgetOne, Generation, INodeNo,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, ReplyAttr, ReplyBmap,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
-    ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, ReplyAttr, ReplyBmap, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
 };
 
 use super::convert::{self, caller, errno, file_attr, open_options, permissions};
@@ -56,14 +56,12 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
-        let _turn = self.turn();
-        self.forget_one(ino, nlookup);
-    }
-
-    /// All in one turn: the thread may sleep behind it.
-    fn batch_forget(&self, _request: &Request, nodes: &[ForgetOne]) {
-        let _turn = self.turn();
-        nodes.iter().for_each(|node| self.forget_one(node.nodeid(), node.nlookup()));
+        // No turn: one request has many of these, and the thread must not sleep between them. If it had to wait, it settles
+        // behind its next request.
+        let _ = guarded("forget", || {
+            self.service.forget(ino.0, nlookup);
+            Ok(())
+        });
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {

@@ -165,13 +165,6 @@ impl Adapter {
         self.slow.commits.submit(move || answer(&*service));
     }
 
-    fn forget_one(&self, ino: INodeNo, count: u64) {
-        let _ = guarded("forget", || {
-            self.service.forget(ino.0, count);
-            Ok(())
-        });
-    }
-
     fn reply_entry(&self, result: Result<Attributes>, reply: ReplyEntry) {
         match result {
             Ok(attributes) => {

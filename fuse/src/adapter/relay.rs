@@ -16,7 +16,8 @@
 //! 2. Before a receiver waits, it *steps aside* and calls a sleeping one; then it waits, answers, and settles.
 //! 3. A thread that ends (the session ends) wakes all: the kernel tells each of them the same.
 //!
-//! Invariants: never more receivers than wanted; a thread sleeps only while there are as many, or while one is about to be
+//! Invariants: never more counted receivers than wanted (one that is aside receives beside them once more if what it waited in
+//! was a `forget`, which has no answer); a thread sleeps only while there are as many, or while one is about to be
 //! woken. When all threads wait, nobody receives: that is the back-pressure.
 
 use crate::sync::{Condvar, Mutex};
