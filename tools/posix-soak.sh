@@ -101,8 +101,10 @@ need_fsx() {
 
 # fsx_config LENGTH LONGEST: on the standard output.
 fsx_config() {
+    # Pages that were written through a mapping stay dirty: the other operations must see to them.
     cat <<END
 flen = $1
+nomsyncafterwrite = true
 [opsize]
 max = $2
 [weights]
