@@ -65,27 +65,31 @@ end_pool() {
 
 # reclaim_meanwhile: reclaims space every few seconds until end_reclaiming.
 reclaim_meanwhile() {
+    rm -f "$work/stop"
     (
-        while sleep 3; do "${programs[dedupfs-gc]}" "$pool" >/dev/null 2>>"$work/gc" || exit 0; done
+        while [ ! -e "$work/stop" ]; do
+            "${programs[dedupfs-gc]}" "$pool" >/dev/null 2>>"$work/gc" || exit 1
+            sleep 3
+        done
     ) &
     reclaimer=$!
     processes+=("$reclaimer")
 }
+# It ends by itself: reclaiming that meets the end of the mount would be an error.
 end_reclaiming() {
-    kill "$reclaimer" 2>/dev/null || true
-    wait "$reclaimer" 2>/dev/null || true
-    [ ! -s "$work/gc" ] || { cat "$work/gc" >&2; fail "reclaiming failed"; }
+    touch "$work/stop"
+    wait "$reclaimer" || { cat "$work/gc" >&2; fail "reclaiming failed"; }
 }
 
 # ---- fsx
 
-# A share of all operations in percent, the length of the file, and of the longest operation, in bytes.
+# Of 1000 operations so many, the length of the file, and of the longest operation, in bytes.
 fsx_cases=(
-    "50 262144 65536"
-    "24 4000000 65536"
-    "20 16777216 262144"
-    "5 134217728 1048576"
-    "1 1073741824 4194304"
+    "700 262144 65536"
+    "200 4000000 65536"
+    "80 16777216 262144"
+    "18 134217728 1048576"
+    "2 1073741824 4194304"
 )
 # Each in so many runs with seeds of their own.
 fsx_seeds=4
@@ -131,7 +135,7 @@ part_fsx() {
     begin_pool
     for entry in "${fsx_cases[@]}"; do
         read -r share length longest <<<"$entry"
-        count=$((operations * share / 100 / fsx_seeds))
+        count=$((operations * share / 1000 / fsx_seeds))
         [ "$count" -gt 0 ] || continue
         fsx_config "$length" "$longest" >"$work/fsx.toml"
         for ((turn = 0; turn < fsx_seeds; turn++)); do

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use dedupfs_fuse::service::{
-    AttributeChanges, Attributes, Caller, Errno, FileKind, FileService, Handle, Ino, NewNode, NodeContent, OpenOptions,
-    ROOT_INO, RenameFlags, WriteFlags, XattrMode,
+    AttributeChanges, Attributes, Caller, Errno, FileKind, FilePlace, FileService, Handle, Ino, NewNode, NodeContent,
+    OpenOptions, ROOT_INO, RenameFlags, WriteFlags, XattrMode,
 };
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
@@ -73,6 +73,20 @@ impl Client {
         let written = self.write(open, offset, bytes).and_then(|()| self.flush(open));
         self.release(open);
         written
+    }
+
+    /// Opens both, lets one have the content of the other as far as that reaches, closes.
+    pub fn clone_file(&self, from: &str, to: &str) -> Outcome<()> {
+        let (source, target) = (self.open(from, false)?, self.open(to, false)?);
+        let place = |(ino, handle)| FilePlace { ino, handle, offset: 0 };
+        let cloned = match source.0 == target.0 {
+            true => Ok(()),
+            false => self.0.copy_range(CALLER, place(source), place(target), u64::MAX).map(drop),
+        };
+        let flushed = cloned.and_then(|()| self.flush(target));
+        self.release(source);
+        self.release(target);
+        flushed
     }
 
     pub fn truncate(&self, path: &str, size_bytes: u64) -> Outcome<()> {

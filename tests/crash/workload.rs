@@ -150,7 +150,7 @@ impl Workload {
     }
 
     pub fn step(&mut self) {
-        match self.random.below(48) {
+        match self.random.below(51) {
             0..=8 => self.rewrite(),
             9..=12 => {
                 let (path, bytes) = (self.file(), self.content());
@@ -184,6 +184,7 @@ impl Workload {
             43..=44 => self.close_and_mount(&options()),
             45 => self.close_and_mount(&PoolOptions { rebuild_index: true, ..options() }),
             46 => self.die(),
+            47..=49 => self.clone_file(),
             _ => {
                 let (path, target) = (self.file(), self.content());
                 let _there_or_not = self.both(&|client| client.unlink(&path));
@@ -211,6 +212,13 @@ impl Workload {
     fn put(&mut self, path: &str, offset: u64, bytes: &[u8], append: bool) {
         if !self.is_kept(path) && self.create(path) {
             self.both(&|client| client.put(path, offset, bytes, append));
+        }
+    }
+
+    fn clone_file(&mut self) {
+        let (from, to) = (self.file(), self.file());
+        if self.is_regular(&from) && !self.is_kept(&from) && !self.is_kept(&to) && self.create(&to) {
+            self.both(&|client| client.clone_file(&from, &to));
         }
     }
 
