@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 /// Tools by the Debian package that has them.
-const TOOLS: [(&str, &str); 21] = [
+const TOOLS: [(&str, &str); 22] = [
     ("rsync", "rsync"),
     ("tar", "tar"),
     ("cp", "coreutils"),
@@ -18,6 +18,7 @@ const TOOLS: [(&str, &str); 21] = [
     ("setfattr", "attr"),
     ("setfacl", "acl"),
     ("getfacl", "acl"),
+    ("python3", "python3"),
     ("fallocate", "util-linux"),
     ("unshare", "util-linux"),
     ("mount", "mount"),
