@@ -50,14 +50,25 @@ begin_pool() {
     mount_pool "$pool" "$mnt" "${mount_options[@]}"
 }
 
+# Patiently: whoever asks what is mounted on this machine (df, say) is a user of the mount for a moment.
+unmount() {
+    local try
+    for try in 1 2 3 4 5; do
+        ! dedupfs umount "$mnt" || break
+        sleep "$try"
+    done
+    ! mountpoint -q "$mnt" || fail "cannot unmount $mnt"
+    forget_mount "$mnt"
+}
+
 remount() {
-    unmount_pool "$mnt"
+    unmount
     mount_pool "$pool" "$mnt" "${mount_options[@]}"
 }
 
 # end_pool: unmounts it; it must be sound to the last byte.
 end_pool() {
-    unmount_pool "$mnt"
+    unmount
     dedupfs fsck --read-data "$pool" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; fail "fsck found damage"; }
     say "fsck: $(tail -n 1 "$work/fsck")"
     rm -rf "$pool"
