@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dedupfs_store::device::observed::Observer;
 
@@ -208,7 +209,11 @@ impl Inspector {
     }
 
     fn failure(&self, photograph: &Photograph, image: &Disks, point: &Point, what: String) -> Box<Failure> {
-        let place = self.images.join(format!("crash-{}-{}", self.seed, point.to_string().replace([':', '/'], "-")));
+        // Tests of one process may come to the same point at the same time.
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("crash-{}-{}-{number}", self.seed, point.to_string().replace([':', '/'], "-"));
+        let place = self.images.join(name);
         let what = match save(&place, image, &photograph.allowed) {
             Ok(()) => what,
             Err(error) => format!("{what} (and the image cannot be written to {}: {error})", place.display()),
