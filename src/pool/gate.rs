@@ -69,6 +69,12 @@ impl Gate {
         self.enter_until(Phase::Draining)
     }
 
+    /// Whether the pool is being closed, or is closed.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.state.lock().phase != Phase::Open
+    }
+
     fn enter_until(&self, last: Phase) -> Result<Pass<'_>> {
         let mut state = self.state.lock();
         if state.phase > last {

@@ -43,7 +43,7 @@ use crate::check::{CheckOptions, CheckReport, Checker, RebuildReport};
 use crate::config::CLOSE_PATIENCE;
 use crate::error::{EngineError, Result};
 use crate::reclaim::{ReclaimOptions, ReclaimReport, Reclaimer};
-use crate::scrub::{ScrubControl, ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus, SuspectThread};
+use crate::scrub::{BadCopy, ScrubControl, ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus, SuspectThread};
 use crate::service::Service;
 
 /// An open pool.
@@ -87,11 +87,12 @@ impl Pool {
     #[must_use]
     pub fn notice(&self) -> Option<String> {
         let recovered =
-            self.recovery.is_needed().then(|| format!("the pool was not closed in order: {}", self.recovery));
+            self.recovery.is_needed().then(|| format!("the pool was not closed in order, or its disk had no room for that: {}", self.recovery));
         let damage = self.index_damage.lock().clone();
         let damage =
             damage.map(|damage| format!("until the pool is closed, an index made anew in memory is used: {damage}"));
-        let notices: Vec<String> = [recovered, damage].into_iter().flatten().collect();
+        let space = if self.core.read_only { Ok(Vec::new()) } else { self.core.space.notices() };
+        let notices: Vec<String> = [recovered, damage].into_iter().flatten().chain(space.unwrap_or_default()).collect();
         (!notices.is_empty()).then(|| notices.join("; "))
     }
 
@@ -146,6 +147,7 @@ impl Pool {
             physical_bytes: &|| core.physical_bytes(),
         }
         .run(options, progress)
+        .map_err(|error| core.space.explain(error))
     }
 
     /// Checks the pool; see [`crate::check`]. On a pool in use, changes during the check can show as findings.
@@ -192,6 +194,22 @@ impl Pool {
         };
         let core = &self.core;
         let (mut report, found) = crate::scrub::scrub(core, options, &self.scrub, progress)?;
+        if !report.unmounted {
+            match self.name_affected(&mut report, found, progress) {
+                Err(EngineError::ReadOnly(_)) if core.gate.is_closing() => report.unmounted = true,
+                named => named?,
+            }
+        }
+        if report.unmounted {
+            (report.finished, report.affected) = (false, AffectedFiles::default());
+            (report.lost_chunks, report.lost_nodes) = (core.chunk_index.lost(), core.recipe_index.lost());
+        }
+        Ok(report)
+    }
+
+    /// What is lost as of now, and the files that need it.
+    fn name_affected(&self, report: &mut ScrubReport, found: Vec<BadCopy>, progress: &dyn Progress) -> Result<()> {
+        let core = &self.core;
         // What open files refer to by now is to be named, too.
         if !core.read_only && core.namespace.has_losses() {
             self.sync()?;
@@ -206,7 +224,7 @@ impl Pool {
             };
         }
         report.affected = self.affected(&lost, progress)?;
-        Ok(report)
+        Ok(())
     }
 
     /// Ends a scrub that is running, soon.
@@ -278,7 +296,15 @@ impl Pool {
                 .settle()
                 .and_then(|()| self.core.committer.export())
                 .and_then(|()| self.core.committer.settle()),
-            Err(error) => self.core.committer.commit().and(if error.is_no_space() { Ok(()) } else { Err(error) }),
+            Err(error) => self.core.committer.commit().and(if error.is_no_space() {
+                tracing::warn!(
+                    "no room to close the pool in order: what was written is durable, and the next mount counts the end of the \
+                     log anew, once there is room for that"
+                );
+                Ok(())
+            } else {
+                Err(error)
+            }),
         };
         self.stop();
         // A check that is still running reads the namespace; it stays as large as it is then.

@@ -91,8 +91,13 @@ pub fn scrub(
     let outcome = run.read_all();
     progress.finish();
     run.report.elapsed_ms = u64::try_from(run.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    outcome?;
-    if !core.read_only {
+    match outcome {
+        // Closing the pool stops a scrub; what it had not made durable by then is read again by the next one.
+        Err(EngineError::ReadOnly(_)) if core.gate.is_closing() => run.report.finished = false,
+        outcome => outcome?,
+    }
+    run.report.unmounted = !run.report.finished && core.gate.is_closing();
+    if !core.read_only && !run.report.unmounted {
         core.note_losses()?;
     }
     Ok((run.report, run.found))
@@ -207,6 +212,7 @@ impl Run<'_> {
             let garbage = if is_needed { "" } else { ", of which nothing is needed" };
             self.report.add_damage(format!("container {container}{garbage}: {damage}"));
         }
+        self.report.lost_and_readable += self.lost_and_readable(record, &inspection)?;
         self.report.containers_with_garbage += u64::from(!inspection.damage.is_empty() && !is_needed);
         if let Some(sound) = inspection.sound_of_unknown {
             let unknown = if device_failed { &mut self.unread_unknown } else { &mut self.unknown };
@@ -216,6 +222,26 @@ impl Run<'_> {
             self.damaged.push(container);
         }
         Ok(())
+    }
+
+    /// What the index calls lost and this container has: it was not there, or could not be read, when the index was made.
+    fn lost_and_readable(&self, record: &ContainerRecord, inspection: &Inspection) -> Result<u64> {
+        if !self.core.namespace.has_losses() || inspection.sound == 0 {
+            return Ok(0);
+        }
+        // What it holds cannot be told then.
+        let Ok(Some(table)) = self.store(record.kind).table(record.id) else { return Ok(0) };
+        let index = match record.kind {
+            ContainerKind::Data => &self.core.chunk_index,
+            ContainerKind::Recipe => &self.core.recipe_index,
+        };
+        let bad: HashSet<Fingerprint> = inspection.bad.iter().map(|entry| entry.fingerprint).collect();
+        let mut count = 0;
+        for entry in table.entries.iter().filter(|entry| !bad.contains(&entry.fingerprint)) {
+            let cell = index.get(&entry.fingerprint)?;
+            count += u64::from(cell.is_some_and(|cell| cell.location.is_lost() && !cell.location.is_bad()));
+        }
+        Ok(count)
     }
 
     /// The device gives something: what it did not give is bad.

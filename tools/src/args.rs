@@ -188,7 +188,7 @@ pub struct FsckArgs {
 pub struct RecoverArgs {
     /// Directory of the new meta root, empty or absent; or the pool whose names are lost
     pub pool: PathBuf,
-    /// Directory with the content (the data root) [default: POOL]
+    /// Directory with the content (the data root) [default: what the superblock in POOL says, else POOL]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// Replace a meta root that is there: only when it is beyond repair, for it knows more than the data root

@@ -11,6 +11,7 @@ pub mod exit;
 pub mod logging;
 pub mod mount;
 pub mod mountinfo;
+pub mod panics;
 pub mod progress;
 pub mod ready;
 pub mod report;

@@ -43,7 +43,10 @@ impl LogSink {
         if let Err(error) = set {
             eprintln!("dedupfs: no log: {error}");
         }
-        std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "panicked")));
+        std::panic::set_hook(Box::new(|panic| match dedupfs::panics::is_caught() {
+            true => tracing::debug!(%panic, "caught"),
+            false => tracing::error!(%panic, "panicked"),
+        }));
         sink
     }
 

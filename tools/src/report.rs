@@ -9,7 +9,7 @@ use dedupfs::check::{CheckReport, RebuildReport};
 use dedupfs::config::{SPACE_LOW_PERCENT, SPACE_URGENT_PERCENT};
 use dedupfs::control::Failure;
 use dedupfs::export::RecoverReport;
-use dedupfs::pool::{IndexSummary, Level, PoolStats};
+use dedupfs::pool::{IndexSummary, Level, PoolStats, RootSpace};
 use dedupfs::reclaim::ReclaimReport;
 use serde::Serialize;
 use serde_json::json;
@@ -78,7 +78,7 @@ pub fn stats(stats: &PoolStats) -> String {
     );
     if stats.lost_chunks + stats.lost_recipe_nodes > 0 {
         let (chunks, nodes) = (stats.lost_chunks, stats.lost_recipe_nodes);
-        lines.line("LOST", format!("{chunks} chunks, {nodes} recipe nodes: back the same data up again to heal files"));
+        lines.line("LOST", format!("{chunks} chunks, {nodes} recipe nodes: `dedupfs scrub` says what to do"));
     }
     lines.line("recipe nodes", format!("{}, {}", stats.recipe_nodes, show(stats.recipe_node_bytes)));
     lines.heading("what it takes on disk");
@@ -119,16 +119,34 @@ fn roots(lines: &mut Lines, stats: &PoolStats) {
             &format!("{} root", root.name),
             format!("{usable} left of {total}{limit}, {reserve} kept for deleting and reclaiming; {}", root.place),
         );
-        let percent = match root.level {
-            Level::Enough => continue,
-            Level::Low => SPACE_LOW_PERCENT,
-            Level::Urgent => SPACE_URGENT_PERCENT,
-        };
-        lines.line(
-            "",
-            format!("more than {percent}% FULL: delete old backups (`rm`) and run `dedupfs-gc`, or add space"),
-        );
+        if let Some(fullness) = fullness(root) {
+            lines.line("", fullness);
+        }
     }
+}
+
+/// What to do about a root that is full, or will be.
+fn fullness(root: &RootSpace) -> Option<String> {
+    const ADVICE: &str = "delete old backups (`rm`) and run `dedupfs-gc`";
+    if root.usable_bytes == 0 {
+        let name = &root.name;
+        return Some(match root.limit_bytes {
+            Some(limit) if limit <= root.reserve_bytes => {
+                let least = show(root.pool_bytes + root.reserve_bytes);
+                format!("FULL, nothing can be written: raise {name}_limit to more than {least}")
+            }
+            Some(limit) if root.pool_bytes + root.reserve_bytes >= limit => {
+                format!("FULL, nothing new can be written: raise {name}_limit, or {ADVICE}")
+            }
+            _ => format!("FULL, nothing new can be written: {ADVICE}, or free space on its disk"),
+        });
+    }
+    let percent = match root.level {
+        Level::Enough => return None,
+        Level::Low => SPACE_LOW_PERCENT,
+        Level::Urgent => SPACE_URGENT_PERCENT,
+    };
+    Some(format!("more than {percent}% FULL: {ADVICE}, or add space"))
 }
 
 fn index(summary: &IndexSummary) -> String {
@@ -328,13 +346,15 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
     if report.finding_count + missing > 0 {
         text.push_str(match rebuilt {
             None => {
-                "what to do: what is lost comes back when the same data is backed up again; everything else: unmount, and let\n  \
-                 `dedupfs fsck --repair POOL` tell and do what can be done. What can be read can be copied out first\n  \
-                 (`dedupfs mount -o ro`)\n"
+                "what to do: files that were away when the index was made: unmount, and `dedupfs fsck --rebuild-index POOL`. What is\n  \
+                 lost comes back when the same data is really written again (rsync: with -I, or into a new directory without\n  \
+                 --link-dest). Everything else: unmount, and let `dedupfs fsck --repair POOL` tell and do what can be done.\n  \
+                 What can be read can be copied out first (`dedupfs mount -o ro`)\n"
             }
             Some(_) => {
-                "what to do: back the same data up again, which makes files whole whose content comes again; remove what does \
-                 not\n  come again; then `dedupfs-gc` frees what is damaged\n"
+                "what to do: put back what was moved away and make the index anew again; back the same data up again so that it is\n  \
+                 really written (rsync: with -I, or into a new directory without --link-dest), which makes files whole whose\n  \
+                 content comes again; remove what does not come again; then `dedupfs-gc` frees what is damaged\n"
             }
         });
     }
@@ -363,6 +383,20 @@ mod tests {
         assert!(shown.contains("12.35") || shown.contains("12.34"), "{shown}");
         // An empty pool has no ratio, and a pool that was not mounted no session.
         assert!(shown.contains("total                  - ") && !shown.contains("since the mount"), "{shown}");
+    }
+
+    #[test]
+    fn regression_a_root_that_takes_nothing_is_not_called_nearly_full() {
+        let root = RootSpace { name: "data".to_owned(), reserve_bytes: 9 << 20, level: Level::Low, ..RootSpace::default() };
+        let told = |root: &RootSpace| fullness(root).unwrap();
+        assert!(told(&root).contains("nothing new can be written") && told(&root).contains("free space"), "{}", told(&root));
+        let limited = RootSpace { limit_bytes: Some(1 << 20), pool_bytes: 5 << 20, ..root.clone() };
+        assert!(told(&limited).contains("raise data_limit to more than 14"), "{}", told(&limited));
+        let reached = RootSpace { limit_bytes: Some(12 << 20), pool_bytes: 5 << 20, ..root.clone() };
+        assert!(told(&reached).contains("raise data_limit, or delete"), "{}", told(&reached));
+        let nearly = RootSpace { usable_bytes: 1, ..root };
+        assert!(told(&nearly).contains("more than 85% FULL"), "{}", told(&nearly));
+        assert_eq!(fullness(&RootSpace { level: Level::Enough, ..nearly }), None);
     }
 
     #[test]

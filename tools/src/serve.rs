@@ -98,7 +98,7 @@ fn serve(
     // Registered before anything is mounted, so that no signal comes too early to be heeded.
     let (events, happened) = unbounded();
     watch_signals(events.clone())?;
-    let pool = access::open(
+    let pool = access::open_for_mount(
         &pool_root,
         &OpenOptions {
             memory_bytes: args.memory,

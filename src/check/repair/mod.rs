@@ -127,7 +127,10 @@ pub fn repair_on(
             report.check = Some(found);
         }
         Err(EngineError::Store(error @ (StoreError::Corrupt { .. } | StoreError::NotFound { .. }))) => {
-            reason = Some(error.to_string());
+            // The advice in the error is what is done here.
+            tracing::warn!(%error, "the indexes cannot be used");
+            let why = if matches!(error, StoreError::NotFound { .. }) { "a part is missing" } else { "they are damaged or incomplete" };
+            reason = Some(why.to_owned());
         }
         Err(error) => return Err(error),
     }

@@ -39,5 +39,6 @@ pub fn restore_superblocks(
         // What was written must be what is read.
         Superblock::read(device, restored.role)?;
     }
-    Ok(vec![format!("write the superblock {name} again from that of the other root: {error}")])
+    let why = if matches!(error, StoreError::Corrupt { .. }) { "damaged" } else { "missing" };
+    Ok(vec![format!("write the superblock {name}, which is {why}, again from that of the other root")])
 }

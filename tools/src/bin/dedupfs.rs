@@ -6,11 +6,12 @@ use clap::Parser;
 use dedupfs::control::Failure;
 use dedupfs_tools::args::{Command, Dedupfs, MountArgs};
 use dedupfs_tools::commands::{fsck, mkfs, recover, scrub, sync, umount};
-use dedupfs_tools::{exit, mount, serve};
+use dedupfs_tools::{exit, mount, panics, serve};
 
 const PROGRAM: &str = "dedupfs";
 
 fn main() -> ExitCode {
+    panics::install();
     let command = match Dedupfs::try_parse() {
         Ok(parsed) => parsed.command,
         Err(error) => return ExitCode::from(usage(&error)),

@@ -1,7 +1,7 @@
 //! `dedupfs umount`: returns when the daemon has ended and the pool is free.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use dedupfs::control::{ControlClient, Failure, FailureKind};
@@ -21,11 +21,31 @@ const RETRY: Duration = Duration::from_millis(20);
 /// Unmounts.
 pub fn run(args: &UmountArgs) -> Result<u8, Failure> {
     let (target, mount) = find(&args.mountpoint)?;
-    match ControlClient::connect(&target.pool)? {
+    let daemon = ControlClient::connect(&target.pool)?;
+    // The daemon of the pool may serve another mount: that one is nobody's business here.
+    let others = mountinfo::others_of(&mountinfo::read()?, &mount);
+    match daemon {
+        Some(_) if mount::is_dead(&mount.mountpoint) => {
+            mount::detach(&mount.mountpoint)?;
+            eprintln!("dedupfs: {}", removed_beside_another(&mount, &others));
+        }
+        // Of two mounts that are served, the pool's daemon has one: taking away the one that was named ends its own daemon.
+        Some(_) if !others.is_empty() => {
+            dedupfs_fuse::unmount_path(&mount.mountpoint).map_err(|error| mount::failure(&error))?;
+        }
         Some(client) => by_daemon(client, &target.pool, args.lazy)?,
         None => without_daemon(&target.pool, &mount)?,
     }
     Ok(exit::OK)
+}
+
+/// What is said of a dead mount of a pool that has a daemon again.
+fn removed_beside_another(mount: &MountEntry, others: &[PathBuf]) -> String {
+    let goes_on = match others.first() {
+        Some(other) => format!("pool {} stays mounted on {}", mount.source.display(), other.display()),
+        None => format!("the daemon that pool {} has now goes on", mount.source.display()),
+    };
+    format!("the dead mount on {} is removed; {goes_on}", mount.mountpoint.display())
 }
 
 /// The mount to end, named by its mountpoint or its pool.
@@ -38,9 +58,11 @@ fn find(path: &Path) -> Result<(Target, MountEntry), Failure> {
     if let Some(mount) = target.mount.clone() {
         return Ok((target, mount));
     }
-    let mounts = mountinfo::read()?;
-    let mount = mounts.into_iter().find(|mount| mount.is_dedupfs() && mount.source == target.pool);
-    match mount {
+    let mut mounts = mountinfo::read()?;
+    mounts.retain(|mount| mount.is_dedupfs() && mount.source == target.pool);
+    // A dead one may lie there still.
+    let served = mounts.iter().position(|mount| !mount::is_dead(&mount.mountpoint)).unwrap_or(0);
+    match mounts.into_iter().nth(served) {
         Some(mount) => Ok((target, mount)),
         None => Err(not_mounted(format!("pool {} is not mounted", path.display()))),
     }

@@ -77,18 +77,38 @@ pub fn scrub(report: &ScrubReport) -> String {
         let _ = writeln!(text, "found bad and quarantined: {chunks} chunks, {nodes} recipe nodes");
     }
     if !report.finished {
-        text.push_str("stopped: the next scrub goes on here\n");
+        let by = if report.unmounted { " by the unmount" } else { "" };
+        let _ = writeln!(text, "stopped{by}: the next scrub goes on here");
     }
     text.push_str(&if report.is_clean() {
         if report.finished { "sound\n".to_owned() } else { "sound so far\n".to_owned() }
     } else {
-        format!(
-            "lost: {} chunks, {} recipe nodes, needed by {} files\nwhat to do: back the same data up again, which makes the files \
-             whole; remove those whose data does not come again\n",
-            report.lost_chunks, report.lost_nodes, report.affected.file_count
-        )
+        let needed_by = match report.unmounted {
+            true => String::new(),
+            false => format!(", needed by {} files", report.affected.file_count),
+        };
+        format!("lost: {} chunks, {} recipe nodes{needed_by}\n{}", report.lost_chunks, report.lost_nodes, losses_advice(report))
     });
     text
+}
+
+/// How data is written again although a tool thinks that it is there: rsync leaves out what has the same size and time.
+pub(super) const AGAIN: &str = "back the same data up again so that it is really written (rsync: with -I, or into a new directory \
+                                without --link-dest)";
+
+fn losses_advice(report: &ScrubReport) -> String {
+    let readable = report.lost_and_readable;
+    let from_disk = match readable {
+        0 => String::new(),
+        _ => format!(
+            "{readable} of these were read in containers that the index was made without: unmount, and\n  `dedupfs fsck \
+             --rebuild-index POOL` takes them in again; then scrub again. For the rest: "
+        ),
+    };
+    format!(
+        "what to do: {from_disk}{AGAIN},\n  which makes the files whole; remove those whose data does not come again{}\n",
+        if readable > 0 { ", but only then" } else { "" }
+    )
 }
 
 /// The files that need what is lost.
@@ -121,5 +141,7 @@ pub fn scrub_status(status: &ScrubStatus) -> String {
         (false, 0) => "stopped: the next scrub goes on there".to_owned(),
         (false, at) => format!("finished at {at} (seconds since 1970)"),
     };
-    format!("{state}; {} containers, {read} of {total} read, {} found bad\n", position.containers, position.bad)
+    // Of a pool that another process works on it is not known how much there is.
+    let of = if status.total_bytes == 0 { String::new() } else { format!(" of {total}") };
+    format!("{state}; {} containers, {read}{of} read, {} found bad\n", position.containers, position.bad)
 }
