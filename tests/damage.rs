@@ -440,7 +440,10 @@ fn regression_containers_that_came_back_are_named_and_a_dry_run_keeps_them() {
     let dry = ReclaimOptions { threshold_percent: 100, dry_run: true };
     let planned = pool.reclaim(&dry, &NoProgress).expect("plans");
     let done = reclaim(&pool);
-    assert_eq!((planned.containers_freed, planned.containers_damaged), (done.containers_freed, done.containers_damaged));
+    assert_eq!(
+        (planned.containers_freed, planned.containers_damaged),
+        (done.containers_freed, done.containers_damaged)
+    );
     assert!(done.containers_damaged > 0, "{done:?}");
     let report = pool.scrub(&ScrubOptions { restart: true, ..ScrubOptions::default() }, &NoProgress).expect("scrubs");
     assert!(report.lost_chunks > 0 && report.lost_and_readable >= report.lost_chunks, "{report:?}");

@@ -351,5 +351,10 @@ pub(super) fn guarded<T>(session: &Session, run: impl FnOnce() -> Result<T>) -> 
 }
 
 fn damaged() -> EngineError {
-    StoreError::corrupt("a page of the namespace store", "a sound page (see `dedupfs fsck`; beyond repair: `dedupfs recover --force POOL`)", "nonsense").into()
+    StoreError::corrupt(
+        "a page of the namespace store",
+        "a sound page (see `dedupfs fsck`; beyond repair: `dedupfs recover --force POOL`)",
+        "nonsense",
+    )
+    .into()
 }

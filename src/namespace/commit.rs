@@ -312,7 +312,9 @@ impl Store {
             Ok(done) => done.map_err(|error| self.session.explain(&error)),
             Err(_) => {
                 self.session.fail();
-                Err(EngineError::Database("it is damaged: see `dedupfs fsck`; beyond repair: `dedupfs recover --force POOL`".into()))
+                Err(EngineError::Database(
+                    "it is damaged: see `dedupfs fsck`; beyond repair: `dedupfs recover --force POOL`".into(),
+                ))
             }
         }
     }

@@ -86,8 +86,10 @@ impl Pool {
     /// What whoever opens the pool should be told, in words.
     #[must_use]
     pub fn notice(&self) -> Option<String> {
-        let recovered =
-            self.recovery.is_needed().then(|| format!("the pool was not closed in order, or its disk had no room for that: {}", self.recovery));
+        let recovered = self
+            .recovery
+            .is_needed()
+            .then(|| format!("the pool was not closed in order, or its disk had no room for that: {}", self.recovery));
         let damage = self.index_damage.lock().clone();
         let damage =
             damage.map(|damage| format!("until the pool is closed, an index made anew in memory is used: {damage}"));
@@ -196,7 +198,11 @@ impl Pool {
         let (mut report, found) = crate::scrub::scrub(core, options, &self.scrub, progress)?;
         if !report.unmounted {
             match self.name_affected(&mut report, found, progress) {
-                Err(EngineError::ReadOnly(_)) if core.gate.is_closing() => report.unmounted = true,
+                // Whatever failed: nothing works any more.
+                Err(error) if core.gate.is_closing() => {
+                    tracing::debug!(%error, "a scrub was stopped by the unmount");
+                    report.unmounted = true;
+                }
                 named => named?,
             }
         }

@@ -74,9 +74,9 @@ pub fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, F
 fn is_ending(pool: &Path) -> Result<bool, Failure> {
     let is_daemon = PoolLock::holder(pool).is_none_or(|holder| holder.contains("(dedupfs mount on "));
     let is_mounted = || -> Result<bool, Failure> {
-        Ok(mountinfo::read()?.iter().any(|mount| {
-            mount.is_dedupfs() && mount.source == pool && !crate::mount::is_dead(&mount.mountpoint)
-        }))
+        Ok(mountinfo::read()?
+            .iter()
+            .any(|mount| mount.is_dedupfs() && mount.source == pool && !crate::mount::is_dead(&mount.mountpoint)))
     };
     Ok(is_daemon && ControlClient::connect(pool)?.is_none() && !is_mounted()?)
 }

@@ -56,9 +56,8 @@ pub fn top_at<'a>(mounts: &'a [MountEntry], mountpoint: &Path) -> Option<&'a Mou
 /// Where else the pool of `mount` is mounted: by another daemon's connection, and not dead.
 #[must_use]
 pub fn others_of(mounts: &[MountEntry], mount: &MountEntry) -> Vec<PathBuf> {
-    let is_other = |other: &&MountEntry| {
-        other.is_dedupfs() && other.source == mount.source && other.device != mount.device
-    };
+    let is_other =
+        |other: &&MountEntry| other.is_dedupfs() && other.source == mount.source && other.device != mount.device;
     let others = mounts.iter().filter(is_other).map(|other| other.mountpoint.clone());
     others.filter(|mountpoint| !crate::mount::is_dead(mountpoint)).collect()
 }

@@ -347,14 +347,14 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
         text.push_str(match rebuilt {
             None => {
                 "what to do: files that were away when the index was made: unmount, and `dedupfs fsck --rebuild-index POOL`. What is\n  \
-                 lost comes back when the same data is really written again (rsync: with -I, or into a new directory without\n  \
-                 --link-dest). Everything else: unmount, and let `dedupfs fsck --repair POOL` tell and do what can be done.\n  \
+                 lost comes back when the same data is really written again (rsync: with --ignore-times, or into a new directory\n  \
+                 without --link-dest). Everything else: unmount, and let `dedupfs fsck --repair POOL` tell and do what can be done.\n  \
                  What can be read can be copied out first (`dedupfs mount -o ro`)\n"
             }
             Some(_) => {
                 "what to do: put back what was moved away and make the index anew again; back the same data up again so that it is\n  \
-                 really written (rsync: with -I, or into a new directory without --link-dest), which makes files whole whose\n  \
-                 content comes again; remove what does not come again; then `dedupfs-gc` frees what is damaged\n"
+                 really written (rsync: with --ignore-times, or into a new directory without --link-dest), which makes files whole\n  \
+                 whose content comes again; remove what does not come again; then `dedupfs-gc` frees what is damaged\n"
             }
         });
     }
@@ -387,9 +387,14 @@ mod tests {
 
     #[test]
     fn regression_a_root_that_takes_nothing_is_not_called_nearly_full() {
-        let root = RootSpace { name: "data".to_owned(), reserve_bytes: 9 << 20, level: Level::Low, ..RootSpace::default() };
+        let root =
+            RootSpace { name: "data".to_owned(), reserve_bytes: 9 << 20, level: Level::Low, ..RootSpace::default() };
         let told = |root: &RootSpace| fullness(root).unwrap();
-        assert!(told(&root).contains("nothing new can be written") && told(&root).contains("free space"), "{}", told(&root));
+        assert!(
+            told(&root).contains("nothing new can be written") && told(&root).contains("free space"),
+            "{}",
+            told(&root)
+        );
         let limited = RootSpace { limit_bytes: Some(1 << 20), pool_bytes: 5 << 20, ..root.clone() };
         assert!(told(&limited).contains("raise data_limit to more than 14"), "{}", told(&limited));
         let reached = RootSpace { limit_bytes: Some(12 << 20), pool_bytes: 5 << 20, ..root.clone() };

@@ -129,7 +129,11 @@ pub fn repair_on(
         Err(EngineError::Store(error @ (StoreError::Corrupt { .. } | StoreError::NotFound { .. }))) => {
             // The advice in the error is what is done here.
             tracing::warn!(%error, "the indexes cannot be used");
-            let why = if matches!(error, StoreError::NotFound { .. }) { "a part is missing" } else { "they are damaged or incomplete" };
+            let why = if matches!(error, StoreError::NotFound { .. }) {
+                "a part is missing"
+            } else {
+                "they are damaged or incomplete"
+            };
             reason = Some(why.to_owned());
         }
         Err(error) => return Err(error),

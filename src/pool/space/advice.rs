@@ -48,11 +48,12 @@ impl SpaceGuard {
         if !error.is_no_space() {
             return error;
         }
-        match self.shortage() {
-            Ok(Some(shortage)) => EngineError::OutOfSpace(shortage),
-            // What failed says more than that nothing can be said.
-            Ok(None) | Err(_) => error,
-        }
+        let told = match self.shortage() {
+            Ok(None) => self.notices().map(|notices| (!notices.is_empty()).then(|| notices.join("; "))),
+            told => told,
+        };
+        // What failed says more than that nothing can be said.
+        told.ok().flatten().map_or(error, EngineError::OutOfSpace)
     }
 
     /// What a commit and the smallest step of reclaiming lack on the disks; `None` if they have it.
@@ -73,7 +74,8 @@ impl SpaceGuard {
         let told: Vec<String> = lacks
             .into_iter()
             .filter_map(|(root, measured, needed_bytes, pool_bytes)| {
-                let missing = needed_bytes.checked_sub(measured.space.available_bytes).filter(|missing| *missing > 0)?;
+                let missing =
+                    needed_bytes.checked_sub(measured.space.available_bytes).filter(|missing| *missing > 0)?;
                 Some(format!(
                     "the disk of {} has {} left, and reclaiming needs {} of it for a while: free {} there{}",
                     root.device.describe(),

@@ -68,7 +68,8 @@ fn fullness(root: &Root, measured: &Measured) -> (u64, String) {
     let of_disk = percent(space.total_bytes.saturating_sub(space.available_bytes), space.total_bytes);
     match (root.limit_bytes, measured.physical_bytes) {
         (Some(limit), Some(used)) if percent(used, limit) >= of_disk => {
-            let words = format!("has {} of the {} that {}_limit allows: raise the limit, or", mib(used), mib(limit), root.name);
+            let words =
+                format!("has {} of the {} that {}_limit allows: raise the limit, or", mib(used), mib(limit), root.name);
             (percent(used, limit).min(100), words)
         }
         _ => (of_disk, format!("is {of_disk}% full: add space, or")),

@@ -87,14 +87,19 @@ pub fn scrub(report: &ScrubReport) -> String {
             true => String::new(),
             false => format!(", needed by {} files", report.affected.file_count),
         };
-        format!("lost: {} chunks, {} recipe nodes{needed_by}\n{}", report.lost_chunks, report.lost_nodes, losses_advice(report))
+        format!(
+            "lost: {} chunks, {} recipe nodes{needed_by}\n{}",
+            report.lost_chunks,
+            report.lost_nodes,
+            losses_advice(report)
+        )
     });
     text
 }
 
 /// How data is written again although a tool thinks that it is there: rsync leaves out what has the same size and time.
-pub(super) const AGAIN: &str = "back the same data up again so that it is really written (rsync: with -I, or into a new directory \
-                                without --link-dest)";
+pub(super) const AGAIN: &str = "back the same data up again so that it is really written (rsync: with --ignore-times, or into a new \
+                                directory without --link-dest)";
 
 fn losses_advice(report: &ScrubReport) -> String {
     let readable = report.lost_and_readable;
