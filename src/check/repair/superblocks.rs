@@ -40,5 +40,5 @@ pub fn restore_superblocks(
         Superblock::read(device, restored.role)?;
     }
     let why = if matches!(error, StoreError::Corrupt { .. }) { "damaged" } else { "missing" };
-    Ok(vec![format!("write the superblock {name}, which is {why}, again from that of the other root")])
+    Ok(vec![format!("write the superblock {name} again from that of the other root: it is {why}")])
 }
