@@ -1,5 +1,6 @@
 //! `dedupfs scrub`; exit codes as fsck's.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -7,6 +8,7 @@ use dedupfs::control::{ControlClient, Failure};
 use dedupfs::pool::Progress;
 use dedupfs::scrub::{ScrubOptions, ScrubStatus};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::access::{self, Access};
 use crate::args::ScrubArgs;
@@ -58,8 +60,10 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
             let status = access::with_local(&pool, |pool| Ok(pool.scrub_status()?))?;
             return tell(&status, args.json);
         }
-        // The daemon notices when this end goes away.
-        Access::Daemon(mut client) => client.scrub(&options, &bars)?,
+        Access::Daemon(mut client) => {
+            stop_on_signals(target.pool)?;
+            client.scrub(&options, &bars)?
+        }
         Access::Local(pool) => {
             let interrupted = Arc::new(AtomicBool::new(false));
             for signal in [SIGINT, SIGTERM] {
@@ -73,6 +77,24 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     drop(bars);
     exit::print(&if args.json { report::json(&result)? } else { report::scrub(&result) })?;
     Ok(if result.is_clean() { exit::OK } else { exit::FSCK_UNCORRECTED })
+}
+
+/// The first signal stops the scrub in the daemon, which then answers how far it came; a second one ends this process, and the
+/// daemon notices.
+fn stop_on_signals(pool: PathBuf) -> Result<(), Failure> {
+    let failed = |error| Failure::failed(format!("cannot handle signals: {error}"));
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
+    let wait = move || {
+        for (count, signal) in signals.forever().enumerate() {
+            let stopped =
+                ControlClient::connect(&pool).and_then(|client| client.map_or(Ok(()), |mut it| it.stop_scrub()));
+            if count > 0 || stopped.is_err() {
+                std::process::exit(128 + signal);
+            }
+            eprintln!("dedupfs: stopping the scrub");
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).map_err(failed)
 }
 
 fn tell(status: &ScrubStatus, json: bool) -> Result<u8, Failure> {
