@@ -3,7 +3,6 @@
 //! The helpers are links in /sbin, in a mount namespace of each test: nothing of the machine is changed.
 
 use std::fs;
-use std::path::Path;
 
 use crate::command::{DEDUPFS, Ran, Tool};
 use crate::machine::is_fit;
@@ -19,6 +18,11 @@ mkdir "$base/sbin"
 mount --bind "$sbin" "$base/sbin"
 mount -t tmpfs tmpfs "$sbin"
 ln -s "$base"/sbin/* "$sbin"
+# What mount(8) notes of mounts; and anybody may use FUSE.
+mkdir -p /run/mount
+mount -t tmpfs tmpfs /run/mount
+mknod -m 666 "$base/fuse" c 10 229
+mount --bind "$base/fuse" /dev/fuse
 for name in mount.dedupfs mount.fuse.dedupfs umount.fuse.dedupfs mkfs.dedupfs fsck.dedupfs; do
     ln -sf "$dedupfs" "$sbin/$name"
 done
@@ -60,8 +64,14 @@ is_free
 expect 32 umount "$mnt"
 mount -t fuse.dedupfs "$pool" "$mnt"
 cmp "$base/source" "$mnt/copy"
-umount "$pool"
+umount "$mnt"
 is_free
+# Unmounted otherwise, and mounted again: what is noted of it stays one line.
+for again in 1 2 3; do
+    mount -t dedupfs "$pool" "$mnt"
+    $dedupfs umount "$mnt"
+done
+[ "$(wc -l </run/mount/utab)" = 1 ]
 "#,
     );
     let said = ran.expect(0, &["fuse.dedupfs", site.pool.to_str().unwrap(), "noatime", "noexec", "mounted"]).said();
@@ -85,15 +95,15 @@ mount "$mnt"
 echo hello >"$mnt/file"
 # What fstab says comes along, and is in use already.
 mount -o remount,ro "$mnt"
-expect 1 sh -c "echo no >'$mnt/file' 2>/dev/null"
+expect 2 sh -c "echo no >'$mnt/file' 2>/dev/null"
 umount "$mnt"
 is_free
 mount --target "$mnt" -o ro
 cat "$mnt/file"
-expect 1 sh -c "echo no >'$mnt/file' 2>/dev/null"
+expect 2 sh -c "echo no >'$mnt/file' 2>/dev/null"
 # It was recovered in memory only.
 expect 32 mount -o remount,rw "$mnt"
-expect 1 sh -c "echo no >'$mnt/file' 2>/dev/null"
+expect 2 sh -c "echo no >'$mnt/file' 2>/dev/null"
 umount "$mnt"
 is_free
 echo "$pool $mnt dedupfs noauto,fast 0 0" >"$base/fstab"
@@ -128,7 +138,7 @@ cp "$base/source" "$mnt/copy"
 mount -o remount,ro "$mnt"
 findmnt -n -o OPTIONS "$mnt"
 cp -r "$pool" "$base/before"
-expect 1 sh -c "echo no >'$mnt/new' 2>/dev/null"
+expect 2 sh -c "echo no >'$mnt/new' 2>/dev/null"
 expect 1 rm -f "$mnt/copy"
 cmp "$base/source" "$mnt/copy"
 "$dedupfs" sync "$mnt"
@@ -171,7 +181,7 @@ fn remounts_without_the_system_and_what_a_read_only_pool_refuses() {
     remount("remount,fast").expect(2, &["fast"]);
     remount("remount,ro").expect(0, &[]);
     remount("remount,ro").expect(0, &[]);
-    Tool::new(crate::command::GC).arg(&site.mnt).run().expect(1, &["read-only"]);
+    Tool::new(crate::command::GC).arg(&site.mnt).run().expect(2, &["read-only"]);
     remount("remount,rw").expect(0, &[]);
     fs::write(site.mnt.join("new"), "yes").unwrap();
     site.umount();
@@ -322,41 +332,9 @@ fn several_pools_are_mounted_at_once() {
     sites.iter().for_each(Site::assert_clean);
 }
 
-fn as_nobody(program: &Path) -> Tool {
-    Tool::new("setpriv").args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program)
-}
-
-/// Through fusermount3, which has to be setuid.
+/// Through fusermount3; umount(8) lets users unmount what they mounted, and calls the helper as them.
 #[test]
 fn an_ordinary_user_formats_mounts_and_unmounts() {
-    if !is_fit() {
-        return;
-    }
-    let base = tempfile::Builder::new().prefix("dedupfs-user-").tempdir().unwrap();
-    let base = base.path();
-    std::os::unix::fs::chown(base, Some(65534), Some(65534)).unwrap();
-    // The program lies where nobody may come to.
-    let program = base.join("dedupfs");
-    fs::copy(DEDUPFS, &program).unwrap();
-    let (pool, mnt) = (base.join("pool"), base.join("mnt"));
-    as_nobody(Path::new("mkdir")).arg(&mnt).ok();
-    as_nobody(&program).arg("mkfs").arg(&pool).ok();
-    as_nobody(&program).args(["mount", "--memory", "256M"]).args([&pool, &mnt]).ok();
-    as_nobody(Path::new("sh")).args(["-c", "echo mine >\"$0/file\""]).arg(&mnt).ok();
-    // Root has no business there, but may take it away.
-    assert!(fs::read(mnt.join("file")).is_err());
-    as_nobody(&program).args(["mount", "-o", "remount,ro"]).args([&pool, &mnt]).run().expect(7, &["only root"]);
-    as_nobody(&program).arg("umount").arg(&mnt).ok();
-    assert!(is_free(&pool));
-    as_nobody(&program).args(["mount", "--memory", "256M"]).args([&pool, &mnt]).ok();
-    as_nobody(Path::new("cat")).arg(mnt.join("file")).ok().expect(0, &["mine"]);
-    Tool::new(DEDUPFS).arg("umount").arg(&mnt).ok();
-    assert!(is_free(&pool));
-}
-
-/// umount(8) lets users unmount what they mounted, and calls the helper as them.
-#[test]
-fn umount_of_the_system_waits_for_users_too() {
     if !is_fit() {
         return;
     }
@@ -379,10 +357,18 @@ nobody umount "$mnt"
 is_free
 nobody "$base/program" mount --memory 256M "$pool" "$mnt"
 nobody cmp "$base/program" "$mnt/copy"
+# Root has no business there.
+expect 1 cat "$mnt/copy"
+expect 7 nobody "$base/program" mount -o remount,ro "$pool" "$mnt"
+nobody touch "$mnt/new"
+nobody "$base/program" umount "$mnt"
+is_free
+nobody "$base/program" mount --memory 256M "$pool" "$mnt"
 umount "$mnt"
 is_free
 "#,
-    );
+    )
+    .expect(0, &["only root may"]);
 }
 
 #[test]
@@ -391,22 +377,24 @@ fn others_are_let_in_by_permissions_only_if_they_are_let_in_at_all() {
         return;
     }
     let site = Site::new();
-    for directory in [&site.base, &site.mnt] {
-        fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    }
-    let read = |name: &str| as_nobody(Path::new("cat")).arg(site.mnt.join(name)).run();
-    site.mount();
-    fs::write(site.mnt.join("public"), "for all").unwrap();
-    fs::write(site.mnt.join("private"), "for me").unwrap();
-    for (name, mode) in [("public", 0o644), ("private", 0o600), ("", 0o755)] {
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
-        fs::set_permissions(site.mnt.join(name), mode).unwrap();
-    }
-    read("public").expect(1, &["ermission denied"]);
-    site.umount();
-    Tool::new(DEDUPFS).args(["mount", "-o", "allow_other,memory=256M"]).args([&site.pool, &site.mnt]).ok();
-    read("public").expect(0, &["for all"]);
-    read("private").expect(1, &["ermission denied"]);
-    as_nobody(Path::new("touch")).arg(site.mnt.join("new")).run().expect(1, &["ermission denied"]);
-    site.umount();
+    administrate(
+        &site,
+        r#"
+chmod 755 "$base" "$mnt"
+nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
+mount -t dedupfs "$pool" "$mnt"
+chmod 755 "$mnt"
+echo "for all" >"$mnt/public"
+install -m 600 /dev/null "$mnt/private"
+expect 1 nobody cat "$mnt/public"
+umount "$mnt"
+mount -t dedupfs -o allow_other,memory=256M "$pool" "$mnt"
+nobody cat "$mnt/public"
+expect 1 nobody cat "$mnt/private"
+expect 1 nobody touch "$mnt/new"
+umount "$mnt"
+"#,
+    )
+    .expect(0, &["for all"]);
+    site.assert_clean();
 }
