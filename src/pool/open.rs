@@ -127,7 +127,11 @@ impl Pool {
 }
 
 /// Devices that keep all changes in memory; one if the pool has one root.
-fn overlays(meta: &Arc<dyn Device>, data: &Arc<dyn Device>, limit_bytes: u64) -> (Arc<dyn Device>, Arc<dyn Device>) {
+pub(crate) fn overlays(
+    meta: &Arc<dyn Device>,
+    data: &Arc<dyn Device>,
+    limit_bytes: u64,
+) -> (Arc<dyn Device>, Arc<dyn Device>) {
     let over =
         |device: &Arc<dyn Device>| -> Arc<dyn Device> { Arc::new(OverlayDevice::new(device.clone(), limit_bytes)) };
     let meta_overlay = over(meta);

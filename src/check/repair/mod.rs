@@ -26,7 +26,7 @@ pub use self::superblocks::restore_superblocks;
 use super::{CheckOptions, CheckReport, RebuildReport};
 use crate::error::{EngineError, Result};
 use crate::namespace;
-use crate::pool::{OpenOptions, Pool, Progress, missing_data_root, relative_or_absolute};
+use crate::pool::{OpenOptions, Pool, Progress, missing_data_root, overlays, relative_or_absolute};
 use crate::scrub::ScrubOptions;
 
 /// How to repair.
@@ -115,11 +115,28 @@ fn data_root_of(meta: &Path, superblock: &Superblock, data: &Path) -> Result<(Pa
     Ok((absolute, name))
 }
 
-/// Repairs the pool on these devices, which the caller has locked. `data_root` is what its meta root says of the data root.
+/// Repairs the pool on these devices, which the caller has locked. `data_root` is what its meta root says of the data root. A plan
+/// for a pool that is to be opened for reading only is made in memory; another recovers it, as mounting does.
 ///
 /// # Errors
 /// What cannot be repaired prevents the rest, or a device fails. What was done until then is sound.
 pub fn repair_on(
+    meta_device: &Arc<dyn Device>,
+    data_device: &Arc<dyn Device>,
+    data_root: &[u8],
+    how: &RepairOptions,
+    open: &OpenOptions,
+    progress: &dyn Progress,
+) -> Result<RepairReport> {
+    if open.read_only && !how.apply {
+        // Looking at the namespace recovers it, which writes.
+        let (meta, data) = overlays(meta_device, data_device, open.memory_bytes);
+        return plan_or_repair(&meta, &data, data_root, how, open, progress);
+    }
+    plan_or_repair(meta_device, data_device, data_root, how, open, progress)
+}
+
+fn plan_or_repair(
     meta_device: &Arc<dyn Device>,
     data_device: &Arc<dyn Device>,
     data_root: &[u8],
