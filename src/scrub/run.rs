@@ -60,7 +60,7 @@ pub fn scrub(
     progress: &dyn Progress,
 ) -> Result<(ScrubReport, Vec<BadCopy>)> {
     control.begin();
-    if !core.read_only {
+    if !core.is_read_only() {
         // Everything that is there by now is closed, and looked through.
         core.data.seal_all();
         core.recipes.seal_all();
@@ -97,7 +97,7 @@ pub fn scrub(
         outcome => outcome?,
     }
     run.report.unmounted = !run.report.finished && core.gate.is_closing();
-    if !core.read_only && !run.report.unmounted {
+    if !core.is_read_only() && !run.report.unmounted {
         core.note_losses()?;
     }
     Ok((run.report, run.found))
@@ -279,7 +279,7 @@ impl Run<'_> {
     fn save(&mut self) -> Result<()> {
         self.find_unknown()?;
         let bad = std::mem::take(&mut self.bad);
-        if self.core.read_only {
+        if self.core.is_read_only() {
             for copy in bad {
                 if self.core.places(&copy)? {
                     self.count(copy);
@@ -295,7 +295,7 @@ impl Run<'_> {
         // What is not decided yet is read again by the next run.
         if self.unread_containers.is_empty() {
             self.position = self.reached;
-            if !self.core.read_only {
+            if !self.core.is_read_only() {
                 self.position.write(&*self.core.meta_device, &self.core.pool)?;
             }
             self.control.note(self.position);

@@ -103,6 +103,12 @@ impl Service {
             if self.known.lock().contains_key(&ino) {
                 return;
             }
+            // While the pool is read-only it stays in the table of orphans, and the next mount drops it. Looked at with the
+            // pass in hand: a pause that begins later waits for it.
+            let pass = self.core.gate.enter_to_publish();
+            if pass.is_err() || self.core.gate.is_paused() {
+                return;
+            }
             let outcome = match self.core.namespace.inode_shared(ino) {
                 Ok(Some(inode)) if inode.nlink == 0 => self.core.namespace.drop_orphan(ino),
                 Ok(_) => Ok(()),

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use self::damage::affected;
-pub use self::damage::{repair_json, repair_plan, repaired, scrub, scrub_status};
+pub use self::damage::{could_repair, repair_json, repair_plan, repaired, scrub, scrub_status};
 use crate::size::show;
 
 /// How many MiB a TiB is.
@@ -56,9 +56,9 @@ fn ratio(value: f64) -> String {
     if value == 0.0 { "-".to_owned() } else { format!("{value:.2}") }
 }
 
-/// `dedupfs-stats`.
+/// `dedupfs-stats`; of a pool that is not mounted, what is in memory and what came in mean nothing.
 #[must_use]
-pub fn stats(stats: &PoolStats) -> String {
+pub fn stats(stats: &PoolStats, is_mounted: bool) -> String {
     let mut lines = Lines(String::new());
     lines.heading(&format!("pool {}", stats.uuid));
     lines.line(
@@ -101,8 +101,10 @@ pub fn stats(stats: &PoolStats) -> String {
     for (name, summary) in [("chunks", &stats.chunk_index), ("recipe nodes", &stats.recipe_index)] {
         lines.line(name, index(summary));
     }
-    memory(&mut lines, stats);
-    session(&mut lines, stats);
+    if is_mounted {
+        memory(&mut lines, stats);
+        session(&mut lines, stats);
+    }
     lines.0
 }
 
@@ -362,8 +364,12 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
 }
 
 /// `dedupfs fsck --json`.
-pub fn check_json(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> Result<String, Failure> {
-    json(&json!({ "check": report, "rebuilt": rebuilt }))
+pub fn check_json(
+    report: &CheckReport,
+    rebuilt: Option<&RebuildReport>,
+    plan: Option<&[String]>,
+) -> Result<String, Failure> {
+    json(&json!({ "check": report, "rebuilt": rebuilt, "repair_would": plan }))
 }
 
 #[cfg(test)]
@@ -373,16 +379,22 @@ mod tests {
 
     #[test]
     fn statistics_show_exact_bytes() {
-        let shown = stats(&PoolStats {
+        let pool = PoolStats {
             uuid: "u-u-i-d".to_owned(),
             unique_chunk_bytes: 123_456_789,
             dedup_ratio: 12.345,
             ..PoolStats::default()
-        });
+        };
+        let shown = stats(&pool, true);
         assert!(shown.contains("pool u-u-i-d") && shown.contains("(123456789 bytes)"), "{shown}");
         assert!(shown.contains("12.35") || shown.contains("12.34"), "{shown}");
-        // An empty pool has no ratio, and a pool that was not mounted no session.
+        // An empty pool has no ratio, and a pool into which nothing came no session.
         assert!(shown.contains("total                  - ") && !shown.contains("since the mount"), "{shown}");
+        let mut used = pool;
+        used.session.commits = 1;
+        assert!(stats(&used, true).contains("since the mount") && stats(&used, true).contains("--memory"));
+        let offline = stats(&used, false);
+        assert!(!offline.contains("since the mount") && !offline.contains("--memory"), "{offline}");
     }
 
     #[test]
@@ -427,7 +439,7 @@ mod tests {
         );
         let shown = check(&CheckReport::default(), Some(&RebuildReport { missing: 2, ..rebuilt }));
         assert!(shown.contains("wrong: 2 tables") && shown.contains("\n2 errors\n"), "{shown}");
-        let value: serde_json::Value = serde_json::from_str(&check_json(&report, None).unwrap()).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&check_json(&report, None, None).unwrap()).unwrap();
         assert_eq!(value["check"]["finding_count"], 3);
         assert!(value["rebuilt"].is_null());
     }

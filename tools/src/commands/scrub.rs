@@ -1,6 +1,6 @@
 //! `dedupfs scrub`; exit codes as fsck's.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -10,6 +10,7 @@ use dedupfs::scrub::{ScrubOptions, ScrubPosition, ScrubStatus};
 use dedupfs_store::device::{FileDevice, PoolLock};
 use dedupfs_store::superblock::{Role, Superblock};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::access::{self, Access};
 use crate::args::ScrubArgs;
@@ -67,8 +68,10 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
             let status = access::with_local(&pool, |pool| Ok(pool.scrub_status()?))?;
             return tell(&status, args.json);
         }
-        // The daemon notices when this end goes away.
-        Access::Daemon(mut client) => client.scrub(&options, &bars)?,
+        Access::Daemon(mut client) => {
+            stop_on_signals(target.pool)?;
+            client.scrub(&options, &bars)?
+        }
         Access::Local(pool) => {
             let interrupted = Arc::new(AtomicBool::new(false));
             for signal in [SIGINT, SIGTERM] {
@@ -106,6 +109,24 @@ fn tell_of_another(pool: &Path, holder: &str, json: bool) -> Result<u8, Failure>
         exit::print(&format!("{holder} {} the pool\n", if is_scrub { "scrubs" } else { "works on" }))?;
     }
     tell(&ScrubStatus { running, position, total_bytes: 0 }, json)
+}
+
+/// The first signal stops the scrub in the daemon, which then answers how far it came; a second one ends this process, and the
+/// daemon notices.
+fn stop_on_signals(pool: PathBuf) -> Result<(), Failure> {
+    let failed = |error| Failure::failed(format!("cannot handle signals: {error}"));
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
+    let wait = move || {
+        for (count, signal) in signals.forever().enumerate() {
+            let stopped =
+                ControlClient::connect(&pool).and_then(|client| client.map_or(Ok(()), |mut it| it.stop_scrub()));
+            if count > 0 || stopped.is_err() {
+                std::process::exit(128 + signal);
+            }
+            eprintln!("dedupfs: stopping the scrub");
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).map_err(failed)
 }
 
 fn tell(status: &ScrubStatus, json: bool) -> Result<u8, Failure> {

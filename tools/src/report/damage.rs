@@ -9,12 +9,25 @@ use dedupfs::scrub::{ScrubReport, ScrubStatus};
 
 use super::{check, json};
 use crate::size::show;
+use crate::time;
 
 /// What `dedupfs fsck --repair` is going to do.
 #[must_use]
 pub fn repair_plan(plan: &[String]) -> String {
     plan.iter().fold(String::new(), |mut text, line| {
         let _ = writeln!(text, "to do: {line}");
+        text
+    })
+}
+
+/// What a check says of a repair.
+#[must_use]
+pub fn could_repair(plan: &[String]) -> String {
+    if plan.is_empty() {
+        return "`dedupfs fsck --repair` would change nothing\n".to_owned();
+    }
+    plan.iter().fold("`dedupfs fsck --repair` would:\n".to_owned(), |mut text, line| {
+        let _ = writeln!(text, "  {line}");
         text
     })
 }
@@ -142,11 +155,35 @@ pub fn scrub_status(status: &ScrubStatus) -> String {
     let Some(position) = status.position else { return "never scrubbed\n".to_owned() };
     let (read, total) = (show(position.disk_bytes), show(status.total_bytes));
     let state = match (status.running, position.finished_secs) {
-        (true, _) => "running".to_owned(),
-        (false, 0) => "stopped: the next scrub goes on there".to_owned(),
-        (false, at) => format!("finished at {at} (seconds since 1970)"),
+        (true, _) => format!("running, begun {}", time::show(position.started_secs)),
+        (false, 0) => format!("begun {} and stopped: the next scrub goes on there", time::show(position.started_secs)),
+        (false, at) => format!("finished {}", time::show(at)),
     };
     // Of a pool that another process works on it is not known how much there is.
     let of = if status.total_bytes == 0 { String::new() } else { format!(" of {total}") };
     format!("{state}; {} containers, {read}{of} read, {} found bad\n", position.containers, position.bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use dedupfs::scrub::ScrubPosition;
+
+    use super::*;
+
+    #[test]
+    fn regression_times_of_scrubs_can_be_read() {
+        let position =
+            ScrubPosition { started_secs: 1_700_000_000, finished_secs: 1_700_003_600, ..ScrubPosition::default() };
+        let mut status = ScrubStatus { position: Some(position), ..ScrubStatus::default() };
+        assert!(scrub_status(&status).starts_with("finished 2023-11-14 23:13:20 UTC; "), "{}", scrub_status(&status));
+        status.running = true;
+        assert!(scrub_status(&status).starts_with("running, begun 2023-11-14 22:13:20 UTC; "));
+        assert_eq!(scrub_status(&ScrubStatus::default()), "never scrubbed\n");
+    }
+
+    #[test]
+    fn a_check_says_what_a_repair_would_do() {
+        assert!(could_repair(&[]).contains("nothing"));
+        assert_eq!(could_repair(&["a".to_owned()]), "`dedupfs fsck --repair` would:\n  a\n");
+    }
 }

@@ -1,7 +1,7 @@
 //! End to end: the real programs, real mounts, and the real tools that users point at them.
 //!
 //! One module per promise: [`rsync_roundtrip`], [`dd_operations`], [`kill9`], [`dedup_and_reclaim`], [`bad_input`],
-//! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`private`], [`rebuild_index`], [`recover`], [`scrub`]. The others
+//! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`private`], [`administration`], [`advice`], [`systemd`], [`install`], [`rebuild_index`], [`recover`], [`scrub`]. The others
 //! are what they are made of: [`site`] is a pool and its mount, gone without a trace when dropped; [`command`] runs tools with
 //! a time limit; [`disk`] is a disk to fill and to break; [`tree`] and [`files`] make trees, the same ones every time; [`random`]
 //! is where all chance comes from.
@@ -10,6 +10,8 @@
 //! out. As root, a missing /dev/fuse or tool is a failure. `DEDUPFS_E2E_KEEP=1` keeps the pool of a failed test,
 //! `DEDUPFS_E2E_SEED=N` makes those that change files at random or kill at random moments do other things.
 
+mod administration;
+mod advice;
 mod bad_input;
 mod command;
 mod compare;
@@ -20,6 +22,7 @@ mod disk;
 mod failing_disk;
 mod files;
 mod full_disk;
+mod install;
 mod kill9;
 mod machine;
 mod private;
@@ -31,4 +34,5 @@ mod rsync_roundtrip;
 mod scrub;
 mod site;
 mod special;
+mod systemd;
 mod tree;
