@@ -71,6 +71,9 @@ pub enum EngineError {
     /// The pool has no space for more data (a reserve is kept for deleting and reclaiming).
     #[error("no space left in the pool")]
     NoSpace,
+    /// The same, with what must be freed first.
+    #[error("no space left in the pool: {0}")]
+    OutOfSpace(String),
     /// A defect of dedupfs itself; the operation failed and nothing wrong was stored.
     #[error("internal error: {0}")]
     Internal(&'static str),
@@ -95,6 +98,6 @@ impl EngineError {
     /// Whether freeing space may help. Never after a failed sync, whatever its reason.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
-        matches!(self, Self::NoSpace | Self::Store(StoreError::NoSpace { .. }))
+        matches!(self, Self::NoSpace | Self::OutOfSpace(_) | Self::Store(StoreError::NoSpace { .. }))
     }
 }

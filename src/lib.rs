@@ -23,6 +23,7 @@ pub mod fingerprint;
 pub mod gauge;
 pub mod ingest;
 pub mod namespace;
+pub mod panics;
 pub mod pool;
 pub mod recipe;
 pub mod reclaim;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use dedupfs::check::CheckOptions;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport};
+use dedupfs::scrub::ScrubOptions;
 use dedupfs_fuse::service::{FileService, ROOT_INO};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
@@ -408,4 +409,48 @@ fn regression_an_old_loss_hides_no_missing_file() {
     let refused = Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress);
     let message = refused.err().expect("refuses").to_string();
     assert!(message.contains(&missing), "{message}");
+}
+
+/// Containers that were away while the index was made: what is said of them is what helps, and a plan frees nothing that a
+/// run keeps.
+#[test]
+fn regression_containers_that_came_back_are_named_and_a_dry_run_keeps_them() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    formatted(&device);
+    let data = content(28, 5 << 20);
+    let pool = open(&device, false);
+    write(&pool, "file", &data);
+    pool.close().expect("closes");
+    drop(pool);
+    let good: Vec<(String, Vec<u8>)> = device
+        .list("containers")
+        .expect("lists")
+        .into_iter()
+        .map(|entry| format!("containers/{}", entry.name))
+        .map(|path| (path.clone(), device.read_file(&path, 1 << 30).expect("reads")))
+        .collect();
+    destroy(&device, "containers");
+    open(&device, true).close().expect("closes");
+    for (path, bytes) in &good {
+        let file = device.open(path, OpenMode::Write).expect("opens");
+        file.write_at(bytes, 0).expect("writes");
+        file.sync().expect("syncs");
+    }
+    let pool = open(&device, false);
+    let dry = ReclaimOptions { threshold_percent: 100, dry_run: true };
+    let planned = pool.reclaim(&dry, &NoProgress).expect("plans");
+    let done = reclaim(&pool);
+    assert_eq!(
+        (planned.containers_freed, planned.containers_damaged),
+        (done.containers_freed, done.containers_damaged)
+    );
+    assert!(done.containers_damaged > 0, "{done:?}");
+    let report = pool.scrub(&ScrubOptions { restart: true, ..ScrubOptions::default() }, &NoProgress).expect("scrubs");
+    assert!(report.lost_chunks > 0 && report.lost_and_readable >= report.lost_chunks, "{report:?}");
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open(&device, true);
+    let report = pool.scrub(&ScrubOptions { restart: true, ..ScrubOptions::default() }, &NoProgress).expect("scrubs");
+    assert_eq!((report.is_clean(), report.lost_and_readable), (true, 0));
+    pool.close().expect("closes");
 }

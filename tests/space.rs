@@ -11,7 +11,7 @@ use std::sync::Arc;
 use common::content;
 use dedupfs::check::CheckOptions;
 use dedupfs::config::MEMORY_BYTES_MIN;
-use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, SpaceLimits, format_on};
+use dedupfs::pool::{Level, NoProgress, OpenOptions as PoolOptions, Pool, SpaceLimits, format_on};
 use dedupfs::reclaim::ReclaimOptions;
 use dedupfs_fuse::service::{
     AttributeChanges, Caller, Errno, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags, XattrMode,
@@ -464,4 +464,75 @@ fn attributes_and_links_are_refused_in_time_and_removed_when_full() {
     pool.sync().expect("syncs");
     assert!(site.meta.used_bytes() < 8 * MIB, "{} bytes are left", site.meta.used_bytes());
     assert_sound(&pool, "attributes");
+}
+
+/// Figures of a pool that is only read are its disk's: what is kept in memory has a limit of its own.
+#[test]
+fn regression_a_pool_that_is_only_read_shows_the_disk_and_not_the_memory() {
+    let site = Site::one(4096 * MIB);
+    let pool = site.open();
+    common::write(&pool, "file", &content(1, 1 << 20));
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = site.open_with(&PoolOptions { read_only: true, ..options() }).expect("opens");
+    let roots = pool.stats().expect("tells").roots;
+    let free_bytes = site.data.capacity_bytes() - site.data.used_bytes();
+    for root in &roots {
+        assert_eq!((root.free_bytes, root.total_bytes), (free_bytes, 4096 * MIB), "{root:?}");
+        assert!(root.usable_bytes > 3000 * MIB && root.level == Level::Enough, "{root:?}");
+    }
+    let statistics = pool.service().statistics().expect("tells");
+    assert!(statistics.blocks_available * 4096 > 3000 * MIB, "{statistics:?}");
+    pool.close().expect("closes");
+}
+
+/// Others took the whole disk, the reserve as well: what must be freed, and whose it is, is said.
+#[test]
+fn regression_reclaiming_without_a_byte_left_says_what_must_be_freed() {
+    let site = Site::one(256 * MIB);
+    let pool = site.open();
+    for number in 0..8 {
+        common::write(&pool, &format!("file {number}"), &content(number, 1 << 20));
+    }
+    pool.sync().expect("syncs");
+    (0..7).for_each(|number| remove(&*pool.service(), &format!("file {number}")));
+    let capacity = site.data.capacity_bytes();
+    site.data.set_capacity(site.data.used_bytes());
+    std::thread::sleep(2 * dedupfs::config::SPACE_CHECK_INTERVAL);
+    if let Err(error) = pool.reclaim(&ReclaimOptions::default(), &NoProgress) {
+        assert!(error.is_no_space(), "{error}");
+        let said = error.to_string();
+        assert!(said.contains("0.0 MiB left") && said.contains("free ") && said.contains("MiB there"), "{said}");
+    }
+    assert!(pool.notice().is_some_and(|notice| notice.contains("can be written: the disk of")), "{:?}", pool.notice());
+    site.data.set_capacity(capacity);
+    pool.reclaim(&ReclaimOptions::default(), &NoProgress).expect("reclaims");
+    assert!(common::read(&pool, "file 7").expect("reads") == content(7, 1 << 20));
+    assert_eq!(
+        pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks").findings,
+        Vec::<String>::new()
+    );
+}
+
+/// A limit below what must stay free is told with what to do, and not as thousands of percent.
+#[test]
+fn regression_a_limit_that_lets_nothing_in_is_told_at_the_mount() {
+    let site = Site::two(1024 * MIB, 256 * MIB);
+    let pool = site.open();
+    common::write(&pool, "file", &content(1, 4 << 20));
+    pool.close().expect("closes");
+    drop(pool);
+    let notice = |limits: SpaceLimits| {
+        let pool = site.open_with(&PoolOptions { limits, ..options() }).expect("opens");
+        let notice = pool.notice();
+        pool.close().expect("closes");
+        notice
+    };
+    assert_eq!(notice(SpaceLimits::default()), None);
+    let small = notice(SpaceLimits { data_bytes: Some(MIB), meta_bytes: Some(MIB) }).expect("is told");
+    for words in ["nothing can be written: data_limit is 1.0 MiB", "meta_limit is 1.0 MiB", "raise it to more than"] {
+        assert!(small.contains(words), "{small}");
+    }
+    let reached = notice(SpaceLimits { data_bytes: Some(6 * MIB), meta_bytes: None }).expect("is told");
+    assert!(reached.contains("data_limit is 6.0 MiB") && reached.contains("raise the limit, or delete"), "{reached}");
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Uid, pidfd_open};
 use serde::de::DeserializeOwned;
 
 use super::address;
@@ -27,6 +27,8 @@ pub struct ControlClient {
     root: PathBuf,
     /// From the socket's credentials; `None` if it is in another pid namespace.
     daemon: Option<Pid>,
+    /// Who the daemon runs as, if the socket tells.
+    uid: Option<Uid>,
     /// The connection that proved that somebody listens, used by the first request.
     first: Option<UnixStream>,
 }
@@ -36,8 +38,9 @@ impl ControlClient {
     pub fn connect(root: &Path) -> Result<Option<Self>, Failure> {
         match address::connect(root) {
             Ok(stream) => {
-                let daemon = rustix::net::sockopt::socket_peercred(stream.as_fd()).ok().map(|peer| peer.pid);
-                Ok(Some(Self { root: root.to_owned(), daemon, first: Some(stream) }))
+                let peer = rustix::net::sockopt::socket_peercred(stream.as_fd()).ok();
+                let (daemon, uid) = (peer.map(|peer| peer.pid), peer.map(|peer| peer.uid));
+                Ok(Some(Self { root: root.to_owned(), daemon, uid, first: Some(stream) }))
             }
             Err(error) => match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory => Ok(None),
@@ -54,6 +57,13 @@ impl ControlClient {
     #[must_use]
     pub fn daemon_pid(&self) -> Option<i32> {
         self.daemon.map(Pid::as_raw_nonzero).map(std::num::NonZeroI32::get)
+    }
+
+    /// Whether this process may give the daemon orders; the daemon itself asks, too.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        let own = rustix::process::geteuid();
+        own.is_root() || self.uid.is_none_or(|uid| uid == own)
     }
 
     /// A descriptor that tells when the daemon ends; take it before asking the daemon to end.
@@ -102,7 +112,34 @@ impl ControlClient {
         self.ask(&Request::Unmount { lazy }, &NoProgress)
     }
 
+    /// Waits until the pool is closed, and tells how that went; `None` if the daemon ends, or is killed, without a word.
+    pub fn await_end(&mut self) -> Option<Result<(), Failure>> {
+        match self.converse(&Request::AwaitEnd, &NoProgress) {
+            Ok(Reply::Failed(failure)) => Some(Err(failure)),
+            Ok(_) => Some(Ok(())),
+            Err(_) => None,
+        }
+    }
+
+    /// Makes the pool read-only for a while, everything durable first, or writable again.
+    pub fn set_read_only(&mut self, read_only: bool) -> Result<(), Failure> {
+        self.ask(&Request::SetReadOnly(read_only), &NoProgress)
+    }
+
     fn ask<T: DeserializeOwned>(&mut self, request: &Request, progress: &dyn Progress) -> Result<T, Failure> {
+        match self.converse(request, progress)? {
+            Reply::Failed(failure) => Err(failure),
+            Reply::Done(value) => serde_json::from_value(value).map_err(|error| {
+                Failure::new(FailureKind::Failed, format!("the daemon's answer cannot be understood: {error}"))
+            }),
+            Reply::Start { .. } | Reply::Advance(_) | Reply::Finish => {
+                Err(Failure::failed("the daemon's answer has no end"))
+            }
+        }
+    }
+
+    /// Sends a request and returns the last reply; an error is one of the connection.
+    fn converse(&mut self, request: &Request, progress: &dyn Progress) -> Result<Reply, Failure> {
         let lost = |error: io::Error| {
             Failure::failed(format!(
                 "the connection to the daemon of pool {} was lost ({error}): it may have been stopped; see the log \
@@ -129,13 +166,7 @@ impl ControlClient {
                 Reply::Start { what, total } => progress.start(&what, total),
                 Reply::Advance(by) => progress.advance(by),
                 Reply::Finish => progress.finish(),
-                Reply::Failed(failure) => return Err(failure),
-                Reply::Done(value) => {
-                    return serde_json::from_value(value).map_err(|error| {
-                        let message = format!("the daemon's answer cannot be understood: {error}");
-                        Failure::new(FailureKind::Failed, message)
-                    });
-                }
+                last @ (Reply::Failed(_) | Reply::Done(_)) => return Ok(last),
             }
         }
     }

@@ -72,7 +72,7 @@ impl From<&EngineError> for FailureKind {
     fn from(error: &EngineError) -> Self {
         match error {
             EngineError::Store(error) => error.into(),
-            EngineError::NoSpace => Self::NoSpace,
+            EngineError::NoSpace | EngineError::OutOfSpace(_) => Self::NoSpace,
             EngineError::Invalid(_) => Self::Usage,
             _ => Self::Failed,
         }

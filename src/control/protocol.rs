@@ -49,6 +49,10 @@ pub enum Request {
         /// Detach at once although files are open, and end when the last of them is closed.
         lazy: bool,
     },
+    /// Answered when the pool is closed, with how that went: for tools that unmount by themselves.
+    AwaitEnd,
+    /// Makes the pool read-only, which makes everything durable first, or writable again. The mount is the tool's to change.
+    SetReadOnly(bool),
 }
 
 /// What a daemon answers.
@@ -136,6 +140,8 @@ mod tests {
             Request::ScrubStatus,
             Request::StopScrub,
             Request::Unmount { lazy: true },
+            Request::AwaitEnd,
+            Request::SetReadOnly(true),
         ] {
             let line = line_of(&request);
             let mut reader = line.as_slice();

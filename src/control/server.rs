@@ -55,6 +55,10 @@ pub trait ControlTarget: Send + Sync + 'static {
     fn stop_scrub(&self) -> Result<(), Failure>;
     /// Unmounts; returns when the pool is closed.
     fn unmount(&self, lazy: bool) -> Result<(), Failure>;
+    /// Returns when the pool is closed, whoever unmounts.
+    fn await_end(&self) -> Result<(), Failure>;
+    /// Makes the pool read-only for a while, or writable again.
+    fn set_read_only(&self, read_only: bool) -> Result<(), Failure>;
 }
 
 /// Open connections.
@@ -251,6 +255,8 @@ fn perform(request: Request, target: &dyn ControlTarget, sink: &ReplySink<'_>) -
         Request::ScrubStatus => target.scrub_status().and_then(to_value),
         Request::StopScrub => target.stop_scrub().and_then(to_value),
         Request::Unmount { lazy } => target.unmount(lazy).and_then(to_value),
+        Request::AwaitEnd => target.await_end().and_then(to_value),
+        Request::SetReadOnly(read_only) => target.set_read_only(read_only).and_then(to_value),
     }
 }
 

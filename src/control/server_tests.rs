@@ -55,6 +55,12 @@ impl ControlTarget for Target {
         self.unmounts.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
+    fn await_end(&self) -> Result<(), Failure> {
+        Err(Failure::new(FailureKind::NoSpace, "not all is durable"))
+    }
+    fn set_read_only(&self, read_only: bool) -> Result<(), Failure> {
+        if read_only { Ok(()) } else { Err(Failure::failed("it stays read-only")) }
+    }
 }
 
 /// Remembers what it was told.
@@ -102,6 +108,27 @@ fn requests_are_answered_with_progress_and_typed_failures() {
     assert!(server.finish(Duration::from_secs(5)));
     assert!(!root.path().join(SOCKET_NAME).exists());
     assert!(ControlClient::connect(root.path()).unwrap().is_none());
+}
+
+#[test]
+fn tools_learn_how_closing_went_and_switch_a_pool() {
+    let root = tempfile::tempdir().unwrap();
+    let (_server, _target) = serve(root.path());
+    let client = || ControlClient::connect(root.path()).unwrap().unwrap();
+    assert!(client().is_allowed());
+    let told = client().await_end().unwrap().unwrap_err();
+    assert_eq!((told.kind, told.message.as_str()), (FailureKind::NoSpace, "not all is durable"));
+    client().set_read_only(true).unwrap();
+    assert!(client().set_read_only(false).unwrap_err().message.contains("stays read-only"));
+}
+
+#[test]
+fn a_daemon_that_is_killed_says_nothing_of_its_end() {
+    let root = tempfile::tempdir().unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(root.path().join(SOCKET_NAME)).unwrap();
+    let mut client = ControlClient::connect(root.path()).unwrap().unwrap();
+    drop(listener.accept().unwrap());
+    assert_eq!(client.await_end(), None);
 }
 
 #[test]

@@ -10,7 +10,6 @@
 //! redb asserts on pages that make no sense; such panics are caught here and turned into errors.
 
 use std::ops::{Deref, DerefMut};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use dedupfs_fuse::service::Ino;
@@ -26,6 +25,7 @@ use super::shadow::Shadow;
 use super::tables::{self, Header, IndexSide};
 use super::verified::VerifiedFile;
 use crate::error::{EngineError, Result};
+use crate::panics::catch;
 
 /// Something of the store whose destructor may assert as well: its panic ends here.
 pub(super) struct Shielded<T>(Option<T>);
@@ -33,7 +33,7 @@ pub(super) struct Shielded<T>(Option<T>);
 impl<T> Drop for Shielded<T> {
     fn drop(&mut self) {
         let inner = self.0.take();
-        if catch_unwind(AssertUnwindSafe(|| drop(inner))).is_err() {
+        if catch(|| drop(inner)).is_err() {
             tracing::error!("the namespace store could not be closed cleanly");
         }
     }
@@ -275,7 +275,7 @@ impl Store {
     fn open_session_on(&mut self, backend: DeviceBackend) -> Result<()> {
         let mut builder = Builder::new();
         builder.set_cache_size(self.cache_bytes);
-        let opened = catch_unwind(AssertUnwindSafe(|| builder.create_with_backend(backend)));
+        let opened = catch(|| builder.create_with_backend(backend));
         self.database = Some(match opened {
             Ok(Ok(database)) => Shielded(Some(database)),
             Ok(Err(error)) => return Err(self.session.explain(&error)),
@@ -344,12 +344,17 @@ impl Drop for Store {
 
 /// Runs something on the store; a panic (damaged pages) becomes an error and ends the session.
 pub(super) fn guarded<T>(session: &Session, run: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+    catch(run).unwrap_or_else(|_| {
         session.fail();
         Err(damaged())
     })
 }
 
 fn damaged() -> EngineError {
-    StoreError::corrupt("a page of the namespace store", "a sound page (see `dedupfs fsck`)", "nonsense").into()
+    StoreError::corrupt(
+        "a page of the namespace store",
+        "a sound page (see `dedupfs fsck`; beyond repair: `dedupfs recover --force POOL`)",
+        "nonsense",
+    )
+    .into()
 }

@@ -12,7 +12,6 @@
 //! raises the header's row, so a row is written exactly once. If even that cannot be found out, nothing is accepted
 //! until the next mount.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -31,6 +30,7 @@ use super::tables::{self, Header};
 use super::verified::VerifiedFile;
 use crate::config::COMPACT_ON_CLOSE_BYTES_MAX;
 use crate::error::{EngineError, Result};
+use crate::panics::catch;
 
 /// How long compaction waits for readers to finish.
 const READERS_WAIT: Duration = Duration::from_secs(10);
@@ -308,11 +308,13 @@ impl Store {
         run: impl FnOnce(&mut Database) -> std::result::Result<T, redb::Error>,
     ) -> Result<T> {
         let database = self.database.as_mut().ok_or_else(|| EngineError::Database("it is closed".into()))?;
-        match catch_unwind(AssertUnwindSafe(|| run(database))) {
+        match catch(|| run(database)) {
             Ok(done) => done.map_err(|error| self.session.explain(&error)),
             Err(_) => {
                 self.session.fail();
-                Err(EngineError::Database("it is damaged: see `dedupfs fsck`".into()))
+                Err(EngineError::Database(
+                    "it is damaged: see `dedupfs fsck`; beyond repair: `dedupfs recover --force POOL`".into(),
+                ))
             }
         }
     }

@@ -469,6 +469,10 @@ fn advised(error: EngineError) -> EngineError {
         EngineError::Store(error @ (StoreError::Corrupt { .. } | StoreError::NotFound { .. })) => error.to_string(),
         _ => return error,
     };
+    // The cause has said it already.
+    if found.contains("dedupfs recover") {
+        return error;
+    }
     StoreError::Corrupt {
         what: format!("the namespace ({NAMESPACE_FILE})"),
         expected: "a store as it was left".to_owned(),

@@ -350,8 +350,8 @@ fn encode_one(sequence: u64, what: u16, header: StoreHeader, count: usize, paylo
 
 fn damaged(what: String, expected: String, found: String) -> StoreError {
     let found = format!(
-        "{found}: the disk returned something else than was written. Run `dedupfs fsck` on the pool; what is lost comes back by \
-         restoring the meta root from a copy of it"
+        "{found}: the disk returned something else than was written. Where `dedupfs fsck` cannot work around that, \
+         `dedupfs recover --force POOL` makes the namespace anew as it was at the last export"
     );
     StoreError::Corrupt { what, expected, found }
 }

@@ -27,8 +27,8 @@ pub struct Core {
     pub properties: PoolProperties,
     /// How memory is divided.
     pub memory: MemoryPlan,
-    /// Clients may not change anything.
-    pub read_only: bool,
+    /// It was opened for reading only; see [`is_read_only`](Self::is_read_only).
+    pub opened_read_only: bool,
     /// Device of the meta root.
     pub meta_device: Arc<dyn Device>,
     /// Device of the data root.
@@ -66,11 +66,17 @@ impl Core {
     /// `ReadOnly` with the reason.
     pub fn begin_change(&self) -> Result<Pass<'_>> {
         let pass = self.gate.enter()?;
-        if self.read_only {
+        if self.opened_read_only {
             return Err(EngineError::ReadOnly(String::new()));
         }
         self.check_failure()?;
         Ok(pass)
+    }
+
+    /// Nothing may be changed: it was opened so, or is so for now.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.opened_read_only || self.gate.is_paused()
     }
 
     /// Whether what is done now can still become durable.

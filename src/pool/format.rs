@@ -89,7 +89,7 @@ fn new_pool_id(meta: &Arc<dyn Device>) -> Result<PoolId> {
 }
 
 /// A data root inside the meta root moves with it; another is remembered as an absolute path.
-pub(super) fn relative_or_absolute(meta: &Path, data: &Path) -> Result<Vec<u8>> {
+pub(crate) fn relative_or_absolute(meta: &Path, data: &Path) -> Result<Vec<u8>> {
     use std::os::unix::ffi::OsStrExt as _;
     let absolute = |path: &Path| -> Result<PathBuf> {
         std::path::absolute(path)

@@ -5,10 +5,12 @@
 //! ```
 //! Open: everything. Draining: what was taken before is published, nothing new is taken. Closed: nothing. Both steps
 //! wait for whoever is inside, so that no change is acknowledged that the last commit does not have.
+//!
+//! A pool that is read-only for a while is paused: new changes are refused as in Draining, until [`Gate::resume`].
 
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::{EngineError, Result};
 
@@ -22,6 +24,7 @@ enum Phase {
 #[derive(Debug)]
 struct State {
     phase: Phase,
+    is_paused: bool,
     inside: u64,
 }
 
@@ -38,7 +41,7 @@ pub struct Pass<'a>(&'a Gate);
 
 impl Default for Gate {
     fn default() -> Self {
-        Self { state: Mutex::new(State { phase: Phase::Open, inside: 0 }), left: Condvar::new() }
+        Self { state: Mutex::new(State { phase: Phase::Open, is_paused: false, inside: 0 }), left: Condvar::new() }
     }
 }
 
@@ -46,7 +49,7 @@ impl Drop for Pass<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.inside -= 1;
-        if state.phase != Phase::Open {
+        if state.phase != Phase::Open || state.is_paused {
             self.0.left.notify_all();
         }
     }
@@ -56,7 +59,7 @@ impl Gate {
     /// Enters with a change.
     ///
     /// # Errors
-    /// `ReadOnly` once the pool is being closed.
+    /// `ReadOnly` while it is paused, and once the pool is being closed.
     pub fn enter(&self) -> Result<Pass<'_>> {
         self.enter_until(Phase::Open)
     }
@@ -69,10 +72,19 @@ impl Gate {
         self.enter_until(Phase::Draining)
     }
 
+    /// Whether the pool is being closed, or is closed.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.state.lock().phase != Phase::Open
+    }
+
     fn enter_until(&self, last: Phase) -> Result<Pass<'_>> {
         let mut state = self.state.lock();
         if state.phase > last {
             return Err(EngineError::ReadOnly(": it is being unmounted".to_owned()));
+        }
+        if state.is_paused && last == Phase::Open {
+            return Err(EngineError::ReadOnly(": it was remounted read-only".to_owned()));
         }
         state.inside += 1;
         Ok(Pass(self))
@@ -89,12 +101,36 @@ impl Gate {
         self.go_on(Phase::Closed, patience)
     }
 
+    /// Lets no new change in for a while, and waits for those that are inside, but at most for `patience`; returns whether
+    /// all have gone. If not, it goes on as before.
+    pub fn pause(&self, patience: Duration) -> bool {
+        let mut state = self.state.lock();
+        state.is_paused = true;
+        let are_gone = self.wait_until_left(&mut state, patience);
+        state.is_paused = are_gone;
+        are_gone
+    }
+
+    /// Lets changes in again.
+    pub fn resume(&self) {
+        self.state.lock().is_paused = false;
+    }
+
+    /// Whether it is paused.
+    pub fn is_paused(&self) -> bool {
+        self.state.lock().is_paused
+    }
+
     fn go_on(&self, phase: Phase, patience: Duration) -> bool {
-        let until = Instant::now() + patience;
         let mut state = self.state.lock();
         state.phase = state.phase.max(phase);
+        self.wait_until_left(&mut state, patience)
+    }
+
+    fn wait_until_left(&self, state: &mut MutexGuard<'_, State>, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
         while state.inside > 0 {
-            if self.left.wait_until(&mut state, until).timed_out() {
+            if self.left.wait_until(state, until).timed_out() {
                 return state.inside == 0;
             }
         }
@@ -124,6 +160,23 @@ mod tests {
         assert!(matches!(gate.enter_to_publish(), Err(EngineError::ReadOnly(_))));
         assert!(gate.drain(PATIENCE));
         assert!(gate.enter_to_publish().is_err(), "closed stays closed");
+    }
+
+    #[test]
+    fn a_pause_keeps_changes_out_until_it_ends() {
+        let gate = Gate::default();
+        let stuck = gate.enter().unwrap();
+        assert!(!gate.pause(Duration::from_millis(10)) && !gate.is_paused());
+        assert!(gate.enter().is_ok(), "a pause that failed keeps nobody out");
+        drop(stuck);
+        assert!(gate.pause(PATIENCE) && gate.is_paused());
+        assert!(matches!(gate.enter(), Err(EngineError::ReadOnly(_))));
+        assert!(gate.enter_to_publish().is_ok());
+        gate.resume();
+        assert!(gate.enter().is_ok());
+        assert!(gate.pause(PATIENCE) && gate.close(PATIENCE));
+        gate.resume();
+        assert!(gate.enter().is_err(), "closed stays closed");
     }
 
     #[test]

@@ -30,8 +30,10 @@ use parking_lot::Mutex;
 pub use dedupfs_index::filter::FilterPlan;
 
 pub use self::core::Core;
+pub(crate) use format::relative_or_absolute;
 pub use format::{format, format_on};
 pub use open::OpenOptions;
+pub(crate) use open::{missing_data_root, overlays};
 pub use progress::{NoProgress, Progress};
 pub use recover::{recover, recover_on};
 pub use space::{ContentCost, Demand, Level, Promise, RootSpace, SpaceGuard, SpaceLimits};
@@ -43,7 +45,7 @@ use crate::check::{CheckOptions, CheckReport, Checker, RebuildReport};
 use crate::config::CLOSE_PATIENCE;
 use crate::error::{EngineError, Result};
 use crate::reclaim::{ReclaimOptions, ReclaimReport, Reclaimer};
-use crate::scrub::{ScrubControl, ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus, SuspectThread};
+use crate::scrub::{BadCopy, ScrubControl, ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus, SuspectThread};
 use crate::service::Service;
 
 /// An open pool.
@@ -51,6 +53,8 @@ pub struct Pool {
     core: Arc<Core>,
     service: Arc<Service>,
     commit_thread: Mutex<Option<JoinHandle<()>>>,
+    /// Closing has nothing to write: it was opened read-only, or became so. Held across becoming so, before `exclusive`.
+    is_settled: Mutex<bool>,
     /// One reclaim or check at a time.
     exclusive: Mutex<()>,
     scrub: ScrubControl,
@@ -86,12 +90,15 @@ impl Pool {
     /// What whoever opens the pool should be told, in words.
     #[must_use]
     pub fn notice(&self) -> Option<String> {
-        let recovered =
-            self.recovery.is_needed().then(|| format!("the pool was not closed in order: {}", self.recovery));
+        let recovered = self
+            .recovery
+            .is_needed()
+            .then(|| format!("the pool was not closed in order, or its disk had no room for that: {}", self.recovery));
         let damage = self.index_damage.lock().clone();
         let damage =
             damage.map(|damage| format!("until the pool is closed, an index made anew in memory is used: {damage}"));
-        let notices: Vec<String> = [recovered, damage].into_iter().flatten().collect();
+        let space = if self.core.is_read_only() { Ok(Vec::new()) } else { self.core.space.notices() };
+        let notices: Vec<String> = [recovered, damage].into_iter().flatten().chain(space.unwrap_or_default()).collect();
         (!notices.is_empty()).then(|| notices.join("; "))
     }
 
@@ -126,7 +133,7 @@ impl Pool {
     pub fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport> {
         let _one = self.exclusively()?;
         let core = &self.core;
-        if core.read_only && !options.dry_run {
+        if core.is_read_only() && !options.dry_run {
             return Err(dedupfs_store::StoreError::Usage(
                 "the pool is mounted read-only and reclaiming would change it: unmount it, or mount it for writing"
                     .to_owned(),
@@ -146,6 +153,7 @@ impl Pool {
             physical_bytes: &|| core.physical_bytes(),
         }
         .run(options, progress)
+        .map_err(|error| core.space.explain(error))
     }
 
     /// Checks the pool; see [`crate::check`]. On a pool in use, changes during the check can show as findings.
@@ -187,13 +195,32 @@ impl Pool {
     /// `Busy` if a scrub is running; else as [`crate::scrub::scrub`].
     pub fn scrub(&self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport> {
         let Some(_one) = self.scrub.running.try_lock() else {
-            let owner = "a scrub that is running already: `dedupfs scrub --status` tells how far it is".to_owned();
-            return Err(dedupfs_store::StoreError::Busy { what: "the pool".to_owned(), owner }.into());
+            return Err(busy("a scrub that is running already: `dedupfs scrub --status` tells how far it is"));
         };
         let core = &self.core;
         let (mut report, found) = crate::scrub::scrub(core, options, &self.scrub, progress)?;
+        if !report.unmounted {
+            match self.name_affected(&mut report, found, progress) {
+                // Whatever failed: nothing works any more.
+                Err(error) if core.gate.is_closing() => {
+                    tracing::debug!(%error, "a scrub was stopped by the unmount");
+                    report.unmounted = true;
+                }
+                named => named?,
+            }
+        }
+        if report.unmounted {
+            (report.finished, report.affected) = (false, AffectedFiles::default());
+            (report.lost_chunks, report.lost_nodes) = (core.chunk_index.lost(), core.recipe_index.lost());
+        }
+        Ok(report)
+    }
+
+    /// What is lost as of now, and the files that need it.
+    fn name_affected(&self, report: &mut ScrubReport, found: Vec<BadCopy>, progress: &dyn Progress) -> Result<()> {
+        let core = &self.core;
         // What open files refer to by now is to be named, too.
-        if !core.read_only && core.namespace.has_losses() {
+        if !core.is_read_only() && core.namespace.has_losses() {
             self.sync()?;
         }
         core.committer.settle()?;
@@ -206,7 +233,7 @@ impl Pool {
             };
         }
         report.affected = self.affected(&lost, progress)?;
-        Ok(report)
+        Ok(())
     }
 
     /// Ends a scrub that is running, soon.
@@ -255,8 +282,8 @@ impl Pool {
         }
         self.scrub.stop();
         drop(self.suspects.lock().take());
-        if self.core.read_only {
-            // Nothing was changed but in memory.
+        if *self.is_settled.lock() {
+            // Nothing was changed but in memory, or since everything was made durable.
             self.core.gate.close(CLOSE_PATIENCE);
             self.stop();
             return Ok(());
@@ -268,18 +295,7 @@ impl Pool {
         }
         let published = self.service.publish_all(None, (!drained).then_some(CLOSE_PATIENCE));
         self.core.gate.close(CLOSE_PATIENCE);
-        self.core.data.seal_all();
-        self.core.recipes.seal_all();
-        let outcome = match self.core.committer.checkpoint() {
-            // The last round trims the log.
-            Ok(_) => self
-                .core
-                .committer
-                .settle()
-                .and_then(|()| self.core.committer.export())
-                .and_then(|()| self.core.committer.settle()),
-            Err(error) => self.core.committer.commit().and(if error.is_no_space() { Ok(()) } else { Err(error) }),
-        };
+        let outcome = self.put_in_order();
         self.stop();
         // A check that is still running reads the namespace; it stays as large as it is then.
         if outcome.is_ok()
@@ -291,13 +307,72 @@ impl Pool {
         outcome.and(published)
     }
 
+    /// Seals the containers and makes everything durable, so that the next open has nothing to recover.
+    fn put_in_order(&self) -> Result<()> {
+        let (core, committer) = (&self.core, &self.core.committer);
+        core.data.seal_all();
+        core.recipes.seal_all();
+        match committer.checkpoint() {
+            // The last round trims the log.
+            Ok(_) => committer.settle().and_then(|()| committer.export()).and_then(|()| committer.settle()),
+            Err(error) => committer.commit().and(if error.is_no_space() {
+                tracing::warn!(
+                    "no room to close the pool in order: what was written is durable, and the next mount counts the end of the \
+                     log anew, once there is room for that"
+                );
+                Ok(())
+            } else {
+                Err(error)
+            }),
+        }
+    }
+
+    /// Makes the pool read-only for a while: everything is durable when this returns, and nothing is written any more until
+    /// [`set_writable`](Self::set_writable). A scrub that runs is stopped.
+    ///
+    /// # Errors
+    /// `Busy` if a reclaim, a check or a request does not end; what could not be made durable. The pool can be changed
+    /// as before then.
+    pub fn set_read_only(&self) -> Result<()> {
+        let mut is_settled = self.is_settled.lock();
+        if *is_settled {
+            return Ok(());
+        }
+        let _one = self.exclusively()?;
+        self.scrub.stop();
+        let _no_scrub =
+            self.scrub.running.try_lock_for(CLOSE_PATIENCE).ok_or_else(|| busy("a scrub that does not end"))?;
+        if !self.core.gate.pause(CLOSE_PATIENCE) {
+            return Err(busy("a request that does not end"));
+        }
+        let outcome = self.service.publish_all(None, Some(CLOSE_PATIENCE)).and_then(|()| self.put_in_order());
+        *is_settled = outcome.is_ok();
+        if outcome.is_err() {
+            self.core.gate.resume();
+        }
+        outcome
+    }
+
+    /// Ends what [`set_read_only`](Self::set_read_only) began.
+    ///
+    /// # Errors
+    /// `ReadOnly` for a pool that was opened so, or that a failure made so.
+    pub fn set_writable(&self) -> Result<()> {
+        let mut is_settled = self.is_settled.lock();
+        if self.core.opened_read_only {
+            return Err(EngineError::ReadOnly(
+                ": it was mounted so, and is recovered in memory only. Unmount it, and mount it for writing".to_owned(),
+            ));
+        }
+        self.core.check_failure()?;
+        self.core.gate.resume();
+        *is_settled = false;
+        Ok(())
+    }
+
     fn exclusively(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {
-        self.exclusive.try_lock().ok_or_else(|| {
-            EngineError::from(dedupfs_store::StoreError::Busy {
-                what: "the pool".to_owned(),
-                owner: "a reclaim or check that is running already: wait for it to end".to_owned(),
-            })
-        })
+        let running = || busy("a reclaim or check that is running already: wait for it to end");
+        self.exclusive.try_lock().ok_or_else(running)
     }
 
     fn stop(&self) {
@@ -309,6 +384,10 @@ impl Pool {
             tracing::error!("the commit thread panicked");
         }
     }
+}
+
+fn busy(owner: &str) -> EngineError {
+    dedupfs_store::StoreError::Busy { what: "the pool".to_owned(), owner: owner.to_owned() }.into()
 }
 
 impl Drop for Pool {

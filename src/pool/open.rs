@@ -131,7 +131,11 @@ impl Pool {
 }
 
 /// Devices that keep all changes in memory; one if the pool has one root.
-fn overlays(meta: &Arc<dyn Device>, data: &Arc<dyn Device>, limit_bytes: u64) -> (Arc<dyn Device>, Arc<dyn Device>) {
+pub(crate) fn overlays(
+    meta: &Arc<dyn Device>,
+    data: &Arc<dyn Device>,
+    limit_bytes: u64,
+) -> (Arc<dyn Device>, Arc<dyn Device>) {
     let over =
         |device: &Arc<dyn Device>| -> Arc<dyn Device> { Arc::new(OverlayDevice::new(device.clone(), limit_bytes)) };
     let meta_overlay = over(meta);
@@ -139,9 +143,10 @@ fn overlays(meta: &Arc<dyn Device>, data: &Arc<dyn Device>, limit_bytes: u64) ->
     (meta_overlay, data_overlay)
 }
 
-fn missing_data_root(root: &Path, error: &StoreError) -> StoreError {
+pub(crate) fn missing_data_root(root: &Path, error: &StoreError) -> StoreError {
     StoreError::Usage(format!(
-        "the pool's data root {} cannot be opened ({error}): mount the disk that holds it, or check its permissions",
+        "the pool's data root {} cannot be opened ({error}): mount the disk that holds it, or check its permissions; if it \
+         is somewhere else from now on: `dedupfs fsck --repair --data DIR POOL`",
         root.display()
     ))
 }

@@ -248,7 +248,7 @@ impl Parts {
             pool: superblock.pool,
             properties: superblock.properties,
             memory,
-            read_only,
+            opened_read_only: read_only,
             space: space.guard,
             cost: space.cost,
             meta_device: stores.meta_device,

@@ -51,7 +51,7 @@ pub fn recover(
     progress: &dyn Progress,
 ) -> Result<RecoverReport> {
     let data_device: Arc<dyn Device> = Arc::new(FileDevice::open(data)?);
-    Superblock::read(&*data_device, Role::Data)?;
+    let of_data = Superblock::read(&*data_device, Role::Data)?;
     let _data_lock = PoolLock::acquire(data, &options.note)?;
     let is_one = meta.canonicalize().ok().is_some_and(|meta| data.canonicalize().is_ok_and(|data| data == meta));
     if is_one {
@@ -64,6 +64,10 @@ pub fn recover(
             data.display()
         ))
         .into());
+    }
+    if let Ok(there) = FileDevice::open(meta) {
+        // Before anything is left there: it may be somebody else's directory.
+        check_target(&there, &of_data, replaces)?;
     }
     let meta_device: Arc<dyn Device> = Arc::new(FileDevice::create(meta)?);
     let _meta_lock = PoolLock::acquire(meta, &options.note)?;
@@ -149,6 +153,17 @@ fn remove_below(device: &dyn Device, directory: &str, depth: usize) -> Result<()
     Ok(device.sync_directory(directory)?)
 }
 
+/// Removes a directory that has only directories in it. One that stays does no harm.
+fn remove_directories(device: &dyn Device, directory: &str, depth: usize) {
+    let entries = device.list(directory).unwrap_or_default();
+    for entry in entries.iter().filter(|entry| entry.is_directory && depth <= DEPTH_MAX) {
+        remove_directories(device, &format!("{directory}/{}", entry.name), depth + 1);
+    }
+    if let Err(error) = device.remove_directory(directory) {
+        tracing::debug!(%error, directory, "an empty directory stays");
+    }
+}
+
 /// Removes the old meta root and moves the new one to its place.
 fn put_in_place(meta: &dyn Device) -> Result<()> {
     // First, so that what comes is no pool until it is one.
@@ -163,6 +178,8 @@ fn put_in_place(meta: &dyn Device) -> Result<()> {
         remove_below(meta, directory, 0)?;
     }
     move_below(meta, "", 0)?;
+    meta.sync_directory("")?;
+    remove_directories(meta, STAGE, 0);
     Ok(meta.sync_directory("")?)
 }
 

@@ -251,6 +251,7 @@ impl UnrecoveredPool {
             scrub: ScrubControl::default(),
             suspects: Mutex::new(suspects),
             commit_thread: Mutex::new(Some(commit_thread)),
+            is_settled: Mutex::new(read_only),
             exclusive: Mutex::new(()),
             recovery,
             rebuilt,

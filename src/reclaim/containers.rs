@@ -258,7 +258,7 @@ impl Reclaimer<'_> {
         if recipe { self.recipes } else { self.data }
     }
 
-    fn index(&self, recipe: bool) -> &Index {
+    pub(super) fn index(&self, recipe: bool) -> &Index {
         if recipe { self.recipe_index } else { self.chunk_index }
     }
 }

@@ -60,8 +60,11 @@ impl Reclaimer<'_> {
         // A run seals what is open before it begins.
         let closed = self.store(recipe).containers();
         let live_bytes = |id| live.get(&id).map_or(0, |&(bytes, _)| bytes);
-        let (victims, garbage_left_bytes) = Self::victims(&closed, &live_bytes, options);
+        let (mut victims, garbage_left_bytes) = Self::victims(&closed, &live_bytes, options);
         report.garbage_left_bytes += garbage_left_bytes;
+        let planned = victims.len();
+        victims.retain(|container| !self.would_be_kept(recipe, *container));
+        report.containers_damaged += (planned - victims.len()) as u64;
         report.containers_freed += victims.len() as u64;
         let victims: HashSet<ContainerId> = victims.into_iter().collect();
         let mut freed_bytes = 0;
@@ -75,6 +78,23 @@ impl Reclaimer<'_> {
             freed_bytes += u64::from(record.used_bytes).saturating_sub(u64::try_from(kept).unwrap_or(u64::MAX));
         }
         freed_bytes
+    }
+
+    /// Whether a run would leave the container as it is: damaged, or with what the index calls lost and may be here alone.
+    fn would_be_kept(&self, recipe: bool, container: ContainerId) -> bool {
+        let store = self.store(recipe);
+        let has_losses = self.namespace.has_losses();
+        if !has_losses && !store.is_damaged(container) {
+            return false;
+        }
+        let Ok(table) = store.table(container) else { return true };
+        let is_lost = |fingerprint: &Fingerprint| {
+            let cell = self.index(recipe).get(fingerprint);
+            cell.map_or(true, |cell| cell.is_some_and(|cell| cell.location.is_lost() && cell.references > 0))
+        };
+        // While anything is lost, a run verifies what it empties; what reads well but for this is not looked for here.
+        store.is_damaged(container) && store.verify(container).is_err()
+            || has_losses && table.is_some_and(|table| table.entries.iter().any(|entry| is_lost(&entry.fingerprint)))
     }
 
     /// Nodes that nothing refers to, and those that only they refer to, and so on.

@@ -52,6 +52,9 @@ pub const DAMAGE_TOLD_MAX: usize = 100;
 pub struct ScrubReport {
     /// Everything was read; else it was stopped, and the next one goes on.
     pub finished: bool,
+    /// Not finished, because the pool was unmounted meanwhile; what is lost was not looked for then.
+    #[serde(default)]
+    pub unmounted: bool,
     /// Containers read by this run.
     pub containers: u64,
     /// Containers that runs before had read, from which this one went on.
@@ -74,6 +77,9 @@ pub struct ScrubReport {
     pub lost_chunks: u64,
     /// Recipe nodes that files need and nobody has.
     pub lost_nodes: u64,
+    /// Of what the index calls lost, what this run has found sound in some container: an index that is made anew has it again.
+    #[serde(default)]
+    pub lost_and_readable: u64,
     /// Each thing that is not as it was written, at most [`DAMAGE_TOLD_MAX`] of them.
     pub damage: Vec<String>,
     /// All of them.

@@ -135,7 +135,7 @@ impl Core {
         let _losses = self.committer.hold_losses();
         let inconsistencies = self.committer.inconsistencies();
         let lost = self.chunk_index.lost() + self.recipe_index.lost();
-        if lost > 0 || self.read_only || !self.namespace.has_losses() {
+        if lost > 0 || self.is_read_only() || !self.namespace.has_losses() {
             return Ok(lost);
         }
         self.namespace.set_losses(false)?;

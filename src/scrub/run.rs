@@ -60,7 +60,7 @@ pub fn scrub(
     progress: &dyn Progress,
 ) -> Result<(ScrubReport, Vec<BadCopy>)> {
     control.begin();
-    if !core.read_only {
+    if !core.is_read_only() {
         // Everything that is there by now is closed, and looked through.
         core.data.seal_all();
         core.recipes.seal_all();
@@ -91,8 +91,13 @@ pub fn scrub(
     let outcome = run.read_all();
     progress.finish();
     run.report.elapsed_ms = u64::try_from(run.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    outcome?;
-    if !core.read_only {
+    match outcome {
+        // Closing the pool stops a scrub; what it had not made durable by then is read again by the next one.
+        Err(EngineError::ReadOnly(_)) if core.gate.is_closing() => run.report.finished = false,
+        outcome => outcome?,
+    }
+    run.report.unmounted = !run.report.finished && core.gate.is_closing();
+    if !core.is_read_only() && !run.report.unmounted {
         core.note_losses()?;
     }
     Ok((run.report, run.found))
@@ -207,6 +212,7 @@ impl Run<'_> {
             let garbage = if is_needed { "" } else { ", of which nothing is needed" };
             self.report.add_damage(format!("container {container}{garbage}: {damage}"));
         }
+        self.report.lost_and_readable += self.lost_and_readable(record, &inspection)?;
         self.report.containers_with_garbage += u64::from(!inspection.damage.is_empty() && !is_needed);
         if let Some(sound) = inspection.sound_of_unknown {
             let unknown = if device_failed { &mut self.unread_unknown } else { &mut self.unknown };
@@ -216,6 +222,26 @@ impl Run<'_> {
             self.damaged.push(container);
         }
         Ok(())
+    }
+
+    /// What the index calls lost and this container has: it was not there, or could not be read, when the index was made.
+    fn lost_and_readable(&self, record: &ContainerRecord, inspection: &Inspection) -> Result<u64> {
+        if !self.core.namespace.has_losses() || inspection.sound == 0 {
+            return Ok(0);
+        }
+        // What it holds cannot be told then.
+        let Ok(Some(table)) = self.store(record.kind).table(record.id) else { return Ok(0) };
+        let index = match record.kind {
+            ContainerKind::Data => &self.core.chunk_index,
+            ContainerKind::Recipe => &self.core.recipe_index,
+        };
+        let bad: HashSet<Fingerprint> = inspection.bad.iter().map(|entry| entry.fingerprint).collect();
+        let mut count = 0;
+        for entry in table.entries.iter().filter(|entry| !bad.contains(&entry.fingerprint)) {
+            let cell = index.get(&entry.fingerprint)?;
+            count += u64::from(cell.is_some_and(|cell| cell.location.is_lost() && !cell.location.is_bad()));
+        }
+        Ok(count)
     }
 
     /// The device gives something: what it did not give is bad.
@@ -253,7 +279,7 @@ impl Run<'_> {
     fn save(&mut self) -> Result<()> {
         self.find_unknown()?;
         let bad = std::mem::take(&mut self.bad);
-        if self.core.read_only {
+        if self.core.is_read_only() {
             for copy in bad {
                 if self.core.places(&copy)? {
                     self.count(copy);
@@ -269,7 +295,7 @@ impl Run<'_> {
         // What is not decided yet is read again by the next run.
         if self.unread_containers.is_empty() {
             self.position = self.reached;
-            if !self.core.read_only {
+            if !self.core.is_read_only() {
                 self.position.write(&*self.core.meta_device, &self.core.pool)?;
             }
             self.control.note(self.position);

@@ -29,7 +29,9 @@ pub fn errno(error: &EngineError) -> Errno {
         EngineError::BeyondEnd => Errno::ENXIO,
         EngineError::BadHandle => Errno::EBADF,
         EngineError::ReadOnly(_) => Errno::EROFS,
-        EngineError::NoSpace | EngineError::Store(StoreError::NoSpace { .. }) => Errno::ENOSPC,
+        EngineError::NoSpace | EngineError::OutOfSpace(_) | EngineError::Store(StoreError::NoSpace { .. }) => {
+            Errno::ENOSPC
+        }
         // Of a device that says only at a sync that it is full.
         EngineError::Store(StoreError::SyncFailed { source, .. })
             if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>

@@ -124,6 +124,12 @@ impl Service {
             return;
         }
         self.files.if_closed(ino, || {
+            // While the pool is read-only it stays in the table of orphans, and the next mount drops it. Looked at with the
+            // pass in hand: a pause that begins later waits for it.
+            let pass = self.core.gate.enter_to_publish();
+            if pass.is_err() || self.core.gate.is_paused() {
+                return;
+            }
             let dropped = is_orphan().and_then(|is_orphan| match is_orphan {
                 true => self.core.namespace.drop_orphan(ino),
                 false => Ok(()),

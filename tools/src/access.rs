@@ -6,11 +6,16 @@ use std::time::{Duration, Instant};
 
 use dedupfs::control::{ControlClient, Failure, FailureKind};
 use dedupfs::pool::{NoProgress, OpenOptions, Pool, Progress};
+use dedupfs_store::device::PoolLock;
+
+use crate::mountinfo;
 
 /// A daemon that has just started does not listen yet, and one that ends does not listen any more, but both hold the
 /// lock: they are given so long.
 const TRANSITION_TIMEOUT: Duration = Duration::from_secs(3);
 const TRANSITION_RETRY: Duration = Duration::from_millis(50);
+/// A daemon that closes a pool is given so long when the pool is mounted again.
+const ENDING_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A pool within reach.
 pub enum Access {
@@ -45,6 +50,35 @@ pub fn open_with_progress(pool: &Path, options: &OpenOptions, progress: &dyn Pro
             _ => failure,
         }
     })
+}
+
+/// Opens a pool to mount it. A daemon whose mount was taken away a moment ago still closes the pool: it is waited for.
+pub fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, Failure> {
+    let deadline = Instant::now() + ENDING_TIMEOUT;
+    let mut is_told = false;
+    loop {
+        match open(pool, options) {
+            Err(failure) if failure.kind == FailureKind::PoolInUse && Instant::now() < deadline && is_ending(pool)? => {
+                if !is_told {
+                    is_told = true;
+                    tracing::info!("waiting for the daemon that closes the pool");
+                }
+                std::thread::sleep(TRANSITION_RETRY);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// Whether who holds the pool is a daemon that serves no mount any more, and listens to nobody.
+fn is_ending(pool: &Path) -> Result<bool, Failure> {
+    let is_daemon = PoolLock::holder(pool).is_none_or(|holder| holder.contains("(dedupfs mount on "));
+    let is_mounted = || -> Result<bool, Failure> {
+        Ok(mountinfo::read()?
+            .iter()
+            .any(|mount| mount.is_dedupfs() && mount.source == pool && !crate::mount::is_dead(&mount.mountpoint)))
+    };
+    Ok(is_daemon && ControlClient::connect(pool)?.is_none() && !is_mounted()?)
 }
 
 /// The daemon of a pool, or the pool itself.

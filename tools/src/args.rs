@@ -1,4 +1,6 @@
-//! Command lines of the three programs.
+//! Command lines of the three programs, and of the [`helpers`].
+
+pub mod helpers;
 
 use std::path::PathBuf;
 
@@ -55,6 +57,9 @@ pub enum Command {
     Scrub(ScrubArgs),
     /// Make a lost or damaged meta root anew from the data root
     Recover(RecoverArgs),
+    /// Write man pages and shell completions
+    #[command(hide = true)]
+    Generate(GenerateArgs),
 }
 
 /// Formats the directory POOL, which must be empty or absent. The options hold for the life of the pool.
@@ -115,13 +120,31 @@ pub struct MountArgs {
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
     /// ro, allow_other, relatime, noatime, nodiratime, dev, suid, noexec, sync, dirsync, threads=N, data_limit=SIZE,
-    /// meta_limit=SIZE (what the pool may occupy on the disk of its content, and on that of names and index, such as 500G);
-    /// several with commas
+    /// meta_limit=SIZE (what the pool may occupy on the disk of its content, and on that of names and index, such as 500G),
+    /// remount; several with commas. Also memory=SIZE, filters=LIST (`:` between filters) and log_file=FILE, which count
+    /// before the options above
     #[arg(long, short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// The process that serves; standard output is a pipe to the one that started it.
     #[arg(long, hide = true, conflicts_with = "foreground")]
     pub daemon_child: bool,
+}
+
+impl MountArgs {
+    /// In the background, with everything else in `options`.
+    #[must_use]
+    pub fn with_options(pool: PathBuf, mountpoint: PathBuf, options: Vec<String>) -> Self {
+        Self {
+            pool,
+            mountpoint,
+            foreground: false,
+            memory: dedupfs::config::MEMORY_BYTES_DEFAULT,
+            filters: FilterPlan::default(),
+            log_file: None,
+            options,
+            daemon_child: false,
+        }
+    }
 }
 
 /// Unmounts MNT and returns when everything is durable, the daemon has ended and the pool is free.
@@ -166,7 +189,7 @@ pub struct FsckArgs {
     /// Do not ask before changing anything
     #[arg(long, short)]
     pub yes: bool,
-    /// Where the data root is, for a pool whose meta superblock cannot be read
+    /// Where the data root is, for a pool whose meta superblock cannot be read, or if it moved
     #[arg(long, value_name = "DIR", requires = "repair")]
     pub data: Option<PathBuf>,
     /// Make the index anew from the containers and the namespace, then check; the pool must not be mounted. The old
@@ -189,7 +212,7 @@ pub struct FsckArgs {
 pub struct RecoverArgs {
     /// Directory of the new meta root, empty or absent; or the pool whose names are lost
     pub pool: PathBuf,
-    /// Directory with the content (the data root) [default: POOL]
+    /// Directory with the content (the data root) [default: what the superblock in POOL says, else POOL]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// Replace a meta root that is there: only when it is beyond repair, for it knows more than the data root
@@ -228,6 +251,23 @@ pub struct ScrubArgs {
     /// Print the result as JSON, with all files
     #[arg(long)]
     pub json: bool,
+}
+
+/// Writes man pages and shell completions into directories; for installing.
+#[derive(Args, Debug)]
+pub struct GenerateArgs {
+    /// Directory for man pages
+    #[arg(long, value_name = "DIR")]
+    pub man: Option<PathBuf>,
+    /// Directory for completions of bash
+    #[arg(long, value_name = "DIR")]
+    pub bash: Option<PathBuf>,
+    /// Directory for completions of zsh
+    #[arg(long, value_name = "DIR")]
+    pub zsh: Option<PathBuf>,
+    /// Directory for completions of fish
+    #[arg(long, value_name = "DIR")]
+    pub fish: Option<PathBuf>,
 }
 
 /// Show what a pool holds and what it saves.

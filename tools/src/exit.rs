@@ -32,6 +32,13 @@ pub const FSCK_OPERATIONAL: u8 = 8;
 /// fsck: the command line makes no sense.
 pub const FSCK_USAGE: u8 = 16;
 
+/// Helpers of mount(8) and umount(8): the command line makes no sense.
+pub const MOUNT_USAGE: u8 = 1;
+/// Helpers of mount(8) and umount(8): no FUSE on this machine, or not for this user.
+pub const MOUNT_SYSTEM: u8 = 2;
+/// Helpers of mount(8) and umount(8): not mounted, or not unmounted.
+pub const MOUNT_FAILED: u8 = 32;
+
 /// The list for `--help`.
 pub const HELP: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
@@ -65,6 +72,21 @@ pub const fn fsck_code(kind: FailureKind) -> u8 {
         | FailureKind::NoSpace
         | FailureKind::FuseUnavailable
         | FailureKind::MountpointUnusable => FSCK_OPERATIONAL,
+    }
+}
+
+/// What the helpers of mount(8) and umount(8) exit with instead.
+#[must_use]
+pub const fn mount_code(kind: FailureKind) -> u8 {
+    match kind {
+        FailureKind::Usage => MOUNT_USAGE,
+        FailureKind::FuseUnavailable => MOUNT_SYSTEM,
+        FailureKind::Failed
+        | FailureKind::NotAPool
+        | FailureKind::PoolInUse
+        | FailureKind::NoSpace
+        | FailureKind::Damaged
+        | FailureKind::MountpointUnusable => MOUNT_FAILED,
     }
 }
 

@@ -2,18 +2,24 @@
 //!
 //! A command resolves what it was given to a pool ([`target`]), reaches it through its daemon or opens it itself
 //! ([`access`]), and ends with one of the codes of [`exit`]. `dedupfs mount` starts itself again as the daemon
-//! ([`mount`], [`serve`]).
+//! ([`mount`], [`serve`]). Under other names `dedupfs` is what mount(8) and its like call ([`helper`]).
 
 pub mod access;
 pub mod args;
 pub mod commands;
 pub mod exit;
+pub mod helper;
 pub mod logging;
 pub mod mount;
+pub mod mount_options;
 pub mod mountinfo;
+pub mod notify;
+pub mod panics;
 pub mod progress;
 pub mod ready;
+pub mod remount;
 pub mod report;
 pub mod serve;
 pub mod size;
 pub mod target;
+pub mod time;

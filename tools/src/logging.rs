@@ -3,7 +3,9 @@
 //! The file is no part of the pool's durable state, so it is written with plain `std::fs`, and a log that cannot be
 //! written (a full disk) never stops the daemon: its lines are lost. At the limit it becomes `NAME.1`, replacing an
 //! older one, and a new file begins. The process' standard error output follows the file, so that what other code
-//! prints is kept too.
+//! prints is kept too. Where the standard error output is the journal's, lines are as the [`journal`] wants them.
+
+mod journal;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -22,43 +24,99 @@ pub const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// What to log, in the words of `tracing_subscriber::EnvFilter`.
 pub const LOG_VARIABLE: &str = "DEDUPFS_LOG";
 
+/// Lines of a daemon that has no log yet: what does not fit is lost.
+const HELD_BYTES_MAX: usize = 64 * 1024;
+
+/// ```text
+/// Held ──switch_to()──> File
+///   └──release()──> Stderr ──switch_to()──> File
+/// ```
+#[derive(Default)]
+enum Place {
+    /// The standard error output.
+    #[default]
+    Stderr,
+    /// Nowhere yet.
+    Held(Vec<u8>),
+    File(LogFile),
+}
+
 /// Where the log goes; can be switched while it is written.
 #[derive(Clone, Default)]
-pub struct LogSink(Arc<Mutex<Option<LogFile>>>);
+pub struct LogSink(Arc<Mutex<Place>>);
 
 impl LogSink {
-    /// Sets this process' log up, on the standard error output for now.
+    /// Sets this process' log up, on the standard error output; `stays` there, so that the journal may have its own form.
     #[must_use]
-    pub fn install() -> Self {
-        let sink = Self::default();
+    pub fn install(stays: bool) -> Self {
+        Self::install_at(Place::Stderr, stays && journal::has_stderr(), io::stderr().is_terminal())
+    }
+
+    /// The same for a daemon whose caller shall not see its lines: they are held back until there is a file for them, or
+    /// [`release`](Self::release).
+    #[must_use]
+    pub fn install_held() -> Self {
+        Self::install_at(Place::Held(Vec::new()), false, false)
+    }
+
+    fn install_at(place: Place, for_journal: bool, has_colours: bool) -> Self {
+        let sink = Self(Arc::new(Mutex::new(place)));
         let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new("info"));
-        let set = tracing_subscriber::fmt()
+        let log = tracing_subscriber::fmt()
             .with_env_filter(filter)
-            .with_ansi(io::stderr().is_terminal())
+            .with_ansi(has_colours)
             .with_target(false)
             .with_writer(sink.clone())
             // It would tell on the standard error output, and panic if that cannot be written either.
-            .log_internal_errors(false)
-            .try_init();
+            .log_internal_errors(false);
+        let set =
+            if for_journal { log.event_format(journal::JournalFormat::default()).try_init() } else { log.try_init() };
         if let Err(error) = set {
             eprintln!("dedupfs: no log: {error}");
         }
-        std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "panicked")));
+        let after_panic = sink.clone();
+        std::panic::set_hook(Box::new(move |panic| {
+            if dedupfs::panics::is_caught() {
+                tracing::debug!(%panic, "caught");
+                return;
+            }
+            tracing::error!(%panic, "panicked");
+            after_panic.release();
+        }));
         sink
     }
 
     /// Continues in the file at `path`.
     pub fn switch_to(&self, path: &Path) -> io::Result<()> {
-        *self.0.lock() = Some(LogFile::open(path, LOG_BYTES_MAX)?);
+        let mut file = LogFile::open(path, LOG_BYTES_MAX)?;
+        let mut place = self.0.lock();
+        if let Place::Held(lines) = &*place {
+            // On a full disk they are lost, as all others.
+            let _ = file.write(lines);
+        }
+        *place = Place::File(file);
         Ok(())
+    }
+
+    /// Tells on the standard error output what was held back, and goes on there.
+    pub fn release(&self) {
+        let mut place = self.0.lock();
+        if let Place::Held(lines) = &*place {
+            // Nobody is left to tell if even this cannot be written.
+            let _ = io::stderr().write_all(lines);
+            *place = Place::Stderr;
+        }
     }
 
     /// From now on the standard error output goes to the file as well, if there is one.
     pub fn take_stderr(&self) -> io::Result<()> {
         match &mut *self.0.lock() {
-            Some(file) => file.take_stderr(),
+            Place::File(file) => file.take_stderr(),
             // A daemon without a log must not keep the terminal, or the pipe, of whoever started it.
-            None => rustix::stdio::dup2_stderr(File::options().write(true).open("/dev/null")?).map_err(Into::into),
+            place => {
+                *place = Place::Stderr;
+                rustix::stdio::dup2_stderr(File::options().write(true).open("/dev/null")?).map_err(Into::into)
+            }
         }
     }
 }
@@ -74,8 +132,14 @@ impl<'a> MakeWriter<'a> for LogSink {
 impl Write for LogSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = match &mut *self.0.lock() {
-            Some(file) => file.write(bytes),
-            None => io::stderr().write(bytes),
+            Place::File(file) => file.write(bytes),
+            Place::Stderr => io::stderr().write(bytes),
+            Place::Held(lines) => {
+                if lines.len() + bytes.len() <= HELD_BYTES_MAX {
+                    lines.extend_from_slice(bytes);
+                }
+                Ok(bytes.len())
+            }
         };
         Ok(written.ok().filter(|&written| written > 0).unwrap_or(bytes.len()))
     }
@@ -150,6 +214,20 @@ mod tests {
         sink.write_all(b"line\n").unwrap();
         let subscriber = tracing_subscriber::fmt().with_writer(sink).log_internal_errors(false).finish();
         tracing::subscriber::with_default(subscriber, || tracing::error!("the disk is full"));
+    }
+
+    #[test]
+    fn what_was_said_before_there_was_a_file_stands_in_it() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("log");
+        let mut sink = LogSink(Arc::new(Mutex::new(Place::Held(Vec::new()))));
+        sink.write_all(b"before\n").unwrap();
+        sink.write_all(&vec![b'x'; HELD_BYTES_MAX]).unwrap();
+        sink.switch_to(&path).unwrap();
+        sink.write_all(b"after\n").unwrap();
+        sink.release();
+        sink.write_all(b"last\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "before\nafter\nlast\n");
     }
 
     #[test]

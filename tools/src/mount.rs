@@ -1,15 +1,13 @@
-//! `dedupfs mount`: mount options, the mountpoint's state, and starting the daemon.
+//! `dedupfs mount`: the mountpoint's state, and starting the daemon.
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use dedupfs::control::{Failure, FailureKind};
-use dedupfs::pool::SpaceLimits;
-use dedupfs::service::AccessTimes;
-use dedupfs_fuse::{MountError, MountOptions};
+use dedupfs_fuse::MountError;
 use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::superblock::{Role, Superblock};
 use rustix::mount::UnmountFlags;
@@ -17,72 +15,7 @@ use rustix::mount::UnmountFlags;
 use crate::args::MountArgs;
 use crate::mountinfo::contains;
 use crate::ready::{self, Outcome};
-use crate::{size, target};
-
-/// Options of mount(8) that mean nothing to a filesystem.
-const IGNORED_OPTIONS: [&str; 8] = ["defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users"];
-/// Options that the kernel or the fuse crate takes as they are.
-const PLAIN_OPTIONS: [&str; 9] = ["dev", "nodev", "suid", "nosuid", "exec", "noexec", "sync", "async", "dirsync"];
-/// For the message about an unknown one.
-const OPTIONS_HELP: &str = "known are ro, rw, allow_other, relatime, noatime, nodiratime, dev, suid, noexec, sync, dirsync (and their \
-                            opposites), threads=N, data_limit=SIZE, meta_limit=SIZE";
-
-/// What `-o` says of the mount, and of the pool.
-#[derive(Debug)]
-pub struct Options {
-    /// For the kernel and the session.
-    pub mount: MountOptions,
-    /// What the pool may occupy on each root.
-    pub limits: SpaceLimits,
-    /// What reading does to times of last access.
-    pub access_times: AccessTimes,
-}
-
-/// How to mount, from `-o`; lists with commas, several times.
-pub fn options(pool: &Path, lists: &[String]) -> Result<Options, Failure> {
-    let usage = |message: String| Failure::new(FailureKind::Usage, message);
-    let source = pool.to_str().ok_or_else(|| {
-        usage(format!("the path of pool {} is not UTF-8: rename a directory on the way or use a link", pool.display()))
-    })?;
-    let mut options = MountOptions { source: source.to_owned(), ..MountOptions::default() };
-    let mut limits = SpaceLimits::default();
-    let mut directory_times = true;
-    let limit = |option: &str, value: &str| match size::parse(value) {
-        Ok(0) => {
-            Err(usage(format!("mount option `{option}`: a limit of 0 would let nothing be written; use `ro` for that")))
-        }
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(advice) => Err(usage(format!("mount option `{option}`: {advice}"))),
-    };
-    for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
-        match option.split_once('=').unwrap_or((option, "")) {
-            ("ro", "") => options.read_only = true,
-            ("allow_other", "") => options.allow_other = true,
-            ("threads", number) => {
-                options.session_threads = match number.parse() {
-                    Ok(threads @ 1..=16) => threads,
-                    _ => return Err(usage(format!("mount option `{option}`: a number from 1 to 16 is needed"))),
-                };
-            }
-            ("data_limit", value) => limits.data_bytes = limit(option, value)?,
-            ("meta_limit", value) => limits.meta_bytes = limit(option, value)?,
-            ("rw", "") => options.read_only = false,
-            ("noatime", "") => options.no_atime = true,
-            ("atime" | "relatime", "") => options.no_atime = false,
-            ("nodiratime", "") => directory_times = false,
-            ("diratime", "") => directory_times = true,
-            (name, "") if PLAIN_OPTIONS.contains(&name) => options.extra.push(name.to_owned()),
-            (name, _) if IGNORED_OPTIONS.contains(&name) || name.starts_with("x-") => {}
-            _ => return Err(usage(format!("mount option `{option}` is not known: {OPTIONS_HELP}"))),
-        }
-    }
-    let access_times = match (options.no_atime, directory_times) {
-        (true, _) => AccessTimes::Never,
-        (false, true) => AccessTimes::Relative,
-        (false, false) => AccessTimes::RelativeButDirectories,
-    };
-    Ok(Options { mount: options, limits, access_times })
-}
+use crate::target;
 
 /// A mountpoint that can be used, and what is left there to clean up first.
 #[derive(Debug)]
@@ -151,12 +84,12 @@ pub fn is_dead(mountpoint: &Path) -> bool {
     rustix::fs::statfs(mountpoint).is_err_and(|error| error == rustix::io::Errno::NOTCONN)
 }
 
-/// Takes a dead mount away, whoever still stands in it.
+/// Takes a mount away, whoever still stands in it.
 pub fn detach(mountpoint: &Path) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| {
         Failure::new(
             FailureKind::MountpointUnusable,
-            format!("cannot remove the dead mount on {0} ({error}): try `umount -l {0}` as root", mountpoint.display()),
+            format!("cannot detach the mount on {0} ({error}): try `umount -i -l {0}` as root", mountpoint.display()),
         )
     };
     match rustix::mount::unmount(mountpoint, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
@@ -210,8 +143,11 @@ pub fn start_daemon(args: &MountArgs) -> Result<(), Failure> {
     let failed = |what: &str, error: io::Error| Failure::failed(format!("cannot {what}: {error}"));
     let (reader, writer) = io::pipe().map_err(|error| failed("make a pipe", error))?;
     let program = std::env::current_exe().map_err(|error| failed("find this program", error))?;
+    // Replaced by a newer one, or out of sight in another mount namespace.
+    let program = if program.is_file() { program } else { "/proc/self/exe".into() };
     let hidden = hidden_files(&args.mountpoint);
     let mut child = Command::new(program)
+        .arg0("dedupfs")
         .args(daemon_arguments(args))
         .stdin(Stdio::null())
         .stdout(writer)
@@ -274,57 +210,6 @@ mod tests {
     use dedupfs_store::superblock::PoolProperties;
 
     use super::*;
-
-    fn parse(lists: &[&str]) -> Result<Options, Failure> {
-        let lists: Vec<_> = lists.iter().map(|list| (*list).to_owned()).collect();
-        options(Path::new("/pool"), &lists)
-    }
-
-    #[test]
-    fn options_are_understood() {
-        let options = parse(&["ro,noatime", "allow_other,dev,defaults,x-systemd.automount,threads=2"]).unwrap().mount;
-        assert!(options.read_only && options.no_atime && options.allow_other);
-        assert_eq!((options.source.as_str(), options.session_threads), ("/pool", 2));
-        assert_eq!(options.extra, ["dev"]);
-        assert!(!parse(&["ro", "rw"]).unwrap().mount.read_only);
-    }
-
-    #[test]
-    fn the_last_option_says_what_reading_changes() {
-        let times = |lists: &[&str]| parse(lists).unwrap().access_times;
-        assert_eq!(times(&["ro"]), AccessTimes::Relative);
-        assert_eq!(times(&["noatime,relatime"]), AccessTimes::Relative);
-        assert_eq!(times(&["relatime", "noatime"]), AccessTimes::Never);
-        assert_eq!(times(&["nodiratime"]), AccessTimes::RelativeButDirectories);
-        assert_eq!(times(&["noatime,nodiratime"]), AccessTimes::Never);
-        // Reads from the kernel's cache are not seen: it could not be kept.
-        assert!(parse(&["strictatime"]).unwrap_err().message.contains("relatime"));
-    }
-
-    #[test]
-    fn limits_are_sizes_for_each_root() {
-        assert_eq!(parse(&["ro"]).unwrap().limits, SpaceLimits::default());
-        let limits = parse(&["data_limit=2T,ro", "meta_limit=512M"]).unwrap().limits;
-        assert_eq!(limits, SpaceLimits { data_bytes: Some(2 << 40), meta_bytes: Some(512 << 20) });
-        for option in
-            ["data_limit=much", "meta_limit=", "data_limit", "meta_limit=0", "data_limit=-1", "meta_limit=99999999T"]
-        {
-            let failure = parse(&[option]).unwrap_err();
-            assert_eq!(failure.kind, FailureKind::Usage);
-            assert!(failure.message.contains(option), "{failure}");
-        }
-    }
-
-    #[test]
-    fn unknown_options_are_usage_errors_that_name_the_known() {
-        for option in ["fast", "ro=1", "threads=0", "threads=x", "auto_unmount", "fsname=x"] {
-            let failure = parse(&[option]).unwrap_err();
-            assert_eq!(failure.kind, FailureKind::Usage);
-            assert!(failure.message.contains(option), "{failure}");
-        }
-        assert!(parse(&["fast"]).unwrap_err().message.contains("allow_other"));
-        assert!(parse(&["limit=1G"]).unwrap_err().message.contains("data_limit=SIZE, meta_limit=SIZE"));
-    }
 
     #[test]
     fn mountpoints_that_cannot_be_used() {

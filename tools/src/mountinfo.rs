@@ -24,6 +24,8 @@ pub struct MountEntry {
     pub device: String,
     /// Where.
     pub mountpoint: PathBuf,
+    /// Options of the mount and of its filesystem, with commas.
+    pub options: String,
     /// Type with subtype.
     pub filesystem_type: Vec<u8>,
     /// What is mounted: for dedupfs the pool's absolute path.
@@ -53,6 +55,15 @@ pub fn top_at<'a>(mounts: &'a [MountEntry], mountpoint: &Path) -> Option<&'a Mou
     here().find(|mount| !here().any(|above| above.parent == mount.id)).or_else(|| here().next_back())
 }
 
+/// Where else the pool of `mount` is mounted: by another daemon's connection, and not dead.
+#[must_use]
+pub fn others_of(mounts: &[MountEntry], mount: &MountEntry) -> Vec<PathBuf> {
+    let is_other =
+        |other: &&MountEntry| other.is_dedupfs() && other.source == mount.source && other.device != mount.device;
+    let others = mounts.iter().filter(is_other).map(|other| other.mountpoint.clone());
+    others.filter(|mountpoint| !crate::mount::is_dead(mountpoint)).collect()
+}
+
 fn parse(text: &[u8]) -> Vec<MountEntry> {
     text.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
@@ -65,10 +76,12 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let device = String::from_utf8(fields.next()?.to_vec()).ok()?;
     let _root = fields.next()?;
     let mountpoint = unescape(fields.next()?);
+    let of_mount = fields.next()?;
     fields.by_ref().find(|field| *field == b"-")?;
     let filesystem_type = fields.next()?.to_vec();
     let source = unescape(fields.next()?);
-    Some(MountEntry { id, parent, device, mountpoint, filesystem_type, source })
+    let options = [of_mount, fields.next().unwrap_or_default()].map(String::from_utf8_lossy).join(",");
+    Some(MountEntry { id, parent, device, mountpoint, options, filesystem_type, source })
 }
 
 /// The kernel writes space, tab, newline, backslash (and `#` in some fields) as a backslash and three octal digits.
@@ -91,6 +104,16 @@ fn unescape(field: &[u8]) -> PathBuf {
         }
     }
     PathBuf::from(OsString::from_vec(bytes))
+}
+
+/// Whether the filesystem with this device number is mounted anywhere, also in other mount namespaces if sysfs tells.
+#[must_use]
+pub fn is_somewhere(device: &str) -> bool {
+    let all = Path::new("/sys/class/bdi");
+    if all.is_dir() {
+        return all.join(device).exists();
+    }
+    read().is_ok_and(|mounts| mounts.iter().any(|mount| mount.device == device))
 }
 
 /// Whether `inner` is `outer` or lies in it.
@@ -123,6 +146,7 @@ mod tests {
         assert!(escaped.is_dedupfs());
         assert_eq!(escaped.source, Path::new("/pools/x\ny"));
         assert_eq!((escaped.device.as_str(), escaped.parent), ("0:50", 22));
+        assert_eq!(escaped.options, "rw,nosuid,nodev,rw,user_id=0");
         let other = top_at(&mounts, Path::new("/mnt/z")).unwrap();
         assert!(!other.is_dedupfs());
         assert_eq!(other.source, Path::new("host:/dir"));

@@ -9,13 +9,13 @@ use dedupfs::check::{CheckReport, RebuildReport};
 use dedupfs::config::{SPACE_LOW_PERCENT, SPACE_URGENT_PERCENT};
 use dedupfs::control::Failure;
 use dedupfs::export::RecoverReport;
-use dedupfs::pool::{IndexSummary, Level, PoolStats};
+use dedupfs::pool::{IndexSummary, Level, PoolStats, RootSpace};
 use dedupfs::reclaim::ReclaimReport;
 use serde::Serialize;
 use serde_json::json;
 
 use self::damage::affected;
-pub use self::damage::{repair_json, repair_plan, repaired, scrub, scrub_status};
+pub use self::damage::{could_repair, repair_json, repair_plan, repaired, scrub, scrub_status};
 use crate::size::show;
 
 /// How many MiB a TiB is.
@@ -56,9 +56,9 @@ fn ratio(value: f64) -> String {
     if value == 0.0 { "-".to_owned() } else { format!("{value:.2}") }
 }
 
-/// `dedupfs-stats`.
+/// `dedupfs-stats`; of a pool that is not mounted, what is in memory and what came in mean nothing.
 #[must_use]
-pub fn stats(stats: &PoolStats) -> String {
+pub fn stats(stats: &PoolStats, is_mounted: bool) -> String {
     let mut lines = Lines(String::new());
     lines.heading(&format!("pool {}", stats.uuid));
     lines.line(
@@ -78,7 +78,7 @@ pub fn stats(stats: &PoolStats) -> String {
     );
     if stats.lost_chunks + stats.lost_recipe_nodes > 0 {
         let (chunks, nodes) = (stats.lost_chunks, stats.lost_recipe_nodes);
-        lines.line("LOST", format!("{chunks} chunks, {nodes} recipe nodes: back the same data up again to heal files"));
+        lines.line("LOST", format!("{chunks} chunks, {nodes} recipe nodes: `dedupfs scrub` says what to do"));
     }
     lines.line("recipe nodes", format!("{}, {}", stats.recipe_nodes, show(stats.recipe_node_bytes)));
     lines.heading("what it takes on disk");
@@ -101,8 +101,10 @@ pub fn stats(stats: &PoolStats) -> String {
     for (name, summary) in [("chunks", &stats.chunk_index), ("recipe nodes", &stats.recipe_index)] {
         lines.line(name, index(summary));
     }
-    memory(&mut lines, stats);
-    session(&mut lines, stats);
+    if is_mounted {
+        memory(&mut lines, stats);
+        session(&mut lines, stats);
+    }
     lines.0
 }
 
@@ -119,16 +121,34 @@ fn roots(lines: &mut Lines, stats: &PoolStats) {
             &format!("{} root", root.name),
             format!("{usable} left of {total}{limit}, {reserve} kept for deleting and reclaiming; {}", root.place),
         );
-        let percent = match root.level {
-            Level::Enough => continue,
-            Level::Low => SPACE_LOW_PERCENT,
-            Level::Urgent => SPACE_URGENT_PERCENT,
-        };
-        lines.line(
-            "",
-            format!("more than {percent}% FULL: delete old backups (`rm`) and run `dedupfs-gc`, or add space"),
-        );
+        if let Some(fullness) = fullness(root) {
+            lines.line("", fullness);
+        }
     }
+}
+
+/// What to do about a root that is full, or will be.
+fn fullness(root: &RootSpace) -> Option<String> {
+    const ADVICE: &str = "delete old backups (`rm`) and run `dedupfs-gc`";
+    if root.usable_bytes == 0 {
+        let name = &root.name;
+        return Some(match root.limit_bytes {
+            Some(limit) if limit <= root.reserve_bytes => {
+                let least = show(root.pool_bytes + root.reserve_bytes);
+                format!("FULL, nothing can be written: raise {name}_limit to more than {least}")
+            }
+            Some(limit) if root.pool_bytes + root.reserve_bytes >= limit => {
+                format!("FULL, nothing new can be written: raise {name}_limit, or {ADVICE}")
+            }
+            _ => format!("FULL, nothing new can be written: {ADVICE}, or free space on its disk"),
+        });
+    }
+    let percent = match root.level {
+        Level::Enough => return None,
+        Level::Low => SPACE_LOW_PERCENT,
+        Level::Urgent => SPACE_URGENT_PERCENT,
+    };
+    Some(format!("more than {percent}% FULL: {ADVICE}, or add space"))
 }
 
 fn index(summary: &IndexSummary) -> String {
@@ -328,13 +348,15 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
     if report.finding_count + missing > 0 {
         text.push_str(match rebuilt {
             None => {
-                "what to do: what is lost comes back when the same data is backed up again; everything else: unmount, and let\n  \
-                 `dedupfs fsck --repair POOL` tell and do what can be done. What can be read can be copied out first\n  \
-                 (`dedupfs mount -o ro`)\n"
+                "what to do: files that were away when the index was made: unmount, and `dedupfs fsck --rebuild-index POOL`. What is\n  \
+                 lost comes back when the same data is really written again (rsync: with --ignore-times, or into a new directory\n  \
+                 without --link-dest). Everything else: unmount, and let `dedupfs fsck --repair POOL` tell and do what can be done.\n  \
+                 What can be read can be copied out first (`dedupfs mount -o ro`)\n"
             }
             Some(_) => {
-                "what to do: back the same data up again, which makes files whole whose content comes again; remove what does \
-                 not\n  come again; then `dedupfs-gc` frees what is damaged\n"
+                "what to do: put back what was moved away and make the index anew again; back the same data up again so that it is\n  \
+                 really written (rsync: with --ignore-times, or into a new directory without --link-dest), which makes files whole\n  \
+                 whose content comes again; remove what does not come again; then `dedupfs-gc` frees what is damaged\n"
             }
         });
     }
@@ -342,8 +364,12 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
 }
 
 /// `dedupfs fsck --json`.
-pub fn check_json(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> Result<String, Failure> {
-    json(&json!({ "check": report, "rebuilt": rebuilt }))
+pub fn check_json(
+    report: &CheckReport,
+    rebuilt: Option<&RebuildReport>,
+    plan: Option<&[String]>,
+) -> Result<String, Failure> {
+    json(&json!({ "check": report, "rebuilt": rebuilt, "repair_would": plan }))
 }
 
 #[cfg(test)]
@@ -353,16 +379,41 @@ mod tests {
 
     #[test]
     fn statistics_show_exact_bytes() {
-        let shown = stats(&PoolStats {
+        let pool = PoolStats {
             uuid: "u-u-i-d".to_owned(),
             unique_chunk_bytes: 123_456_789,
             dedup_ratio: 12.345,
             ..PoolStats::default()
-        });
+        };
+        let shown = stats(&pool, true);
         assert!(shown.contains("pool u-u-i-d") && shown.contains("(123456789 bytes)"), "{shown}");
         assert!(shown.contains("12.35") || shown.contains("12.34"), "{shown}");
-        // An empty pool has no ratio, and a pool that was not mounted no session.
+        // An empty pool has no ratio, and a pool into which nothing came no session.
         assert!(shown.contains("total                  - ") && !shown.contains("since the mount"), "{shown}");
+        let mut used = pool;
+        used.session.commits = 1;
+        assert!(stats(&used, true).contains("since the mount") && stats(&used, true).contains("--memory"));
+        let offline = stats(&used, false);
+        assert!(!offline.contains("since the mount") && !offline.contains("--memory"), "{offline}");
+    }
+
+    #[test]
+    fn regression_a_root_that_takes_nothing_is_not_called_nearly_full() {
+        let root =
+            RootSpace { name: "data".to_owned(), reserve_bytes: 9 << 20, level: Level::Low, ..RootSpace::default() };
+        let told = |root: &RootSpace| fullness(root).unwrap();
+        assert!(
+            told(&root).contains("nothing new can be written") && told(&root).contains("free space"),
+            "{}",
+            told(&root)
+        );
+        let limited = RootSpace { limit_bytes: Some(1 << 20), pool_bytes: 5 << 20, ..root.clone() };
+        assert!(told(&limited).contains("raise data_limit to more than 14"), "{}", told(&limited));
+        let reached = RootSpace { limit_bytes: Some(12 << 20), pool_bytes: 5 << 20, ..root.clone() };
+        assert!(told(&reached).contains("raise data_limit, or delete"), "{}", told(&reached));
+        let nearly = RootSpace { usable_bytes: 1, ..root };
+        assert!(told(&nearly).contains("more than 85% FULL"), "{}", told(&nearly));
+        assert_eq!(fullness(&RootSpace { level: Level::Enough, ..nearly }), None);
     }
 
     #[test]
@@ -388,7 +439,7 @@ mod tests {
         );
         let shown = check(&CheckReport::default(), Some(&RebuildReport { missing: 2, ..rebuilt }));
         assert!(shown.contains("wrong: 2 tables") && shown.contains("\n2 errors\n"), "{shown}");
-        let value: serde_json::Value = serde_json::from_str(&check_json(&report, None).unwrap()).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&check_json(&report, None, None).unwrap()).unwrap();
         assert_eq!(value["check"]["finding_count"], 3);
         assert!(value["rebuilt"].is_null());
     }

@@ -10,26 +10,27 @@
 //! helper when the daemon dies (that would leave an empty directory that swallows writes); a signal never loses data:
 //! if files stay open, the mount is detached, and after [`DETACHED_TIMEOUT`] their users are cut off.
 
+mod daemon;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use dedupfs::check::{CheckOptions, CheckReport};
 use dedupfs::config::COMMIT_INTERVAL;
-use dedupfs::control::{ControlServer, ControlTarget, Failure, FailureKind};
-use dedupfs::pool::{OpenOptions, Pool, PoolStats, Progress};
-use dedupfs::reclaim::{ReclaimOptions, ReclaimReport};
-use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
+use dedupfs::control::{ControlServer, Failure, FailureKind};
+use dedupfs::pool::{OpenOptions, Pool};
 use dedupfs_fuse::{MountError, MountOptions, MountedSession};
-use parking_lot::{Condvar, Mutex};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use self::daemon::{Daemon, End};
 use crate::args::MountArgs;
 use crate::logging::{LOG_NAME, LogSink};
 use crate::mount::{self, Mountpoint};
+use crate::mount_options::{self, Options};
+use crate::notify::Notifier;
 use crate::ready::{Outcome, ReadySender};
 use crate::{access, mountinfo, target};
 
@@ -53,19 +54,22 @@ enum Event {
 /// Serves a mount until it ends; in the foreground, or as the process that [`mount::start_daemon`] started.
 pub fn run(args: &MountArgs) -> Result<(), Failure> {
     if !args.daemon_child {
-        return serve(args, &LogSink::install(), |_| Ok(()));
+        let has_file = args.log_file.is_some()
+            || mount_options::split(&args.options).iter().any(|option| option.starts_with("log_file="));
+        return serve(args, &LogSink::install(!has_file), &Notifier::from_env(), |_| Ok(()));
     }
     let ready = ReadySender::from_stdout()
         .map_err(|error| Failure::failed(format!("this option is for dedupfs itself only: {error}")))?;
-    let log = LogSink::install();
+    let log = LogSink::install_held();
     let mut ready = Some(ready);
-    let result = serve(args, &log, |notice| {
+    let result = serve(args, &log, &Notifier::default(), |notice| {
         leave_terminal(&log)?;
         if let Some(ready) = ready.take() {
             ready.send(&Outcome::Serving { notice });
         }
         Ok(())
     });
+    log.release();
     match (&result, ready) {
         (Err(failure), Some(ready)) => ready.send(&Outcome::Failed(failure.clone())),
         (Err(failure), None) => tracing::error!(%failure, "the daemon failed"),
@@ -89,25 +93,28 @@ fn leave_terminal(log: &LogSink) -> Result<(), Failure> {
 fn serve(
     args: &MountArgs,
     log: &LogSink,
+    notifier: &Notifier,
     ready: impl FnOnce(Option<String>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let pool_root = target::pool(&args.pool)?;
-    let mount::Options { mount: options, limits, access_times } = mount::options(&pool_root, &args.options)?;
+    let given = mount_options::parse(&pool_root, &args.options)?;
+    let options = &given.mount;
     let mountpoint = mount::examine(&pool_root, &args.mountpoint)?;
-    let log_file = log_file(args, &pool_root, &mountpoint.path)?;
+    let log_file = log_file(args, &given, &pool_root, &mountpoint.path)?;
     // Registered before anything is mounted, so that no signal comes too early to be heeded.
     let (events, happened) = unbounded();
     watch_signals(events.clone())?;
-    let pool = access::open(
+    notifier.status("opening the pool");
+    let pool = access::open_for_mount(
         &pool_root,
         &OpenOptions {
-            memory_bytes: args.memory,
+            memory_bytes: given.memory_bytes.unwrap_or(args.memory),
             read_only: options.read_only,
             note: format!("dedupfs mount on {}", mountpoint.path.display()),
             commit_interval: COMMIT_INTERVAL,
-            filters: args.filters.clone(),
-            limits,
-            access_times,
+            filters: given.filters.as_ref().unwrap_or(&args.filters).clone(),
+            limits: given.limits,
+            access_times: given.access_times(),
             ..OpenOptions::default()
         },
     )?;
@@ -118,8 +125,9 @@ fn serve(
             return Err(Failure::failed(format!("cannot write the log {}: {error}", path.display())));
         }
         tracing::warn!("the pool's disk cannot be written: nothing is logged");
+        log.release();
     }
-    let served = mount_and_listen(&pool, &pool_root, &mountpoint, &options, &events);
+    let served = mount_and_listen(&pool, &pool_root, &mountpoint, options, &events);
     let (daemon, server) = match served {
         Ok(served) => served,
         Err(failure) => {
@@ -137,7 +145,9 @@ fn serve(
     if let Err(failure) = ready(notice(&pool, mountpoint.is_dead)) {
         tracing::error!(%failure, "going on all the same");
     }
-    let session_result = wait_for_end(&daemon.session, &happened);
+    notifier.ready(&format!("serving {} on {}", pool_root.display(), mountpoint.path.display()));
+    let session_result = wait_for_end(&daemon.session, &happened, notifier);
+    notifier.stopping("unmounted, making everything durable");
     finish(&daemon, server, session_result)
 }
 
@@ -154,15 +164,20 @@ fn notice(pool: &Pool, was_dead: bool) -> Option<String> {
 }
 
 /// Where the log goes; `None` is the standard error output.
-fn log_file(args: &MountArgs, pool_root: &Path, mountpoint: &Path) -> Result<Option<PathBuf>, Failure> {
+fn log_file(
+    args: &MountArgs,
+    given: &Options,
+    pool_root: &Path,
+    mountpoint: &Path,
+) -> Result<Option<PathBuf>, Failure> {
     let usage = |message: String| Failure::new(FailureKind::Usage, message);
-    let Some(given) = &args.log_file else {
+    let Some(given) = given.log_file.as_ref().or(args.log_file.as_ref()) else {
         return Ok(args.daemon_child.then(|| pool_root.join(LOG_NAME)));
     };
-    let path = std::path::absolute(given).map_err(|error| usage(format!("--log-file {}: {error}", given.display())))?;
+    let path = std::path::absolute(given).map_err(|error| usage(format!("log file {}: {error}", given.display())))?;
     if mountinfo::contains(mountpoint, &path) {
         // Writing it would wait for the daemon, which would wait for writing it.
-        return Err(usage(format!("--log-file {} lies below the mountpoint: choose another place", given.display())));
+        return Err(usage(format!("log file {} lies below the mountpoint: choose another place", given.display())));
     }
     Ok(Some(path))
 }
@@ -236,11 +251,14 @@ fn warn_of_hidden_files(mountpoint: &Path) {
 }
 
 /// Waits until the session has ended; heeds signals.
-fn wait_for_end(session: &MountedSession, happened: &Receiver<Event>) -> Result<(), Failure> {
+fn wait_for_end(session: &MountedSession, happened: &Receiver<Event>, notifier: &Notifier) -> Result<(), Failure> {
     let ended = |result: Result<(), MountError>| result.map_err(|error| mount::failure(&error));
     match happened.recv() {
         Ok(Event::Ended(result)) => return ended(result),
-        Ok(Event::Signal(signal)) => tracing::info!(signal, "unmounting because of a signal"),
+        Ok(Event::Signal(signal)) => {
+            tracing::info!(signal, "unmounting because of a signal");
+            notifier.stopping("unmounting");
+        }
         Err(_) => return Err(Failure::failed("the daemon's threads are gone")),
     }
     match session.unmount(BUSY_PATIENCE) {
@@ -303,84 +321,4 @@ fn finish(
 
 fn close(pool: &Pool) -> Result<(), Failure> {
     pool.close().map_err(|error| Failure::from(error).while_trying("cannot close the pool"))
-}
-
-/// How closing the pool went, once it is closed.
-#[derive(Default)]
-struct End {
-    result: Mutex<Option<Result<(), Failure>>>,
-    told: Condvar,
-}
-
-impl End {
-    fn tell(&self, result: Result<(), Failure>) {
-        *self.result.lock() = Some(result);
-        self.told.notify_all();
-    }
-
-    fn wait(&self) -> Result<(), Failure> {
-        let mut result = self.result.lock();
-        loop {
-            match &*result {
-                Some(result) => return result.clone(),
-                None => self.told.wait(&mut result),
-            }
-        }
-    }
-}
-
-/// What the control socket reaches. Never dropped before the process ends: the thread that waits for the session
-/// holds it, and dropping a session that would not end would wait for it.
-struct Daemon {
-    pool: Arc<Pool>,
-    session: MountedSession,
-    end: End,
-}
-
-impl ControlTarget for Daemon {
-    fn stats(&self) -> Result<PoolStats, Failure> {
-        Ok(self.pool.stats()?)
-    }
-
-    fn sync(&self) -> Result<(), Failure> {
-        Ok(self.pool.sync()?)
-    }
-
-    fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport, Failure> {
-        tracing::info!(?options, "reclaiming");
-        let report = self.pool.reclaim(options, progress)?;
-        tracing::info!(?report, "reclaimed");
-        Ok(report)
-    }
-
-    fn check(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport, Failure> {
-        Ok(self.pool.check(options, progress)?)
-    }
-
-    fn scrub(&self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport, Failure> {
-        tracing::info!(?options, "scrubbing");
-        let report = self.pool.scrub(options, progress)?;
-        let (bad, files) = (report.bad_chunks + report.bad_nodes, report.affected.file_count);
-        tracing::info!(finished = report.finished, containers = report.containers, bad, files, "scrubbed");
-        Ok(report)
-    }
-
-    fn scrub_status(&self) -> Result<ScrubStatus, Failure> {
-        Ok(self.pool.scrub_status()?)
-    }
-
-    fn stop_scrub(&self) -> Result<(), Failure> {
-        self.pool.stop_scrub();
-        Ok(())
-    }
-
-    fn unmount(&self, lazy: bool) -> Result<(), Failure> {
-        tracing::info!(lazy, "asked to unmount");
-        if lazy {
-            self.session.detach();
-        } else if let Err(error) = self.session.unmount(BUSY_PATIENCE) {
-            return Err(mount::failure(&error));
-        }
-        self.end.wait()
-    }
 }

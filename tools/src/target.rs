@@ -25,11 +25,15 @@ pub struct Target {
 pub fn resolve(path: &Path) -> Result<Target, Failure> {
     if let Some(mount) = mounted_at(path)? {
         if crate::mount::is_dead(path) {
-            eprintln!(
-                "dedupfs: warning: the mount on {0} is dead, its daemon was killed: `dedupfs mount {1} {0}` brings it back",
-                path.display(),
-                mount.source.display()
-            );
+            let (shown, pool) = (path.display(), mount.source.display());
+            let advice = match mountinfo::others_of(&mountinfo::read()?, &mount).first() {
+                Some(other) => format!(
+                    "pool {pool} is mounted on {} by now; `dedupfs umount {shown}` removes the dead mount",
+                    other.display()
+                ),
+                None => format!("`dedupfs mount {pool} {shown}` brings it back"),
+            };
+            eprintln!("dedupfs: warning: the mount on {shown} is dead, its daemon was killed: {advice}");
         }
         return Ok(Target { pool: mount.source.clone(), mount: Some(mount) });
     }

@@ -468,3 +468,124 @@ fn end_of(child: &mut Child) -> Option<i32> {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// The pool's daemon serves another mount by now: that one is not ended with the dead one.
+#[test]
+fn regression_umount_of_a_dead_mount_spares_the_live_one() {
+    if !has_fuse() {
+        return;
+    }
+    let site = Site::new();
+    site.mount().ok();
+    kill_process(site.daemon(), Signal::KILL).unwrap();
+    site.wait_until_free();
+    let live = site.root.path().canonicalize().unwrap().join("live");
+    fs::create_dir(&live).unwrap();
+    site.dedupfs("mount", &[&site.pool, &live]).ok();
+    let daemon = site.daemon();
+    fs::write(live.join("backup"), "kept").unwrap();
+    // What was written through the dead one is not made durable by syncing the other.
+    site.dedupfs("sync", &[&site.mnt]).expect(1, &["killed", "live"]);
+    run(STATS, &[&site.mnt]).expect(0, &["is dead", "mounted on"]);
+    site.umount().expect(0, &["removed", "stays mounted"]);
+    assert!(!site.is_mounted());
+    assert_eq!((site.daemon(), site.is_free()), (daemon, false));
+    assert_eq!(fs::read(live.join("backup")).unwrap(), b"kept");
+    site.dedupfs("umount", &[&live]).ok();
+    assert!(site.is_free());
+}
+
+/// umount(8) returns before the daemon has closed the pool.
+#[test]
+fn regression_a_mount_waits_for_the_daemon_that_is_ending() {
+    if !has_fuse() {
+        return;
+    }
+    let site = Site::new();
+    for number in 0..3 {
+        site.mount().ok();
+        fs::write(site.mnt.join(number.to_string()), vec![number; 3 << 20]).unwrap();
+        let deadline = Instant::now() + END_TIMEOUT;
+        // The kernel may still release the file.
+        while let Err(error) = dedupfs_fuse::unmount_path(&site.mnt) {
+            assert!(Instant::now() < deadline, "{error}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    site.mount().ok();
+    assert_eq!(fs::read_dir(&site.mnt).unwrap().count(), 3);
+    // One that serves is not waited for.
+    let begun = Instant::now();
+    let other = site.root.path().join("other");
+    fs::create_dir(&other).unwrap();
+    site.dedupfs("mount", &[&site.pool, &other]).expect(4, &["in use"]);
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    site.umount().ok();
+}
+
+/// `recover --force POOL` is what messages say: it finds a data root of its own.
+#[test]
+fn regression_recover_finds_the_data_root_and_leaves_others_directories_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path().canonicalize().unwrap();
+    let (pool, data, foreign) = (root.join("pool"), root.join("data"), root.join("foreign"));
+    run(DEDUPFS, &["mkfs".as_ref(), "--data".as_ref(), data.as_os_str(), pool.as_os_str()]).ok();
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("letter"), "mine").unwrap();
+    let recover = |args: &[&Path]| {
+        let mut all = vec![Path::new("recover")];
+        all.extend(args);
+        run(DEDUPFS, &all)
+    };
+    recover(&[Path::new("--data"), &data, &foreign]).expect(3, &["something else", "letter"]);
+    assert_eq!(fs::read_dir(&foreign).unwrap().count(), 1, "something was left there");
+    recover(&[&root.join("absent")]).expect(3, &["dedupfs recover --data DIR"]);
+    // There is no export yet, but that is said of the right directory.
+    let said = recover(&[Path::new("--force"), &pool]);
+    assert!(said.err.contains(data.to_str().unwrap()) || said.code == 0, "{}", said.err);
+    // A superblock that cannot be read names nothing.
+    let superblock = pool.join("dedupfs.meta");
+    let sound = fs::read(&superblock).unwrap();
+    fs::write(&superblock, &sound[..50]).unwrap();
+    recover(&[Path::new("--force"), &pool]).expect(3, &["dedupfs recover --data DIR"]);
+}
+
+/// Whoever is sent to fsck must find the way on there; and what is caught says nothing by itself.
+#[test]
+fn regression_a_namespace_beyond_repair_names_the_way_out() {
+    let site = Site::new();
+    let names = site.pool.join("namespace.redb");
+    let sound = fs::read(&names).unwrap();
+    let fsck = |options: &[&str]| {
+        let mut args: Vec<&Path> = vec![Path::new("fsck")];
+        args.extend(options.iter().map(Path::new));
+        args.push(&site.pool);
+        run(DEDUPFS, &args)
+    };
+    let is_quiet = |ran: Ran| {
+        assert!(ran.err.contains("dedupfs recover --force") && ran.code != 0, "{}", ran.err);
+        assert!(!ran.err.contains("panicked") && !ran.err.contains("backtrace"), "{}", ran.err);
+    };
+    for step in [1, 3] {
+        let mut damaged = sound.clone();
+        damaged.chunks_mut(4096).step_by(step).for_each(|block| block.iter_mut().for_each(|byte| *byte ^= 0x5a));
+        fs::write(&names, damaged).unwrap();
+        is_quiet(fsck(&[]));
+        is_quiet(fsck(&["--repair", "--yes"]));
+    }
+    fs::remove_file(&names).unwrap();
+    is_quiet(fsck(&[]));
+    is_quiet(fsck(&["--repair", "--yes"]));
+}
+
+/// What another process does with a pool that is not mounted is told, and how it ends.
+#[test]
+fn regression_a_scrub_of_another_process_is_told_of() {
+    let site = Site::new();
+    run(DEDUPFS, &["scrub".as_ref(), site.pool.as_os_str()]).expect(0, &["sound"]);
+    let _lock = dedupfs_store::device::PoolLock::acquire(&site.pool, "dedupfs scrub").unwrap();
+    let process = format!("process {} (dedupfs scrub)", std::process::id());
+    let scrub = |option: &str| run(DEDUPFS, &["scrub".as_ref(), option.as_ref(), site.pool.as_os_str()]);
+    scrub("--status").expect(0, &[&format!("{process} scrubs the pool"), "containers"]);
+    scrub("--stop").expect(8, &[&process, "interrupt that process"]);
+}

@@ -12,7 +12,7 @@ mod leftovers;
 mod superblocks;
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dedupfs_fuse::service::Timestamp;
@@ -26,7 +26,7 @@ pub use self::superblocks::restore_superblocks;
 use super::{CheckOptions, CheckReport, RebuildReport};
 use crate::error::{EngineError, Result};
 use crate::namespace;
-use crate::pool::{OpenOptions, Pool, Progress};
+use crate::pool::{OpenOptions, Pool, Progress, missing_data_root, overlays, relative_or_absolute};
 use crate::scrub::ScrubOptions;
 
 /// How to repair.
@@ -57,7 +57,8 @@ impl RepairReport {
     }
 }
 
-/// Repairs the pool whose meta root is `meta`, alone. `data` says where its data root is if the meta superblock cannot.
+/// Repairs the pool whose meta root is `meta`, alone. `data` says where its data root is if the meta superblock cannot, or is
+/// wrong because it moved.
 ///
 /// # Errors
 /// As [`repair_on`]; the pool is in use; the data root is not to be found.
@@ -71,7 +72,8 @@ pub fn repair_at(
     let meta_device: Arc<dyn Device> = Arc::new(FileDevice::open(meta)?);
     let _meta_lock = PoolLock::acquire(meta, &open.note)?;
     let (root, name) = match (Superblock::read(&*meta_device, Role::Meta), data) {
-        (Ok(superblock), _) => (superblock.data_root_path(meta), superblock.data_root),
+        (Ok(superblock), Some(data)) => data_root_of(meta, &superblock, data)?,
+        (Ok(superblock), None) => (superblock.data_root_path(meta), superblock.data_root),
         (Err(_), Some(data)) => {
             let root = std::path::absolute(data).map_err(|error| StoreError::from_io("find", "data root", error))?;
             let name = root.as_os_str().as_bytes().to_vec();
@@ -86,12 +88,35 @@ pub fn repair_at(
     if root == meta || name == b"." {
         return repair_on(&meta_device, &meta_device, &name, how, open, progress);
     }
-    let data_device: Arc<dyn Device> = Arc::new(FileDevice::open(&root)?);
+    let data_device = FileDevice::open(&root).map_err(|error| missing_data_root(&root, &error))?;
+    let data_device: Arc<dyn Device> = Arc::new(data_device);
     let _data_lock = PoolLock::acquire(&root, &open.note)?;
     repair_on(&meta_device, &data_device, &name, how, open, progress)
 }
 
-/// Repairs the pool on these devices, which the caller has locked. `data_root` is what its meta root says of the data root.
+/// Where the data root is and how the superblock is to name it, of a pool whose user says that it is at `data`.
+fn data_root_of(meta: &Path, superblock: &Superblock, data: &Path) -> Result<(PathBuf, Vec<u8>)> {
+    let absolute = std::path::absolute(data).map_err(|error| StoreError::from_io("find", "data root", error))?;
+    let named = superblock.data_root_path(meta);
+    let is_same = |one: &Path, other: &Path| matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other);
+    if is_same(&named, &absolute) {
+        return Ok((named, superblock.data_root.clone()));
+    }
+    let there = FileDevice::open(&named).and_then(|device| Superblock::read(&device, Role::Data));
+    if there.is_ok_and(|there| there.pool == superblock.pool) {
+        return Err(StoreError::Usage(format!(
+            "the pool's data root is {}, where it should be: {} is another copy, which may be older",
+            named.display(),
+            data.display()
+        ))
+        .into());
+    }
+    let name = relative_or_absolute(meta, &absolute)?;
+    Ok((absolute, name))
+}
+
+/// Repairs the pool on these devices, which the caller has locked. `data_root` is what its meta root says of the data root. A plan
+/// for a pool that is to be opened for reading only is made in memory; another recovers it, as mounting does.
 ///
 /// # Errors
 /// What cannot be repaired prevents the rest, or a device fails. What was done until then is sound.
@@ -103,9 +128,26 @@ pub fn repair_on(
     open: &OpenOptions,
     progress: &dyn Progress,
 ) -> Result<RepairReport> {
+    if open.read_only && !how.apply {
+        // Looking at the namespace recovers it, which writes.
+        let (meta, data) = overlays(meta_device, data_device, open.memory_bytes);
+        return plan_or_repair(&meta, &data, data_root, how, open, progress);
+    }
+    plan_or_repair(meta_device, data_device, data_root, how, open, progress)
+}
+
+fn plan_or_repair(
+    meta_device: &Arc<dyn Device>,
+    data_device: &Arc<dyn Device>,
+    data_root: &[u8],
+    how: &RepairOptions,
+    open: &OpenOptions,
+    progress: &dyn Progress,
+) -> Result<RepairReport> {
     let mut report = RepairReport::default();
     let superblocks = restore_superblocks(&**meta_device, &**data_device, data_root, how.apply)?;
-    let are_readable = superblocks.is_empty() || how.apply;
+    let are_readable =
+        Superblock::read(&**meta_device, Role::Meta).is_ok() && Superblock::read(&**data_device, Role::Data).is_ok();
     report.plan.extend(superblocks);
     let names = namespace::repair(&**meta_device, now(), how.apply)?;
     report.plan.extend(names.lines.into_iter().map(|line| format!("namespace: {line}")));
@@ -127,7 +169,14 @@ pub fn repair_on(
             report.check = Some(found);
         }
         Err(EngineError::Store(error @ (StoreError::Corrupt { .. } | StoreError::NotFound { .. }))) => {
-            reason = Some(error.to_string());
+            // The advice in the error is what is done here.
+            tracing::warn!(%error, "the indexes cannot be used");
+            let why = if matches!(error, StoreError::NotFound { .. }) {
+                "a part is missing"
+            } else {
+                "they are damaged or incomplete"
+            };
+            reason = Some(why.to_owned());
         }
         Err(error) => return Err(error),
     }

@@ -1,4 +1,4 @@
-//! A superblock that cannot be read, from that of the other root: both say the same.
+//! A superblock that cannot be read, from that of the other root: both say the same. And where the data root is, if it moved.
 
 use dedupfs_store::StoreError;
 use dedupfs_store::device::Device;
@@ -6,7 +6,8 @@ use dedupfs_store::superblock::{Role, Superblock};
 
 use crate::error::Result;
 
-/// Writes the superblock that cannot be read again, if `apply`; returns what was, or would be, done.
+/// Writes the superblock that cannot be read again, or that of the meta root if it names another place than `data_root`, if
+/// `apply`; returns what was, or would be, done.
 ///
 /// # Errors
 /// Neither can be read; both can and do not belong together; a format that this version does not know; I/O errors.
@@ -23,7 +24,16 @@ pub fn restore_superblocks(
     let (device, restored, error) = match (meta, data) {
         (Ok(meta), Ok(data)) => {
             Superblock::check_pair(&meta, &data)?;
-            return Ok(Vec::new());
+            if meta.data_root == data_root {
+                return Ok(Vec::new());
+            }
+            let shown = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+            let line = format!("note that the data root is {} and not {}", shown(data_root), shown(&meta.data_root));
+            let moved = Superblock { data_root: data_root.to_vec(), ..meta };
+            if apply {
+                write(meta_device, &moved)?;
+            }
+            return Ok(vec![line]);
         }
         (Ok(meta), Err(error)) if is_bad(&error) => {
             (data_device, Superblock { role: Role::Data, data_root: Vec::new(), ..meta }, error)
@@ -35,9 +45,15 @@ pub fn restore_superblocks(
     };
     let name = restored.role.file_name();
     if apply {
-        device.replace_file("", name, &restored.encode())?;
-        // What was written must be what is read.
-        Superblock::read(device, restored.role)?;
+        write(device, &restored)?;
     }
-    Ok(vec![format!("write the superblock {name} again from that of the other root: {error}")])
+    let why = if matches!(error, StoreError::Corrupt { .. }) { "damaged" } else { "missing" };
+    Ok(vec![format!("write the superblock {name} again from that of the other root: it is {why}")])
+}
+
+fn write(device: &dyn Device, superblock: &Superblock) -> Result<()> {
+    device.replace_file("", superblock.role.file_name(), &superblock.encode())?;
+    // What was written must be what is read.
+    Superblock::read(device, superblock.role)?;
+    Ok(())
 }

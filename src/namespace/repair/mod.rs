@@ -26,7 +26,7 @@ use super::changes::ExportMark;
 use super::inode::{Entry, Inode};
 use super::tables::{self, Header};
 use super::verified::VerifiedFile;
-use super::{NAMESPACE_FILE, STORE_CACHE_BYTES_MIN};
+use super::{NAMESPACE_FILE, STORE_CACHE_BYTES_MIN, advised};
 use crate::error::{EngineError, Result};
 
 /// One change of the tables.
@@ -59,6 +59,10 @@ pub struct NamespaceRepair {
 /// # Errors
 /// The store itself is damaged, or of another version; I/O errors. Nothing is changed then.
 pub fn repair(device: &dyn Device, now: dedupfs_fuse::service::Timestamp, apply: bool) -> Result<NamespaceRepair> {
+    repair_tables(device, now, apply).map_err(advised)
+}
+
+fn repair_tables(device: &dyn Device, now: dedupfs_fuse::service::Timestamp, apply: bool) -> Result<NamespaceRepair> {
     // Opening recovers the store to its last commit, which writes.
     let file = device.open(NAMESPACE_FILE, OpenMode::Write)?;
     if file.is_empty()? {

@@ -16,6 +16,7 @@
 //!
 //! Lock order: `budget`, then what the holdings take; taken with no lock of a file held.
 
+mod advice;
 pub mod cost;
 mod holdings;
 mod optional;
@@ -169,7 +170,7 @@ impl SpaceGuard {
         let divisor = if is_shared { 16 } else { 8 };
         let step = holdings.step();
         let root = |name, device: &Arc<dyn Device>, limit_bytes: Option<u64>, most, least| {
-            let size = device.space()?.total_bytes.min(limit_bytes.unwrap_or(u64::MAX));
+            let size = device.disk_space()?.total_bytes.min(limit_bytes.unwrap_or(u64::MAX));
             let reserve_bytes = (size / divisor).clamp(least, least.max(most));
             Ok::<_, EngineError>(Root {
                 name,
@@ -188,8 +189,7 @@ impl SpaceGuard {
             promised_meta_bytes: AtomicU64::new(0),
             budget: Mutex::default(),
         };
-        guard.tell_limits()?;
-        guard.tell_small_disks()?;
+        guard.tell_at_the_start()?;
         Ok(guard)
     }
 
@@ -277,7 +277,7 @@ impl SpaceGuard {
         let limited = self.data.limit_bytes.is_some() || self.meta.limit_bytes.is_some();
         let physical = limited.then(|| self.holdings.physical()).transpose()?;
         let one = |root: &Root, physical_bytes: Option<u64>| {
-            let space = root.device.space()?;
+            let space = root.device.disk_space()?;
             let below = root.limit_bytes.map(|limit| limit.saturating_sub(physical_bytes.unwrap_or(0)));
             let free_bytes = space.available_bytes.min(below.unwrap_or(u64::MAX));
             Ok::<_, EngineError>(Measured { space, free_bytes, physical_bytes })

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use super::advice::mib;
 use super::{Measured, Root, SpaceGuard};
 use crate::config::{SPACE_HYSTERESIS_PERCENT, SPACE_LOW_PERCENT, SPACE_URGENT_PERCENT};
 use crate::error::Result;
@@ -60,14 +61,18 @@ impl Watch {
     }
 }
 
-/// How full: of the disk, or of the limit, whatever is more.
-fn used_percent(root: &Root, measured: &Measured) -> u64 {
+/// How full in percent: of the disk, or of the limit, whatever is more; and in words. A limit may be less than what is there.
+fn fullness(root: &Root, measured: &Measured) -> (u64, String) {
     let percent = |used: u64, of: u64| u64::try_from(u128::from(used) * 100 / u128::from(of.max(1))).unwrap_or(100);
     let space = measured.space;
     let of_disk = percent(space.total_bytes.saturating_sub(space.available_bytes), space.total_bytes);
     match (root.limit_bytes, measured.physical_bytes) {
-        (Some(limit), Some(used)) => of_disk.max(percent(used, limit)),
-        _ => of_disk,
+        (Some(limit), Some(used)) if percent(used, limit) >= of_disk => {
+            let words =
+                format!("has {} of the {} that {}_limit allows: raise the limit, or", mib(used), mib(limit), root.name);
+            (percent(used, limit).min(100), words)
+        }
+        _ => (of_disk, format!("is {of_disk}% full: add space, or")),
     }
 }
 
@@ -77,7 +82,7 @@ impl SpaceGuard {
         for (root, measured) in [(&self.data, data), (&self.meta, meta)] {
             // On one disk one line is enough, unless each has a limit of its own.
             let is_same = self.is_shared && root.limit_bytes.is_none() && root.name == self.meta.name;
-            let used_percent = used_percent(root, measured);
+            let (used_percent, words) = fullness(root, measured);
             if let Some(level) = root.watch.risen(used_percent)
                 && !is_same
             {
@@ -85,7 +90,7 @@ impl SpaceGuard {
                     ?level,
                     free_bytes = measured.free_bytes,
                     limit_bytes = root.limit_bytes,
-                    "the {} root {} is {used_percent}% full: delete old backups (`rm`) and run `dedupfs-gc`, or add space",
+                    "the {} root {} {words} delete old backups (`rm`) and run `dedupfs-gc`",
                     root.name,
                     root.device.describe()
                 );
@@ -93,48 +98,14 @@ impl SpaceGuard {
         }
     }
 
-    /// Says at the start if a disk is too small to hold anything beside what must stay free.
-    pub(super) fn tell_small_disks(&self) -> Result<()> {
-        let reserve = self.reserve();
-        let both_bytes = reserve.data_bytes + reserve.meta_bytes;
-        for (root, reserve_bytes) in [(&self.data, reserve.data_bytes), (&self.meta, reserve.meta_bytes)] {
-            let needed_bytes = if self.is_shared && root.limit_bytes.is_none() { both_bytes } else { reserve_bytes };
-            let total_bytes = root.device.space()?.total_bytes.min(root.limit_bytes.unwrap_or(u64::MAX));
-            if total_bytes <= needed_bytes {
-                tracing::error!(
-                    total_bytes,
-                    needed_bytes,
-                    "the {} root {} is too small: all of it must stay free for deleting and reclaiming, and nothing can be \
-                     written; move the pool to a larger disk, raise its limit, or make one with smaller containers",
-                    root.name,
-                    root.device.describe()
-                );
+    /// Says at the start which limits hold, and why nothing can be written, if that is so.
+    pub(super) fn tell_at_the_start(&self) -> Result<()> {
+        for root in [&self.data, &self.meta] {
+            if let Some(limit_bytes) = root.limit_bytes {
+                tracing::info!(limit_bytes, "{}_limit holds on {}", root.name, root.device.describe());
             }
         }
-        Ok(())
-    }
-
-    /// Says at the start what limits hold, and which the pool exceeds already.
-    pub(super) fn tell_limits(&self) -> Result<()> {
-        if self.data.limit_bytes.is_none() && self.meta.limit_bytes.is_none() {
-            return Ok(());
-        }
-        let physical = self.holdings.physical()?;
-        for (root, used_bytes) in [(&self.data, physical.data_bytes), (&self.meta, physical.meta_bytes)] {
-            let Some(limit_bytes) = root.limit_bytes else { continue };
-            let (name, place) = (root.name, root.device.describe());
-            if used_bytes >= limit_bytes.saturating_sub(root.reserve_bytes) {
-                tracing::error!(
-                    limit_bytes,
-                    used_bytes,
-                    reserve_bytes = root.reserve_bytes,
-                    "the pool has as much on its {name} root {place} as {name}_limit allows, with the reserve: it takes no new \
-                     data until something is deleted and `dedupfs-gc` has run, or the limit is raised"
-                );
-            } else {
-                tracing::info!(limit_bytes, used_bytes, "{name}_limit holds on {place}");
-            }
-        }
+        self.notices()?.iter().for_each(|notice| tracing::error!("{notice}"));
         Ok(())
     }
 }

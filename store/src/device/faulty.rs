@@ -276,6 +276,10 @@ impl Device for FaultyDevice {
         self.inner.remove(path)
     }
 
+    fn remove_directory(&self, path: &str) -> Result<()> {
+        self.inner.remove_directory(path)
+    }
+
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         // A newline cannot join two names into one that a plan looks for.
         self.check(Operation::Rename, &format!("{from}\n{to}"))?;
@@ -308,6 +312,10 @@ impl Device for FaultyDevice {
 
     fn space(&self) -> Result<Space> {
         self.inner.space()
+    }
+
+    fn disk_space(&self) -> Result<Space> {
+        self.inner.disk_space()
     }
 
     fn filesystem_id(&self) -> Option<u64> {

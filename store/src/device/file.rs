@@ -120,6 +120,11 @@ impl Device for FileDevice {
         std::fs::remove_file(self.at(path)).map_err(|error| StoreError::from_io("remove", path, error))
     }
 
+    fn remove_directory(&self, path: &str) -> Result<()> {
+        check_directory(path)?;
+        std::fs::remove_dir(self.at(path)).map_err(|error| StoreError::from_io("remove", path, error))
+    }
+
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         check_file(from)?;
         check_file(to)?;

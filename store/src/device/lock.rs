@@ -52,6 +52,17 @@ impl PoolLock {
         Ok(lock)
     }
 
+    /// Who holds the lock of the pool at `root`, e.g. "process 4711 (dedupfs scrub)"; `None` if nobody does, or it cannot be
+    /// told. For messages: the next moment it may be another.
+    #[must_use]
+    pub fn holder(root: &Path) -> Option<String> {
+        let file = File::open(root.join(LOCK_FILE)).ok()?;
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Err(rustix::io::Errno::WOULDBLOCK) => Some(owner(&file)),
+            _ => None,
+        }
+    }
+
     /// Writes this process's id and `note` into the file. A failure (a full disk) is logged only: the lock holds
     /// without it, and a full pool must still be usable.
     pub fn update_note(&self, note: &str) {

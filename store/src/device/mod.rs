@@ -74,6 +74,12 @@ pub trait Device: Debug + Send + Sync {
     fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DeviceFile>>;
     /// Removes the file (no directory) at `path`; what has it open goes on using it. Durable after [`sync_directory`](Self::sync_directory) of its parent.
     fn remove(&self, path: &str) -> Result<()>;
+    /// Removes an empty directory; durable as [`remove`](Self::remove). A device whose directories are nothing but parts of its
+    /// files' names leaves it, which is the default.
+    fn remove_directory(&self, path: &str) -> Result<()> {
+        let _nothing_to_remove = path;
+        Ok(())
+    }
     /// Atomically renames a file (no directory) over another; durable after [`sync_directory`](Self::sync_directory)
     /// of its parent. Between two directories: sync the target's first.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
@@ -89,6 +95,11 @@ pub trait Device: Debug + Send + Sync {
     fn exists(&self, path: &str) -> Result<bool>;
     /// Size and free space of the medium.
     fn space(&self) -> Result<Space>;
+    /// Size and free space of the disk itself, for figures that users see: the default is [`space`](Self::space). A device that
+    /// keeps what is written elsewhere has room of its own, and the same disk.
+    fn disk_space(&self) -> Result<Space> {
+        self.space()
+    }
     /// What filesystem it lies on, if that can be told: two devices of one filesystem share its space.
     fn filesystem_id(&self) -> Option<u64> {
         None

@@ -82,6 +82,10 @@ impl Device for ObservedDevice {
         self.around(&Call::Remove { path }, || self.inner.remove(path))
     }
 
+    fn remove_directory(&self, path: &str) -> Result<()> {
+        self.inner.remove_directory(path)
+    }
+
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.around(&Call::Rename { from, to }, || self.inner.rename(from, to))
     }
@@ -109,6 +113,10 @@ impl Device for ObservedDevice {
 
     fn space(&self) -> Result<Space> {
         self.inner.space()
+    }
+
+    fn disk_space(&self) -> Result<Space> {
+        self.inner.disk_space()
     }
 
     fn filesystem_id(&self) -> Option<u64> {

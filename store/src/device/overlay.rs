@@ -252,7 +252,12 @@ impl Device for OverlayDevice {
     fn space(&self) -> Result<Space> {
         let space = self.inner.space()?;
         let left_bytes = self.room.limit_bytes.saturating_sub(self.used_bytes());
-        Ok(Space { available_bytes: space.available_bytes.min(left_bytes), ..space })
+        // What is written takes nothing of the disk, however full that is.
+        Ok(Space { available_bytes: left_bytes, ..space })
+    }
+
+    fn disk_space(&self) -> Result<Space> {
+        self.inner.disk_space()
     }
 
     fn filesystem_id(&self) -> Option<u64> {

@@ -40,6 +40,10 @@ impl Device for Subdirectory {
         self.device.remove(&self.outer(path))
     }
 
+    fn remove_directory(&self, path: &str) -> Result<()> {
+        self.device.remove_directory(&self.outer(path))
+    }
+
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.device.rename(&self.outer(from), &self.outer(to))
     }
@@ -62,6 +66,10 @@ impl Device for Subdirectory {
 
     fn space(&self) -> Result<Space> {
         self.device.space()
+    }
+
+    fn disk_space(&self) -> Result<Space> {
+        self.device.disk_space()
     }
 
     fn describe(&self) -> String {

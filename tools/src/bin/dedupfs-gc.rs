@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use dedupfs_tools::args::Gc;
 use dedupfs_tools::commands::gc;
-use dedupfs_tools::exit;
+use dedupfs_tools::{exit, panics};
 
 fn main() -> ExitCode {
+    panics::install();
     match Gc::try_parse() {
         Ok(args) => exit::conclude("dedupfs-gc", gc::run(&args)),
         Err(error) => ExitCode::from(exit::usage(&error)),

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use dedupfs_tools::args::Stats;
 use dedupfs_tools::commands::stats;
-use dedupfs_tools::exit;
+use dedupfs_tools::{exit, panics};
 
 fn main() -> ExitCode {
+    panics::install();
     match Stats::try_parse() {
         Ok(args) => exit::conclude("dedupfs-stats", stats::run(&args)),
         Err(error) => ExitCode::from(exit::usage(&error)),

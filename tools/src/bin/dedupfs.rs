@@ -5,12 +5,17 @@ use std::process::ExitCode;
 use clap::Parser;
 use dedupfs::control::Failure;
 use dedupfs_tools::args::{Command, Dedupfs, MountArgs};
-use dedupfs_tools::commands::{fsck, mkfs, recover, scrub, sync, umount};
-use dedupfs_tools::{exit, mount, serve};
+use dedupfs_tools::commands::{fsck, generate, mkfs, recover, scrub, sync, umount};
+use dedupfs_tools::helper::Helper;
+use dedupfs_tools::{exit, mount, mount_options, panics, remount, serve};
 
 const PROGRAM: &str = "dedupfs";
 
 fn main() -> ExitCode {
+    panics::install();
+    if let Some(helper) = std::env::args_os().next().as_deref().and_then(Helper::named) {
+        return helper.run();
+    }
     let command = match Dedupfs::try_parse() {
         Ok(parsed) => parsed.command,
         Err(error) => return ExitCode::from(usage(&error)),
@@ -23,6 +28,7 @@ fn main() -> ExitCode {
             Command::Umount(args) => umount::run(&args),
             Command::Sync(args) => sync::run(&args),
             Command::Recover(args) => recover::run(&args),
+            Command::Generate(args) => generate::run(&args),
             Command::Scrub(args) => Ok(as_fsck(scrub::run(&args))),
             Command::Fsck(args) => Ok(as_fsck(fsck::run(&args))),
         },
@@ -35,7 +41,14 @@ fn mount_or_serve(args: &MountArgs) -> ExitCode {
         let told = |failure: Failure| exit::code(failure.kind);
         return ExitCode::from(serve::run(args).map_or_else(told, |()| exit::OK));
     }
-    let result = if args.foreground { serve::run(args) } else { mount::start_daemon(args) };
+    let is_remount = mount_options::split(&args.options).iter().any(|option| option == "remount");
+    let result = if is_remount {
+        remount::run(&args.mountpoint, &args.options)
+    } else if args.foreground {
+        serve::run(args)
+    } else {
+        mount::start_daemon(args)
+    };
     exit::conclude(PROGRAM, result.map(|()| exit::OK))
 }
 

@@ -23,6 +23,8 @@ pub fn run(args: &FsckArgs) -> Result<u8, Failure> {
     let target = target::resolve(&args.target)?;
     let options = CheckOptions { read_data: args.read_data };
     let bars = Bars::default();
+    // What a repair would change, if something is wrong and nobody has the pool.
+    let mut plan = None;
     let (result, rebuilt) = if args.rebuild_index {
         let pool = open_rebuilding(&target, args.read_data, &bars)?;
         let rebuilt = pool.rebuilt().copied();
@@ -30,15 +32,21 @@ pub fn run(args: &FsckArgs) -> Result<u8, Failure> {
     } else {
         let result = match access::reach(&target.pool, "dedupfs fsck", true)? {
             Access::Daemon(mut client) => client.check(&options, &bars)?,
-            Access::Local(pool) => check(&pool, &options, &bars)?,
+            Access::Local(pool) => {
+                let result = check(&pool, &options, &bars)?;
+                drop(pool);
+                plan = (!result.is_clean()).then(|| planned(&target.pool, args)).transpose()?;
+                result
+            }
         };
         (result, None)
     };
     drop(bars);
+    let plan = plan.as_deref();
     exit::print(&if args.json {
-        report::check_json(&result, rebuilt.as_ref())?
+        report::check_json(&result, rebuilt.as_ref(), plan)?
     } else {
-        report::check(&result, rebuilt.as_ref())
+        report::check(&result, rebuilt.as_ref()) + &plan.map(report::could_repair).unwrap_or_default()
     })?;
     let missing = rebuilt.map_or(0, |rebuilt| rebuilt.missing);
     Ok(if result.finding_count == 0 && missing == 0 { exit::OK } else { exit::FSCK_UNCORRECTED })
@@ -46,6 +54,13 @@ pub fn run(args: &FsckArgs) -> Result<u8, Failure> {
 
 fn check(pool: &Arc<Pool>, options: &CheckOptions, bars: &Bars) -> Result<CheckReport, Failure> {
     access::with_local(pool, |pool| Ok(pool.check(options, bars)?))
+}
+
+/// What `--repair` would change; found without changing anything.
+fn planned(pool: &Path, args: &FsckArgs) -> Result<Vec<String>, Failure> {
+    let how = RepairOptions { apply: false, read_data: args.read_data };
+    let open = access::open_options("dedupfs fsck", true);
+    Ok(repair_at(pool, None, &how, &open, &Bars::default())?.plan)
 }
 
 /// Tells what is to be changed, asks, and changes it.

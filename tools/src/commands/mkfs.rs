@@ -8,7 +8,7 @@ use dedupfs_store::superblock::PoolProperties;
 
 use crate::args::MkfsArgs;
 use crate::target::SUPERBLOCK_NAME;
-use crate::{exit, size, target};
+use crate::{access, exit, size, target};
 
 /// Formats a pool.
 pub fn run(args: &MkfsArgs) -> Result<u8, Failure> {
@@ -52,7 +52,26 @@ pub fn run(args: &MkfsArgs) -> Result<u8, Failure> {
         size::show(u64::from(args.container_size)),
         args.pool.display(),
     ))?;
+    warn_of_small_disks(&args.pool);
     Ok(exit::OK)
+}
+
+/// The reserve for deleting and reclaiming may be all that a small disk has.
+fn warn_of_small_disks(pool: &Path) {
+    let looked = access::open(pool, &access::open_options("dedupfs mkfs", true))
+        .and_then(|pool| access::with_local(&pool, |pool| Ok(pool.stats()?)));
+    // The pool is made; what cannot be told is told by whatever comes next.
+    let Ok(stats) = looked else { return };
+    for root in stats.roots.iter().filter(|root| root.usable_bytes == 0) {
+        eprintln!(
+            "dedupfs: warning: nothing can be written to this pool: {} has {} free of {}, and {} are kept for deleting and \
+             reclaiming; make room there, or format a pool on a larger disk",
+            root.place,
+            size::show(root.free_bytes),
+            size::show(root.total_bytes),
+            size::show(root.reserve_bytes)
+        );
+    }
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {

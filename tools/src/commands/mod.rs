@@ -2,6 +2,7 @@
 
 pub mod fsck;
 pub mod gc;
+pub mod generate;
 pub mod mkfs;
 pub mod recover;
 pub mod scrub;

@@ -5,6 +5,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use dedupfs::control::{ControlClient, Failure, FailureKind};
 use dedupfs::pool::{OpenOptions, recover};
+use dedupfs_store::device::file::FileDevice;
+use dedupfs_store::superblock::{Role, Superblock};
 
 use crate::args::RecoverArgs;
 use crate::progress::Bars;
@@ -12,8 +14,11 @@ use crate::{access, exit, report, target};
 
 /// Makes a lost meta root anew.
 pub fn run(args: &RecoverArgs) -> Result<u8, Failure> {
-    let data = args.data.as_deref().unwrap_or(&args.pool);
-    for root in [args.pool.as_path(), data] {
+    let data = match &args.data {
+        Some(data) => data.clone(),
+        None => data_root_of(&args.pool)?,
+    };
+    for root in [args.pool.as_path(), &data] {
         if let Some(mount) = target::mounted_at(root)? {
             return Err(Failure::failed(format!(
                 "{} is where pool {} is mounted: name the pool's roots",
@@ -22,7 +27,7 @@ pub fn run(args: &RecoverArgs) -> Result<u8, Failure> {
             )));
         }
     }
-    let (pool, data) = (absolute(&args.pool)?, absolute(data)?);
+    let (pool, data) = (absolute(&args.pool)?, absolute(&data)?);
     if pool.exists() && ControlClient::connect(&pool)?.is_some() {
         let message = format!("pool {} is mounted: what is lost can still be copied out", pool.display());
         return Err(Failure::new(FailureKind::PoolInUse, message));
@@ -43,6 +48,26 @@ pub fn run(args: &RecoverArgs) -> Result<u8, Failure> {
         report::recovered(&recovered, age(recovered.time_secs))
     })?;
     Ok(exit::OK)
+}
+
+/// Where the content of a pool lies whose user does not say it: where its meta superblock says, if that is there; else in
+/// the same directory.
+fn data_root_of(pool: &Path) -> Result<PathBuf, Failure> {
+    let superblock = FileDevice::open(pool).and_then(|device| Superblock::read(&device, Role::Meta));
+    let data = superblock.map_or_else(|_| pool.to_owned(), |superblock| superblock.data_root_path(pool));
+    if data.join(Role::Data.file_name()).exists() {
+        return Ok(data);
+    }
+    Err(Failure::new(
+        FailureKind::NotAPool,
+        format!(
+            "cannot recover {0}: no data root (no {1}) in {2}: if the pool's content lies elsewhere, or the data root moved, say \
+             where it is: `dedupfs recover --data DIR {0}`",
+            pool.display(),
+            Role::Data.file_name(),
+            data.display()
+        ),
+    ))
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {

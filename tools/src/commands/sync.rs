@@ -3,11 +3,25 @@
 use dedupfs::control::{ControlClient, Failure};
 
 use crate::args::SyncArgs;
-use crate::{exit, target};
+use crate::{exit, mount, mountinfo, target};
 
 /// Syncs a mounted pool; in one that is not mounted everything is durable already.
 pub fn run(args: &SyncArgs) -> Result<u8, Failure> {
     let target = target::resolve(&args.target)?;
+    // The pool may have another daemon by now, which knows nothing of what was written through the dead mount.
+    if let Some(mount) = target.mount.as_ref().filter(|mount| mount::is_dead(&mount.mountpoint)) {
+        let others = mountinfo::others_of(&mountinfo::read()?, mount);
+        let advice = match others.first() {
+            Some(other) => format!("it is mounted on {} by now", other.display()),
+            None => "mount it again".to_owned(),
+        };
+        return Err(Failure::failed(format!(
+            "the daemon of {} was killed: what was written there in the last seconds before and not synced may be lost; pool {}: \
+             {advice}",
+            mount.mountpoint.display(),
+            mount.source.display()
+        )));
+    }
     match (ControlClient::connect(&target.pool)?, target.mount) {
         (Some(mut client), _) => client.sync()?,
         (None, None) => {}

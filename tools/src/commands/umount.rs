@@ -1,31 +1,100 @@
-//! `dedupfs umount`: returns when the daemon has ended and the pool is free.
+//! `dedupfs umount`, and what umount(8) calls: returns when the daemon has ended and the pool is free.
+//!
+//! 1. The daemon's socket is connected and its process watched, for afterwards it is gone.
+//! 2. The mount that was named is taken away, and no other: there may be bind mounts of the same filesystem, and mounts of
+//!    it in other mount namespaces.
+//! 3. If it was the last, the daemon makes everything durable and ends: it is asked how that went, and waited for.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use dedupfs::control::{ControlClient, Failure, FailureKind};
+use dedupfs::control::{ControlClient, DaemonWatch, Failure, FailureKind};
+use dedupfs_fuse::MountError;
 use dedupfs_store::device::lock::LOCK_FILE;
+use rustix::mount::UnmountFlags;
 
 use crate::args::UmountArgs;
 use crate::mountinfo::{self, MountEntry};
 use crate::target::{self, Target};
 use crate::{exit, mount};
 
+/// While files are open, an unmount is tried for so long: indexers and the like go away by themselves.
+const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 /// The daemon has closed the pool and only has to end.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 /// Without the control socket, how long closing the pool takes is not known.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(600);
 const RETRY: Duration = Duration::from_millis(20);
 
+/// How to take a mount away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// Unless files are open there.
+    InOrder,
+    /// Out of sight at once; the filesystem lives until the last file is closed, and is waited for.
+    LazyAndWait,
+    /// The same without waiting.
+    Lazy,
+    /// Whoever uses it gets errors.
+    Force,
+}
+
 /// Unmounts.
 pub fn run(args: &UmountArgs) -> Result<u8, Failure> {
-    let (target, mount) = find(&args.mountpoint)?;
-    match ControlClient::connect(&target.pool)? {
-        Some(client) => by_daemon(client, &target.pool, args.lazy)?,
-        None => without_daemon(&target.pool, &mount)?,
-    }
+    unmount(&args.mountpoint, if args.lazy { How::LazyAndWait } else { How::InOrder })?;
     Ok(exit::OK)
+}
+
+/// Unmounts what is mounted at `path`, or the pool that lies there.
+///
+/// # Errors
+/// Nothing is mounted there; it is busy; not everything could be made durable.
+pub fn unmount(path: &Path, how: How) -> Result<(), Failure> {
+    let (target, mount) = find(path)?;
+    let (pool, at) = (target.pool.as_path(), mount.mountpoint.as_path());
+    let daemon = Daemon::connect(pool)?;
+    // The daemon of the pool may serve another mount: that one is nobody's business here.
+    let others = mountinfo::others_of(&mountinfo::read()?, &mount);
+    if mount::is_dead(at) {
+        mount::detach(at)?;
+        if daemon.is_some() {
+            eprintln!("dedupfs: {}", removed_beside_another(&mount, &others));
+            return Ok(());
+        }
+        return Err(Failure::failed(format!(
+            "the daemon of {} had been killed: the dead mount is removed; what was written in the last seconds before \
+             and not synced may be lost; mount pool {} again to go on",
+            at.display(),
+            pool.display()
+        )));
+    }
+    match how {
+        How::InOrder => unless_busy(at)?,
+        How::LazyAndWait | How::Lazy => mount::detach(at)?,
+        How::Force => force(at)?,
+    }
+    let goes_on = match how {
+        How::Lazy => true,
+        // While files are open it is still there, but nowhere to be seen.
+        How::LazyAndWait => mountinfo::read()?.iter().any(|other| other.device == mount.device),
+        How::InOrder | How::Force => mountinfo::is_somewhere(&mount.device),
+    };
+    match daemon {
+        // Of two mounts that are served, the pool's daemon has one, and which is not known.
+        _ if goes_on || !others.is_empty() => Ok(()),
+        Some(daemon) => daemon.wait(pool),
+        None => wait_until_free(pool, CLOSE_TIMEOUT),
+    }
+}
+
+/// What is said of a dead mount of a pool that has a daemon again.
+fn removed_beside_another(mount: &MountEntry, others: &[PathBuf]) -> String {
+    let goes_on = match others.first() {
+        Some(other) => format!("pool {} stays mounted on {}", mount.source.display(), other.display()),
+        None => format!("the daemon that pool {} has now goes on", mount.source.display()),
+    };
+    format!("the dead mount on {} is removed; {goes_on}", mount.mountpoint.display())
 }
 
 /// The mount to end, named by its mountpoint or its pool.
@@ -38,44 +107,72 @@ fn find(path: &Path) -> Result<(Target, MountEntry), Failure> {
     if let Some(mount) = target.mount.clone() {
         return Ok((target, mount));
     }
-    let mounts = mountinfo::read()?;
-    let mount = mounts.into_iter().find(|mount| mount.is_dedupfs() && mount.source == target.pool);
-    match mount {
+    let mut mounts = mountinfo::read()?;
+    mounts.retain(|mount| mount.is_dedupfs() && mount.source == target.pool);
+    // A dead one may lie there still.
+    let served = mounts.iter().position(|mount| !mount::is_dead(&mount.mountpoint)).unwrap_or(0);
+    match mounts.into_iter().nth(served) {
         Some(mount) => Ok((target, mount)),
         None => Err(not_mounted(format!("pool {} is not mounted", path.display()))),
     }
 }
 
-fn by_daemon(mut client: ControlClient, pool: &Path, lazy: bool) -> Result<(), Failure> {
-    // Taken before the daemon is asked to end: afterwards its number may be another process'.
-    let watch = client.watch_daemon();
-    client.unmount(lazy)?;
-    let has_ended = match watch {
-        Ok(watch) => watch.wait(END_TIMEOUT).unwrap_or(false),
-        Err(_) => false,
-    };
-    if has_ended { Ok(()) } else { wait_until_free(pool, END_TIMEOUT) }
+fn unless_busy(mountpoint: &Path) -> Result<(), Failure> {
+    let deadline = Instant::now() + BUSY_PATIENCE;
+    loop {
+        match dedupfs_fuse::unmount_path(mountpoint) {
+            Err(MountError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(RETRY),
+            outcome => return outcome.map_err(|error| mount::failure(&error)),
+        }
+    }
 }
 
-/// Nobody answers on the control socket: a dead mount, or a daemon that is ending.
-fn without_daemon(pool: &Path, mount: &MountEntry) -> Result<(), Failure> {
-    let mountpoint = &mount.mountpoint;
-    if mount::is_dead(mountpoint) {
-        mount::detach(mountpoint)?;
-        return Err(Failure::failed(format!(
-            "the daemon of {} had been killed: the dead mount is removed; what was written in the last seconds before \
-             and not synced may be lost; mount pool {} again to go on",
-            mountpoint.display(),
-            pool.display()
-        )));
+fn force(mountpoint: &Path) -> Result<(), Failure> {
+    rustix::mount::unmount(mountpoint, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW).map_err(|error| {
+        let message = format!("cannot unmount {}: {error}", mountpoint.display());
+        Failure::new(FailureKind::MountpointUnusable, message)
+    })
+}
+
+/// Who serves a mount that is to end.
+struct Daemon {
+    client: ControlClient,
+    /// Its process number may be another process' once it has ended.
+    watch: Option<DaemonWatch>,
+}
+
+impl Daemon {
+    fn connect(pool: &Path) -> Result<Option<Self>, Failure> {
+        let Some(client) = ControlClient::connect(pool)? else { return Ok(None) };
+        if !client.is_allowed() {
+            let message = format!(
+                "pool {} was mounted by another user: only root and the user who mounted the pool may do this",
+                pool.display()
+            );
+            return Err(Failure::failed(message));
+        }
+        let watch = client.watch_daemon().ok();
+        Ok(Some(Self { client, watch }))
     }
-    dedupfs_fuse::unmount_path(mountpoint).map_err(|error| mount::failure(&error))?;
-    wait_until_free(pool, CLOSE_TIMEOUT)
+
+    /// Waits for its end, however long everything takes to become durable.
+    fn wait(mut self, pool: &Path) -> Result<(), Failure> {
+        let closed = match self.client.await_end() {
+            // It did not take the first connection in time, or is of a version that does not know the question.
+            Some(Err(failure)) if failure.kind == FailureKind::Usage => None,
+            None => ControlClient::connect(pool).ok().flatten().and_then(|mut client| client.await_end()),
+            told => told,
+        };
+        let Some(closed) = closed else { return wait_until_free(pool, CLOSE_TIMEOUT) };
+        let has_ended = self.watch.is_some_and(|watch| watch.wait(END_TIMEOUT).unwrap_or(false));
+        closed.and(if has_ended { Ok(()) } else { wait_until_free(pool, END_TIMEOUT) })
+    }
 }
 
 /// Waits until nobody holds the pool's lock.
 fn wait_until_free(pool: &Path, at_most: Duration) -> Result<(), Failure> {
-    let lock = match File::open(pool.join(LOCK_FILE)) {
+    // As the lock is taken: a disk that cannot be written may have no file for it.
+    let lock = match File::open(pool.join(LOCK_FILE)).or_else(|_| File::open(pool)) {
         Ok(lock) => lock,
         Err(error) => return Err(Failure::failed(format!("unmounted, but the pool's lock cannot be read: {error}"))),
     };

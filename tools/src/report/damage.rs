@@ -9,12 +9,25 @@ use dedupfs::scrub::{ScrubReport, ScrubStatus};
 
 use super::{check, json};
 use crate::size::show;
+use crate::time;
 
 /// What `dedupfs fsck --repair` is going to do.
 #[must_use]
 pub fn repair_plan(plan: &[String]) -> String {
     plan.iter().fold(String::new(), |mut text, line| {
         let _ = writeln!(text, "to do: {line}");
+        text
+    })
+}
+
+/// What a check says of a repair.
+#[must_use]
+pub fn could_repair(plan: &[String]) -> String {
+    if plan.is_empty() {
+        return "`dedupfs fsck --repair` would change nothing\n".to_owned();
+    }
+    plan.iter().fold("`dedupfs fsck --repair` would:\n".to_owned(), |mut text, line| {
+        let _ = writeln!(text, "  {line}");
         text
     })
 }
@@ -77,18 +90,43 @@ pub fn scrub(report: &ScrubReport) -> String {
         let _ = writeln!(text, "found bad and quarantined: {chunks} chunks, {nodes} recipe nodes");
     }
     if !report.finished {
-        text.push_str("stopped: the next scrub goes on here\n");
+        let by = if report.unmounted { " by the unmount" } else { "" };
+        let _ = writeln!(text, "stopped{by}: the next scrub goes on here");
     }
     text.push_str(&if report.is_clean() {
         if report.finished { "sound\n".to_owned() } else { "sound so far\n".to_owned() }
     } else {
+        let needed_by = match report.unmounted {
+            true => String::new(),
+            false => format!(", needed by {} files", report.affected.file_count),
+        };
         format!(
-            "lost: {} chunks, {} recipe nodes, needed by {} files\nwhat to do: back the same data up again, which makes the files \
-             whole; remove those whose data does not come again\n",
-            report.lost_chunks, report.lost_nodes, report.affected.file_count
+            "lost: {} chunks, {} recipe nodes{needed_by}\n{}",
+            report.lost_chunks,
+            report.lost_nodes,
+            losses_advice(report)
         )
     });
     text
+}
+
+/// How data is written again although a tool thinks that it is there: rsync leaves out what has the same size and time.
+pub(super) const AGAIN: &str = "back the same data up again so that it is really written (rsync: with --ignore-times, or into a new \
+                                directory without --link-dest)";
+
+fn losses_advice(report: &ScrubReport) -> String {
+    let readable = report.lost_and_readable;
+    let from_disk = match readable {
+        0 => String::new(),
+        _ => format!(
+            "{readable} of these were read in containers that the index was made without: unmount, and\n  `dedupfs fsck \
+             --rebuild-index POOL` takes them in again; then scrub again. For the rest: "
+        ),
+    };
+    format!(
+        "what to do: {from_disk}{AGAIN},\n  which makes the files whole; remove those whose data does not come again{}\n",
+        if readable > 0 { ", but only then" } else { "" }
+    )
 }
 
 /// The files that need what is lost.
@@ -117,9 +155,35 @@ pub fn scrub_status(status: &ScrubStatus) -> String {
     let Some(position) = status.position else { return "never scrubbed\n".to_owned() };
     let (read, total) = (show(position.disk_bytes), show(status.total_bytes));
     let state = match (status.running, position.finished_secs) {
-        (true, _) => "running".to_owned(),
-        (false, 0) => "stopped: the next scrub goes on there".to_owned(),
-        (false, at) => format!("finished at {at} (seconds since 1970)"),
+        (true, _) => format!("running, begun {}", time::show(position.started_secs)),
+        (false, 0) => format!("begun {} and stopped: the next scrub goes on there", time::show(position.started_secs)),
+        (false, at) => format!("finished {}", time::show(at)),
     };
-    format!("{state}; {} containers, {read} of {total} read, {} found bad\n", position.containers, position.bad)
+    // Of a pool that another process works on it is not known how much there is.
+    let of = if status.total_bytes == 0 { String::new() } else { format!(" of {total}") };
+    format!("{state}; {} containers, {read}{of} read, {} found bad\n", position.containers, position.bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use dedupfs::scrub::ScrubPosition;
+
+    use super::*;
+
+    #[test]
+    fn regression_times_of_scrubs_can_be_read() {
+        let position =
+            ScrubPosition { started_secs: 1_700_000_000, finished_secs: 1_700_003_600, ..ScrubPosition::default() };
+        let mut status = ScrubStatus { position: Some(position), ..ScrubStatus::default() };
+        assert!(scrub_status(&status).starts_with("finished 2023-11-14 23:13:20 UTC; "), "{}", scrub_status(&status));
+        status.running = true;
+        assert!(scrub_status(&status).starts_with("running, begun 2023-11-14 22:13:20 UTC; "));
+        assert_eq!(scrub_status(&ScrubStatus::default()), "never scrubbed\n");
+    }
+
+    #[test]
+    fn a_check_says_what_a_repair_would_do() {
+        assert!(could_repair(&[]).contains("nothing"));
+        assert_eq!(could_repair(&["a".to_owned()]), "`dedupfs fsck --repair` would:\n  a\n");
+    }
 }

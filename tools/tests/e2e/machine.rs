@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 /// Tools by the Debian package that has them.
-const TOOLS: [(&str, &str); 22] = [
+const TOOLS: [(&str, &str); 27] = [
     ("rsync", "rsync"),
     ("tar", "tar"),
     ("cp", "coreutils"),
@@ -21,7 +21,12 @@ const TOOLS: [(&str, &str); 22] = [
     ("python3", "python3"),
     ("fallocate", "util-linux"),
     ("unshare", "util-linux"),
+    ("setpriv", "util-linux"),
+    ("flock", "util-linux"),
+    ("fsck", "util-linux"),
     ("mount", "mount"),
+    ("find", "findutils"),
+    ("fusermount3", "fuse3"),
     ("losetup", "mount"),
     ("findmnt", "mount"),
     ("mkfs.ext4", "e2fsprogs"),

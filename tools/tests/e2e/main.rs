@@ -2,7 +2,8 @@
 //!
 //! One module per promise: [`rsync_roundtrip`], [`dd_operations`], [`kill9`], [`dedup_and_reclaim`], [`bad_input`],
 //! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`flags`], [`access_times`], [`handles`], [`posix`],
-//! [`private`], [`rebuild_index`], [`recover`], [`scrub`], [`clone`], [`exercise`], [`sparse`]. The others
+//! [`private`], [`administration`], [`advice`], [`systemd`], [`install`], [`rebuild_index`], [`recover`], [`scrub`], [`clone`],
+//! [`exercise`], [`sparse`]. The others
 //! are what they are made of: [`site`] is a pool and its mount, gone without a trace when dropped; [`command`] runs tools with
 //! a time limit; [`disk`] is a disk to fill and to break; [`tree`] and [`files`] make trees, the same ones every time; [`random`]
 //! is where all chance comes from.
@@ -12,6 +13,8 @@
 //! `DEDUPFS_E2E_SEED=N` makes those that change files at random or kill at random moments do other things.
 
 mod access_times;
+mod administration;
+mod advice;
 mod bad_input;
 mod clone;
 mod command;
@@ -26,6 +29,7 @@ mod files;
 mod flags;
 mod full_disk;
 mod handles;
+mod install;
 mod kill9;
 mod machine;
 mod posix;
@@ -39,4 +43,5 @@ mod scrub;
 mod site;
 mod sparse;
 mod special;
+mod systemd;
 mod tree;

@@ -174,3 +174,31 @@ fn a_repair_tells_asks_and_puts_right() {
     site.mount();
     assert!(fs::read(site.mnt.join("file")).unwrap() == noise(45, 3 << 20));
 }
+
+/// Unmounting stops a scrub, whose own command says so, and the next one goes on.
+#[test]
+fn regression_a_scrub_that_an_unmount_stops_says_so() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
+    fs::write(site.mnt.join("large"), noise(46, 48 << 20)).unwrap();
+    site.remount();
+    assert!(flip(&site.pool, 8 << 20) > 0);
+    // What is lost by then is what made the end of a scrub publish, which a closed pool refuses.
+    assert!(!scrub(&site, 4).is_clean());
+    let slow = std::process::Command::new(DEDUPFS)
+        .args(["scrub", "--restart", "--rate", "4M"])
+        .arg(&site.mnt)
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    site.umount();
+    let ended = slow.wait_with_output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert!(said.contains("stopped by the unmount: the next scrub goes on here"), "{said}");
+    assert_eq!(ended.status.code(), Some(4), "{said}");
+    Tool::new(DEDUPFS).arg("scrub").arg(&site.pool).run().expect(4, &["--ignore-times", "lost:"]);
+}

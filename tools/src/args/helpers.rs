@@ -1,0 +1,170 @@
+//! Command lines of the helpers that mount(8), umount(8), mkfs(8) and fsck(8) call.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use super::MkfsArgs;
+
+/// mount(8) and umount(8) pass these on.
+const MOUNT_CODES: &str = "Exit codes, as mount(8): 0 ok; 1 usage; 2 FUSE unavailable; 32 failed.";
+
+/// Mount a dedupfs pool, called by mount(8).
+///
+/// `mount -t dedupfs POOL MNT` and lines of fstab(5) call this. It returns when the mount serves; a daemon keeps serving it.
+/// `mount -o remount,ro MNT` makes everything durable and lets nothing be written until `mount -o remount,rw MNT`.
+#[derive(Parser, Debug)]
+#[command(name = "mount.dedupfs", version, after_help = MOUNT_CODES, after_long_help = MOUNT_LONG_HELP)]
+pub struct MountHelper {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Directory to mount on
+    #[arg(value_name = "MNT")]
+    pub mountpoint: PathBuf,
+    /// Options as of `dedupfs mount`, besides memory=SIZE, filters=LIST (with `:` between filters), log_file=FILE, and remount;
+    /// those that mount(8) and systemd take for themselves are passed over
+    #[arg(short, value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Pass over options that are not known
+    #[arg(short)]
+    pub sloppy: bool,
+    /// Check everything, but do not mount
+    #[arg(short)]
+    pub fake: bool,
+    /// Without effect: there is no /etc/mtab to write
+    #[arg(short)]
+    pub no_mtab: bool,
+    /// Tell what is done
+    #[arg(short)]
+    pub verbose: bool,
+    /// Mount namespace to mount in: a process id or a file
+    #[arg(short = 'N', value_name = "NAMESPACE")]
+    pub namespace: Option<PathBuf>,
+    /// Without effect: the type is dedupfs
+    #[arg(short = 't', value_name = "TYPE")]
+    pub filesystem_type: Option<String>,
+}
+
+const MOUNT_LONG_HELP: &str = "\
+In fstab(5):
+  /srv/pool  /mnt/backup  dedupfs  noauto,nofail,memory=1G,x-systemd.requires-mounts-for=/srv  0  0
+
+Exit codes, as mount(8): 0 ok; 1 usage; 2 FUSE unavailable; 32 failed.";
+
+/// Unmount a dedupfs, called by umount(8).
+///
+/// `umount MNT` calls this, and so returns when everything is durable and the daemon has ended, as `dedupfs umount` does.
+/// `umount -i MNT` does not: then the daemon still makes everything durable, but nobody waits for it.
+#[derive(Parser, Debug)]
+#[command(name = "umount.fuse.dedupfs", version, after_help = MOUNT_CODES)]
+pub struct UmountHelper {
+    /// Mountpoint, or the pool that is mounted
+    #[arg(value_name = "MNT")]
+    pub mountpoint: PathBuf,
+    /// Detach at once even if files are open there, and wait for nothing
+    #[arg(short)]
+    pub lazy: bool,
+    /// Whoever uses the mount gets errors: for one that hangs; what was not written yet is lost
+    #[arg(short, conflicts_with = "lazy")]
+    pub force: bool,
+    /// If it is busy, remount it read-only
+    #[arg(short)]
+    pub read_only: bool,
+    /// Without effect: there is no /etc/mtab to write
+    #[arg(short)]
+    pub no_mtab: bool,
+    /// Tell what is done
+    #[arg(short)]
+    pub verbose: bool,
+    /// Mount namespace to unmount in: a process id or a file
+    #[arg(short = 'N', value_name = "NAMESPACE")]
+    pub namespace: Option<PathBuf>,
+    /// Without effect: the type is dedupfs
+    #[arg(short = 't', value_name = "TYPE")]
+    pub filesystem_type: Option<String>,
+}
+
+/// Format a directory as a dedupfs pool, called by mkfs(8): the same as `dedupfs mkfs`.
+#[derive(Parser, Debug)]
+#[command(name = "mkfs.dedupfs", version)]
+pub struct MkfsHelper {
+    /// All options.
+    #[command(flatten)]
+    pub mkfs: MkfsArgs,
+}
+
+/// Check a dedupfs pool, called by fsck(8).
+///
+/// A pool needs no check after a crash, for mounting recovers it: with -a or -p, as at boot, only its superblocks are looked
+/// at. Without an option everything is checked, and what can be put right is told, asked, and done: use -y or -n where
+/// nobody can be asked.
+#[derive(Parser, Debug)]
+#[command(name = "fsck.dedupfs", version, after_help = FSCK_CODES)]
+pub struct FsckHelper {
+    /// Directory of the pool; a mounted one is only checked, and with -a or -p left alone
+    pub pool: PathBuf,
+    /// The same as -p
+    #[arg(short = 'a', conflicts_with_all = ["no", "yes"])]
+    pub automatic: bool,
+    /// Only what is quick and safe, asking nothing: the superblocks
+    #[arg(short = 'p', conflicts_with_all = ["no", "yes"])]
+    pub preen: bool,
+    /// Check everything, change nothing
+    #[arg(short = 'n', conflicts_with = "yes")]
+    pub no: bool,
+    /// Check everything, and put right what can be without asking
+    #[arg(short = 'y')]
+    pub yes: bool,
+    /// Check everything also with -a or -p; what is wrong is told and left
+    #[arg(short = 'f')]
+    pub force: bool,
+    /// Without effect: asking is the default
+    #[arg(short = 'r')]
+    pub interactive: bool,
+    /// Tell what is done
+    #[arg(short = 'v')]
+    pub verbose: bool,
+    /// Without effect: progress is told on the standard error output
+    #[arg(short = 'C', value_name = "FD", allow_hyphen_values = true)]
+    pub progress: Option<i32>,
+    /// Also read and verify all content
+    #[arg(long)]
+    pub read_data: bool,
+}
+
+const FSCK_CODES: &str = "Exit codes, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_lines_are_sound() {
+        MountHelper::command().debug_assert();
+        UmountHelper::command().debug_assert();
+        MkfsHelper::command().debug_assert();
+        FsckHelper::command().debug_assert();
+    }
+
+    #[test]
+    fn helpers_are_called_as_the_manuals_say() {
+        for line in [
+            "mount.dedupfs /p /m",
+            "mount.dedupfs /p /m -o rw,noexec",
+            "mount.dedupfs /p /m -sfnv -N 12 -o ro -t fuse.dedupfs",
+        ] {
+            assert!(MountHelper::try_parse_from(line.split(' ')).is_ok(), "{line}");
+        }
+        for line in ["umount.fuse.dedupfs /m", "umount.fuse.dedupfs /m -lnrv -N /proc/1/ns/mnt -t fuse.dedupfs"] {
+            assert!(UmountHelper::try_parse_from(line.split(' ')).is_ok(), "{line}");
+        }
+        for line in ["fsck.dedupfs /p", "fsck.dedupfs -a -C0 /p", "fsck.dedupfs -p -f /p", "fsck.dedupfs -y -C -1 /p"] {
+            assert!(FsckHelper::try_parse_from(line.split(' ')).is_ok(), "{line}");
+        }
+        assert!(FsckHelper::try_parse_from(["fsck.dedupfs", "-n", "-y", "/p"]).is_err());
+        let mkfs = MkfsHelper::try_parse_from(["mkfs.dedupfs", "/p", "--chunk-size", "16K"]);
+        assert!(mkfs.is_ok_and(|parsed| parsed.mkfs.chunk_size == 16384));
+    }
+}

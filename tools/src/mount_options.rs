@@ -1,0 +1,294 @@
+//! What `-o` says: lists of options with commas, as in fstab(5).
+//!
+//! 1. Lists are split at commas; double quotes keep commas together, as mount(8) has it.
+//! 2. Options of mount(8) and systemd that mean nothing to a filesystem are passed over; what the kernel takes is passed
+//!    on; what is for the pool is checked here, before anything is opened.
+
+use std::path::{Path, PathBuf};
+
+use dedupfs::control::{Failure, FailureKind};
+use dedupfs::pool::{FilterPlan, SpaceLimits};
+use dedupfs::service::AccessTimes;
+use dedupfs_fuse::MountOptions;
+
+use crate::size;
+
+/// Options of mount(8) and fstab(5), and what all mounts do anyway. A value behind `=` does not matter.
+const IGNORED_OPTIONS: [&str; 26] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "nofail",
+    "_netdev",
+    "user",
+    "nouser",
+    "users",
+    "nousers",
+    "owner",
+    "noowner",
+    "group",
+    "nogroup",
+    "comment",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "lazytime",
+    "nolazytime",
+    "iversion",
+    "noiversion",
+    "mand",
+    "nomand",
+    "silent",
+    "loud",
+    "default_permissions",
+];
+/// What the kernel shows of a mount that is there, and mount(8) gives back when it is mounted again.
+const SHOWN_OPTIONS: [&str; 6] = ["user_id", "group_id", "rootmode", "fd", "max_read", "blksize"];
+/// Options that the kernel or the fuse crate takes as they are.
+const PLAIN_OPTIONS: [&str; 9] = ["dev", "nodev", "suid", "nosuid", "exec", "noexec", "sync", "async", "dirsync"];
+/// For the message about an unknown one.
+const OPTIONS_HELP: &str = "known are ro, rw, allow_other, relatime, noatime, nodiratime, dev, suid, noexec, sync, dirsync (and their \
+                            opposites), threads=N, data_limit=SIZE, meta_limit=SIZE, memory=SIZE, filters=LIST, \
+                            log_file=FILE, and those that mount(8) and systemd take for themselves";
+
+/// What `-o` says of the mount, and of the pool.
+#[derive(Debug)]
+pub struct Options {
+    /// For the kernel and the session.
+    pub mount: MountOptions,
+    /// What the pool may occupy on each root.
+    pub limits: SpaceLimits,
+    /// Reading changes times of directories, too.
+    directory_times: bool,
+    /// Instead of `--memory`.
+    pub memory_bytes: Option<u64>,
+    /// Instead of `--filters`.
+    pub filters: Option<FilterPlan>,
+    /// Instead of `--log-file`.
+    pub log_file: Option<PathBuf>,
+    /// A mount that is there is to be changed.
+    pub remount: bool,
+}
+
+/// Single options of lists with commas; `filters="zero,sealed"` is one.
+#[must_use]
+pub fn split(lists: &[String]) -> Vec<String> {
+    let mut options = Vec::new();
+    for list in lists {
+        let (mut option, mut is_quoted) = (String::new(), false);
+        for letter in list.chars().chain([',']) {
+            match letter {
+                '"' => is_quoted = !is_quoted,
+                ',' if !is_quoted => options.push(std::mem::take(&mut option)),
+                letter => option.push(letter),
+            }
+        }
+        // A quote without its end.
+        options.push(option);
+    }
+    options.retain(|option| !option.is_empty());
+    options
+}
+
+/// How to mount the pool.
+///
+/// # Errors
+/// Usage, for an option that is not known or makes no sense.
+pub fn parse(pool: &Path, lists: &[String]) -> Result<Options, Failure> {
+    let (options, unknown) = parse_known(pool, lists)?;
+    match unknown.first() {
+        None => Ok(options),
+        Some(option) => Err(usage(format!("mount option `{option}` is not known: {OPTIONS_HELP}"))),
+    }
+}
+
+/// The same, and the options that are not known.
+///
+/// # Errors
+/// Usage, for an option that makes no sense.
+pub fn parse_known(pool: &Path, lists: &[String]) -> Result<(Options, Vec<String>), Failure> {
+    let source = pool.to_str().ok_or_else(|| {
+        usage(format!("the path of pool {} is not UTF-8: rename a directory on the way or use a link", pool.display()))
+    })?;
+    let mut options = Options {
+        mount: MountOptions { source: source.to_owned(), ..MountOptions::default() },
+        limits: SpaceLimits::default(),
+        directory_times: true,
+        memory_bytes: None,
+        filters: None,
+        log_file: None,
+        remount: false,
+    };
+    let (mut unknown, mut shown) = (Vec::new(), Vec::new());
+    for option in split(lists) {
+        match options.take(&option)? {
+            Taken::Known => {}
+            Taken::Shown => shown.push(option),
+            Taken::Unknown => unknown.push(option),
+        }
+    }
+    if !options.remount {
+        unknown.append(&mut shown);
+    }
+    Ok((options, unknown))
+}
+
+enum Taken {
+    Known,
+    /// Makes sense for a mount that is there.
+    Shown,
+    Unknown,
+}
+
+impl Options {
+    /// What reading does to times of last access.
+    #[must_use]
+    pub fn access_times(&self) -> AccessTimes {
+        match (self.mount.no_atime, self.directory_times) {
+            (true, _) => AccessTimes::Never,
+            (false, true) => AccessTimes::Relative,
+            (false, false) => AccessTimes::RelativeButDirectories,
+        }
+    }
+
+    fn take(&mut self, option: &str) -> Result<Taken, Failure> {
+        let wrong = |advice: String| usage(format!("mount option `{option}`: {advice}"));
+        let limit = |value: &str| match size::parse(value) {
+            Ok(0) => Err(wrong("a limit of 0 would let nothing be written; use `ro` for that".to_owned())),
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(advice) => Err(wrong(advice)),
+        };
+        match option.split_once('=').unwrap_or((option, "")) {
+            ("ro", "") => self.mount.read_only = true,
+            ("rw", "") => self.mount.read_only = false,
+            ("remount", "") => self.remount = true,
+            ("allow_other", "") => self.mount.allow_other = true,
+            ("noatime", "") => self.mount.no_atime = true,
+            ("atime" | "relatime", "") => self.mount.no_atime = false,
+            ("nodiratime", "") => self.directory_times = false,
+            ("diratime", "") => self.directory_times = true,
+            ("threads", number) => {
+                self.mount.session_threads = match number.parse() {
+                    Ok(threads @ 1..=16) => threads,
+                    _ => return Err(wrong("a number from 1 to 16 is needed".to_owned())),
+                };
+            }
+            ("data_limit", value) => self.limits.data_bytes = limit(value)?,
+            ("meta_limit", value) => self.limits.meta_bytes = limit(value)?,
+            ("memory", value) => self.memory_bytes = Some(size::parse_memory(value).map_err(wrong)?),
+            // In fstab a comma would end the option.
+            ("filters", list) => {
+                let plan = list.replace(':', ",").parse();
+                self.filters = Some(plan.map_err(|advice| wrong(format!("{advice}; `:` stands between filters")))?);
+            }
+            ("log_file", "") => return Err(wrong("a file is needed".to_owned())),
+            ("log_file", path) => self.log_file = Some(path.into()),
+            (name, "") if PLAIN_OPTIONS.contains(&name) => self.mount.extra.push(name.to_owned()),
+            (name, _) if IGNORED_OPTIONS.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
+            (name, _) if SHOWN_OPTIONS.contains(&name) => return Ok(Taken::Shown),
+            _ => return Ok(Taken::Unknown),
+        }
+        Ok(Taken::Known)
+    }
+}
+
+fn usage(message: String) -> Failure {
+    Failure::new(FailureKind::Usage, message)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn parse(lists: &[&str]) -> Result<Options, Failure> {
+        let lists: Vec<_> = lists.iter().map(|list| (*list).to_owned()).collect();
+        super::parse(Path::new("/pool"), &lists)
+    }
+
+    #[test]
+    fn options_are_understood() {
+        let options = parse(&["ro,noatime", "allow_other,dev,defaults,x-systemd.automount,threads=2"]).unwrap().mount;
+        assert!(options.read_only && options.no_atime && options.allow_other);
+        assert_eq!((options.source.as_str(), options.session_threads), ("/pool", 2));
+        assert_eq!(options.extra, ["dev"]);
+        assert!(!parse(&["ro", "rw"]).unwrap().mount.read_only);
+    }
+
+    #[test]
+    fn the_last_option_says_what_reading_changes() {
+        let times = |lists: &[&str]| parse(lists).unwrap().access_times();
+        assert_eq!(times(&["ro"]), AccessTimes::Relative);
+        assert_eq!(times(&["noatime,relatime"]), AccessTimes::Relative);
+        assert_eq!(times(&["relatime", "noatime"]), AccessTimes::Never);
+        assert_eq!(times(&["nodiratime"]), AccessTimes::RelativeButDirectories);
+        assert_eq!(times(&["noatime,nodiratime"]), AccessTimes::Never);
+        // Reads from the kernel's cache are not seen: that could not be kept.
+        assert_eq!(times(&["strictatime"]), AccessTimes::Relative);
+    }
+
+    #[test]
+    fn what_fstab_has_besides_is_passed_over() {
+        let line = "defaults,noauto,nofail,_netdev,user=me,users,owner,x-systemd.requires-mounts-for=/srv,X-mount.mkdir,\
+                    comment=my pool,relatime,strictatime,nodiratime,lazytime,default_permissions,x-gvfs-hide";
+        let options = parse(&[line]).unwrap();
+        assert!(options.mount.extra.is_empty() && !options.mount.read_only && !options.remount, "{options:?}");
+    }
+
+    #[test]
+    fn what_has_options_of_its_own_can_stand_in_fstab() {
+        let options = parse(&["memory=1G,filters=zero:bloom:sealed,log_file=/var/log/d,fs.log"]);
+        assert!(options.unwrap_err().message.contains("fs.log"));
+        let options = parse(&["memory=1G,filters=zero:bloom:sealed,log_file=\"/var/log/d,fs.log\""]).unwrap();
+        assert_eq!(options.memory_bytes, Some(1 << 30));
+        assert_eq!(options.filters.unwrap().to_string(), "zero,bloom,sealed");
+        assert_eq!(options.log_file.unwrap(), Path::new("/var/log/d,fs.log"));
+        assert_eq!(parse(&["filters=\"zero,sealed\""]).unwrap().filters.unwrap().to_string(), "zero,sealed");
+        for option in ["memory=12", "memory", "filters=fast", "filters", "log_file", "log_file="] {
+            let failure = parse(&[option]).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Usage);
+            assert!(failure.message.contains(option), "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_remount_takes_what_the_kernel_shows() {
+        let shown = "rw,nosuid,nodev,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro";
+        let options = parse(&[shown]).unwrap();
+        assert!(options.remount && options.mount.read_only && options.mount.allow_other);
+        assert!(parse(&["rw,user_id=0"]).unwrap_err().message.contains("user_id=0"));
+    }
+
+    #[test]
+    fn unknown_options_can_be_told_apart() {
+        let lists = ["ro,fast".to_owned(), "slow=1".to_owned()];
+        let (options, unknown) = parse_known(Path::new("/pool"), &lists).unwrap();
+        assert!(options.mount.read_only);
+        assert_eq!(unknown, ["fast", "slow=1"]);
+    }
+
+    #[test]
+    fn limits_are_sizes_for_each_root() {
+        assert_eq!(parse(&["ro"]).unwrap().limits, SpaceLimits::default());
+        let limits = parse(&["data_limit=2T,ro", "meta_limit=512M"]).unwrap().limits;
+        assert_eq!(limits, SpaceLimits { data_bytes: Some(2 << 40), meta_bytes: Some(512 << 20) });
+        for option in
+            ["data_limit=much", "meta_limit=", "data_limit", "meta_limit=0", "data_limit=-1", "meta_limit=99999999T"]
+        {
+            let failure = parse(&[option]).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Usage);
+            assert!(failure.message.contains(option), "{failure}");
+        }
+    }
+
+    #[test]
+    fn unknown_options_are_usage_errors_that_name_the_known() {
+        for option in ["fast", "ro=1", "threads=0", "threads=x", "auto_unmount", "fsname=x"] {
+            let failure = parse(&[option]).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Usage);
+            assert!(failure.message.contains(option), "{failure}");
+        }
+        assert!(parse(&["fast"]).unwrap_err().message.contains("allow_other"));
+        assert!(parse(&["limit=1G"]).unwrap_err().message.contains("data_limit=SIZE, meta_limit=SIZE"));
+    }
+}

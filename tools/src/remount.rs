@@ -1,0 +1,129 @@
+//! `mount -o remount,ro MNT` and `remount,rw`: the kernel and the daemon are switched in the order in which nothing can slip
+//! through.
+//!
+//! The kernel tells a FUSE daemon nothing of a remount. Read-only: the kernel first, which refuses while files are open for
+//! writing and writes back what it caches; then the daemon makes everything durable and writes nothing more. Writable: the
+//! daemon first, which may refuse. When the second step fails, the first is taken back.
+//!
+//! What else the kernel keeps of a mount (nodev, nosuid, noexec, noatime, sync, dirsync) can be changed as well. Memory, filters,
+//! limits and threads are those of the daemon until it ends: other values are passed over, since mount(8) repeats what stands
+//! in fstab.
+
+use std::path::Path;
+
+use dedupfs::control::{ControlClient, Failure, FailureKind};
+use rustix::io::Errno;
+use rustix::mount::MountFlags;
+
+use crate::mountinfo::MountEntry;
+use crate::{mount_options, target};
+
+/// Options that set or clear a flag of the kernel.
+const FLAGS: [(&str, MountFlags, bool); 15] = [
+    ("ro", MountFlags::RDONLY, true),
+    ("rw", MountFlags::RDONLY, false),
+    ("nosuid", MountFlags::NOSUID, true),
+    ("suid", MountFlags::NOSUID, false),
+    ("nodev", MountFlags::NODEV, true),
+    ("dev", MountFlags::NODEV, false),
+    ("noexec", MountFlags::NOEXEC, true),
+    ("exec", MountFlags::NOEXEC, false),
+    ("noatime", MountFlags::NOATIME, true),
+    ("atime", MountFlags::NOATIME, false),
+    ("nodiratime", MountFlags::NODIRATIME, true),
+    ("relatime", MountFlags::RELATIME, true),
+    ("sync", MountFlags::SYNCHRONOUS, true),
+    ("async", MountFlags::SYNCHRONOUS, false),
+    ("dirsync", MountFlags::DIRSYNC, true),
+];
+
+/// Flags with options applied in their order.
+fn apply<'a>(flags: MountFlags, options: impl IntoIterator<Item = &'a str>) -> MountFlags {
+    options.into_iter().fold(flags, |mut flags, option| {
+        if let Some((_, flag, is_set)) = FLAGS.iter().find(|(name, ..)| *name == option) {
+            flags.set(*flag, *is_set);
+        }
+        flags
+    })
+}
+
+/// Changes the mount at `mountpoint`; `lists` are the options that mount(8) gives, those that it has already included.
+///
+/// # Errors
+/// Nothing of ours is mounted there; the user may not; files are open for writing; not everything could be made durable.
+pub fn run(mountpoint: &Path, lists: &[String]) -> Result<(), Failure> {
+    let mount = target::mounted_at(mountpoint)?.ok_or_else(|| {
+        Failure::new(FailureKind::MountpointUnusable, format!("no dedupfs is mounted on {}", mountpoint.display()))
+    })?;
+    // An option that makes no sense changes nothing.
+    mount_options::parse(&mount.source, lists)?;
+    let before = apply(MountFlags::empty(), mount.options.split(','));
+    let options = mount_options::split(lists);
+    let wanted = apply(before, options.iter().map(String::as_str));
+    if wanted.contains(MountFlags::RDONLY) {
+        change(&mount, wanted)?;
+        set_read_only(&mount, true).inspect_err(|_| take_back(&mount, before))
+    } else {
+        set_read_only(&mount, false)?;
+        change(&mount, wanted).inspect_err(|_| {
+            if before.contains(MountFlags::RDONLY)
+                && let Err(failure) = set_read_only(&mount, true)
+            {
+                eprintln!("dedupfs: warning: the pool stays writable below its mount: {failure}");
+            }
+        })
+    }
+}
+
+fn take_back(mount: &MountEntry, before: MountFlags) {
+    if let Err(failure) = change(mount, before) {
+        eprintln!("dedupfs: warning: the mount stays read-only: {failure}");
+    }
+}
+
+fn change(mount: &MountEntry, flags: MountFlags) -> Result<(), Failure> {
+    let shown = mount.mountpoint.display();
+    rustix::mount::mount_remount(&mount.mountpoint, flags, c"").map_err(|error| {
+        let (kind, text) = match error {
+            Errno::BUSY => (
+                FailureKind::MountpointUnusable,
+                format!("files on {shown} are open for writing: `fuser -vm {shown}` tells by whom"),
+            ),
+            Errno::PERM | Errno::ACCESS => {
+                (FailureKind::FuseUnavailable, format!("only root may change the mount on {shown}"))
+            }
+            error => (FailureKind::Failed, format!("the kernel does not change the mount on {shown}: {error}")),
+        };
+        Failure::new(kind, text)
+    })
+}
+
+fn set_read_only(mount: &MountEntry, read_only: bool) -> Result<(), Failure> {
+    let (pool, shown) = (&mount.source, mount.mountpoint.display());
+    match ControlClient::connect(pool)? {
+        Some(mut client) => client.set_read_only(read_only),
+        // On a disk that cannot be written there is no socket, nor anything to write.
+        None if read_only && !crate::mount::is_dead(&mount.mountpoint) => {
+            Err(Failure::failed(format!("the daemon of {shown} does not answer: is everything durable there?")))
+        }
+        None => Err(Failure::failed(format!(
+            "the daemon of {shown} does not answer: unmount pool {}, and mount it again",
+            pool.display()
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_follow_the_options_in_their_order() {
+        let shown = apply(MountFlags::empty(), "rw,nosuid,nodev,noatime,relatime".split(','));
+        assert_eq!(shown, MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME | MountFlags::RELATIME);
+        let wanted = apply(shown, ["rw", "remount", "dev", "noexec", "ro"]);
+        let kept = MountFlags::NOSUID | MountFlags::NOATIME | MountFlags::RELATIME;
+        assert_eq!(wanted, kept | MountFlags::NOEXEC | MountFlags::RDONLY);
+        assert!(!apply(wanted, ["rw"]).contains(MountFlags::RDONLY));
+    }
+}

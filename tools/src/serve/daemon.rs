@@ -1,0 +1,109 @@
+//! What the control socket reaches: the pool, its session, and their end.
+
+use std::sync::Arc;
+
+use dedupfs::check::{CheckOptions, CheckReport};
+use dedupfs::control::{ControlTarget, Failure};
+use dedupfs::pool::{Pool, PoolStats, Progress};
+use dedupfs::reclaim::{ReclaimOptions, ReclaimReport};
+use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
+use dedupfs_fuse::MountedSession;
+use parking_lot::{Condvar, Mutex};
+
+use super::BUSY_PATIENCE;
+use crate::mount;
+
+/// How closing the pool went, once it is closed.
+#[derive(Default)]
+pub(super) struct End {
+    result: Mutex<Option<Result<(), Failure>>>,
+    told: Condvar,
+}
+
+impl End {
+    pub(super) fn tell(&self, result: Result<(), Failure>) {
+        *self.result.lock() = Some(result);
+        self.told.notify_all();
+    }
+
+    fn wait(&self) -> Result<(), Failure> {
+        let mut result = self.result.lock();
+        loop {
+            match &*result {
+                Some(result) => return result.clone(),
+                None => self.told.wait(&mut result),
+            }
+        }
+    }
+}
+
+/// What the control socket reaches. Never dropped before the process ends: the thread that waits for the session
+/// holds it, and dropping a session that would not end would wait for it.
+pub(super) struct Daemon {
+    pub(super) pool: Arc<Pool>,
+    pub(super) session: MountedSession,
+    pub(super) end: End,
+}
+
+impl ControlTarget for Daemon {
+    fn stats(&self) -> Result<PoolStats, Failure> {
+        Ok(self.pool.stats()?)
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        Ok(self.pool.sync()?)
+    }
+
+    fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport, Failure> {
+        tracing::info!(?options, "reclaiming");
+        let report = self.pool.reclaim(options, progress)?;
+        tracing::info!(?report, "reclaimed");
+        Ok(report)
+    }
+
+    fn check(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport, Failure> {
+        Ok(self.pool.check(options, progress)?)
+    }
+
+    fn scrub(&self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport, Failure> {
+        tracing::info!(?options, "scrubbing");
+        let report = self.pool.scrub(options, progress)?;
+        let (bad, files) = (report.bad_chunks + report.bad_nodes, report.affected.file_count);
+        tracing::info!(finished = report.finished, containers = report.containers, bad, files, "scrubbed");
+        Ok(report)
+    }
+
+    fn scrub_status(&self) -> Result<ScrubStatus, Failure> {
+        Ok(self.pool.scrub_status()?)
+    }
+
+    fn stop_scrub(&self) -> Result<(), Failure> {
+        self.pool.stop_scrub();
+        Ok(())
+    }
+
+    fn unmount(&self, lazy: bool) -> Result<(), Failure> {
+        tracing::info!(lazy, "asked to unmount");
+        if lazy {
+            self.session.detach();
+        } else if let Err(error) = self.session.unmount(BUSY_PATIENCE) {
+            return Err(mount::failure(&error));
+        }
+        self.end.wait()
+    }
+
+    fn await_end(&self) -> Result<(), Failure> {
+        self.end.wait()
+    }
+
+    fn set_read_only(&self, read_only: bool) -> Result<(), Failure> {
+        if read_only {
+            self.pool.set_read_only()?;
+            tracing::info!("read-only from now on: everything is durable, nothing more is written");
+        } else {
+            self.pool.set_writable()?;
+            tracing::info!("writable again");
+        }
+        Ok(())
+    }
+}

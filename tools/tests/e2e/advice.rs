@@ -1,0 +1,139 @@
+//! What the tools tell administrators: what a repair would do, where a data root went, how far a scrub came, what is too small.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::command::{DEDUPFS, STATS, Tool};
+use crate::disk::Disk;
+use crate::machine::is_fit;
+use crate::random::noise;
+use crate::site::Site;
+
+fn filled(site: &Site, len: usize) {
+    site.mount();
+    fs::write(site.mnt.join("file"), noise(1, len)).unwrap();
+    site.umount();
+}
+
+/// `--data` was ignored for a pool whose superblock can be read.
+#[test]
+fn regression_a_data_root_that_moved_is_found_again() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::with(|base| (base.join("pool"), base.join("data")));
+    filled(&site, 3 << 20);
+    let moved = site.base.join("elsewhere");
+    let repair = |data: &std::path::Path| {
+        Tool::new(DEDUPFS).args(["fsck", "--repair", "--yes", "--data"]).args([data, &site.pool]).run()
+    };
+    // Where it should be, all is well, and a copy is none.
+    repair(&site.data).expect(0, &["clean"]);
+    Tool::new("cp").args(["-a"]).args([&site.data, &moved]).ok();
+    repair(&moved).expect(16, &["another copy"]);
+    fs::remove_dir_all(&moved).unwrap();
+    fs::rename(&site.data, &moved).unwrap();
+    site.try_mount().expect(3, &["data root", "fsck --repair --data"]);
+    Tool::new(DEDUPFS).args(["fsck", "--repair"]).arg(&site.pool).run().expect(16, &["--data DIR"]);
+    let other = Site::with(|base| (base.join("pool"), base.join("data")));
+    let before = fs::read(site.pool.join("dedupfs.meta")).unwrap();
+    let refused = repair(&other.data);
+    assert!(refused.code >= 4 && refused.said().contains("another pool"), "{}", refused.said());
+    assert_eq!(fs::read(site.pool.join("dedupfs.meta")).unwrap(), before);
+    repair(&moved).expect(1, &["done: note that the data root is", "elsewhere", "clean"]);
+    repair(&moved).expect(0, &["clean"]);
+    site.mount();
+    assert!(fs::read(site.mnt.join("file")).unwrap() == noise(1, 3 << 20));
+    site.umount();
+    site.assert_clean();
+}
+
+#[test]
+fn a_check_says_what_a_repair_would_change_and_changes_nothing() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::new();
+    filled(&site, 1 << 20);
+    let manifest = site.pool.join("index/chunks/manifest");
+    let sound = fs::read(&manifest).unwrap();
+    fs::write(&manifest, &sound[..sound.len() / 2]).unwrap();
+    let damaged = Tool::new("tar").args(["-C"]).arg(&site.pool).args(["-cf", "-", "index", "namespace.redb"]).ok().out;
+    let fsck = |arguments: &[&str]| Tool::new(DEDUPFS).arg("fsck").arg(&site.pool).args(arguments).run();
+    fsck(&[]).expect(4, &["`dedupfs fsck --repair` would:", "make the indexes anew"]);
+    let said = fsck(&["--json"]).expect(4, &[]).text();
+    let told: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert!(told["repair_would"][0].as_str().unwrap().contains("make the indexes anew"), "{said}");
+    let after = Tool::new("tar").args(["-C"]).arg(&site.pool).args(["-cf", "-", "index", "namespace.redb"]).ok().out;
+    assert!(damaged == after, "a check changed the pool");
+    fsck(&["--repair", "--yes"]).expect(1, &["done: make the indexes anew"]);
+    let said = fsck(&[]).expect(0, &["clean"]).said();
+    assert!(!said.contains("--repair"), "{said}");
+}
+
+#[test]
+fn regression_statistics_of_a_pool_that_is_not_mounted_have_no_session() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::new();
+    filled(&site, 1 << 20);
+    let said = Tool::new(STATS).arg(&site.pool).ok().text();
+    assert!(!said.contains("--memory") && !said.contains("since the mount"), "{said}");
+    site.mount();
+    Tool::new(STATS).arg(&site.pool).run().expect(0, &["limit (--memory)"]);
+    site.umount();
+}
+
+/// Ctrl-C ended the tool without a word.
+#[test]
+fn regression_a_scrub_that_is_interrupted_says_how_far_it_came() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
+    fs::write(site.mnt.join("file"), noise(1, 48 << 20)).unwrap();
+    site.sync();
+    let status = || Tool::new(DEDUPFS).args(["scrub", "--status"]).arg(&site.mnt).ok().text();
+    assert_eq!(status(), "never scrubbed\n");
+    let scrub = Command::new(DEDUPFS)
+        .args(["scrub", "--rate", "4M"])
+        .arg(&site.mnt)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    while !status().starts_with("running, begun 20") {
+        assert!(begun.elapsed() < Duration::from_secs(10), "it does not begin: {}", status());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill_process(Pid::from_child(&scrub), Signal::INT).unwrap();
+    let ended = scrub.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned() + &String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(0), "{said}");
+    for words in ["stopping the scrub", "stopped: the next scrub goes on here", "sound so far"] {
+        assert!(said.contains(words), "{said}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "it went on");
+    assert!(status().contains("UTC and stopped"), "{}", status());
+    Tool::new(DEDUPFS).arg("scrub").arg(&site.mnt).run().expect(0, &["sound"]);
+    assert!(status().starts_with("finished 20") && status().contains(" UTC"), "{}", status());
+    site.umount();
+}
+
+#[test]
+fn regression_a_disk_that_is_too_small_is_told_when_it_is_formatted() {
+    if !is_fit() {
+        return;
+    }
+    let small = Disk::new(24 << 20);
+    let mkfs = |disk: &Disk| Tool::new(DEDUPFS).arg("mkfs").arg(disk.mountpoint.join("pool")).ok().err;
+    let said = mkfs(&small);
+    assert!(said.contains("nothing can be written") && said.contains("larger disk"), "{said}");
+    assert_eq!(mkfs(&Disk::new(400 << 20)), "");
+}
