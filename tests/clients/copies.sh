@@ -35,8 +35,8 @@ install -d -m 2775 "$mnt/installed/directory"
 expect "$(stat -c %a "$mnt/installed/directory")" 2775 "the mode of the directory that install made"
 cp -a "$work/tree" "$work/moved"
 mv "$work/moved" "$mnt/moved"
-mv "$mnt/moved" "$mnt/never/moved again"
-mv -T "$mnt/never/moved again" "$mnt/moved"
+mv "$mnt/moved" "$mnt/installed/moved again"
+mv -T "$mnt/installed/moved again" "$mnt/moved"
 mv "$mnt/moved" "$work/moved"
 expect_same_trees "$work/tree" "$work/moved"
 expect_same_trees "$work/tree" "$mnt/never"
@@ -91,7 +91,7 @@ verify_dumps
 step "shared mappings (fio, verified)"
 for engine in mmap psync; do
     # It writes and verifies its own patterns: through a mapping, and read through the same or by read(2).
-    fio --name="$engine" --directory="$mnt" --filename=mapped-$engine --size=48M --rw=randwrite --bsrange=512-96k --bs_unaligned=1 \
+    fio --name="$engine" --directory="$mnt" --filename=mapped-$engine --size=48M --rw=randwrite --bsrange=4k-96k \
         --ioengine=mmap --verify=crc32c --verify_fatal=1 --do_verify=1 --fsync=64 --end_fsync=1 --randseed=7 \
         --output="$work/fio.$engine.log" || fail "fio: $(tail -n 20 "$work/fio.$engine.log")"
     sha256sum <"$mnt/mapped-$engine" >"$work/mapped-$engine.sum"

@@ -29,7 +29,7 @@ loglevel|3
 logfile|$work/rsnapshot.log
 lockfile|$work/rsnapshot.pid
 rsync_short_args|-aHAX
-rsync_long_args|--delete --numeric-ids --relative --delete-excluded
+rsync_long_args|--modify-window=-1 --delete --numeric-ids --relative --delete-excluded
 link_dest|$1
 backup|$work/./tree/|here/
 CONF

@@ -15,22 +15,23 @@ if [ $# -ge 2 ]; then parse_count "$2" && backups=$REPLY; fi
 need rsync=rsync setfattr=attr setfacl=acl >&2
 open_pool
 
+# -@-1: it takes times in the same second for the same otherwise.
 step "rsync -aHAX --inplace --no-whole-file, ten times"
 make_tree "$work/tree"
 for day in {1..10}; do
-    rsync -aHAX --numeric-ids --inplace --no-whole-file --delete "$work/tree/" "$mnt/inplace/"
+    rsync -@-1 -aHAX --numeric-ids --inplace --no-whole-file --delete "$work/tree/" "$mnt/inplace/"
     [ "$day" = 10 ] || change_tree "$work/tree" "$day"
 done
 expect_same_trees "$work/tree" "$mnt/inplace"
 
 step "other ways: --sparse, --append-verify, --partial, --delay-updates, --fuzzy, --checksum"
-rsync -aHAX --numeric-ids --sparse "$work/tree/" "$mnt/sparse/"
+rsync -@-1 -aHAX --numeric-ids --sparse "$work/tree/" "$mnt/sparse/"
 [ "$(stat -c %b "$mnt/sparse/sparse")" -le 1024 ] || fail "rsync --sparse made no holes"
 head -c 5000000 "$work/tree/large" >"$mnt/append"
-rsync --append-verify -t "$work/tree/large" "$mnt/append"
+rsync -@-1 --append-verify -t "$work/tree/large" "$mnt/append"
 cmp "$work/tree/large" "$mnt/append"
 change_tree "$work/tree" 10
-rsync -aHAX --numeric-ids --delay-updates --fuzzy --partial-dir=.partial --delete-after --checksum "$work/tree/" "$mnt/sparse/"
+rsync -@-1 -aHAX --numeric-ids --delay-updates --fuzzy --partial-dir=.partial --delete-after --checksum "$work/tree/" "$mnt/sparse/"
 expect_same_trees "$work/tree" "$mnt/sparse"
 
 step "a chain of $backups backups by --link-dest"
@@ -40,7 +41,7 @@ previous=''
 for ((backup = 1; backup <= backups; backup++)); do
     link=()
     [ -z "$previous" ] || link=(--link-dest="../$previous")
-    rsync -aHAX --numeric-ids --delete "${link[@]}" "$work/tree/" "$mnt/$backup.new/"
+    rsync -@-1 -aHAX --numeric-ids --delete "${link[@]}" "$work/tree/" "$mnt/$backup.new/"
     mv "$mnt/$backup.new" "$mnt/$backup"
     previous=$backup
     # The number of links differs: the chain adds some.
@@ -57,7 +58,7 @@ verify_backup() {
 }
 verify_last() {
     local differences
-    differences=$(rsync -aHAXnc --numeric-ids --delete --itemize-changes "$work/tree/" "$1/")
+    differences=$(rsync -@-1 -aHAXnc --numeric-ids --delete --itemize-changes "$work/tree/" "$1/")
     expect "$differences" '' "differences of the last backup"
 }
 verify_backup 1
@@ -71,7 +72,7 @@ expect "$(stat -c %h "$mnt/$backups/empty")" $((backups - oldest_kept + 1)) "lin
 reclaim
 verify_backup $oldest_kept
 mkdir "$work/restored"
-rsync -aHAX --numeric-ids "$mnt/$backups/" "$work/restored/"
+rsync -@-1 -aHAX --numeric-ids "$mnt/$backups/" "$work/restored/"
 verify_last "$work/restored"
 remount
 verify_backup $oldest_kept

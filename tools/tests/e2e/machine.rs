@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 /// Tools by the Debian package that has them.
-const TOOLS: [(&str, &str); 19] = [
+const TOOLS: [(&str, &str); 22] = [
     ("rsync", "rsync"),
     ("tar", "tar"),
     ("cp", "coreutils"),
@@ -25,6 +25,9 @@ const TOOLS: [(&str, &str); 19] = [
     ("findmnt", "mount"),
     ("mkfs.ext4", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
+    ("git", "git"),
+    ("sqlite3", "sqlite3"),
+    ("pgrep", "procps"),
 ];
 
 /// Whether the tests can run: false (and said on the standard error output) for an ordinary user.

@@ -1,7 +1,7 @@
 //! End to end: the real programs, real mounts, and the real tools that users point at them.
 //!
 //! One module per promise: [`rsync_roundtrip`], [`dd_operations`], [`kill9`], [`dedup_and_reclaim`], [`bad_input`],
-//! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`private`], [`rebuild_index`], [`recover`], [`scrub`]. The others
+//! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`private`], [`rebuild_index`], [`recover`], [`scrub`], [`clients`]. The others
 //! are what they are made of: [`site`] is a pool and its mount, gone without a trace when dropped; [`command`] runs tools with
 //! a time limit; [`disk`] is a disk to fill and to break; [`tree`] and [`files`] make trees, the same ones every time; [`random`]
 //! is where all chance comes from.
@@ -11,6 +11,7 @@
 //! `DEDUPFS_E2E_SEED=N` makes those that change files at random or kill at random moments do other things.
 
 mod bad_input;
+mod clients;
 mod command;
 mod compare;
 mod concurrent;
