@@ -21,8 +21,6 @@ git config --global user.email client@example.org
 git config --global init.defaultBranch main
 git config --global gc.autoDetach false
 git config --global advice.detachedHead false
-# What git stores is durable before it goes on.
-git config --global core.fsync all
 
 step "$files small files, ten commits"
 git init -q "$mnt/origin"
@@ -43,7 +41,8 @@ for commit in {1..10}; do
     git -C "$mnt/origin" mv "moved-$commit"/* "$((commit % 97))/"
     head -c $((commit * 100000)) "$pool/dedupfs.log" /dev/urandom 2>/dev/null | head -c $((commit * 30000)) >"$mnt/origin/binary"
     git -C "$mnt/origin" add -A
-    git -C "$mnt/origin" commit -q -m "Commit $commit"
+    # Each object synced, as on servers.
+    git -C "$mnt/origin" -c core.fsync=all commit -q -m "Commit $commit"
     git -C "$mnt/origin" tag -a -m "Tag $commit" "v$commit"
 done
 expect "$(git -C "$mnt/origin" status --porcelain)" '' "changes that git sees in what was committed"

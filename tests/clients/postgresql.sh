@@ -114,7 +114,7 @@ acknowledge() {
     while :; do
         number=$((number + 1))
         echo "INSERT INTO acknowledged VALUES ($number, repeat(md5('$number'), $number % 50)) RETURNING number;"
-    done | as_postgres stdbuf -oL "$postgresql/psql" -X -q -A -t -v ON_ERROR_STOP=1 -h "$socket" bench >>"$work/acknowledged" 2>/dev/null
+    done | as_postgres stdbuf -oL "$postgresql/psql" -X -q -A -t -v ON_ERROR_STOP=1 -h "$socket" bench >>"$work/acknowledged" 2>/dev/null || true
 }
 verify_acknowledged() {
     local last found
@@ -129,7 +129,8 @@ verify_acknowledged() {
 # crash_while_busy HOW...: with clients at work.
 crash_while_busy() {
     local pid processes_busy=()
-    pgbench -c 4 -j 2 -T 60 >/dev/null 2>&1 &
+    # -n: it would empty the history first.
+    pgbench -n -c 4 -j 2 -T 60 >/dev/null 2>&1 &
     processes_busy+=($!)
     acknowledge "$(query 'SELECT coalesce(max(number), 0) FROM acknowledged')" &
     processes_busy+=($!)
@@ -160,7 +161,7 @@ verify_sums
 verify_structure
 
 step "pg_basebackup, plain and as tar, while transactions run; pg_dump through a pipe"
-pgbench -c 2 -T 8 >/dev/null 2>&1 &
+pgbench -n -c 2 -T 8 >/dev/null 2>&1 &
 busy=$!
 as_postgres "$postgresql/pg_basebackup" -h "$socket" -D "$mnt/p/base" -c fast -X stream
 as_postgres "$postgresql/pg_basebackup" -h "$socket" -D "$mnt/p/tar" -c fast -X fetch -F tar -z
