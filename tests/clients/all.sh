@@ -50,10 +50,11 @@ run() {
 
 printf '| client | result | seconds | memory of the daemon |\n|---|---|---|---|\n'
 if [ -n "$quick" ]; then
-    run rsync "$directory" 4
-    run git "$directory" 300
-    run sqlite "$directory" 20
+    export DEDUPFS_CLIENT_QUICK=1
     run tar "$directory"
+    run rsync "$directory" 4
+    run git "$directory" 200
+    run sqlite "$directory" 8
 else
     for client in copies tar rsync rsnapshot rdiff-backup git borg restic sqlite qemu postgresql; do run $client "$directory"; done
 fi

@@ -17,26 +17,25 @@ mkdir "$work/home"
 export BORG_BASE_DIR=$work/home BORG_CACHE_DIR=$mnt/cache BORG_SECURITY_DIR=$work/home/security
 export BORG_PASSPHRASE=client BORG_RELOCATED_REPO_ACCESS_IS_OK=yes BORG_REPO=$mnt/repository
 make_tree "$work/tree"
-# borg keeps times from 1970 to 2106 at most on its own terms; what it cannot carry is no matter of the mount.
-touch -d '2038-01-19 03:14:08.5' "$work/tree/directory 6/file-aa" "$work/tree/directory 7/file-aa"
+# It carries no times from 2038 on or before 1970.
+touch -d '2037-01-19 03:14:08.5' "$work/tree/directory 6/file-aa" "$work/tree/directory 7/file-aa"
 
 step "a repository, six backups"
 borg init --encryption=repokey-blake2
 for day in {1..6}; do
-    (cd "$work/tree" && borg create --compression lz4 "::day-$day" .)
-    [ "$day" = 3 ] && listing "$work/tree" >"$work/listing.3"
+    (cd "$work" && borg create --compression lz4 "::day-$day" tree)
     [ "$day" = 6 ] || change_tree "$work/tree" "$day"
 done
 
 step "a backup killed in its midst, and once more"
 random_bytes killed 60000000 >"$work/tree/killed"
-(cd "$work/tree" && exec borg create --checkpoint-interval 1 ::killed .) 2>/dev/null &
+(cd "$work" && exec borg create --checkpoint-interval 1 ::killed tree) 2>/dev/null &
 killed=$!
 sleep 1
 kill -9 $killed 2>/dev/null || true
 wait $killed 2>/dev/null || true
 borg break-lock
-(cd "$work/tree" && borg create ::day-7 .)
+(cd "$work" && borg create ::day-7 tree)
 
 step "prune, compact, check --verify-data"
 borg prune --keep-last 3 --glob-archives 'day-*'
@@ -49,7 +48,7 @@ expect "$(borg list --short | tr '\n' ' ')" "day-5 day-6 day-7 " "archives after
 verify_restored() {
     mkdir "$1"
     (cd "$1" && borg extract ::day-7)
-    expect_same_trees "$work/tree" "$1"
+    expect_same_trees "$work/tree" "$1/tree"
 }
 step "restored into the mount and outside of it"
 verify_restored "$work/restored"
@@ -58,7 +57,7 @@ verify_restored "$mnt/restored"
 remount
 step "all of it again"
 borg check --verify-data
-expect_same_trees "$work/tree" "$mnt/restored"
+expect_same_trees "$work/tree" "$mnt/restored/tree"
 rm -r "$work/restored"
 verify_restored "$work/restored"
 close_pool

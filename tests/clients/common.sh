@@ -5,6 +5,7 @@
 #
 #   DEDUPFS_BIN                  directory with the programs (otherwise they are built)
 #   DEDUPFS_CLIENT_MKFS, _MOUNT  more arguments for mkfs and mount
+#   DEDUPFS_CLIENT_QUICK=1       with small trees and short waits
 #   DEDUPFS_CLIENT_KEEP=1        keeps the pool of a client that failed
 #   DEDUPFS_CLIENT_LIMIT_S       after so many seconds the daemon is taken to hang: its stacks are shown and it is killed
 #                                [default: 1800]
@@ -176,16 +177,20 @@ trap end_client EXIT
 
 # ---- trees
 
+# Directories of a tree, and files in each.
+directories=40 files_each=40
+[ "${DEDUPFS_CLIENT_QUICK-}" != 1 ] || directories=12 files_each=12
+
 # make_tree DIRECTORY: what backups meet: many small files, some large, holes, links, odd names, attributes, special files.
 make_tree() {
     local number
     mkdir -p "$1"
-    for number in {1..40}; do
+    for ((number = 1; number <= directories; number++)); do
         mkdir "$1/directory $number"
-        random_bytes "tree $number" 400000 | split -b 10k -a 2 - "$1/directory $number/file-"
+        random_bytes "tree $number" $((files_each * 10240)) | split -b 10k -a 2 - "$1/directory $number/file-"
     done
-    random_bytes large 20000000 >"$1/large"
-    seq 1 1500000 >"$1/numbers"
+    random_bytes large $((files_each * 500000)) >"$1/large"
+    seq 1 $((files_each * 40000)) >"$1/numbers"
     : >"$1/empty"
     truncate -s 100M "$1/sparse"
     printf 'in the middle' | dd of="$1/sparse" bs=1 seek=50000000 conv=notrunc status=none
@@ -222,13 +227,13 @@ make_tree() {
 
 # change_tree DIRECTORY NUMBER: the changes of a day: files new, changed in place, longer, renamed, gone.
 change_tree() {
-    local at=$(($2 % 40 + 1)) next=$((($2 + 1) % 40 + 1))
+    local at=$(($2 % directories + 1)) next=$((($2 + 1) % directories + 1))
     random_bytes "new $2" $((30000 + $2 * 777)) >"$1/directory $at/new $2"
-    random_bytes "change $2" 5000 | dd of="$1/large" bs=1000 seek=$(($2 * 300 % 19000)) conv=notrunc status=none
+    random_bytes "change $2" 5000 | dd of="$1/large" bs=1000 seek=$(($2 * 300 % (files_each * 480))) conv=notrunc status=none
     seq "$2" $(($2 + 1000)) >>"$1/numbers"
     [ ! -e "$1/directory $at/file-ab" ] || mv "$1/directory $at/file-ab" "$1/directory $next/renamed $2"
     rm -f "$1/directory $next/file-ac"
-    rm -f "$1/directory $at/new $(($2 - 40))"
+    rm -f "$1/directory $at/new $(($2 - directories))"
     touch "$1/directory $next/file-ad"
 }
 

@@ -33,13 +33,14 @@ expect "$(find "$mnt/origin" -name '*.txt' | wc -l)" "$files" "files that were m
 git -C "$mnt/origin" add -A
 git -C "$mnt/origin" commit -q -m "All files"
 for commit in {1..10}; do
-    for ((file = commit; file < files; file += 50)); do
+    for ((file = 50 + commit; file < files; file += 50)); do
         echo "change $commit" >>"$mnt/origin/$((file % 97))/$((file % 7))/$file.txt"
     done
-    git -C "$mnt/origin" mv "$((commit % 97))" "moved-$commit"
-    mkdir -p "$mnt/origin/$((commit % 97))"
-    git -C "$mnt/origin" mv "moved-$commit"/* "$((commit % 97))/"
-    head -c $((commit * 100000)) "$pool/dedupfs.log" /dev/urandom 2>/dev/null | head -c $((commit * 30000)) >"$mnt/origin/binary"
+    # There and back, and one file for good.
+    git -C "$mnt/origin" mv "$commit" "moved-$commit"
+    git -C "$mnt/origin" mv "moved-$commit" "$commit"
+    git -C "$mnt/origin" mv "$commit/$((commit % 7))/$commit.txt" "$commit/renamed.txt"
+    random_bytes "binary $commit" $((commit * 30000)) >"$mnt/origin/binary"
     git -C "$mnt/origin" add -A
     # Each object synced, as on servers.
     git -C "$mnt/origin" -c core.fsync=all commit -q -m "Commit $commit"

@@ -19,19 +19,19 @@ make_tree "$work/tree"
 step "a repository, six backups"
 restic -q init
 for day in {1..6}; do
-    (cd "$work/tree" && restic -q backup --tag "day-$day" .)
+    (cd "$work" && restic -q backup --tag "day-$day" tree)
     [ "$day" = 6 ] || change_tree "$work/tree" "$day"
 done
 
 step "a backup killed in its midst, and once more"
 random_bytes killed 60000000 >"$work/tree/killed"
-(cd "$work/tree" && exec restic -q backup --tag killed .) 2>/dev/null &
+(cd "$work" && exec restic -q backup --tag killed tree) 2>/dev/null &
 killed=$!
 sleep 1.5
 kill -9 $killed 2>/dev/null || true
 wait $killed 2>/dev/null || true
 restic -q unlock --remove-all
-(cd "$work/tree" && restic -q backup --tag day-7 .)
+(cd "$work" && restic -q backup --tag day-7 tree)
 
 step "forget --prune, rebuild-index, check --read-data"
 restic -q forget --group-by host --keep-last 3 --prune --max-unused 0
@@ -42,7 +42,7 @@ expect "$(restic -q snapshots --json | grep -o '"short_id"' | wc -l)" 3 "snapsho
 
 verify_restored() {
     restic -q restore latest --tag day-7 --target "$1"
-    expect_same_trees "$work/tree" "$1"
+    expect_same_trees "$work/tree" "$1/tree"
 }
 step "restored into the mount and outside of it"
 verify_restored "$work/restored"
@@ -51,7 +51,7 @@ verify_restored "$mnt/restored"
 remount
 step "all of it again"
 restic -q check --read-data
-expect_same_trees "$work/tree" "$mnt/restored"
+expect_same_trees "$work/tree" "$mnt/restored/tree"
 rm -r "$work/restored"
 verify_restored "$work/restored"
 close_pool
