@@ -18,7 +18,7 @@ make_tree "$work/tree"
 # Its own limits: times are whole seconds to it, from 1970 on; attributes need modules that Debian does not install with it.
 find "$work/tree" ! -newermt '1970-01-02' -exec touch -h -d '2020-01-01' {} +
 shown() { listing "$1" | sed -E -e '/^(# file:|(user|system|trusted|security)\.|$)/d' -e 's/^(\.\/?.* [0-9-]+)\.[0-9]+( .*|)$/\1\2/'; }
-run() { rdiff-backup --api-version 201 "$@" >"$work/rdiff.log" 2>&1 || fail "rdiff-backup $*: $(tail -n 5 "$work/rdiff.log")"; }
+run() { rdiff-backup "$@" >"$work/rdiff.log" 2>&1 || fail "rdiff-backup $*: $(tail -n 5 "$work/rdiff.log")"; }
 # Its versions are told apart by seconds; these are an hour apart.
 at() { echo $((1700000000 + $1 * 3600)); }
 
@@ -32,13 +32,13 @@ done
 step "a backup killed in its midst, regressed, and once more"
 change_tree "$work/tree" 8
 cp "$work/tree/large" "$work/tree/another"
-rdiff-backup --api-version 201 --current-time "$(at 9)" backup "$work/tree" "$repository" >/dev/null 2>&1 &
+rdiff-backup --current-time "$(at 9)" backup "$work/tree" "$repository" >/dev/null 2>&1 &
 killed=$!
 sleep 1
 kill -9 $killed 2>/dev/null || true
 wait $killed 2>/dev/null || true
 # Says that there is nothing to do if it was done before it was killed.
-rdiff-backup --api-version 201 regress "$repository" >"$work/regress.log" 2>&1 || true
+rdiff-backup regress "$repository" >"$work/regress.log" 2>&1 || true
 run --current-time "$(at 10)" backup "$work/tree" "$repository"
 shown "$work/tree" >"$work/listing.10"
 
