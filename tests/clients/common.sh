@@ -108,8 +108,8 @@ close_pool() {
     unmount_client
     dedupfs fsck --read-data "$pool" >"$work/fsck.log" 2>&1 || fail "fsck: $(tail -n 20 "$work/fsck.log")"
     grep -q clean "$work/fsck.log" || fail "fsck does not say clean: $(cat "$work/fsck.log")"
-    # Also of a log that was rotated.
-    problems=$(grep -hE ' (WARN|ERROR) |panicked' "$pool"/dedupfs.log* | grep -vE "${log_expected:-^$}" || true)
+    # Also of a log that was rotated. What others leave on the disk is no matter of the client.
+    problems=$(grep -hE ' (WARN|ERROR) |panicked' "$pool"/dedupfs.log* | grep -vE '[0-9]% full: ' || true)
     [ -z "$problems" ] || fail "the daemon's log has: $(head -n 10 <<<"$problems")"
     step ''
     say "PASSED in $((SECONDS - begun)) s; the daemon's memory was $((memory_kib / 1024)) MiB at most"

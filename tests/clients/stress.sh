@@ -19,16 +19,16 @@ set -euo pipefail
 declare -A left_out
 left_out=(
     [binderfs]="mounts a binderfs, makes no file elsewhere"
-    [bind-mount]="mounts / onto a directory again and again, and in it only"
+    [bind-mount]="mounts / on a directory and does not write in it"
     [eventfd]="uses no file but eventfds"
     [procfs]="reads /proc"
-    [ioprio]="sets priorities of processes; its file is written by iomix too"
-    [verity]="fs-verity is a matter of the filesystem in the kernel: FUSE has no request for it"
+    [ioprio]="sets priorities of processes"
+    [verity]="needs fs-verity, for which FUSE has no request"
 )
 # Of other classes, but with files.
 further=(aio aiol msync readahead revio seek sendfile splice)
 # Sizes that leave most of the time to changes and not to one large write.
-sizes=(--hdd-bytes 96M --iomix-bytes 64M --fallocate-bytes 64M --copy-file-bytes 32M --sync-file-bytes 32M --fiemap-bytes 32M
+sizes=(--hdd-bytes 96M --iomix-bytes 64M --fallocate-bytes 64M --copy-file-bytes 128M --sync-file-bytes 32M --fiemap-bytes 32M
     --readahead-bytes 64M --msync-bytes 32M --seek-size 64M --revio-bytes 64M --sendfile-size 16M --dirdeep-inodes 20000)
 
 number() { if [[ ! ${1-} =~ ^[0-9]{1,6}$ ]]; then usage "${1-nothing} is not a number of seconds"; fi; }
@@ -55,7 +55,7 @@ if [ -n "$only" ]; then
 else
     for name in $(stress-ng --class 'filesystem?' 2>/dev/null | sed -n "s/^class 'filesystem' stressors: //p") "${further[@]}"; do
         if [ -n "${left_out[$name]-}" ]; then
-            say "left out: $name, because it ${left_out[$name]}"
+            say "left out: $name ${left_out[$name]}"
         else
             stressors+=("$name")
         fi
@@ -86,6 +86,8 @@ stress() {
     if { [ $status != 0 ] && [ $status != 3 ] && [ $status != 4 ]; } || grep -q ' fail:' "$work/stress.log"; then
         failures+=("$title (exit code $status)")
         cp "$work/stress.log" "$work/stress.$title.failed"
+        # A wrong option is no result.
+        [ $status != 1 ] || fail "stress-ng: $(tail -n 3 "$work/stress.log")"
     fi
     say "    $title: exit code $status, daemon $(resident_mib) MiB${said:+; said:}"
     [ -z "$said" ] || printf '        %s\n' "$said" >&2
