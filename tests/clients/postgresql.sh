@@ -170,12 +170,14 @@ as_postgres "$postgresql/pg_basebackup" -h "$socket" -D "$mnt/p/base" -c fast -X
 as_postgres "$postgresql/pg_basebackup" -h "$socket" -D "$mnt/p/tar" -c fast -X fetch -F tar -z
 wait $busy
 as_postgres "$postgresql/pg_verifybackup" -q "$mnt/p/base"
-as_postgres "$postgresql/pg_dump" -h "$socket" bench | cat >"$mnt/dump.sql"
-as_postgres "$postgresql/pg_dump" -h "$socket" bench | cmp - "$mnt/dump.sql"
+# Newer ones give each dump a key of its own.
+dump() { as_postgres "$postgresql/pg_dump" -h "$socket" "$1" | sed -E '/^\\(un)?restrict /d'; }
+dump bench | cat >"$mnt/dump.sql"
+dump bench | cmp - "$mnt/dump.sql"
 as_postgres "$postgresql/pg_dump" -h "$socket" -F d -j 2 -f "$mnt/p/dump.d" bench
 as_postgres "$postgresql/createdb" -h "$socket" restored
 as_postgres "$postgresql/pg_restore" -h "$socket" -j 2 -d restored "$mnt/p/dump.d"
-as_postgres "$postgresql/pg_dump" -h "$socket" restored | cmp - "$mnt/dump.sql"
+dump restored | cmp - "$mnt/dump.sql"
 sum=$(query 'SELECT sum(abalance) FROM pgbench_accounts')
 
 step "stopped, checksums, remounted"
