@@ -101,17 +101,19 @@ mount_after_crash() {
     mount_client
 }
 
-# close_pool: the verdict.
+# close_pool: the verdict; failed_before has what failed already.
 close_pool() {
     local problems
     step "unmounting and checking"
     unmount_client
     dedupfs fsck --read-data "$pool" >"$work/fsck.log" 2>&1 || fail "fsck: $(tail -n 20 "$work/fsck.log")"
     grep -q clean "$work/fsck.log" || fail "fsck does not say clean: $(cat "$work/fsck.log")"
-    # Also of a log that was rotated. What others leave on the disk is no matter of the client.
-    problems=$(grep -hE ' (WARN|ERROR) |panicked' "$pool"/dedupfs.log* | grep -vE '[0-9]% full: ' || true)
+    # Also of a log that was rotated. What others leave on the disk is no matter of the client, and crash_daemon
+    # leaves a dead mount.
+    problems=$(grep -hE ' (WARN|ERROR) |panicked' "$pool"/dedupfs.log* | grep -vE '[0-9]% full: |removing the dead mount' || true)
     [ -z "$problems" ] || fail "the daemon's log has: $(head -n 10 <<<"$problems")"
     step ''
+    [ -z "${failed_before-}" ] || fail "the pool is clean, but: $failed_before"
     say "PASSED in $((SECONDS - begun)) s; the daemon's memory was $((memory_kib / 1024)) MiB at most"
 }
 
