@@ -45,6 +45,8 @@ pub const SEGMENT_ENTRIES_MAX: usize = 8192;
 pub const HOLE_CUT_BYTES: u64 = MIB;
 /// A gap of at least this length in a sequential write is kept as a run of zeros without chunking it.
 pub const GAP_AS_ZEROS_BYTES: u64 = 64 * KIB;
+/// Holes are shown in multiples of this: the largest block size that programs which look for holes count on.
+pub const HOLE_UNIT_BYTES: u64 = 4 * KIB;
 
 /// Children of a list node: at least, on average, at most.
 pub const LIST_CHILDREN_MIN: usize = 64;

@@ -3,6 +3,11 @@
 //! An [`OpenFile`] is shared by all handles of an inode. Its content is loaded when it is first used. Until it is
 //! published, its length and times are newer than the inode's, and [`OpenFile::patch`] shows them to stat.
 //!
+//! Handles that only write go past the kernel's page cache, but never while another handle of the file goes through it, and
+//! none goes through it while they are open: the kernel drops cached pages before a direct write (before 6.6 not even that),
+//! so who reads meanwhile would put the old bytes back, to be served for as long as the pages stay. Pages of earlier opens go
+//! when the direct handle is opened ([`OpenHandle::keeps_cache`]).
+//!
 //! Lock order: `leaving` of one inode -> table -> (released) -> body -> namespace. The table's lock is never held across I/O: an
 //! inode that is being dropped is noted in it, and whoever opens that inode waits for `leaving`.
 
@@ -102,13 +107,37 @@ pub struct OpenHandle {
     pub file: Arc<OpenFile>,
     /// How it was opened.
     pub how: OpenOptions,
+    /// Whether it goes past the kernel's page cache.
+    pub is_direct: bool,
     /// For sequential readers.
     pub ahead: Mutex<ReadAhead>,
 }
 
+impl OpenHandle {
+    /// Whether pages that the kernel has of the file stay right while the handle is open.
+    pub fn keeps_cache(&self) -> bool {
+        !self.writes_directly()
+    }
+
+    fn writes_directly(&self) -> bool {
+        self.is_direct && self.how.write
+    }
+}
+
+/// A file and who has it.
+struct Entry {
+    file: Arc<OpenFile>,
+    /// Handles, and operations without one.
+    holds: u64,
+    /// Handles through the kernel's page cache.
+    cached: u64,
+    /// Handles that write past it.
+    direct_writers: u64,
+}
+
 #[derive(Default)]
 struct Table {
-    files: HashMap<Ino, (Arc<OpenFile>, u64)>,
+    files: HashMap<Ino, Entry>,
     handles: HashMap<Handle, Arc<OpenHandle>>,
     /// Closed inodes that somebody is about to drop; locked until that is done.
     leaving: HashMap<Ino, Arc<Mutex<()>>>,
@@ -137,16 +166,19 @@ impl OpenFiles {
     /// Opens a handle.
     pub fn open(&self, ino: Ino, how: OpenOptions) -> (Handle, Arc<OpenHandle>) {
         let mut table = self.table_with(ino);
-        let file = hold(&mut table, ino);
+        let entry = hold(&mut table, ino);
+        let is_direct = entry.direct_writers > 0 || (how.write && !how.read && entry.cached == 0);
+        let open = Arc::new(OpenHandle { file: entry.file.clone(), how, is_direct, ahead: Mutex::default() });
+        entry.cached += u64::from(!is_direct);
+        entry.direct_writers += u64::from(open.writes_directly());
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed) + 1;
-        let open = Arc::new(OpenHandle { file, how, ahead: Mutex::default() });
         table.handles.insert(handle, open.clone());
         (handle, open)
     }
 
     /// Holds a file without a handle, for one operation; ends with [`let_go`](Self::let_go).
     pub fn hold(&self, ino: Ino) -> Arc<OpenFile> {
-        hold(&mut self.table_with(ino), ino)
+        hold(&mut self.table_with(ino), ino).file.clone()
     }
 
     /// The table, with nobody about to drop this inode.
@@ -169,25 +201,31 @@ impl OpenFiles {
 
     /// The file, if it is open.
     pub fn file(&self, ino: Ino) -> Option<Arc<OpenFile>> {
-        self.table.read().files.get(&ino).map(|(file, _)| file.clone())
+        self.table.read().files.get(&ino).map(|entry| entry.file.clone())
     }
 
     /// All open files.
     pub fn all(&self) -> Vec<Arc<OpenFile>> {
-        self.table.read().files.values().map(|(file, _)| file.clone()).collect()
+        self.table.read().files.values().map(|entry| entry.file.clone()).collect()
     }
 
     /// Closes a handle; its file is still held: [`let_go`](Self::let_go) of it ends that.
     pub fn close(&self, handle: Handle) -> Option<Arc<OpenHandle>> {
-        self.table.write().handles.remove(&handle)
+        let mut table = self.table.write();
+        let open = table.handles.remove(&handle)?;
+        if let Some(entry) = table.files.get_mut(&open.file.ino) {
+            entry.cached -= u64::from(!open.is_direct);
+            entry.direct_writers -= u64::from(open.writes_directly());
+        }
+        Some(open)
     }
 
     /// Ends one hold. If it was the last, the file is forgotten, and `last` is called before anyone can open it anew.
     pub fn let_go(&self, ino: Ino, last: impl FnOnce()) {
         let mut table = self.table.write();
-        if let Some((_, holds)) = table.files.get_mut(&ino) {
-            *holds -= 1;
-            if *holds == 0 {
+        if let Some(entry) = table.files.get_mut(&ino) {
+            entry.holds -= 1;
+            if entry.holds == 0 {
                 table.files.remove(&ino);
                 last();
             }
@@ -209,11 +247,58 @@ impl OpenFiles {
     }
 }
 
-fn hold(table: &mut Table, ino: Ino) -> Arc<OpenFile> {
-    let (file, holds) = table.files.entry(ino).or_insert_with(|| {
+fn hold(table: &mut Table, ino: Ino) -> &mut Entry {
+    let entry = table.files.entry(ino).or_insert_with(|| {
         let file = OpenFile { ino, body: RwLock::new(None), live: Mutex::default(), last_writer: AtomicU64::new(0) };
-        (Arc::new(file), 0)
+        Entry { file: Arc::new(file), holds: 0, cached: 0, direct_writers: 0 }
     });
-    *holds += 1;
-    file.clone()
+    entry.holds += 1;
+    entry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy)]
+    enum Step {
+        Read,
+        Write,
+        Both,
+        /// The handle that was opened as that.
+        Close(usize),
+    }
+    use Step::{Both, Close, Read, Write};
+
+    /// Takes the steps; `d` for each handle that is direct, `c` for each that is cached.
+    fn directness(steps: &[Step]) -> String {
+        let files = OpenFiles::default();
+        let mut opened = Vec::new();
+        let mut letters = String::new();
+        for &step in steps {
+            if let Close(number) = step {
+                assert!(files.close(opened[number]).is_some());
+                files.let_go(7, || {});
+                continue;
+            }
+            let (read, write) = (!matches!(step, Write), !matches!(step, Read));
+            let (handle, open) = files.open(7, OpenOptions { read, write, ..OpenOptions::default() });
+            letters.push(if open.is_direct { 'd' } else { 'c' });
+            assert_eq!(open.keeps_cache(), !(open.is_direct && write), "{letters}");
+            opened.push(handle);
+        }
+        letters
+    }
+
+    #[test]
+    fn regression_pages_are_never_cached_beside_a_handle_that_writes_past_them() {
+        assert_eq!(directness(&[Write, Write, Read, Both]), "dddd");
+        assert_eq!(directness(&[Read, Write, Both]), "ccc");
+        assert_eq!(directness(&[Both, Write, Close(0), Write]), "ccc");
+        assert_eq!(directness(&[Read, Close(0), Write, Close(1), Read]), "cdc");
+        // One that only reads past it holds nobody up, and stays right whatever the others do.
+        assert_eq!(directness(&[Write, Read, Close(0), Read, Write, Close(2), Close(3), Write]), "ddccd");
+        // One that was opened beside it to write as well writes past it, too.
+        assert_eq!(directness(&[Write, Both, Close(0), Read]), "ddd");
+    }
 }

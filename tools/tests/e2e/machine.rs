@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 /// Tools by the Debian package that has them.
-const TOOLS: [(&str, &str); 27] = [
+const TOOLS: [(&str, &str); 30] = [
     ("rsync", "rsync"),
     ("tar", "tar"),
     ("cp", "coreutils"),
@@ -33,6 +33,9 @@ const TOOLS: [(&str, &str); 27] = [
     ("e2fsck", "e2fsprogs"),
     ("chattr", "e2fsprogs"),
     ("lsattr", "e2fsprogs"),
+    ("git", "git"),
+    ("sqlite3", "sqlite3"),
+    ("pgrep", "procps"),
 ];
 
 /// Whether the tests can run: false (and said on the standard error output) for an ordinary user.

@@ -3,7 +3,7 @@
 //! One module per promise: [`rsync_roundtrip`], [`dd_operations`], [`kill9`], [`dedup_and_reclaim`], [`bad_input`],
 //! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`flags`], [`access_times`], [`handles`], [`posix`],
 //! [`private`], [`administration`], [`advice`], [`systemd`], [`install`], [`rebuild_index`], [`recover`], [`scrub`], [`clone`],
-//! [`exercise`], [`sparse`]. The others
+//! [`exercise`], [`sparse`], [`clients`]. The others
 //! are what they are made of: [`site`] is a pool and its mount, gone without a trace when dropped; [`command`] runs tools with
 //! a time limit; [`disk`] is a disk to fill and to break; [`tree`] and [`files`] make trees, the same ones every time; [`random`]
 //! is where all chance comes from.
@@ -16,6 +16,7 @@ mod access_times;
 mod administration;
 mod advice;
 mod bad_input;
+mod clients;
 mod clone;
 mod command;
 mod compare;
