@@ -36,7 +36,7 @@ impl Service {
         };
         let (mtime, ctime) = changed_at.map_or((inode.mtime, inode.ctime), |at| (at, at));
         !kept
-            && !self.core.read_only
+            && !self.core.is_read_only()
             && !inode.chattr_flags().no_access_time
             && access_is_due(inode.atime, mtime, ctime, now())
     }
@@ -58,7 +58,7 @@ impl Service {
     }
 
     fn note_access(&self, ino: Ino, changed_at: impl FnOnce() -> Option<Timestamp>) {
-        if self.access_times == AccessTimes::Never || self.core.read_only {
+        if self.access_times == AccessTimes::Never || self.core.is_read_only() {
             return;
         }
         let Ok(Some(inode)) = self.core.namespace.inode_shared(ino) else { return };
@@ -77,6 +77,7 @@ impl Service {
             return Ok(());
         }
         let _room = self.core.promise_change();
-        self.core.namespace.update(ino, &mut |inode| inode.atime = now())
+        self.core.namespace.update(ino, &mut |inode| inode.atime = now())?;
+        Ok(())
     }
 }
