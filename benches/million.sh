@@ -66,7 +66,7 @@ memory() { # VmRSS | VmHWM: MiB of the daemon
 results=$work/results
 # measure TARGET STEP COMMAND...
 measure() {
-    local target=$1 step=$2 rate resident=-
+    local target=$1 step=$2 rate resident=''
     shift 2
     timed "$@" || fail "$step: $*"
     rate=$(calculate "$files / ($TAKEN > 0 ? $TAKEN : 1e-6)" %.0f)

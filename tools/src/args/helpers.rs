@@ -31,7 +31,7 @@ pub struct MountHelper {
     /// Check everything, but do not mount
     #[arg(short)]
     pub fake: bool,
-    /// Without effect: there is no /etc/mtab to write
+    /// Do not note the mount for umount(8), which then does not wait for the daemon
     #[arg(short)]
     pub no_mtab: bool,
     /// Tell what is done

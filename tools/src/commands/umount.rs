@@ -19,8 +19,9 @@ use crate::mountinfo::{self, MountEntry};
 use crate::target::{self, Target};
 use crate::{exit, mount};
 
-/// While files are open, an unmount is tried for so long: indexers and the like go away by themselves.
-const BUSY_PATIENCE: Duration = Duration::from_secs(1);
+/// While files are open, an unmount is tried for so long: indexers and the like go away by themselves, and on a busy machine
+/// a process that was just started has its parent's files for a moment.
+const BUSY_PATIENCE: Duration = Duration::from_secs(2);
 /// The daemon has closed the pool and only has to end.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 /// Without the control socket, how long closing the pool takes is not known.

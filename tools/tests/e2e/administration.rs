@@ -21,8 +21,8 @@ ln -s "$base"/sbin/* "$sbin"
 # What mount(8) notes of mounts; and anybody may use FUSE.
 mkdir -p /run/mount
 mount -t tmpfs tmpfs /run/mount
-mknod -m 666 "$base/fuse" c 10 229
-mount --bind "$base/fuse" /dev/fuse
+mknod -m 666 "$sbin/fuse.device" c 10 229
+mount --bind "$sbin/fuse.device" /dev/fuse
 for name in mount.dedupfs mount.fuse.dedupfs umount.fuse.dedupfs mkfs.dedupfs fsck.dedupfs; do
     ln -sf "$dedupfs" "$sbin/$name"
 done
