@@ -6,6 +6,7 @@
 #   PART              fsx   random operations of all kinds on one file, checked at every read (the crate fsx, which is installed
 #                           if it is missing): small, middle and large files up to 1 GiB, each with several seeds, while
 #                           space is reclaimed, and mounted again in between
+#                     pjdfstest   what POSIX says of names, attributes and permissions (tools/posix/pjdfstest.sh)
 #                     fio   writes at random, of mixed sizes, past the page cache, through mappings and by several processes,
 #                           each verified by checksums, then once more after mounting again
 #                     all   all of these
@@ -22,7 +23,7 @@ set -euo pipefail
 # shellcheck source=benches/common.sh
 . "$(dirname "$0")/../benches/common.sh"
 
-all_parts=(fsx fio)
+all_parts=(fsx pjdfstest fio)
 parts=() seed=1 operations=1000000 dir=${TMPDIR:-/var/tmp} mount_options=(--memory 512M)
 while [ $# -gt 0 ]; do
     case $1 in
@@ -180,6 +181,10 @@ fio_jobs=(
     "jobs=--rw=randwrite --bsrange=4k-128k --ioengine=psync --size=64M --numjobs=4"
     "readwrite=--rw=randrw --bs=32k --direct=1 --ioengine=libaio --iodepth=8 --size=256M"
 )
+
+part_pjdfstest() {
+    "$repository/tools/posix/pjdfstest.sh" --dir "$dir"
+}
 
 part_fio() {
     need fio=fio
