@@ -32,8 +32,12 @@ use crate::namespace::ContainerRecord;
 
 /// Share of a cache for entries seen more than once; the rest must hold what a prefetcher loads before it is read.
 const HOT_SHARE: f64 = 0.5;
-/// Least entries of a cache's shard, so that one large entry cannot be more than a shard holds.
+/// Least entries of a cache's shard.
 const SHARD_ENTRIES_MIN: u64 = 16;
+/// Of the largest entry in relation to what is usual for regions: one chunk can have a region of its own.
+const LARGEST_REGION: u64 = 4;
+/// Of the largest table in relation to its container, which has 36 bytes for each chunk at least; the table has 48, and room.
+const LARGEST_TABLE: u64 = 2;
 const SHARDS_MAX: u64 = 16;
 /// Bytes of a table that are assumed when a cache is laid out: 512 chunks.
 const TABLE_BYTES_TYPICAL: u64 = 32 * 1024;
@@ -84,9 +88,10 @@ pub(super) struct Caches {
 impl Caches {
     pub(super) fn new(options: &ContainerOptions) -> Self {
         let (regions, tables) = (options.region_cache_bytes, options.table_cache_bytes);
+        let region = u64::from(options.region_raw_bytes);
         Self {
-            regions: cache(regions, u64::from(options.region_raw_bytes), RegionWeight),
-            tables: cache(tables, TABLE_BYTES_TYPICAL, TableWeight),
+            regions: cache(regions, region, LARGEST_REGION * region, RegionWeight),
+            tables: cache(tables, TABLE_BYTES_TYPICAL, LARGEST_TABLE * u64::from(options.container_bytes), TableWeight),
         }
     }
 
@@ -97,14 +102,19 @@ impl Caches {
     }
 }
 
-fn cache<K, V, W>(capacity_bytes: u64, entry_bytes: u64, weighter: W) -> Cache<K, V, W>
+/// A cache of entries that usually have `entry_bytes`. It takes none that is larger than the hot part of a shard: what is
+/// asked for again and again would be made anew each time. So there are few shards if the largest has `largest_bytes`.
+fn cache<K, V, W>(capacity_bytes: u64, entry_bytes: u64, largest_bytes: u64, weighter: W) -> Cache<K, V, W>
 where
     K: Eq + std::hash::Hash,
     V: Clone,
     W: Weighter<K, V> + Clone,
 {
     let entries = (capacity_bytes / entry_bytes.max(1)).max(1);
-    let shards = (entries / SHARD_ENTRIES_MIN).clamp(1, SHARDS_MAX);
+    let holding_largest = (capacity_bytes as f64 * HOT_SHARE) as u64 / largest_bytes.max(1);
+    let shards = (entries / SHARD_ENTRIES_MIN).min(holding_largest).clamp(1, SHARDS_MAX);
+    // The cache rounds up.
+    let shards = 1_u64 << shards.ilog2();
     let as_usize = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let options = OptionsBuilder::new()
         .weight_capacity(capacity_bytes)

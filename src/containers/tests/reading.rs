@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use dedupfs_store::container::{EncodedRegion, TableBuilder, TableEntry};
 use dedupfs_store::device::memory::MemoryDevice;
-use dedupfs_store::{ContainerId, Fingerprint};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use super::{Harness, chunk, eventually, options, stream};
+use crate::config::{MEMORY_BYTES_DEFAULT, MemoryPlan};
 use crate::containers::ContainerOptions;
+use crate::containers::read::{CachedTable, Caches};
 
 fn wanted(harness: &Harness) -> Vec<(ContainerId, Fingerprint)> {
     let mut numbers: Vec<_> = harness.placed.keys().copied().collect();
@@ -140,4 +143,36 @@ fn chunks_that_a_container_does_not_hold_are_absent() {
         harness.reopen(options());
     }
     assert!(harness.store.read_chunk(ContainerId::NONE, &chunk(1).0, Some(10)).expect("reads").is_none());
+}
+
+/// A container of tiny chunks has a table of megabytes: one that no shard took was sorted anew for each chunk that was read.
+#[test]
+fn regression_the_largest_tables_are_cached() {
+    const REGION_ENTRIES: u32 = 1000;
+    let container_bytes = 4 << 20;
+    let table = |id: u64| {
+        let mut builder = TableBuilder::new(ContainerId(id), ContainerKind::Data);
+        // As many chunks as have room for their names.
+        for region in 0..container_bytes / 36 / REGION_ENTRIES {
+            let entry = |number: u32| TableEntry {
+                fingerprint: Fingerprint(std::array::from_fn(|at| if at < 4 { number.to_le_bytes()[at] } else { 1 })),
+                len_bytes: 1,
+            };
+            let entries: Vec<_> = (0..REGION_ENTRIES).map(|number| entry(region * REGION_ENTRIES + number)).collect();
+            let encoded = EncodedRegion { frame: vec![0; 64], entries, raw_bytes: REGION_ENTRIES };
+            builder.push_region(region * 64, &encoded).unwrap();
+        }
+        CachedTable::sound(Arc::new(builder.build()))
+    };
+    let large = table(1);
+    assert!(large.table.entries.len() > 100_000);
+    for memory_bytes in [256 << 20, MEMORY_BYTES_DEFAULT, 4 << 30] {
+        let table_cache_bytes = MemoryPlan::new(memory_bytes, 0).table_cache_bytes;
+        let caches = Caches::new(&ContainerOptions { container_bytes, table_cache_bytes, ..options() });
+        for id in 1..20 {
+            caches.tables.insert(ContainerId(id), large.clone());
+            assert!(caches.tables.get(&ContainerId(id)).is_some(), "{memory_bytes} bytes of memory, container {id}");
+        }
+        assert!(caches.tables.weight() <= table_cache_bytes);
+    }
 }
