@@ -262,7 +262,12 @@ impl Service {
                 }
             };
             if let Err(error) = published {
-                tracing::error!(ino = file.ino, %error, "an open file could not be published");
+                if matches!(error, EngineError::Store(StoreError::Busy { .. })) {
+                    // Whoever publishes now and then comes back to it; who has to have it says so.
+                    tracing::debug!(ino = file.ino, "an open file is in use and not published yet");
+                } else {
+                    tracing::error!(ino = file.ino, %error, "an open file could not be published");
+                }
                 outcome = outcome.and(Err(error));
             }
         }
