@@ -36,6 +36,8 @@ static ALLOCATOR: memory::Counting = memory::Counting;
 const HANG: Duration = Duration::from_secs(120);
 /// What all cases that run at once may allocate, each.
 const CASE_BYTES_MAX: usize = 64 << 20;
+/// What the process may use: all cases, and the images that they damage.
+const PROCESS_BYTES_MAX: usize = 384 << 20;
 /// Cases at once.
 const RUNNERS: usize = 2;
 
@@ -97,10 +99,14 @@ fn run(images: &[Image], cases: &[Case]) -> Vec<String> {
     });
     println!("{}", tally.into_inner().unwrap_or_else(PoisonError::into_inner));
     let peak = memory::take_peak_bytes();
-    println!("at most {} MiB allocated at once by {RUNNERS} cases", peak >> 20);
+    let resident = memory::resident_peak_bytes();
+    println!("at most {} MiB allocated at once by {RUNNERS} cases, {} MiB used", peak >> 20, resident >> 20);
     let mut failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
     if peak > RUNNERS * CASE_BYTES_MAX {
         failures.push(format!("{peak} bytes were allocated at once"));
+    }
+    if resident > PROCESS_BYTES_MAX {
+        failures.push(format!("{resident} bytes of memory were used"));
     }
     failures
 }

@@ -1,4 +1,8 @@
 //! Counts what is allocated, so that damage which asks for much memory is noticed.
+//!
+//! The embedded store allocates a page before it reads it, of a length that stands in the page's number: a damaged number asks for
+//! up to 4 GiB of zeros, and reading fails before one of them is touched. So what is that large counts only if it is used: as
+//! memory that the process has had ([`resident_peak_bytes`]).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,9 +12,21 @@ pub struct Counting;
 static NOW_BYTES: AtomicUsize = AtomicUsize::new(0);
 static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 
+/// Larger ones are the system's: it gives them a page at a time, when it is touched.
+const COUNTED_BYTES_MAX: usize = 64 << 20;
+
 fn grew(bytes: usize) {
+    if bytes > COUNTED_BYTES_MAX {
+        return;
+    }
     let now = NOW_BYTES.fetch_add(bytes, Ordering::Relaxed) + bytes;
     PEAK_BYTES.fetch_max(now, Ordering::Relaxed);
+}
+
+fn shrank(bytes: usize) {
+    if bytes <= COUNTED_BYTES_MAX {
+        NOW_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+    }
 }
 
 // SAFETY: everything is handed to the system's allocator unchanged.
@@ -28,14 +44,14 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        NOW_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        shrank(layout.size());
         // SAFETY: as the caller promises.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_bytes: usize) -> *mut u8 {
         grew(new_bytes);
-        NOW_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        shrank(layout.size());
         // SAFETY: as the caller promises.
         unsafe { System.realloc(pointer, layout, new_bytes) }
     }
@@ -44,4 +60,12 @@ unsafe impl GlobalAlloc for Counting {
 /// Most bytes that were allocated at once since the last call, beside what is allocated now.
 pub fn take_peak_bytes() -> usize {
     PEAK_BYTES.swap(NOW_BYTES.load(Ordering::Relaxed), Ordering::Relaxed)
+}
+
+/// Most memory that the process has ever had.
+pub fn resident_peak_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("reads");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("is told by Linux");
+    let kib: usize = line.trim().trim_end_matches(" kB").parse().expect("is a number");
+    kib << 10
 }
