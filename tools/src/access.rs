@@ -16,6 +16,9 @@ const TRANSITION_TIMEOUT: Duration = Duration::from_secs(3);
 const TRANSITION_RETRY: Duration = Duration::from_millis(50);
 /// A daemon that closes a pool is given so long when the pool is mounted again.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(30);
+/// One that still listens although its mount is gone is given so long to notice that. If it goes on, it serves a mount
+/// that is not seen from here: that of another mount namespace, or one that was detached while files are open.
+const NOTICING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A pool within reach.
 pub enum Access {
@@ -54,11 +57,11 @@ pub fn open_with_progress(pool: &Path, options: &OpenOptions, progress: &dyn Pro
 
 /// Opens a pool to mount it. A daemon whose mount was taken away a moment ago still closes the pool: it is waited for.
 pub fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, Failure> {
-    let deadline = Instant::now() + ENDING_TIMEOUT;
+    let begun = Instant::now();
     let mut is_told = false;
     loop {
         match open(pool, options) {
-            Err(failure) if failure.kind == FailureKind::PoolInUse && Instant::now() < deadline && is_ending(pool)? => {
+            Err(failure) if failure.kind == FailureKind::PoolInUse && is_ending(pool, begun.elapsed())? => {
                 if !is_told {
                     is_told = true;
                     tracing::info!("waiting for the daemon that closes the pool");
@@ -70,15 +73,18 @@ pub fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, F
     }
 }
 
-/// Whether who holds the pool is a daemon that serves no mount any more, and listens to nobody.
-fn is_ending(pool: &Path) -> Result<bool, Failure> {
+/// Whether who holds the pool is a daemon that serves no mount any more, and is worth waiting for after `waited`.
+///
+/// umount(8) returns before the daemon has noticed: whether it listens says little at first.
+fn is_ending(pool: &Path, waited: Duration) -> Result<bool, Failure> {
     let is_daemon = PoolLock::holder(pool).is_none_or(|holder| holder.contains("(dedupfs mount on "));
-    let is_mounted = || -> Result<bool, Failure> {
-        Ok(mountinfo::read()?
-            .iter()
-            .any(|mount| mount.is_dedupfs() && mount.source == pool && !crate::mount::is_dead(&mount.mountpoint)))
-    };
-    Ok(is_daemon && ControlClient::connect(pool)?.is_none() && !is_mounted()?)
+    if !is_daemon || waited >= ENDING_TIMEOUT {
+        return Ok(false);
+    }
+    let is_mounted = mountinfo::read()?
+        .iter()
+        .any(|mount| mount.is_dedupfs() && mount.source == pool && !crate::mount::is_dead(&mount.mountpoint));
+    Ok(!is_mounted && (waited < NOTICING_TIMEOUT || !matches!(ControlClient::connect(pool), Ok(Some(_)))))
 }
 
 /// The daemon of a pool, or the pool itself.

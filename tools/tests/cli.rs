@@ -523,6 +523,26 @@ fn regression_a_mount_waits_for_the_daemon_that_is_ending() {
     site.umount().ok();
 }
 
+/// A daemon listens until it has noticed that its mount is gone, here for as long as a file is open.
+#[test]
+fn regression_a_mount_waits_for_a_daemon_that_still_listens() {
+    if !has_fuse() {
+        return;
+    }
+    let site = Site::new();
+    site.mount().ok();
+    let open = fs::File::create(site.mnt.join("file")).unwrap();
+    assert!(Command::new("umount").arg("-l").arg(&site.mnt).status().unwrap().success());
+    let mut command = Command::new(DEDUPFS);
+    let mut again = command.arg("mount").arg(&site.pool).arg(&site.mnt).stdin(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(again.try_wait().unwrap(), None, "it did not wait");
+    drop(open);
+    assert_eq!(end_of(&mut again), Some(0));
+    assert!(site.mnt.join("file").exists());
+    site.umount().ok();
+}
+
 /// `recover --force POOL` is what messages say: it finds a data root of its own.
 #[test]
 fn regression_recover_finds_the_data_root_and_leaves_others_directories_alone() {
