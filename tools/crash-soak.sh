@@ -33,5 +33,5 @@ need_rust
 export DEDUPFS_CRASH_POINTS=$points DEDUPFS_CRASH_SEED=$seed
 [ -z "$minutes" ] || export DEDUPFS_CRASH_MINUTES=$minutes
 say "power losses from seed $seed on"
-cargo test --locked --release --test crash soak -- --ignored --exact --nocapture
+cargo test --locked --release --test crash power_loss_at_any_moment -- --exact --nocapture
 say "the pool survived all of them"

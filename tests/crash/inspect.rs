@@ -106,7 +106,7 @@ pub struct Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (seed, point, image) = (self.seed, &self.point, self.image.display());
-        let command = "cargo test --test crash reproduce -- --ignored --nocapture";
+        let command = "cargo test --test crash power_loss";
         writeln!(f, "power lost at {seed}:{point}, before {}: {}", self.call, self.what)?;
         writeln!(f, "the same work again: DEDUPFS_CRASH={seed}:{point} {command}")?;
         write!(f, "the very image: DEDUPFS_CRASH_IMAGE={image} {command}")

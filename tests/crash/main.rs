@@ -29,7 +29,7 @@ mod suite;
 mod verdict;
 mod workload;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,9 +41,23 @@ pub const POINTS: u64 = 100_000;
 
 #[test]
 fn power_loss_at_any_moment() {
-    let tally = run(0, Goal::Points(POINTS), None).unwrap_or_else(|error| panic!("{error}"));
-    assert!(tally.points >= POINTS, "{tally}");
-    assert!(tally.recoveries.iter().all(|points| *points > POINTS / 200) && tally.gone_on > POINTS / 20, "{tally}");
+    match Task::from_env() {
+        Task::Run { seed, goal } => {
+            let tally = run(seed, goal, None).unwrap_or_else(|error| panic!("{error}"));
+            let points = tally.points;
+            assert!(!matches!(goal, Goal::Points(least) if points < least), "{tally}");
+            // Fewer come from a workload or two, which may be onesided.
+            let is_mixed = tally.recoveries.iter().all(|of| *of > points / 200) && tally.gone_on > points / 20;
+            assert!(is_mixed || points < POINTS, "{tally}");
+        }
+        Task::Again { seed, point } => {
+            let came = again(seed, &point, None).unwrap_or_else(|error| panic!("{error}"));
+            assert!(came, "the work has no such point this time: examine the image");
+        }
+        Task::Examine(image) => {
+            inspect::examine_saved(&image).unwrap_or_else(|error| panic!("{}: {error}", image.display()));
+        }
+    }
 }
 
 /// The judgement itself.
@@ -59,32 +73,34 @@ fn a_mixture_of_two_states_is_no_state() {
     assert!(verdict::judge("/a 1\n/b 1\n", &states[1..]).is_err(), "what is durable stays");
 }
 
+/// What the environment asks for instead of a normal run: `tools/crash-soak.sh` and the lines that failures print set it.
+enum Task {
+    /// `DEDUPFS_CRASH_POINTS` or `DEDUPFS_CRASH_MINUTES`, from `DEDUPFS_CRASH_SEED` on.
+    Run { seed: u64, goal: Goal },
+    /// `DEDUPFS_CRASH`: one point again.
+    Again { seed: u64, point: Point },
+    /// `DEDUPFS_CRASH_IMAGE`: what a failed run has written out.
+    Examine(PathBuf),
+}
+
+impl Task {
+    fn from_env() -> Self {
+        if let Some(image) = std::env::var_os("DEDUPFS_CRASH_IMAGE") {
+            return Self::Examine(image.into());
+        }
+        if let Ok(text) = std::env::var("DEDUPFS_CRASH") {
+            let parsed =
+                text.split_once(':').and_then(|(seed, point)| Some((seed.parse().ok()?, Point::parse(point)?)));
+            let (seed, point) = parsed.unwrap_or_else(|| panic!("{text:?} is not of the form SEED:OPERATION:VARIANT"));
+            return Self::Again { seed, point };
+        }
+        let minutes = number("DEDUPFS_CRASH_MINUTES").map(|minutes| Goal::Time(Duration::from_secs(60 * minutes)));
+        let goal = minutes.unwrap_or_else(|| Goal::Points(number("DEDUPFS_CRASH_POINTS").unwrap_or(POINTS)));
+        Self::Run { seed: number("DEDUPFS_CRASH_SEED").unwrap_or(0), goal }
+    }
+}
+
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
-}
-
-#[test]
-#[ignore = "runs for as long as tools/crash-soak.sh tells it"]
-fn soak() {
-    let minutes = number("DEDUPFS_CRASH_MINUTES").map(|minutes| Goal::Time(Duration::from_secs(60 * minutes)));
-    let goal = minutes.unwrap_or_else(|| Goal::Points(number("DEDUPFS_CRASH_POINTS").unwrap_or(10 * POINTS)));
-    run(number("DEDUPFS_CRASH_SEED").unwrap_or(0), goal, None).unwrap_or_else(|error| panic!("{error}"));
-}
-
-#[test]
-#[ignore = "repeats a failure that DEDUPFS_CRASH or DEDUPFS_CRASH_IMAGE names"]
-fn reproduce() {
-    if let Ok(image) = std::env::var("DEDUPFS_CRASH_IMAGE") {
-        inspect::examine_saved(Path::new(&image)).unwrap_or_else(|error| panic!("{image}: {error}"));
-        println!("{image} is sound");
-        return;
-    }
-    let text =
-        std::env::var("DEDUPFS_CRASH").expect("DEDUPFS_CRASH=SEED:OPERATION:VARIANT or DEDUPFS_CRASH_IMAGE=DIRECTORY");
-    let parsed = text.split_once(':').and_then(|(seed, point)| Some((seed.parse().ok()?, Point::parse(point)?)));
-    let (seed, point) = parsed.unwrap_or_else(|| panic!("{text:?} is not of the form SEED:OPERATION:VARIANT"));
-    let came = again(seed, &point, None).unwrap_or_else(|error| panic!("{error}"));
-    assert!(came, "the work has no such point this time: examine the image");
-    println!("{text} is sound");
 }
