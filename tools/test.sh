@@ -19,17 +19,4 @@ export DEDUPFS_REQUIRE_FUSE=1
 say "cargo test --workspace"
 cargo test --locked --workspace "$@"
 
-shopt -s nullglob
-scripts=(tests/end_to_end/*.sh)
-if [ ${#scripts[@]} != 0 ]; then
-    say "building the programs for the end-to-end tests"
-    cargo build --release --locked -p dedupfs-tools
-    target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
-    export PATH=$target/release:$PATH
-    for script in "${scripts[@]}"; do
-        say "$script"
-        "$script" || fail "$script failed"
-    done
-fi
-
 say "all tests passed"
