@@ -20,10 +20,13 @@ make_tree "$work/tree"
 # It carries no times from 2038 on or before 1970.
 touch -d '2037-01-19 03:14:08.5' "$work/tree/directory 6/file-aa" "$work/tree/directory 7/file-aa"
 
+# Of a day of its own: prune keeps one of a day, and one of a second at most.
+backup_of() { (cd "$work" && borg create --compression lz4 --timestamp "2026-01-0${1}T12:00:00" "::day-$1" tree); }
+
 step "a repository, six backups"
 borg init --encryption=repokey-blake2
 for day in {1..6}; do
-    (cd "$work" && borg create --compression lz4 "::day-$day" tree)
+    backup_of "$day"
     [ "$day" = 6 ] || change_tree "$work/tree" "$day"
 done
 
@@ -35,10 +38,10 @@ sleep 1
 kill -9 $killed 2>/dev/null || true
 wait $killed 2>/dev/null || true
 borg break-lock
-(cd "$work" && borg create ::day-7 tree)
+backup_of 7
 
 step "prune, compact, check --verify-data"
-borg prune --keep-last 3 --glob-archives 'day-*'
+borg prune --keep-daily 3 --glob-archives 'day-*'
 borg delete --glob-archives 'killed*'
 borg compact --threshold 0
 reclaim
