@@ -8,7 +8,7 @@ use dedupfs::control::{ControlClient, Failure, FailureKind};
 use dedupfs::pool::{NoProgress, OpenOptions, Pool, Progress};
 use dedupfs_store::device::PoolLock;
 
-use crate::mountinfo;
+use crate::mountinfo::{self, MountEntry};
 
 /// A daemon that has just started does not listen yet, and one that ends does not listen any more, but both hold the
 /// lock: they are given so long.
@@ -60,31 +60,48 @@ pub fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, F
     let begun = Instant::now();
     let mut is_told = false;
     loop {
-        match open(pool, options) {
-            Err(failure) if failure.kind == FailureKind::PoolInUse && is_ending(pool, begun.elapsed())? => {
-                if !is_told {
-                    is_told = true;
-                    tracing::info!("waiting for the daemon that closes the pool");
-                }
-                std::thread::sleep(TRANSITION_RETRY);
-            }
+        let failure = match open(pool, options) {
+            Err(failure) if failure.kind == FailureKind::PoolInUse => failure,
             opened => return opened,
+        };
+        match daemon_without_mount(pool)? {
+            Unseen::No => return Err(failure),
+            Unseen::Listens if begun.elapsed() >= NOTICING_TIMEOUT => {
+                let message = format!(
+                    "{failure} (nothing is mounted there that can be seen from here: it was detached while files are open, or \
+                     another mount namespace has it, a container's or a service's)"
+                );
+                return Err(Failure::new(failure.kind, message));
+            }
+            _ if begun.elapsed() >= ENDING_TIMEOUT => return Err(failure),
+            _ if !is_told => {
+                is_told = true;
+                tracing::info!("waiting for the daemon that closes the pool");
+            }
+            _ => {}
         }
+        std::thread::sleep(TRANSITION_RETRY);
     }
 }
 
-/// Whether who holds the pool is a daemon that serves no mount any more, and is worth waiting for after `waited`.
-///
-/// umount(8) returns before the daemon has noticed: whether it listens says little at first.
-fn is_ending(pool: &Path, waited: Duration) -> Result<bool, Failure> {
+/// A daemon that serves no mount that can be seen from here.
+enum Unseen {
+    /// There is none, or it serves one.
+    No,
+    /// It closes the pool.
+    Silent,
+    /// umount(8) returns before the daemon has noticed: at first this says little.
+    Listens,
+}
+
+fn daemon_without_mount(pool: &Path) -> Result<Unseen, Failure> {
     let is_daemon = PoolLock::holder(pool).is_none_or(|holder| holder.contains("(dedupfs mount on "));
-    if !is_daemon || waited >= ENDING_TIMEOUT {
-        return Ok(false);
+    let serves =
+        |mount: &MountEntry| mount.is_dedupfs() && mount.source == pool && !crate::mount::is_dead(&mount.mountpoint);
+    if !is_daemon || mountinfo::read()?.iter().any(serves) {
+        return Ok(Unseen::No);
     }
-    let is_mounted = mountinfo::read()?
-        .iter()
-        .any(|mount| mount.is_dedupfs() && mount.source == pool && !crate::mount::is_dead(&mount.mountpoint));
-    Ok(!is_mounted && (waited < NOTICING_TIMEOUT || !matches!(ControlClient::connect(pool), Ok(Some(_)))))
+    Ok(if matches!(ControlClient::connect(pool), Ok(Some(_))) { Unseen::Listens } else { Unseen::Silent })
 }
 
 /// The daemon of a pool, or the pool itself.

@@ -78,8 +78,8 @@ pub fn unmount(path: &Path, how: How) -> Result<(), Failure> {
     let goes_on = match how {
         How::Lazy => true,
         // While files are open it is still there, but nowhere to be seen.
-        How::LazyAndWait => mountinfo::read()?.iter().any(|other| other.device == mount.device),
-        How::InOrder | How::Force => mountinfo::is_somewhere(&mount.device),
+        How::LazyAndWait => is_seen(&mount)?,
+        How::InOrder | How::Force => is_seen(&mount)? || stays_elsewhere(&mount, pool),
     };
     match daemon {
         // Of two mounts that are served, the pool's daemon has one, and which is not known.
@@ -87,6 +87,30 @@ pub fn unmount(path: &Path, how: How) -> Result<(), Failure> {
         Some(daemon) => daemon.wait(pool),
         None => wait_until_free(pool, CLOSE_TIMEOUT),
     }
+}
+
+/// Whether the filesystem is mounted at another place of this mount namespace too.
+fn is_seen(mount: &MountEntry) -> Result<bool, Failure> {
+    Ok(mountinfo::read()?.iter().any(|other| other.device == mount.device))
+}
+
+/// Whether another mount namespace has the filesystem: then that is said.
+///
+/// Each namespace begins with a copy of all mounts; many are gone in a moment, or get rid of what is not theirs.
+fn stays_elsewhere(mount: &MountEntry, pool: &Path) -> bool {
+    let deadline = Instant::now() + BUSY_PATIENCE;
+    while mountinfo::is_somewhere(&mount.device) {
+        if Instant::now() >= deadline {
+            eprintln!(
+                "dedupfs: unmounted, but another mount namespace (a container's, a service's) still has it: pool {} stays in \
+                 use until that unmounts it or ends",
+                pool.display()
+            );
+            return true;
+        }
+        std::thread::sleep(RETRY);
+    }
+    false
 }
 
 /// What is said of a dead mount of a pool that has a daemon again.

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use crate::command::{DEDUPFS, Ran, Tool};
+use crate::command::{DEDUPFS, Ran, Tool, in_namespace};
 use crate::machine::is_fit;
 use crate::random::noise;
 use crate::site::{Site, is_free};
@@ -38,11 +38,7 @@ is_free() { flock --nonblock "$pool/lock" true || { echo "FAILED: the daemon sti
 #[track_caller]
 fn administrate(site: &Site, script: &str) -> Ran {
     let script = format!("{PRELUDE}{script}");
-    let ran = Tool::new("unshare")
-        .args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"])
-        .args([&site.pool, &site.mnt, &site.base])
-        .arg(DEDUPFS)
-        .run();
+    let ran = in_namespace(&script).arg("sh").args([&site.pool, &site.mnt, &site.base]).arg(DEDUPFS).run();
     ran.expect(0, &[])
 }
 
@@ -219,6 +215,33 @@ is_free
 "#,
     )
     .expect(0, &["alive"]);
+    site.assert_clean();
+}
+
+/// A container or a service that was started while the pool was mounted has its mount too.
+#[test]
+fn a_mount_that_another_namespace_keeps_is_told_of() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::new();
+    administrate(
+        &site,
+        r#"
+$dedupfs mount "$pool" "$mnt"
+unshare --mount --propagation private sleep 600 &
+other=$!
+while [ "$(readlink /proc/$other/ns/mnt)" = "$(readlink /proc/$$/ns/mnt)" ]; do sleep 0.01; done
+$dedupfs umount "$mnt"
+expect 4 $dedupfs mount "$pool" "$mnt"
+kill "$other"
+wait "$other" || true
+$dedupfs mount "$pool" "$mnt"
+$dedupfs umount "$mnt"
+is_free
+"#,
+    )
+    .expect(0, &["another mount namespace (a container's, a service's) still has it", "that can be seen from here"]);
     site.assert_clean();
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use dedupfs_store::codec::checksum;
 use dedupfs_store::frame::{Expect, FrameKind, decode_frame, encode_frame};
 
-use crate::command::{DEDUPFS, GC, Ran, STATS, Tool};
+use crate::command::{DEDUPFS, GC, Ran, STATS, Tool, in_namespace};
 use crate::files::walk;
 use crate::machine::is_fit;
 use crate::random::noise;
@@ -207,7 +207,7 @@ fn without_fuse_a_mount_says_what_is_missing() {
     let site = filled();
     let mount_where = |preparation: &str| -> Ran {
         let script = format!("{preparation} && exec \"$0\" mount \"$1\" \"$2\"");
-        Tool::new("unshare").args(["--mount", "sh", "-c", &script, DEDUPFS]).args([&site.pool, &site.mnt]).run()
+        in_namespace(&script).arg(DEDUPFS).args([&site.pool, &site.mnt]).run()
     };
     // In a mount namespace of its own, where /dev has nothing but null.
     mount_where("mount -t tmpfs tmpfs /dev && mknod -m 666 /dev/null c 1 3")

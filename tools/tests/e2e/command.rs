@@ -74,6 +74,17 @@ impl Tool {
     }
 }
 
+/// Runs a script of sh in a mount namespace of its own; arguments that are added are its `$0`, `$1`, ...
+///
+/// A namespace begins with a copy of all mounts: those of tests that run at the same time would live on in it.
+pub fn in_namespace(script: &str) -> Tool {
+    let script = format!(
+        "findmnt --noheadings --raw --types fuse.dedupfs --output TARGET | \
+         while read -r other; do umount -i -l \"$(printf '%b' \"$other\")\"; done\n{script}"
+    );
+    Tool::new("unshare").args(["--mount", "--propagation", "private", "sh", "-c", &script])
+}
+
 fn read_all(file: &mut File) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map_err(|error| error.to_string())?;
