@@ -55,7 +55,7 @@ if [ -n "$quick" ]; then
     run git "$directory" 150
     run sqlite "$directory" 8
 else
-    for client in copies tar rsync rsnapshot rdiff-backup git borg restic sqlite qemu postgresql; do run $client "$directory"; done
+    for client in copies tar rsync rsnapshot rdiff-backup git borg restic sqlite qemu postgresql systemd; do run $client "$directory"; done
 fi
 [ -z "$stress" ] || run stress --seconds "$stress" "$directory"
 [ $failed = 0 ] || fail "$failed of $all clients"
