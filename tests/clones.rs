@@ -1,14 +1,15 @@
 //! Clones beside reclaiming and each other: what they share is never freed, and counts equal marks (invariant I-4).
 
+#[path = "common/beside.rs"]
+mod beside;
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use beside::beside_reclaiming;
 use common::{CALLER, content, read, write};
 use dedupfs::check::CheckOptions;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs::reclaim::ReclaimOptions;
 use dedupfs_fuse::service::{Errno, FilePlace, FileService, Handle, Ino, NewNode, OpenOptions, ROOT_INO, WriteFlags};
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
@@ -157,29 +158,7 @@ fn assert_clean(pool: &Pool) {
 fn clones_beside_reclaiming() {
     let (device, pool) = pool();
     let contents: Vec<Vec<u8>> = (0..4).map(|seed| content(seed, 3 << 20)).collect();
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let reclaiming = scope.spawn(|| {
-            let mut runs = 0;
-            while !done.load(Ordering::Relaxed) {
-                let options = ReclaimOptions { threshold_percent: 100, dry_run: false };
-                pool.reclaim(&options, &NoProgress).expect("reclaims");
-                runs += 1;
-            }
-            runs
-        });
-        let service = pool.service();
-        let workers: Vec<_> = (0..WORKERS)
-            .map(|worker| {
-                let (service, contents) = (service.clone(), &contents);
-                scope.spawn(move || work(&*service, worker, contents))
-            })
-            .collect();
-        let outcomes: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-        done.store(true, Ordering::Relaxed);
-        assert!(reclaiming.join().expect("reclaiming ends") > 0);
-        outcomes.into_iter().for_each(|outcome| outcome.expect("a worker failed"));
-    });
+    beside_reclaiming(&pool, WORKERS, |service, worker| work(service, worker, &contents));
     pool.close().expect("closes");
     drop(pool);
     let pool = open(&device);

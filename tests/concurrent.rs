@@ -3,12 +3,14 @@
 //! All writers draw from the same few contents, so that they find each other's chunks and segments while reclaiming
 //! claims and frees them; files are patched, read back and appended to while they are open, and removed again.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+#[path = "common/beside.rs"]
+mod beside;
 
+use std::sync::Arc;
+
+use beside::beside_reclaiming;
 use dedupfs::check::CheckOptions;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs::reclaim::ReclaimOptions;
 use dedupfs_fuse::service::{Caller, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
@@ -96,29 +98,7 @@ fn writers_beside_reclaiming() {
     format_on(&device, &device, b".".to_vec(), &properties, (0, 0)).expect("formats");
     let pool = Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress).expect("opens");
     let contents: Vec<Vec<u8>> = (0..4).map(content).collect();
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let reclaiming = scope.spawn(|| {
-            let mut runs = 0;
-            while !done.load(Ordering::Relaxed) {
-                let options = ReclaimOptions { threshold_percent: 100, dry_run: false };
-                pool.reclaim(&options, &NoProgress).expect("reclaims");
-                runs += 1;
-            }
-            runs
-        });
-        let service = pool.service();
-        let writers: Vec<_> = (0..WRITERS)
-            .map(|writer| {
-                let (service, contents) = (service.clone(), &contents);
-                scope.spawn(move || work(&*service, writer, contents))
-            })
-            .collect();
-        let outcomes: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
-        done.store(true, Ordering::Relaxed);
-        assert!(reclaiming.join().expect("reclaiming ends") > 0);
-        outcomes.into_iter().for_each(|outcome| outcome.expect("a writer failed"));
-    });
+    beside_reclaiming(&pool, WRITERS, |service, writer| work(service, writer, &contents));
     let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
     assert!(report.is_clean(), "{:#?}", report.findings);
     pool.close().expect("closes");

@@ -49,6 +49,23 @@ fn destroy(device: &Arc<dyn Device>, directory: &str) {
     }
 }
 
+/// A pool with one file, closed.
+fn formatted_with(device: &Arc<dyn Device>, name: &str, data: &[u8]) {
+    formatted(device);
+    let pool = open(device, false);
+    write(&pool, name, data);
+    pool.close().expect("closes");
+}
+
+/// The files of a directory, by their paths.
+fn files_in(device: &Arc<dyn Device>, directory: &str) -> Vec<(String, Vec<u8>)> {
+    let entries = device.list(directory).expect("lists").into_iter();
+    entries
+        .map(|entry| format!("{directory}/{}", entry.name))
+        .map(|path| (path.clone(), device.read_file(&path, 1 << 30).expect("reads")))
+        .collect()
+}
+
 /// Two files that share all they have, then `directory` lost and the index made anew.
 fn with_losses(directory: &str, data: &[u8]) -> Arc<dyn Device> {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
@@ -207,14 +224,8 @@ fn recipes_that_cannot_be_read_are_freed_later() {
 fn an_index_older_than_the_log_is_refused() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
     formatted(&device);
-    let old: Vec<(String, Vec<u8>)> = ["index/chunks", "index/recipes"]
-        .iter()
-        .flat_map(|directory| {
-            let entries = device.list(directory).expect("lists").into_iter();
-            entries.map(move |entry| format!("{directory}/{}", entry.name))
-        })
-        .map(|path| (path.clone(), device.read_file(&path, 1 << 30).expect("reads")))
-        .collect();
+    let old: Vec<_> =
+        ["index/chunks", "index/recipes"].into_iter().flat_map(|directory| files_in(&device, directory)).collect();
     let pool = open(&device, false);
     write(&pool, "file", &content(3, 100_000));
     pool.close().expect("closes");
@@ -237,12 +248,8 @@ fn an_index_older_than_the_log_is_refused() {
 #[test]
 fn a_missing_file_of_containers_is_a_loss_like_another() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
-    formatted(&device);
     let data = content(21, 5 << 20);
-    let pool = open(&device, false);
-    write(&pool, "old", &data);
-    pool.close().expect("closes");
-    drop(pool);
+    formatted_with(&device, "old", &data);
     let missing = format!("containers/{}", device.list("containers").expect("lists")[0].name);
     device.remove(&missing).expect("removes");
     // Nothing may be taken for known that is lost.
@@ -277,12 +284,8 @@ fn a_missing_file_of_containers_is_a_loss_like_another() {
 #[test]
 fn damaged_content_is_given_up_and_healed() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
-    formatted(&device);
     let data = content(25, 5 << 20);
-    let pool = open(&device, false);
-    write(&pool, "old", &data);
-    pool.close().expect("closes");
-    drop(pool);
+    formatted_with(&device, "old", &data);
     let path = format!("containers/{}", device.list("containers").expect("lists")[0].name);
     let file = device.open(&path, OpenMode::Write).expect("opens");
     // Within the first region of each container.
@@ -311,12 +314,8 @@ fn a_rebuild_that_cannot_read_leaves_the_index_as_it_is() {
     let memory = MemoryDevice::new();
     let faulty = FaultyDevice::over_memory(&memory);
     let device: Arc<dyn Device> = Arc::new(faulty.clone());
-    formatted(&device);
     let data = content(22, 5 << 20);
-    let pool = open(&device, false);
-    write(&pool, "file", &data);
-    pool.close().expect("closes");
-    drop(pool);
+    formatted_with(&device, "file", &data);
     for directory in ["containers/", "recipes/"] {
         faulty.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::Read]).path_contains(directory).lasting());
         let options = PoolOptions { rebuild_index: true, ..PoolOptions::default() };
@@ -334,19 +333,9 @@ fn a_rebuild_that_cannot_read_leaves_the_index_as_it_is() {
 #[test]
 fn what_cannot_be_read_for_a_while_is_not_freed() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
-    formatted(&device);
     let data = content(23, 5 << 20);
-    let pool = open(&device, false);
-    write(&pool, "file", &data);
-    pool.close().expect("closes");
-    drop(pool);
-    let good: Vec<(String, Vec<u8>)> = device
-        .list("containers")
-        .expect("lists")
-        .into_iter()
-        .map(|entry| format!("containers/{}", entry.name))
-        .map(|path| (path.clone(), device.read_file(&path, 1 << 30).expect("reads")))
-        .collect();
+    formatted_with(&device, "file", &data);
+    let good = files_in(&device, "containers");
     destroy(&device, "containers");
     let pool = open(&device, true);
     for _ in 0..2 {
@@ -416,19 +405,9 @@ fn regression_an_old_loss_hides_no_missing_file() {
 #[test]
 fn regression_containers_that_came_back_are_named_and_a_dry_run_keeps_them() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
-    formatted(&device);
     let data = content(28, 5 << 20);
-    let pool = open(&device, false);
-    write(&pool, "file", &data);
-    pool.close().expect("closes");
-    drop(pool);
-    let good: Vec<(String, Vec<u8>)> = device
-        .list("containers")
-        .expect("lists")
-        .into_iter()
-        .map(|entry| format!("containers/{}", entry.name))
-        .map(|path| (path.clone(), device.read_file(&path, 1 << 30).expect("reads")))
-        .collect();
+    formatted_with(&device, "file", &data);
+    let good = files_in(&device, "containers");
     destroy(&device, "containers");
     open(&device, true).close().expect("closes");
     for (path, bytes) in &good {

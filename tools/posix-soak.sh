@@ -186,35 +186,30 @@ part_pjdfstest() {
     "$repository/tools/posix/pjdfstest.sh" --dir "$dir"
 }
 
+# each_fio_job WHAT ARGUMENTS...: runs all with them; WHAT says when, if one fails.
+each_fio_job() {
+    local entry name options what=$1
+    shift
+    for entry in "${fio_jobs[@]}"; do
+        name=${entry%%=*}
+        read -r -a options <<<"${entry#*=}"
+        timed fio --name="$name" --directory="$mnt" --verify=crc32c --verify_fatal=1 --verify_dump=0 --randseed="$seed" \
+            --fallocate=none --group_reporting "${options[@]}" "$@" >"$work/fio.log" 2>&1 || {
+            tail -n 60 "$work/fio.log" >&2
+            fail "fio $name, $what"
+        }
+        say "fio $name: $what in $TAKEN s"
+    done
+}
+
 part_fio() {
     need fio=fio
-    local entry name options common
     begin_pool
     reclaim_meanwhile
-    for entry in "${fio_jobs[@]}"; do
-        name=${entry%%=*}
-        read -r -a options <<<"${entry#*=}"
-        common=(--name="$name" --directory="$mnt" --verify=crc32c --verify_fatal=1 --verify_dump=0 --randseed="$seed"
-            --fallocate=none --group_reporting)
-        timed fio "${common[@]}" "${options[@]}" --do_verify=1 >"$work/fio.log" 2>&1 || {
-            tail -n 60 "$work/fio.log" >&2
-            fail "fio $name"
-        }
-        say "fio $name: written and verified in $TAKEN s"
-    done
+    each_fio_job "written and verified" --do_verify=1
     end_reclaiming
     remount
-    for entry in "${fio_jobs[@]}"; do
-        name=${entry%%=*}
-        read -r -a options <<<"${entry#*=}"
-        common=(--name="$name" --directory="$mnt" --verify=crc32c --verify_fatal=1 --verify_dump=0 --randseed="$seed"
-            --fallocate=none --group_reporting)
-        timed fio "${common[@]}" "${options[@]}" --verify_only=1 >"$work/fio.log" 2>&1 || {
-            tail -n 60 "$work/fio.log" >&2
-            fail "fio $name, mounted again"
-        }
-        say "fio $name: verified again in $TAKEN s"
-    done
+    each_fio_job "verified again, mounted anew," --verify_only=1
     end_pool
 }
 

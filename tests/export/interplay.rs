@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, recover_on};
 use dedupfs::scrub::ScrubOptions;
 use dedupfs_fuse::service::{FileService, NewNode, NodeContent, ROOT_INO};
-use dedupfs_store::codec::checksum;
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
@@ -14,6 +13,7 @@ use dedupfs_store::superblock::PoolProperties;
 use parking_lot::Mutex;
 
 use crate::common::{CALLER, content, read, write};
+use crate::falsify::falsify;
 use crate::site::{findings, format, open, picture, properties, recover, shared, try_open};
 
 fn scrub(pool: &Pool) {
@@ -139,25 +139,6 @@ fn regression_a_base_whose_export_was_given_up_meanwhile_does_not_count() {
     let (meta, report) = recover(&data);
     assert_eq!((report.recipes_damaged, report.rebuilt.missing), (0, 0));
     assert!(picture(&open(&meta, &data)) == before);
-}
-
-/// Puts other bytes into the payload of every region, and the checksums that fit them.
-fn falsify(bytes: &mut [u8]) {
-    let number = |bytes: &[u8], at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    let mut at = 0;
-    while at + 64 <= bytes.len() {
-        if &bytes[at..at + 4] != b"DDFS" || bytes[at + 4] != 2 {
-            at += 64;
-            continue;
-        }
-        let (meta, payload) = (number(bytes, at + 32) as usize, number(bytes, at + 36) as usize);
-        bytes[at + 64 + meta + payload / 2] ^= 0xff;
-        let body = checksum(&bytes[at + 64..at + 64 + meta + payload]);
-        bytes[at + 48..at + 56].copy_from_slice(&body.to_le_bytes());
-        let header = checksum(&bytes[at..at + 56]);
-        bytes[at + 56..at + 64].copy_from_slice(&header.to_le_bytes());
-        at += (64 + meta + payload).next_multiple_of(64);
-    }
 }
 
 fn falsify_content(data: &MemoryDevice) {

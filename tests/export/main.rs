@@ -4,6 +4,8 @@
 mod common;
 mod crashes;
 mod damage;
+#[path = "../common/falsify.rs"]
+mod falsify;
 mod interplay;
 mod life;
 mod site;

@@ -4,6 +4,8 @@ mod beside;
 #[path = "../common/mod.rs"]
 mod common;
 mod crash;
+#[path = "../common/falsify.rs"]
+mod falsify;
 mod flips;
 mod quarantine;
 mod repair;

@@ -7,33 +7,13 @@ use dedupfs::pool::{OpenOptions as PoolOptions, Pool};
 use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::scrub::ScrubOptions;
 use dedupfs_fuse::service::{FilePlace, FileService, NewNode, OpenOptions, ROOT_INO};
-use dedupfs_store::codec::checksum;
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice};
 
 use crate::common::{CALLER, content, read, write};
+use crate::falsify::falsify;
 use crate::{affected, change, check, format, formatted, open, open_with, reclaim, scrub};
-
-/// Puts other bytes into the payload of every region, and the checksums that fit them: as if memory had gone bad before the
-/// chunks were written, but after they were named.
-fn falsify(bytes: &mut [u8]) {
-    let number = |bytes: &[u8], at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    let mut at = 0;
-    while at + 64 <= bytes.len() {
-        if &bytes[at..at + 4] != b"DDFS" || bytes[at + 4] != 2 {
-            at += 64;
-            continue;
-        }
-        let (meta, payload) = (number(bytes, at + 32) as usize, number(bytes, at + 36) as usize);
-        bytes[at + 64 + meta + payload / 2] ^= 0xff;
-        let body = checksum(&bytes[at + 64..at + 64 + meta + payload]);
-        bytes[at + 48..at + 56].copy_from_slice(&body.to_le_bytes());
-        let header = checksum(&bytes[at..at + 56]);
-        bytes[at + 56..at + 64].copy_from_slice(&header.to_le_bytes());
-        at += (64 + meta + payload).next_multiple_of(64);
-    }
-}
 
 /// Sound frames around bytes that are not what their names say: after healing, files that name the old container are
 /// read from the new one, at once and after a restart, before that container is reclaimed.

@@ -72,6 +72,11 @@ impl Site {
         Self { root, pool, mnt }
     }
 
+    /// If this test can mount.
+    fn if_fuse() -> Option<Self> {
+        has_fuse().then(Self::new)
+    }
+
     fn dedupfs(&self, command: &str, paths: &[&Path]) -> Ran {
         let mut args = vec![command.as_ref()];
         args.extend(paths.iter().map(|path| path.as_os_str()));
@@ -242,10 +247,7 @@ fn mountpoints_and_options_are_checked_before_anything_happens() {
 
 #[test]
 fn a_mount_lives_and_ends() {
-    if !has_fuse() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fuse() else { return };
     let begun = Instant::now();
     site.mount().ok();
     assert!(begun.elapsed() < END_TIMEOUT);
@@ -335,10 +337,7 @@ fn a_limit_is_a_full_disk_until_it_is_raised() {
 
 #[test]
 fn a_killed_daemon_leaves_an_error_and_the_next_mount_replaces_it() {
-    if !has_fuse() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fuse() else { return };
     site.mount().ok();
     kill_process(site.daemon(), Signal::KILL).unwrap();
     site.wait_until_free();
@@ -361,10 +360,7 @@ fn a_killed_daemon_leaves_an_error_and_the_next_mount_replaces_it() {
 
 #[test]
 fn umount_of_a_dead_mount_removes_it_and_says_what_it_means() {
-    if !has_fuse() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fuse() else { return };
     site.mount().ok();
     kill_process(site.daemon(), Signal::KILL).unwrap();
     site.wait_until_free();
@@ -374,10 +370,7 @@ fn umount_of_a_dead_mount_removes_it_and_says_what_it_means() {
 
 #[test]
 fn umount_by_others_ends_the_daemon() {
-    if !has_fuse() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fuse() else { return };
     let mut daemon = foreground(&site);
     dedupfs_fuse::unmount_path(&site.mnt).unwrap();
     assert_eq!(end_of(&mut daemon), Some(0));
@@ -400,10 +393,7 @@ fn signals_unmount_cleanly() {
 
 #[test]
 fn a_second_signal_does_not_wait_for_open_files() {
-    if !has_fuse() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fuse() else { return };
     let mut daemon = foreground(&site);
     let open = fs::File::create(site.mnt.join("file")).unwrap();
     let pid = Pid::from_child(&daemon);
@@ -422,10 +412,7 @@ fn a_second_signal_does_not_wait_for_open_files() {
 
 #[test]
 fn a_lazy_umount_waits_for_the_last_file() {
-    if !has_fuse() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fuse() else { return };
     site.mount().ok();
     let open = fs::File::create(site.mnt.join("file")).unwrap();
     let mut command = Command::new(DEDUPFS);
@@ -472,10 +459,7 @@ fn end_of(child: &mut Child) -> Option<i32> {
 /// The pool's daemon serves another mount by now: that one is not ended with the dead one.
 #[test]
 fn regression_umount_of_a_dead_mount_spares_the_live_one() {
-    if !has_fuse() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fuse() else { return };
     site.mount().ok();
     kill_process(site.daemon(), Signal::KILL).unwrap();
     site.wait_until_free();
@@ -498,10 +482,7 @@ fn regression_umount_of_a_dead_mount_spares_the_live_one() {
 /// umount(8) returns before the daemon has closed the pool.
 #[test]
 fn regression_a_mount_waits_for_the_daemon_that_is_ending() {
-    if !has_fuse() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fuse() else { return };
     for number in 0..3 {
         site.mount().ok();
         fs::write(site.mnt.join(number.to_string()), vec![number; 3 << 20]).unwrap();
@@ -526,10 +507,7 @@ fn regression_a_mount_waits_for_the_daemon_that_is_ending() {
 /// A daemon listens until it has noticed that its mount is gone, here for as long as a file is open.
 #[test]
 fn regression_a_mount_waits_for_a_daemon_that_still_listens() {
-    if !has_fuse() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fuse() else { return };
     site.mount().ok();
     let open = fs::File::create(site.mnt.join("file")).unwrap();
     assert!(Command::new("umount").arg("-l").arg(&site.mnt).status().unwrap().success());

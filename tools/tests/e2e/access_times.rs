@@ -6,7 +6,6 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 use crate::command::Tool;
-use crate::machine::is_fit;
 use crate::site::Site;
 
 fn atime(path: &Path) -> (i64, i64) {
@@ -22,10 +21,7 @@ fn age(path: &Path) -> (i64, i64) {
 
 #[test]
 fn reading_changes_the_time_as_relatime_says() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let path = site.mnt.join("file");
     // Through the page cache of the kernel, so that it could answer the read.
     let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -61,10 +57,7 @@ fn reading_changes_the_time_as_relatime_says() {
 
 #[test]
 fn reading_changes_nothing_where_it_should_not() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let path = site.mnt.join("file");
     fs::write(&path, "content").unwrap();
     for options in ["noatime", "ro"] {

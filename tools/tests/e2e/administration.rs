@@ -44,10 +44,7 @@ fn administrate(site: &Site, script: &str) -> Ran {
 
 #[test]
 fn mount_and_umount_of_the_system_call_the_helpers_and_wait() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fit() else { return };
     fs::write(site.base.join("source"), noise(1, 8 << 20)).unwrap();
     let ran = administrate(
         &site,
@@ -77,10 +74,7 @@ done
 
 #[test]
 fn lines_of_fstab_mount() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fit() else { return };
     let log = site.base.join("the.log");
     administrate(
         &site,
@@ -117,10 +111,7 @@ expect 32 mount "$mnt"
 
 #[test]
 fn a_remount_makes_everything_durable_and_the_pool_read_only() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fit() else { return };
     fs::write(site.base.join("source"), noise(2, 4 << 20)).unwrap();
     let said = administrate(
         &site,
@@ -169,10 +160,7 @@ umount -i -l "$mnt"
 
 #[test]
 fn remounts_without_the_system_and_what_a_read_only_pool_refuses() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let remount = |options: &str| Tool::new(DEDUPFS).args(["mount", "-o", options]).args([&site.pool, &site.mnt]).run();
     remount("remount,fast").expect(2, &["fast"]);
     remount("remount,ro").expect(0, &[]);
@@ -192,10 +180,7 @@ fn remounts_without_the_system_and_what_a_read_only_pool_refuses() {
 /// `dedupfs umount` of a bind mount ended the filesystem and left the bind mount's name behind.
 #[test]
 fn regression_only_the_mount_that_is_named_is_taken_away() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fit() else { return };
     administrate(
         &site,
         r#"
@@ -221,10 +206,7 @@ is_free
 /// A container or a service that was started while the pool was mounted has its mount too.
 #[test]
 fn a_mount_that_another_namespace_keeps_is_told_of() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fit() else { return };
     administrate(
         &site,
         r#"
@@ -247,10 +229,7 @@ is_free
 
 #[test]
 fn fsck_and_mkfs_of_the_system_call_the_helpers() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fit() else { return };
     administrate(
         &site,
         r#"
@@ -278,10 +257,7 @@ umount "$mnt"
 
 #[test]
 fn a_busy_mount_can_be_made_read_only_or_be_detached() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fit() else { return };
     administrate(
         &site,
         r#"
@@ -308,10 +284,7 @@ exec 3<&-
 /// Nothing can be written, so there is no control socket by which the daemon could be reached.
 #[test]
 fn regression_a_pool_on_a_read_only_disk_is_unmounted_by_the_tool() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fit() else { return };
     administrate(
         &site,
         r#"
@@ -358,10 +331,7 @@ fn several_pools_are_mounted_at_once() {
 /// Through fusermount3; umount(8) lets users unmount what they mounted, and calls the helper as them.
 #[test]
 fn an_ordinary_user_formats_mounts_and_unmounts() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fit() else { return };
     administrate(
         &site,
         r#"
@@ -396,10 +366,7 @@ is_free
 
 #[test]
 fn others_are_let_in_by_permissions_only_if_they_are_let_in_at_all() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fit() else { return };
     administrate(
         &site,
         r#"

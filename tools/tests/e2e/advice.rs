@@ -53,10 +53,7 @@ fn regression_a_data_root_that_moved_is_found_again() {
 
 #[test]
 fn a_check_says_what_a_repair_would_change_and_changes_nothing() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fit() else { return };
     filled(&site, 1 << 20);
     let manifest = site.pool.join("index/chunks/manifest");
     let sound = fs::read(&manifest).unwrap();
@@ -76,10 +73,7 @@ fn a_check_says_what_a_repair_would_change_and_changes_nothing() {
 
 #[test]
 fn regression_statistics_of_a_pool_that_is_not_mounted_have_no_session() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fit() else { return };
     filled(&site, 1 << 20);
     let said = Tool::new(STATS).arg(&site.pool).ok().text();
     assert!(!said.contains("--memory") && !said.contains("since the mount"), "{said}");
@@ -91,10 +85,7 @@ fn regression_statistics_of_a_pool_that_is_not_mounted_have_no_session() {
 /// Ctrl-C ended the tool without a word.
 #[test]
 fn regression_a_scrub_that_is_interrupted_says_how_far_it_came() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     fs::write(site.mnt.join("file"), noise(1, 48 << 20)).unwrap();
     site.sync();
     let status = || Tool::new(DEDUPFS).args(["scrub", "--status"]).arg(&site.mnt).ok().text();

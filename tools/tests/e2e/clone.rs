@@ -15,10 +15,7 @@ const LARGE_BYTES: usize = 192 << 20;
 
 #[test]
 fn cp_inside_the_mount_reads_no_content() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let outside = site.base.join("outside");
     fs::write(&outside, noise(31, LARGE_BYTES)).unwrap();
     let (source, copy) = (site.mnt.join("source"), site.mnt.join("copy"));
@@ -50,10 +47,7 @@ fn cp_inside_the_mount_reads_no_content() {
 
 #[test]
 fn a_tree_of_small_files_is_copied_without_storing_anything() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let source = site.mnt.join("source");
     let bytes = crate::files::Plan::new(32, 400, 60_000).make(&source);
     site.remount();
@@ -96,10 +90,7 @@ fn a_copied_range_drops_privileges_as_a_write_does() {
 
 #[test]
 fn a_copy_behind_the_end_or_of_nothing_changes_nothing() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let (source, target) = (site.mnt.join("source"), site.mnt.join("target"));
     fs::write(&source, noise(34, 2 << 20)).unwrap();
     fs::write(&target, "target").unwrap();

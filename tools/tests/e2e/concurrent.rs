@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::command::Tool;
 use crate::compare::{assert_same_content, inside};
 use crate::files::Plan;
-use crate::machine::is_fit;
 use crate::site::Site;
 
 /// How often each stream writes its tree.
@@ -43,10 +42,7 @@ fn stream(site: &Site, name: &str, by: By, source: &Path) {
 
 #[test]
 fn streams_deletions_and_reclaiming_do_not_disturb_each_other() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let [same, left, right, old] = ["same", "left", "right", "old"].map(|name| site.base.join(name));
     let plan = Plan::new(21, 500, 200_000);
     plan.make(&same);

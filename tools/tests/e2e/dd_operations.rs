@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use crate::command::Tool;
 use crate::compare::assert_same_file;
-use crate::machine::is_fit;
 use crate::random::{Random, noise, seed};
 use crate::site::Site;
 
@@ -83,10 +82,7 @@ impl Operation {
 
 #[test]
 fn random_changes_of_a_file_are_those_of_any_filesystem() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let (donor, plain): (PathBuf, PathBuf) = (site.base.join("donor"), site.base.join("plain"));
     let file = site.mnt.join("file");
     fs::write(&donor, noise(1, DONOR_BYTES as usize)).unwrap();
@@ -120,10 +116,7 @@ fn random_changes_of_a_file_are_those_of_any_filesystem() {
 
 #[test]
 fn a_file_written_in_other_pieces_is_the_same_file() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let source = site.base.join("source");
     fs::write(&source, noise(4, 16 << 20)).unwrap();
     let copy = |name: &str, options: &[&str]| {

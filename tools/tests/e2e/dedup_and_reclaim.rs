@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use crate::command::Tool;
 use crate::compare::{assert_same_content, inside};
 use crate::files::Plan;
-use crate::machine::is_fit;
 use crate::random::noise;
 use crate::site::Site;
 
@@ -15,10 +14,7 @@ const FORGET_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[test]
 fn copies_cost_nothing_and_deleting_gives_all_back() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     site.umount();
     // The pages of the last two commits of the names alternate: an empty pool changes by two pages with every mount. What
     // it comes to by itself is what it may come to again.
@@ -87,10 +83,7 @@ fn copies_cost_nothing_and_deleting_gives_all_back() {
 
 #[test]
 fn a_large_file_written_again_stores_no_chunk() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let source = site.base.join("large");
     fs::write(&source, noise(13, 64 << 20)).unwrap();
     Tool::new("cp").args([&source, &site.mnt.join("once")]).ok();

@@ -6,7 +6,6 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use crate::command::Tool;
-use crate::machine::is_fit;
 use crate::random::noise;
 use crate::site::Site;
 
@@ -38,10 +37,7 @@ fn allowed(directory: &Path, script: &str) {
 
 #[test]
 fn an_immutable_backup_cannot_be_changed_or_deleted() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let backup = site.mnt.join("backup");
     fs::create_dir(&backup).unwrap();
     let file = backup.join("file");
@@ -86,10 +82,7 @@ fn an_immutable_backup_cannot_be_changed_or_deleted() {
 
 #[test]
 fn an_append_only_log_grows_and_nothing_else() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let log = site.mnt.join("log");
     fs::write(&log, "one\n").unwrap();
     chattr("+a", &log);
@@ -121,10 +114,7 @@ fn an_append_only_log_grows_and_nothing_else() {
 #[test]
 fn what_was_stored_into_a_mapping_before_is_kept() {
     const LEN: usize = 64 << 10;
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let path = site.mnt.join("file");
     fs::write(&path, noise(3, LEN)).unwrap();
     let file = File::options().read(true).write(true).open(&path).unwrap();

@@ -7,7 +7,6 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::command::Tool;
-use crate::machine::is_fit;
 use crate::site::Site;
 
 const HANDLE_BYTES: usize = 128;
@@ -61,10 +60,7 @@ fn assert_stale(site: &Site, handle: &FileHandle) {
 
 #[test]
 fn handles_outlive_the_mount() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let directory = site.mnt.join("one/two");
     fs::create_dir_all(&directory).unwrap();
     let (file, gone) = (directory.join("file"), directory.join("gone"));
@@ -105,10 +101,7 @@ fn handles_outlive_the_mount() {
 /// A crash takes files that were not synced, and their numbers are given again: the generation tells them apart.
 #[test]
 fn a_handle_of_a_lost_file_leads_nowhere() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     site.sync();
     let names: Vec<PathBuf> = (0..20).map(|number| site.mnt.join(format!("file-{number}"))).collect();
     names.iter().for_each(|name| drop(File::create(name).unwrap()));

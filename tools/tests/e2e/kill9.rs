@@ -25,7 +25,6 @@ use std::time::{Duration, Instant};
 use crate::command::{DEDUPFS, GC, Tool};
 use crate::compare::inside;
 use crate::files::{Plan, walk};
-use crate::machine::is_fit;
 use crate::random::{Random, noise, seed};
 use crate::site::Site;
 
@@ -354,10 +353,7 @@ impl Journal {
 
 #[test]
 fn what_was_synced_survives_and_nothing_is_a_mixture() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let sources = [site.base.join("version-0"), site.base.join("version-1")];
     let plan = Plan::new(5, 600, 150_000);
     plan.make(&sources[0]);

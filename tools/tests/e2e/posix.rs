@@ -12,16 +12,12 @@ use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFla
 use rustix::io::Errno;
 
 use crate::command::Tool;
-use crate::machine::is_fit;
 use crate::site::Site;
 
 /// The FUSE library does not know the request; programs fall back to a name that they remove.
 #[test]
 fn files_without_a_name_from_the_start_are_refused() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     for _ in 0..2 {
         let opened = rustix::fs::open(&site.mnt, OFlags::TMPFILE | OFlags::RDWR, Mode::from_raw_mode(0o600));
         assert_eq!(opened.err(), Some(Errno::OPNOTSUPP));
@@ -37,10 +33,7 @@ fn files_without_a_name_from_the_start_are_refused() {
 
 #[test]
 fn locks_hold_between_processes() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let path = site.mnt.join("file");
     let open = || File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
     let (first, second) = (open(), open());
@@ -77,10 +70,7 @@ fn locks_hold_between_processes() {
 #[test]
 fn a_path_of_the_greatest_length() {
     const PATH_BYTES_MAX: usize = 4095;
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let mut path = site.mnt.clone();
     // A name of any 255 bytes, and room for one more name at the end.
     let name = std::ffi::OsStr::from_bytes(&[0xfe; 255]);
@@ -108,10 +98,7 @@ fn a_path_of_the_greatest_length() {
 
 #[test]
 fn extended_attributes_by_namespace() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let at = |name: &str| site.mnt.join(name);
     File::create(at("file")).unwrap();
     fs::create_dir(at("directory")).unwrap();
@@ -146,10 +133,7 @@ fn extended_attributes_by_namespace() {
 
 #[test]
 fn names_are_exchanged_and_whited_out_over_open_files() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let (one, other, third) = (site.mnt.join("one"), site.mnt.join("other"), site.mnt.join("third"));
     fs::write(&one, "first").unwrap();
     fs::write(&other, "second").unwrap();
@@ -179,10 +163,7 @@ fn names_are_exchanged_and_whited_out_over_open_files() {
 /// fcntl(2) can end appending: the bytes then belong where they are written.
 #[test]
 fn regression_a_handle_that_no_longer_appends_writes_where_it_is_told() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let path = site.mnt.join("file");
     for direct in [true, false] {
         let file = File::options().read(!direct).append(true).create(true).open(&path).unwrap();
@@ -202,10 +183,7 @@ fn regression_a_handle_that_no_longer_appends_writes_where_it_is_told() {
 /// A handle of a file can be given a name again as long as it has one.
 #[test]
 fn an_open_file_is_linked_by_its_descriptor() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let (path, link) = (site.mnt.join("file"), site.mnt.join("link"));
     fs::write(&path, "content").unwrap();
     let file = File::open(&path).unwrap();
@@ -223,10 +201,7 @@ fn an_open_file_is_linked_by_its_descriptor() {
 
 #[test]
 fn statfs_counts_inodes() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let inodes = || {
         let shown = rustix::fs::statvfs(&site.mnt).unwrap();
         shown.f_files - shown.f_ffree
@@ -241,10 +216,7 @@ fn statfs_counts_inodes() {
 /// syncfs(2) does not reach the daemon, so it is no promise; the command is.
 #[test]
 fn the_command_makes_durable_what_syncfs_cannot() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let name = |number: u32| site.mnt.join(format!("file-{number}"));
     (0..30).for_each(|number| fs::write(name(number), format!("content {number}")).unwrap());
     rustix::fs::syncfs(File::open(&site.mnt).unwrap()).unwrap();

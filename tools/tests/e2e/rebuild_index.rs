@@ -5,16 +5,12 @@ use std::fs;
 use crate::command::{DEDUPFS, Tool};
 use crate::compare::assert_same_tree;
 use crate::files::Plan;
-use crate::machine::is_fit;
 use crate::random::noise;
 use crate::site::Site;
 
 #[test]
 fn a_deleted_index_is_made_anew() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let source = site.base.join("source");
     Plan::new(31, 800, 150_000).make(&source);
     fs::write(source.join("large"), noise(32, 20 << 20)).unwrap();

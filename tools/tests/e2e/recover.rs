@@ -114,10 +114,7 @@ fn a_killed_daemon_costs_what_came_after_the_last_export() {
 
 #[test]
 fn a_pool_in_one_directory_survives_the_loss_of_its_names() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let source = site.base.join("source");
     fill(&source);
     rsync(&source, &site.mnt);

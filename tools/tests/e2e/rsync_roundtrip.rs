@@ -4,7 +4,6 @@ use std::path::Path;
 
 use crate::command::Tool;
 use crate::compare::{assert_same_file, assert_same_tree, inside};
-use crate::machine::is_fit;
 use crate::site::Site;
 use crate::tree;
 
@@ -29,10 +28,7 @@ fn tar(tree: &Path, to: &Path) {
 
 #[test]
 fn a_tree_of_everything_comes_back_the_same() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fit() else { return };
     let source = site.base.join("source");
     let made = tree::generate(&source, 1, FILES);
     assert!(made.files >= FILES, "{made:?}");

@@ -12,7 +12,6 @@ use dedupfs::scrub::{ScrubReport, ScrubStatus};
 use crate::command::{DEDUPFS, Tool};
 use crate::compare::assert_same_content;
 use crate::files::{Plan, walk};
-use crate::machine::is_fit;
 use crate::random::noise;
 use crate::site::Site;
 
@@ -59,10 +58,7 @@ fn scrub(site: &Site, code: i32) -> ScrubReport {
 
 #[test]
 fn flipped_bytes_name_their_files_and_heal() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let source = site.base.join("source");
     Plan::new(41, 600, 60_000).make(&source);
     fs::write(source.join("large"), noise(42, 12 << 20)).unwrap();
@@ -95,10 +91,7 @@ fn flipped_bytes_name_their_files_and_heal() {
 
 #[test]
 fn a_killed_scrub_goes_on_and_a_stopped_one_too() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     fs::write(site.mnt.join("large"), noise(43, 96 << 20)).unwrap();
     site.sync();
     let status = |site: &Site| -> ScrubStatus {
@@ -152,10 +145,7 @@ fn a_killed_scrub_goes_on_and_a_stopped_one_too() {
 
 #[test]
 fn a_repair_tells_asks_and_puts_right() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     fs::write(site.mnt.join("file"), noise(45, 3 << 20)).unwrap();
     let fsck = |options: &[&str]| Tool::new(DEDUPFS).arg("fsck").args(options).arg(&site.pool).run();
     fsck(&["--repair", "--yes"]).expect(8, &["dedupfs umount"]);
@@ -178,10 +168,7 @@ fn a_repair_tells_asks_and_puts_right() {
 /// Unmounting stops a scrub, whose own command says so, and the next one goes on.
 #[test]
 fn regression_a_scrub_that_an_unmount_stops_says_so() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     fs::write(site.mnt.join("large"), noise(46, 48 << 20)).unwrap();
     site.remount();
     assert!(flip(&site.pool, 8 << 20) > 0);

@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::command::{DEDUPFS, GC, Ran, STATS, Tool};
+use crate::machine;
 
 /// A daemon that was told to end does so within this time.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
@@ -62,6 +63,18 @@ impl Site {
         let site = Self::new();
         site.mount();
         site
+    }
+
+    /// As [`new`](Self::new), if tests can run here: see [`is_fit`](machine::is_fit).
+    #[track_caller]
+    pub fn if_fit() -> Option<Self> {
+        machine::is_fit().then(Self::new)
+    }
+
+    /// As [`mounted`](Self::mounted), if tests can run here.
+    #[track_caller]
+    pub fn mounted_if_fit() -> Option<Self> {
+        machine::is_fit().then(Self::mounted)
     }
 
     /// A formatted pool, mounted for all users.

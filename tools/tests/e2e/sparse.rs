@@ -46,10 +46,7 @@ fn in_blocks(ends: &[u64], size_bytes: u64) -> Vec<u64> {
 
 #[test]
 fn holes_are_where_they_were_made() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let path = site.mnt.join("file");
     let file = read_write(&path);
     file.write_all_at(&noise(41, 4_000_001), 0).unwrap();
@@ -81,10 +78,7 @@ fn holes_are_where_they_were_made() {
 
 #[test]
 fn files_may_be_longer_than_any_disk() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let path = site.mnt.join("file");
     let file = read_write(&path);
     file.write_all_at(b"at: 16 TiB", 16 * TIB - 3).unwrap();
@@ -120,10 +114,7 @@ fn files_may_be_longer_than_any_disk() {
 
 #[test]
 fn what_was_written_synchronously_survives_a_killed_daemon() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let mut expected = noise(43, 3_000_000);
     for (number, flags) in [libc::O_SYNC, libc::O_DSYNC, libc::O_DSYNC | libc::O_APPEND].into_iter().enumerate() {
         let path = site.mnt.join(format!("file {number}"));

@@ -9,16 +9,12 @@ use std::path::Path;
 
 use crate::command::Tool;
 use crate::compare::assert_same_file;
-use crate::machine::is_fit;
 use crate::random::{Random, noise};
 use crate::site::Site;
 
 #[test]
 fn a_file_without_a_name_lives_until_it_is_closed() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let path = site.mnt.join("file");
     let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     file.write_all(&noise(1, 500_000)).unwrap();
@@ -48,10 +44,7 @@ fn a_file_without_a_name_lives_until_it_is_closed() {
 
 #[test]
 fn a_nameless_file_goes_with_a_killed_daemon() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let path = site.mnt.join("file");
     let mut file = File::create(&path).unwrap();
     file.write_all(&noise(2, 300_000)).unwrap();
@@ -68,10 +61,7 @@ fn a_nameless_file_goes_with_a_killed_daemon() {
 
 #[test]
 fn a_file_that_is_renamed_over_stays_for_who_has_it_open() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let (old, new) = (site.mnt.join("old"), site.mnt.join("new"));
     fs::write(&old, noise(3, 400_000)).unwrap();
     let mut reader = File::open(&old).unwrap();
@@ -94,10 +84,7 @@ fn a_file_that_is_renamed_over_stays_for_who_has_it_open() {
 #[test]
 fn a_directory_can_be_emptied_while_it_is_read() {
     const ENTRIES: u32 = 5000;
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let directory = site.mnt.join("directory");
     let fill = || {
         fs::create_dir(&directory).unwrap();
@@ -138,10 +125,7 @@ fn a_directory_can_be_emptied_while_it_is_read() {
 #[test]
 fn what_is_written_to_memory_is_in_the_file() {
     const LEN: usize = 1 << 20;
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let path = site.mnt.join("file");
     fs::write(&path, noise(6, LEN)).unwrap();
     let mut expected = noise(6, LEN);
@@ -177,10 +161,7 @@ fn what_is_written_to_memory_is_in_the_file() {
 fn two_writers_that_append_lose_nothing() {
     const RECORDS: usize = 400;
     const RECORD_BYTES: usize = 100;
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let path = site.mnt.join("log");
     let append = |writer: u8| {
         let mut file = File::options().append(true).create(true).open(&path).unwrap();
@@ -215,10 +196,7 @@ fn two_writers_that_append_lose_nothing() {
 
 #[test]
 fn statfs_tells_of_the_disk_below() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let (below, shown) = (rustix::fs::statvfs(&site.pool).unwrap(), rustix::fs::statvfs(&site.mnt).unwrap());
     let bytes = |blocks: u64, unit: u64| blocks * unit;
     let used = bytes(shown.f_blocks - shown.f_bfree, shown.f_frsize);
@@ -247,10 +225,7 @@ fn assert_same_access(plain: &Path, mounted: &Path, step: &str) {
 
 #[test]
 fn access_lists_follow_modes_as_on_any_filesystem() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let (plain, mounted) = (site.base.join("plain"), site.mnt.join("mounted"));
     let script_steps = [
         "umask 022; mkdir .; touch file",
@@ -296,10 +271,7 @@ fn access_lists_follow_modes_as_on_any_filesystem() {
 
 #[test]
 fn truncations_that_were_synced_survive() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let path = site.mnt.join("file");
     let mut expected = noise(9, 1 << 20);
     fs::write(&path, &expected).unwrap();
@@ -324,10 +296,7 @@ fn truncations_that_were_synced_survive() {
 
 #[test]
 fn holes_are_holes() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let (plain, sparse) = (site.base.join("plain"), site.mnt.join("sparse"));
     for path in [&plain, &sparse] {
         let file = File::create(path).unwrap();

@@ -78,10 +78,7 @@ fn start(site: &Site, errors: &File, variables: &[(&str, String)]) -> Service {
 
 #[test]
 fn the_service_manager_is_told_and_the_journal_gets_levels() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fit() else { return };
     let path = site.base.join("notify");
     let manager = Manager(UnixDatagram::bind(&path).unwrap());
     manager.0.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -115,10 +112,7 @@ fn the_service_manager_is_told_and_the_journal_gets_levels() {
 
 #[test]
 fn lines_for_no_journal_have_times() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fit() else { return };
     let mut errors = tempfile::tempfile().unwrap();
     // Of another stream than its own.
     let mut service = start(&site, &errors, &[("JOURNAL_STREAM", "1:2".to_owned())]);
@@ -138,10 +132,7 @@ fn lines_for_no_journal_have_times() {
 /// A mount without a foreground tells nobody, and prints nothing of its log where it was started.
 #[test]
 fn regression_the_log_of_a_recovery_is_not_printed_by_mount() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     fs::write(site.mnt.join("file"), "content").unwrap();
     site.sync();
     site.kill_daemon();
