@@ -81,7 +81,9 @@ reclaim_meanwhile() {
     (
         while [ ! -e "$work/stop" ]; do
             "${programs[dedupfs-gc]}" "$pool" >/dev/null 2>>"$work/gc" || exit 1
-            sleep 3
+            for _ in {1..30}; do
+                [ -e "$work/stop" ] || sleep 0.1
+            done
         done
     ) &
     reclaimer=$!
