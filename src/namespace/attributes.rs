@@ -55,15 +55,15 @@ impl Namespace {
         Ok(after)
     }
 
-    /// Gives a regular file new content, and logs that the new root gained and the old one lost a file.
+    /// Gives a regular file new content, and logs that the new root gained and the old one lost a file. `times` tells mtime and
+    /// ctime from what the inode is before; it runs under the mutation lock, as what [`update`](Self::update) calls.
     pub fn set_root(
         &self,
         ino: Ino,
         root: Root,
         size_bytes: u64,
         data_bytes: u64,
-        mtime: Option<Timestamp>,
-        ctime: Option<Timestamp>,
+        times: &mut dyn FnMut(&Inode) -> (Timestamp, Timestamp),
     ) -> Result<Inode> {
         root.check()?;
         let (_lock, mut draft) = self.begin()?;
@@ -76,8 +76,7 @@ impl Namespace {
         let old = std::mem::replace(&mut inode.root, root);
         inode.size_bytes = size_bytes;
         inode.data_bytes = data_bytes;
-        inode.mtime = mtime.unwrap_or(inode.mtime);
-        inode.ctime = ctime.unwrap_or(inode.ctime);
+        (inode.mtime, inode.ctime) = times(inode);
         let after = inode.clone();
         if old != root {
             // In this order, so that what both share never counts zero.

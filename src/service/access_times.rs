@@ -6,9 +6,9 @@
 //! Cost: one lookup of the inode for each read; one change of the namespace, part of the next commit, where relatime asks
 //! for one: for a file that is read often, once a day. Nothing is changed where little room is left.
 
-use dedupfs_fuse::service::{Ino, OpenOptions, Timestamp, access_is_due};
+use dedupfs_fuse::service::{Ino, OpenOptions, access_is_due};
 
-use super::open_files::OpenFile;
+use super::open_files::{Live, OpenFile};
 use super::{Service, now};
 use crate::config::PENDING_OPERATIONS_MAX;
 use crate::error::Result;
@@ -27,14 +27,14 @@ pub enum AccessTimes {
 }
 
 impl Service {
-    /// Whether reading this inode now changes its time; its content was changed at `changed_at`, if that is not published.
-    fn access_changes(&self, inode: &Inode, changed_at: Option<Timestamp>) -> bool {
+    /// Whether reading this inode now changes its time; `live` is what is not published of it.
+    fn access_changes(&self, inode: &Inode, live: Live) -> bool {
         let kept = match self.access_times {
             AccessTimes::Relative => false,
             AccessTimes::RelativeButDirectories => inode.is_directory(),
             AccessTimes::Never => true,
         };
-        let (mtime, ctime) = changed_at.map_or((inode.mtime, inode.ctime), |at| (at, at));
+        let (mtime, ctime) = live.times(inode);
         !kept
             && !self.core.is_read_only()
             && !inode.chattr_flags().no_access_time
@@ -44,25 +44,29 @@ impl Service {
     /// Whether a file that is opened so has to be read from here, and not from what the kernel has cached. Not for handles
     /// that write: databases open what they just wrote again and again.
     pub(super) fn access_must_be_seen(&self, inode: &Inode, how: OpenOptions) -> bool {
-        how.read && !how.write && !how.no_access_time && self.access_changes(inode, None) && !self.core.space.is_tight()
+        how.read
+            && !how.write
+            && !how.no_access_time
+            && self.access_changes(inode, Live::default())
+            && !self.core.space.is_tight()
     }
 
     /// A file was read.
     pub(super) fn note_file_access(&self, file: &OpenFile) {
-        self.note_access(file.ino, || file.live.lock().changed_at);
+        self.note_access(file.ino, || *file.live.lock());
     }
 
     /// A directory or a symbolic link was read.
     pub(super) fn note_node_access(&self, ino: Ino) {
-        self.note_access(ino, || None);
+        self.note_access(ino, Live::default);
     }
 
-    fn note_access(&self, ino: Ino, changed_at: impl FnOnce() -> Option<Timestamp>) {
+    fn note_access(&self, ino: Ino, live: impl FnOnce() -> Live) {
         if self.access_times == AccessTimes::Never || self.core.is_read_only() {
             return;
         }
         let Ok(Some(inode)) = self.core.namespace.inode_shared(ino) else { return };
-        if self.access_changes(&inode, changed_at())
+        if self.access_changes(&inode, live())
             && let Err(error) = self.set_access_time(ino)
         {
             // Whoever reads got what was asked for.

@@ -15,6 +15,7 @@ use crate::config::FILE_BYTES_MAX;
 use crate::containers::StreamId;
 use crate::error::{EngineError, Result};
 use crate::file::FileBody;
+use crate::namespace::Inode;
 
 pub(super) const CAPABILITY_XATTR: &[u8] = b"security.capability";
 // fallocate(2)
@@ -226,9 +227,10 @@ impl Service {
         }
         let stream = StreamId(file.last_writer.load(Ordering::Relaxed));
         body.publish(stream, &mut |published| {
-            let changed_at = file.live.lock().changed_at;
+            let live = *file.live.lock();
             let (root, size_bytes, data_bytes) = (published.root, published.size_bytes, published.data_bytes);
-            self.core.namespace.set_root(file.ino, root, size_bytes, data_bytes, changed_at, changed_at).map(drop)
+            let times = &mut |inode: &Inode| live.times(inode);
+            self.core.namespace.set_root(file.ino, root, size_bytes, data_bytes, times).map(drop)
         })?;
         *file.live.lock() = Live::default();
         Ok(())

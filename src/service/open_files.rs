@@ -21,6 +21,7 @@ use dedupfs_store::recipe::Root;
 use dedupfs_store::waiting;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
+use super::now;
 use crate::error::{EngineError, Result};
 use crate::file::{FileBody, FileContext, ReadAhead};
 use crate::namespace::{Inode, Namespace};
@@ -34,6 +35,16 @@ pub struct Live {
     pub changed_at: Option<Timestamp>,
     /// When the oldest change that is not published was made.
     pub dirty_since: Option<Instant>,
+}
+
+impl Live {
+    /// mtime and ctime of `inode`. Its attributes may have been changed after its content was, and that is later then.
+    pub fn times(&self, inode: &Inode) -> (Timestamp, Timestamp) {
+        let Some(changed_at) = self.changed_at else { return (inode.mtime, inode.ctime) };
+        // One in the future was no change since: the clock was wrong when it was made.
+        let is_since = changed_at < inode.ctime && inode.ctime <= now();
+        (changed_at, if is_since { inode.ctime } else { changed_at })
+    }
 }
 
 /// An inode that is open, or being changed.
@@ -81,8 +92,12 @@ impl OpenFile {
         body.as_mut().ok_or(EngineError::Internal("a body that was just loaded is missing"))
     }
 
-    /// Notes that the content was changed just now.
+    /// Notes that the content was changed just now, if it was.
     pub fn note_change(&self, body: &FileBody, now: Timestamp) {
+        if !body.is_changed() {
+            // Nothing will be published, so stat must not show another time until then.
+            return;
+        }
         let mut live = self.live.lock();
         live.size = Some((body.size_bytes(), body.data_bytes()));
         live.changed_at = Some(now);
@@ -91,13 +106,11 @@ impl OpenFile {
 
     /// Shows what is not published yet in `inode`.
     pub fn patch(&self, inode: &mut Inode) {
-        let live = self.live.lock();
+        let live = *self.live.lock();
         if let Some((size_bytes, data_bytes)) = live.size {
             (inode.size_bytes, inode.data_bytes) = (size_bytes, data_bytes);
         }
-        if let Some(changed_at) = live.changed_at {
-            (inode.mtime, inode.ctime) = (changed_at, changed_at);
-        }
+        (inode.mtime, inode.ctime) = live.times(inode);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Mode, owner, times, extended attributes.
 
+use std::time::Duration;
+
 use super::{Check, Client, READ_WRITE, ROOT, bad, good};
 use crate::service::{
     AttributeChanges, Attributes, Caller, Errno, FileKind, NewNode, NodeContent, ROOT_INO, TimeChange, Timestamp,
@@ -12,6 +14,8 @@ pub(super) const CHECKS: &[Check] = &[
     ("setattr changes what it is told", set_attributes),
     ("times are kept to the nanosecond", times),
     ("operations change the times they should", times_change),
+    ("attributes that change behind a write are newer than it", regression_attributes_behind_a_write),
+    ("times that stat showed stay when the file is closed", regression_times_stay_when_closed),
     ("extended attributes", xattrs),
     ("extended attributes have limits", xattr_limits),
     ("extended attributes are of a namespace", xattr_namespaces),
@@ -119,6 +123,53 @@ fn times_change(client: &Client) {
     let rename = || good(client.service.rename(directory, b"a", directory, b"b", Default::default()));
     assert_eq!(moved(client, directory, rename), (true, true), "rename");
     assert_eq!(moved(client, directory, || good(client.unlink(directory, "b"))), (true, true), "unlink");
+}
+
+/// Whoever looks for changes by ctime must see each of them, also of a file that is still being written.
+fn regression_attributes_behind_a_write(client: &Client) {
+    let service = &client.service;
+    let file = client.file(ROOT_INO, "file");
+    let written = client.opened(file, READ_WRITE, |handle| {
+        client.write_all(file, handle, 0, b"content");
+        let written = client.stat(file);
+        let changes: [(&str, &dyn Fn()); 4] = [
+            ("chmod", &|| {
+                good(service.set_attributes(ROOT, file, AttributeChanges { mode: Some(0o600), ..Default::default() }));
+            }),
+            ("link", &|| {
+                good(service.link(file, ROOT_INO, b"link"));
+            }),
+            ("setxattr", &|| good(service.set_xattr(ROOT, file, b"user.x", b"1", XattrMode::Any))),
+            ("unlink", &|| good(client.unlink(ROOT_INO, "link"))),
+        ];
+        for (what, change) in changes {
+            let before = client.stat(file);
+            std::thread::sleep(Duration::from_millis(2));
+            change();
+            let after = client.stat(file);
+            assert!(after.ctime > before.ctime, "{what}");
+            assert_eq!(after.mtime, written.mtime, "{what}");
+        }
+        client.stat(file)
+    });
+    let closed = client.stat(file);
+    assert_eq!((closed.mtime, closed.ctime), (written.mtime, written.ctime));
+}
+
+fn regression_times_stay_when_closed(client: &Client) {
+    let file = client.file_with("file", b"content");
+    let past = Timestamp { secs: 1000, nanos: 0 };
+    for mode in [libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE, 0] {
+        let changes = AttributeChanges { mtime: Some(TimeChange::At(past)), ctime: Some(past), ..Default::default() };
+        good(client.service.set_attributes(ROOT, file, changes));
+        let shown = client.opened(file, READ_WRITE, |handle| {
+            // Of nothing: behind the end, or within it.
+            let offset = if mode == 0 { 0 } else { 100 };
+            good(client.service.allocate(file, handle, offset, 5, mode));
+            client.stat(file)
+        });
+        assert_eq!(client.stat(file), shown, "mode {mode}");
+    }
 }
 
 fn xattrs(client: &Client) {

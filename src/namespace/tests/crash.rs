@@ -12,7 +12,7 @@ fn work(namespace: &Namespace, round: u8) {
     for number in 0..60_u32 {
         let name = format!("{round}-{number}");
         let ino = namespace.make(ROOT, name.as_bytes(), &file(i64::from(round))).unwrap().ino;
-        namespace.set_root(ino, chunk(round + 1), 100, 100, None, None).unwrap();
+        namespace.set_root(ino, chunk(round + 1), 100, 100, &mut kept).unwrap();
         if round > 0 {
             let from = format!("{}-{number}", round - 1);
             let to = format!("kept-{}-{number}", round - 1);

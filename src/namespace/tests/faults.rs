@@ -12,7 +12,7 @@ fn work(namespace: &Namespace, round: u8) {
         let xattrs = vec![(b"user.x".to_vec(), vec![round; 50])];
         let name = format!("{round}-{number}");
         let ino = namespace.make(ROOT, name.as_bytes(), &NewInode { xattrs, ..file(i64::from(round)) }).unwrap().ino;
-        namespace.set_root(ino, chunk(round + 1), 100, 100, None, None).unwrap();
+        namespace.set_root(ino, chunk(round + 1), 100, 100, &mut kept).unwrap();
         if number % 3 == 0 {
             namespace.unlink(ROOT, name.as_bytes(), at(9)).unwrap();
         }

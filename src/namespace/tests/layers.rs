@@ -138,7 +138,7 @@ fn containers_are_kept_and_forgotten() {
         vec![LogOp::Extend { container: ContainerId(1), kind: ContainerKind::Data, from_bytes: 0, to_bytes: 9 }];
     let input = CommitInput { containers: vec![record(1, 9), record(2, 400)], extends, ..CommitInput::default() };
     let ino = namespace.make(ROOT, b"f", &file(1)).unwrap().ino;
-    namespace.set_root(ino, chunk(1), 100, 100, None, None).unwrap();
+    namespace.set_root(ino, chunk(1), 100, 100, &mut kept).unwrap();
     namespace.freeze();
     let committed = namespace.commit(input.clone()).unwrap();
     assert_eq!(committed.ops, [input.extends[0], LogOp::RootAdded(chunk(1))], "extends come first");
@@ -230,7 +230,7 @@ fn readers_and_committer_run_beside_mutators() {
                         let ino = namespace.make(dir, name.as_bytes(), &file(1)).unwrap().ino;
                         assert_eq!(namespace.lookup(dir, name.as_bytes()).unwrap().unwrap().0, ino);
                         if number % 3 > 0 {
-                            namespace.set_root(ino, chunk(1), 100, 100, None, None).unwrap();
+                            namespace.set_root(ino, chunk(1), 100, 100, &mut kept).unwrap();
                             assert_eq!(namespace.get(ino).root, chunk(1));
                         } else {
                             namespace.unlink(dir, name.as_bytes(), at(2)).unwrap();

@@ -51,6 +51,11 @@ fn chunk(number: u8) -> Root {
     Root::Chunk(Child { fingerprint, len_bytes: 100, hint: ContainerId(5) })
 }
 
+/// New content that keeps the times.
+fn kept(inode: &Inode) -> (Timestamp, Timestamp) {
+    (inode.mtime, inode.ctime)
+}
+
 fn disk() -> MemoryDevice {
     let disk = MemoryDevice::new();
     Namespace::create(&disk, at(1), 0, 0).unwrap();

@@ -127,7 +127,7 @@ impl Machine {
             Step::SetRoot { ino, root } => {
                 let (ino, root) = (self.ino(ino), if root == 0 { Root::Empty } else { chunk(root) });
                 let expected = self.reference.set_root(ino, root);
-                agree(self.namespace.set_root(ino, root, 100, 100, None, None), expected);
+                agree(self.namespace.set_root(ino, root, 100, 100, &mut kept), expected);
             }
             Step::SetXattr { ino, name, value, mode } => self.set_xattr(ino, name, value, mode),
             Step::RemoveXattr { ino, name } => {
