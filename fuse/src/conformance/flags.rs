@@ -2,8 +2,8 @@
 
 use super::{Check, Client, READ_WRITE, ROOT, bad, good};
 use crate::service::{
-    AttributeChanges, Caller, Errno, Ino, InodeFlags, NewNode, NodeContent, OpenOptions, ROOT_INO, RenameFlags,
-    TimeChange, Timestamp, WriteFlags, XattrMode,
+    AttributeChanges, Caller, Errno, FilePlace, Ino, InodeFlags, NewNode, NodeContent, OpenOptions, ROOT_INO,
+    RenameFlags, TimeChange, Timestamp, WriteFlags, XattrMode,
 };
 
 pub(super) const CHECKS: &[Check] = &[
@@ -214,18 +214,54 @@ fn inheritance(client: &Client) {
 }
 
 fn older_handles(client: &Client) {
-    let file = client.file_with("file", b"content");
+    let service = &client.service;
+    let file = protected_file(client, NONE);
+    let source = client.file_with("source", b"+copied");
     client.opened(file, READ_WRITE, |handle| {
-        let write = |offset| client.service.write(ROOT, file, handle, offset, b"more", WriteFlags::default());
-        set(client, file, APPEND_ONLY);
-        bad(write(0), Errno::EPERM);
-        bad(write(6), Errno::EPERM);
-        good(write(7));
-        set(client, file, IMMUTABLE);
-        bad(write(0), Errno::EPERM);
-        bad(write(11), Errno::EPERM);
-        bad(client.service.allocate(file, handle, 0, 4, 0), Errno::EPERM);
-        assert_eq!(client.read_open(file, handle, 0, 100), b"contentmore");
+        let write = |offset, flags| service.write(ROOT, file, handle, offset, b"more", flags);
+        let at = |offset| write(offset, WriteFlags::default());
+        let mapped = |offset| write(offset, WriteFlags { from_cache: true, ..WriteFlags::default() });
+        let allocate = |mode| service.allocate(file, handle, 0, 4, mode);
+        let copy = |to: u64| {
+            client.opened(source, READ, |from| {
+                let from = FilePlace { ino: source, handle: from, offset: 0 };
+                service.copy_range(ROOT, from, FilePlace { ino: file, handle, offset: to }, 100)
+            })
+        };
+        // Of the file to itself.
+        let copy_within = |to: u64| {
+            let place = |offset| FilePlace { ino: file, handle, offset };
+            service.copy_range(ROOT, place(0), place(to), 1)
+        };
+        let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        for flags in [APPEND_ONLY, IMMUTABLE] {
+            set(client, file, flags);
+            for offset in [0, 6] {
+                bad(at(offset), Errno::EPERM);
+                bad(mapped(offset), Errno::EPERM);
+                bad(copy(offset), Errno::EPERM);
+            }
+            bad(copy_within(5), Errno::EPERM);
+            bad(allocate(punch), Errno::EPERM);
+            bad(allocate(libc::FALLOC_FL_ZERO_RANGE), Errno::EPERM);
+            refuses_what_both_refuse(client, file, "file");
+            bad(client.unlink(ROOT_INO, "file"), Errno::EPERM);
+            bad(service.link(file, ROOT_INO, b"link"), Errno::EPERM);
+            let cut = AttributeChanges { size_bytes: Some(3), ..Default::default() };
+            bad(service.set_attributes(ROOT, file, cut), Errno::EPERM);
+            if flags == APPEND_ONLY {
+                good(at(7));
+                good(copy(11));
+                good(allocate(libc::FALLOC_FL_KEEP_SIZE));
+            } else {
+                bad(at(18), Errno::EPERM);
+                bad(mapped(18), Errno::EPERM);
+                bad(copy(18), Errno::EPERM);
+                bad(copy_within(18), Errno::EPERM);
+                bad(allocate(libc::FALLOC_FL_KEEP_SIZE), Errno::EPERM);
+            }
+            assert_eq!(client.read_open(file, handle, 0, 100), b"contentmore+copied");
+        }
     });
-    client.opened(file, READ, |handle| assert_eq!(client.read_open(file, handle, 0, 100), b"contentmore"));
+    client.opened(file, READ, |handle| assert_eq!(client.read_open(file, handle, 0, 100), b"contentmore+copied"));
 }

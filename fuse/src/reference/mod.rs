@@ -384,7 +384,11 @@ impl<C: FileContent> FileService for MemoryService<C> {
         }
         let mut copied = Vec::new();
         content.read_at(from.offset, len_bytes, &mut copied);
+        let protection = tree.node(to.ino)?.flags;
         let (attributes, content) = tree.file_mut(to.ino)?;
+        if protection.immutable || protection.append_only && to.offset < content.len_bytes() {
+            return Err(Errno::EPERM);
+        }
         content.write_at(to.offset, &copied);
         content_changed(attributes, content.len_bytes());
         tree.node_mut(to.ino)?.xattrs.remove(CAPABILITY_XATTR);
