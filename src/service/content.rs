@@ -133,18 +133,19 @@ impl Service {
             return Err(EngineError::BadHandle);
         }
         let file = &open.file;
-        let inode = self.core.namespace.inode_shared(file.ino)?.ok_or(EngineError::NotFound)?;
-        {
+        let mode = {
             let mut guard = waiting::write(&file.body);
             let body = file.load(&mut guard, &self.core.files, &self.core.namespace)?;
+            let inode = self.core.namespace.inode_shared(file.ino)?.ok_or(EngineError::NotFound)?;
             let appends = open.how.append && !flags.from_cache && !flags.at_offset;
             let at = if appends { body.size_bytes() } else { offset };
             protection::check_write(&inode, at, body.size_bytes())?;
             let stream = self.stream(file, caller);
             body.write(stream, at, data)?;
             file.note_change(body, now());
-        }
-        if flags.drop_privileges && without_privileges(inode.mode) != inode.mode {
+            inode.mode
+        };
+        if flags.drop_privileges && without_privileges(mode) != mode {
             self.drop_privileges(file.ino)?;
         }
         self.drop_capability(file.ino)?;
@@ -183,6 +184,8 @@ impl Service {
     fn truncate_open(&self, caller: Caller, file: &OpenFile, size_bytes: u64) -> Result<()> {
         let stream = self.stream(file, caller);
         let mut guard = waiting::write(&file.body);
+        let inode = self.core.namespace.inode_shared(file.ino)?.ok_or(EngineError::NotFound)?;
+        inode.check_unprotected()?;
         let body = match size_bytes {
             0 => file.load_empty(&mut guard, &self.core.files)?,
             _ => file.load(&mut guard, &self.core.files, &self.core.namespace)?,
@@ -329,6 +332,8 @@ impl Service {
             let stream = StreamId(file.last_writer.load(Ordering::Relaxed));
             let mut guard = waiting::write(&file.body);
             let body = file.load(&mut guard, &self.core.files, &self.core.namespace)?;
+            let inode = self.core.namespace.inode_shared(file.ino)?.ok_or(EngineError::NotFound)?;
+            protection::check_allocate(&inode, !zeroes)?;
             if zeroes {
                 body.zero(stream, offset, end)?;
             }

@@ -1,9 +1,11 @@
 //! Flags that protect inodes (chattr): who may set them, and what they refuse. What they refuse of names is the
 //! namespace's business, in the same step as the change itself.
 //!
-//! Content that was taken before a file became immutable is still published.
+//! Content that was taken before a file became immutable is still published. What changes content asks for the flags with the
+//! content locked, and so are they set: when they are, whoever waited for room, or for the file, finds them.
 
 use dedupfs_fuse::service::{AttributeChanges, Caller, FileKind, Ino, InodeFlags, OpenOptions};
+use dedupfs_store::waiting;
 
 use super::{Service, now};
 use crate::error::{EngineError, Result};
@@ -51,10 +53,14 @@ impl Service {
         let protection = |flags: InodeFlags| (flags.immutable, flags.append_only);
         let may_others = caller.uid == inode.uid && protection(flags) == protection(inode.chattr_flags());
         permitted(caller.uid == 0 || may_others)?;
-        self.core.namespace.update(ino, &mut |inode| {
-            inode.set_chattr_flags(flags);
-            inode.ctime = now();
-        })?;
+        {
+            let file = self.files.file(ino);
+            let _body = file.as_ref().map(|file| waiting::write(&file.body));
+            self.core.namespace.update(ino, &mut |inode| {
+                inode.set_chattr_flags(flags);
+                inode.ctime = now();
+            })?;
+        }
         self.core.relieve()
     }
 }
