@@ -216,7 +216,7 @@ pub struct OpenOptions {
     pub append: bool,
     /// Cut to zero length first.
     pub truncate: bool,
-    /// O_SYNC or O_DSYNC: every write is durable when it returns; the adapter calls `fsync` behind each.
+    /// O_SYNC or O_DSYNC: every change of content is durable when it returns; the adapter calls `fsync` behind each.
     pub sync: bool,
     /// O_NOATIME: reading does not change the time of last access.
     pub no_access_time: bool,
@@ -459,6 +459,8 @@ pub trait FileService: Send + Sync + 'static {
     fn flush_is_quick(&self, ino: Ino, handle: Handle) -> bool;
     /// Content and attributes are durable when this returns.
     fn fsync(&self, ino: Ino, handle: Handle, data_only: bool) -> Result<()>;
+    /// Whether a handle was opened with `sync`. Of writes the kernel tells.
+    fn is_synchronous(&self, ino: Ino, handle: Handle) -> bool;
     /// Whether truncating the file, allocating or seeking in it, or copying from or to it is short enough for the thread that
     /// serves the kernel.
     fn change_is_quick(&self, ino: Ino) -> bool;

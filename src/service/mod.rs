@@ -419,6 +419,10 @@ impl FileService for Service {
         answer(self.flush_content(handle).and_then(|()| self.core.committer.commit()))
     }
 
+    fn is_synchronous(&self, _ino: Ino, handle: Handle) -> bool {
+        self.files.handle(handle).is_ok_and(|open| open.how.sync)
+    }
+
     fn change_is_quick(&self, ino: Ino) -> bool {
         self.changes_quickly(ino)
     }

@@ -20,7 +20,7 @@ use super::{
     read_and_reply, reply_attributes, reply_empty, reply_written, reply_xattr, set_flags,
 };
 use crate::service::{
-    AttributeChanges, DirectoryEntry, Errno, FilePlace, NodeContent, SeekTarget, WriteFlags, XattrMode,
+    AttributeChanges, DirectoryEntry, Errno, FilePlace, FileService, NodeContent, SeekTarget, WriteFlags, XattrMode,
 };
 
 impl Filesystem for Adapter {
@@ -98,7 +98,7 @@ impl Filesystem for Adapter {
             ctime: ctime.map(convert::timestamp),
         };
         let (caller, cache_time) = (caller(request), self.cache_time);
-        let slow = size.is_some() && self.changes_slowly(&[ino.0]);
+        let slow = size.is_some() && self.changes_slowly(ino.0);
         self.answer(slow, move |service| {
             let result = guarded("setattr", || service.set_attributes(caller, ino.0, changes));
             reply_attributes(result, cache_time, reply);
@@ -432,9 +432,8 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turn();
-        self.answer(self.changes_slowly(&[ino.0]), move |service| {
-            reply_empty(guarded("fallocate", || service.allocate(ino.0, fh.0, offset, length, mode)), reply);
-        });
+        let allocate = move |service: &dyn FileService| service.allocate(ino.0, fh.0, offset, length, mode);
+        self.answer_change("fallocate", (ino.0, fh.0), None, allocate, |result| reply_empty(result, reply));
     }
 
     fn lseek(&self, _request: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -445,7 +444,7 @@ impl Filesystem for Adapter {
             _ => return reply.error(fuser::Errno::EINVAL),
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(fuser::Errno::ENXIO) };
-        self.answer(self.changes_slowly(&[ino.0]), move |service| {
+        self.answer(self.changes_slowly(ino.0), move |service| {
             match guarded("lseek", || service.seek(ino.0, fh.0, offset, target)) {
                 Ok(found) => reply.offset(found.cast_signed()),
                 Err(error) => reply.error(errno(error)),
@@ -473,9 +472,9 @@ impl Filesystem for Adapter {
         let from = FilePlace { ino: ino_in.0, handle: fh_in.0, offset: offset_in };
         let to = FilePlace { ino: ino_out.0, handle: fh_out.0, offset: offset_out };
         let caller = caller(request);
-        self.answer(self.changes_slowly(&[from.ino, to.ino]), move |service| {
-            reply_written(guarded("copy_file_range", || service.copy_range(caller, from, to, len)), reply);
-        });
+        let copy = move |service: &dyn FileService| service.copy_range(caller, from, to, len);
+        let target = (to.ino, to.handle);
+        self.answer_change("copy_file_range", target, Some(from.ino), copy, |result| reply_written(result, reply));
     }
 
     fn ioctl(

@@ -141,10 +141,8 @@ impl Adapter {
         let had_some = may_drop && self.service.attributes(ino)?.mode & PRIVILEGES != 0;
         let result = call();
         if let (true, Some(notifier)) = (had_some, self.notifier.get()) {
-            // A negative offset invalidates attributes only. Before the reply: nobody sees the write and the old mode.
-            if let Err(error) = notifier.inval_inode(INodeNo(ino), -1, 0) {
-                tracing::debug!(ino, %error, "the kernel does not know the inode whose mode changed");
-            }
+            // Before the reply: nobody sees the write and the old mode.
+            forget_attributes(notifier, ino);
         }
         result
     }
@@ -165,6 +163,27 @@ impl Adapter {
         self.slow.commits.submit(move || answer(&*service));
     }
 
+    /// Runs `change` of a file's content, made through a handle of it and perhaps from another file, here or on another thread;
+    /// with O_SYNC it is durable when `reply` is called.
+    fn answer_change<T>(
+        &self,
+        what: &'static str,
+        (ino, handle): (Ino, Handle),
+        source: Option<Ino>,
+        change: impl FnOnce(&dyn FileService) -> Result<T> + Send + 'static,
+        reply: impl FnOnce(Result<T>) + Send + 'static,
+    ) {
+        if guarded(what, || Ok(self.service.is_synchronous(ino, handle))) == Ok(true) {
+            return self.answer_when_durable(move |service| {
+                let changed = guarded(what, || change(service));
+                let sync = |changed| guarded("sync", || service.fsync(ino, handle, true)).map(|()| changed);
+                reply(changed.and_then(sync));
+            });
+        }
+        let slow = self.changes_slowly(ino) || source.is_some_and(|source| self.changes_slowly(source));
+        self.answer(slow, move |service| reply(guarded(what, || change(service))));
+    }
+
     fn reply_entry(&self, result: Result<Attributes>, reply: ReplyEntry) {
         match result {
             Ok(attributes) => {
@@ -174,9 +193,9 @@ impl Adapter {
         }
     }
 
-    /// Whether the content of these files can be changed at once; otherwise another thread answers.
-    fn changes_slowly(&self, inos: &[Ino]) -> bool {
-        guarded("change", || Ok(inos.iter().all(|&ino| self.service.change_is_quick(ino)))) == Ok(false)
+    /// Whether the content of a file cannot be changed at once: then another thread answers.
+    fn changes_slowly(&self, ino: Ino) -> bool {
+        guarded("change", || Ok(self.service.change_is_quick(ino))) == Ok(false)
     }
 
     fn open_flags(&self, opened: &Opened, flags: i32) -> FopenFlags {
@@ -308,7 +327,20 @@ fn set_flags(
         tracing::warn!(ino, %error, "cached pages could not be written before the file was to become protected");
         return Err(Errno::EBUSY);
     }
-    service.set_flags(caller, ino, flags)
+    service.set_flags(caller, ino, flags)?;
+    // The kernel does not know that ctime changed.
+    if let Some(notifier) = notifier.get() {
+        forget_attributes(notifier, ino);
+    }
+    Ok(())
+}
+
+/// The kernel asks for the attributes of an inode afresh, if it knows it.
+fn forget_attributes(notifier: &Notifier, ino: Ino) {
+    // A negative offset invalidates attributes only.
+    if let Err(error) = notifier.inval_inode(INodeNo(ino), -1, 0) {
+        tracing::debug!(ino, %error, "the kernel does not know the inode whose attributes changed");
+    }
 }
 
 fn new_node(parent: INodeNo, name: &OsStr, mode: u32, umask: u32) -> NewNode<'_> {

@@ -258,6 +258,10 @@ fn sync(client: &Client) {
             good(client.service.fsync(ino, handle, data_only));
         }
     });
+    for sync in [false, true] {
+        let how = OpenOptions { sync, ..READ_WRITE };
+        client.opened(ino, how, |handle| assert_eq!(client.service.is_synchronous(ino, handle), sync));
+    }
     good(client.service.fsync_directory(ROOT_INO));
     assert_eq!(client.read_all(ino).len(), 300_000);
 }

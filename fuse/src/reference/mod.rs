@@ -322,6 +322,10 @@ impl<C: FileContent> FileService for MemoryService<C> {
         self.tree.lock().open_file(ino, handle).map(drop)
     }
 
+    fn is_synchronous(&self, ino: Ino, handle: Handle) -> bool {
+        self.tree.lock().open_file(ino, handle).is_ok_and(|open| open.how.sync)
+    }
+
     fn change_is_quick(&self, _ino: Ino) -> bool {
         self.options.quick
     }

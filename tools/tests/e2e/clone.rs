@@ -1,9 +1,9 @@
 //! Copies inside the mount share content: nothing is read, and they take no time.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 
-use rustix::fs::copy_file_range;
+use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
 
 use crate::command::Tool;
 use crate::compare::assert_same_file;
@@ -62,6 +62,55 @@ fn a_tree_of_small_files_is_copied_without_storing_anything() {
     site.remount();
     let kept = site.stats();
     assert_eq!(kept.data_bytes, bytes);
+    site.umount();
+    site.assert_clean();
+}
+
+/// O_SYNC is for whatever changes a file, and not for write(2) alone.
+#[test]
+fn regression_what_was_cloned_synchronously_survives_a_killed_daemon() {
+    const MIB: usize = 1 << 20;
+    type Change = fn(&File, &File);
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
+    let (source, target) = (site.mnt.join("source"), site.mnt.join("target"));
+    let content = noise(36, 3 * MIB);
+    let mut expected = noise(37, 5 * MIB);
+    fs::write(&source, &content).unwrap();
+    fs::write(&target, &expected).unwrap();
+    site.sync();
+    let changes: [(Change, &dyn Fn(&mut Vec<u8>)); 3] = [
+        // By sharing, by copying, and by making a hole.
+        (
+            |from, to| assert_eq!(copy_file_range(from, None, to, Some(&mut (MIB as u64)), 3 * MIB), Ok(3 * MIB)),
+            &|bytes| bytes[MIB..4 * MIB].copy_from_slice(&content),
+        ),
+        (|from, to| assert_eq!(copy_file_range(from, None, to, Some(&mut 7), 5000), Ok(5000)), &|bytes| {
+            bytes[7..5007].copy_from_slice(&content[..5000])
+        }),
+        (
+            |_, to| fallocate(to, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 100, 2 * MIB as u64).unwrap(),
+            &|bytes| bytes[100..100 + 2 * MIB].fill(0),
+        ),
+    ];
+    for flags in [libc::O_SYNC, libc::O_DSYNC] {
+        for (number, (change, expect)) in changes.iter().enumerate() {
+            let from = File::open(&source).unwrap();
+            let to = File::options().write(true).custom_flags(flags).open(&target).unwrap();
+            change(&from, &to);
+            expect(&mut expected);
+            site.kill_daemon();
+            drop((from, to));
+            site.mount();
+            assert!(fs::read(&target).unwrap() == expected, "change {number} with flags {flags:o}");
+        }
+        // Others than the flags before.
+        expected = noise(38, 5 * MIB);
+        fs::write(&target, &expected).unwrap();
+        site.sync();
+    }
     site.umount();
     site.assert_clean();
 }

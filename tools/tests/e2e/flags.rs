@@ -2,8 +2,11 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{Access, AtFlags, CWD, StatxAttributes, StatxFlags};
 
 use crate::command::Tool;
 use crate::random::noise;
@@ -136,6 +139,72 @@ fn what_was_stored_into_a_mapping_before_is_kept() {
     expected[100..200].fill(7);
     site.remount();
     assert!(fs::read(&path).unwrap() == expected);
+    site.umount();
+    site.assert_clean();
+}
+
+/// The kernel checks modes by itself and does not know the flag. Who opens the file meets it.
+#[test]
+fn access_does_not_tell_of_the_flag_and_opening_does() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
+    let path = site.mnt.join("file");
+    fs::write(&path, "content").unwrap();
+    chattr("+i", &path);
+    for _ in 0..2 {
+        assert_eq!(rustix::fs::access(&path, Access::WRITE_OK), Ok(()));
+        for how in [File::options().write(true), File::options().append(true), File::options().read(true).write(true)] {
+            assert_eq!(how.open(&path).unwrap_err().raw_os_error(), Some(libc::EPERM));
+        }
+        site.remount();
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap(), "content");
+    site.umount();
+    site.assert_clean();
+}
+
+#[test]
+fn statx_shows_neither_flags_nor_a_time_of_birth() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
+    let path = site.mnt.join("file");
+    fs::write(&path, "content").unwrap();
+    chattr("+ia", &path);
+    let shown = rustix::fs::statx(CWD, &path, AtFlags::empty(), StatxFlags::ALL).unwrap();
+    let flags = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
+    assert!(!shown.stx_attributes.intersects(flags) && !shown.stx_attributes_mask.intersects(flags));
+    assert!(!StatxFlags::from_bits_retain(shown.stx_mask).contains(StatxFlags::BTIME));
+    assert_eq!(lsattr(&path), "ia");
+    site.umount();
+    site.assert_clean();
+}
+
+/// The kernel was left with the attributes that it had cached before.
+#[test]
+fn regression_a_changed_flag_is_seen_as_a_change_of_attributes() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
+    let (file, directory) = (site.mnt.join("file"), site.mnt.join("directory"));
+    fs::write(&file, "content").unwrap();
+    fs::create_dir(&directory).unwrap();
+    for path in [&file, &directory] {
+        let ctime = || {
+            let metadata = fs::metadata(path).unwrap();
+            (metadata.ctime(), metadata.ctime_nsec())
+        };
+        for change in ["+d", "-d", "+i", "-i", "+a", "+i", "=A"] {
+            let before = ctime();
+            std::thread::sleep(Duration::from_millis(5));
+            chattr(change, path);
+            assert!(ctime() > before, "chattr {change}");
+        }
+    }
     site.umount();
     site.assert_clean();
 }
