@@ -14,7 +14,8 @@ use dedupfs::config::MEMORY_BYTES_MIN;
 use dedupfs::pool::{Level, NoProgress, OpenOptions as PoolOptions, Pool, SpaceLimits, format_on};
 use dedupfs::reclaim::ReclaimOptions;
 use dedupfs_fuse::service::{
-    AttributeChanges, Caller, Errno, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags, XattrMode,
+    AttributeChanges, Caller, Errno, FilePlace, FileService, NewNode, OpenOptions, ROOT_INO, TimeChange, Timestamp,
+    WriteFlags, XattrMode,
 };
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
@@ -108,12 +109,33 @@ fn remove(service: &dyn FileService, name: &str) {
     service.unlink(ROOT_INO, name.as_bytes()).expect("deleting works on a full disk");
 }
 
+/// copy_file_range(2) from the file `source`.
+fn clone_range(
+    service: &dyn FileService,
+    source: &str,
+    at: usize,
+    (ino, handle): (u64, u64),
+    onto: usize,
+    len_bytes: u64,
+) -> Result<u32, Errno> {
+    let from = service.lookup(ROOT_INO, source.as_bytes()).expect("is there").ino;
+    let how = OpenOptions { read: true, ..OpenOptions::default() };
+    let opened = service.open(Caller::default(), from, how).expect("opens").handle;
+    let from_place = FilePlace { ino: from, handle: opened, offset: at as u64 };
+    let copied =
+        service.copy_range(Caller::default(), from_place, FilePlace { ino, handle, offset: onto as u64 }, len_bytes);
+    service.release(from, opened);
+    service.forget(from, 1);
+    copied
+}
+
 /// Writes files until the disk was full a few times; returns those that were acknowledged whole.
 fn fill(pool: &Pool, writer: u32, seed: u64, largest: u64) -> Files {
     let service = pool.service();
     let service: &dyn FileService = &*service;
     let mut random = Random::new(seed * 31 + u64::from(writer));
     let (mut files, mut refused) = (Files::new(), 0);
+    let mut last: Option<String> = None;
     for number in 0.. {
         if refused >= 3 {
             break;
@@ -151,6 +173,20 @@ fn fill(pool: &Pool, writer: u32, seed: u64, largest: u64) -> Files {
                 data[at..at + patch.len()].copy_from_slice(&patch);
             }
         }
+        // A part of another file is shared, or copied if it is short.
+        if outcome.is_ok()
+            && random.below(3) == 0
+            && let Some((source, bytes)) = last.as_ref().and_then(|name| files.get_key_value(name))
+        {
+            let at = random.below(bytes.len() as u64) as usize;
+            let len = 1 + random.below((bytes.len() - at) as u64) as usize;
+            let onto = random.below(data.len() as u64 + 1) as usize;
+            outcome = clone_range(service, source, at, (ino, handle), onto, len as u64).map(|copied| {
+                assert_eq!(copied as usize, len, "of {source} onto {name}");
+                data.resize(data.len().max(onto + len), 0);
+                data[onto..onto + len].copy_from_slice(&bytes[at..at + len]);
+            });
+        }
         let is_taken = outcome.is_ok();
         if is_taken && random.below(4) == 0 {
             // Every write was taken: so it can be made durable.
@@ -162,6 +198,7 @@ fn fill(pool: &Pool, writer: u32, seed: u64, largest: u64) -> Files {
         match outcome {
             Ok(()) => {
                 flushed.unwrap_or_else(|error| panic!("{name} was taken, and its flush says {error:?}"));
+                last = Some(name.clone());
                 files.insert(name, data);
             }
             Err(error) => {
@@ -464,6 +501,69 @@ fn attributes_and_links_are_refused_in_time_and_removed_when_full() {
     pool.sync().expect("syncs");
     assert!(site.meta.used_bytes() < 8 * MIB, "{} bytes are left", site.meta.used_bytes());
     assert_sound(&pool, "attributes");
+}
+
+/// cp asks for 2 GiB of whatever file; room is asked for what the file has, and for all of it that is copied.
+#[test]
+fn regression_a_clone_asks_for_room_for_what_there_is_to_copy() {
+    const ASKED_BYTES: u64 = 1 << 40;
+    let site = Site::one(96 * MIB);
+    let pool = site.open();
+    let service = pool.service();
+    let (tiny, large) = (content(1, 4096), content(2, 900_000));
+    common::write(&pool, "tiny", &tiny);
+    common::write(&pool, "large", &large);
+    let target = handle_of(&*service, 1, "target").expect("creates");
+    service.fsync(target.0, target.1, false).expect("syncs");
+    let needed = |bytes: u64| {
+        let demand = pool.core().cost.of_clone(bytes, dedupfs::config::CLONE_BYTES_MIN);
+        demand.data_bytes + demand.meta_bytes
+    };
+    // Room for the tiny one, and less than for copying the other, or all that is copied at most.
+    let wanted_bytes = needed(4096).midpoint(needed(900_000));
+    let usable_bytes = pool.stats().expect("tells").roots[0].usable_bytes;
+    site.data.set_capacity(site.data.capacity_bytes() - (usable_bytes - wanted_bytes));
+    std::thread::sleep(2 * dedupfs::config::SPACE_CHECK_INTERVAL);
+    assert_eq!(clone_range(&*service, "large", 0, target, 1, ASKED_BYTES), Err(Errno::ENOSPC));
+    assert_eq!(clone_range(&*service, "tiny", 0, target, 1, ASKED_BYTES), Ok(4096));
+    service.fsync(target.0, target.1, false).expect("what was taken can be made durable");
+    service.release(target.0, target.1);
+    service.forget(target.0, 1);
+    assert!(common::read(&pool, "target").expect("reads")[1..] == tiny);
+    assert_sound(&pool, "clones");
+}
+
+#[test]
+fn times_of_access_stay_where_little_room_is_left() {
+    let site = Site::one(96 * MIB);
+    let pool = site.open();
+    let service = pool.service();
+    common::write(&pool, "file", b"content");
+    let ino = service.lookup(ROOT_INO, b"file").expect("is there").ino;
+    let old = Timestamp { secs: 1000, nanos: 0 };
+    let is_changed_by_reading = || {
+        let changes = AttributeChanges { atime: Some(TimeChange::At(old)), ..AttributeChanges::default() };
+        service.set_attributes(caller(1), ino, changes).expect("sets the time");
+        assert!(common::read(&pool, "file").expect("reads") == b"content");
+        service.attributes(ino).expect("tells").atime != old
+    };
+    assert!(is_changed_by_reading());
+    let (filler, handle) = handle_of(&*service, 1, "filler").expect("creates");
+    let mut written = 0;
+    while write_at(&pool, filler, handle, written, &content(written, 1 << 20)).is_ok() {
+        written += MIB;
+    }
+    assert!(!is_changed_by_reading(), "on a full disk");
+    service.release(filler, handle);
+    service.forget(filler, 1);
+    remove(&*service, "filler");
+    pool.reclaim(&ReclaimOptions::default(), &NoProgress).expect("reclaims");
+    // Whoever writes next finds that there is room.
+    std::thread::sleep(2 * dedupfs::config::SPACE_CHECK_INTERVAL);
+    common::write(&pool, "more", b"more");
+    assert!(is_changed_by_reading(), "with room again");
+    service.forget(ino, 1);
+    assert_sound(&pool, "times of access");
 }
 
 /// Figures of a pool that is only read are its disk's: what is kept in memory has a limit of its own.
