@@ -17,7 +17,7 @@ use super::convert::{self, caller, errno, file_attr, open_options, permissions};
 use super::ioctl::{self, FlagsRequest};
 use super::{
     Adapter, BACKGROUND_REQUESTS_MAX, CAPABILITIES, COOKIE_PARENT, REQUEST_BYTES_MAX, guarded, new_node,
-    read_and_reply, reply_attributes, reply_empty, reply_written, reply_xattr, set_flags,
+    read_and_reply, reply_attributes, reply_empty, reply_entry, reply_written, reply_xattr, set_flags,
 };
 use crate::service::{
     AttributeChanges, DirectoryEntry, Errno, FilePlace, FileService, NodeContent, SeekTarget, WriteFlags, XattrMode,
@@ -52,7 +52,7 @@ impl Filesystem for Adapter {
             b".." => self.service.parent(parent.0).and_then(|above| self.service.lookup_inode(above)),
             name => self.service.lookup(parent.0, name),
         };
-        self.reply_entry(guarded("lookup", lookup), reply);
+        reply_entry(guarded("lookup", lookup), self.cache_time, reply);
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
@@ -138,12 +138,13 @@ impl Filesystem for Adapter {
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _turn = self.turn();
-        reply_empty(guarded("unlink", || self.service.unlink(parent.0, name.as_bytes())), reply);
+        self.reply_changed(parent, guarded("unlink", || self.service.unlink(parent.0, name.as_bytes())), reply);
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _turn = self.turn();
-        reply_empty(guarded("rmdir", || self.service.remove_directory(parent.0, name.as_bytes())), reply);
+        let removed = guarded("rmdir", || self.service.remove_directory(parent.0, name.as_bytes()));
+        self.reply_changed(parent, removed, reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
@@ -165,12 +166,13 @@ impl Filesystem for Adapter {
         let _turn = self.turn();
         let Some(flags) = convert::rename_flags(flags) else { return reply.error(fuser::Errno::EINVAL) };
         let rename = || self.service.rename(parent.0, name.as_bytes(), newparent.0, newname.as_bytes(), flags);
-        reply_empty(guarded("rename", rename), reply);
+        self.reply_changed(newparent, guarded("rename", rename), reply);
     }
 
     fn link(&self, _request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let _turn = self.turn();
-        self.reply_entry(guarded("link", || self.service.link(ino.0, newparent.0, newname.as_bytes())), reply);
+        let linked = guarded("link", || self.service.link(ino.0, newparent.0, newname.as_bytes()));
+        self.reply_new(newparent, linked, reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -195,16 +197,8 @@ impl Filesystem for Adapter {
     ) {
         let _turn = self.turn();
         let node = new_node(parent, name, mode, umask);
-        match guarded("create", || self.service.create(caller(request), node, open_options(flags))) {
-            Ok((attributes, opened)) => reply.created(
-                &self.cache_time,
-                &file_attr(&attributes),
-                Generation(attributes.generation),
-                FileHandle(opened.handle),
-                self.open_flags(&opened, flags),
-            ),
-            Err(error) => reply.error(errno(error)),
-        }
+        let created = guarded("create", || self.service.create(caller(request), node, open_options(flags)));
+        self.reply_created(parent, flags, created, reply);
     }
 
     fn read(

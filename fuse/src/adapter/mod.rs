@@ -26,8 +26,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fuser::{
-    FopenFlags, Generation, INodeNo, InitFlags, Notifier, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyWrite,
-    ReplyXattr, Request,
+    FileHandle, FopenFlags, Generation, INodeNo, InitFlags, Notifier, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty,
+    ReplyEntry, ReplyWrite, ReplyXattr, Request,
 };
 
 use crate::service::{
@@ -88,13 +88,24 @@ impl SlowCalls {
     }
 }
 
+/// What a mount asks of all its requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Policy {
+    /// Write handles bypass the page cache when the service asks for it.
+    pub(crate) direct_io_writes: bool,
+    /// Changes of content are durable when they are answered (`sync`). Writes are synced by the kernel.
+    pub(crate) durable_content: bool,
+    /// Changes of names are (`dirsync`), for which the kernel does nothing.
+    pub(crate) durable_names: bool,
+}
+
 /// The FUSE side of a service.
 pub(crate) struct Adapter {
     service: Arc<dyn FileService>,
     slow: SlowCalls,
     relay: Arc<Relay>,
     cache_time: Duration,
-    direct_io_writes: bool,
+    policy: Policy,
     /// Set before the first request.
     notifier: Arc<OnceLock<Notifier>>,
 }
@@ -115,15 +126,10 @@ fn guarded<T>(what: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T>
 
 impl Adapter {
     /// With so many threads that receive at the same time; the session may have more, for while these wait.
-    pub(crate) fn new(
-        service: Arc<dyn FileService>,
-        slow: SlowCalls,
-        receivers_max: usize,
-        direct_io_writes: bool,
-    ) -> Self {
+    pub(crate) fn new(service: Arc<dyn FileService>, slow: SlowCalls, receivers_max: usize, policy: Policy) -> Self {
         let cache_time = service.cache_time();
         let relay = Arc::new(Relay::new(receivers_max));
-        Self { service, slow, relay, cache_time, direct_io_writes, notifier: Arc::default() }
+        Self { service, slow, relay, cache_time, policy, notifier: Arc::default() }
     }
 
     /// To be held by each request until behind its answer.
@@ -164,7 +170,7 @@ impl Adapter {
     }
 
     /// Runs `change` of a file's content, made through a handle of it and perhaps from another file, here or on another thread;
-    /// with O_SYNC it is durable when `reply` is called.
+    /// with O_SYNC, or if the mount asks for it, it is durable when `reply` is called.
     fn answer_change<T>(
         &self,
         what: &'static str,
@@ -173,7 +179,8 @@ impl Adapter {
         change: impl FnOnce(&dyn FileService) -> Result<T> + Send + 'static,
         reply: impl FnOnce(Result<T>) + Send + 'static,
     ) {
-        if guarded(what, || Ok(self.service.is_synchronous(ino, handle))) == Ok(true) {
+        let is_synchronous = || Ok(self.service.is_synchronous(ino, handle));
+        if self.policy.durable_content || guarded(what, is_synchronous) == Ok(true) {
             return self.answer_when_durable(move |service| {
                 let changed = guarded(what, || change(service));
                 let sync = |changed| guarded("sync", || service.fsync(ino, handle, true)).map(|()| changed);
@@ -184,13 +191,51 @@ impl Adapter {
         self.answer(slow, move |service| reply(guarded(what, || change(service))));
     }
 
-    fn reply_entry(&self, result: Result<Attributes>, reply: ReplyEntry) {
-        match result {
-            Ok(attributes) => {
-                reply.entry(&self.cache_time, &file_attr(&attributes), Generation(attributes.generation));
+    /// Calls `reply` behind a change of names that went well; once it is durable, if the mount asks for that.
+    fn settle<T: Copy + Send + 'static>(
+        &self,
+        directory: Ino,
+        result: Result<T>,
+        undo: impl FnOnce(&dyn FileService, T) + Send + 'static,
+        reply: impl FnOnce(Result<T>) + Send + 'static,
+    ) {
+        if !self.policy.durable_names || result.is_err() {
+            return reply(result);
+        }
+        self.answer_when_durable(move |service| {
+            let settled = guarded("sync", || service.fsync_directory(directory));
+            if let (Ok(value), Err(_)) = (result, settled) {
+                // The kernel never hears of it.
+                undo(service, value);
+            }
+            reply(settled.and(result));
+        });
+    }
+
+    fn reply_changed(&self, directory: INodeNo, result: Result<()>, reply: ReplyEmpty) {
+        self.settle(directory.0, result, |_, ()| (), |result| reply_empty(result, reply));
+    }
+
+    fn reply_new(&self, directory: INodeNo, result: Result<Attributes>, reply: ReplyEntry) {
+        let cache_time = self.cache_time;
+        let forget = |service: &dyn FileService, made: Attributes| service.forget(made.ino, 1);
+        self.settle(directory.0, result, forget, move |result| reply_entry(result, cache_time, reply));
+    }
+
+    fn reply_created(&self, directory: INodeNo, flags: i32, result: Result<(Attributes, Opened)>, reply: ReplyCreate) {
+        let cache_time = self.cache_time;
+        let flags = result.map(|(_, opened)| self.open_flags(&opened, flags)).unwrap_or_else(|_| FopenFlags::empty());
+        let forget = |service: &dyn FileService, (made, opened): (Attributes, Opened)| {
+            service.release(made.ino, opened.handle);
+            service.forget(made.ino, 1);
+        };
+        self.settle(directory.0, result, forget, move |result| match result {
+            Ok((made, opened)) => {
+                let handle = FileHandle(opened.handle);
+                reply.created(&cache_time, &file_attr(&made), Generation(made.generation), handle, flags);
             }
             Err(error) => reply.error(errno(error)),
-        }
+        });
     }
 
     /// Whether the content of a file cannot be changed at once: then another thread answers.
@@ -202,14 +247,15 @@ impl Adapter {
         let how = open_options(flags);
         let mut fopen = FopenFlags::empty();
         fopen.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
-        fopen.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct_io && (self.direct_io_writes || !how.write));
+        fopen.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct_io && (self.policy.direct_io_writes || !how.write));
         // Nothing was written: closing has nothing to report, and restores close many files.
         fopen.set(FopenFlags::FOPEN_NOFLUSH, !how.write);
         fopen
     }
 
     fn make(&self, request: &Request, node: NewNode<'_>, content: NodeContent<'_>, reply: ReplyEntry) {
-        self.reply_entry(guarded("make", || self.service.make(caller(request), node, content)), reply);
+        let made = guarded("make", || self.service.make(caller(request), node, content));
+        self.reply_new(INodeNo(node.parent), made, reply);
     }
 
     /// Passes entries to `add`, which says whether the reply is full, `.` and `..` first.
@@ -266,6 +312,13 @@ fn directory_stub(ino: Ino) -> Attributes {
         atime: Default::default(),
         mtime: Default::default(),
         ctime: Default::default(),
+    }
+}
+
+fn reply_entry(result: Result<Attributes>, cache_time: Duration, reply: ReplyEntry) {
+    match result {
+        Ok(attributes) => reply.entry(&cache_time, &file_attr(&attributes), Generation(attributes.generation)),
+        Err(error) => reply.error(errno(error)),
     }
 }
 

@@ -25,7 +25,7 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno as SystemErrno;
 use rustix::mount::MountFlags;
 
-use crate::adapter::{Adapter, SlowCalls};
+use crate::adapter::{Adapter, Policy, SlowCalls};
 use crate::service::FileService;
 pub use error::MountError;
 pub use session::{MountedSession, unmount_path};
@@ -121,6 +121,14 @@ impl MountOptions {
         Ok(config)
     }
 
+    /// What is asked of all requests. Of options that contradict each other the last counts.
+    fn policy(&self) -> Policy {
+        let last = self.extra.iter().rev().find(|option| *option == "sync" || *option == "async");
+        let durable_content = last.is_some_and(|option| option == "sync");
+        let durable_names = durable_content || self.extra.iter().any(|option| option == "dirsync");
+        Policy { direct_io_writes: self.direct_io_writes, durable_content, durable_names }
+    }
+
     /// Threads that receive requests at the same time.
     fn receivers_max(&self) -> usize {
         self.session_threads.clamp(1, SESSION_THREADS_MAX)
@@ -138,7 +146,7 @@ pub fn mount(
     let device = check::open_device()?;
     let slow = SlowCalls::default();
     let receivers_max = options.receivers_max();
-    let adapter = Adapter::new(Arc::clone(&service), slow.clone(), receivers_max, options.direct_io_writes);
+    let adapter = Adapter::new(Arc::clone(&service), slow.clone(), receivers_max, options.policy());
     let notifier = adapter.notifier();
     let session = match mount_directly(&device, &mountpoint, &config) {
         Ok(()) => Session::from_fd(adapter, device, config.acl, config).map_err(|source| {
@@ -173,35 +181,49 @@ fn mount_directly(device: &OwnedFd, mountpoint: &PathBuf, config: &Config) -> Re
     if config.acl != SessionACL::Owner {
         data.push_str(",allow_other");
     }
-    let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
     let mut source = SUBTYPE;
     for option in &config.mount_options {
         match option {
             MountOption::FSName(name) => source = name,
-            MountOption::Dev => flags.remove(MountFlags::NODEV),
-            MountOption::Suid => flags.remove(MountFlags::NOSUID),
-            MountOption::RO => flags.insert(MountFlags::RDONLY),
-            MountOption::NoExec => flags.insert(MountFlags::NOEXEC),
-            MountOption::NoAtime => flags.insert(MountFlags::NOATIME),
-            MountOption::Sync => flags.insert(MountFlags::SYNCHRONOUS),
-            MountOption::DirSync => flags.insert(MountFlags::DIRSYNC),
             MountOption::CUSTOM(option) => {
                 data.push(',');
                 data.push_str(option);
             }
-            MountOption::NoDev
-            | MountOption::NoSuid
-            | MountOption::RW
-            | MountOption::Exec
-            | MountOption::Atime
-            | MountOption::Async
+            _ => {}
+        }
+    }
+    let flags = flags(&config.mount_options);
+    let data = CString::new(data).map_err(|_| SystemErrno::INVAL)?;
+    rustix::mount::mount(source, mountpoint, FILESYSTEM_TYPE, flags, Some(data.as_c_str()))
+}
+
+/// The flags of mount(2) that these options stand for. Of those that contradict each other the last counts.
+fn flags(options: &[MountOption]) -> MountFlags {
+    let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
+    for option in options {
+        match option {
+            MountOption::Dev => flags.remove(MountFlags::NODEV),
+            MountOption::NoDev => flags.insert(MountFlags::NODEV),
+            MountOption::Suid => flags.remove(MountFlags::NOSUID),
+            MountOption::NoSuid => flags.insert(MountFlags::NOSUID),
+            MountOption::Exec => flags.remove(MountFlags::NOEXEC),
+            MountOption::NoExec => flags.insert(MountFlags::NOEXEC),
+            MountOption::Atime => flags.remove(MountFlags::NOATIME),
+            MountOption::NoAtime => flags.insert(MountFlags::NOATIME),
+            MountOption::Sync => flags.insert(MountFlags::SYNCHRONOUS),
+            MountOption::Async => flags.remove(MountFlags::SYNCHRONOUS),
+            MountOption::DirSync => flags.insert(MountFlags::DIRSYNC),
+            // A pool that is opened for reading stays so.
+            MountOption::RO => flags.insert(MountFlags::RDONLY),
+            MountOption::RW
+            | MountOption::FSName(_)
+            | MountOption::CUSTOM(_)
             | MountOption::Subtype(_)
             | MountOption::DefaultPermissions
             | MountOption::AutoUnmount => {}
         }
     }
-    let data = CString::new(data).map_err(|_| SystemErrno::INVAL)?;
-    rustix::mount::mount(source, mountpoint, FILESYSTEM_TYPE, flags, Some(data.as_c_str()))
+    flags
 }
 
 /// The kernel's default of 128 KiB makes sequential reads ask eight times as often. Only the superuser may change it,
@@ -243,6 +265,28 @@ mod tests {
             let options = MountOptions { extra: vec![option.into()], ..MountOptions::default() };
             assert!(matches!(options.parsed(), Err(MountError::Option { .. })), "{option:?}");
         }
+    }
+
+    #[test]
+    fn regression_of_options_that_contradict_each_other_the_last_counts() {
+        let with = |extra: &[&str]| {
+            let extra = extra.iter().map(|option| (*option).to_owned()).collect();
+            let options = MountOptions { extra, ..MountOptions::default() };
+            (flags(&options.parsed().unwrap()), options.policy())
+        };
+        let safe = MountFlags::NODEV | MountFlags::NOSUID;
+        assert_eq!(with(&["dev", "suid", "nodev", "nosuid"]).0, safe);
+        assert_eq!(with(&["nodev", "dev", "noexec"]).0, MountFlags::NOSUID | MountFlags::NOEXEC);
+        assert_eq!(with(&["noexec", "exec", "noatime", "atime", "sync", "async"]).0, safe);
+        let durable = |extra: &[&str]| {
+            let policy = with(extra).1;
+            (policy.durable_content, policy.durable_names)
+        };
+        assert_eq!(durable(&["dev"]), (false, false));
+        assert_eq!(durable(&["dirsync"]), (false, true));
+        assert_eq!(durable(&["sync"]), (true, true));
+        assert_eq!(durable(&["sync", "async"]), (false, false));
+        assert_eq!(durable(&["async", "sync"]), (true, true));
     }
 
     #[test]

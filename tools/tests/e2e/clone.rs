@@ -66,7 +66,7 @@ fn a_tree_of_small_files_is_copied_without_storing_anything() {
     site.assert_clean();
 }
 
-/// O_SYNC is for whatever changes a file, and not for write(2) alone.
+/// O_SYNC and `-o sync` are for whatever changes a file, and not for write(2) alone.
 #[test]
 fn regression_what_was_cloned_synchronously_survives_a_killed_daemon() {
     const MIB: usize = 1 << 20;
@@ -95,7 +95,9 @@ fn regression_what_was_cloned_synchronously_survives_a_killed_daemon() {
             &|bytes| bytes[100..100 + 2 * MIB].fill(0),
         ),
     ];
-    for flags in [libc::O_SYNC, libc::O_DSYNC] {
+    for (flags, options) in [(libc::O_SYNC, "rw"), (libc::O_DSYNC, "rw"), (0, "sync")] {
+        site.umount();
+        site.mount_with(options);
         for (number, (change, expect)) in changes.iter().enumerate() {
             let from = File::open(&source).unwrap();
             let to = File::options().write(true).custom_flags(flags).open(&target).unwrap();
@@ -103,8 +105,8 @@ fn regression_what_was_cloned_synchronously_survives_a_killed_daemon() {
             expect(&mut expected);
             site.kill_daemon();
             drop((from, to));
-            site.mount();
-            assert!(fs::read(&target).unwrap() == expected, "change {number} with flags {flags:o}");
+            site.mount_with(options);
+            assert!(fs::read(&target).unwrap() == expected, "change {number} with flags {flags:o}, mounted {options}");
         }
         // Others than the flags before.
         expected = noise(38, 5 * MIB);

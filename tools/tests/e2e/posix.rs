@@ -227,3 +227,51 @@ fn the_command_makes_durable_what_syncfs_cannot() {
     site.umount();
     site.assert_clean();
 }
+
+/// What `-o sync` and `-o dirsync` promise of names; the kernel does nothing for it.
+#[test]
+fn regression_names_are_durable_on_a_mount_that_asks_for_it() {
+    type Change = fn(&Path) -> io::Result<()>;
+    type Expected = fn(&Path) -> bool;
+    let changes: [(&str, Change, Expected); 8] = [
+        ("mkdir", |mnt| fs::create_dir(mnt.join("made")), |mnt| mnt.join("made").is_dir()),
+        ("rmdir", |mnt| fs::remove_dir(mnt.join("made")), |mnt| !mnt.join("made").exists()),
+        ("creat", |mnt| File::create(mnt.join("file")).map(drop), |mnt| mnt.join("file").is_file()),
+        (
+            "link",
+            |mnt| fs::hard_link(mnt.join("file"), mnt.join("link")),
+            |mnt| mnt.join("link").is_file() && mnt.join("file").is_file(),
+        ),
+        (
+            "rename",
+            |mnt| fs::rename(mnt.join("link"), mnt.join("renamed")),
+            |mnt| mnt.join("renamed").is_file() && !mnt.join("link").exists(),
+        ),
+        ("unlink", |mnt| fs::remove_file(mnt.join("renamed")), |mnt| !mnt.join("renamed").exists()),
+        (
+            "symlink",
+            |mnt| std::os::unix::fs::symlink("file", mnt.join("symlink")),
+            |mnt| mnt.join("symlink").is_symlink(),
+        ),
+        (
+            "mknod",
+            |mnt| Ok(rustix::fs::mknodat(CWD, mnt.join("fifo"), FileType::Fifo, Mode::RWXU, 0)?),
+            |mnt| fs::symlink_metadata(mnt.join("fifo")).is_ok_and(|metadata| metadata.file_type().is_fifo()),
+        ),
+    ];
+    if !is_fit() {
+        return;
+    }
+    for options in ["dirsync", "sync"] {
+        let site = Site::new();
+        for (what, change, expected) in changes {
+            site.mount_with(options);
+            change(&site.mnt).unwrap();
+            site.kill_daemon();
+            site.mount();
+            assert!(expected(&site.mnt), "{what} with -o {options}");
+            site.umount();
+        }
+        site.assert_clean();
+    }
+}
