@@ -177,6 +177,7 @@ fn allocate(client: &Client) {
         assert!(client.read_open(ino, handle, 0, 1 << 20) == expected, "before closing");
         bad(allocate(0, 4096, libc::FALLOC_FL_COLLAPSE_RANGE), Errno::EOPNOTSUPP);
         bad(allocate(0, 4096, libc::FALLOC_FL_INSERT_RANGE), Errno::EOPNOTSUPP);
+        bad(allocate(0, 4096, libc::FALLOC_FL_UNSHARE_RANGE), Errno::EOPNOTSUPP);
         bad(allocate(0, 4096, libc::FALLOC_FL_PUNCH_HOLE), Errno::EOPNOTSUPP);
         bad(allocate(0, 4096, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE), Errno::EOPNOTSUPP);
         bad(allocate(0, 0, 0), Errno::EINVAL);

@@ -85,3 +85,38 @@ fn reading_changes_nothing_where_it_should_not() {
     site.umount();
     site.assert_clean();
 }
+
+/// What the kernel answers by itself it does not tell of.
+#[test]
+fn what_the_kernel_has_cached_is_read_unseen() {
+    if !is_fit() {
+        return;
+    }
+    let site = Site::new();
+    site.mount_with("strictatime,lazytime");
+    let (path, empty, link) = (site.mnt.join("file"), site.mnt.join("empty"), site.mnt.join("link"));
+    fs::write(&empty, "").unwrap();
+    std::os::unix::fs::symlink("file", &link).unwrap();
+    let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.write_all_at(&[7; 10_000], 0).unwrap();
+    let read = || file.read_exact_at(&mut [0; 10_000], 0).unwrap();
+    // Now it is in the page cache of a handle that writes.
+    read();
+    let before = (age(&path), age(&empty));
+    read();
+    assert_eq!(fs::read(&empty).unwrap(), b"");
+    assert_eq!((atime(&path), atime(&empty)), before);
+    drop(file);
+    // It is due, and seen through a handle that only reads; as `relatime`, for `strictatime` too.
+    fs::read(&path).unwrap();
+    let after = atime(&path);
+    assert!(after > before.0);
+    fs::read(&path).unwrap();
+    assert_eq!(atime(&path), after);
+    fs::read_link(&link).unwrap();
+    let before = age(&link);
+    fs::read_link(&link).unwrap();
+    assert_eq!(atime(&link), before);
+    site.umount();
+    site.assert_clean();
+}

@@ -164,3 +164,32 @@ fn a_copy_behind_the_end_or_of_nothing_changes_nothing() {
     site.umount();
     site.assert_clean();
 }
+
+/// The kernel passes no reflink on; and one copy has 32 bits for its answer.
+#[test]
+fn reflinks_are_refused_and_a_copy_may_be_shorter_than_asked_for() {
+    const SIZE_BYTES: u64 = 6 << 30;
+    if !is_fit() {
+        return;
+    }
+    let site = Site::mounted();
+    let (source, target) = (site.mnt.join("source"), site.mnt.join("target"));
+    let from = File::options().read(true).write(true).create_new(true).open(&source).unwrap();
+    from.write_all_at(b"tail", SIZE_BYTES - 4).unwrap();
+    let to = File::options().read(true).write(true).create_new(true).open(&target).unwrap();
+    assert_eq!(rustix::fs::ioctl_ficlone(&to, &from), Err(rustix::io::Errno::OPNOTSUPP));
+    Tool::new("cp").arg("--reflink=always").args([&source, &target]).run().expect(1, &["not supported"]);
+    let (mut at, mut onto, mut calls) = (0, 0, 0);
+    while at < SIZE_BYTES {
+        let copied = copy_file_range(&from, Some(&mut at), &to, Some(&mut onto), 1 << 40).unwrap();
+        assert!(copied > 0 && copied <= u32::MAX as usize, "{copied} bytes");
+        calls += 1;
+    }
+    assert!(calls > 1 && at == SIZE_BYTES && onto == SIZE_BYTES);
+    let mut tail = [0; 5];
+    to.read_exact_at(&mut tail, SIZE_BYTES - 5).unwrap();
+    assert_eq!(&tail, b"\0tail");
+    drop((from, to));
+    site.umount();
+    site.assert_clean();
+}

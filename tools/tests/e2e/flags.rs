@@ -106,9 +106,12 @@ fn an_append_only_log_grows_and_nothing_else() {
     for script in ["rm a", "rmdir b", "mv a c", "mv b ..", "mv ../log a"] {
         denied(&directory, script);
     }
-    let ran = Tool::new("chattr").arg("+c").arg(&log).run();
-    assert!(ran.code != 0 && ran.err.contains("Operation not supported"), "{}", ran.err);
-    assert_eq!(lsattr(&log), "a");
+    for letter in ["+c", "+S", "+D"] {
+        let path = if letter == "+D" { &directory } else { &log };
+        let ran = Tool::new("chattr").arg(letter).arg(path).run();
+        assert!(ran.code != 0 && ran.err.contains("Operation not supported"), "{letter}: {}", ran.err);
+    }
+    assert_eq!((lsattr(&log), lsattr(&directory)), ("a".to_owned(), "ad".to_owned()));
     site.umount();
     site.assert_clean();
 }
