@@ -4,12 +4,14 @@
 //! - [`open_files`]: open files, their handles, and what stat shows of changes that are not published yet;
 //! - [`content`]: reading, writing, truncating, publishing;
 //! - [`clone`]: sharing content between files;
+//! - [`attributes`]: what stat shows and setattr changes, extended attributes;
 //! - [`names`]: creating, linking, removing, with default ACLs and setgid directories;
 //! - [`protection`]: flags that keep inodes from being changed; [`access_times`]: what reading changes.
 //!
 //! A name that is removed leaves an orphan as long as the kernel knows the inode or has it open.
 
 mod access_times;
+mod attributes;
 mod clone;
 mod content;
 mod errno;
@@ -22,22 +24,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dedupfs_fuse::acl;
 use dedupfs_fuse::service::{
-    AttributeChanges, Attributes, Caller, DirectoryEntry, Errno, FileKind, FilePlace, FileService, Handle, Ino,
-    InodeFlags, NewNode, NodeContent, OpenOptions, Opened, RenameFlags, SeekTarget, Statistics, TimeChange, Timestamp,
-    WriteFlags, XattrMode, check_xattr_name,
+    AttributeChanges, Attributes, Caller, DirectoryEntry, Errno, FilePlace, FileService, Handle, Ino, InodeFlags,
+    NewNode, NodeContent, OpenOptions, Opened, RenameFlags, SeekTarget, Statistics, Timestamp, WriteFlags, XattrMode,
+    check_xattr_name,
 };
 use dedupfs_store::waiting;
 use parking_lot::Mutex;
 
 pub use access_times::AccessTimes;
+use attributes::attributes_of;
 pub use errno::errno;
 use open_files::OpenFiles;
 
 use crate::error::{EngineError, Result};
-use crate::namespace::Inode;
-use crate::pool::{Core, Demand};
+use crate::pool::Core;
 
 /// All changes pass through the kernel that caches, so it may trust its caches for long.
 const CACHE_TIME: Duration = Duration::from_secs(3600);
@@ -67,31 +68,6 @@ pub fn now() -> Timestamp {
     }
 }
 
-fn moment(change: TimeChange) -> Timestamp {
-    match change {
-        TimeChange::Now => now(),
-        TimeChange::At(time) => time,
-    }
-}
-
-fn attributes_of(inode: &Inode) -> Attributes {
-    Attributes {
-        ino: inode.ino,
-        generation: u64::from(inode.generation),
-        kind: inode.kind,
-        mode: inode.mode,
-        nlink: inode.nlink,
-        uid: inode.uid,
-        gid: inode.gid,
-        rdev: inode.rdev,
-        size_bytes: inode.size_bytes,
-        blocks: inode.data_bytes.div_ceil(512),
-        atime: inode.atime,
-        mtime: inode.mtime,
-        ctime: inode.ctime,
-    }
-}
-
 impl Service {
     /// The filesystem in the pool that `core` is.
     #[must_use]
@@ -110,15 +86,6 @@ impl Service {
         })
     }
 
-    /// The inode, with what is not published of its content.
-    fn current(&self, ino: Ino) -> Result<Inode> {
-        let mut inode = self.core.namespace.inode(ino)?.ok_or(EngineError::NotFound)?;
-        if let Some(file) = self.files.file(ino) {
-            file.patch(&mut inode);
-        }
-        Ok(inode)
-    }
-
     fn find(&self, parent: Ino, name: &[u8]) -> Result<Attributes> {
         let namespace = &self.core.namespace;
         match namespace.lookup(parent, name)? {
@@ -134,115 +101,6 @@ impl Service {
         let attributes = attributes_of(&self.current(ino)?);
         *self.known.lock().entry(ino).or_insert(0) += 1;
         Ok(attributes)
-    }
-
-    fn change_attributes(&self, caller: Caller, ino: Ino, changes: &AttributeChanges) -> Result<Attributes> {
-        let _pass = self.core.begin_change()?;
-        let _room = self.core.promise_change();
-        let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
-        protection::check_change(&inode, changes)?;
-        if let Some(size_bytes) = changes.size_bytes {
-            self.truncate(caller, ino, size_bytes)?;
-        }
-        let inode = self.update_attributes(ino, changes)?;
-        self.core.relieve()?;
-        Ok(attributes_of(&inode))
-    }
-
-    fn update_attributes(&self, ino: Ino, changes: &AttributeChanges) -> Result<Inode> {
-        let file = self.files.file(ino);
-        // A publication in between would put its own time over the one that is set here.
-        let _body = file.as_ref().filter(|_| changes.mtime.is_some()).map(|file| waiting::write(&file.body));
-        if changes.mtime.is_some()
-            && let Some(file) = &file
-        {
-            file.live.lock().changed_at = None;
-        }
-        if let Some(mode) = changes.mode {
-            self.chmod_acl(ino, mode)?;
-        }
-        let ctime = changes.ctime.unwrap_or_else(now);
-        let mut inode = self.core.namespace.update(ino, &mut |inode| {
-            inode.mode = changes.mode.map_or(inode.mode, |mode| mode & 0o7777);
-            inode.uid = changes.uid.unwrap_or(inode.uid);
-            inode.gid = changes.gid.unwrap_or(inode.gid);
-            inode.atime = changes.atime.map_or(inode.atime, moment);
-            inode.mtime = changes.mtime.map_or(inode.mtime, moment);
-            inode.ctime = ctime;
-        })?;
-        if let Some(file) = &file {
-            file.patch(&mut inode);
-        }
-        Ok(inode)
-    }
-
-    /// chmod changes the access list too, where there is one.
-    fn chmod_acl(&self, ino: Ino, mode: u16) -> Result<()> {
-        let namespace = &self.core.namespace;
-        let has_xattrs = namespace.inode(ino)?.is_some_and(|inode| inode.xattr_count > 0);
-        if has_xattrs && let Some(access) = namespace.xattr(ino, acl::ACCESS_XATTR)? {
-            let access = acl::chmod(&access, mode).map_err(|_| EngineError::Invalid("a damaged access list"))?;
-            namespace.set_xattr(ino, acl::ACCESS_XATTR, &access, XattrMode::Any, now())?;
-        }
-        Ok(())
-    }
-
-    fn set_acl(&self, caller: Caller, inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        let invalid = |_| EngineError::Invalid("an access list of a wrong form");
-        let namespace = &self.core.namespace;
-        match inode.kind {
-            FileKind::Symlink => return Err(EngineError::NotSupported),
-            kind if kind != FileKind::Directory && name == acl::DEFAULT_XATTR => return Err(EngineError::NotAllowed),
-            _ => {}
-        }
-        let stored = if name == acl::ACCESS_XATTR {
-            let in_group = caller.uid == 0 || caller.gid == inode.gid;
-            let change = acl::set_access(value, inode.mode, in_group).map_err(invalid)?;
-            namespace.update(inode.ino, &mut |inode| {
-                inode.mode = change.mode;
-                inode.ctime = now();
-            })?;
-            change.stored
-        } else {
-            Some(acl::Acl::parse(value).map_err(invalid)?.to_bytes())
-        };
-        match stored {
-            Some(value) => namespace.set_xattr(inode.ino, name, &value, mode, now()).map(drop),
-            None => match namespace.remove_xattr(inode.ino, name, now()) {
-                Ok(_) | Err(EngineError::NoAttribute) => Ok(()),
-                Err(error) => Err(error),
-            },
-        }
-    }
-
-    fn change_xattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        let _pass = self.core.begin_change()?;
-        let _room = self.admit(Demand::change(value.len() as u64))?;
-        let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
-        inode.check_unprotected()?;
-        if name == acl::ACCESS_XATTR || name == acl::DEFAULT_XATTR {
-            self.set_acl(caller, &inode, name, value, mode)?;
-        } else {
-            self.core.namespace.set_xattr(ino, name, value, mode, now())?;
-        }
-        self.core.relieve()
-    }
-
-    fn drop_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        let _pass = self.core.begin_change()?;
-        let _room = self.core.promise_change();
-        self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?.check_unprotected()?;
-        self.core.namespace.remove_xattr(ino, name, now())?;
-        self.core.relieve()
-    }
-
-    fn read_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        // The kernel asks for security.capability at every write; most inodes have no attributes at all.
-        let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
-        if inode.xattr_count == 0 {
-            return Err(EngineError::NoAttribute);
-        }
-        self.core.namespace.xattr(ino, name)?.ok_or(EngineError::NoAttribute)
     }
 
     fn list(&self, ino: Ino, after: u64, limit: usize, with_attributes: bool) -> Result<Vec<DirectoryEntry>> {
