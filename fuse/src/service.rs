@@ -2,7 +2,13 @@
 //!
 //! The engine implements it, and so does the in-memory reference model, which tests mount beside it.
 
+mod errno;
+mod flags;
+
 use std::time::Duration;
+
+pub use errno::Errno;
+pub use flags::InodeFlags;
 
 /// An inode number. The root directory is [`ROOT_INO`].
 pub type Ino = u64;
@@ -13,67 +19,6 @@ pub const ROOT_INO: Ino = 1;
 
 /// Result of a service call; the error is what the client will see.
 pub type Result<T> = std::result::Result<T, Errno>;
-
-/// A Linux error number (positive).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Errno(pub i32);
-
-macro_rules! errnos {
-    ($($name:ident: $text:literal,)*) => {
-        #[expect(missing_docs, reason = "the names are Linux' own; Display explains them")]
-        impl Errno {
-            $(pub const $name: Errno = Errno(libc::$name);)*
-
-            /// Linux' symbolic name and meaning, if it is one that a service has a reason to return.
-            pub fn text(self) -> Option<&'static str> {
-                match self {
-                    $(Errno::$name => Some(concat!(stringify!($name), ": ", $text)),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-errnos! {
-    E2BIG: "argument too big",
-    EACCES: "permission denied",
-    EBADF: "no such open file",
-    EBUSY: "busy",
-    EEXIST: "name exists",
-    EFBIG: "file too large",
-    EINTR: "interrupted",
-    EINVAL: "invalid argument",
-    EIO: "input/output error",
-    EISDIR: "is a directory",
-    EMLINK: "too many links",
-    ENAMETOOLONG: "name too long",
-    ENODATA: "no such extended attribute",
-    ENOENT: "no such file or directory",
-    ENOMEM: "out of memory",
-    ENOSPC: "no space left",
-    ENOSYS: "not implemented",
-    ENOTDIR: "not a directory",
-    ENOTEMPTY: "directory not empty",
-    ENXIO: "no such offset or device",
-    EOPNOTSUPP: "operation not supported",
-    EPERM: "not permitted",
-    ERANGE: "out of range",
-    EROFS: "read-only",
-    ESTALE: "stale",
-    EXDEV: "crosses filesystems",
-}
-
-impl std::fmt::Display for Errno {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.text() {
-            Some(text) => f.write_str(text),
-            None => write!(f, "errno {}", self.0),
-        }
-    }
-}
-
-impl std::error::Error for Errno {}
 
 /// Who asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -284,50 +229,6 @@ pub struct DirectoryEntry {
     pub cookie: u64,
     /// Must be filled by `readdir` with `with_attributes`; the adapter gives EIO for the directory otherwise.
     pub attributes: Option<Attributes>,
-}
-
-/// What chattr(1) sets on a regular file or a directory. A new one inherits its directory's `no_dump` and `no_access_time`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct InodeFlags {
-    /// Nothing of it can be changed, removed, renamed or linked, and no entry of the directory either, by anybody (EPERM).
-    pub immutable: bool,
-    /// The file's content only grows; the directory's entries stay. It cannot be removed, renamed or linked (EPERM).
-    pub append_only: bool,
-    /// A wish: dump(8) leaves it out.
-    pub no_dump: bool,
-    /// Reading does not change the time of last access.
-    pub no_access_time: bool,
-}
-
-impl InodeFlags {
-    /// Whether it keeps its names, mode, owner, set times and extended attributes.
-    #[must_use]
-    pub fn protect(self) -> bool {
-        self.immutable || self.append_only
-    }
-
-    /// What is created in a directory of these flags has from the start.
-    #[must_use]
-    pub fn inherited(self) -> Self {
-        Self { immutable: false, append_only: false, ..self }
-    }
-
-    /// Whether a regular file or directory of these flags can be opened so.
-    #[must_use]
-    pub fn admit(self, how: OpenOptions) -> bool {
-        let changes = how.write || how.truncate;
-        !(self.immutable && changes || self.append_only && (how.truncate || how.write && !how.append))
-    }
-
-    /// Whether these attributes of it may be changed. To set the times to now is as harmless as appending.
-    #[must_use]
-    pub fn admit_change(self, changes: &AttributeChanges) -> bool {
-        let at = |time: Option<TimeChange>| matches!(time, Some(TimeChange::At(_)));
-        let identity = changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some();
-        let set = identity || changes.size_bytes.is_some() || at(changes.atime) || at(changes.mtime);
-        let now = changes.atime.is_some() || changes.mtime.is_some();
-        !(self.protect() && set || self.immutable && now)
-    }
 }
 
 /// renameat2's flags.

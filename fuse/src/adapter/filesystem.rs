@@ -15,9 +15,9 @@ use fuser::{
 
 use super::convert::{self, caller, errno, file_attr, open_options, permissions};
 use super::ioctl::{self, FlagsRequest};
+use super::replies::{read_and_reply, reply_attributes, reply_empty, reply_entry, reply_written, reply_xattr};
 use super::{
-    Adapter, BACKGROUND_REQUESTS_MAX, CAPABILITIES, COOKIE_PARENT, REQUEST_BYTES_MAX, guarded, new_node,
-    read_and_reply, reply_attributes, reply_empty, reply_entry, reply_written, reply_xattr, set_flags,
+    Adapter, BACKGROUND_REQUESTS_MAX, CAPABILITIES, COOKIE_PARENT, REQUEST_BYTES_MAX, guarded, new_node, set_flags,
 };
 use crate::service::{
     AttributeChanges, DirectoryEntry, Errno, FilePlace, FileService, NodeContent, SeekTarget, WriteFlags, XattrMode,

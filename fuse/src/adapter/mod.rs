@@ -16,25 +16,22 @@ mod offload;
 #[cfg(test)]
 mod offload_tests;
 mod relay;
+mod replies;
 mod seat;
 
-use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use fuser::{
-    FileHandle, FopenFlags, Generation, INodeNo, InitFlags, Notifier, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty,
-    ReplyEntry, ReplyWrite, ReplyXattr, Request,
-};
+use fuser::{FopenFlags, INodeNo, InitFlags, Notifier, ReplyEntry, Request};
 
 use crate::service::{
     Attributes, Caller, DirectoryEntry, Errno, FileKind, FileService, Handle, Ino, InodeFlags, NewNode, NodeContent,
     Opened, Result,
 };
-use convert::{caller, errno, file_attr, open_options, permissions};
+use convert::{caller, open_options, permissions};
 
 use offload::Offload;
 use relay::Relay;
@@ -67,11 +64,6 @@ const CAPABILITIES: [InitFlags; 13] = [
     InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
     InitFlags::FUSE_EXPORT_SUPPORT,
 ];
-
-thread_local! {
-    /// A read's bytes; kept, because fresh memory costs more than the copy.
-    static READ_BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
 
 /// Where calls are answered that take long. Those that wait for a commit are by themselves: however many do, others go on.
 #[derive(Clone, Default)]
@@ -191,53 +183,6 @@ impl Adapter {
         self.answer(slow, move |service| reply(guarded(what, || change(service))));
     }
 
-    /// Calls `reply` behind a change of names that went well; once it is durable, if the mount asks for that.
-    fn settle<T: Copy + Send + 'static>(
-        &self,
-        directory: Ino,
-        result: Result<T>,
-        undo: impl FnOnce(&dyn FileService, T) + Send + 'static,
-        reply: impl FnOnce(Result<T>) + Send + 'static,
-    ) {
-        if !self.policy.durable_names || result.is_err() {
-            return reply(result);
-        }
-        self.answer_when_durable(move |service| {
-            let settled = guarded("sync", || service.fsync_directory(directory));
-            if let (Ok(value), Err(_)) = (result, settled) {
-                // The kernel never hears of it.
-                undo(service, value);
-            }
-            reply(settled.and(result));
-        });
-    }
-
-    fn reply_changed(&self, directory: INodeNo, result: Result<()>, reply: ReplyEmpty) {
-        self.settle(directory.0, result, |_, ()| (), |result| reply_empty(result, reply));
-    }
-
-    fn reply_new(&self, directory: INodeNo, result: Result<Attributes>, reply: ReplyEntry) {
-        let cache_time = self.cache_time;
-        let forget = |service: &dyn FileService, made: Attributes| service.forget(made.ino, 1);
-        self.settle(directory.0, result, forget, move |result| reply_entry(result, cache_time, reply));
-    }
-
-    fn reply_created(&self, directory: INodeNo, flags: i32, result: Result<(Attributes, Opened)>, reply: ReplyCreate) {
-        let cache_time = self.cache_time;
-        let flags = result.map(|(_, opened)| self.open_flags(&opened, flags)).unwrap_or_else(|_| FopenFlags::empty());
-        let forget = |service: &dyn FileService, (made, opened): (Attributes, Opened)| {
-            service.release(made.ino, opened.handle);
-            service.forget(made.ino, 1);
-        };
-        self.settle(directory.0, result, forget, move |result| match result {
-            Ok((made, opened)) => {
-                let handle = FileHandle(opened.handle);
-                reply.created(&cache_time, &file_attr(&made), Generation(made.generation), handle, flags);
-            }
-            Err(error) => reply.error(errno(error)),
-        });
-    }
-
     /// Whether the content of a file cannot be changed at once: then another thread answers.
     fn changes_slowly(&self, ino: Ino) -> bool {
         guarded("change", || Ok(self.service.change_is_quick(ino))) == Ok(false)
@@ -313,53 +258,6 @@ fn directory_stub(ino: Ino) -> Attributes {
         mtime: Default::default(),
         ctime: Default::default(),
     }
-}
-
-fn reply_entry(result: Result<Attributes>, cache_time: Duration, reply: ReplyEntry) {
-    match result {
-        Ok(attributes) => reply.entry(&cache_time, &file_attr(&attributes), Generation(attributes.generation)),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn reply_empty(result: Result<()>, reply: ReplyEmpty) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn reply_attributes(result: Result<Attributes>, cache_time: Duration, reply: ReplyAttr) {
-    match result {
-        Ok(attributes) => reply.attr(&cache_time, &file_attr(&attributes)),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn reply_written(result: Result<u32>, reply: ReplyWrite) {
-    match result {
-        Ok(written) => reply.written(written),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn reply_xattr(result: Result<Vec<u8>>, room_bytes: u32, reply: ReplyXattr) {
-    match result {
-        Ok(value) if room_bytes == 0 => reply.size(u32::try_from(value.len()).unwrap_or(u32::MAX)),
-        Ok(value) if value.len() > room_bytes as usize => reply.error(fuser::Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn read_and_reply(service: &dyn FileService, ino: Ino, handle: Handle, offset: u64, len_bytes: u32, reply: ReplyData) {
-    let mut buffer = READ_BUFFER.take();
-    buffer.clear();
-    match guarded("read", || service.read(ino, handle, offset, len_bytes, &mut buffer)) {
-        Ok(()) => reply.data(&buffer),
-        Err(error) => reply.error(errno(error)),
-    }
-    READ_BUFFER.set(buffer);
 }
 
 /// Sets an inode's flags. Not on a thread that serves the kernel: that has to write its cached pages meanwhile.

@@ -71,6 +71,7 @@ fn a_tree_of_small_files_is_copied_without_storing_anything() {
 fn regression_what_was_cloned_synchronously_survives_a_killed_daemon() {
     const MIB: usize = 1 << 20;
     type Change = fn(&File, &File);
+    type Expect<'a> = &'a dyn Fn(&mut Vec<u8>);
     if !is_fit() {
         return;
     }
@@ -81,7 +82,7 @@ fn regression_what_was_cloned_synchronously_survives_a_killed_daemon() {
     fs::write(&source, &content).unwrap();
     fs::write(&target, &expected).unwrap();
     site.sync();
-    let changes: [(Change, &dyn Fn(&mut Vec<u8>)); 3] = [
+    let changes: [(Change, Expect<'_>); 3] = [
         // By sharing, by copying, and by making a hole.
         (
             |from, to| assert_eq!(copy_file_range(from, None, to, Some(&mut (MIB as u64)), 3 * MIB), Ok(3 * MIB)),
