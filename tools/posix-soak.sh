@@ -196,7 +196,7 @@ each_fio_job() {
         name=${entry%%=*}
         read -r -a options <<<"${entry#*=}"
         timed fio --name="$name" --directory="$mnt" --verify=crc32c --verify_fatal=1 --verify_dump=0 --randseed="$seed" \
-            --fallocate=none --group_reporting "${options[@]}" "$@" >"$work/fio.log" 2>&1 || {
+            --verify_state_save=0 --fallocate=none --group_reporting "${options[@]}" "$@" >"$work/fio.log" 2>&1 || {
             tail -n 60 "$work/fio.log" >&2
             fail "fio $name, $what"
         }

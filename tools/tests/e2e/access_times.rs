@@ -89,10 +89,7 @@ fn reading_changes_nothing_where_it_should_not() {
 /// What the kernel answers by itself it does not tell of.
 #[test]
 fn what_the_kernel_has_cached_is_read_unseen() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::new();
+    let Some(site) = Site::if_fit() else { return };
     site.mount_with("strictatime,lazytime");
     let (path, empty, link) = (site.mnt.join("file"), site.mnt.join("empty"), site.mnt.join("link"));
     fs::write(&empty, "").unwrap();

@@ -72,10 +72,7 @@ fn regression_what_was_cloned_synchronously_survives_a_killed_daemon() {
     const MIB: usize = 1 << 20;
     type Change = fn(&File, &File);
     type Expect<'a> = &'a dyn Fn(&mut Vec<u8>);
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let (source, target) = (site.mnt.join("source"), site.mnt.join("target"));
     let content = noise(36, 3 * MIB);
     let mut expected = noise(37, 5 * MIB);
@@ -170,10 +167,7 @@ fn a_copy_behind_the_end_or_of_nothing_changes_nothing() {
 #[test]
 fn reflinks_are_refused_and_a_copy_may_be_shorter_than_asked_for() {
     const SIZE_BYTES: u64 = 6 << 30;
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let (source, target) = (site.mnt.join("source"), site.mnt.join("target"));
     let from = File::options().read(true).write(true).create_new(true).open(&source).unwrap();
     from.write_all_at(b"tail", SIZE_BYTES - 4).unwrap();

@@ -149,10 +149,7 @@ fn what_was_stored_into_a_mapping_before_is_kept() {
 /// The kernel checks modes by itself and does not know the flag. Who opens the file meets it.
 #[test]
 fn access_does_not_tell_of_the_flag_and_opening_does() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let path = site.mnt.join("file");
     fs::write(&path, "content").unwrap();
     chattr("+i", &path);
@@ -170,10 +167,7 @@ fn access_does_not_tell_of_the_flag_and_opening_does() {
 
 #[test]
 fn statx_shows_neither_flags_nor_a_time_of_birth() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let path = site.mnt.join("file");
     fs::write(&path, "content").unwrap();
     chattr("+ia", &path);
@@ -189,10 +183,7 @@ fn statx_shows_neither_flags_nor_a_time_of_birth() {
 /// The kernel was left with the attributes that it had cached before.
 #[test]
 fn regression_a_changed_flag_is_seen_as_a_change_of_attributes() {
-    if !is_fit() {
-        return;
-    }
-    let site = Site::mounted();
+    let Some(site) = Site::mounted_if_fit() else { return };
     let (file, directory) = (site.mnt.join("file"), site.mnt.join("directory"));
     fs::write(&file, "content").unwrap();
     fs::create_dir(&directory).unwrap();

@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFla
 use rustix::io::Errno;
 
 use crate::command::Tool;
+use crate::machine::is_fit;
 use crate::site::Site;
 
 /// The FUSE library does not know the request; programs fall back to a name that they remove.
