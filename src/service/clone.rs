@@ -93,13 +93,13 @@ impl Service {
 }
 
 /// An inode that does not go, though all its names may.
-struct Held<'a> {
+pub(super) struct Held<'a> {
     service: &'a Service,
     ino: Ino,
 }
 
 impl<'a> Held<'a> {
-    fn new(service: &'a Service, ino: Ino) -> Self {
+    pub(super) fn new(service: &'a Service, ino: Ino) -> Self {
         drop(service.files.hold(ino));
         Self { service, ino }
     }

@@ -7,6 +7,7 @@
 use dedupfs_fuse::service::{AttributeChanges, Caller, FileKind, Ino, InodeFlags, OpenOptions};
 use dedupfs_store::waiting;
 
+use super::clone::Held;
 use super::{Service, now};
 use crate::error::{EngineError, Result};
 use crate::namespace::Inode;
@@ -54,6 +55,8 @@ impl Service {
         let may_others = caller.uid == inode.uid && protection(flags) == protection(inode.chattr_flags());
         permitted(caller.uid == 0 || may_others)?;
         {
+            // Held, so that whoever opens it meanwhile locks the same content.
+            let _held = Held::new(self, ino);
             let file = self.files.file(ino);
             let _body = file.as_ref().map(|file| waiting::write(&file.body));
             self.core.namespace.update(ino, &mut |inode| {
