@@ -12,6 +12,7 @@
 use std::path::Path;
 
 use dedupfs::control::{ControlClient, Failure, FailureKind};
+use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
@@ -102,7 +103,8 @@ fn set_read_only(mount: &MountEntry, read_only: bool) -> Result<(), Failure> {
     let (pool, shown) = (&mount.source, mount.mountpoint.display());
     match ControlClient::connect(pool)? {
         Some(mut client) => client.set_read_only(read_only),
-        // On a disk that cannot be written there is no socket, nor anything to write.
+        // There is no socket, nor anything to write.
+        None if read_only && cannot_be_written(pool) => Ok(()),
         None if read_only && !crate::mount::is_dead(&mount.mountpoint) => {
             Err(Failure::failed(format!("the daemon of {shown} does not answer: is everything durable there?")))
         }
@@ -111,6 +113,11 @@ fn set_read_only(mount: &MountEntry, read_only: bool) -> Result<(), Failure> {
             pool.display()
         ))),
     }
+}
+
+/// Whether the disk of a pool is read-only as it is mounted here.
+fn cannot_be_written(pool: &Path) -> bool {
+    rustix::fs::statvfs(pool).is_ok_and(|space| space.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 #[cfg(test)]

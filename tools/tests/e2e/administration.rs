@@ -283,7 +283,7 @@ exec 3<&-
 
 /// Nothing can be written, so there is no control socket by which the daemon could be reached.
 #[test]
-fn regression_a_pool_on_a_read_only_disk_is_unmounted_by_the_tool() {
+fn regression_a_pool_on_a_read_only_disk_is_remounted_and_unmounted_by_the_tool() {
     let Some(site) = Site::if_fit() else { return };
     administrate(
         &site,
@@ -296,6 +296,11 @@ for lock in keep remove; do
     mount --bind "$pool" "$pool"
     mount -o remount,bind,ro "$pool"
     mount -t dedupfs -o ro "$pool" "$mnt"
+    cat "$mnt/file"
+    # Nor is there anything that the daemon would have to be told.
+    $dedupfs mount -o remount,ro,noexec "$pool" "$mnt"
+    findmnt -n -o OPTIONS "$mnt" | grep noexec
+    expect 1 $dedupfs mount -o remount,rw "$pool" "$mnt"
     cat "$mnt/file"
     $dedupfs umount "$mnt"
     flock --nonblock "$pool" true
