@@ -109,6 +109,7 @@ impl Service {
             self.note_node_access(ino);
         }
         let mut entries = Vec::with_capacity(items.len());
+        let last = items.last().map(|item| item.cookie);
         for item in items {
             let attributes = match with_attributes {
                 true => match self.known_attributes(item.ino) {
@@ -127,7 +128,11 @@ impl Service {
                 attributes,
             });
         }
-        Ok(entries)
+        match last {
+            // None would mean the end, and there may be more behind those that were removed.
+            Some(last) if entries.is_empty() => self.list(ino, last, limit, with_attributes),
+            _ => Ok(entries),
+        }
     }
 }
 
