@@ -34,6 +34,7 @@ pub(crate) use format::relative_or_absolute;
 pub use format::{format, format_on};
 pub use open::OpenOptions;
 pub(crate) use open::{missing_data_root, overlays};
+pub(crate) use parts::DATA_DIRECTORY;
 pub use progress::{NoProgress, Progress};
 pub use recover::{recover, recover_on};
 pub use space::{ContentCost, Demand, Level, Promise, RootSpace, SpaceGuard, SpaceLimits};

@@ -28,7 +28,8 @@ use crate::ingest::{BufferPool, IngestContext};
 use crate::namespace::Namespace;
 use crate::recipe::segmenter::SegmentRule;
 
-const DATA_DIRECTORY: &str = "containers";
+/// Below the data root.
+pub(crate) const DATA_DIRECTORY: &str = "containers";
 const RECIPE_DIRECTORY: &str = "recipes";
 
 /// Names and containers: what an index can be made from.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dedupfs::EngineError;
 use dedupfs::control::{ControlClient, Failure, FailureKind};
 use dedupfs::pool::{NoProgress, OpenOptions, Pool, Progress};
 use dedupfs_store::device::PoolLock;
@@ -42,17 +43,24 @@ pub fn open(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, Failure> {
 /// The same, telling the progress of a rebuild.
 pub fn open_with_progress(pool: &Path, options: &OpenOptions, progress: &dyn Progress) -> Result<Arc<Pool>, Failure> {
     Pool::open_with_progress(pool, options, progress).map_err(|error| {
-        let failure = Failure::from(error);
+        let failure = of_the_pool(error);
         match failure.kind {
             FailureKind::PoolInUse => {
                 let advice = "wait until it is done; a mount ends with `dedupfs umount`";
                 Failure::new(failure.kind, format!("{failure}: {advice}"))
             }
-            // The command line was understood: it is the pool that does not fit together.
-            FailureKind::Usage => Failure::new(FailureKind::NotAPool, failure.message),
             _ => failure,
         }
     })
+}
+
+/// An error of a pool that does not fit together: the command line was understood.
+pub fn of_the_pool(error: EngineError) -> Failure {
+    let failure = Failure::from(error);
+    match failure.kind {
+        FailureKind::Usage => Failure::new(FailureKind::NotAPool, failure.message),
+        _ => failure,
+    }
 }
 
 /// Opens a pool to mount it. A daemon whose mount was taken away a moment ago still closes the pool: it is waited for.

@@ -22,11 +22,11 @@ use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::device::lock::PoolLock;
 use dedupfs_store::superblock::{Role, Superblock};
 
-pub use self::superblocks::restore_superblocks;
+use self::superblocks::{check_is_data_root, restore_superblocks};
 use super::{CheckOptions, CheckReport, RebuildReport};
 use crate::error::{EngineError, Result};
 use crate::namespace;
-use crate::pool::{OpenOptions, Pool, Progress, missing_data_root, overlays, relative_or_absolute};
+use crate::pool::{OpenOptions, Pool, Progress, UnrecoveredPool, missing_data_root, overlays, relative_or_absolute};
 use crate::scrub::ScrubOptions;
 
 /// How to repair.
@@ -90,6 +90,7 @@ pub fn repair_at(
     }
     let data_device = FileDevice::open(&root).map_err(|error| missing_data_root(&root, &error))?;
     let data_device: Arc<dyn Device> = Arc::new(data_device);
+    check_is_data_root(&*data_device, &root)?;
     let _data_lock = PoolLock::acquire(&root, &open.note)?;
     repair_on(&meta_device, &data_device, &name, how, open, progress)
 }
@@ -116,7 +117,7 @@ fn data_root_of(meta: &Path, superblock: &Superblock, data: &Path) -> Result<(Pa
 }
 
 /// Repairs the pool on these devices, which the caller has locked. `data_root` is what its meta root says of the data root. A plan
-/// for a pool that is to be opened for reading only is made in memory; another recovers it, as mounting does.
+/// changes nothing: what it takes to look further is done in memory.
 ///
 /// # Errors
 /// What cannot be repaired prevents the rest, or a device fails. What was done until then is sound.
@@ -128,8 +129,8 @@ pub fn repair_on(
     open: &OpenOptions,
     progress: &dyn Progress,
 ) -> Result<RepairReport> {
-    if open.read_only && !how.apply {
-        // Looking at the namespace recovers it, which writes.
+    if !how.apply {
+        // Looking at the namespace recovers it, which writes; and without a superblock nothing can be looked at.
         let (meta, data) = overlays(meta_device, data_device, open.memory_bytes);
         return plan_or_repair(&meta, &data, data_root, how, open, progress);
     }
@@ -145,16 +146,10 @@ fn plan_or_repair(
     progress: &dyn Progress,
 ) -> Result<RepairReport> {
     let mut report = RepairReport::default();
-    let superblocks = restore_superblocks(&**meta_device, &**data_device, data_root, how.apply)?;
-    let are_readable =
-        Superblock::read(&**meta_device, Role::Meta).is_ok() && Superblock::read(&**data_device, Role::Data).is_ok();
-    report.plan.extend(superblocks);
+    report.plan.extend(restore_superblocks(&**meta_device, &**data_device, data_root)?);
     let names = namespace::repair(&**meta_device, now(), how.apply)?;
     report.plan.extend(names.lines.into_iter().map(|line| format!("namespace: {line}")));
     report.plan.extend(leftovers::remove(&**meta_device, &**data_device, how.apply)?);
-    if !are_readable {
-        return Ok(report);
-    }
     let open_on = |options: &OpenOptions| Pool::open_on(meta_device, data_device, Vec::new(), options, progress);
     let options = OpenOptions { rebuild_index: false, ..open.clone() };
     let mut reason = names.needs_recount.then(|| "content of removed inodes is not referred to any more".to_owned());
@@ -181,10 +176,18 @@ fn plan_or_repair(
         Err(error) => return Err(error),
     }
     if let Some(reason) = reason {
+        let anew = OpenOptions { rebuild_index: true, rebuild_reads_data: how.read_data, ..open.clone() };
+        let lacks = UnrecoveredPool::open(meta_device, data_device, &anew)?.diagnose()?;
+        if !lacks.missing_files.is_empty() {
+            report.plan.push(format!(
+                "give up the content that was in files of containers that are missing ({}): if they can be put back, do that \
+                 instead, and nothing is lost",
+                lacks.missing_files.join(", ")
+            ));
+        }
         report.plan.push(format!("make the indexes anew from containers and namespace: {reason}"));
         if how.apply {
-            let options = OpenOptions { rebuild_index: true, rebuild_reads_data: how.read_data, ..open.clone() };
-            let pool = open_on(&options)?;
+            let pool = open_on(&anew)?;
             report.rebuilt = pool.rebuilt().copied();
             let found = pool.check(&CheckOptions { read_data: how.read_data }, progress);
             pool.close()?;

@@ -1,13 +1,16 @@
 //! A superblock that cannot be read, from that of the other root: both say the same. And where the data root is, if it moved.
 
+use std::path::Path;
+
 use dedupfs_store::StoreError;
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::{Role, Superblock};
 
 use crate::error::Result;
+use crate::pool::DATA_DIRECTORY;
 
-/// Writes the superblock that cannot be read again, or that of the meta root if it names another place than `data_root`, if
-/// `apply`; returns what was, or would be, done.
+/// Writes the superblock that cannot be read again, or that of the meta root if it names another place than `data_root`; returns
+/// what was done.
 ///
 /// # Errors
 /// Neither can be read; both can and do not belong together; a format that this version does not know; I/O errors.
@@ -15,7 +18,6 @@ pub fn restore_superblocks(
     meta_device: &dyn Device,
     data_device: &dyn Device,
     data_root: &[u8],
-    apply: bool,
 ) -> Result<Vec<String>> {
     let meta = Superblock::read(meta_device, Role::Meta);
     let data = Superblock::read(data_device, Role::Data);
@@ -30,9 +32,7 @@ pub fn restore_superblocks(
             let shown = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
             let line = format!("note that the data root is {} and not {}", shown(data_root), shown(&meta.data_root));
             let moved = Superblock { data_root: data_root.to_vec(), ..meta };
-            if apply {
-                write(meta_device, &moved)?;
-            }
+            write(meta_device, &moved)?;
             return Ok(vec![line]);
         }
         (Ok(meta), Err(error)) if is_bad(&error) => {
@@ -44,11 +44,26 @@ pub fn restore_superblocks(
         (Err(error), _) | (_, Err(error)) => return Err(error.into()),
     };
     let name = restored.role.file_name();
-    if apply {
-        write(device, &restored)?;
-    }
+    write(device, &restored)?;
     let why = if matches!(error, StoreError::Corrupt { .. }) { "damaged" } else { "missing" };
     Ok(vec![format!("write the superblock {name} again from that of the other root: it is {why}")])
+}
+
+/// Refuses a directory of which nothing says that it ever was a data root: below a mountpoint there is often an empty one, and the
+/// disk is only not mounted.
+///
+/// # Errors
+/// That; I/O errors.
+pub fn check_is_data_root(device: &dyn Device, path: &Path) -> Result<()> {
+    if device.exists(Role::Data.file_name())? || device.exists(DATA_DIRECTORY)? {
+        return Ok(());
+    }
+    Err(StoreError::Usage(format!(
+        "{0} has neither the superblock nor the containers of a pool: is its disk mounted? If the data root is somewhere else, \
+         say where with `--data DIR`. If it is lost, so is all content: nothing is left to repair",
+        path.display()
+    ))
+    .into())
 }
 
 fn write(device: &dyn Device, superblock: &Superblock) -> Result<()> {

@@ -75,7 +75,7 @@ fn repair(args: &FsckArgs) -> Result<u8, Failure> {
     let open = access::open_options("dedupfs fsck --repair", false);
     let run = |apply: bool| -> Result<RepairReport, Failure> {
         let how = RepairOptions { apply, read_data: args.read_data };
-        Ok(repair_at(&pool, args.data.as_deref(), &how, &open, &Bars::default())?)
+        repair_at(&pool, args.data.as_deref(), &how, &open, &Bars::default()).map_err(access::of_the_pool)
     };
     let planned = run(false)?;
     if planned.plan.is_empty() {
