@@ -511,6 +511,7 @@ fn regression_a_mount_waits_for_a_daemon_that_still_listens() {
     site.mount().ok();
     let open = fs::File::create(site.mnt.join("file")).unwrap();
     assert!(Command::new("umount").arg("-l").arg(&site.mnt).status().unwrap().success());
+    site.dedupfs("umount", &[&site.pool]).expect(8, &["detached while files are open", "SIGTERM"]);
     let mut command = Command::new(DEDUPFS);
     let mut again = command.arg("mount").arg(&site.pool).arg(&site.mnt).stdin(Stdio::null()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(300));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use dedupfs::control::{ControlClient, DaemonWatch, Failure, FailureKind};
 use dedupfs_fuse::MountError;
-use dedupfs_store::device::lock::LOCK_FILE;
+use dedupfs_store::device::lock::{LOCK_FILE, PoolLock};
 use rustix::mount::UnmountFlags;
 
 use crate::args::UmountArgs;
@@ -138,7 +138,14 @@ fn find(path: &Path) -> Result<(Target, MountEntry), Failure> {
     let served = mounts.iter().position(|mount| !mount::is_dead(&mount.mountpoint)).unwrap_or(0);
     match mounts.into_iter().nth(served) {
         Some(mount) => Ok((target, mount)),
-        None => Err(not_mounted(format!("pool {} is not mounted", path.display()))),
+        None => Err(not_mounted(match PoolLock::holder(&target.pool) {
+            Some(holder) => format!(
+                "no mount of pool {} can be seen from here, but {holder} has it: it was detached while files are open, or another \
+                 mount namespace has it (a container's, a service's); SIGTERM to that process ends it and cuts its users off",
+                path.display()
+            ),
+            None => format!("pool {} is not mounted", path.display()),
+        })),
     }
 }
 
