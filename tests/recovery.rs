@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use dedupfs::check::CheckOptions;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, UnrecoveredPool, format_on};
+use dedupfs::reclaim::{ReclaimOptions, ReclaimReport};
 use dedupfs_fuse::service::{FileService, ROOT_INO};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
@@ -105,6 +106,42 @@ fn reading_a_crashed_pool_changes_nothing_on_its_disk() {
         // What was read was the same as what is recovered for good.
         let pool = open(over(&disk), false).expect("opens");
         assert_whole(&pool);
+        pool.close().expect("closes");
+    }
+}
+
+#[test]
+fn a_plan_of_what_is_reclaimed_after_a_crash_changes_nothing_and_is_what_a_run_does() {
+    for seed in 0..4 {
+        let disk = crashed(seed);
+        let pool = open(over(&disk), false).expect("opens");
+        pool.service().unlink(ROOT_INO, b"file 2").expect("unlinks");
+        pool.sync().expect("syncs");
+        write(&pool, "begun again", &content(98, 300_000));
+        let disk = disk.crash(seed);
+        drop(pool);
+        let before = everything(&disk);
+        let device = FaultyDevice::over_memory(&disk);
+        let plan = |pool: &Pool| {
+            let options = ReclaimOptions { dry_run: true, ..ReclaimOptions::default() };
+            pool.reclaim(&options, &NoProgress).expect("plans")
+        };
+        let pool = open(Arc::new(device.clone()), true).expect("opens");
+        let planned = plan(&pool);
+        pool.reclaim(&ReclaimOptions::default(), &NoProgress).expect_err("it was opened for reading only");
+        pool.close().expect("closes");
+        drop(pool);
+        assert_eq!(device.operations_of(&Operation::CHANGING), 0, "something was written");
+        assert!(everything(&disk) == before, "the disk is another");
+        let pool = open(over(&disk), false).expect("opens");
+        let figures = |report: &ReclaimReport| {
+            let moved = (report.chunks_moved, report.moved_bytes);
+            (report.nodes_freed, report.chunks_removed, moved, report.containers_freed, report.garbage_left_bytes)
+        };
+        assert_eq!(figures(&plan(&pool)), figures(&planned));
+        let done = pool.reclaim(&ReclaimOptions::default(), &NoProgress).expect("reclaims");
+        assert!(done.nodes_freed > 0, "there was nothing to reclaim: {done:?}");
+        assert_eq!(figures(&done), figures(&planned));
         pool.close().expect("closes");
     }
 }

@@ -13,9 +13,17 @@ pub fn run(args: &Gc) -> Result<u8, Failure> {
     let target = target::resolve(&args.target)?;
     let options = ReclaimOptions { threshold_percent: args.threshold, dry_run: args.dry_run };
     let bars = Bars::default();
-    let result = match access::reach(&target.pool, "dedupfs-gc", false)? {
+    // A plan changes nothing: what a crash left is recovered in memory.
+    let result = match access::reach(&target.pool, "dedupfs-gc", args.dry_run)? {
         Access::Daemon(mut client) => client.reclaim(&options, &bars)?,
-        Access::Local(pool) => access::with_local(&pool, |pool| Ok(pool.reclaim(&options, &bars)?))?,
+        Access::Local(pool) => {
+            if args.dry_run
+                && let Some(notice) = pool.notice()
+            {
+                eprintln!("dedupfs-gc: {notice}");
+            }
+            access::with_local(&pool, |pool| Ok(pool.reclaim(&options, &bars)?))?
+        }
     };
     drop(bars);
     exit::print(&if args.json { report::json(&result)? } else { report::reclaim(&result) })?;

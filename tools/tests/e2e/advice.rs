@@ -4,9 +4,10 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use dedupfs::reclaim::ReclaimReport;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::command::{DEDUPFS, STATS, Tool};
+use crate::command::{DEDUPFS, GC, STATS, Tool};
 use crate::disk::Disk;
 use crate::machine::is_fit;
 use crate::random::noise;
@@ -101,6 +102,53 @@ fn a_check_says_what_a_repair_would_change_and_changes_nothing() {
     fsck(&["--repair", "--yes"]).expect(1, &["done: make the indexes anew"]);
     let said = fsck(&[]).expect(0, &["clean"]).said();
     assert!(!said.contains("--repair"), "{said}");
+}
+
+/// Sums of all files of a pool, but of `lock`, which only tells who has the pool.
+fn sums(site: &Site) -> String {
+    let script = "cd \"$1\" && find . -type f ! -name lock -print0 | sort -z | xargs -0 sha256sum";
+    Tool::new("sh").args(["-c", script, "sh"]).arg(&site.pool).ok().text()
+}
+
+#[test]
+fn regression_a_plan_of_what_is_reclaimed_changes_nothing() {
+    for crashes in [false, true] {
+        let Some(site) = Site::mounted_if_fit() else { return };
+        for number in 0..3 {
+            fs::write(site.mnt.join(format!("file {number}")), noise(number, 20 << 20)).unwrap();
+        }
+        site.sync();
+        fs::remove_file(site.mnt.join("file 1")).unwrap();
+        site.sync();
+        if crashes {
+            site.kill_daemon();
+            Tool::new("umount").args(["-l"]).arg(&site.mnt).ok();
+        } else {
+            site.umount();
+        }
+        let before = sums(&site);
+        let plan = || -> ReclaimReport {
+            let said = Tool::new(GC).args(["--dry-run", "--json"]).arg(&site.pool).ok();
+            serde_json::from_slice(&said.out).unwrap()
+        };
+        let planned = plan();
+        assert!(sums(&site) == before, "a plan changed the pool, after a crash: {crashes}");
+        assert_eq!(plan(), planned);
+        let done = site.gc();
+        assert!(planned.dry_run && done.nodes_freed > 0 && done.containers_freed > 0, "{done:?}");
+        let figures = |report: &ReclaimReport| {
+            (
+                report.nodes_freed,
+                report.chunks_removed,
+                report.chunks_moved,
+                report.moved_bytes,
+                report.containers_freed,
+            )
+        };
+        assert_eq!(figures(&planned), figures(&done), "after a crash: {crashes}");
+        assert!(sums(&site) != before, "the run changed nothing");
+        site.assert_clean();
+    }
 }
 
 #[test]
