@@ -9,6 +9,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use dedupfs_store::device::owner;
+
 use super::SOCKET_NAME;
 
 /// A short path to the socket, and the open directory that it leads through.
@@ -20,10 +22,11 @@ fn short_path(root: &Path) -> io::Result<(PathBuf, File)> {
 /// Listens on the socket in `root`, replacing one that a killed daemon left. The caller holds the pool's lock.
 pub(super) fn bind(root: &Path) -> io::Result<UnixListener> {
     remove(root)?;
-    let (path, _directory) = short_path(root)?;
+    let (path, directory) = short_path(root)?;
     let listener = UnixListener::bind(&path)?;
     let only_owner = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(&path, only_owner)?;
+    owner::give_socket(&directory, SOCKET_NAME)?;
     Ok(listener)
 }
 

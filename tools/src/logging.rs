@@ -7,13 +7,14 @@
 
 mod journal;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use dedupfs_store::device::owner;
 use parking_lot::Mutex;
+use rustix::fs::OFlags;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -196,7 +197,7 @@ impl LogFile {
 }
 
 fn open_append(path: &Path) -> io::Result<(File, u64)> {
-    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    let file = owner::open_or_create_file(path, OFlags::WRONLY | OFlags::APPEND)?;
     let len_bytes = file.metadata()?.len();
     Ok((file, len_bytes))
 }

@@ -27,7 +27,7 @@ use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::path::{check_directory, check_file, check_writable, range_end};
-use super::{DIRECT_ALIGNMENT_BYTES, Device, DeviceFile, Entry, OpenMode, Space};
+use super::{DIRECT_ALIGNMENT_BYTES, Device, DeviceFile, Entry, OpenMode, Space, owner};
 use crate::error::{Result, StoreError};
 use crate::waiting;
 
@@ -91,15 +91,15 @@ impl Device for FileDevice {
     fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DeviceFile>> {
         check_file(path)?;
         waiting::announce();
-        let fail = |error| StoreError::from_io("open", path, error);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(mode != OpenMode::Read)
-            .create(mode == OpenMode::CreateOrWrite)
-            .create_new(mode == OpenMode::CreateNew)
-            .mode(0o600)
-            .open(self.at(path))
-            .map_err(fail)?;
+        let fail = |error| StoreError::from_io("open", path, owner::explain(&self.root, path, error));
+        let at = self.at(path);
+        let opened = match mode {
+            OpenMode::Read => File::open(at),
+            OpenMode::Write => OpenOptions::new().read(true).write(true).open(at),
+            OpenMode::CreateOrWrite => owner::open_or_create_file(&at, OFlags::RDWR),
+            OpenMode::CreateNew => owner::create_file(&at, OFlags::RDWR),
+        };
+        let file = opened.map_err(fail)?;
         // Linux opens directories for reading; nothing here wants that.
         if mode == OpenMode::Read && file.metadata().map_err(fail)?.is_dir() {
             return Err(fail(io::ErrorKind::IsADirectory.into()));
@@ -143,14 +143,15 @@ impl Device for FileDevice {
         let mut directory = self.root.clone();
         for part in path.split('/').filter(|part| !part.is_empty()) {
             directory.push(part);
-            make_directory(&directory, 0o700).map_err(|error| StoreError::from_io("create", path, error))?;
+            let made = owner::create_directory(&directory, 0o700);
+            made.map_err(|error| StoreError::from_io("create", path, owner::explain(&self.root, path, error)))?;
         }
         Ok(())
     }
 
     fn list(&self, path: &str) -> Result<Vec<Entry>> {
         check_directory(path)?;
-        let fail = |error| StoreError::from_io("list", path, error);
+        let fail = |error| StoreError::from_io("list", path, owner::explain(&self.root, path, error));
         let mut entries = Vec::new();
         for item in std::fs::read_dir(self.at(path)).map_err(fail)? {
             let item = item.map_err(fail)?;

@@ -6,13 +6,14 @@
 //!
 //! Cost: one open, one flock and one small write.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 
+use super::owner;
 use crate::error::{Result, StoreError};
 
 /// Name of the lock file within a root.
@@ -36,7 +37,8 @@ impl PoolLock {
     pub fn acquire(root: &Path, note: &str) -> Result<Self> {
         let path = root.join(LOCK_FILE);
         let shown = || path.display().to_string();
-        let file = open(root, &path).map_err(|error| StoreError::from_io("open", shown(), error))?;
+        let file = open(root, &path)
+            .map_err(|error| StoreError::from_io("open", shown(), owner::explain(root, LOCK_FILE, error)))?;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
@@ -94,8 +96,7 @@ impl Drop for PoolLock {
 /// The file to lock. On a disk that cannot be written it is locked as it is, or the directory if there is none: a pool that
 /// can only be read is still one process's at a time.
 fn open(root: &Path, path: &Path) -> io::Result<File> {
-    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-    match opened {
+    match owner::open_or_create_file(path, OFlags::RDWR) {
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
             File::open(path).or_else(|_| File::open(root))
         }

@@ -3,7 +3,7 @@
 //! A [`Device`] is a small tree of files under one root; a [`DeviceFile`] is one of them. Paths are relative,
 //! `/`-separated, without `..`. There are a real ([`mod@file`]), an in-memory ([`memory`]), a fault-injecting
 //! ([`faulty`]) and an observed ([`observed`]) implementation, and one that keeps changes to itself ([`overlay`]); nothing outside
-//! of this folder calls `std::fs` on a pool. [`lock`] keeps a second process out, and [`aligned`] has the buffers that direct I/O
+//! of this folder calls `std::fs` on a pool. [`lock`] keeps a second process out, [`owner`] leaves a pool whose it is, and [`aligned`] has the buffers that direct I/O
 //! wants.
 //!
 //! What is assumed of a real disk stands in `docs/format.md`.
@@ -20,6 +20,7 @@ pub mod lock;
 pub mod memory;
 pub mod observed;
 pub mod overlay;
+pub mod owner;
 mod path;
 pub mod subdirectory;
 

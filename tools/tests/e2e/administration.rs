@@ -36,7 +36,7 @@ is_free() { flock --nonblock "$pool/lock" true || { echo "FAILED: the daemon sti
 
 /// Runs a script of sh with the helpers at hand.
 #[track_caller]
-fn administrate(site: &Site, script: &str) -> Ran {
+pub fn administrate(site: &Site, script: &str) -> Ran {
     let script = format!("{PRELUDE}{script}");
     let ran = in_namespace(&script).arg("sh").args([&site.pool, &site.mnt, &site.base]).arg(DEDUPFS).run();
     ran.expect(0, &[])

@@ -2,7 +2,7 @@
 //!
 //! One module per promise: [`rsync_roundtrip`], [`dd_operations`], [`kill9`], [`dedup_and_reclaim`], [`bad_input`],
 //! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`flags`], [`access_times`], [`handles`], [`posix`],
-//! [`private`], [`administration`], [`advice`], [`systemd`], [`install`], [`rebuild_index`], [`recover`], [`scrub`], [`clone`],
+//! [`private`], [`lent`], [`administration`], [`advice`], [`systemd`], [`install`], [`rebuild_index`], [`recover`], [`scrub`], [`clone`],
 //! [`exercise`], [`sparse`], [`clients`]. The others
 //! are what they are made of: [`site`] is a pool and its mount, gone without a trace when dropped; [`command`] runs tools with
 //! a time limit; [`disk`] is a disk to fill and to break; [`tree`] and [`files`] make trees, the same ones every time; [`random`]
@@ -32,6 +32,7 @@ mod full_disk;
 mod handles;
 mod install;
 mod kill9;
+mod lent;
 mod machine;
 mod posix;
 mod private;

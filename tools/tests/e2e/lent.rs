@@ -1,0 +1,93 @@
+//! What root does to an ordinary user's pool leaves it the user's.
+
+use crate::administration::administrate;
+use crate::site::Site;
+
+const USER: &str = r#"
+chmod 755 "$base"
+cp "$dedupfs" "$base/program"
+cp "${dedupfs%/*}/dedupfs-gc" "$base/gc"
+chmod 755 "$base/program" "$base/gc"
+theirs=$base/theirs
+mkdir -m 700 "$theirs"
+chown 65534:65533 "$theirs" "$mnt"
+nobody() { setpriv --reuid=65534 --regid=65533 --clear-groups "$@"; }
+pool=$theirs/pool
+is_theirs() {
+    others=$(find "$theirs" ! -uid 65534 -o ! -gid 65533)
+    [ -z "$others" ] || { echo "FAILED after $1: not the user's: $others"; exit 99; }
+}
+nobody "$base/program" mkfs "$pool" --data "$theirs/data"
+nobody "$base/program" mount --memory 256M "$pool" "$mnt"
+nobody cp "$base/program" "$mnt/copy"
+nobody cp "$base/gc" "$mnt/gone"
+nobody "$base/program" umount "$mnt"
+nobody_can_use_it() {
+    is_theirs "$1"
+    nobody "$base/program" mount --memory 256M "$pool" "$mnt"
+    nobody cmp "$base/program" "$mnt/copy"
+    nobody touch "$mnt/$1"
+    nobody "$base/program" umount "$mnt"
+    is_free
+    nobody "$base/program" fsck "$pool"
+}
+"#;
+
+#[test]
+fn regression_a_pool_stays_its_owners_whatever_root_does_to_it() {
+    let Some(site) = Site::if_fit() else { return };
+    let script = r#"
+"$base/program" scrub "$pool"
+nobody_can_use_it scrub
+"$base/gc" --dry-run "$pool"
+nobody_can_use_it plan
+"$base/program" mount --memory 256M "$pool" "$mnt"
+is_theirs mounting
+head -c 20000000 /dev/urandom >"$mnt/of root"
+rm "$mnt/gone"
+"$base/program" sync "$mnt"
+is_theirs writing
+"$base/program" scrub "$mnt"
+"$base/program" umount "$mnt"
+is_free
+nobody_can_use_it mount
+"$base/gc" --threshold 100 "$pool"
+nobody_can_use_it gc
+"$base/program" fsck --rebuild-index "$pool"
+nobody_can_use_it rebuild
+rm -r "$pool/index"
+"$base/program" fsck --repair --yes "$pool" || [ $? = 1 ]
+nobody_can_use_it repair
+# Nor after a crash of root's daemon, which leaves its socket.
+"$base/program" mount --memory 256M "$pool" "$mnt"
+echo more >"$mnt/more"
+"$base/program" sync "$mnt"
+kill -9 $(cut -d " " -f 1 "$pool/lock")
+flock "$pool/lock" true
+umount -l "$mnt" || true
+nobody_can_use_it crash
+"#;
+    administrate(&site, &format!("{USER}{script}"));
+}
+
+/// What was root's already, from elsewhere: the message says what helps.
+#[test]
+fn a_file_of_another_in_a_pool_is_told_with_what_gives_it_back() {
+    let Some(site) = Site::if_fit() else { return };
+    let script = r#"
+chown 0:0 "$pool/namespace.redb"
+expect 1 nobody "$base/program" mount --memory 256M "$pool" "$mnt"
+chown -R 65534:65533 "$pool"
+nobody_can_use_it again
+chown -R 0:0 "$pool"
+chmod 755 "$pool"
+expect 1 nobody "$base/program" mount --memory 256M "$pool" "$mnt"
+"#;
+    administrate(&site, &format!("{USER}{script}")).expect(
+        0,
+        &[
+            "namespace.redb belongs to root and the pool to user 65534: root can give it back by `chown -R 65534:65533 /",
+            "belongs to root, who alone, besides root, may open the pool",
+        ],
+    );
+}
