@@ -5,6 +5,7 @@
 //! older one, and a new file begins. The process' standard error output follows the file, so that what other code
 //! prints is kept too. Where the standard error output is the journal's, lines are as the [`journal`] wants them.
 
+mod answers;
 mod journal;
 
 use std::fs::File;
@@ -17,6 +18,10 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use self::answers::UnwantedAnswers;
 
 /// Default name in the pool's meta root.
 pub const LOG_NAME: &str = "dedupfs.log";
@@ -70,8 +75,11 @@ impl LogSink {
             .with_writer(sink.clone())
             // It would tell on the standard error output, and panic if that cannot be written either.
             .log_internal_errors(false);
-        let set =
-            if for_journal { log.event_format(journal::JournalFormat::default()).try_init() } else { log.try_init() };
+        let set = if for_journal {
+            log.event_format(journal::JournalFormat::default()).finish().with(UnwantedAnswers).try_init()
+        } else {
+            log.finish().with(UnwantedAnswers).try_init()
+        };
         if let Err(error) = set {
             eprintln!("dedupfs: no log: {error}");
         }
