@@ -50,10 +50,17 @@ pub fn run(args: &MkfsArgs) -> Result<u8, Failure> {
         args.fingerprint,
         args.compression,
         size::show(u64::from(args.container_size)),
-        args.pool.display(),
+        quoted(&args.pool),
     ))?;
     warn_of_small_disks(&args.pool);
     Ok(exit::OK)
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let shown = path.display().to_string();
+    let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+:@%,=".contains(letter);
+    if shown.chars().all(is_plain) { shown } else { format!("'{}'", shown.replace('\'', r"'\''")) }
 }
 
 /// The reserve for deleting and reclaiming may be all that a small disk has.
@@ -130,6 +137,20 @@ fn check_root(root: &Path) -> Result<(), Failure> {
                 None => Ok(()),
                 Some(_) => failed(format!("{shown} is not empty: choose an empty or new directory")),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_quoted_where_a_shell_would_cut_them() {
+        for (path, shown) in
+            [("/srv/pool-1", "/srv/pool-1"), ("the pool", "'the pool'"), ("it's", r"'it'\''s'"), ("$x", "'$x'")]
+        {
+            assert_eq!(quoted(Path::new(path)), shown);
         }
     }
 }
