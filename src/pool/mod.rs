@@ -36,7 +36,7 @@ pub use open::OpenOptions;
 pub(crate) use open::{missing_data_root, overlays};
 pub(crate) use parts::DATA_DIRECTORY;
 pub use progress::{NoProgress, Progress};
-pub use recover::{recover, recover_on};
+pub use recover::{STAGE as RECOVERY_STAGE, recover, recover_on};
 pub use space::{ContentCost, Demand, Level, Promise, RootSpace, SpaceGuard, SpaceLimits};
 pub use stats::{ContainerSummary, FilterStats, IndexSummary, MemoryStats, PoolStats, SessionStats};
 pub use unrecovered::{Diagnosis, RecoveryReport, UnrecoveredPool};
@@ -65,6 +65,8 @@ pub struct Pool {
     rebuilt: Option<RebuildReport>,
     /// Why the index on disk cannot be used, if this one was made anew in memory.
     index_damage: Mutex<Option<String>>,
+    /// Files of containers without which it was opened for reading only.
+    missing_files: Vec<String>,
     /// Held until the pool is gone.
     _locks: Arc<Vec<PoolLock>>,
 }
@@ -98,8 +100,15 @@ impl Pool {
         let damage = self.index_damage.lock().clone();
         let damage =
             damage.map(|damage| format!("until the pool is closed, an index made anew in memory is used: {damage}"));
+        let missing = (!self.missing_files.is_empty()).then(|| {
+            let files = self.missing_files.join(", ");
+            format!(
+                "{files} is missing: what lies there gives an error where it is read; put it back if it was moved away"
+            )
+        });
         let space = if self.core.is_read_only() { Ok(Vec::new()) } else { self.core.space.notices() };
-        let notices: Vec<String> = [recovered, damage].into_iter().flatten().chain(space.unwrap_or_default()).collect();
+        let notices: Vec<String> =
+            [recovered, damage, missing].into_iter().flatten().chain(space.unwrap_or_default()).collect();
         (!notices.is_empty()).then(|| notices.join("; "))
     }
 

@@ -180,6 +180,12 @@ impl Parts {
         Ok(false)
     }
 
+    /// The same, for what can only be read: nothing if no chunk needs them. An index that cannot tell gives no error here.
+    pub(super) fn missing_files_that_count(&self) -> Vec<String> {
+        let missing = self.missing_files();
+        if missing.is_empty() || !self.needs_missing().unwrap_or(true) { Vec::new() } else { missing }
+    }
+
     /// What is written to a pool that misses a file would be taken for known where it is lost. Once the index is made
     /// anew it says what is lost, and is asked.
     pub(super) fn check_files(&self) -> Result<()> {

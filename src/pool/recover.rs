@@ -28,8 +28,8 @@ use crate::fingerprint::Fingerprinter;
 use crate::namespace::{NAMESPACE_FILE, NAMESPACE_SUMS_FILES};
 use crate::scrub::POSITION_FILE as SCRUB_POSITION_FILE;
 
-/// Where everything is made.
-const STAGE: &str = "recovered";
+/// Where everything is made: a directory of the meta root that shows, without a superblock, that recovering was interrupted.
+pub const STAGE: &str = "recovered";
 /// What a meta root has besides its superblock and its namespace.
 const META_DIRECTORIES: [&str; 2] = ["index", "recipes"];
 /// What else may lie on a root.

@@ -186,7 +186,10 @@ impl UnrecoveredPool {
         let (chunk_index, recipe_index) = (Arc::new(chunk_index), Arc::new(recipe_index));
         let parts = Parts { stores, chunk_index, recipe_index };
         parts.check_positions()?;
-        if !read_only && rebuilt.is_none() {
+        let mut missing_files = Vec::new();
+        if read_only {
+            missing_files = parts.missing_files_that_count();
+        } else if rebuilt.is_none() {
             parts.check_files()?;
         }
         // Before anything is freed: it keeps the slots that the last export names.
@@ -256,6 +259,7 @@ impl UnrecoveredPool {
             recovery,
             rebuilt,
             index_damage: Mutex::new(None),
+            missing_files,
             _locks: locks,
         }))
     }
