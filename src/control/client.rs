@@ -21,6 +21,9 @@ use crate::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 /// The daemon is given so long to take a request.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Whom to tell, and after how long, that a request got no answer.
+type OnSilence = (Duration, fn(&Path));
+
 /// The daemon that holds a pool.
 #[derive(Debug)]
 pub struct ControlClient {
@@ -31,6 +34,7 @@ pub struct ControlClient {
     uid: Option<Uid>,
     /// The connection that proved that somebody listens, used by the first request.
     first: Option<UnixStream>,
+    on_silence: Option<OnSilence>,
 }
 
 impl ControlClient {
@@ -40,7 +44,7 @@ impl ControlClient {
             Ok(stream) => {
                 let peer = rustix::net::sockopt::socket_peercred(stream.as_fd()).ok();
                 let (daemon, uid) = (peer.map(|peer| peer.pid), peer.map(|peer| peer.uid));
-                Ok(Some(Self { root: root.to_owned(), daemon, uid, first: Some(stream) }))
+                Ok(Some(Self { root: root.to_owned(), daemon, uid, first: Some(stream), on_silence: None }))
             }
             Err(error) => match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory => Ok(None),
@@ -51,6 +55,13 @@ impl ControlClient {
                 _ => Err(Failure::failed(format!("cannot reach the daemon of pool {}: {error}", root.display()))),
             },
         }
+    }
+
+    /// The same, which calls `tell` with the pool's root whenever nothing was heard of a request for so long, and goes on waiting.
+    #[must_use]
+    pub fn on_silence(mut self, patience: Duration, tell: fn(&Path)) -> Self {
+        self.on_silence = Some((patience, tell));
+        self
     }
 
     /// The daemon's process id, if it is in this pid namespace.
@@ -158,6 +169,11 @@ impl ControlClient {
             // A refused client finds the other end closed, but the reason may lie there to be read.
             if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(lost(error)) }
         })?;
+        if let Some((patience, tell)) = self.on_silence
+            && !has_answered(&stream, patience)
+        {
+            tell(&self.root);
+        }
         let mut replies = BufReader::new(&stream);
         loop {
             let line = read_line(&mut replies, REPLY_BYTES_MAX).map_err(lost)?;
@@ -170,6 +186,12 @@ impl ControlClient {
             }
         }
     }
+}
+
+/// Waits for the first bytes of an answer, at most so long. What cannot be told counts as heard: reading tells it.
+fn has_answered(stream: &UnixStream, at_most: Duration) -> bool {
+    let Ok(timeout) = Timespec::try_from(at_most) else { return true };
+    poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&timeout)) != Ok(0)
 }
 
 /// Tells when a daemon ended.

@@ -10,6 +10,7 @@ use dedupfs::pool::{NoProgress, OpenOptions, Pool, Progress};
 use dedupfs_store::device::PoolLock;
 
 use crate::mountinfo::{self, MountEntry};
+use crate::{remount, silence};
 
 /// A daemon that has just started does not listen yet, and one that ends does not listen any more, but both hold the
 /// lock: they are given so long.
@@ -49,6 +50,10 @@ pub fn open_with_progress(pool: &Path, options: &OpenOptions, progress: &dyn Pro
                 let advice = "wait until it is done; a mount ends with `dedupfs umount`";
                 Failure::new(failure.kind, format!("{failure}: {advice}"))
             }
+            FailureKind::Failed if !options.read_only && remount::cannot_be_written(pool) => {
+                let advice = "the pool's disk is mounted read-only; `dedupfs mount -o ro` mounts the pool all the same";
+                Failure::new(failure.kind, format!("{failure}: {advice}"))
+            }
             _ => failure,
         }
     })
@@ -74,6 +79,8 @@ pub fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, F
         };
         match daemon_without_mount(pool)? {
             Unseen::No => return Err(failure),
+            // The copy of a meta root, whose data root another pool has; or nobody by now.
+            Unseen::Gone if begun.elapsed() >= TRANSITION_TIMEOUT => return Err(failure),
             Unseen::Listens if begun.elapsed() >= NOTICING_TIMEOUT => {
                 let message = format!(
                     "{failure} (nothing is mounted there that can be seen from here: it was detached while files are open, or \
@@ -82,10 +89,12 @@ pub fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, F
                 return Err(Failure::new(failure.kind, message));
             }
             _ if begun.elapsed() >= ENDING_TIMEOUT => return Err(failure),
+            Unseen::Gone => {}
             _ if !is_told => {
                 is_told = true;
                 tracing::info!("waiting for the daemon that closes the pool");
             }
+            _ if begun.elapsed() >= silence::PATIENCE => silence::tell(pool),
             _ => {}
         }
         std::thread::sleep(TRANSITION_RETRY);
@@ -94,8 +103,10 @@ pub fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, F
 
 /// A daemon that serves no mount that can be seen from here.
 enum Unseen {
-    /// There is none, or it serves one.
+    /// Somebody else has the pool, or it serves one.
     No,
+    /// Nobody has the meta root.
+    Gone,
     /// It closes the pool.
     Silent,
     /// umount(8) returns before the daemon has noticed: at first this says little.
@@ -103,7 +114,9 @@ enum Unseen {
 }
 
 fn daemon_without_mount(pool: &Path) -> Result<Unseen, Failure> {
-    let is_daemon = PoolLock::holder(pool).is_none_or(|holder| holder.contains("(dedupfs mount on "));
+    let Some(holder) = PoolLock::holder(pool) else { return Ok(Unseen::Gone) };
+    // One that has just locked the pool, or whose disk is full, has noted nothing.
+    let is_daemon = holder == "another process" || holder.contains("(dedupfs mount on ");
     let serves =
         |mount: &MountEntry| mount.is_dedupfs() && mount.source == pool && !crate::mount::is_dead(&mount.mountpoint);
     if !is_daemon || mountinfo::read()?.iter().any(serves) {
@@ -116,7 +129,7 @@ fn daemon_without_mount(pool: &Path) -> Result<Unseen, Failure> {
 pub fn reach(pool: &Path, note: &str, read_only: bool) -> Result<Access, Failure> {
     let deadline = Instant::now() + TRANSITION_TIMEOUT;
     loop {
-        if let Some(client) = ControlClient::connect(pool)? {
+        if let Some(client) = silence::connect(pool)? {
             return Ok(Access::Daemon(client));
         }
         match open(pool, &open_options(note, read_only)) {

@@ -20,6 +20,7 @@ pub mod ready;
 pub mod remount;
 pub mod report;
 pub mod serve;
+pub mod silence;
 pub mod size;
 pub mod target;
 pub mod time;

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
 
 use dedupfs::control::{Failure, FailureKind};
 use dedupfs_fuse::MountError;
@@ -15,7 +16,7 @@ use rustix::mount::UnmountFlags;
 use crate::args::MountArgs;
 use crate::mountinfo::contains;
 use crate::ready::{self, Outcome};
-use crate::target;
+use crate::{silence, target};
 
 /// A mountpoint that can be used, and what is left there to clean up first.
 #[derive(Debug)]
@@ -78,10 +79,29 @@ pub fn examine(pool: &Path, mountpoint: &Path) -> Result<Mountpoint, Failure> {
 
 /// Whether nobody serves what is mounted there.
 ///
-/// statfs(2) and not stat(2): the kernel answers that for a dead mount too, as long as its cache holds.
+/// statfs(2) and not stat(2): the kernel answers that for a dead mount too, as long as its cache holds. It is asked in a thread
+/// of its own, which is left behind if the daemon does not answer: that of a dead mount has no need to.
 #[must_use]
 pub fn is_dead(mountpoint: &Path) -> bool {
-    rustix::fs::statfs(mountpoint).is_err_and(|error| error == rustix::io::Errno::NOTCONN)
+    let ask = |path: &Path| rustix::fs::statfs(path).is_err_and(|error| error == rustix::io::Errno::NOTCONN);
+    let (sender, receiver) = mpsc::channel();
+    let path = mountpoint.to_path_buf();
+    let asking = std::thread::Builder::new().name("statfs".to_owned()).spawn(move || {
+        // Nobody listens any more if it took too long.
+        let _ = sender.send(ask(&path));
+    });
+    if asking.is_err() {
+        return ask(mountpoint);
+    }
+    match receiver.recv_timeout(silence::PATIENCE) {
+        Ok(is_dead) => is_dead,
+        Err(_) => {
+            if let Ok(Some(mount)) = target::mounted_at(mountpoint) {
+                silence::tell(&mount.source);
+            }
+            false
+        }
+    }
 }
 
 /// Takes a mount away, whoever still stands in it.
@@ -110,6 +130,7 @@ pub fn failure(error: &MountError) -> Failure {
     let kind = match error {
         MountError::NoMountpoint { .. }
         | MountError::NotDirectory { .. }
+        | MountError::MountpointDenied { .. }
         | MountError::DeadMount { .. }
         | MountError::AlreadyMounted { .. }
         | MountError::Busy { .. }

@@ -6,18 +6,29 @@
 //! daemon first, which may refuse. When the second step fails, the first is taken back.
 //!
 //! What else the kernel keeps of a mount (nodev, nosuid, noexec, noatime, sync, dirsync) can be changed as well. Memory, filters,
-//! limits and threads are those of the daemon until it ends: other values are passed over, since mount(8) repeats what stands
-//! in fstab.
+//! limits and threads are those of the daemon until it ends: other values are named in a warning and passed over, since mount(8)
+//! repeats what stands in fstab.
 
 use std::path::Path;
 
-use dedupfs::control::{ControlClient, Failure, FailureKind};
+use dedupfs::control::{Failure, FailureKind};
+use dedupfs::pool::{PoolStats, SpaceLimits};
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
+use crate::mount_options::{self, Options};
 use crate::mountinfo::MountEntry;
-use crate::{mount_options, target};
+use crate::{silence, target};
+
+/// Who gave the options of a remount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// Whoever typed them.
+    CommandLine,
+    /// mount(8), which adds what stands in fstab.
+    Mount,
+}
 
 /// Options that set or clear a flag of the kernel.
 const FLAGS: [(&str, MountFlags, bool); 15] = [
@@ -52,18 +63,18 @@ fn apply<'a>(flags: MountFlags, options: impl IntoIterator<Item = &'a str>) -> M
 ///
 /// # Errors
 /// Nothing of ours is mounted there; the user may not; files are open for writing; not everything could be made durable.
-pub fn run(mountpoint: &Path, lists: &[String]) -> Result<(), Failure> {
+pub fn run(mountpoint: &Path, lists: &[String], origin: Origin) -> Result<(), Failure> {
     let mount = target::mounted_at(mountpoint)?.ok_or_else(|| {
         Failure::new(FailureKind::MountpointUnusable, format!("no dedupfs is mounted on {}", mountpoint.display()))
     })?;
     // An option that makes no sense changes nothing.
-    mount_options::parse(&mount.source, lists)?;
+    let given = mount_options::parse(&mount.source, lists)?;
     let before = apply(MountFlags::empty(), mount.options.split(','));
     let options = mount_options::split(lists);
     let wanted = apply(before, options.iter().map(String::as_str));
     if wanted.contains(MountFlags::RDONLY) {
         change(&mount, wanted)?;
-        set_read_only(&mount, true).inspect_err(|_| take_back(&mount, before))
+        set_read_only(&mount, true).inspect_err(|_| take_back(&mount, before))?;
     } else {
         set_read_only(&mount, false)?;
         change(&mount, wanted).inspect_err(|_| {
@@ -72,8 +83,45 @@ pub fn run(mountpoint: &Path, lists: &[String]) -> Result<(), Failure> {
             {
                 eprintln!("dedupfs: warning: the pool stays writable below its mount: {failure}");
             }
-        })
+        })?;
     }
+    let is_stated = given.memory_bytes.is_some() || given.limits != SpaceLimits::default();
+    let stats = if is_stated { stats_of(&mount.source) } else { None };
+    let kept = kept(&given, &options, origin, stats.as_ref());
+    if !kept.is_empty() {
+        eprintln!(
+            "dedupfs: warning: a remount does not change {}: what the mount began with holds until it is unmounted and mounted again",
+            kept.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// Only for a warning: a daemon that cannot be asked is no failure.
+fn stats_of(pool: &Path) -> Option<PoolStats> {
+    silence::connect(pool).ok()??.stats().ok()
+}
+
+/// Names of options that were given another value than the one that stays in effect; and of those that may be, if it is not known.
+fn kept(given: &Options, options: &[String], origin: Origin, stats: Option<&PoolStats>) -> Vec<&'static str> {
+    let is_given = |name: &str| options.iter().any(|option| option.split('=').next() == Some(name));
+    // What the daemon does not tell: mount(8) repeats what stands in fstab, which then is no request.
+    let is_changed = |is_other: Option<bool>| is_other.unwrap_or(origin == Origin::CommandLine);
+    let is_other_limit = |name: &str, limit_bytes: Option<u64>| {
+        stats.map(|stats| stats.roots.iter().any(|root| root.name == name && root.limit_bytes != limit_bytes))
+    };
+    [
+        ("memory", stats.map(|stats| given.memory_bytes.is_some_and(|bytes| bytes != stats.memory.limit_bytes))),
+        ("data_limit", is_other_limit("data", given.limits.data_bytes)),
+        ("meta_limit", is_other_limit("meta", given.limits.meta_bytes)),
+        ("threads", None),
+        ("filters", None),
+        ("log_file", None),
+    ]
+    .into_iter()
+    .filter(|(name, is_other)| is_given(name) && is_changed(*is_other))
+    .map(|(name, _)| name)
+    .collect()
 }
 
 fn take_back(mount: &MountEntry, before: MountFlags) {
@@ -101,7 +149,7 @@ fn change(mount: &MountEntry, flags: MountFlags) -> Result<(), Failure> {
 
 fn set_read_only(mount: &MountEntry, read_only: bool) -> Result<(), Failure> {
     let (pool, shown) = (&mount.source, mount.mountpoint.display());
-    match ControlClient::connect(pool)? {
+    match silence::connect(pool)? {
         Some(mut client) => client.set_read_only(read_only),
         // There is no socket, nor anything to write.
         None if read_only && cannot_be_written(pool) => Ok(()),
@@ -116,12 +164,16 @@ fn set_read_only(mount: &MountEntry, read_only: bool) -> Result<(), Failure> {
 }
 
 /// Whether the disk of a pool is read-only as it is mounted here.
-fn cannot_be_written(pool: &Path) -> bool {
+#[must_use]
+pub fn cannot_be_written(pool: &Path) -> bool {
     rustix::fs::statvfs(pool).is_ok_and(|space| space.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use dedupfs::pool::RootSpace;
+
     use super::*;
 
     #[test]
@@ -132,5 +184,25 @@ mod tests {
         let kept = MountFlags::NOSUID | MountFlags::NOATIME | MountFlags::RELATIME;
         assert_eq!(wanted, kept | MountFlags::NOEXEC | MountFlags::RDONLY);
         assert!(!apply(wanted, ["rw"]).contains(MountFlags::RDONLY));
+    }
+
+    #[test]
+    fn options_that_a_remount_does_not_change_are_named() {
+        let mut stats = PoolStats::default();
+        stats.memory.limit_bytes = 256 << 20;
+        stats.roots = ["data", "meta"].map(|name| RootSpace { name: name.to_owned(), ..RootSpace::default() }).into();
+        stats.roots[0].limit_bytes = Some(2 << 40);
+        let kept = |list: &str, origin, stats| {
+            let lists = [list.to_owned()];
+            let given = mount_options::parse(Path::new("/pool"), &lists).unwrap();
+            kept(&given, &mount_options::split(&lists), origin, stats)
+        };
+        let in_effect = "remount,ro,memory=256M,data_limit=2T,threads=4";
+        assert!(kept(in_effect, Origin::Mount, Some(&stats)).is_empty());
+        assert_eq!(kept(in_effect, Origin::CommandLine, Some(&stats)), ["threads"]);
+        let others = "memory=1G,data_limit=1T,meta_limit=1G,filters=zero:sealed,log_file=/log";
+        assert_eq!(kept(others, Origin::Mount, Some(&stats)), ["memory", "data_limit", "meta_limit"]);
+        assert_eq!(kept(others, Origin::CommandLine, None).len(), 5);
+        assert!(kept(others, Origin::Mount, None).is_empty());
     }
 }

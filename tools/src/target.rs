@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use dedupfs::control::{Failure, FailureKind};
+use dedupfs::pool::RECOVERY_STAGE;
 
 use crate::mountinfo::{self, MountEntry};
 
@@ -44,11 +45,9 @@ pub fn resolve(path: &Path) -> Result<Target, Failure> {
 pub fn mounted_at(path: &Path) -> Result<Option<MountEntry>, Failure> {
     let mounts = mountinfo::read()?;
     let as_given = std::path::absolute(path).map_err(|error| unusable(path, &error))?;
-    // The second for symbolic links and `..` on the way.
-    Ok([Some(as_given), real_path(path).ok()]
-        .into_iter()
-        .flatten()
-        .find_map(|candidate| mountinfo::top_at(&mounts, &candidate).filter(|mount| mount.is_dedupfs()).cloned()))
+    let at = |place: &Path| mountinfo::top_at(&mounts, place).filter(|mount| mount.is_dedupfs()).cloned();
+    // The second for symbolic links and `..` on the way; looked up only if need be, for it may ask a daemon.
+    Ok(at(&as_given).or_else(|| at(&real_path(path).ok()?)))
 }
 
 /// Where a path leads; works for a dead mount too, of which only the parent can be looked at.
@@ -68,6 +67,16 @@ pub fn pool(path: &Path) -> Result<PathBuf, Failure> {
     let real = path.canonicalize().map_err(|error| unusable(path, &error))?;
     match std::fs::symlink_metadata(real.join(SUPERBLOCK_NAME)) {
         Ok(_) => Ok(real),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && real.join(RECOVERY_STAGE).is_dir() => {
+            Err(Failure::new(
+                FailureKind::NotAPool,
+                format!(
+                    "{0} is no pool yet: `dedupfs recover` was interrupted there, or failed. Run the same command again (`dedupfs recover \
+                 {0}`, with --data DATA_ROOT if the content is not in {0}): it begins anew, and the data root has everything",
+                    path.display()
+                ),
+            ))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound && real.join("dedupfs.data").exists() => {
             Err(Failure::new(
                 FailureKind::NotAPool,

@@ -522,6 +522,128 @@ fn regression_a_mount_waits_for_a_daemon_that_still_listens() {
     site.umount().ok();
 }
 
+/// A daemon that is stopped, and goes on when the test ends in whatever way.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(daemon: Pid) -> Self {
+        kill_process(daemon, Signal::STOP).unwrap();
+        Self(daemon)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+/// A tool that waits for a daemon that does not answer looked as if it hung itself.
+#[test]
+fn regression_who_waits_for_a_daemon_that_does_not_answer_is_told() {
+    let Some(site) = Site::if_fuse() else { return };
+    site.mount().ok();
+    fs::write(site.mnt.join("file"), "kept").unwrap();
+    let other = site.root.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let stopped = Stopped::new(site.daemon());
+    let waiting: Vec<(PathBuf, Child)> = [(STATS, &[][..], &site.pool), (DEDUPFS, &["sync"], &site.mnt)]
+        .into_iter()
+        .enumerate()
+        .map(|(number, (program, args, target))| {
+            let said = site.root.path().join(format!("said{number}"));
+            let mut command = Command::new(program);
+            command.args(args).arg(target).stdin(Stdio::null()).stdout(Stdio::null());
+            (said.clone(), command.stderr(fs::File::create(said).unwrap()).spawn().unwrap())
+        })
+        .collect();
+    // Nothing can be mounted twice, whatever the daemon says.
+    let begun = Instant::now();
+    site.dedupfs("mount", &[&site.pool, &other]).expect(4, &["in use"]);
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    let process = format!("process {} (dedupfs mount on {})", site.daemon().as_raw_nonzero(), site.mnt.display());
+    let mut waiting = waiting;
+    for (said, child) in &mut waiting {
+        let deadline = Instant::now() + END_TIMEOUT;
+        while !fs::read_to_string(&*said).unwrap().contains(&process) {
+            assert!(Instant::now() < deadline, "{} is not told: {:?}", said.display(), fs::read_to_string(&*said));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(child.try_wait().unwrap(), None, "it did not go on waiting");
+    }
+    drop(stopped);
+    for (said, child) in &mut waiting {
+        assert_eq!(end_of(child), Some(0));
+        assert_eq!(fs::read_to_string(&*said).unwrap().lines().count(), 1);
+    }
+    site.umount().ok();
+}
+
+/// The copy has no daemon that could be waited for.
+#[test]
+fn regression_the_copy_of_a_mounted_meta_root_is_in_use_soon() {
+    let Some(site) = Site::if_fuse() else { return };
+    let root = site.root.path().canonicalize().unwrap();
+    let (pool, data, copy, other) = (root.join("meta"), root.join("data"), root.join("copy"), root.join("other"));
+    run(DEDUPFS, &["mkfs".as_ref(), "--data".as_ref(), data.as_os_str(), pool.as_os_str()]).ok();
+    fs::create_dir(&other).unwrap();
+    site.dedupfs("mount", &[&pool, &site.mnt]).ok();
+    assert!(Command::new("cp").arg("-a").args([&pool, &copy]).status().unwrap().success());
+    let begun = Instant::now();
+    site.dedupfs("mount", &[&copy, &other]).expect(4, &["data"]);
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    site.umount().ok();
+}
+
+/// The options of the daemon stay; and what a read-only mount refuses is no mistake of the command line.
+#[test]
+fn regression_a_remount_names_what_it_does_not_change() {
+    let Some(site) = Site::if_fuse() else { return };
+    site.mount().ok();
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let remount = |options: &str| site.dedupfs("mount", &[&site.pool, &site.mnt, Path::new(options)]);
+    remount("-oremount,memory=1G,data_limit=1T,threads=4").expect(0, &["change memory, data_limit, threads: "]);
+    assert_eq!(remount("-oremount,ro,memory=512M").ok().err, "");
+    run(GC, &[&site.mnt]).expect(1, &["read-only"]);
+    site.umount().ok();
+}
+
+/// An error where it is read is late to learn of it.
+#[test]
+fn regression_a_read_only_mount_tells_of_a_missing_file_of_containers() {
+    let Some(site) = Site::if_fuse() else { return };
+    site.mount().ok();
+    fs::write(site.mnt.join("file"), vec![7; 100_000]).unwrap();
+    site.umount().ok();
+    let (place, away) = (site.pool.join("containers/000001.slots"), site.root.path().join("away"));
+    fs::rename(&place, &away).unwrap();
+    let mount = || site.dedupfs("mount", &[&site.pool, &site.mnt, Path::new("-oro")]);
+    let said = mount().expect(0, &["containers/000001.slots", "is missing"]).err;
+    assert_eq!(said.lines().count(), 1, "{said}");
+    site.umount().ok();
+    fs::rename(&away, &place).unwrap();
+    assert_eq!(mount().ok().err, "");
+    site.umount().ok();
+}
+
+/// What `recover` leaves when it ends early is no pool, and not to be formatted.
+#[test]
+fn regression_what_an_interrupted_recover_leaves_says_to_run_it_again() {
+    let Some(site) = Site::if_fuse() else { return };
+    // The pool has an export then.
+    site.mount().ok();
+    site.umount().ok();
+    let left = site.root.path().join("left");
+    fs::create_dir_all(left.join(dedupfs::pool::RECOVERY_STAGE)).unwrap();
+    site.dedupfs("mount", &[&left, &site.mnt]).expect(3, &["interrupted", "Run the same command again"]);
+    run(STATS, &[&left]).expect(3, &["dedupfs recover"]);
+    run(DEDUPFS, &["recover".as_ref(), "--data".as_ref(), site.pool.as_os_str(), "--force".as_ref(), left.as_os_str()])
+        .ok();
+    run(STATS, &[&left]).ok();
+}
+
 /// `recover --force POOL` is what messages say: it finds a data root of its own.
 #[test]
 fn regression_recover_finds_the_data_root_and_leaves_others_directories_alone() {

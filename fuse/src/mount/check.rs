@@ -54,6 +54,8 @@ pub(super) fn helper_error(source: io::Error, mountpoint: &Path) -> MountError {
     let detail = source.to_string();
     if detail.contains("user_allow_other") {
         MountError::UserAllowOther
+    } else if detail.contains("no write access") || detail.contains("not owned by user") {
+        MountError::MountpointDenied { mountpoint: mountpoint.to_path_buf(), detail: detail.trim().to_owned() }
     } else if source.kind() == io::ErrorKind::NotFound {
         MountError::NotPermitted { detail: "it is not installed".to_owned() }
     } else if detail.contains("not permitted") || detail.contains("ermission denied") || detail.contains("EOF") {
@@ -85,6 +87,11 @@ mod tests {
         let said = "fusermount3: option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf";
         let error = helper_error(io::Error::other(said), Path::new("/mnt"));
         assert!(error.to_string().contains("/etc/fuse.conf"), "{error}");
+        for said in ["user has no write access to mountpoint /mnt", "mountpoint /mnt not owned by user"] {
+            let error = helper_error(io::Error::other(format!("fusermount3: {said}\n")), Path::new("/mnt"));
+            assert!(matches!(error, MountError::MountpointDenied { .. }), "{error}");
+            assert!(error.to_string().contains("directory of their own"), "{error}");
+        }
         let error = helper_error(io::ErrorKind::NotFound.into(), Path::new("/mnt"));
         assert!(error.to_string().contains("fuse3"), "{error}");
         let error = helper_error(io::Error::other("mount failed: Operation not permitted"), Path::new("/mnt"));

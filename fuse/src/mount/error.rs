@@ -18,6 +18,17 @@ pub enum MountError {
         /// What was given.
         mountpoint: PathBuf,
     },
+    /// An ordinary user may only mount on what is theirs.
+    #[error(
+        "mountpoint {} belongs to somebody else ({detail}): an ordinary user needs a directory of their own, which they may write",
+        mountpoint.display()
+    )]
+    MountpointDenied {
+        /// Where it was to be.
+        mountpoint: PathBuf,
+        /// What the helper said.
+        detail: String,
+    },
     /// A killed daemon left its mount behind.
     #[error(
         "{} is a dead mount (its daemon is gone); remove it with `umount -l {}`",

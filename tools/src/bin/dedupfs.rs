@@ -7,7 +7,8 @@ use dedupfs::control::Failure;
 use dedupfs_tools::args::{Command, Dedupfs, MountArgs};
 use dedupfs_tools::commands::{fsck, generate, mkfs, recover, scrub, sync, umount};
 use dedupfs_tools::helper::Helper;
-use dedupfs_tools::{exit, mount, mount_options, panics, remount, serve};
+use dedupfs_tools::remount::{self, Origin};
+use dedupfs_tools::{exit, mount, mount_options, panics, serve};
 
 const PROGRAM: &str = "dedupfs";
 
@@ -43,7 +44,7 @@ fn mount_or_serve(args: &MountArgs) -> ExitCode {
     }
     let is_remount = mount_options::split(&args.options).iter().any(|option| option == "remount");
     let result = if is_remount {
-        remount::run(&args.mountpoint, &args.options)
+        remount::run(&args.mountpoint, &args.options, Origin::CommandLine)
     } else if args.foreground {
         serve::run(args)
     } else {

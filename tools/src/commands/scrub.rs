@@ -15,7 +15,7 @@ use signal_hook::iterator::Signals;
 use crate::access::{self, Access};
 use crate::args::ScrubArgs;
 use crate::progress::Bars;
-use crate::{exit, report, target};
+use crate::{exit, report, silence, target};
 
 /// Bars that signals end.
 struct Interruptible<'a> {
@@ -49,7 +49,7 @@ impl Progress for Interruptible<'_> {
 pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     let target = target::resolve(&args.target)?;
     if args.stop {
-        let client = ControlClient::connect(&target.pool)?;
+        let client = silence::connect(&target.pool)?;
         let mut client = client.ok_or_else(|| Failure::failed(nothing_to_stop(&target.pool)))?;
         client.stop_scrub()?;
         return Ok(exit::OK);

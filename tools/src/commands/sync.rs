@@ -1,9 +1,9 @@
 //! `dedupfs sync`.
 
-use dedupfs::control::{ControlClient, Failure};
+use dedupfs::control::Failure;
 
 use crate::args::SyncArgs;
-use crate::{exit, mount, mountinfo, target};
+use crate::{exit, mount, mountinfo, silence, target};
 
 /// Syncs a mounted pool; in one that is not mounted everything is durable already.
 pub fn run(args: &SyncArgs) -> Result<u8, Failure> {
@@ -22,7 +22,7 @@ pub fn run(args: &SyncArgs) -> Result<u8, Failure> {
             mount.source.display()
         )));
     }
-    match (ControlClient::connect(&target.pool)?, target.mount) {
+    match (silence::connect(&target.pool)?, target.mount) {
         (Some(mut client), _) => client.sync()?,
         (None, None) => {}
         (None, Some(mount)) => {

@@ -17,7 +17,7 @@ use rustix::mount::UnmountFlags;
 use crate::args::UmountArgs;
 use crate::mountinfo::{self, MountEntry};
 use crate::target::{self, Target};
-use crate::{exit, mount};
+use crate::{exit, mount, silence};
 
 /// While files are open, an unmount is tried for so long: indexers and the like go away by themselves, and on a busy machine
 /// a process that was just started has its parent's files for a moment.
@@ -175,7 +175,7 @@ struct Daemon {
 
 impl Daemon {
     fn connect(pool: &Path) -> Result<Option<Self>, Failure> {
-        let Some(client) = ControlClient::connect(pool)? else { return Ok(None) };
+        let Some(client) = silence::connect(pool)? else { return Ok(None) };
         if !client.is_allowed() {
             let message = format!(
                 "pool {} was mounted by another user: only root and the user who mounted the pool may do this",

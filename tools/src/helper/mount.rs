@@ -11,7 +11,8 @@ use dedupfs::control::Failure;
 use super::namespace;
 use crate::args::MountArgs;
 use crate::args::helpers::MountHelper;
-use crate::{exit, mount, mount_options, remount, target};
+use crate::remount::{self, Origin};
+use crate::{exit, mount, mount_options, target};
 
 /// Mounts, or changes a mount that is there.
 pub fn run(args: &MountHelper) -> Result<u8, Failure> {
@@ -28,7 +29,7 @@ pub fn run(args: &MountHelper) -> Result<u8, Failure> {
     };
     if known.remount {
         // Before the pool is looked for: what is mounted is what counts.
-        remount::run(&args.mountpoint, &options)?;
+        remount::run(&args.mountpoint, &options, Origin::Mount)?;
         tell(args, if known.mount.read_only { "remounted read-only" } else { "remounted" });
         return Ok(exit::OK);
     }

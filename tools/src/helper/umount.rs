@@ -5,7 +5,8 @@ use dedupfs::control::{Failure, FailureKind};
 use super::namespace;
 use crate::args::helpers::UmountHelper;
 use crate::commands::umount::{How, unmount};
-use crate::{exit, remount};
+use crate::exit;
+use crate::remount::{self, Origin};
 
 /// Unmounts.
 pub fn run(args: &UmountHelper) -> Result<u8, Failure> {
@@ -25,7 +26,7 @@ pub fn run(args: &UmountHelper) -> Result<u8, Failure> {
     match unmount(&args.mountpoint, how) {
         Ok(()) => tell("unmounted"),
         Err(failure) if args.read_only && failure.kind == FailureKind::MountpointUnusable => {
-            remount::run(&args.mountpoint, &["ro".to_owned()])?;
+            remount::run(&args.mountpoint, &["ro".to_owned()], Origin::Mount)?;
             eprintln!("umount.fuse.dedupfs: {failure}: it is read-only now");
         }
         Err(failure) => return Err(failure),

@@ -295,6 +295,7 @@ for lock in keep remove; do
     [ $lock = keep ] || rm "$pool/lock"
     mount --bind "$pool" "$pool"
     mount -o remount,bind,ro "$pool"
+    expect 32 mount -t dedupfs "$pool" "$mnt"
     mount -t dedupfs -o ro "$pool" "$mnt"
     cat "$mnt/file"
     # Nor is there anything that the daemon would have to be told.
@@ -308,7 +309,7 @@ for lock in keep remove; do
 done
 "#,
     )
-    .expect(0, &["content"]);
+    .expect(0, &["content", "`dedupfs mount -o ro` mounts the pool"]);
     site.assert_clean();
 }
 

@@ -1,0 +1,53 @@
+//! Telling whom a tool waits for: behind a daemon that was stopped, or whose disk hangs, it would look as if the tool hung.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use dedupfs::control::{ControlClient, Failure};
+use dedupfs_store::device::PoolLock;
+
+/// Who hears nothing for so long is told why.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The daemon that listens in a pool's meta root, if one does; who waits for its answers is told so.
+pub fn connect(pool: &Path) -> Result<Option<ControlClient>, Failure> {
+    Ok(ControlClient::connect(pool)?.map(|client| client.on_silence(PATIENCE, tell)))
+}
+
+/// Tells, once for each process, that the daemon of a pool does not answer.
+pub fn tell(pool: &Path) {
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    if !IS_TOLD.swap(true, Ordering::Relaxed) {
+        eprintln!("dedupfs: {}", describe(pool, PoolLock::holder(pool).as_deref()));
+    }
+}
+
+fn describe(pool: &Path, holder: Option<&str>) -> String {
+    let shown = pool.display();
+    let process = holder.and_then(|holder| holder.strip_prefix("process ")).and_then(|rest| rest.split(' ').next());
+    let (who, resume) = match (holder, process) {
+        (Some(holder), Some(process)) => (holder.to_owned(), format!("`kill -CONT {process}`")),
+        _ => ("its daemon".to_owned(), "`kill -CONT` with its process number".to_owned()),
+    };
+    format!(
+        "still waiting for {who}, which has pool {shown} and has not answered for {} s: it may have much to write, its disk may \
+         hang (see `dmesg`), or it was stopped ({resume} lets it go on)",
+        PATIENCE.as_secs()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_is_named_if_it_is_known() {
+        let told = |holder| describe(Path::new("/p"), holder);
+        let named = told(Some("process 12 (dedupfs mount on /m)"));
+        assert!(named.contains("process 12 (dedupfs mount on /m)") && named.contains("`kill -CONT 12`"), "{named}");
+        for holder in [None, Some("another process")] {
+            assert!(told(holder).contains("its daemon, which has pool /p"), "{}", told(holder));
+        }
+    }
+}
