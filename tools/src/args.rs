@@ -4,6 +4,7 @@ pub mod helpers;
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
 use dedupfs::pool::FilterPlan;
 use dedupfs_store::container::Compression;
@@ -16,7 +17,7 @@ use crate::{exit, size};
 /// A pool is a directory in which everything that is written is stored once and compressed. Format one, mount it,
 /// point rsync, tar or cp at the mountpoint; restore by copying out.
 #[derive(Parser, Debug)]
-#[command(name = "dedupfs", version, after_help = exit::HELP, after_long_help = LONG_HELP)]
+#[command(name = "dedupfs", version, after_help = exit::HELP_OF_ALL, after_long_help = LONG_HELP)]
 pub struct Dedupfs {
     /// What to do.
     #[command(subcommand)]
@@ -38,7 +39,7 @@ directory; `dedupfs mount POOL MNT` again removes it and recovers the pool.
 
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
-  fsck has its own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
+  fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
 
 /// The commands of `dedupfs`.
 #[derive(Subcommand, Debug)]
@@ -64,7 +65,7 @@ pub enum Command {
 
 /// Formats the directory POOL, which must be empty or absent. The options hold for the life of the pool.
 #[derive(Args, Debug)]
-#[command(after_help = exit::HELP)]
+#[command(after_help = exit::HELP_WITHOUT_MOUNT)]
 pub struct MkfsArgs {
     /// Directory of the pool: names, recipes and index (the meta root); put it on an SSD
     pub pool: PathBuf,
@@ -72,13 +73,15 @@ pub struct MkfsArgs {
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// How content is cut: `mincdc` is faster and finds more, `fastcdc` is the well-known one
-    #[arg(long, default_value = "mincdc", value_name = "mincdc|fastcdc")]
+    #[arg(long, default_value = "mincdc", value_name = "mincdc|fastcdc",
+          value_parser = PossibleValuesParser::new(["mincdc", "fastcdc"]).try_map(|name| name.parse::<ChunkerKind>()))]
     pub chunker: ChunkerKind,
     /// Mean size of a chunk, 4K to 64K: smaller finds more duplicates, larger needs less index
     #[arg(long, default_value = "8K", value_name = "SIZE", value_parser = size::parse_chunk)]
     pub chunk_size: u32,
     /// What identifies a chunk: `blake3` (32 bytes) or `sha1` (20 bytes, for comparisons with older systems)
-    #[arg(long, default_value = "blake3", value_name = "blake3|sha1")]
+    #[arg(long, default_value = "blake3", value_name = "blake3|sha1",
+          value_parser = PossibleValuesParser::new(["blake3", "sha1"]).try_map(|name| name.parse::<FingerprintAlgorithm>()))]
     pub fingerprint: FingerprintAlgorithm,
     /// `none`, or `zstd:LEVEL` with a level from 1 (fast) to 19 (small)
     #[arg(long, default_value = "zstd:1", value_name = "none|zstd:LEVEL")]
@@ -161,7 +164,7 @@ pub struct UmountArgs {
 
 /// Makes everything that was written so far durable, as fsync of every file would.
 #[derive(Args, Debug)]
-#[command(after_help = exit::HELP)]
+#[command(after_help = exit::HELP_WITHOUT_MOUNT)]
 pub struct SyncArgs {
     /// Pool or mountpoint
     #[arg(value_name = "POOL|MNT")]
@@ -208,7 +211,7 @@ pub struct FsckArgs {
 /// last export: at most a minute before a crash, or at the last unmount. The data root is only read until all is made, so
 /// what is interrupted can be started again. An old meta root that turns up later is refused from then on.
 #[derive(Args, Debug)]
-#[command(after_help = exit::HELP)]
+#[command(after_help = exit::HELP_WITHOUT_MOUNT)]
 pub struct RecoverArgs {
     /// Directory of the new meta root, empty or absent; or the pool whose names are lost
     pub pool: PathBuf,
@@ -275,7 +278,7 @@ pub struct GenerateArgs {
 /// A mounted pool's daemon is asked, another pool is opened for it. What was deleted still counts as unique until
 /// dedupfs-gc has gone through the recipes: `dedupfs-gc --dry-run` tells what it would free.
 #[derive(Parser, Debug)]
-#[command(name = "dedupfs-stats", version, after_help = exit::HELP)]
+#[command(name = "dedupfs-stats", version, after_help = exit::HELP_WITHOUT_MOUNT)]
 pub struct Stats {
     /// Pool or mountpoint
     #[arg(value_name = "POOL|MNT")]
@@ -290,7 +293,7 @@ pub struct Stats {
 /// Frees what nothing refers to any more, and empties containers whose live share is below the threshold by copying
 /// the rest forward. Backups can go on meanwhile; interrupted, it loses nothing and can be started again.
 #[derive(Parser, Debug)]
-#[command(name = "dedupfs-gc", version, after_help = exit::HELP)]
+#[command(name = "dedupfs-gc", version, after_help = exit::HELP_WITHOUT_MOUNT)]
 pub struct Gc {
     /// Pool or mountpoint
     #[arg(value_name = "POOL|MNT")]
@@ -346,6 +349,6 @@ mod tests {
 
     #[test]
     fn help_repeats_the_exit_codes() {
-        assert!(LONG_HELP.ends_with(exit::HELP));
+        assert!(LONG_HELP.ends_with(exit::HELP_OF_ALL));
     }
 }

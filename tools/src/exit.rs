@@ -39,11 +39,21 @@ pub const MOUNT_SYSTEM: u8 = 2;
 /// Helpers of mount(8) and umount(8): not mounted, or not unmounted.
 pub const MOUNT_FAILED: u8 = 32;
 
-/// The list for `--help`.
+/// The list for `--help` of what mounts.
 pub const HELP: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
+  4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.";
+
+/// The list of what needs no mountpoint.
+pub const HELP_WITHOUT_MOUNT: &str = "\
+Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
+  4 pool in use; 5 no space; 6 pool damaged.";
+
+/// The list of all commands together.
+pub const HELP_OF_ALL: &str = "\
+Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
-  fsck has its own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
+  fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
 
 /// The code of a kind of failure.
 #[must_use]
@@ -144,6 +154,7 @@ mod tests {
         for code in codes {
             assert!(HELP.contains(&format!(" {code} ")), "{code} is missing in the help");
         }
+        assert!(HELP_OF_ALL.starts_with(HELP) && HELP.starts_with(HELP_WITHOUT_MOUNT.trim_end_matches('.')));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use clap::{Command, CommandFactory};
+use clap::{Arg, Command, CommandFactory};
 use clap_complete::Shell;
 use dedupfs::control::Failure;
 
@@ -17,6 +17,21 @@ use crate::exit;
 
 /// Section of the manual: commands for administration.
 const SECTION: &str = "8";
+
+/// What each page names below SEE ALSO, itself left out.
+const COMPANIONS: [&str; 11] = [
+    "dedupfs",
+    "dedupfs-mkfs",
+    "dedupfs-mount",
+    "dedupfs-umount",
+    "dedupfs-sync",
+    "dedupfs-fsck",
+    "dedupfs-scrub",
+    "dedupfs-recover",
+    "dedupfs-stats",
+    "dedupfs-gc",
+    "mount.dedupfs",
+];
 
 /// A page whose text is another page's.
 const SAME_PAGES: [(&str, &str); 1] = [("mount.fuse.dedupfs", "mount.dedupfs")];
@@ -55,13 +70,13 @@ fn in_directory(directory: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -
 }
 
 fn man_pages(directory: &Path) -> io::Result<()> {
-    for mut program in programs() {
+    for program in programs() {
+        // It would be listed as a command with a page of its own.
+        let mut program = program.disable_help_subcommand(true);
         // So that commands know their whole name.
         program.build();
         page(&program, directory)?;
-        for command in
-            program.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help")
-        {
+        for command in program.get_subcommands().filter(|command| !command.is_hide_set()) {
             page(command, directory)?;
         }
     }
@@ -72,14 +87,39 @@ fn man_pages(directory: &Path) -> io::Result<()> {
 }
 
 fn page(command: &Command, directory: &Path) -> io::Result<()> {
+    let name = command.get_display_name().unwrap_or(command.get_name());
     let mut text = Vec::new();
-    clap_mangen::Man::new(command.clone())
+    clap_mangen::Man::new(command.clone().override_usage(synopsis(command)))
         .section(SECTION)
         .source(format!("dedupfs {}", env!("CARGO_PKG_VERSION")))
         .manual("dedupfs")
         .render(&mut text)?;
-    let name = command.get_display_name().unwrap_or(command.get_name());
+    let text = String::from_utf8(text).map_err(io::Error::other)?.replace("\n.SH EXTRA\n", "\n.SH NOTES\n");
+    let others = COMPANIONS.iter().filter(|other| **other != name);
+    let others: Vec<String> = others.map(|other| format!("\\fB{}\\fR({SECTION})", other.replace('-', "\\-"))).collect();
+    let text = format!("{text}.SH \"SEE ALSO\"\n{}\n", others.join(",\n"));
     fs::write(directory.join(format!("{name}.{SECTION}")), text)
+}
+
+/// All options with their values, and what follows them.
+fn synopsis(command: &Command) -> String {
+    let name = command.get_bin_name().unwrap_or(command.get_name());
+    let (positionals, options): (Vec<_>, Vec<_>) = command
+        .get_arguments()
+        .filter(|argument| !argument.is_hide_set())
+        .partition(|argument| argument.is_positional());
+    let value = |argument: &Arg| argument.get_value_names().map(|names| names.join(" ")).unwrap_or_default();
+    let options = options.into_iter().map(|option| {
+        let long = option.get_long().map(|long| format!("--{long}"));
+        let short = option.get_short().map(|short| format!("-{short}"));
+        let names: Vec<String> = short.into_iter().chain(long).collect();
+        let space = if option.get_action().takes_values() { " " } else { "" };
+        let value = if space.is_empty() { String::new() } else { value(option) };
+        format!(" [{}{space}{value}]", names.join("|"))
+    });
+    let positionals = positionals.into_iter().map(|argument| format!(" {}", value(argument)));
+    let commands = if command.has_subcommands() { " COMMAND" } else { "" };
+    std::iter::once(name.to_owned()).chain(options).chain(positionals).chain([commands.to_owned()]).collect()
 }
 
 fn completions(shell: Shell, directory: &Path) -> io::Result<()> {
@@ -92,6 +132,9 @@ fn completions(shell: Shell, directory: &Path) -> io::Result<()> {
         };
         let mut text = Vec::new();
         clap_complete::generate(shell, &mut program, name, &mut text);
+        // Hidden from the help, but not from the shells: a word in bash, lines of their own in the others.
+        let text = String::from_utf8(text).map_err(io::Error::other)?.replace(" --daemon-child", "");
+        let text: String = text.split_inclusive('\n').filter(|line| !line.contains("daemon-child")).collect();
         fs::write(directory.join(file), text)?;
     }
     Ok(())
@@ -127,6 +170,14 @@ mod tests {
         for name in ["dedupfs", "dedupfs-stats", "dedupfs-gc"] {
             assert!(page(name).contains("Exit codes"), "{name}");
         }
+        for name in COMPANIONS {
+            let text = page(name);
+            let see_also = text.split(".SH \"SEE ALSO\"").nth(1).unwrap();
+            assert_eq!(see_also.lines().filter(|line| line.contains("(8)")).count(), COMPANIONS.len() - 1, "{name}");
+            assert!(!text.contains("help(8)") && !text.contains("SH EXTRA"), "{text}");
+        }
+        assert!(page("dedupfs-mount").contains("[\\-o|\\-\\-options OPTIONS]"), "{}", page("dedupfs-mount"));
+        assert!(page("dedupfs-scrub").contains("[\\-\\-rate SIZE]") && !page("dedupfs-sync").contains("e2fsck"));
         // The hidden ones have none.
         assert!(!root.join("man/dedupfs-generate.8").exists() && !root.join("man/dedupfs-help.8").exists());
     }
@@ -142,6 +193,10 @@ mod tests {
             for file in [format!("bash/{name}"), format!("zsh/_{name}"), format!("fish/{name}.fish")] {
                 assert!(fs::read_to_string(root.join(&file)).unwrap().contains(name), "{file}");
             }
+        }
+        for file in ["bash/dedupfs", "zsh/_dedupfs", "fish/dedupfs.fish"] {
+            let text = fs::read_to_string(root.join(file)).unwrap();
+            assert!(!text.contains("daemon-child") && text.contains("fastcdc"), "{file}");
         }
         let zsh = fs::read_to_string(root.join("zsh/_dedupfs")).unwrap();
         assert!(zsh.contains("--rebuild-index") && zsh.starts_with("#compdef dedupfs"), "{zsh}");
