@@ -71,16 +71,21 @@ pub fn of_the_pool(error: EngineError) -> Failure {
 /// Opens a pool to mount it. A daemon whose mount was taken away a moment ago still closes the pool: it is waited for.
 pub fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, Failure> {
     let begun = Instant::now();
-    let mut is_told = false;
+    let (mut is_told, mut gone_since) = (false, None);
     loop {
         let failure = match open(pool, options) {
             Err(failure) if failure.kind == FailureKind::PoolInUse => failure,
             opened => return opened,
         };
-        match daemon_without_mount(pool)? {
+        let holder = daemon_without_mount(pool)?;
+        gone_since = matches!(holder, Unseen::Gone).then(|| gone_since.unwrap_or_else(Instant::now));
+        match holder {
             Unseen::No => return Err(failure),
-            // The copy of a meta root, whose data root another pool has; or nobody by now.
-            Unseen::Gone if begun.elapsed() >= TRANSITION_TIMEOUT => return Err(failure),
+            // The copy of a meta root, whose data root another pool has. At first it may have become free just now.
+            Unseen::Gone if gone_since.is_some_and(|since| since.elapsed() >= TRANSITION_TIMEOUT) => {
+                return Err(failure);
+            }
+            Unseen::Gone => {}
             Unseen::Listens if begun.elapsed() >= NOTICING_TIMEOUT => {
                 let message = format!(
                     "{failure} (nothing is mounted there that can be seen from here: it was detached while files are open, or \
@@ -89,7 +94,6 @@ pub fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, F
                 return Err(Failure::new(failure.kind, message));
             }
             _ if begun.elapsed() >= ENDING_TIMEOUT => return Err(failure),
-            Unseen::Gone => {}
             _ if !is_told => {
                 is_told = true;
                 tracing::info!("waiting for the daemon that closes the pool");
