@@ -47,7 +47,7 @@ pub struct MountHelper {
 
 const MOUNT_LONG_HELP: &str = "\
 In fstab(5):
-  /srv/pool  /mnt/backup  dedupfs  noauto,nofail,memory=1G,x-systemd.requires-mounts-for=/srv  0  0
+  /srv/pool  /mnt/backup  dedupfs  noauto,nofail,memory=1G,x-systemd.requires-mounts-for=/srv,x-systemd.mount-timeout=15min  0  0
 
 Exit codes, as mount(8): 0 ok; 1 usage; 2 FUSE unavailable; 32 failed.";
 
