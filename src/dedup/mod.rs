@@ -266,8 +266,11 @@ impl Deduplicator {
         if let Some(found) = self.known_node(fingerprint, len_bytes)? {
             return Ok(Stored::Meanwhile(found, node));
         }
-        // What it names was counted when the copy that went bad was stored.
-        let is_counted = self.recipe_index.get(&fingerprint)?.is_some_and(|cell| cell.location.is_bad());
+        // What it names was counted when the copy was stored that went bad, or that is claimed: this one takes its place. Were it
+        // counted again, and the claimed copy's counts taken away when that is freed, a crash in between would leave both.
+        let is_counted = self.recipe_index.get(&fingerprint)?.is_some_and(|cell| {
+            cell.location.is_bad() || !cell.location.is_lost() && !self.pins.is_freed(&fingerprint)
+        });
         let containers = self.recipes.append(stream, &[(fingerprint, &bytes)])?;
         let hint = containers.first().copied().unwrap_or(ContainerId::NONE);
         let pin = self.pins.pin_new(fingerprint);
@@ -281,7 +284,7 @@ impl Deduplicator {
             self.namespace.log_counting(op, children + 1);
         }
         self.recipe_index.stage(&fingerprint, location);
-        // A claim was for the copy that reclaiming found; this one may be found, or it would be stored, and counted, again.
+        // A claim was for the copy that reclaiming found; this one may be found, or it would be stored again.
         self.pins.end_claim(&fingerprint);
         self.counters.nodes_stored.fetch_add(1, Ordering::Relaxed);
         Ok(Stored::New((Child { fingerprint, len_bytes, hint }, pin)))
@@ -374,11 +377,6 @@ impl Deduplicator {
 
     /// Claims a node of which the index says that it lies in `container`; false if a writer holds it, or has written it again.
     ///
-    /// [`free_node`](Self::free_node) takes a copy elsewhere for one whose children were counted a second time. One that was
-    /// written again before the claim ([`compare`]) was moved, and its children were not: so what is claimed must lie where
-    /// its copy will be freed, also for writers whose log entries are not counted yet. From the claim on nobody can move it
-    /// who has not stored it, because moving needs a pin.
-    ///
     /// # Errors
     /// The index cannot be read.
     pub fn claim_node(&self, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
@@ -387,11 +385,10 @@ impl Deduplicator {
         Ok(cell.is_some_and(|cell| cell.location.container == container) && self.pins.claim(fingerprint))
     }
 
-    /// Frees the copy of a claimed node in `container`, if it is garbage; else ends the claim. Returns whether it was.
+    /// Frees a claimed node in `container`, if it is garbage; else ends the claim. Returns whether it was.
     ///
-    /// It is garbage if nothing refers to it still. If a writer has stored the node again since the claim, its children
-    /// were counted a second time, and the old copy's counts must go whatever refers to the new one. Writers store
-    /// nodes under the store lock, so the decision and its consequence are one.
+    /// It is garbage if nothing refers to it still. A writer that has stored the node again since the claim has moved it, with
+    /// what its children count. Writers store nodes under the store lock, so the decision and its consequence are one.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -406,32 +403,26 @@ impl Deduplicator {
         let garbage = self
             .recipe_index
             .get(&fingerprint)?
-            .filter(|cell| container == ContainerId::NONE || !cell.location.is_lost())
-            .is_some_and(|cell| cell.references == 0 || cell.location.container != container);
+            .is_some_and(|cell| cell.references == 0 && cell.location.container == container);
         if garbage {
             self.namespace.log_counting(LogOp::NodeFreed { level, fingerprint, container }, children + 1);
+            self.pins.note_freed(fingerprint);
         } else {
             self.pins.end_claim(&fingerprint);
         }
         Ok(garbage)
     }
 
-    /// As [`free_node`](Self::free_node) for a copy that cannot be read: if the node was stored again meanwhile, the
-    /// new copy tells what the old one counted; else the old one stays, and its claim ends. Returns whether it was freed.
+    /// Ends the claim on a node whose copy in `container` cannot be read, so that what its children count is not known. Returns
+    /// whether it was stored again meanwhile: then it is whole.
     ///
     /// # Errors
-    /// The index or the new copy cannot be read.
-    pub fn free_unreadable_node(&self, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
-        {
-            let _exclusive = waiting::lock(&self.store_lock);
-            let cell = self.recipe_index.get(&fingerprint)?;
-            if cell.is_none_or(|cell| cell.location.container == container || cell.location.is_lost()) {
-                self.pins.end_claim(&fingerprint);
-                return Ok(false);
-            }
-        }
-        let view = self.nodes.node_of(&fingerprint, ContainerId::NONE)?;
-        self.free_node(view.level, fingerprint, container, view.children().len())
+    /// The index cannot be read.
+    pub fn keep_unreadable_node(&self, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
+        let _exclusive = waiting::lock(&self.store_lock);
+        let cell = self.recipe_index.get(&fingerprint)?;
+        self.pins.end_claim(&fingerprint);
+        Ok(cell.is_some_and(|cell| cell.location.container != container && !cell.location.is_lost()))
     }
 
     /// The pins of nodes.

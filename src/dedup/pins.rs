@@ -15,6 +15,8 @@ use crate::sync::Mutex;
 struct State {
     pinned: HashMap<Fingerprint, u32>,
     claimed: HashSet<Fingerprint>,
+    /// Of those that are claimed, those whose freeing is logged.
+    freed: HashSet<Fingerprint>,
 }
 
 /// Which nodes are pinned by writers, which are claimed by reclaiming.
@@ -75,13 +77,28 @@ impl Pins {
         self.state.lock().pinned.contains_key(fingerprint)
     }
 
+    /// Notes that the freeing of a claimed node is logged: whoever stores it again stores another copy.
+    pub fn note_freed(&self, fingerprint: Fingerprint) {
+        self.state.lock().freed.insert(fingerprint);
+    }
+
+    /// Whether the freeing of a claimed node is logged.
+    #[must_use]
+    pub fn is_freed(&self, fingerprint: &Fingerprint) -> bool {
+        self.state.lock().freed.contains(fingerprint)
+    }
+
     /// Ends one claim.
     pub fn end_claim(&self, fingerprint: &Fingerprint) {
-        self.state.lock().claimed.remove(fingerprint);
+        let mut state = self.state.lock();
+        state.claimed.remove(fingerprint);
+        state.freed.remove(fingerprint);
     }
 
     /// Ends all claims.
     pub fn release_claims(&self) {
-        self.state.lock().claimed.clear();
+        let mut state = self.state.lock();
+        state.claimed.clear();
+        state.freed.clear();
     }
 }

@@ -51,16 +51,14 @@ impl Reclaimer<'_> {
                         self.committer.relieve()?;
                     }
                     // What its children count is not known, so it stays; and it may be stored again.
-                    Err(error) => match self.dedup.free_unreadable_node(fingerprint, container) {
-                        Ok(true) => freed += 1,
-                        Ok(false) => {
+                    Err(error) => {
+                        if !self.dedup.keep_unreadable_node(fingerprint, container)? {
                             if unreadable.len() < TOLD_MAX {
                                 tracing::error!(%fingerprint, %container, %error, "a recipe node cannot be freed");
                             }
                             unreadable.insert(fingerprint);
                         }
-                        Err(error) => return Err(error),
-                    },
+                    }
                 }
             }
             report.nodes_freed += freed;

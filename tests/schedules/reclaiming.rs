@@ -2,8 +2,8 @@
 //!
 //! One node that nothing refers to lies in container 1. Writers find it, or store it anew in a container of their own, and log
 //! a reference, all in one section; reclaiming frees the copy that it claimed. Whatever the order: what is referred to has a
-//! copy, and its children are counted once for each copy that is not freed. Each step below is that of the method of
-//! `Deduplicator` that it is named after, on an index of one cell.
+//! copy, and whatever is durable whenever power is lost, its children are counted once if it is known, and else not. Each step below
+//! is that of the method of `Deduplicator` that it is named after, on an index of one cell.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,12 +26,17 @@ enum Without {
     Recheck,
     LastWait,
     Pin,
+    /// What is stored again beside a claim is counted again, whether or not the claimed copy is freed by then.
+    Moving,
+    /// What is stored again beside a claim is never counted again.
+    Freed,
 }
 
 #[derive(Clone, Copy)]
 enum Op {
     RootAdded,
-    NodeStored,
+    NodeStored { container: u32 },
+    NodeMoved { container: u32 },
     NodeFreed { container: u32 },
 }
 
@@ -39,6 +44,8 @@ enum Op {
 struct Index {
     /// Where the node lies, staged or counted; none: the index does not know it.
     place: Option<u32>,
+    /// The same without what is staged only.
+    counted: Option<u32>,
     references: u32,
     children: i32,
     log: Vec<Op>,
@@ -72,7 +79,10 @@ impl Pool {
         }
         self.index.lock().copies.insert(container);
         let pin = self.pins.pin_new(NODE);
-        self.index.lock().log.push(Op::NodeStored);
+        let is_freed = self.pins.is_freed(&NODE) && self.without != Without::Freed;
+        let is_counted = self.index.lock().place.is_some() && !is_freed && self.without != Without::Moving;
+        let op = if is_counted { Op::NodeMoved { container } } else { Op::NodeStored { container } };
+        self.index.lock().log.push(op);
         self.index.lock().place = Some(container);
         self.pins.end_claim(&NODE);
         pin
@@ -101,16 +111,28 @@ impl Pool {
         for op in log {
             match op {
                 Op::RootAdded => index.references += 1,
-                Op::NodeStored => index.children += 1,
+                Op::NodeStored { container } => {
+                    index.children += 1;
+                    index.counted = Some(container);
+                }
+                Op::NodeMoved { container } => index.counted = Some(container),
                 Op::NodeFreed { container } => {
                     index.children -= 1;
                     index.copies.remove(&container);
+                    if index.counted == Some(container) {
+                        index.counted = None;
+                    }
                     if index.place == Some(container) {
                         index.place = None;
                     }
                 }
             }
         }
+        assert_eq!(
+            index.children,
+            i32::from(index.counted.is_some()),
+            "what is durable now has its children counted once"
+        );
     }
 
     fn claim_node(&self, container: u32) -> bool {
@@ -125,9 +147,15 @@ impl Pool {
     fn free_node(&self, container: u32) {
         let _exclusive = self.store_lock.lock();
         let mut index = self.index.lock();
-        let is_garbage = index.references == 0 || index.place != Some(container);
-        if is_garbage || self.without == Without::Recheck {
+        let is_garbage = match self.without {
+            Without::Recheck => true,
+            Without::Moving => index.references == 0 || index.place != Some(container),
+            _ => index.references == 0 && index.place == Some(container),
+        };
+        if is_garbage {
             index.log.push(Op::NodeFreed { container });
+            drop(index);
+            self.pins.note_freed(NODE);
         } else {
             drop(index);
             self.pins.end_claim(&NODE);
@@ -155,7 +183,8 @@ const ONE: Writers = &[(2, true)];
 const SLOW: Writers = &[(3, false)];
 
 fn reclaim_beside(writers: Writers, without: Without) {
-    let index = Index { place: Some(1), children: 1, copies: BTreeSet::from([1]), ..Index::default() };
+    let index =
+        Index { place: Some(1), counted: Some(1), children: 1, copies: BTreeSet::from([1]), ..Index::default() };
     let pool = Arc::new(Pool {
         without,
         sections: Sections::default(),
@@ -176,7 +205,7 @@ fn reclaim_beside(writers: Writers, without: Without) {
     assert_eq!(index.references as usize, writers.len());
     let place = index.place.expect("a node that is referred to is known");
     assert!(index.copies.contains(&place), "the copy that files need was freed");
-    assert_eq!(index.children, index.copies.len() as i32, "children are counted once for each copy");
+    assert_eq!(index.counted, Some(place));
 }
 
 #[test]
@@ -184,6 +213,18 @@ fn what_files_refer_to_is_never_freed() {
     for writers in [ONE, SLOW, TWO] {
         explore(move || reclaim_beside(writers, Without::Nothing));
     }
+}
+
+/// A node was stored, and counted, again beside its claim, and the claimed copy's counts were taken away later: power lost in
+/// between left both for ever.
+#[test]
+fn regression_what_is_stored_beside_a_claim_is_counted_once_at_any_moment() {
+    must_fail("counted again", || reclaim_beside(ONE, Without::Moving));
+}
+
+#[test]
+fn canary_a_copy_that_is_freed_counts_nothing_for_the_next_is_found() {
+    must_fail("not counted", || reclaim_beside(ONE, Without::Freed));
 }
 
 #[test]
