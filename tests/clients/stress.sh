@@ -80,7 +80,8 @@ failures=()
 stress() {
     local title=$1 limit=$2 status=0 said
     shift 2
-    timeout --kill-after=60 $((limit + 300)) stress-ng --temp-path "$directory" --timeout "${limit}s" --verify --oomable "${sizes[@]}" "$@" \
+    # One of them leaves a file where it was started.
+    env --chdir="$directory" timeout --kill-after=60 $((limit + 300)) stress-ng --temp-path "$directory" --timeout "${limit}s" --verify --oomable "${sizes[@]}" "$@" \
         >"$work/stress.log" 2>&1 || status=$?
     said=$(grep -E ' (fail|error|warn):|skipped: [1-9]|not (supported|implemented)|does not support' "$work/stress.log" | sed 's/^stress-ng: //' | sort -u | head -n 6 || true)
     if { [ $status != 0 ] && [ $status != 3 ] && [ $status != 4 ]; } || grep -q ' fail:' "$work/stress.log"; then
