@@ -60,8 +60,10 @@ fi
 writer=$!
 number=0
 while kill -0 "$writer" 2>/dev/null; do
+    # Not in the pipeline, whose parts are shells of their own: it would be the same file again and again.
+    number=$((number + 1))
     start=${EPOCHREALTIME/./}
-    printf 'synced %d' $((number += 1)) | dd of="$mnt/$number" conv=fsync status=none
+    printf 'synced %d' "$number" | dd of="$mnt/$number" conv=fsync status=none
     printf '%d\n' $((${EPOCHREALTIME/./} - start)) >>"$work/times_us"
     sleep 0.05
 done
