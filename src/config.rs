@@ -22,6 +22,12 @@ pub const PUBLISH_AFTER: Duration = Duration::from_secs(30);
 pub const PENDING_OPERATIONS_MAX: usize = 200_000;
 /// Changes of the indexes that may be under way however small tankers are: fewer would make commits of single files.
 pub const PENDING_CHANGES_MIN: u64 = 8192;
+/// Rows of the greatest size that may be durable and not counted yet: with as much, no round is begun. One for who reclaims, one for
+/// those who write meanwhile; what is not counted when the power fails is counted by the next mount.
+pub const BACKLOG_ROWS: u64 = 2;
+/// Bytes of memory for each change of such a row, at most, with which no round is begun: an operation of the log, or a chunk's entry,
+/// takes some 70.
+pub const BACKLOG_BYTES_PER_CHANGE: u64 = 128;
 /// Log operations applied to the indexes since their checkpoint that start the next one: bounds replay at mount.
 pub const CHECKPOINT_CHANGES: u64 = 2_000_000;
 

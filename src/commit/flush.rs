@@ -1,14 +1,15 @@
 //! Checkpoints of the indexes by a thread of their own, so that no commit waits for one (dedupv1 tech report section 3.4).
 //!
-//! The commit thread freezes both indexes at the end of a row and hands that over; one checkpoint is written at a time.
+//! The counting thread freezes both indexes at the end of a row and hands that over; one checkpoint is written at a time. The
+//! row lies as far behind the last durable one as the counting does: the log is trimmed up to it, and no further.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 use dedupfs_index::Frozen;
-use parking_lot::{Condvar, Mutex};
 
 use super::Committer;
+use super::flush_queue::Flushed;
 use crate::config::{CHECKPOINT_CHANGES, PENDING_CHANGES_MIN};
 use crate::error::{EngineError, Result};
 
@@ -23,85 +24,6 @@ pub(super) struct Flush {
     pub(super) recipes: Frozen,
     /// Log operations applied since the checkpoint before.
     pub(super) changes: u64,
-}
-
-/// How a flush ended.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) enum Flushed {
-    /// Durable.
-    #[default]
-    Whole,
-    /// There was no space: a later one tries again.
-    NoSpace,
-    /// The pool is read-only now.
-    Failed,
-}
-
-#[derive(Default)]
-struct State {
-    waiting: Option<Flush>,
-    is_busy: bool,
-    stopping: bool,
-    last: Flushed,
-}
-
-/// Where the commit thread and the flushing thread meet.
-#[derive(Default)]
-pub(super) struct FlushQueue {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-impl FlushQueue {
-    /// Whether one is under way, or about to be.
-    pub(super) fn is_busy(&self) -> bool {
-        self.state.lock().is_busy
-    }
-
-    /// Hands one over; only when none is under way.
-    pub(super) fn submit(&self, flush: Flush) {
-        let mut state = self.state.lock();
-        debug_assert!(!state.is_busy, "one at a time");
-        state.is_busy = true;
-        state.waiting = Some(flush);
-        self.changed.notify_all();
-    }
-
-    /// Waits until none is under way; the answer is how the last one ended.
-    pub(super) fn wait(&self) -> Flushed {
-        let mut state = self.state.lock();
-        while state.is_busy && !state.stopping {
-            self.changed.wait(&mut state);
-        }
-        state.last
-    }
-
-    /// The next one to write; `None` when there will be none.
-    pub(super) fn next(&self) -> Option<Flush> {
-        let mut state = self.state.lock();
-        loop {
-            if state.stopping {
-                return None;
-            }
-            if let Some(flush) = state.waiting.take() {
-                return Some(flush);
-            }
-            self.changed.wait(&mut state);
-        }
-    }
-
-    /// The one that [`next`](Self::next) gave has ended.
-    pub(super) fn done(&self, how: Flushed) {
-        let mut state = self.state.lock();
-        (state.is_busy, state.last) = (false, how);
-        self.changed.notify_all();
-    }
-
-    /// No more are written. One that is being written is completed, one that waits is given up.
-    pub(super) fn stop(&self) {
-        self.state.lock().stopping = true;
-        self.changed.notify_all();
-    }
 }
 
 impl Committer {

@@ -1,20 +1,37 @@
 //! Commits: what was done becomes durable, in the one order that is safe.
 //!
-//! A round, always by the one commit thread:
+//! A round, by the one commit thread:
 //! 1. the namespace's generation is frozen: everything it refers to has been appended to containers before;
 //! 2. all containers are flushed and synced (I-1);
 //! 3. the generation, the containers' records and the log row become durable in one transaction (I-2);
 //! 4. whoever waited is answered;
-//! 5. the row is consumed into the indexes (I-3), and from time to time these are frozen as of that row; a thread of its own
-//!    writes the checkpoints, after which the log can be trimmed. Only when as much is open as memory allows, rounds wait for it.
+//! 5. the row is handed to the counting thread ([`backlog`]).
+//!
+//! Beside it, each by a thread of its own:
+//! - *counting* ([`counting`]): durable rows are consumed into the indexes in their order (I-3), and from time to time the indexes are
+//!   frozen as of the row that was counted last;
+//! - *flushing* ([`flush`]): what was frozen is written as a checkpoint, up to which the log can be trimmed;
+//! - *exporting* ([`crate::export`]).
+//!
+//! What is durable and not counted yet is bounded, in changes and in bytes: with as much, the next round waits for the counting; and
+//! when little more than the reserve is left on the disks, each does. Counting waits for a checkpoint only when as much is open as
+//! memory allows. Who makes changes waits ([`Committer::relieve`]) when as many are not durable yet as one row may have, and when as
+//! many are staged, which only counting ends.
+//!
+//! **Waiting order**: whoever stands here may wait for those behind it, never for those before it:
+//! writers, reclaiming, quarantine -> the commit thread -> the counting thread -> sections (whoever is inside waits for none of these),
+//! the store of the namespace (across a transaction), the flush thread -> devices. The export thread is waited for by none of them.
 //!
 //! A round that fails before 3 loses nothing: generation and containers keep what they have for the next round. A
 //! failed sync is never retried into a success: the layers below remember it and the pool turns read-only (I-7).
 //!
-//! Cost: two or three syncs per round, however many operations it carries.
+//! Cost: two or three syncs per round, however many operations it carries. That of counting stands in [`counting`].
 
+mod backlog;
 mod consume;
+mod counting;
 mod flush;
+mod flush_queue;
 mod rounds;
 
 use std::sync::Arc;
@@ -28,8 +45,11 @@ use parking_lot::{Condvar, Mutex};
 
 pub use consume::{Consumed, Consumer};
 
-use self::flush::FlushQueue;
-use crate::config::{PENDING_CHANGES_MIN, PENDING_OPERATIONS_MAX};
+use self::backlog::{Backlog, Weight};
+use self::counting::Row;
+use self::flush::Flush;
+use self::flush_queue::FlushQueue;
+use crate::config::{BACKLOG_BYTES_PER_CHANGE, BACKLOG_ROWS, PENDING_CHANGES_MIN, PENDING_OPERATIONS_MAX};
 use crate::containers::ContainerStore;
 use crate::dedup::Deduplicator;
 use crate::error::{EngineError, Result};
@@ -61,8 +81,6 @@ pub struct CommitParts {
 struct State {
     requested: u64,
     finished: u64,
-    /// Tickets whose rows are consumed into the indexes too.
-    consumed: u64,
     /// Outcome of the round that finished last.
     outcome: Option<EngineError>,
     stopping: bool,
@@ -79,9 +97,13 @@ pub struct Committer {
     /// Why the pool is read-only, if it is.
     failure: Mutex<Option<EngineError>>,
     changes_since_checkpoint: AtomicU64,
-    /// Changes of the indexes that rounds under way stand for.
-    consuming: AtomicU64,
-    flushes: FlushQueue,
+    /// Changes of the indexes that were frozen and are not in a durable row yet.
+    committing: AtomicU64,
+    /// Durable rows that are not counted yet.
+    backlog: Backlog<Row>,
+    /// Changes that one row has, about, at most.
+    row_changes_max: u64,
+    flushes: FlushQueue<Flush>,
     /// The last checkpoint failed for lack of space.
     is_starved: AtomicBool,
     inconsistencies: AtomicU64,
@@ -97,6 +119,9 @@ impl Committer {
     /// A committer whose thread is not running yet.
     #[must_use]
     pub fn new(parts: CommitParts) -> Arc<Self> {
+        let row_changes_max = parts.chunk_index.pending_max().max(PENDING_CHANGES_MIN);
+        let changes = BACKLOG_ROWS * row_changes_max;
+        let bound = Weight { changes, places: changes, bytes: row_changes_max * BACKLOG_BYTES_PER_CHANGE };
         Arc::new(Self {
             parts,
             state: Mutex::default(),
@@ -105,7 +130,9 @@ impl Committer {
             removed: Mutex::default(),
             failure: Mutex::default(),
             changes_since_checkpoint: AtomicU64::new(0),
-            consuming: AtomicU64::new(0),
+            committing: AtomicU64::new(0),
+            backlog: Backlog::new(bound),
+            row_changes_max,
             flushes: FlushQueue::default(),
             is_starved: AtomicBool::new(false),
             inconsistencies: AtomicU64::new(0),
@@ -167,29 +194,66 @@ impl Committer {
         state.outcome.clone().map_or(Ok(()), Err)
     }
 
-    /// Keeps the memory of the namespace and of the indexes bounded: starts a round early, and waits for it when it is late.
+    /// Keeps the memory of the namespace and of the indexes bounded: starts a round early, waits for it when it is late, and waits
+    /// for the counting when that is. To be called with no lock held.
     ///
     /// # Errors
-    /// The round's error.
+    /// The round's error; why the pool is read-only.
     pub fn relieve(&self) -> Result<()> {
-        let parts = &self.parts;
-        let pending = parts.namespace.pending_operations();
-        let changes = parts.namespace.logged_changes()
-            + self.consuming.load(Ordering::Relaxed)
-            + parts.chunk_index.staged()
-            + parts.recipe_index.staged();
-        let changes_max = parts.chunk_index.pending_max().max(PENDING_CHANGES_MIN);
-        if pending >= 2 * PENDING_OPERATIONS_MAX || changes >= changes_max {
-            return self.commit();
-        }
-        if pending >= PENDING_OPERATIONS_MAX || changes >= changes_max / 2 {
+        let pending = self.parts.namespace.pending_operations();
+        let (changes, most) = (self.uncommitted_changes(), self.row_changes_max);
+        if pending >= 2 * PENDING_OPERATIONS_MAX || changes >= most {
+            self.commit()?;
+        } else if pending >= PENDING_OPERATIONS_MAX || changes >= most / 2 {
             let mut state = self.state.lock();
             if state.requested == state.finished {
                 state.requested += 1;
                 self.wake.notify_one();
             }
         }
-        Ok(())
+        if self.staged() < most {
+            return Ok(());
+        }
+        // What is committed is staged until it is counted.
+        self.backlog.wait_while(waiting::announce, |_| self.staged() >= most);
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    /// As [`relieve`](Self::relieve), for work that nobody waits for and that makes much to count: at most half a row of it is behind
+    /// when this returns, so that there is room for the rows of those who sync meanwhile.
+    ///
+    /// # Errors
+    /// As [`relieve`](Self::relieve).
+    pub fn pace(&self) -> Result<()> {
+        self.relieve()?;
+        let most = self.row_changes_max / 2;
+        if self.backlog.weight().changes < most {
+            return Ok(());
+        }
+        self.backlog.wait_while(waiting::announce, |weight| weight.changes >= most);
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    fn staged(&self) -> u64 {
+        self.parts.chunk_index.staged() + self.parts.recipe_index.staged()
+    }
+
+    /// Changes of the indexes that are staged, or logged, and in no durable row yet.
+    fn uncommitted_changes(&self) -> u64 {
+        let logged = self.parts.namespace.logged_changes() + self.committing.load(Ordering::Relaxed);
+        logged + self.staged().saturating_sub(self.backlog.weight().places)
+    }
+
+    /// Changes of the indexes that are durable and not counted yet, about.
+    #[must_use]
+    pub fn backlog_changes(&self) -> u64 {
+        self.backlog.weight().changes
+    }
+
+    /// With so many [`backlog_changes`](Self::backlog_changes) no round is begun.
+    #[must_use]
+    pub fn backlog_changes_max(&self) -> u64 {
+        self.backlog.bound().changes
     }
 
     /// The next round makes the namespace forget these containers, and frees them afterwards.
@@ -203,13 +267,8 @@ impl Committer {
     /// As [`commit`](Self::commit).
     pub fn settle(&self) -> Result<()> {
         self.commit()?;
-        let mut state = self.state.lock();
-        let ticket = state.finished;
-        waiting::announce();
-        while state.consumed < ticket {
-            self.done.wait(&mut state);
-        }
-        drop(state);
+        let ticket = self.state.lock().finished;
+        self.backlog.wait_for(ticket, waiting::announce);
         self.failure().map_or(Ok(()), Err)
     }
 
@@ -241,8 +300,8 @@ impl Committer {
     }
 
     /// One at a time: quarantining (which makes losses), freeing recipe nodes (a node that is claimed must not be lost
-    /// before it is freed), noting that nothing is lost any more. May be held while waiting for rounds: the commit
-    /// thread never takes it.
+    /// before it is freed), noting that nothing is lost any more. May be held while waiting for rounds and for their
+    /// counting: neither thread takes it.
     pub fn hold_losses(&self) -> parking_lot::MutexGuard<'_, ()> {
         self.losses.lock()
     }
@@ -265,7 +324,7 @@ impl Committer {
         self.rounds_without_space.load(Ordering::Relaxed)
     }
 
-    /// Ends the thread after the rounds that were asked for.
+    /// Ends the threads after the rounds that were asked for, and after counting them.
     pub fn stop(&self) {
         self.state.lock().stopping = true;
         self.wake.notify_one();

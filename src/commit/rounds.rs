@@ -1,11 +1,14 @@
 //! The commit thread: when a round is made, and its steps in their order. See the parent's head.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
+use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use dedupfs_store::ContainerId;
+use dedupfs_store::{ContainerId, StoreError};
 
-use super::{Committer, Consumed, Consumer};
+use super::Committer;
+use super::counting::Row;
 use crate::error::{EngineError, Result};
 use crate::namespace::{CommitInput, LogOp};
 
@@ -13,22 +16,41 @@ impl Committer {
     pub(super) fn run(&self, interval: Duration) {
         std::thread::scope(|scope| {
             let export = || self.parts.exporter.run(|error| self.fail(error, "an export of the namespace failed"));
-            if let Err(error) = std::thread::Builder::new().name("export".to_owned()).spawn_scoped(scope, export) {
+            if let Err(error) = Builder::new().name("export".to_owned()).spawn_scoped(scope, export) {
                 tracing::warn!(%error, "cannot start the export thread: the namespace is exported when the pool is closed");
             }
-            // Without it nothing could be committed for long.
-            match std::thread::Builder::new().name("flush".to_owned()).spawn_scoped(scope, || self.write_checkpoints())
-            {
-                Ok(_) => self.run_rounds(interval),
-                Err(error) => {
-                    let error = dedupfs_store::StoreError::from_io("start", "flush thread", error);
-                    self.fail(&error.into(), "cannot write checkpoints");
-                    self.run_rounds(interval);
-                }
+            // Without these nothing could be committed for long.
+            self.start_beside(scope, "flush", || self.write_checkpoints());
+            let counting = self.start_beside(scope, "count", || self.count_rows());
+            if counting.is_none() {
+                self.backlog.end();
+            }
+            self.run_rounds(interval);
+            self.backlog.end();
+            // It may wait for a checkpoint, so that one is still written.
+            if counting.is_some_and(|thread| thread.join().is_err()) {
+                tracing::error!("the counting thread panicked");
             }
             self.flushes.stop();
             self.parts.exporter.stop();
         });
+    }
+
+    /// Starts a thread without which the pool is read-only.
+    fn start_beside<'scope>(
+        &self,
+        scope: &'scope Scope<'scope, '_>,
+        name: &str,
+        run: impl FnOnce() + Send + 'scope,
+    ) -> Option<ScopedJoinHandle<'scope, ()>> {
+        match Builder::new().name(name.to_owned()).spawn_scoped(scope, run) {
+            Ok(thread) => Some(thread),
+            Err(error) => {
+                let what = format!("{name} thread");
+                self.fail(&StoreError::from_io("start", what, error).into(), "nothing can be committed");
+                None
+            }
+        }
     }
 
     fn run_rounds(&self, interval: Duration) {
@@ -41,9 +63,7 @@ impl Committer {
                     break;
                 }
             }
-            let goal = state.requested;
-            let asked = goal != state.finished;
-            if state.stopping && !asked {
+            if state.stopping && state.requested == state.finished {
                 return;
             }
             drop(state);
@@ -51,32 +71,48 @@ impl Committer {
             if last_before.elapsed() >= interval
                 && let Some(before) = &*self.before_interval.lock()
             {
-                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(before)).is_err() {
+                if catch_unwind(AssertUnwindSafe(before)).is_err() {
                     tracing::error!("publishing open files panicked");
                 }
                 last_before = Instant::now();
             }
+            self.wait_for_counting();
             last = Instant::now();
+            // Whoever came while this thread waited is served, too.
+            let (goal, asked) = {
+                let state = self.state.lock();
+                (state.requested, state.requested != state.finished)
+            };
             let answer = |outcome: &Result<()>| {
                 let mut state = self.state.lock();
                 state.outcome = outcome.as_ref().err().cloned();
                 state.finished = goal;
                 self.done.notify_all();
             };
-            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.round(asked, &answer))).is_err() {
+            let row = catch_unwind(AssertUnwindSafe(|| self.round(asked, &answer))).unwrap_or_else(|_| {
                 let failure = EngineError::Internal("the commit thread panicked");
                 self.fail(&failure, "a commit failed");
                 answer(&Err(failure));
-            }
-            self.state.lock().consumed = goal;
-            self.done.notify_all();
+                None
+            });
+            self.hand_over(goal, row);
         }
     }
 
-    /// One round; `answer` is called as soon as it is durable, or failed.
-    fn round(&self, asked: bool, answer: &dyn Fn(&Result<()>)) {
+    /// Waits while too much is behind.
+    fn wait_for_counting(&self) {
+        if self.parts.space.is_tight() {
+            // The log is trimmed by checkpoints of what is counted only: as little of it as can be.
+            self.backlog.wait_while(|| (), |_| true);
+        }
+        self.backlog.wait_for_room();
+    }
+
+    /// One round; `answer` is called as soon as it is durable, or failed. Returns what is to be counted.
+    fn round(&self, asked: bool, answer: &dyn Fn(&Result<()>)) -> Option<Row> {
         if let Some(failure) = self.failure() {
-            return answer(&Err(failure));
+            answer(&Err(failure));
+            return None;
         }
         match self.round_until_durable(asked) {
             Err(error) => {
@@ -91,20 +127,16 @@ impl Committer {
                     self.fail(&error, "a commit failed");
                 }
                 answer(&Err(error));
+                None
             }
             Ok(row) => {
                 answer(&Ok(()));
-                if let Some((row, ops, extended)) = row
-                    && let Err(error) = self.after(row, &ops, &extended)
-                {
-                    self.fail(&error, "counting failed");
-                }
+                row
             }
         }
     }
 
-    #[expect(clippy::type_complexity, reason = "one caller, right above")]
-    fn round_until_durable(&self, asked: bool) -> Result<Option<(u64, Vec<LogOp>, Vec<crate::containers::Extended>)>> {
+    fn round_until_durable(&self, asked: bool) -> Result<Option<Row>> {
         let parts = &self.parts;
         let removed = std::mem::take(&mut *self.removed.lock());
         let mut left = Vec::new();
@@ -112,7 +144,7 @@ impl Committer {
             // No section may be cut in two: what it logs belongs into one row.
             let is_any = parts.dedup.between_sections(|| {
                 // What an earlier round could not commit is still to come.
-                self.consuming.fetch_add(parts.namespace.take_logged_changes(), Ordering::Relaxed);
+                self.committing.fetch_add(parts.namespace.take_logged_changes(), Ordering::Relaxed);
                 parts.namespace.freeze()
             });
             if !is_any && !asked && removed.is_empty() {
@@ -155,48 +187,12 @@ impl Committer {
             }
             parts.exporter.leave(committed.row, leaving);
             self.rounds.fetch_add(1, Ordering::Relaxed);
-            Ok(Some((committed.row, committed.ops, extended)))
+            Ok(Some(Row { row: committed.row, ops: committed.ops, extended }))
         })();
         if outcome.is_err() {
             self.removed.lock().extend(removed);
             parts.exporter.not_left(left);
         }
         outcome
-    }
-
-    /// Consumes a durable row and checkpoints when it is time.
-    fn after(&self, row: u64, ops: &[LogOp], extended: &[crate::containers::Extended]) -> Result<()> {
-        // Whoever appended what this row made durable must have staged it before it is applied, or the staged place
-        // would stay for ever.
-        self.parts.dedup.barrier();
-        self.note(self.consumer().consume(row, ops, Some(extended))?)?;
-        self.consuming.store(0, Ordering::Relaxed);
-        self.flush_if_due(row)
-    }
-
-    pub(super) fn note(&self, consumed: Consumed) -> Result<()> {
-        self.changes_since_checkpoint.fetch_add(consumed.changes, Ordering::Relaxed);
-        self.inconsistencies.fetch_add(consumed.inconsistencies, Ordering::Relaxed);
-        // What was counted and is nowhere has become a cell without a place.
-        if consumed.inconsistencies > 0 {
-            match self.parts.namespace.set_losses(true) {
-                // In force all the same; the next commit notes it.
-                Err(error) if error.is_no_space() => {
-                    tracing::warn!(%error, "no space to note that something is lost; it is tried again");
-                }
-                noted => noted?,
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn consumer(&self) -> Consumer<'_> {
-        Consumer {
-            chunk_index: &self.parts.chunk_index,
-            recipe_index: &self.parts.recipe_index,
-            nodes: self.parts.dedup.nodes(),
-            data: &self.parts.data,
-            recipes: &self.parts.recipes,
-        }
     }
 }

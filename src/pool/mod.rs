@@ -45,7 +45,7 @@ use crate::check::affected::{AffectedFiles, AffectedFinder, Lost};
 use crate::check::{CheckOptions, CheckReport, Checker, RebuildReport};
 use crate::config::CLOSE_PATIENCE;
 use crate::error::{EngineError, Result};
-use crate::reclaim::{ReclaimOptions, ReclaimReport, Reclaimer};
+use crate::reclaim::{ReclaimControl, ReclaimOptions, ReclaimReport, Reclaimer};
 use crate::scrub::{BadCopy, ScrubControl, ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus, SuspectThread};
 use crate::service::Service;
 
@@ -58,6 +58,7 @@ pub struct Pool {
     is_settled: Mutex<bool>,
     /// One reclaim or check at a time.
     exclusive: Mutex<()>,
+    reclaiming: ReclaimControl,
     scrub: ScrubControl,
     /// Of pools that may be changed.
     suspects: Mutex<Option<SuspectThread>>,
@@ -139,10 +140,20 @@ impl Pool {
     /// Frees what nothing refers to; see [`crate::reclaim`].
     ///
     /// # Errors
-    /// `Busy` if a reclaim or check is running; else as [`Reclaimer::run`].
+    /// `Busy` if a reclaim or check is running, `ReadOnly` if the pool is being closed; else as [`Reclaimer::run`].
     pub fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport> {
-        let _one = self.exclusively()?;
         let core = &self.core;
+        // Planning changes nothing: nobody waits for its end. Released last, so that who has waited for it finds the pool free.
+        let running = (!options.dry_run).then(|| self.reclaiming.running.try_lock().ok_or_else(running_already));
+        let _running = running.transpose()?;
+        let _one = self.exclusively()?;
+        if !options.dry_run {
+            self.reclaiming.begin();
+            // Looked at behind that: whoever closes the pool says so before it stops what runs.
+            if core.gate.is_closing() {
+                return Err(EngineError::ReadOnly(": it is being unmounted".to_owned()));
+            }
+        }
         if core.is_read_only() && !options.dry_run {
             return Err(dedupfs_store::StoreError::Usage(
                 "the pool is mounted read-only and reclaiming would change it: unmount it, or mount it for writing"
@@ -160,6 +171,7 @@ impl Pool {
             committer: &core.committer,
             space: &core.space,
             exporter: &core.exporter,
+            control: &self.reclaiming,
             physical_bytes: &|| core.physical_bytes(),
         }
         .run(options, progress)
@@ -291,6 +303,7 @@ impl Pool {
             return Ok(());
         }
         self.scrub.stop();
+        self.reclaiming.stop();
         drop(self.suspects.lock().take());
         if *self.is_settled.lock() {
             // Nothing was changed but in memory, or since everything was made durable.
@@ -302,6 +315,13 @@ impl Pool {
         let drained = self.core.gate.drain(CLOSE_PATIENCE);
         if !drained {
             tracing::error!("a request hangs: the pool is closed without what it does");
+        }
+        // What it did behind the last checkpoint would be there to recover.
+        let ended = self.reclaiming.end(CLOSE_PATIENCE);
+        if ended.is_none() {
+            tracing::error!(
+                "a reclaim hangs: the pool is closed beside it, and what it does is recovered by the next mount"
+            );
         }
         let published = self.service.publish_all(None, (!drained).then_some(CLOSE_PATIENCE));
         self.core.gate.close(CLOSE_PATIENCE);
@@ -338,16 +358,17 @@ impl Pool {
     }
 
     /// Makes the pool read-only for a while: everything is durable when this returns, and nothing is written any more until
-    /// [`set_writable`](Self::set_writable). A scrub that runs is stopped.
+    /// [`set_writable`](Self::set_writable). A scrub or reclaim that runs is stopped.
     ///
     /// # Errors
-    /// `Busy` if a reclaim, a check or a request does not end; what could not be made durable. The pool can be changed
+    /// `Busy` if a check is running, or a scrub, reclaim or request does not end; what could not be made durable. The pool can be changed
     /// as before then.
     pub fn set_read_only(&self) -> Result<()> {
         let mut is_settled = self.is_settled.lock();
         if *is_settled {
             return Ok(());
         }
+        let _no_reclaim = self.reclaiming.end(CLOSE_PATIENCE).ok_or_else(|| busy("a reclaim that does not end"))?;
         let _one = self.exclusively()?;
         self.scrub.stop();
         let _no_scrub =
@@ -381,8 +402,7 @@ impl Pool {
     }
 
     fn exclusively(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {
-        let running = || busy("a reclaim or check that is running already: wait for it to end");
-        self.exclusive.try_lock().ok_or_else(running)
+        self.exclusive.try_lock().ok_or_else(running_already)
     }
 
     fn stop(&self) {
@@ -394,6 +414,10 @@ impl Pool {
             tracing::error!("the commit thread panicked");
         }
     }
+}
+
+fn running_already() -> EngineError {
+    busy("a reclaim or check that is running already: wait for it to end")
 }
 
 fn busy(owner: &str) -> EngineError {

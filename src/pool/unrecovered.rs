@@ -32,6 +32,7 @@ use crate::dedup::{ContainerChunks, DedupParts, Deduplicator};
 use crate::error::{EngineError, Result};
 use crate::export::Exporter;
 use crate::fingerprint::Fingerprinter;
+use crate::reclaim::ReclaimControl;
 use crate::scrub::{ScrubControl, SuspectThread};
 use crate::service::Service;
 
@@ -251,6 +252,7 @@ impl UnrecoveredPool {
         Ok(Arc::new(Pool {
             core,
             service,
+            reclaiming: ReclaimControl::default(),
             scrub: ScrubControl::default(),
             suspects: Mutex::new(suspects),
             commit_thread: Mutex::new(Some(commit_thread)),

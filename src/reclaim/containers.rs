@@ -113,6 +113,9 @@ impl Reclaimer<'_> {
         report: &mut ReclaimReport,
         progress: &dyn Progress,
     ) -> Result<()> {
+        if self.control.is_stopped() {
+            return Ok(());
+        }
         // The list first: what is closed later could not be in the contents.
         let closed = self.closed_containers(recipe);
         self.committer.settle()?;
@@ -124,7 +127,7 @@ impl Reclaimer<'_> {
         let copy_bytes: HashMap<ContainerId, u64> =
             closed.iter().map(|record| (record.id, copy_bytes(record, live_bytes(record.id)))).collect();
         let mut rest = victims.as_slice();
-        while !rest.is_empty() {
+        while !rest.is_empty() && !self.control.is_stopped() {
             let cost = |id: &ContainerId| copy_bytes.get(id).copied().unwrap_or(0);
             let batch = batch(rest, self.space.step_bytes(recipe)?, &cost);
             if batch.is_empty() {
@@ -157,6 +160,9 @@ impl Reclaimer<'_> {
         let mut emptied = Vec::with_capacity(batch.len());
         let mut unread = HashSet::new();
         for &container in batch {
+            if self.control.is_stopped() {
+                break;
+            }
             let cells = contents.get(&container).map_or(0, |content| content.cells);
             // Nothing that anybody needs lies there, and nothing is lost that might: it is freed without reading it, whether
             // it can be read or not.
@@ -184,7 +190,7 @@ impl Reclaimer<'_> {
                 }
                 Err(error) => return Err(error),
             }
-            self.committer.relieve()?;
+            self.committer.pace()?;
         }
         // The copies and removals become durable, and the log that might still read these containers superfluous.
         self.committer.checkpoint()?;

@@ -12,6 +12,7 @@
 //! a table of contents for each chosen container; two scans of the indexes.
 
 mod containers;
+mod control;
 mod nodes;
 mod plan;
 
@@ -19,6 +20,8 @@ use std::sync::Arc;
 
 use dedupfs_index::Index;
 use serde::{Deserialize, Serialize};
+
+pub use control::ReclaimControl;
 
 use crate::commit::Committer;
 use crate::config::RECLAIM_THRESHOLD_PERCENT;
@@ -49,6 +52,9 @@ impl Default for ReclaimOptions {
 pub struct ReclaimReport {
     /// Nothing was changed.
     pub dry_run: bool,
+    /// It was stopped before it was done: the next one goes on.
+    #[serde(default)]
+    pub stopped: bool,
     /// Recipe nodes freed.
     pub nodes_freed: u64,
     /// Recipe nodes that nothing refers to and that stay, with all that they name, because they cannot be read.
@@ -94,6 +100,8 @@ pub struct Reclaimer<'a> {
     pub space: &'a SpaceGuard,
     /// Copies of the namespace on the data root.
     pub exporter: &'a Exporter,
+    /// Says when to end.
+    pub control: &'a ReclaimControl,
     /// Physical bytes of the pool now.
     pub physical_bytes: &'a dyn Fn() -> Result<u64>,
 }
@@ -126,8 +134,16 @@ impl Reclaimer<'_> {
         Ok(report)
     }
 
+    fn note_stop(&self, report: &mut ReclaimReport) -> bool {
+        report.stopped = self.control.is_stopped();
+        report.stopped
+    }
+
     fn execute(&self, options: &ReclaimOptions, report: &mut ReclaimReport, progress: &dyn Progress) -> Result<()> {
         self.free_nodes(report, progress)?;
+        if self.note_stop(report) {
+            return Ok(());
+        }
         self.forget_lost_chunks(report)?;
         self.data.seal_all();
         self.recipes.seal_all();
@@ -135,6 +151,9 @@ impl Reclaimer<'_> {
         self.note_losses()?;
         self.empty_containers(false, options, report, progress)?;
         self.empty_containers(true, options, report, progress)?;
+        if self.note_stop(report) {
+            return Ok(());
+        }
         self.committer.checkpoint()?;
         // This round trims the log that the checkpoint made superfluous.
         self.committer.settle()?;

@@ -20,7 +20,7 @@ impl Reclaimer<'_> {
         progress.start("freeing recipes", 0);
         let mut unreadable = HashSet::new();
         // A disk that gives nothing any more is not asked for every node.
-        while unreadable.len() < NODES_AT_ONCE {
+        while unreadable.len() < NODES_AT_ONCE && !self.control.is_stopped() {
             if self.committer.is_held_up() {
                 return Err(EngineError::NoSpace);
             }
@@ -39,6 +39,9 @@ impl Reclaimer<'_> {
             self.committer.settle()?;
             let mut freed = 0;
             for (fingerprint, container) in claimed {
+                if self.control.is_stopped() {
+                    break;
+                }
                 // A lost one counts nothing.
                 if container == ContainerId::NONE {
                     freed += u64::from(self.dedup.free_node(0, fingerprint, container, 0)?);
@@ -48,7 +51,7 @@ impl Reclaimer<'_> {
                     Ok(view) => {
                         let children = view.children().len();
                         freed += u64::from(self.dedup.free_node(view.level, fingerprint, container, children)?);
-                        self.committer.relieve()?;
+                        self.committer.pace()?;
                     }
                     // What its children count is not known, so it stays; and it may be stored again.
                     Err(error) => {
@@ -87,7 +90,7 @@ impl Reclaimer<'_> {
         for fingerprint in lost {
             // One that was stored again meanwhile lies in a container, and stays.
             self.namespace.log(LogOp::ChunkRemoved { fingerprint, container: ContainerId::NONE });
-            self.committer.relieve()?;
+            self.committer.pace()?;
         }
         Ok(())
     }

@@ -12,7 +12,7 @@
 //! operations, not before the last one that was made durable, because the engine commits its changes in order.
 //!
 //! *What a seed decides*: the operations and their content, the disks, and at each device operation what is lost. *What it does
-//! not*: pool id, times of files, and when the thread that writes checkpoints comes to work beside the others. So `DEDUPFS_CRASH`
+//! not*: pool id, times of files, and when the threads that count and write checkpoints come to work beside the others. So `DEDUPFS_CRASH`
 //! repeats the same work and mostly meets the same image; the image that failed is written out, and `DEDUPFS_CRASH_IMAGE` examines
 //! that very image, always with the same verdict. (Rounds of the commit thread run only when they are asked for, and everything
 //! is small enough that no other thread writes.)

@@ -3,6 +3,7 @@
 //!
 //! No times are measured. The file is held for as long as a test wants it to be.
 
+mod counting;
 #[path = "../blocked/gate.rs"]
 mod gate;
 mod site;

@@ -41,6 +41,11 @@ fn about_to_wait() {
     });
 }
 
+/// To be called before any service listens: in a process the first one counts.
+pub fn listen() {
+    waiting::listen(waiting::Listener { is_concerned: || true, about_to_wait });
+}
+
 /// What a request came to first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Met {
@@ -76,8 +81,7 @@ pub struct Site {
 impl Site {
     /// With files `lower`, `held` and `higher`, in the order of their numbers.
     pub fn new() -> Self {
-        // Before any service listens: the first one counts.
-        waiting::listen(waiting::Listener { is_concerned: || true, about_to_wait });
+        listen();
         let gate = Arc::new(Gate::default());
         let device: Arc<dyn Device> = Arc::new(ObservedDevice::new(Arc::new(MemoryDevice::new()), gate.clone()));
         format_on(&device, &device, b".".to_vec(), &PoolProperties::default(), (0, 0)).expect("formats");
@@ -187,7 +191,7 @@ impl Asked<'_> {
 }
 
 /// Bytes that do not repeat and do not compress.
-fn content(seed: u64) -> Vec<u8> {
+pub fn content(seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let words = std::iter::repeat_with(|| {
         state ^= state << 13;

@@ -6,6 +6,7 @@
 //!
 //! `DEDUPFS_SCHEDULES=1000000` runs so many schedules of each instead.
 
+mod counting;
 mod emptying;
 mod hand_over;
 mod offloaded;
@@ -14,6 +15,10 @@ mod sections_end;
 mod sync;
 
 // The sources themselves.
+#[path = "../../src/commit/backlog.rs"]
+mod backlog;
+#[path = "../../src/commit/flush_queue.rs"]
+mod flush_queue;
 #[path = "../../fuse/src/adapter/offload.rs"]
 mod offload;
 #[path = "../../src/dedup/pins.rs"]

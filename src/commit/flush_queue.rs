@@ -1,0 +1,87 @@
+//! Where the counting thread and the thread that writes checkpoints meet: one checkpoint at a time.
+
+use crate::sync::{Condvar, Mutex};
+
+/// How a flush ended.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Flushed {
+    /// Durable.
+    #[default]
+    Whole,
+    /// There was no space: a later one tries again.
+    NoSpace,
+    /// The pool is read-only now.
+    Failed,
+}
+
+struct State<F> {
+    waiting: Option<F>,
+    is_busy: bool,
+    stopping: bool,
+    last: Flushed,
+}
+
+/// The queue.
+pub struct FlushQueue<F> {
+    state: Mutex<State<F>>,
+    changed: Condvar,
+}
+
+impl<F> Default for FlushQueue<F> {
+    fn default() -> Self {
+        let state = State { waiting: None, is_busy: false, stopping: false, last: Flushed::default() };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+}
+
+impl<F> FlushQueue<F> {
+    /// Whether one is under way, or about to be.
+    pub fn is_busy(&self) -> bool {
+        self.state.lock().is_busy
+    }
+
+    /// Hands one over; only when none is under way.
+    pub fn submit(&self, flush: F) {
+        let mut state = self.state.lock();
+        debug_assert!(!state.is_busy, "one at a time");
+        state.is_busy = true;
+        state.waiting = Some(flush);
+        self.changed.notify_all();
+    }
+
+    /// Waits until none is under way; the answer is how the last one ended.
+    pub fn wait(&self) -> Flushed {
+        let mut state = self.state.lock();
+        while state.is_busy && !state.stopping {
+            self.changed.wait(&mut state);
+        }
+        state.last
+    }
+
+    /// The next one to write; `None` when there will be none.
+    pub fn next(&self) -> Option<F> {
+        let mut state = self.state.lock();
+        loop {
+            if state.stopping {
+                return None;
+            }
+            if let Some(flush) = state.waiting.take() {
+                return Some(flush);
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// The one that [`next`](Self::next) gave has ended.
+    pub fn done(&self, how: Flushed) {
+        let mut state = self.state.lock();
+        (state.is_busy, state.last) = (false, how);
+        self.changed.notify_all();
+    }
+
+    /// No more are written. One that is being written is completed, one that waits is given up.
+    pub fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.changed.notify_all();
+    }
+}
