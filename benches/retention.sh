@@ -240,7 +240,7 @@ restore_rate() {
 }
 
 # Of a step, for all policies: the versions are the same.
-declare -A fresh_physical fresh_du fresh_rate
+declare -A fresh_physical fresh_du fresh_rate fresh_parts
 # make_fresh STEP OLDEST: the versions from the oldest to that of the step in a new pool.
 make_fresh() {
     local number
@@ -258,6 +258,7 @@ make_fresh() {
     read_stats "$fresh_mnt"
     stat_field physical_bytes && fresh_physical[$1]=$REPLY
     fresh_du[$1]=$(pool_bytes "$fresh_pool")
+    fresh_parts[$1]=$(parts_of_stats)
     restore_rate "$fresh_pool" "$fresh_mnt" "$1" && fresh_rate[$1]=$RATE
     unmount_pool "$fresh_mnt"
     rm -rf "$fresh_pool"
@@ -266,6 +267,16 @@ make_fresh() {
 columns=(policy step gc_when versions logical_bytes physical_bytes du_bytes highest_du_bytes live_bytes live_du_bytes live_by ratio
     moved_bytes freed_bytes gc_read_bytes gc_written_bytes garbage_left_bytes containers_freed gc_seconds
     write_mb_per_s beside_percent restore_newest_mb_per_s restore_oldest_mb_per_s restore_fresh_mb_per_s)
+# What the physical bytes are made of, of the pool and, where there is one, of the fresh pool.
+parts=(data_container_bytes recipe_container_bytes namespace_bytes index_bytes export_bytes export_recipe_bytes)
+columns+=("${parts[@]}" "${parts[@]/#/live_}")
+# parts_of_stats: the parts as fields, a tab before each.
+parts_of_stats() {
+    local part
+    for part in "${parts[@]}"; do stat_field "$part" && printf '\t%s' "$REPLY"; done
+}
+# Those of a fresh pool where there is none.
+no_parts=$(printf '\t%.0s' "${parts[@]}")
 header=$(IFS=$'\t' && printf '%s' "${columns[*]}")
 
 # is_due STEP EVERY
@@ -274,7 +285,7 @@ is_due() { [ $(($1 % $2)) = 0 ] || [ "$1" = "$versions" ]; }
 # one_step STEP: of the policy $policy with $gc_options; $oldest is the first version in the mount, $is_deleted tells whether
 # gc has something to do, $anchor_physical and $anchor_used belong to the last fresh pool.
 one_step() {
-    local step=$1 when=none begin written_end bytes logical stored_before session_before stored used physical on_disk
+    local step=$1 when=none begin written_end bytes logical stored_before session_before stored used physical on_disk own_parts
     local live live_by=fresh moved='' freed='' read='' written='' left='' containers='' newest='' oldest_rate='' beside=''
     local source=$ram/source
     GC_SECONDS=''
@@ -307,6 +318,7 @@ one_step() {
     stat_field logical_bytes && logical=$REPLY
     stat_field physical_bytes && physical=$REPLY
     stat_field unique_chunk_bytes && used=$REPLY
+    own_parts=$(parts_of_stats)
     on_disk=$(pool_bytes "$pool")
     [ "$PEAK" -ge "$on_disk" ] || PEAK=$on_disk
     if [ "$when" != none ]; then
@@ -335,7 +347,7 @@ one_step() {
     local row=("$policy" "$step" "$when" $((step - oldest + 1)) "$logical" "$physical" "$on_disk" "$PEAK" "$live" "${fresh_du[$step]-}" "$live_by"
         "$(calculate "$physical / $live" %.4f)" "$moved" "$freed" "$read" "$written" "$left" "$containers" "$GC_SECONDS"
         "$(calculate "$bytes / 1e6 / $write_seconds" %.1f)" "$beside" "$newest" "$oldest_rate" "${fresh_rate[$step]-}")
-    (IFS=$'\t' && printf '%s\n' "${row[*]}") | tee -a "$results" >>"${tsv:-/dev/null}"
+    (IFS=$'\t' && printf '%s%s%s\n' "${row[*]}" "$own_parts" "${fresh_parts[$step]-$no_parts}") | tee -a "$results" >>"${tsv:-/dev/null}"
     say "$policy: step $step of $versions: $(human "$physical"), $(calculate "$physical / $live") of $live_by, gc $when" \
         "${GC_SECONDS:--} s, moved $(human "${moved:-0}"), freed $(human "${freed:-0}"), written at $(rate "$bytes" "$write_seconds") MB/s" \
         "${newest:+, restored at $newest and $oldest_rate MB/s}"
@@ -425,6 +437,12 @@ print_summary() {
         field("gc_when") != "none" {
             note(here " ratio", field("ratio"))
             if (field("live_by") == "fresh") note(here " fresh", field("ratio"))
+            if (field("live_by") == "fresh") {
+                note(here " content", field("data_container_bytes") / field("live_data_container_bytes"))
+                note(here " recipes", field("recipe_container_bytes") / field("live_recipe_container_bytes"))
+                note(here " rest", (field("physical_bytes") - field("data_container_bytes") - field("recipe_container_bytes")) \
+                    / (field("live_bytes") - field("live_data_container_bytes") - field("live_recipe_container_bytes")))
+            }
             note(here " highest", field("highest_du_bytes") / field("live_bytes"))
             note(here " gc " field("gc_when"), field("gc_seconds"))
             note(here " write " field("gc_when"), field("write_mb_per_s"))
@@ -443,22 +461,25 @@ print_summary() {
         function figure(row, here) {
             if (row == 1) return cell(of(here " fresh", "most"), "%.2f")
             if (row == 2) return range(here " ratio", "%.2f")
-            if (row == 3) return range(here " highest", "%.2f")
-            if (row == 4) return sprintf("%.1f, %.1f", moved[here] / 1e6, freed[here] / 1e6)
-            if (row == 5) return cell(divided(moved[here], freed[here]), "%.2f")
-            if (row == 6) return here in read ? sprintf("%.1f, %.1f", read[here] / 1e6, written[here] / 1e6) : "-"
-            if (row == 7) return cell(of(here " gc before", "median"), "%.2f") ", " cell(of(here " gc beside", "median"), "%.2f")
-            if (row == 8) return range(here " write before", "%.0f")
-            if (row == 9) return range(here " write beside", "%.0f")
-            if (row == 10) return cell(divided(of(here " write beside", "median"), of(here " write before", "median")), "%.2f")
-            if (row == 11) return cell(of(here " beside", "median"), "%.0f")
-            if (row == 12) return cell(first[here], "%.0f") ", " cell(last[here], "%.0f")
-            if (row == 13) return range(here " newest", "%.0f")
-            if (row == 14) return range(here " oldest", "%.0f")
+            if (row == 3) return cell(of(here " content", "most"), "%.2f") ", " cell(of(here " recipes", "most"), "%.2f") ", " \
+                cell(of(here " rest", "most"), "%.2f")
+            if (row == 4) return range(here " highest", "%.2f")
+            if (row == 5) return sprintf("%.1f, %.1f", moved[here] / 1e6, freed[here] / 1e6)
+            if (row == 6) return cell(divided(moved[here], freed[here]), "%.2f")
+            if (row == 7) return here in read ? sprintf("%.1f, %.1f", read[here] / 1e6, written[here] / 1e6) : "-"
+            if (row == 8) return cell(of(here " gc before", "median"), "%.2f") ", " cell(of(here " gc beside", "median"), "%.2f")
+            if (row == 9) return range(here " write before", "%.0f")
+            if (row == 10) return range(here " write beside", "%.0f")
+            if (row == 11) return cell(divided(of(here " write beside", "median"), of(here " write before", "median")), "%.2f")
+            if (row == 12) return cell(of(here " beside", "median"), "%.0f")
+            if (row == 13) return cell(first[here], "%.0f") ", " cell(last[here], "%.0f")
+            if (row == 14) return range(here " newest", "%.0f")
+            if (row == 15) return range(here " oldest", "%.0f")
             return range(here " restored fresh", "%.0f")
         }
         END {
             rows = split("physical against fresh pools, worst;the same in all steps, estimates too;" \
+                "of its content, recipes, all else: worst;" \
                 "highest size within a step against the minimum;moved, freed, MB;moved for each byte freed;gc read, wrote, MB;" \
                 "gc before a backup, beside one, median seconds;backup after gc, MB/s;backup beside gc, MB/s;" \
                 "beside against after, medians;part of the backup during which gc ran, median %;" \
