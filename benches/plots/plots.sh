@@ -6,6 +6,7 @@
 #   ablation.tsv      from benches/ablation.sh --tsv
 #   index-scale.tsv   from cargo bench -p dedupfs-index --bench index_scale; empty where nothing was measured
 #   imbalance.tsv     cells of the fullest bucket less those of the emptiest, by depth; a column for each number of buckets
+#   retention.tsv     from benches/retention.sh --tsv; retention-series.tsv the same of a real series
 #
 # Needs gnuplot (Debian and Ubuntu: apt install gnuplot-nox). To look at a figure as PNG: rsvg-convert FIGURE.svg >FIGURE.png
 set -euo pipefail
@@ -15,14 +16,19 @@ here=$(cd "$(dirname "$0")" && pwd)
 cd "${1:-$here/../../docs/figures}"
 command -v gnuplot >/dev/null || { echo "plots.sh: gnuplot is missing: please install it (apt install gnuplot-nox)" >&2 && exit 1; }
 
-# draw FIGURE TSV: with FIGURE.gp.
+# draw FIGURE TSV [NAME]: with FIGURE.gp, as NAME.svg.
 draw() {
+    local name=${3:-$1}
     [ -e "$2" ] || return 0
-    gnuplot -c "$here/$1.gp" "$2" "$1.svg.new" "$here"
-    mv "$1.svg.new" "$1.svg"
-    echo "$PWD/$1.svg"
+    gnuplot -c "$here/$1.gp" "$2" "$name.svg.new" "$here"
+    mv "$name.svg.new" "$name.svg"
+    echo "$PWD/$name.svg"
 }
 draw ablation-decided ablation.tsv
 draw ablation-cost ablation.tsv
 draw index-scale index-scale.tsv
 draw imbalance imbalance.tsv
+for figure in size moved restore; do
+    draw retention-$figure retention.tsv
+    draw retention-$figure retention-series.tsv retention-series-$figure
+done

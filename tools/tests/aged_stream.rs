@@ -2,15 +2,18 @@
 
 #[path = "../examples/aged_stream/stream.rs"]
 mod stream;
+#[path = "../examples/aged_stream/tape.rs"]
+mod tape;
 
 use std::collections::BTreeMap;
 
-use stream::{Generation, Pattern, generation, write};
+use stream::{Pattern, generation, write};
+use tape::Content;
 
 const SIZE_BYTES: u64 = 512 << 20;
 
 /// Bytes of the generation that are neither in `seen` nor earlier in itself; they are in `seen` afterwards.
-fn new_bytes(generation: &Generation, seen: &mut BTreeMap<u64, u64>) -> u64 {
+fn new_bytes(generation: &Content, seen: &mut BTreeMap<u64, u64>) -> u64 {
     let mut new = 0;
     for range in generation.ranges() {
         let (mut at, end) = (range.tape, range.tape + range.len_bytes);

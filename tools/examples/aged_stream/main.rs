@@ -5,6 +5,7 @@
 //! ```
 
 mod stream;
+mod tape;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

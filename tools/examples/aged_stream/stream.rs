@@ -1,11 +1,12 @@
 //! Streams of backup generations, as dedupv1's tech report makes them (section 4.1): runs of unique, internally redundant
 //! and temporally redundant data, one after the other, their lengths and kinds drawn at random.
 //!
-//! All content comes from one endless random *tape*; a generation is a list of ranges of it. New data takes the next
-//! unused range, a repetition takes ranges that were used before. So any generation can be made from the seed alone,
-//! byte for byte, without keeping the ones before.
+//! A generation is a list of ranges of the tape (`tape.rs`). So any of them can be made from the seed alone, byte for byte,
+//! without keeping the ones before.
 
 use std::io::{self, Write};
+
+use super::tape::{self, Content, Random, Range};
 
 /// What a run of data is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,102 +50,11 @@ impl Default for Pattern {
     }
 }
 
-/// A range of the tape.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Range {
-    /// Where it begins.
-    pub tape: u64,
-    /// Its length in bytes, never 0.
-    pub len_bytes: u64,
-}
-
-/// `SplitMix64`: small, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    /// From 0 to 1, both excluded.
-    fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-
-    /// Log-normal with this mean: Box and Muller's normal number, exponentiated.
-    fn length(&mut self, mean: f64, sigma: f64) -> u64 {
-        let normal = (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos();
-        let length = mean * (sigma * normal - sigma * sigma / 2.0).exp();
-        // A run shorter than this is noise within a chunk.
-        (length as u64).max(64)
-    }
-}
-
-/// One generation: its content as ranges of the tape, in order.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Generation {
-    ranges: Vec<Range>,
-    /// Where each range ends in the stream.
-    ends: Vec<u64>,
-}
-
-impl Generation {
-    /// Its length in bytes.
-    pub fn len_bytes(&self) -> u64 {
-        self.ends.last().copied().unwrap_or(0)
-    }
-
-    /// Its content.
-    pub fn ranges(&self) -> &[Range] {
-        &self.ranges
-    }
-
-    fn push(&mut self, range: Range) {
-        let end = self.len_bytes() + range.len_bytes;
-        match (self.ranges.last_mut(), self.ends.last_mut()) {
-            (Some(last), Some(last_end)) if last.tape + last.len_bytes == range.tape => {
-                last.len_bytes += range.len_bytes;
-                *last_end = end;
-            }
-            _ => {
-                self.ranges.push(range);
-                self.ends.push(end);
-            }
-        }
-    }
-
-    /// The ranges behind `len_bytes` of the stream from `start` on, cut at its end.
-    fn slice(&self, start: u64, len_bytes: u64) -> Vec<Range> {
-        let end = (start + len_bytes).min(self.len_bytes());
-        let mut at = start;
-        let mut found = Vec::new();
-        let first = self.ends.partition_point(|&range_end| range_end <= start);
-        for (range, &range_end) in self.ranges.iter().zip(&self.ends).skip(first) {
-            if at >= end {
-                break;
-            }
-            let into = at - (range_end - range.len_bytes);
-            let taken = (range.len_bytes - into).min(end - at);
-            found.push(Range { tape: range.tape + into, len_bytes: taken });
-            at += taken;
-        }
-        found
-    }
-}
-
 /// Makes generation number `number` (from 1) of `size_bytes` bytes.
-pub fn generation(seed: u64, number: u32, size_bytes: u64, pattern: &Pattern) -> Generation {
+pub fn generation(seed: u64, number: u32, size_bytes: u64, pattern: &Pattern) -> Content {
     let mut random = Random(seed);
     let mut tape = 0;
-    let mut current = Generation::default();
+    let mut current = Content::default();
     for _ in 0..number {
         let previous = std::mem::take(&mut current);
         current = next_generation(&previous, &mut random, &mut tape, size_bytes, pattern);
@@ -153,13 +63,13 @@ pub fn generation(seed: u64, number: u32, size_bytes: u64, pattern: &Pattern) ->
 }
 
 fn next_generation(
-    previous: &Generation,
+    previous: &Content,
     random: &mut Random,
     tape: &mut u64,
     size_bytes: u64,
     pattern: &Pattern,
-) -> Generation {
-    let temporal = if previous.ranges.is_empty() { 0.0 } else { (pattern.redundant - pattern.internal).max(0.0) };
+) -> Content {
+    let temporal = if previous.ranges().is_empty() { 0.0 } else { (pattern.redundant - pattern.internal).max(0.0) };
     let unique = 1.0 - pattern.internal - temporal;
     // Kinds are drawn so often that their shares of the bytes come out.
     let weights = [
@@ -168,7 +78,7 @@ fn next_generation(
         (Kind::Temporal, temporal / pattern.temporal_run_bytes),
     ];
     let sum: f64 = weights.iter().map(|(_, weight)| weight).sum();
-    let mut made = Generation::default();
+    let mut made = Content::default();
     // How far the previous generation has been followed.
     let mut cursor = 0;
     while made.len_bytes() < size_bytes {
@@ -209,19 +119,11 @@ fn next_generation(
 ///
 /// # Errors
 /// Those of `out`.
-pub fn write(seed: u64, generation: &Generation, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(seed: u64, generation: &Content, out: &mut dyn Write) -> io::Result<()> {
     let mut tape = blake3::Hasher::new().update(b"aged stream").update(&seed.to_le_bytes()).finalize_xof();
-    let mut buffer = vec![0; 1 << 18];
-    for range in generation.ranges() {
-        tape.set_position(range.tape);
-        let mut left = range.len_bytes;
-        while left > 0 {
-            let piece = left.min(buffer.len() as u64) as usize;
-            let (bytes, _) = buffer.split_at_mut(piece);
-            tape.fill(bytes);
-            out.write_all(bytes)?;
-            left -= piece as u64;
-        }
-    }
-    Ok(())
+    let mut fill = |position, bytes: &mut [u8]| {
+        tape.set_position(position);
+        tape.fill(bytes);
+    };
+    tape::write(&mut fill, generation, out)
 }

@@ -1,0 +1,188 @@
+//! Trees of files as backups of a file server see them, generation after generation: files are created, deleted and modified
+//! by given shares (`MFDedup` section 5.1's SYN). Which files, and where in them, is drawn evenly, so garbage spreads over
+//! everything that was ever stored: the hard case for reclaiming.
+//!
+//! 1. Deleted: the files of the previous generation that fall to the share.
+//! 2. Modified: of the others, those that fall to the share; a share of the bytes of each changes, in places of random
+//!    length: half of these are replaced, a quarter are insertions and a quarter removals, so what follows them moves.
+//! 3. Created: new files of new content.
+//!
+//! A tree is a list of contents (`tape.rs`), so each is made from the seed alone. The bytes of the tape come from an alphabet
+//! of 16 letters: that compresses to half.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use super::tape::{self, Content, Random, Range};
+
+/// The letters of all content.
+const ALPHABET: [u8; 16] = *b"etaoinshrdlucmf\n";
+
+/// Files of one directory: numbers that follow each other.
+const FILES_OF_A_DIRECTORY: u32 = 64;
+
+/// What a tree is like, and what changes from one generation to the next. Shares are from 0 to 1.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Pattern {
+    /// Files of the first generation.
+    pub files: u32,
+    /// Bytes of the first generation.
+    pub size_bytes: u64,
+    /// New files, as a share of those of the first generation.
+    pub created: f64,
+    /// Share of files that are deleted.
+    pub deleted: f64,
+    /// Share of the files left that are modified.
+    pub modified: f64,
+    /// Share of a modified file's bytes that change.
+    pub changed: f64,
+    /// Mean length of a place that changes, in bytes.
+    pub place_bytes: f64,
+    /// Shape of the log-normal distributions of lengths: the standard deviation of their logarithm.
+    pub sigma: f64,
+}
+
+impl Default for Pattern {
+    /// The paper prints none of SYN's shares: these are ours.
+    fn default() -> Self {
+        Self {
+            files: 500,
+            size_bytes: 256 << 20,
+            created: 0.01,
+            deleted: 0.01,
+            modified: 0.10,
+            changed: 0.05,
+            place_bytes: 4096.0,
+            sigma: 1.0,
+        }
+    }
+}
+
+/// One generation: contents by the files' numbers. A number is never used again.
+pub type Tree = BTreeMap<u32, Content>;
+
+/// Makes generation number `number` (from 1).
+pub fn generation(seed: u64, number: u32, pattern: &Pattern) -> Tree {
+    let mut series = Series { random: Random(seed), tape_bytes: 0, files_made: 0, pattern };
+    let mut tree = series.first();
+    for _ in 1..number {
+        tree = series.next(&tree);
+    }
+    tree
+}
+
+/// Where a file lies in its tree.
+pub fn path(number: u32) -> PathBuf {
+    format!("d{:05}/f{number:07}", number / FILES_OF_A_DIRECTORY).into()
+}
+
+/// Writes the bytes of a content of this seed's series.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write(seed: u64, content: &Content, out: &mut dyn Write) -> io::Result<()> {
+    let mut dense = blake3::Hasher::new().update(b"aged tree").update(&seed.to_le_bytes()).finalize_xof();
+    let mut halves = Vec::new();
+    let mut fill = |position: u64, bytes: &mut [u8]| {
+        // A byte of chance is two letters; the first one may be the second of its byte.
+        let skipped = (position % 2) as usize;
+        halves.resize((skipped + bytes.len()).div_ceil(2), 0);
+        dense.set_position(position / 2);
+        dense.fill(&mut halves);
+        let letters = halves.iter().flat_map(|byte| [byte >> 4, byte & 15]).skip(skipped);
+        for (byte, letter) in bytes.iter_mut().zip(letters) {
+            *byte = ALPHABET[usize::from(letter)];
+        }
+    };
+    tape::write(&mut fill, content, out)
+}
+
+/// A series in the making.
+struct Series<'a> {
+    random: Random,
+    /// How much of the tape is used.
+    tape_bytes: u64,
+    files_made: u32,
+    pattern: &'a Pattern,
+}
+
+impl Series<'_> {
+    /// Lengths drawn at random that together are what was asked for.
+    fn first(&mut self) -> Tree {
+        let Pattern { files, size_bytes, sigma, .. } = *self.pattern;
+        let weights: Vec<u64> = (0..files).map(|_| self.random.length(1e6, sigma)).collect();
+        let sum: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
+        let mut weight_before = 0;
+        let mut tree = Tree::new();
+        for weight in weights {
+            let start = u128::from(size_bytes) * weight_before / sum;
+            weight_before += u128::from(weight);
+            let end = u128::from(size_bytes) * weight_before / sum;
+            self.create(&mut tree, (end - start) as u64);
+        }
+        tree
+    }
+
+    fn next(&mut self, previous: &Tree) -> Tree {
+        let Pattern { files, size_bytes, created, deleted, modified, sigma, .. } = *self.pattern;
+        let mut tree = Tree::new();
+        for (number, content) in previous {
+            if self.random.unit() < deleted {
+                continue;
+            }
+            let made = if self.random.unit() < modified { self.modify(content) } else { content.clone() };
+            tree.insert(*number, made);
+        }
+        for _ in 0..files {
+            if self.random.unit() < created {
+                let len_bytes = self.random.length(size_bytes as f64 / f64::from(files), sigma);
+                self.create(&mut tree, len_bytes);
+            }
+        }
+        tree
+    }
+
+    fn create(&mut self, tree: &mut Tree, len_bytes: u64) {
+        let mut content = Content::default();
+        if len_bytes > 0 {
+            content.push(self.fresh(len_bytes));
+        }
+        tree.insert(self.files_made, content);
+        self.files_made += 1;
+    }
+
+    fn fresh(&mut self, len_bytes: u64) -> Range {
+        let tape = self.tape_bytes;
+        self.tape_bytes += len_bytes;
+        Range { tape, len_bytes }
+    }
+
+    fn modify(&mut self, content: &Content) -> Content {
+        let Pattern { changed, place_bytes, sigma, .. } = *self.pattern;
+        let len_bytes = content.len_bytes();
+        // At least one place, or files smaller than a place would never change.
+        let places = (changed * len_bytes as f64 / place_bytes).round().max(1.0) as u64;
+        let mut starts: Vec<u64> = (0..places).map(|_| self.random.below(len_bytes.max(1))).collect();
+        starts.sort_unstable();
+        let mut made = Content::default();
+        let mut at = 0;
+        for start in starts {
+            // What the place before removed.
+            let start = start.max(at);
+            content.slice(at, start - at).into_iter().for_each(|range| made.push(range));
+            let place = self.random.length(place_bytes, sigma);
+            let (is_written, is_removed) = match self.random.below(4) {
+                0 => (true, false),
+                1 => (false, true),
+                _ => (true, true),
+            };
+            if is_written {
+                made.push(self.fresh(place));
+            }
+            at = if is_removed { (start + place).min(len_bytes) } else { start };
+        }
+        content.slice(at, len_bytes - at).into_iter().for_each(|range| made.push(range));
+        made
+    }
+}
