@@ -18,7 +18,7 @@ pub struct IndexStats {
     /// Bytes of the directories of sealed tankers and of their lists of containers; they grow with the pool, 0.1 for each
     /// fingerprint.
     pub directory_bytes: u64,
-    /// Bytes of the garbage map: some 40 for each container.
+    /// Bytes of the garbage map: some 44 for each container; it is never smaller than it was for the most containers so far.
     pub occupancy_bytes: u64,
     /// Containers in it.
     pub occupied_containers: u64,

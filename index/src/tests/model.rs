@@ -143,6 +143,12 @@ fn compare(index: &Index, model: &Model) {
     let mut found = vec![None; 3];
     index.locate_batch(&fingerprints, &mut found).unwrap();
     assert_eq!(found.len(), fingerprints.len());
+    let mut committed = vec![None; 3];
+    index.committed_batch(&[&fingerprints[..], &[Fingerprint::ZERO]].concat(), &mut committed).unwrap();
+    assert_eq!((committed.len(), committed.last()), (fingerprints.len() + 1, Some(&None)));
+    for (fingerprint, found) in fingerprints.iter().zip(&committed) {
+        assert_eq!(*found, model.committed.get(fingerprint).copied());
+    }
     for (fingerprint, found) in fingerprints.iter().zip(found) {
         let expected = model.get(fingerprint);
         assert_eq!(found, expected.map(|cell| cell.location));

@@ -8,6 +8,7 @@ use dedupfs_store::device::OpenMode;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 
 use super::*;
+use crate::tests::concurrent::Stopping;
 use crate::tests::faults;
 
 /// Names of the lists, with the numbers of their tankers.
@@ -188,6 +189,23 @@ fn a_list_of_other_counts_of_the_same_name_is_not_believed() {
     contents(&index);
 }
 
+/// Wrong numbers of cells would have containers freed that something lies in: the tanker's other list must agree.
+#[test]
+fn a_list_of_other_containers_is_not_believed() {
+    let disk = faults::base();
+    let index = reopen(&disk, TINY);
+    let set = index.sealed_set();
+    let tanker = &set.tankers()[1];
+    let mut tally = crate::occupancy::Tally::default();
+    let list = tanker.read_occupancy(index.writer()).unwrap();
+    list.iter().for_each(|(container, occupied)| tally.add(ContainerId(container.0 + 1), occupied));
+    tanker.replace_occupancy(index.writer(), &crate::sealed::OccupancyList::from(&tally)).unwrap();
+    let after = reopen(&disk, TINY);
+    assert_eq!(missing(&after), 1);
+    after.complete_occupancy().unwrap();
+    assert_eq!(contents(&after), contents(&index));
+}
+
 #[test]
 fn the_check_finds_a_wrong_map_and_a_wrong_list() {
     let disk = faults::base();
@@ -306,6 +324,7 @@ fn lists_are_made_anew_while_tankers_are_replaced() {
         assert_eq!(missing(&index), KEYS / 64);
         let (stop, seen) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
+            let _stopping = Stopping(&stop);
             let applying = scope.spawn(|| {
                 for row in 2..40 {
                     let key = |n: u64| (row * 71 + n * 13 + round) % KEYS;
@@ -319,11 +338,13 @@ fn lists_are_made_anew_while_tankers_are_replaced() {
                         index.checkpoint(row).unwrap();
                     }
                 }
-                stop.store(true, Ordering::Relaxed);
             });
             let completing = scope.spawn(|| index.complete_occupancy().unwrap());
             scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
+                // Once more when all is done, so that it is seen at all however threads are scheduled.
+                let mut is_last = false;
+                while !is_last {
+                    is_last = stop.load(Ordering::Relaxed);
                     index.for_each_occupied(&mut |container, occupied| {
                         assert!(container != ContainerId::NONE && occupied.cells <= KEYS);
                         seen.fetch_add(1, Ordering::Relaxed);
