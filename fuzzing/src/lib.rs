@@ -220,6 +220,19 @@ pub fn tanker_containers(data: &[u8]) {
     }
 }
 
+/// Lists of what a tanker places in containers: as they are, and with the right fields and number of cells.
+pub fn tanker_occupancy(data: &[u8]) {
+    let (meta, payload) = split(data);
+    let entries = payload.as_chunks::<32>().0;
+    let cells = |entry: &[u8; 32]| u32::from_le_bytes([entry[8], entry[9], entry[10], entry[11]]);
+    let all = entries.iter().map(cells).fold(0, u32::wrapping_add);
+    for meta in [meta.to_vec(), dedupfs_index::fuzzing::occupancy_meta(entries.len() as u32)] {
+        if let Ok((bytes, again)) = dedupfs_index::fuzzing::tanker_occupancy(all, &meta, payload) {
+            assert_eq!(bytes, again);
+        }
+    }
+}
+
 /// Progress files of a rebuild, and the notes in them.
 pub fn progress(mut data: &[u8]) {
     dedupfs::check::rebuild::fuzzing::notes(data);

@@ -6,6 +6,8 @@
 //! 3. Change shard by shard, each under its lock. The result does not depend on the order of shards, because a change
 //!    concerns one fingerprint only.
 //!
+//! 4. Add up what that means for each container, and change the garbage map.
+//!
 //! A changed cell of a sealed tanker becomes a patch that holds its whole new value.
 
 use std::fmt;
@@ -15,6 +17,7 @@ use dedupfs_store::{ContainerId, Fingerprint, Result, StoreError};
 
 use crate::cell::{Cell, Location};
 use crate::index::{Applier, Index};
+use crate::occupancy::Tally;
 use crate::open::{Grouped, Held, Patch, Shard, shard_of};
 use crate::options::INCONSISTENCIES_MAX;
 
@@ -177,22 +180,24 @@ impl Index {
         let grouped = Grouped::new(changes.len(), |item| shard_of(changes[item].fingerprint()));
         let homes = self.find_homes(changes, &grouped)?;
         let mut report = ApplyReport::default();
+        let (mut tally, mut cells, mut lost) = (Tally::default(), 0, 0);
+        let is_lost = |cell: Option<Cell>| i64::from(cell.is_some_and(|cell| cell.location.is_lost()));
         for (shard, items) in grouped.iter() {
             let mut shard = self.open.write(shard);
             let staged = shard.recent.len() as u64;
             for &item in items {
                 let home = homes.get(item as usize).copied().unwrap_or(Home::None);
-                let (cells, lost) = shard.change(row, &changes[item as usize], home, applier, &mut report);
-                for (number, difference) in [(&self.cells, cells), (&self.lost, lost)] {
-                    match difference {
-                        1 => number.fetch_add(1, Ordering::Relaxed),
-                        -1 => number.fetch_sub(1, Ordering::Relaxed),
-                        _ => 0,
-                    };
-                }
+                let (before, after) = shard.change(row, &changes[item as usize], home, applier, &mut report);
+                cells += i64::from(after.is_some()) - i64::from(before.is_some());
+                lost += is_lost(after) - is_lost(before);
+                tally.change(before, after);
             }
             self.staged.fetch_sub(staged - shard.recent.len() as u64, Ordering::Relaxed);
         }
+        // Adding what wraps subtracts.
+        self.cells.fetch_add(cells.cast_unsigned(), Ordering::Relaxed);
+        self.lost.fetch_add(lost.cast_unsigned(), Ordering::Relaxed);
+        self.occupancy.add(tally.iter());
         if report.count > INCONSISTENCIES_MAX as u64 && row > 0 {
             tracing::error!("the index and the operations log disagree {} times in row {row}", report.count);
         }
@@ -241,7 +246,7 @@ fn counted(references: u32, delta: i64) -> (u32, bool) {
 }
 
 impl Shard {
-    /// Applies one change; the answer is by how much the numbers of cells and of lost ones change.
+    /// Applies one change; the answer is the cell before and after.
     fn change(
         &mut self,
         row: u64,
@@ -249,12 +254,12 @@ impl Shard {
         home: Home,
         applier: &mut Applier,
         report: &mut ApplyReport,
-    ) -> (i32, i32) {
+    ) -> (Option<Cell>, Option<Cell>) {
         let fingerprint = *change.fingerprint();
         let mut wrong = |kind| report.add(Inconsistency { row, fingerprint, kind });
         if fingerprint.is_zero() {
             wrong(InconsistencyKind::BuiltIn);
-            return (0, 0);
+            return (None, None);
         }
         let (current, place) = self.place(&fingerprint, home);
         let next = match (*change, current) {
@@ -300,8 +305,7 @@ impl Shard {
         if next != current {
             self.put(fingerprint, current, next, place, applier);
         }
-        let lost = |cell: Option<Cell>| i32::from(cell.is_some_and(|cell| cell.location.is_lost()));
-        (i32::from(next.is_some()) - i32::from(current.is_some()), lost(next) - lost(current))
+        (current, next)
     }
 
     fn place(&self, fingerprint: &Fingerprint, home: Home) -> (Option<Cell>, Place) {

@@ -8,8 +8,9 @@ use dedupfs_store::{Fingerprint, Result, StoreError};
 use crate::bloom::Hashes;
 use crate::cell::{CELL_BYTES, Cell, Entry, cell_fingerprint};
 use crate::index::Index;
+use crate::occupancy::Tally;
 use crate::open::{Patch, SHARDS, shard_of};
-use crate::sealed::{SealedSet, SealedTanker};
+use crate::sealed::{OccupancyList, SealedSet, SealedTanker};
 
 impl Index {
     /// Calls `each` for every committed cell as of now: tanker by tanker in order of fingerprint, then the open
@@ -32,7 +33,8 @@ impl Index {
     }
 
     /// Checks every file of cells and counts and every invariant: checksums, sorted buckets, no fingerprint in two tankers,
-    /// none that its tanker's filter denies, patches that name what they change, and the numbers of cells and of lost ones. Holds up applying and checkpoints, but no lookup.
+    /// none that its tanker's filter denies, patches that name what they change, the numbers of cells and of lost ones, the
+    /// garbage map, and the lists that it is made of when the index is opened. Holds up applying and checkpoints, but no lookup.
     ///
     /// Cost: reads every file twice.
     pub fn self_check(&self) -> Result<()> {
@@ -48,8 +50,11 @@ impl Index {
         }
         let is_lost = |cell: Option<Cell>| u64::from(cell.is_some_and(|cell| cell.location.is_lost()));
         let (mut cells, mut lost) = (0_u64, 0_u64);
+        // What the cells place in containers; of this, what the garbage map does not know yet.
+        let (mut placed, mut lacking) = (Tally::default(), Tally::default());
         for (position, tanker) in (0_u32..).zip(set.tankers()) {
             let mut unasked = Vec::with_capacity(FILTER_BATCH);
+            let mut held = Tally::default();
             tanker.for_each(&mut |index, entry| {
                 unasked.push(entry.fingerprint);
                 if unasked.len() == FILTER_BATCH {
@@ -69,9 +74,15 @@ impl Index {
                 };
                 cells += u64::from(cell.is_some());
                 lost += is_lost(cell);
+                placed.change(None, cell);
+                held.change(None, Some(entry.cell));
                 Ok(())
             })?;
             check_filter(&set, position, &unasked)?;
+            self.check_list(tanker, &held)?;
+            if self.occupancy.lacks(tanker.id) {
+                held.iter().for_each(|(container, occupied)| lacking.add(container, occupied));
+            }
         }
         if let Some((fingerprint, patch)) = patches.into_values().next() {
             let found = format!("one of {fingerprint} for tanker {}", patch.tanker);
@@ -81,6 +92,7 @@ impl Index {
             let shard = self.open.read(number);
             cells += shard.cells.len() as u64;
             lost += shard.cells.iter().map(|(_, cell)| is_lost(Some(*cell))).sum::<u64>();
+            shard.cells.iter().for_each(|(_, cell)| placed.change(None, Some(*cell)));
             let mut all = shard.cells.keys().chain(shard.patches.keys()).chain(shard.recent.keys());
             if let Some(fingerprint) = all.find(|fingerprint| fingerprint.is_zero() || shard_of(fingerprint) != number)
             {
@@ -91,12 +103,27 @@ impl Index {
             let expected = format!("{} cells, {} of what is lost", self.len(), self.lost());
             return Err(StoreError::corrupt(what, expected, format!("{cells}, {lost}")));
         }
+        if let Some((container, found, right, wrong)) = self.occupancy.difference(&placed, &lacking) {
+            let what = format!("the garbage map of {what} ({wrong} containers are wrong), container {container}");
+            return Err(StoreError::corrupt(what, format!("{right:?}"), format!("{found:?}")));
+        }
         let is_in_file = applier.open_version == checkpointer.open_version;
         if is_in_file && self.open.cell_count() != checkpointer.open_file.cells as usize {
             let expected = format!("{} open cells, as in the file", checkpointer.open_file.cells);
             return Err(StoreError::corrupt(what, expected, self.open.cell_count()));
         }
         self.check_disjoint(set.tankers())
+    }
+
+    /// The list of what a tanker places in containers says what it `held`. None is as good: then it is made anew.
+    fn check_list(&self, tanker: &SealedTanker, held: &Tally) -> Result<()> {
+        match tanker.read_occupancy(self.writer()) {
+            Ok(list) if list != OccupancyList::from(held) => {
+                let what = format!("what tanker {} of {} places in containers", tanker.id, self.directory);
+                Err(StoreError::corrupt(what, "what its cells and counts say", "something else"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// No fingerprint in two tankers, partition by partition so that memory is bounded by a bucket of each.

@@ -10,7 +10,7 @@ use crate::bloom::{FilterArray, Fullness};
 use crate::manifest::Manifest;
 use crate::names::{open_name, progress_name};
 use crate::open::file::OpenFile;
-use crate::sealed::{ContainerShares, PageCache, PagedFile, PagedFileKind, Writer};
+use crate::sealed::{ContainerShares, ListOf, OccupancyList, PageCache, PagedFile, PagedFileKind, Writer};
 
 const POOL: PoolId = PoolId([7; 16]);
 
@@ -74,6 +74,25 @@ pub fn tanker_file(kind: u8, generation: u64, meta: &[u8], payload: &[u8], pages
 /// The list of containers of a tanker.
 pub fn container_shares(bytes: &[u8]) -> Result<Vec<u8>> {
     Ok(ContainerShares::decode("fuzzed", bytes)?.encode())
+}
+
+/// What a tanker places in containers, in a frame with the right checksums, for a tanker of so many cells; returns the file and
+/// what was decoded, encoded again. Generation and seals must be those of [`occupancy_meta`].
+pub fn tanker_occupancy(cells: u32, meta: &[u8], payload: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
+    let of = ListOf { tanker: 3, generation: 9, cells_seal: 17, counts_seal: 23, cells };
+    let bytes = encode_frame(FrameKind::TankerOccupancy, &POOL, of.tanker, meta, payload);
+    let again = OccupancyList::decode("fuzzed", &bytes, &POOL, &of)?.encode(&POOL, &of).unwrap_or_default();
+    Ok((bytes, again))
+}
+
+/// The fields before so many entries.
+pub fn occupancy_meta(entries: u32) -> Vec<u8> {
+    let mut meta = vec![1, 0, 0, 0];
+    for number in [9_u64, 17, 23] {
+        meta.extend_from_slice(&number.to_le_bytes());
+    }
+    meta.extend_from_slice(&entries.to_le_bytes());
+    meta
 }
 
 /// A progress file; returns the notes in it.

@@ -12,6 +12,7 @@ use crate::cell::Location;
 use crate::locality::{LocalityCache, Tables};
 use crate::manifest::Manifest;
 use crate::names::{MANIFEST_NAME, join};
+use crate::occupancy::{Occupancy, Tally, load_occupancy};
 use crate::open::file::OpenFile;
 use crate::open::{Grouped, OpenTanker, Shard, shard_of};
 use crate::options::IndexOptions;
@@ -30,6 +31,7 @@ pub struct Index {
     pub(crate) filters: Arc<FilterArray>,
     pub(crate) locality: LocalityCache,
     pub(crate) tables: Tables,
+    pub(crate) occupancy: Occupancy,
     pub(crate) checkpointer: Mutex<Checkpointer>,
     pub(crate) applier: Mutex<Applier>,
     pub(crate) open_file_bytes: AtomicU64,
@@ -99,7 +101,7 @@ impl Index {
     /// applied again. Writes nothing.
     ///
     /// Cost: reads the manifest, the open tanker's file, and for each sealed tanker of 2^20 cells two directories (some
-    /// 20 KiB) and its filter (6 MiB); no cells.
+    /// 20 KiB), its filter (6 MiB) and lists of its containers (some 100 KiB); no cells.
     pub fn open(device: &Arc<dyn Device>, directory: &str, pool: &PoolId, options: IndexOptions) -> Result<Self> {
         let index = Self::open_any(device, directory, pool, options)?;
         if index.checkpointer.lock().rebuilding {
@@ -146,6 +148,8 @@ impl Index {
         let lost_open = entries.iter().filter(|entry| entry.cell.location.is_lost()).count() as u64;
         let lost_sealed = tankers.iter().filter_map(|tanker| tanker.containers().of(Location::LOST.container));
         let lost = lost_open + lost_sealed.map(|share| u64::from(share.cells)).sum::<u64>();
+        let occupancy = load_occupancy(writer, &tankers);
+        occupancy.add(Tally::of(entries.iter().map(|entry| entry.cell)).iter());
         let cells = entries.len() as u64 + tankers.iter().map(|tanker| u64::from(tanker.cells())).sum::<u64>();
         Ok(Self {
             device: device.clone(),
@@ -158,6 +162,7 @@ impl Index {
             filters,
             locality: LocalityCache::new(options.locality_bytes),
             tables: Tables::default(),
+            occupancy,
             checkpointer: Mutex::new(Checkpointer {
                 generation: manifest.generation,
                 next_tanker: manifest.next_tanker,

@@ -23,7 +23,8 @@
 //! 2. `applier` (one at a time changes committed cells; held across the reads of applying and while a state is frozen or
 //!    published, never across writing; lookups never take it);
 //! 3. one shard of the open tanker (never two, never across I/O);
-//! 4. `sealed` (the pointer to the set of sealed tankers; held for the time of a clone).
+//! 4. `sealed` (the pointer to the set of sealed tankers; held for the time of a clone);
+//! 5. a part of the garbage map, or its total (never two, never across I/O; see `occupancy`).
 
 mod apply;
 mod bloom;
@@ -41,6 +42,7 @@ mod lookup;
 mod manifest;
 mod map;
 mod names;
+mod occupancy;
 mod open;
 mod options;
 mod progress;
@@ -58,6 +60,7 @@ pub use index::Index;
 pub use leftovers::Removed;
 pub use locality::ContainerTables;
 pub use lookup::Means;
+pub use occupancy::Occupied;
 pub use options::IndexOptions;
 pub use rebuild::{Continued, IndexBuilder};
 pub use stats::{CheckpointSizes, IndexStats};

@@ -94,6 +94,40 @@ impl Index {
         })
     }
 
+    /// As [`committed`](Self::committed), for many: `found` becomes as long as `fingerprints`. Buckets and pages of counts are read
+    /// in the order of their files, each at most once.
+    pub fn committed_batch(&self, fingerprints: &[Fingerprint], found: &mut Vec<Option<Cell>>) -> Result<()> {
+        let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
+        let mut unknown = Vec::new();
+        self.consistently(|set| {
+            found.clear();
+            found.resize(fingerprints.len(), None);
+            unknown.clear();
+            for (shard, items) in grouped.iter() {
+                let shard = self.open.read(shard);
+                for &item in items {
+                    let fingerprint = &fingerprints[item as usize];
+                    match shard.held(fingerprint) {
+                        Held::Cell(cell) => found[item as usize] = Some(cell),
+                        Held::Unknown if !fingerprint.is_zero() => unknown.push(item),
+                        Held::Unknown | Held::Removed => {}
+                    }
+                }
+            }
+            set.find_many(
+                &self.cache,
+                &mut unknown,
+                true,
+                |item| &fingerprints[item as usize],
+                |item, hit, tanker| {
+                    let references = tanker.references(&self.cache, &hit)?;
+                    found[item as usize] = Some(Cell { location: hit.location, references });
+                    Ok(())
+                },
+            )
+        })
+    }
+
     /// Where the fingerprints lie, staged ones included: `found` becomes as long as `fingerprints`. Reads no counts.
     ///
     /// Cost: one lock per shard and batch; no I/O for what is absent, but for false positives of the filters; for what is

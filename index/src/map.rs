@@ -1,34 +1,61 @@
-//! Maps keyed by fingerprint, that take little more memory than what is in them.
+//! Maps keyed by fingerprint or by container, that take little more memory than what is in them.
 //!
 //! Entries lie one after another in a vector; a table of 32-bit positions leads to them (hashbrown's, the standard library's
 //! own, which that does not offer in this form). A fingerprint is uniformly distributed already, so its second word is its hash.
 //!
-//! Memory for each entry at most [`FingerprintMap::bytes_per_entry_max`]: the vector grows by an eighth, the table is at least 7/16
+//! Memory for each entry at most [`CompactMap::bytes_per_entry_max`]: the vector grows by an eighth, the table is at least 7/16
 //! full. A plain hash table would double all of it at once.
 
-use dedupfs_store::Fingerprint;
+use dedupfs_store::{ContainerId, Fingerprint};
 use hashbrown::HashTable;
 
 /// Bytes of a place of the table with its control byte.
 const PLACE_BYTES: usize = size_of::<u32>() + 1;
 
-/// A map from fingerprints.
-#[derive(Clone, Debug)]
-pub(crate) struct FingerprintMap<V> {
-    table: HashTable<u32>,
-    entries: Vec<(Fingerprint, V)>,
+/// What a map is keyed by.
+pub(crate) trait Key: Copy + Eq {
+    /// Uniformly distributed, also in its lowest and highest bits.
+    fn hash(&self) -> u64;
 }
 
-impl<V> Default for FingerprintMap<V> {
+impl Key for Fingerprint {
+    fn hash(&self) -> u64 {
+        self.second_word()
+    }
+}
+
+impl Key for ContainerId {
+    /// Ids are numbered one after another: the last step of splitmix64 spreads them.
+    fn hash(&self) -> u64 {
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+/// A map from fingerprints.
+pub(crate) type FingerprintMap<V> = CompactMap<Fingerprint, V>;
+
+/// A map from containers.
+pub(crate) type ContainerMap<V> = CompactMap<ContainerId, V>;
+
+/// A map of less than 2^32 entries.
+#[derive(Clone, Debug)]
+pub(crate) struct CompactMap<K, V> {
+    table: HashTable<u32>,
+    entries: Vec<(K, V)>,
+}
+
+impl<K, V> Default for CompactMap<K, V> {
     fn default() -> Self {
         Self { table: HashTable::new(), entries: Vec::new() }
     }
 }
 
-impl<V: Copy> FingerprintMap<V> {
+impl<K: Key, V: Copy> CompactMap<K, V> {
     /// Bytes of memory for each entry at most, but for the first few.
     pub(crate) const fn bytes_per_entry_max() -> usize {
-        size_of::<(Fingerprint, V)>() * 9 / 8 + PLACE_BYTES * 16 / 7 + 1
+        size_of::<(K, V)>() * 9 / 8 + PLACE_BYTES * 16 / 7 + 1
     }
 
     /// Number of entries.
@@ -39,50 +66,67 @@ impl<V: Copy> FingerprintMap<V> {
     /// Bytes of memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let places = self.table.capacity() * 8 / 7;
-        (places * PLACE_BYTES + self.entries.capacity() * size_of::<(Fingerprint, V)>()) as u64
+        (places * PLACE_BYTES + self.entries.capacity() * size_of::<(K, V)>()) as u64
     }
 
-    fn position(&self, fingerprint: &Fingerprint) -> Option<u32> {
-        let is_it = |at: &u32| self.entries[*at as usize].0 == *fingerprint;
-        self.table.find(fingerprint.second_word(), is_it).copied()
+    fn position(&self, key: &K) -> Option<u32> {
+        let is_it = |at: &u32| self.entries[*at as usize].0 == *key;
+        self.table.find(key.hash(), is_it).copied()
     }
 
-    /// The value of a fingerprint.
-    pub(crate) fn get(&self, fingerprint: &Fingerprint) -> Option<&V> {
-        self.position(fingerprint).map(|at| &self.entries[at as usize].1)
+    /// The value of a key.
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        self.position(key).map(|at| &self.entries[at as usize].1)
     }
 
-    /// Whether a fingerprint is there.
-    pub(crate) fn contains_key(&self, fingerprint: &Fingerprint) -> bool {
-        self.position(fingerprint).is_some()
+    /// Whether a key is there.
+    pub(crate) fn contains_key(&self, key: &K) -> bool {
+        self.position(key).is_some()
     }
 
-    /// Sets the value of a fingerprint.
-    pub(crate) fn insert(&mut self, fingerprint: Fingerprint, value: V) {
-        if let Some(at) = self.position(&fingerprint) {
+    /// Sets the value of a key.
+    pub(crate) fn insert(&mut self, key: K, value: V) {
+        if let Some(at) = self.position(&key) {
             self.entries[at as usize].1 = value;
             return;
         }
+        self.push(key, value);
+    }
+
+    /// Adds a key that is not there.
+    fn push(&mut self, key: K, value: V) {
         if self.entries.len() == self.entries.capacity() {
             self.entries.reserve_exact(self.entries.len() / 8 + 4);
         }
         let at = self.entries.len() as u32;
-        self.entries.push((fingerprint, value));
+        self.entries.push((key, value));
         let entries = &self.entries;
-        self.table.insert_unique(fingerprint.second_word(), at, |at| entries[*at as usize].0.second_word());
+        self.table.insert_unique(key.hash(), at, |at| entries[*at as usize].0.hash());
     }
 
-    /// Removes a fingerprint and gives its value.
-    pub(crate) fn remove(&mut self, fingerprint: &Fingerprint) -> Option<V> {
+    /// The value of a key, which is the default one if it was not there.
+    pub(crate) fn entry(&mut self, key: K) -> &mut V
+    where
+        V: Default,
+    {
+        let at = self.position(&key).unwrap_or_else(|| {
+            self.push(key, V::default());
+            self.entries.len() as u32 - 1
+        });
+        &mut self.entries[at as usize].1
+    }
+
+    /// Removes a key and gives its value.
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let entries = &self.entries;
-        let is_it = |at: &u32| entries[*at as usize].0 == *fingerprint;
-        let found = self.table.find_entry(fingerprint.second_word(), is_it).ok()?;
+        let is_it = |at: &u32| entries[*at as usize].0 == *key;
+        let found = self.table.find_entry(key.hash(), is_it).ok()?;
         let (at, _) = found.remove();
         let (_, value) = self.entries.swap_remove(at as usize);
         // The last entry lies where the removed one lay.
         if let Some((moved, _)) = self.entries.get(at as usize) {
             let last = self.entries.len() as u32;
-            if let Some(place) = self.table.find_mut(moved.second_word(), |place| *place == last) {
+            if let Some(place) = self.table.find_mut(moved.hash(), |place| *place == last) {
                 *place = at;
             }
         }
@@ -90,20 +134,20 @@ impl<V: Copy> FingerprintMap<V> {
     }
 
     /// All entries, in no order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &(Fingerprint, V)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(K, V)> {
         self.entries.iter()
     }
 
-    /// All fingerprints, in no order.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &Fingerprint> {
-        self.entries.iter().map(|(fingerprint, _)| fingerprint)
+    /// All keys, in no order.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
+        self.entries.iter().map(|(key, _)| key)
     }
 
     /// Gives memory back that is not needed.
     pub(crate) fn shrink_to_fit(&mut self) {
         self.entries.shrink_to_fit();
         let entries = &self.entries;
-        self.table.shrink_to_fit(|at| entries[*at as usize].0.second_word());
+        self.table.shrink_to_fit(|at| entries[*at as usize].0.hash());
     }
 }
 

@@ -36,6 +36,11 @@ pub(crate) fn containers_name(id: u64, generation: u64) -> String {
     format!("t-{id}-{generation}.containers")
 }
 
+/// Name of the list of what sealed tanker `id` places in each container, with the counts that `generation` wrote.
+pub(crate) fn occupancy_name(id: u64, generation: u64) -> String {
+    format!("t-{id}-{generation}.occupancy")
+}
+
 /// Name of the open tanker's file, written by `generation`.
 pub(crate) fn open_name(generation: u64) -> String {
     format!("open-{generation}.cells")
@@ -43,7 +48,10 @@ pub(crate) fn open_name(generation: u64) -> String {
 
 /// Whether a file of that name is one of ours (and thus garbage if no manifest names it).
 pub(crate) fn is_ours(name: &str) -> bool {
-    [".tanker", ".counts", ".filter", ".containers"].iter().any(|ending| name.ends_with(ending))
+    // A list is also written while its tanker is in use, by replacement.
+    [".tanker", ".counts", ".filter", ".containers", ".occupancy", ".occupancy.new"]
+        .iter()
+        .any(|ending| name.ends_with(ending))
         || (name.starts_with("open-") && name.ends_with(".cells"))
 }
 

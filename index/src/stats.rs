@@ -18,6 +18,12 @@ pub struct IndexStats {
     /// Bytes of the directories of sealed tankers and of their lists of containers; they grow with the pool, 0.1 for each
     /// fingerprint.
     pub directory_bytes: u64,
+    /// Bytes of the garbage map: some 44 for each container; it is never smaller than it was for the most containers so far.
+    pub occupancy_bytes: u64,
+    /// Containers in it.
+    pub occupied_containers: u64,
+    /// Sealed tankers that are not in it: see [`Index::complete_occupancy`].
+    pub tankers_without_occupancy: u64,
     /// Staged fingerprints.
     pub recent_cells: u64,
     /// Cells of sealed tankers that changed since the last checkpoint.
@@ -85,7 +91,7 @@ impl Index {
         let fresh = sizes.cells + sizes.recent;
         CheckpointSizes {
             fresh_bytes: fresh * CELL_BYTES + FILES_BYTES,
-            counts_bytes: 4 * cells + tankers.len() as u64 * 8192,
+            counts_bytes: 4 * cells + tankers.iter().map(|tanker| tanker.occupancy_list_bytes() + 8192).sum::<u64>(),
             sealed_bytes: tankers.iter().map(|tanker| tanker.disk_bytes()).sum(),
         }
     }
@@ -101,6 +107,7 @@ impl Index {
         let locality = self.locality.sizes();
         let (tables, answers) = self.locality.counts();
         let extremes = || set.tankers().iter().map(|tanker| tanker.bucket_extremes());
+        let occupancy_bytes = self.occupancy.memory_bytes();
         let directories: u64 = set.tankers().iter().map(|tanker| tanker.memory_bytes()).sum();
         IndexStats {
             cells: self.len(),
@@ -108,6 +115,9 @@ impl Index {
             sealed_cells: self.options.sealed_cells(),
             open_bytes: sizes.memory_bytes + self.frozen_bytes.load(Ordering::Relaxed),
             directory_bytes: directories,
+            occupancy_bytes,
+            occupied_containers: self.occupancy.containers(),
+            tankers_without_occupancy: self.occupancy.missing() as u64,
             recent_cells: sizes.recent,
             patched_cells: sizes.patches,
             bucket_cells_max: extremes().map(|(most, _)| u64::from(most)).max().unwrap_or(0),
@@ -116,6 +126,7 @@ impl Index {
             memory_bytes: sizes.memory_bytes
                 + self.frozen_bytes.load(Ordering::Relaxed)
                 + directories
+                + occupancy_bytes
                 + self.cache.bytes()
                 + filters.bytes
                 + locality.bytes,

@@ -179,8 +179,8 @@ pub struct MemoryStats {
     pub index_bytes: u64,
     /// How `--memory` is divided: the sum of the limits is at most `limit_bytes`.
     pub parts: Vec<MemoryPart>,
-    /// Directories of sealed tankers and their lists of containers, both indexes: not in `--memory`, some 0.1 bytes for each
-    /// fingerprint.
+    /// Directories of sealed tankers, their lists of containers and the garbage map, both indexes: not in `--memory`, some 0.2
+    /// bytes for each fingerprint.
     pub directory_bytes: u64,
     /// Resident bytes of the process, as the system says.
     pub process_resident_bytes: u64,
@@ -350,7 +350,7 @@ fn memory(core: &Core) -> MemoryStats {
         |(name, limit_bytes): (&str, u64)| MemoryPart { name: name.to_owned(), limit_bytes, used_bytes: used(name) };
     MemoryStats {
         parts: core.memory.parts().into_iter().map(part).collect(),
-        directory_bytes: chunks.directory_bytes + nodes.directory_bytes,
+        directory_bytes: [chunks, nodes].map(|index| index.directory_bytes + index.occupancy_bytes).iter().sum(),
         limit_bytes: core.memory.total_bytes,
         in_flight_bytes: data.in_flight_bytes + recipes.in_flight_bytes,
         region_cache_bytes: data.region_cache_bytes + recipes.region_cache_bytes,

@@ -68,6 +68,8 @@ pub enum FrameKind {
     Progress = 11,
     /// How far a scrub has come.
     Scrub = 12,
+    /// What a sealed tanker's cells place in each container.
+    TankerOccupancy = 13,
     /// A part of an export of the namespace.
     Export = 16,
     /// Which export counts.
@@ -95,6 +97,7 @@ impl FrameKind {
             10 => Self::TankerContainers,
             11 => Self::Progress,
             12 => Self::Scrub,
+            13 => Self::TankerOccupancy,
             16 => Self::Export,
             17 => Self::ExportCurrent,
             18 => Self::ExportOwner,
@@ -119,6 +122,7 @@ impl fmt::Display for FrameKind {
             Self::TankerContainers => "tanker containers",
             Self::Progress => "progress",
             Self::Scrub => "scrub",
+            Self::TankerOccupancy => "tanker occupancy",
             Self::Export => "export",
             Self::ExportCurrent => "current export",
             Self::ExportOwner => "owner",

@@ -17,7 +17,7 @@
 //! new names (invariant I-7). If it is unknown whether the new manifest reached the disk, both sets of files are there.
 //!
 //! Cost: with nothing changed but the row one small file; per tanker with changed counts 4 bytes a cell read and written;
-//! per tanker with moved or removed cells 48; 48 bytes per open cell. All in large sequential pieces. Memory: 56 bytes for each
+//! per tanker with moved or removed cells 48; 48 bytes per open cell; 32 bytes per container of a tanker that is written. All in large sequential pieces. Memory: 56 bytes for each
 //! open cell and 72 for each patch, from freezing to publishing.
 
 mod publish;
@@ -33,8 +33,10 @@ use crate::index::{Applier, Checkpointer, Index};
 use crate::leftovers::Removed;
 use crate::manifest::Manifest;
 use crate::names::{
-    MANIFEST_NAME, containers_name, counts_name, filter_name, generation_of, is_ours, join, open_name, tanker_name,
+    MANIFEST_NAME, containers_name, counts_name, filter_name, generation_of, is_ours, join, occupancy_name, open_name,
+    tanker_name,
 };
+use crate::occupancy::Tally;
 use crate::open::Patch;
 use crate::open::file::OpenFile;
 use crate::options::DISSOLVE_DIVISOR;
@@ -64,7 +66,7 @@ impl Frozen {
         const FILES_BYTES: u64 = 64 << 10;
         let changed = self.set.tankers().iter().filter_map(|tanker| Some((tanker, self.patches.get(&tanker.id)?)));
         let folded = changed.map(|(tanker, patches)| {
-            let counts_bytes = 4 * u64::from(tanker.cells()) + FILES_BYTES;
+            let counts_bytes = 4 * u64::from(tanker.cells()) + tanker.occupancy_list_bytes() + FILES_BYTES;
             // What is dissolved is written with the open cells.
             let whole_bytes = u64::from(tanker.cells()) * CELL_BYTES + FILES_BYTES;
             if patches.iter().any(|(_, patch)| patch.relocated) { whole_bytes } else { counts_bytes }
@@ -293,13 +295,19 @@ impl Index {
         room: u64,
     ) -> Result<(Option<SealedTanker>, Vec<Entry>)> {
         if patches.iter().all(|(_, patch)| !patch.relocated) {
-            let counts = patches.iter().filter_map(|(_, patch)| Some((patch.index, patch.cell?.references)));
-            let counted = tanker.write_counts(self.writer(), generation, counts)?;
+            let counts = patches.iter().filter_map(|(_, patch)| Some((patch.index, patch.cell?)));
+            let list = self.occupancy_of(tanker)?;
+            let counted = tanker.write_counts(self.writer(), generation, counts, &list)?;
             return Ok((Some(counted.complete(self.writer(), generation)?), Vec::new()));
         }
         let mut entries = Vec::with_capacity(tanker.cells() as usize);
         let mut patches = patches.iter().peekable();
+        // Its files are about to go: what they hold is known now or never.
+        let mut lacking = self.occupancy.lacks(tanker.id).then(Tally::default);
         tanker.for_each(&mut |index, entry| {
+            if let Some(tally) = &mut lacking {
+                tally.change(None, Some(entry.cell));
+            }
             let cell = match patches.next_if(|(_, patch)| patch.index == index) {
                 Some((fingerprint, _)) if *fingerprint != entry.fingerprint => {
                     let what = format!("cell {index} of tanker {}", tanker.id);
@@ -311,6 +319,9 @@ impl Index {
             entries.extend(cell.map(|cell| Entry { cell, ..entry }));
             Ok(())
         })?;
+        if let Some(tally) = lacking {
+            self.occupancy.fill(tanker.id, tally.iter());
+        }
         if (entries.len() as u64) < room || entries.is_empty() {
             return Ok((None, entries));
         }
@@ -340,6 +351,7 @@ impl Index {
         for tanker in &manifest.tankers {
             named.insert(tanker_name(tanker.id, tanker.generation));
             named.insert(counts_name(tanker.id, tanker.counts_generation));
+            named.insert(occupancy_name(tanker.id, tanker.counts_generation));
             named.insert(filter_name(tanker.id, tanker.summary.generation));
             named.insert(containers_name(tanker.id, tanker.summary.generation));
         }

@@ -5,12 +5,14 @@
 //! - `tanker`: a tanker = cells file + counts file; building, looking up, reading through;
 //! - `containers`: which containers a tanker's cells lie in, and how to tell that none is missing;
 //! - `summary`: the files of a tanker's Bloom filter and containers;
+//! - `occupancy`: what they place in these containers, with their counts;
 //! - `load`: loading these at a mount, and mending what is damaged;
 //! - `set`: all sealed tankers, newest first, and which of them may hold a fingerprint.
 
 mod cache;
 mod containers;
 mod load;
+mod occupancy;
 mod pages;
 mod set;
 mod summary;
@@ -22,6 +24,9 @@ pub(crate) use cache::{PageCache, reads_of_this_thread};
 pub(crate) use containers::ContainerShares;
 pub(crate) use containers::Share;
 pub(crate) use load::load_summaries;
+#[cfg(feature = "fuzzing")]
+pub(crate) use occupancy::ListOf;
+pub(crate) use occupancy::OccupancyList;
 #[cfg(feature = "fuzzing")]
 pub(crate) use pages::{PagedFile, PagedFileKind};
 pub(crate) use set::SealedSet;

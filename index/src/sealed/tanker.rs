@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dedupfs_store::device::Device;
 use dedupfs_store::frame::FrameKind;
@@ -14,6 +15,7 @@ use dedupfs_store::{Fingerprint, PoolId, Result, StoreError};
 
 use super::cache::PageCache;
 use super::containers::ContainerShares;
+use super::occupancy::{ENTRY_BYTES, ListOf, OccupancyList};
 use super::pages::{PagedFile, PagedFileKind};
 use super::set::Found;
 use super::summary::{Summary, SummaryNames};
@@ -21,7 +23,8 @@ use crate::bloom::{FilterArray, FilterColumn};
 use crate::cell::{
     CELL_BYTES, COUNT_BYTES, Cell, Entry, cell_at, cell_fingerprint, cell_location, count_at, encode_cell,
 };
-use crate::names::{counts_name, join, tanker_name};
+use crate::names::{FileWriter, counts_name, join, occupancy_name, tanker_name};
+use crate::occupancy::Tally;
 
 const CELLS_FILE: PagedFileKind = PagedFileKind { frame: FrameKind::TankerDirectory, cell_bytes: CELL_BYTES as u32 };
 const COUNTS_FILE: PagedFileKind = PagedFileKind { frame: FrameKind::Counts, cell_bytes: COUNT_BYTES as u32 };
@@ -65,6 +68,8 @@ pub(crate) struct SealedTanker {
     /// The files that hold the above.
     pub(super) summary: SummaryNames,
     pub(super) summary_bytes: u64,
+    /// Bytes of the list of what lies where, 0 without one; it may be written when all else is.
+    occupancy_bytes: Arc<AtomicU64>,
 }
 
 /// The bucket of a fingerprint among `buckets` (a power of two).
@@ -128,7 +133,7 @@ impl SealedTanker {
             column.merge(0, summary.filter.words());
             Some(column)
         });
-        Ok(Self {
+        let tanker = Self {
             id,
             cells: Arc::new(cells),
             counts: Arc::new(counts),
@@ -136,7 +141,70 @@ impl SealedTanker {
             containers: Arc::new(summary.containers),
             summary: names,
             summary_bytes,
-        })
+            occupancy_bytes: Arc::default(),
+        };
+        let tally = Tally::of(entries.iter().map(|entry| entry.cell));
+        tanker.write_occupancy(writer, &OccupancyList::from(&tally))?;
+        Ok(tanker)
+    }
+
+    /// Which files a list of what lies where must have been made from.
+    fn list_of(&self) -> ListOf {
+        ListOf {
+            tanker: self.id,
+            generation: self.counts.generation,
+            cells_seal: self.cells.seal,
+            counts_seal: self.counts.seal,
+            cells: self.cells(),
+        }
+    }
+
+    /// Writes and syncs the list of what lies where.
+    fn write_occupancy(&self, writer: Writer<'_>, list: &OccupancyList) -> Result<()> {
+        let Some(bytes) = list.encode(writer.pool, &self.list_of()) else { return Ok(()) };
+        let path = join(writer.directory, &occupancy_name(self.id, self.counts.generation));
+        let mut file = FileWriter::new(writer.device, &path)?;
+        file.append(&bytes)?;
+        file.finish()?;
+        self.occupancy_bytes.store(bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes the list anew beside files that are in use, whatever is there under its name.
+    pub(crate) fn replace_occupancy(&self, writer: Writer<'_>, list: &OccupancyList) -> Result<()> {
+        let Some(bytes) = list.encode(writer.pool, &self.list_of()) else { return Ok(()) };
+        let name = occupancy_name(self.id, self.counts.generation);
+        writer.device.replace_file(writer.directory, &name, &bytes)?;
+        self.occupancy_bytes.store(bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads the list of what lies where, checking everything.
+    pub(crate) fn read_occupancy(&self, writer: Writer<'_>) -> Result<OccupancyList> {
+        let path = join(writer.directory, &occupancy_name(self.id, self.counts.generation));
+        let bytes = writer.device.read_file(&path, OccupancyList::bytes_max(self.cells()))?;
+        let list = OccupancyList::decode(&path, &bytes, writer.pool, &self.list_of())?;
+        // The other list of containers was made from the same cells, if they could be read.
+        if self.containers.cells() == u64::from(self.cells()) && !list.agrees_with(&self.containers) {
+            return Err(StoreError::corrupt(path, "the containers that the tanker's cells lie in", "others"));
+        }
+        self.occupancy_bytes.store(bytes.len() as u64, Ordering::Relaxed);
+        Ok(list)
+    }
+
+    /// The list of what lies where, from the cells.
+    pub(crate) fn scan_occupancy(&self) -> Result<OccupancyList> {
+        let mut tally = Tally::default();
+        self.for_each(&mut |_, entry| {
+            tally.change(None, Some(entry.cell));
+            Ok(())
+        })?;
+        Ok(OccupancyList::from(&tally))
+    }
+
+    /// Bytes that the list of what lies where takes.
+    pub(crate) fn occupancy_list_bytes(&self) -> u64 {
+        (self.containers.len() * ENTRY_BYTES) as u64
     }
 
     /// Writes the files of its summary if there are none.
@@ -164,12 +232,14 @@ impl SealedTanker {
         Ok(Summary::of(cells_per_tanker, &entries))
     }
 
-    /// Writes new counts for the same cells: `changes` are (position of the cell, new count).
+    /// Writes new counts for the same cells: `changes` are (position of the cell, the cell with its new count). `list` is what the
+    /// cells with their old counts place where.
     pub(crate) fn write_counts(
         &self,
         writer: Writer<'_>,
         generation: u64,
-        changes: impl Iterator<Item = (u32, u32)>,
+        changes: impl Iterator<Item = (u32, Cell)>,
+        list: &OccupancyList,
     ) -> Result<Self> {
         let Writer { device, directory, pool, cache, .. } = writer;
         let mut counts = Vec::with_capacity(self.counts.cells() as usize * COUNT_BYTES);
@@ -178,11 +248,14 @@ impl SealedTanker {
             Ok(())
         })?;
         let places = counts.as_chunks_mut::<COUNT_BYTES>().0;
-        for (index, references) in changes {
+        let mut tally = Tally::default();
+        for (index, cell) in changes {
             let place = places.get_mut(index as usize).ok_or_else(|| {
                 StoreError::corrupt(self.counts.path.as_str(), format!("a cell {index}"), self.counts.cells())
             })?;
-            *place = references.to_le_bytes();
+            let before = Cell { references: u32::from_le_bytes(*place), ..cell };
+            tally.change(Some(before), Some(cell));
+            *place = cell.references.to_le_bytes();
         }
         let path = join(directory, &counts_name(self.id, generation));
         let page_cells = self.counts.page_cells();
@@ -192,7 +265,9 @@ impl SealedTanker {
             out.extend_from_slice(counts.get(bytes).unwrap_or_default());
         };
         let counts = PagedFile::write(device, pool, cache, path, COUNTS_FILE, ids, &page_cells, &counts_of)?;
-        Ok(Self { counts: Arc::new(counts), ..self.clone() })
+        let counted = Self { counts: Arc::new(counts), occupancy_bytes: Arc::default(), ..self.clone() };
+        counted.write_occupancy(writer, &list.changed(&tally))?;
+        Ok(counted)
     }
 
     /// Opens the tanker that a manifest names, without its summary (see [`load_summaries`](super::load_summaries)).
@@ -216,6 +291,7 @@ impl SealedTanker {
             containers: Arc::default(),
             summary: names.summary,
             summary_bytes: 0,
+            occupancy_bytes: Arc::default(),
         })
     }
 
@@ -268,7 +344,8 @@ impl SealedTanker {
 
     /// Bytes of all files.
     pub(crate) fn disk_bytes(&self) -> u64 {
-        self.cells.len_bytes() + self.counts.len_bytes() + self.summary_bytes
+        let occupancy_bytes = self.occupancy_bytes.load(Ordering::Relaxed);
+        self.cells.len_bytes() + self.counts.len_bytes() + self.summary_bytes + occupancy_bytes
     }
 
     /// Bytes of memory that it takes, apart from the cache.

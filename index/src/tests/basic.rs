@@ -103,7 +103,8 @@ fn full_tankers_are_sealed_in_order_of_arrival() {
         index.self_check().unwrap();
         let files = disk.list(DIRECTORY).unwrap();
         let names: Vec<_> = files.iter().map(|entry| entry.name.as_str()).collect();
-        let of_tanker = |id| ["containers", "counts", "filter", "tanker"].map(|kind| format!("t-{id}-1.{kind}"));
+        let of_tanker =
+            |id| ["containers", "counts", "filter", "occupancy", "tanker"].map(|kind| format!("t-{id}-1.{kind}"));
         let mut expected = vec!["manifest".to_owned(), "open-1.cells".to_owned()];
         expected.extend([1, 2].into_iter().flat_map(of_tanker));
         assert_eq!(names, expected);
@@ -115,7 +116,7 @@ fn full_tankers_are_sealed_in_order_of_arrival() {
 /// Names of an index's files, but for those that go with the cells.
 fn generations(disk: &MemoryDevice) -> Vec<String> {
     let names = disk.list(DIRECTORY).unwrap().into_iter().map(|entry| entry.name);
-    names.filter(|name| !name.ends_with(".filter") && !name.ends_with(".containers")).collect()
+    names.filter(|name| ![".filter", ".containers", ".occupancy"].iter().any(|ending| name.ends_with(ending))).collect()
 }
 
 #[test]
@@ -358,11 +359,13 @@ fn regression_half_written_tankers_are_removed() {
     drop(index);
     let named: Vec<_> = disk.list(DIRECTORY).unwrap();
     let device: Arc<dyn Device> = Arc::new(disk.clone());
-    for name in ["t-9-7.tanker", "t-9-7.counts", "t-9-7.filter", "t-9-7.containers", "open-7.cells"] {
+    let of_tanker =
+        ["tanker", "counts", "filter", "containers", "occupancy", "occupancy.new"].map(|kind| format!("t-9-7.{kind}"));
+    for name in of_tanker.iter().map(String::as_str).chain(["open-7.cells"]) {
         device.replace_file(DIRECTORY, name, &[1; 300]).unwrap();
     }
     let index = reopen(&disk, TINY);
-    assert_eq!(index.remove_leftovers().unwrap().bytes, 1500);
+    assert_eq!(index.remove_leftovers().unwrap().bytes, 2100);
     assert_eq!(disk.list(DIRECTORY).unwrap(), named);
     assert_eq!(index.remove_leftovers().unwrap().files, 0);
     index.self_check().unwrap();

@@ -10,7 +10,7 @@ use crate::open::{SHARDS, shard_of};
 use crate::tests::faults;
 
 /// Ends the other threads however this one ends.
-struct Stopping<'a>(&'a AtomicBool);
+pub(super) struct Stopping<'a>(pub(super) &'a AtomicBool);
 
 impl Drop for Stopping<'_> {
     fn drop(&mut self) {

@@ -143,7 +143,7 @@ fn files_left_over_are_removed_by_the_next_checkpoint() {
     assert!(names(&case).len() > before);
     case.index.checkpoint(2).unwrap();
     let set = case.index.sealed_set();
-    assert_eq!(names(&case).len(), 2 + 4 * set.tankers().len(), "{:?}", names(&case));
+    assert_eq!(names(&case).len(), 2 + 5 * set.tankers().len(), "{:?}", names(&case));
 }
 
 #[test]

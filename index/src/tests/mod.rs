@@ -9,6 +9,7 @@ mod faults;
 mod filters;
 mod locality;
 mod model;
+mod occupancy;
 mod reads;
 mod rebuild;
 
@@ -19,7 +20,7 @@ use dedupfs_store::device::Device;
 use dedupfs_store::device::memory::MemoryDevice;
 use dedupfs_store::{ContainerId, Fingerprint, PoolId};
 
-use crate::{Cell, Change, Index, IndexOptions, Location};
+use crate::{Cell, Change, Index, IndexOptions, Location, Occupied};
 
 pub(crate) const DIRECTORY: &str = "index/chunks";
 pub(crate) const POOL: PoolId = PoolId([7; 16]);
@@ -81,7 +82,43 @@ pub(crate) fn reopen(disk: &MemoryDevice, options: IndexOptions) -> Index {
     Index::open(&device, DIRECTORY, &POOL, options).unwrap()
 }
 
-/// All committed cells.
+/// What cells place in containers, counted one by one.
+pub(crate) fn placed<'c>(cells: impl Iterator<Item = &'c Cell>) -> BTreeMap<ContainerId, Occupied> {
+    let mut containers = BTreeMap::<ContainerId, Occupied>::new();
+    for cell in cells.filter(|cell| !cell.location.is_lost()) {
+        let occupied = containers.entry(cell.location.container).or_default();
+        occupied.cells += 1;
+        occupied.bytes += u64::from(cell.location.len_bytes);
+        if cell.references > 0 {
+            occupied.live_cells += 1;
+            occupied.live_bytes += u64::from(cell.location.len_bytes);
+        }
+    }
+    containers
+}
+
+/// The garbage map says of these containers, and no others, what is expected.
+pub(crate) fn check_occupied(index: &Index, expected: &BTreeMap<ContainerId, Occupied>) {
+    let (mut found, mut total) = (BTreeMap::new(), Occupied::default());
+    index.for_each_occupied(&mut |container, occupied| {
+        assert!(found.insert(container, occupied).is_none(), "{container} twice");
+    });
+    assert_eq!(&found, expected);
+    for (container, occupied) in expected {
+        assert_eq!(index.occupied(*container), *occupied);
+        total.cells += occupied.cells;
+        total.live_cells += occupied.live_cells;
+        total.bytes += occupied.bytes;
+        total.live_bytes += occupied.live_bytes;
+    }
+    assert_eq!(index.occupied_total(), total);
+    assert_eq!(index.stats().occupied_containers, expected.len() as u64);
+    for nowhere in [ContainerId::NONE, ContainerId(u64::MAX)] {
+        assert_eq!(index.occupied(nowhere), Occupied::default());
+    }
+}
+
+/// All committed cells. The garbage map, if it is whole, agrees.
 pub(crate) fn contents(index: &Index) -> BTreeMap<Fingerprint, Cell> {
     let mut cells = BTreeMap::new();
     index
@@ -91,5 +128,8 @@ pub(crate) fn contents(index: &Index) -> BTreeMap<Fingerprint, Cell> {
         })
         .unwrap();
     assert_eq!(cells.len() as u64, index.len());
+    if index.stats().tankers_without_occupancy == 0 {
+        check_occupied(index, &placed(cells.values()));
+    }
     cells
 }

@@ -22,6 +22,10 @@ enum Step {
     Reopen,
     /// The power fails and comes back.
     Crash(u64),
+    /// As `Reopen`, but some lists of what lies where were lost meanwhile, or never written.
+    ReopenWithoutLists(u64),
+    /// What was not listed is read.
+    CompleteOccupancy,
 }
 
 fn changes() -> impl Strategy<Value = Vec<Change>> {
@@ -48,6 +52,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Write),
         1 => Just(Step::Reopen),
         1 => any::<u64>().prop_map(Step::Crash),
+        1 => any::<u64>().prop_map(Step::ReopenWithoutLists),
+        1 => Just(Step::CompleteOccupancy),
     ]
 }
 
@@ -137,6 +143,12 @@ fn compare(index: &Index, model: &Model) {
     let mut found = vec![None; 3];
     index.locate_batch(&fingerprints, &mut found).unwrap();
     assert_eq!(found.len(), fingerprints.len());
+    let mut committed = vec![None; 3];
+    index.committed_batch(&[&fingerprints[..], &[Fingerprint::ZERO]].concat(), &mut committed).unwrap();
+    assert_eq!((committed.len(), committed.last()), (fingerprints.len() + 1, Some(&None)));
+    for (fingerprint, found) in fingerprints.iter().zip(&committed) {
+        assert_eq!(*found, model.committed.get(fingerprint).copied());
+    }
     for (fingerprint, found) in fingerprints.iter().zip(found) {
         let expected = model.get(fingerprint);
         assert_eq!(found, expected.map(|cell| cell.location));
@@ -144,6 +156,9 @@ fn compare(index: &Index, model: &Model) {
         assert_eq!(index.committed(fingerprint).unwrap(), model.committed.get(fingerprint).copied());
     }
     assert_eq!(index.len(), model.committed.len() as u64);
+    if index.stats().tankers_without_occupancy == 0 {
+        check_occupied(index, &placed(model.committed.values()));
+    }
 }
 
 fn run(steps: Vec<Step>, options: IndexOptions) {
@@ -196,11 +211,25 @@ fn run(steps: Vec<Step>, options: IndexOptions) {
                 assert_eq!(index.position(), checkpoint);
                 recover(&index, &mut model);
             }
+            Step::ReopenWithoutLists(which) => {
+                frozen = None;
+                occupancy::remove_lists(&disk, |tanker| which >> (tanker % 64) & 1 == 1);
+                index = reopen(&disk, options);
+                recover(&index, &mut model);
+            }
+            Step::CompleteOccupancy => {
+                index.complete_occupancy().unwrap();
+                assert_eq!(index.stats().tankers_without_occupancy, 0);
+            }
         }
         index.self_check().unwrap();
         compare(&index, &model);
     }
     assert_eq!(contents(&index), model.committed);
+    index.complete_occupancy().unwrap();
+    compare(&index, &model);
+    assert_eq!(index.stats().tankers_without_occupancy, 0);
+    assert_eq!(reopen(&disk, options).stats().tankers_without_occupancy, 0, "what was read was written");
 }
 
 proptest! {
