@@ -122,8 +122,15 @@ pub const SPACE_HYSTERESIS_PERCENT: u64 = 2;
 /// How long a reading of free space may be trusted.
 pub const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Containers whose live share is below this are reclaimed by default.
-pub const RECLAIM_THRESHOLD_PERCENT: u8 = 50;
+/// Containers whose live share is below this may be emptied by default: the emptiest first, and no more than are needed.
+pub const RECLAIM_THRESHOLD_PERCENT: u8 = 90;
+/// Garbage that stays by default, in percent of what is alive: the last of it costs the most.
+pub const RECLAIM_LEAVE_PERCENT: u8 = 5;
+/// Share of the time that reclaiming works while clients are active, by default.
+pub const RECLAIM_SHARE_PERCENT: u8 = 50;
+/// Bytes of emptied containers that wait for a checkpoint of the indexes at most: until then they and what was copied out of them
+/// are both there. A 32nd of the pool, within these bounds.
+pub const RECLAIM_WAITING_BYTES: std::ops::RangeInclusive<u64> = 16 * MIB..=1 << 30;
 /// Tries to read a chunk whose container moved meanwhile.
 pub const READ_RETRIES: usize = 4;
 

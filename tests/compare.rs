@@ -86,7 +86,7 @@ fn unlink_all_and_reclaim(pool: &Pool, names: &[&str]) {
     for name in names {
         pool.service().unlink(ROOT_INO, name.as_bytes()).expect("unlinks");
     }
-    let options = ReclaimOptions { threshold_percent: 100, dry_run: false };
+    let options = ReclaimOptions::below(100);
     for _ in 0..2 {
         pool.reclaim(&options, &NoProgress).expect("reclaims");
     }

@@ -31,7 +31,7 @@ fn open(device: &Arc<dyn Device>, rebuild_index: bool) -> Arc<Pool> {
 }
 
 fn reclaim(pool: &Pool) -> ReclaimReport {
-    let options = ReclaimOptions { threshold_percent: 100, dry_run: false };
+    let options = ReclaimOptions::below(100);
     pool.reclaim(&options, &NoProgress).expect("reclaims")
 }
 
@@ -416,7 +416,7 @@ fn regression_containers_that_came_back_are_named_and_a_dry_run_keeps_them() {
         file.sync().expect("syncs");
     }
     let pool = open(&device, false);
-    let dry = ReclaimOptions { threshold_percent: 100, dry_run: true };
+    let dry = ReclaimOptions::below(100).planned();
     let planned = pool.reclaim(&dry, &NoProgress).expect("plans");
     let done = reclaim(&pool);
     assert_eq!(

@@ -78,7 +78,7 @@ fn nothing_is_lost_and_nothing_is_written_while_it_is_read_only() {
     let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
     assert!(report.is_clean(), "{:#?}", report.findings);
     assert!(pool.scrub(&ScrubOptions::default(), &NoProgress).expect("scrubs").is_clean());
-    let reclaim = ReclaimOptions { threshold_percent: 100, dry_run: false };
+    let reclaim = ReclaimOptions::below(100);
     assert!(pool.reclaim(&reclaim, &NoProgress).expect_err("refuses").to_string().contains("read-only"));
     std::thread::sleep(10 * INTERVAL);
     assert_eq!(device.operations_of(&Operation::CHANGING), written, "something was written");

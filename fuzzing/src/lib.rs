@@ -371,6 +371,23 @@ pub fn export(data: &[u8]) {
     }
 }
 
+/// What the last reclaiming did.
+pub fn last_reclaim(data: &[u8]) {
+    use dedupfs_store::device::{Device, MemoryDevice};
+    let read = |bytes: &[u8]| {
+        let device = MemoryDevice::new();
+        device.replace_file("", dedupfs::reclaim::HISTORY_FILE, bytes).expect("is memory");
+        if let Ok(Some(last)) = dedupfs::reclaim::LastRun::read(&device, &POOL) {
+            last.write(&device, &POOL).expect("is memory");
+            assert_eq!(dedupfs::reclaim::LastRun::read(&device, &POOL).expect("decodes again"), Some(last));
+        }
+    };
+    read(data);
+    let mut meta = vec![1, 0];
+    meta.extend_from_slice(data);
+    read(&encode_frame(FrameKind::Reclaim, &POOL, 0, &meta, &[]));
+}
+
 /// How far a scrub has come.
 pub fn scrub_position(data: &[u8]) {
     use dedupfs_store::device::{Device, MemoryDevice};

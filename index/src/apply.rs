@@ -103,6 +103,11 @@ pub enum InconsistencyKind {
         /// The change asked for.
         delta: i64,
     },
+    /// A removal of what something refers to; ignored.
+    Referenced {
+        /// References.
+        references: u32,
+    },
     /// The built-in fingerprint of zeros is never stored; ignored.
     BuiltIn,
 }
@@ -114,6 +119,9 @@ impl fmt::Display for Inconsistency {
             InconsistencyKind::Unknown { delta } => write!(f, "a count of {delta:+} for an unknown fingerprint"),
             InconsistencyKind::Negative { references, delta } => {
                 write!(f, "a count of {delta:+} for {references} references")
+            }
+            InconsistencyKind::Referenced { references } => {
+                write!(f, "a removal of what has {references} references")
             }
             InconsistencyKind::BuiltIn => f.write_str("a change of the built-in fingerprint of zeros"),
         }
@@ -287,7 +295,14 @@ impl Shard {
                 if self.staged(&fingerprint).is_some_and(|location| location.container == container) {
                     self.recent.remove(&fingerprint);
                 }
-                current.filter(|cell| cell.location.container != container)
+                match current {
+                    // Whoever removes it has seen that nothing refers to it; should that have been wrong, nothing is lost.
+                    Some(cell) if cell.location.container == container && cell.references > 0 => {
+                        wrong(InconsistencyKind::Referenced { references: cell.references });
+                        current
+                    }
+                    current => current.filter(|cell| cell.location.container != container),
+                }
             }
             (Change::Lose { container, .. }, current) => {
                 if self.staged(&fingerprint).is_some_and(|location| location.is_lost()) {

@@ -47,7 +47,7 @@ impl Index {
 
     /// Runs `lookup` on the set of sealed tankers until that was not replaced meanwhile. An error counts only if it was
     /// not: a replaced tanker's files may be gone.
-    fn consistently<T>(&self, mut lookup: impl FnMut(&SealedSet) -> Result<T>) -> Result<T> {
+    pub(crate) fn consistently<T>(&self, mut lookup: impl FnMut(&SealedSet) -> Result<T>) -> Result<T> {
         loop {
             let set = self.sealed_set();
             let answer = lookup(&set);
@@ -91,40 +91,6 @@ impl Index {
                 Some(location) => Some(Cell { location, references: committed.map_or(0, |cell| cell.references) }),
                 None => committed,
             })
-        })
-    }
-
-    /// As [`committed`](Self::committed), for many: `found` becomes as long as `fingerprints`. Buckets and pages of counts are read
-    /// in the order of their files, each at most once.
-    pub fn committed_batch(&self, fingerprints: &[Fingerprint], found: &mut Vec<Option<Cell>>) -> Result<()> {
-        let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
-        let mut unknown = Vec::new();
-        self.consistently(|set| {
-            found.clear();
-            found.resize(fingerprints.len(), None);
-            unknown.clear();
-            for (shard, items) in grouped.iter() {
-                let shard = self.open.read(shard);
-                for &item in items {
-                    let fingerprint = &fingerprints[item as usize];
-                    match shard.held(fingerprint) {
-                        Held::Cell(cell) => found[item as usize] = Some(cell),
-                        Held::Unknown if !fingerprint.is_zero() => unknown.push(item),
-                        Held::Unknown | Held::Removed => {}
-                    }
-                }
-            }
-            set.find_many(
-                &self.cache,
-                &mut unknown,
-                true,
-                |item| &fingerprints[item as usize],
-                |item, hit, tanker| {
-                    let references = tanker.references(&self.cache, &hit)?;
-                    found[item as usize] = Some(Cell { location: hit.location, references });
-                    Ok(())
-                },
-            )
         })
     }
 

@@ -15,7 +15,7 @@ use super::failure::{Failure, FailureKind};
 use super::protocol::{Envelope, PROTOCOL_VERSION, REPLY_BYTES_MAX, Reply, Request, decode, encode, read_line};
 use crate::check::{CheckOptions, CheckReport};
 use crate::pool::{NoProgress, PoolStats, Progress};
-use crate::reclaim::{ReclaimOptions, ReclaimReport};
+use crate::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use crate::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 
 /// The daemon is given so long to take a request.
@@ -93,9 +93,24 @@ impl ControlClient {
         self.ask(&Request::Sync, &NoProgress)
     }
 
-    /// Reclaims space.
+    /// Reclaims space. If this end goes away, the run ends after the step that it is at.
     pub fn reclaim(&mut self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport, Failure> {
         self.ask(&Request::Reclaim(*options), progress)
+    }
+
+    /// What reclaiming is at.
+    pub fn reclaim_status(&mut self) -> Result<ReclaimStatus, Failure> {
+        self.ask(&Request::ReclaimStatus, &NoProgress)
+    }
+
+    /// Ends a run of reclaiming, soon.
+    pub fn stop_reclaim(&mut self) -> Result<(), Failure> {
+        self.ask(&Request::StopReclaim, &NoProgress)
+    }
+
+    /// Holds reclaiming between two steps and lets none begin, or lets it go on.
+    pub fn pause_reclaim(&mut self, paused: bool) -> Result<(), Failure> {
+        self.ask(&Request::PauseReclaim(paused), &NoProgress)
     }
 
     /// Checks without changing anything.

@@ -11,7 +11,7 @@ use crate::reclaim::ReclaimOptions;
 use crate::scrub::ScrubOptions;
 
 /// Version of the protocol; both sides must have the same, for they are installed together.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 /// Longest request: the largest is a few options.
 pub(super) const REQUEST_BYTES_MAX: u64 = 64 * 1024;
 /// Longest reply: the findings of a check of a badly damaged pool.
@@ -36,6 +36,12 @@ pub enum Request {
     Sync,
     /// Reclaims space: [`ReclaimReport`](crate::reclaim::ReclaimReport).
     Reclaim(ReclaimOptions),
+    /// What reclaiming is at: [`ReclaimStatus`](crate::reclaim::ReclaimStatus).
+    ReclaimStatus,
+    /// Ends a run of reclaiming, soon.
+    StopReclaim,
+    /// Holds reclaiming between two steps and lets none begin, or lets it go on.
+    PauseReclaim(bool),
     /// Checks without changing anything: [`CheckReport`](crate::check::CheckReport).
     Check(CheckOptions),
     /// Reads everything and quarantines what is bad: [`ScrubReport`](crate::scrub::ScrubReport).
@@ -139,6 +145,10 @@ mod tests {
             Request::Scrub(ScrubOptions { rate_bytes_per_s: 5, restart: true }),
             Request::ScrubStatus,
             Request::StopScrub,
+            Request::Reclaim(ReclaimOptions::default()),
+            Request::ReclaimStatus,
+            Request::StopReclaim,
+            Request::PauseReclaim(true),
             Request::Unmount { lazy: true },
             Request::AwaitEnd,
             Request::SetReadOnly(true),
@@ -169,9 +179,9 @@ mod tests {
 
     #[test]
     fn another_version_is_refused_with_advice_even_if_its_request_is_unknown() {
+        let failure = decode_request(br#"{"protocol":3,"request":{"dance":[]}}"#).unwrap_err();
+        assert!(failure.message.contains("protocol 3") && failure.message.contains("mount"), "{failure}");
         let failure = decode_request(br#"{"protocol":2,"request":{"dance":[]}}"#).unwrap_err();
-        assert!(failure.message.contains("protocol 2") && failure.message.contains("mount"), "{failure}");
-        let failure = decode_request(br#"{"protocol":1,"request":{"dance":[]}}"#).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Usage);
     }
 

@@ -25,7 +25,7 @@ use super::failure::Failure;
 use super::protocol::{REQUEST_BYTES_MAX, Reply, Request, decode_request, encode, read_line};
 use crate::check::{CheckOptions, CheckReport};
 use crate::pool::{PoolStats, Progress};
-use crate::reclaim::{ReclaimOptions, ReclaimReport};
+use crate::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use crate::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 
 /// Connections answered at once; further ones are told so. Each is one thread.
@@ -45,6 +45,12 @@ pub trait ControlTarget: Send + Sync + 'static {
     fn sync(&self) -> Result<(), Failure>;
     /// Reclaims space.
     fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport, Failure>;
+    /// What reclaiming is at.
+    fn reclaim_status(&self) -> Result<ReclaimStatus, Failure>;
+    /// Ends a run of reclaiming, soon.
+    fn stop_reclaim(&self) -> Result<(), Failure>;
+    /// Holds reclaiming, or lets it go on.
+    fn pause_reclaim(&self, paused: bool) -> Result<(), Failure>;
     /// Checks without changing anything.
     fn check(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport, Failure>;
     /// Reads everything and quarantines what is bad.
@@ -250,6 +256,9 @@ fn perform(request: Request, target: &dyn ControlTarget, sink: &ReplySink<'_>) -
         Request::Stats => target.stats().and_then(to_value),
         Request::Sync => target.sync().and_then(to_value),
         Request::Reclaim(options) => target.reclaim(&options, sink).and_then(to_value),
+        Request::ReclaimStatus => target.reclaim_status().and_then(to_value),
+        Request::StopReclaim => target.stop_reclaim().and_then(to_value),
+        Request::PauseReclaim(paused) => target.pause_reclaim(paused).and_then(to_value),
         Request::Check(options) => target.check(&options, sink).and_then(to_value),
         Request::Scrub(options) => target.scrub(&options, sink).and_then(to_value),
         Request::ScrubStatus => target.scrub_status().and_then(to_value),

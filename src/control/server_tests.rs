@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::super::{ControlClient, Envelope, FailureKind, PROTOCOL_VERSION, SOCKET_NAME};
 use super::*;
@@ -13,6 +13,7 @@ struct Target {
     reclaims: AtomicU64,
     unmounts: AtomicU64,
     scrubs_cancelled: AtomicU64,
+    is_paused: AtomicBool,
 }
 
 impl ControlTarget for Target {
@@ -31,6 +32,16 @@ impl ControlTarget for Target {
         progress.finish();
         self.reclaims.fetch_add(1, Ordering::Relaxed);
         Err(Failure::new(FailureKind::NoSpace, "full"))
+    }
+    fn reclaim_status(&self) -> Result<ReclaimStatus, Failure> {
+        Ok(ReclaimStatus { paused: self.is_paused.load(Ordering::Relaxed), ..ReclaimStatus::default() })
+    }
+    fn stop_reclaim(&self) -> Result<(), Failure> {
+        Err(Failure::failed("nothing runs"))
+    }
+    fn pause_reclaim(&self, paused: bool) -> Result<(), Failure> {
+        self.is_paused.store(paused, Ordering::Relaxed);
+        Ok(())
     }
     fn check(&self, _options: &CheckOptions, _progress: &dyn Progress) -> Result<CheckReport, Failure> {
         Err(Failure::failed("no"))
@@ -85,7 +96,7 @@ fn serve(root: &Path) -> (ControlServer, Arc<Target>) {
 }
 
 fn reclaim_options() -> ReclaimOptions {
-    serde_json::from_value(serde_json::json!({"threshold_percent": 42, "dry_run": false})).unwrap()
+    ReclaimOptions::below(42)
 }
 
 #[test]
@@ -108,6 +119,18 @@ fn requests_are_answered_with_progress_and_typed_failures() {
     assert!(server.finish(Duration::from_secs(5)));
     assert!(!root.path().join(SOCKET_NAME).exists());
     assert!(ControlClient::connect(root.path()).unwrap().is_none());
+}
+
+#[test]
+fn reclaiming_is_paused_stopped_and_asked() {
+    let root = tempfile::tempdir().unwrap();
+    let (_server, _target) = serve(root.path());
+    let client = || ControlClient::connect(root.path()).unwrap().unwrap();
+    for paused in [true, false] {
+        client().pause_reclaim(paused).unwrap();
+        assert_eq!(client().reclaim_status().unwrap().paused, paused);
+    }
+    assert!(client().stop_reclaim().unwrap_err().message.contains("nothing runs"));
 }
 
 #[test]

@@ -21,6 +21,7 @@
 mod block_index;
 mod compare;
 mod fetch;
+mod forward;
 mod pins;
 #[cfg(test)]
 mod pins_tests;
@@ -42,6 +43,7 @@ use parking_lot::{Mutex, RwLock};
 
 pub use block_index::BlockIndex;
 pub use fetch::Fetcher;
+pub use forward::Forwarded;
 pub use pins::{Pin, Pins};
 pub use sections::Section;
 pub use stored::ContainerChunks;
@@ -300,54 +302,11 @@ impl Deduplicator {
         !self.any_claimed.load(Ordering::Acquire) || !self.claimed_containers.read().contains(&container)
     }
 
-    /// Claims containers for reclaiming: from the next [`barrier`](Self::barrier) on nothing new refers to them.
-    pub fn claim_containers(&self, containers: impl IntoIterator<Item = ContainerId>) {
-        self.claimed_containers.write().extend(containers);
-        self.any_claimed.store(true, Ordering::Release);
-    }
-
     /// Ends the claims on nodes, once what was freed is counted. A writer may have found it in the index before, and not have
     /// come to look for the claim yet: that writer's section ends first.
     pub fn release_nodes(&self) {
         self.barrier();
         self.pins.release_claims();
-    }
-
-    /// Ends the claims on containers, as [`release_nodes`](Self::release_nodes) does.
-    pub fn release_containers(&self) {
-        self.barrier();
-        self.any_claimed.store(false, Ordering::Release);
-        self.claimed_containers.write().clear();
-    }
-
-    /// Copies a chunk or node that stays alive out of a claimed container: appends it for `stream` and stages its
-    /// new place, unless it has another place already.
-    ///
-    /// # Errors
-    /// Container errors.
-    pub fn copy_forward(
-        &self,
-        recipe: bool,
-        stream: StreamId,
-        from: ContainerId,
-        print: Fingerprint,
-        bytes: &[u8],
-    ) -> Result<bool> {
-        let (index, store) = if recipe { (&self.recipe_index, &self.recipes) } else { (&self.chunk_index, &self.data) };
-        let _section = self.enter();
-        let _exclusive = waiting::lock(&self.store_lock);
-        match index.get(&print)? {
-            Some(cell) if cell.location.container == from => {}
-            _ => return Ok(false),
-        }
-        let containers = store.append(stream, &[(print, bytes)])?;
-        let Some(&container) = containers.first() else { return Ok(false) };
-        let len_bytes = bytes.len() as u32;
-        if recipe {
-            self.namespace.log(LogOp::NodeMoved { fingerprint: print, container, len_bytes });
-        }
-        index.stage(&print, Location { container, len_bytes });
-        Ok(true)
     }
 
     /// Quarantines what is bad in `container`: from here on nothing is deduplicated against it, and storing it again heals.

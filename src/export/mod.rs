@@ -377,18 +377,19 @@ impl Exporter {
         if is_due { self.write_base(true) } else { Ok(()) }
     }
 
-    /// Writes a new base if the export is much larger than what there is: for who has removed much.
+    /// Writes a new base if the export is larger than what there is: for who has removed much. What names and inodes of files that are
+    /// gone take in the log would else be there until that is as long as the base, or 8 MiB: much of a small pool.
     ///
     /// # Errors
     /// As [`export`](Self::export).
     pub fn shrink(&self) -> Result<()> {
         let inodes = u64::try_from(self.namespace.totals().inodes()).unwrap_or(0);
-        let is_large = self
-            .working
-            .lock()
-            .live
-            .as_ref()
-            .is_some_and(|live| live.current.base_bytes + live.log_bytes > EXPORT_SMALL_BYTES + 256 * inodes);
+        let is_large = self.working.lock().live.as_ref().is_some_and(|live| {
+            let (base_bytes, log_bytes) = (live.current.base_bytes, live.log_bytes);
+            // Bytes of bases are a few times those of logs at most.
+            log_bytes > EXPORT_SMALL_BYTES + base_bytes / 4
+                || base_bytes + log_bytes > EXPORT_SMALL_BYTES + 256 * inodes
+        });
         if self.is_enabled && is_large { self.write_base(false) } else { Ok(()) }
     }
 

@@ -88,10 +88,15 @@ struct Seen {
 }
 
 impl Namespace {
+    /// What is committed.
+    pub(super) fn snapshot(&self) -> Result<Arc<Snapshot>> {
+        let base = self.state.read().base.clone();
+        base.map_or_else(|| self.recover(), Ok)
+    }
+
     fn moment(&self) -> Result<Moment> {
         loop {
-            let base = self.state.read().base.clone();
-            let base = base.map_or_else(|| self.recover(), Ok)?;
+            let base = self.snapshot()?;
             let state = self.state.read();
             if state.is_base(&base) {
                 let layers = state.layers().cloned().collect();

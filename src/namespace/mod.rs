@@ -37,6 +37,7 @@ pub mod fuzzing;
 mod inode;
 mod log;
 mod names;
+mod newest;
 mod overlay;
 mod page_sums;
 mod record;

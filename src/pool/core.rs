@@ -7,6 +7,7 @@ use dedupfs_store::PoolId;
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::PoolProperties;
 
+use super::activity::Activity;
 use super::gate::{Gate, Pass};
 use super::indexes;
 use super::space::{ContentCost, Demand, Promise, SpaceGuard};
@@ -57,6 +58,8 @@ pub struct Core {
     pub exporter: Arc<Exporter>,
     /// Who may still change something.
     pub gate: Gate,
+    /// When clients asked for something last.
+    pub activity: Activity,
 }
 
 impl Core {
@@ -65,6 +68,7 @@ impl Core {
     /// # Errors
     /// `ReadOnly` with the reason.
     pub fn begin_change(&self) -> Result<Pass<'_>> {
+        self.activity.note();
         let pass = self.gate.enter()?;
         if self.opened_read_only {
             return Err(EngineError::ReadOnly(String::new()));

@@ -8,6 +8,7 @@
 //!
 //! Dropping a pool without closing it is what a crash does: nothing more is written.
 
+mod activity;
 mod core;
 mod format;
 mod gate;
@@ -15,6 +16,7 @@ mod indexes;
 mod open;
 mod parts;
 mod progress;
+mod reclaiming;
 mod recover;
 mod space;
 mod stats;
@@ -29,6 +31,7 @@ use parking_lot::Mutex;
 
 pub use dedupfs_index::filter::FilterPlan;
 
+pub use self::activity::Activity;
 pub use self::core::Core;
 pub(crate) use format::relative_or_absolute;
 pub use format::{format, format_on};
@@ -45,7 +48,7 @@ use crate::check::affected::{AffectedFiles, AffectedFinder, Lost};
 use crate::check::{CheckOptions, CheckReport, Checker, RebuildReport};
 use crate::config::CLOSE_PATIENCE;
 use crate::error::{EngineError, Result};
-use crate::reclaim::{ReclaimControl, ReclaimOptions, ReclaimReport, Reclaimer};
+use crate::reclaim::ReclaimControl;
 use crate::scrub::{BadCopy, ScrubControl, ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus, SuspectThread};
 use crate::service::Service;
 
@@ -137,52 +140,12 @@ impl Pool {
         stats::collect(&self.core)
     }
 
-    /// Frees what nothing refers to; see [`crate::reclaim`].
-    ///
-    /// # Errors
-    /// `Busy` if a reclaim or check is running, `ReadOnly` if the pool is being closed; else as [`Reclaimer::run`].
-    pub fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport> {
-        let core = &self.core;
-        // Planning changes nothing: nobody waits for its end. Released last, so that who has waited for it finds the pool free.
-        let running = (!options.dry_run).then(|| self.reclaiming.running.try_lock().ok_or_else(running_already));
-        let _running = running.transpose()?;
-        let _one = self.exclusively()?;
-        if !options.dry_run {
-            self.reclaiming.begin();
-            // Looked at behind that: whoever closes the pool says so before it stops what runs.
-            if core.gate.is_closing() {
-                return Err(EngineError::ReadOnly(": it is being unmounted".to_owned()));
-            }
-        }
-        if core.is_read_only() && !options.dry_run {
-            return Err(dedupfs_store::StoreError::Usage(
-                "the pool is mounted read-only and reclaiming would change it: unmount it, or mount it for writing"
-                    .to_owned(),
-            )
-            .into());
-        }
-        Reclaimer {
-            namespace: &core.namespace,
-            data: &core.data,
-            recipes: &core.recipes,
-            chunk_index: &core.chunk_index,
-            recipe_index: &core.recipe_index,
-            dedup: &core.dedup,
-            committer: &core.committer,
-            space: &core.space,
-            exporter: &core.exporter,
-            control: &self.reclaiming,
-            physical_bytes: &|| core.physical_bytes(),
-        }
-        .run(options, progress)
-        .map_err(|error| core.space.explain(error))
-    }
-
     /// Checks the pool; see [`crate::check`]. On a pool in use, changes during the check can show as findings.
     ///
     /// # Errors
     /// `Busy` if a reclaim or check is running; what prevents checking at all.
     pub fn check(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport> {
+        self.end_background();
         let _one = self.exclusively()?;
         let core = &self.core;
         // What is quarantined between looking at counts and looking at places would be seen by neither.
@@ -303,7 +266,7 @@ impl Pool {
             return Ok(());
         }
         self.scrub.stop();
-        self.reclaiming.stop();
+        self.reclaiming.close();
         drop(self.suspects.lock().take());
         if *self.is_settled.lock() {
             // Nothing was changed but in memory, or since everything was made durable.
@@ -399,6 +362,13 @@ impl Pool {
         self.core.gate.resume();
         *is_settled = false;
         Ok(())
+    }
+
+    /// Ends a run of reclaiming that nobody waits for: whoever asks for something goes first.
+    fn end_background(&self) {
+        if self.reclaiming.is_in_background() {
+            drop(self.reclaiming.end(CLOSE_PATIENCE));
+        }
     }
 
     fn exclusively(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {

@@ -270,6 +270,7 @@ impl Parts {
             committer,
             exporter,
             gate: Gate::default(),
+            activity: super::Activity::default(),
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::error::Result;
 use crate::export::{RecoverReport, fence, restore};
 use crate::fingerprint::Fingerprinter;
 use crate::namespace::{NAMESPACE_FILE, NAMESPACE_SUMS_FILES};
+use crate::reclaim::HISTORY_FILE as RECLAIM_HISTORY_FILE;
 use crate::scrub::POSITION_FILE as SCRUB_POSITION_FILE;
 
 /// Where everything is made: a directory of the meta root that shows, without a superblock, that recovering was interrupted.
@@ -33,8 +34,17 @@ pub const STAGE: &str = "recovered";
 /// What a meta root has besides its superblock and its namespace.
 const META_DIRECTORIES: [&str; 2] = ["index", "recipes"];
 /// What else may lie on a root.
-const OTHERS: [&str; 8] =
-    ["lock", "dedupfs.log", "dedupfs.log.1", "control.sock", "containers", "export", SCRUB_POSITION_FILE, STAGE];
+const OTHERS: [&str; 9] = [
+    "lock",
+    "dedupfs.log",
+    "dedupfs.log.1",
+    "control.sock",
+    "containers",
+    "export",
+    SCRUB_POSITION_FILE,
+    RECLAIM_HISTORY_FILE,
+    STAGE,
+];
 /// Directories are not nested deeper than this.
 const DEPTH_MAX: usize = 4;
 
@@ -167,7 +177,8 @@ fn remove_directories(device: &dyn Device, directory: &str, depth: usize) {
 /// Removes the old meta root and moves the new one to its place.
 fn put_in_place(meta: &dyn Device) -> Result<()> {
     // First, so that what comes is no pool until it is one.
-    for name in [Role::Meta.file_name(), NAMESPACE_FILE, SCRUB_POSITION_FILE].into_iter().chain(NAMESPACE_SUMS_FILES) {
+    let files = [Role::Meta.file_name(), NAMESPACE_FILE, SCRUB_POSITION_FILE, RECLAIM_HISTORY_FILE];
+    for name in files.into_iter().chain(NAMESPACE_SUMS_FILES) {
         match meta.remove(name) {
             Ok(()) | Err(StoreError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),

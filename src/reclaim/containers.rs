@@ -1,271 +1,354 @@
-//! Emptying containers: claim, wait, copy the living forward, commit, free.
+//! Emptying containers of one kind, a window at a time: those that are dead as a whole first, then in groups, then batches.
+//!
+//! A group is looked up in the index and ordered together, so that each bucket of a tanker is read once for all of it; a batch is
+//! claimed and emptied together ([`super::batch`]).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use dedupfs_index::Index;
-use dedupfs_store::{ContainerId, StoreError};
+use dedupfs_store::ContainerId;
 
-use super::{ReclaimOptions, ReclaimReport, Reclaimer};
-use crate::containers::{ContainerStore, RECLAIM_STREAM};
-use crate::error::{EngineError, Result};
-use crate::namespace::{ContainerRecord, LogOp};
-use crate::pool::Progress;
+use super::batch::Batch;
+use super::order::RestoreOrder;
+use super::victims::{Candidate, Choice, Classes, Window};
+use super::{Run, Stopped};
+use crate::containers::ContainerStore;
+use crate::error::Result;
+use crate::namespace::ContainerRecord;
 
-/// Containers emptied between two commits: bounds what a crash repeats and what is occupied twice.
-const CONTAINERS_AT_ONCE: usize = 64;
+/// Containers chosen at a time: bounds memory.
+const WINDOW_CONTAINERS: usize = 16_384;
+/// Containers emptied between two commits: bounds what a crash repeats.
+const BATCH_CONTAINERS: usize = 64;
+/// Nodes that may be read to order what is moved: one for so many bytes moved, so that it costs a small share of moving them.
+const MOVED_BYTES_PER_NODE: u64 = 256 << 10;
+/// But so many in any case.
+const ORDER_NODES_MIN: u64 = 1000;
 
 /// Bytes that copying what is alive in a container takes at most, about: it compresses as it did.
-fn copy_bytes(record: &ContainerRecord, live_bytes: u64) -> u64 {
+fn copy_bytes(candidate: &Candidate) -> u64 {
     const PADDING_BYTES: u64 = 64 << 10;
-    if live_bytes == 0 {
+    if candidate.live_bytes == 0 {
         return 0;
     }
-    let share = u128::from(record.used_bytes) * u128::from(live_bytes) / u128::from(record.chunk_bytes.max(1));
     // Chunks of one region can compress less well than the mean.
-    let likely = u64::try_from(share).unwrap_or(u64::MAX).saturating_mul(3) / 2;
-    likely.min(live_bytes + live_bytes / 8) + PADDING_BYTES
+    let likely = candidate.kept_bytes().saturating_mul(3) / 2;
+    likely.min(candidate.live_bytes + candidate.live_bytes / 8) + PADDING_BYTES
 }
 
-/// What is emptied between two commits: first all that is dead, which frees space without taking any; then as many, emptiest
-/// first, as fit into `room_bytes`. None if not even one fits.
-fn batch<'v>(victims: &'v [ContainerId], room_bytes: u64, cost: &dyn Fn(&ContainerId) -> u64) -> &'v [ContainerId] {
-    let most = victims.get(..CONTAINERS_AT_ONCE).unwrap_or(victims);
-    let dead = most.iter().take_while(|id| cost(id) == 0).count();
-    let mut left_bytes = Some(room_bytes);
-    let mut fits = |id: &ContainerId| {
-        left_bytes = left_bytes.and_then(|left| left.checked_sub(cost(id)));
-        left_bytes.is_some()
+/// What one batch may take.
+#[derive(Clone, Copy)]
+struct Room {
+    /// Of the disk.
+    disk_bytes: u64,
+    /// Of memory.
+    memory_bytes: u64,
+    /// To be read and written.
+    io_bytes: u64,
+}
+
+/// How many of these, from the first, are emptied together: as fit into the room.
+fn batch_len(victims: &[Candidate], room: Room) -> usize {
+    let mut disk_left = Some(room.disk_bytes);
+    // The last one may exceed these: a container is not divided.
+    let (mut memory_left, mut io_left) = (Some(room.memory_bytes), Some(room.io_bytes));
+    let fits = |victim: &&Candidate| {
+        let fits = memory_left.is_some() && io_left.is_some();
+        disk_left = disk_left.and_then(|left| left.checked_sub(copy_bytes(victim)));
+        memory_left = memory_left.and_then(|left| left.checked_sub(victim.live_bytes));
+        io_left = io_left.and_then(|left| left.checked_sub(victim.used_bytes + victim.kept_bytes()));
+        fits && disk_left.is_some()
     };
-    let count = if dead > 0 { dead } else { most.iter().take_while(|id| fits(id)).count() };
-    most.get(..count).unwrap_or_default()
+    victims.iter().take(BATCH_CONTAINERS).take_while(fits).count()
 }
 
-/// How emptying one container went.
-enum Emptied {
-    /// So many cells no longer name it.
-    Of(u64),
-    /// It cannot be read; what was moved until then is moved.
-    Unreadable(EngineError),
-}
+/// Ids of containers in order: 8 bytes for each.
+struct Closed(Vec<ContainerId>);
 
-/// What the index places in one container.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Content {
-    /// Uncompressed bytes that something refers to.
-    pub live_bytes: u64,
-    /// Cells, referred to or not.
-    pub cells: u64,
-}
-
-impl Reclaimer<'_> {
-    /// What the index places in each container.
-    pub(super) fn contents(&self, recipe: bool) -> Result<HashMap<ContainerId, Content>> {
-        let mut contents: HashMap<ContainerId, Content> = HashMap::new();
-        self.index(recipe).for_each(&mut |_, cell| {
-            let content = contents.entry(cell.location.container).or_default();
-            content.cells += 1;
-            // A node without references counts as alive: an open file may hold it, else it was freed before.
-            if cell.references > 0 || recipe {
-                content.live_bytes += u64::from(cell.location.len_bytes);
-            }
-            Ok(())
-        })?;
-        Ok(contents)
+impl Closed {
+    fn has(&self, container: ContainerId) -> bool {
+        self.0.binary_search(&container).is_ok()
     }
+}
 
-    /// Containers that are closed. One that is still written will be sealed sooner or later; one that a crash left open
-    /// is closed for good.
-    pub(super) fn closed_containers(&self, recipe: bool) -> Vec<ContainerRecord> {
-        let store = self.store(recipe);
-        let mut records = store.containers();
-        records.retain(|record| store.is_closed(record.id));
-        records
-    }
-
-    /// Of `closed`, those whose live share is below the threshold, emptiest first; those without anything alive, and damaged
-    /// ones, always.
-    /// And the garbage in the others.
-    pub(super) fn victims(
-        closed: &[ContainerRecord],
-        live_bytes: &dyn Fn(ContainerId) -> u64,
-        options: &ReclaimOptions,
-    ) -> (Vec<ContainerId>, u64) {
-        let mut victims = Vec::new();
-        let mut garbage_left_bytes = 0;
-        for record in closed {
-            let live_bytes = live_bytes(record.id);
-            let below =
-                u128::from(live_bytes) * 100 < u128::from(record.chunk_bytes) * u128::from(options.threshold_percent);
-            if live_bytes == 0 || below || record.damaged {
-                victims.push((live_bytes, record.id));
-            } else {
-                garbage_left_bytes += record.chunk_bytes.saturating_sub(live_bytes);
-            }
+/// As [`batch_len`]; if the first does not fit, those that need least go first.
+fn fit(victims: &mut [Candidate], room: Room) -> usize {
+    match batch_len(victims, room) {
+        0 => {
+            victims.sort_by_key(|victim| (copy_bytes(victim), victim.id));
+            batch_len(victims, room)
         }
-        victims.sort_unstable();
-        (victims.into_iter().map(|(_, id)| id).collect(), garbage_left_bytes)
+        count => count,
+    }
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn store(&self, recipe: bool) -> &'a ContainerStore {
+        if recipe { &self.core.recipes } else { &self.core.data }
     }
 
-    pub(super) fn empty_containers(
+    pub(super) fn index(&self, recipe: bool) -> &'a Index {
+        if recipe { &self.core.recipe_index } else { &self.core.chunk_index }
+    }
+
+    pub(super) fn candidate(&self, recipe: bool, record: &ContainerRecord) -> Candidate {
+        let occupied = self.index(recipe).occupied(record.id);
+        // A node without references counts as alive: an open file may hold it, else it was freed before.
+        let (live_bytes, live_chunks) =
+            if recipe { (occupied.bytes, occupied.cells) } else { (occupied.live_bytes, occupied.live_cells) };
+        Candidate {
+            id: record.id,
+            chunk_bytes: record.chunk_bytes,
+            chunks: u64::from(record.chunks),
+            live_bytes,
+            live_chunks,
+            used_bytes: u64::from(record.used_bytes),
+            is_damaged: record.damaged,
+        }
+    }
+
+    /// The containers that are closed now, with all that lies in them counted. One that is still written will be sealed sooner or
+    /// later; one that a crash left open is closed for good.
+    fn closed(&self, recipe: bool) -> Result<Closed> {
+        let mut closed = Vec::new();
+        self.store(recipe).for_each_closed(&mut |record| closed.push(record.id));
+        closed.sort_unstable();
+        // First the list: a container is closed as soon as its row is durable, and what lies in it counted later. Until then it would
+        // seem to be dead.
+        self.core.committer.settle()?;
+        Ok(Closed(closed))
+    }
+
+    /// What is alive and what is garbage, for the report of a run that ended before it looked.
+    pub(super) fn complete_totals(&mut self) {
+        for recipe in [false, true].into_iter().skip(self.kinds_planned) {
+            let mut classes = Classes::default();
+            self.store(recipe).for_each_closed(&mut |record| classes.add(&self.candidate(recipe, record)));
+            let (live_bytes, garbage_bytes) = classes.total();
+            self.report.live_bytes += live_bytes;
+            self.report.garbage_left_bytes += garbage_bytes;
+        }
+    }
+
+    /// Visits those of them that are still there.
+    fn for_each_candidate(&self, recipe: bool, closed: &Closed, visit: &mut dyn FnMut(Candidate)) {
+        self.store(recipe).for_each_closed(&mut |record| {
+            if closed.has(record.id) {
+                visit(self.candidate(recipe, record));
+            }
+        });
+    }
+
+    /// Empties what the policy chooses; what is closed later is for the next run.
+    pub(super) fn empty_containers(&mut self, recipe: bool) -> Result<Option<Stopped>> {
+        let closed = self.closed(recipe)?;
+        let mut classes = Classes::default();
+        self.for_each_candidate(recipe, &closed, &mut |candidate| classes.add(&candidate));
+        let mut choice = classes.choose(self.options);
+        let planned = classes.taken(&choice);
+        let (live_bytes, garbage_bytes) = classes.total();
+        if self.report.spared_open {
+            let all_bytes: u64 = self.store(recipe).containers().iter().map(|record| record.chunk_bytes).sum();
+            self.report.open_bytes += all_bytes.saturating_sub(live_bytes + garbage_bytes);
+        }
+        self.report.live_bytes += live_bytes;
+        self.kinds_planned += 1;
+        // Each container that is emptied takes its part away.
+        self.report.garbage_left_bytes += garbage_bytes;
+        self.report.expected_bytes += planned.used_bytes - planned.kept_bytes.min(planned.used_bytes);
+        self.progress.start(
+            if recipe { "emptying recipe containers, MiB" } else { "emptying containers, MiB" },
+            planned.used_bytes.div_ceil(1 << 20),
+        );
+        let mut after = Some(ContainerId::NONE);
+        let mut stopped = None;
+        while let (Some(behind), None) = (after, stopped) {
+            let window;
+            (window, after) = self.window(recipe, behind, &closed, &mut choice);
+            stopped = self.empty_window(recipe, window)?;
+        }
+        self.progress.finish();
+        Ok(stopped)
+    }
+
+    /// The next victims behind a container, in order, and behind which the next window begins, if there is one.
+    fn window(
         &self,
         recipe: bool,
-        options: &ReclaimOptions,
-        report: &mut ReclaimReport,
-        progress: &dyn Progress,
-    ) -> Result<()> {
-        if self.control.is_stopped() {
-            return Ok(());
+        behind: ContainerId,
+        closed: &Closed,
+        choice: &mut Choice,
+    ) -> (Vec<Candidate>, Option<ContainerId>) {
+        let mut window = Window::new(WINDOW_CONTAINERS);
+        let possible = *choice;
+        self.for_each_candidate(recipe, closed, &mut |candidate| {
+            if candidate.id > behind && possible.may_take(&candidate) {
+                window.add(candidate);
+            }
+        });
+        let mut victims = window.into_sorted();
+        let end = victims.last().map(|candidate| candidate.id).filter(|_| victims.len() == WINDOW_CONTAINERS);
+        victims.retain(|candidate| choice.takes(candidate));
+        (victims, end)
+    }
+
+    fn empty_window(&mut self, recipe: bool, window: Vec<Candidate>) -> Result<Option<Stopped>> {
+        let (dead, mut living): (Vec<_>, Vec<_>) =
+            window.into_iter().partition(|victim| victim.live_bytes == 0 && !victim.is_damaged);
+        for batch in dead.chunks(BATCH_CONTAINERS) {
+            if let Some(stopped) = self.pace.between_steps() {
+                return Ok(Some(stopped));
+            }
+            self.empty_batch(recipe, batch, None)?;
         }
-        // The list first: what is closed later could not be in the contents.
-        let closed = self.closed_containers(recipe);
-        self.committer.settle()?;
-        let contents = self.contents(recipe)?;
-        let live_bytes = |id| contents.get(&id).map_or(0, |content| content.live_bytes);
-        let (victims, garbage_left_bytes) = Self::victims(&closed, &live_bytes, options);
-        report.garbage_left_bytes += garbage_left_bytes;
-        progress.start(if recipe { "emptying recipe containers" } else { "emptying containers" }, victims.len() as u64);
-        let copy_bytes: HashMap<ContainerId, u64> =
-            closed.iter().map(|record| (record.id, copy_bytes(record, live_bytes(record.id)))).collect();
-        let mut rest = victims.as_slice();
-        while !rest.is_empty() && !self.control.is_stopped() {
-            let cost = |id: &ContainerId| copy_bytes.get(id).copied().unwrap_or(0);
-            let batch = batch(rest, self.space.step_bytes(recipe)?, &cost);
-            if batch.is_empty() {
+        let copied_bytes: u64 = living.iter().map(copy_bytes).sum();
+        if self.core.space.step_bytes(recipe)? < copied_bytes {
+            // What was dead makes room for the living.
+            self.free_emptied(true)?;
+        }
+        if self.core.space.is_tight() {
+            // Each must give back more than copying took, or the space is used up without freeing anything.
+            living.sort_by_key(|victim| (copy_bytes(victim), victim.id));
+        }
+        let mut rest = living.as_slice();
+        while !rest.is_empty() {
+            let mut left = self.memory.group_chunks;
+            let fits = |victim: &&Candidate| {
+                let fits = left > 0;
+                // All that its table names is looked up.
+                left = left.saturating_sub(victim.chunks.max(1));
+                fits
+            };
+            let (group, others) = rest.split_at(rest.iter().take_while(fits).count());
+            if let Some(stopped) = self.empty_group(recipe, group)? {
+                return Ok(Some(stopped));
+            }
+            rest = others;
+        }
+        Ok(None)
+    }
+
+    /// Empties a group in the order in which the newest recipes use it.
+    fn empty_group(&mut self, recipe: bool, group: &[Candidate]) -> Result<Option<Stopped>> {
+        if let Some(stopped) = self.pace.between_steps() {
+            return Ok(Some(stopped));
+        }
+        let Some(order) = self.order(recipe, group)? else { return Ok(self.pace.stopped()) };
+        let mut victims = group.to_vec();
+        if !self.core.space.is_tight() {
+            victims.sort_by_key(|victim| (order.place_of_container(victim.id), victim.id));
+        }
+        while !victims.is_empty() {
+            if let Some(stopped) = self.pace.between_steps() {
+                return Ok(Some(stopped));
+            }
+            let mut count = batch_len(&victims, self.room(recipe)?);
+            if count == 0 {
+                // What is emptied and not freed yet gives room.
+                self.free_emptied(true)?;
+                count = fit(&mut victims, self.room(recipe)?);
+            }
+            if count == 0 {
                 // The others have more alive: what is left of the space would be used up without freeing anything.
                 tracing::warn!(
-                    containers = rest.len(),
+                    containers = victims.len(),
                     "no space to empty these: delete more, or free space on the disk"
                 );
-                report.containers_without_space += rest.len() as u64;
+                self.report.containers_without_space += victims.len() as u64;
                 break;
             }
-            self.empty_batch(recipe, batch, &contents, report)?;
-            progress.advance(batch.len() as u64);
-            rest = rest.get(batch.len()..).unwrap_or_default();
+            let others = victims.split_off(count);
+            match self.empty_batch(recipe, &victims, Some(&order)) {
+                // They compressed less than they did before.
+                Err(error) if error.is_no_space() => {
+                    tracing::warn!(%error, containers = victims.len(), "no space to empty these");
+                    self.report.containers_without_space += victims.len() as u64;
+                    self.free_emptied(true)?;
+                }
+                outcome => outcome?,
+            }
+            victims = others;
         }
-        progress.finish();
+        Ok(None)
+    }
+
+    fn room(&self, recipe: bool) -> Result<Room> {
+        Ok(Room {
+            disk_bytes: self.core.space.step_bytes(recipe)?,
+            memory_bytes: self.memory.batch_bytes,
+            io_bytes: self.pace.io_left_bytes(),
+        })
+    }
+
+    /// Looks up what is alive in a group, and the order in which the newest recipes use it; `None` if the run should end.
+    fn order(&self, recipe: bool, group: &[Candidate]) -> Result<Option<GroupOrder>> {
+        let mut fingerprints = Vec::new();
+        let mut ranges = Vec::with_capacity(group.len());
+        for victim in group {
+            let first = fingerprints.len();
+            // One that cannot be read is for its batch to tell.
+            if let Ok(Some(table)) = self.store(recipe).table(victim.id) {
+                fingerprints.extend(table.entries.iter().map(|entry| entry.fingerprint));
+            }
+            ranges.push((victim.id, first..fingerprints.len()));
+            if self.pace.between_steps().is_some() {
+                return Ok(None);
+            }
+        }
+        let index = self.index(recipe);
+        let mut sealed = index.sealed_cells_of(&fingerprints)?;
+        let cells = index.cells_of(&fingerprints, &mut sealed)?;
+        let mut alive = Vec::with_capacity(fingerprints.len());
+        for (container, range) in &ranges {
+            for item in range.clone() {
+                if let (Some(fingerprint), Some(Some(cell))) = (fingerprints.get(item), cells.get(item))
+                    && cell.location.container == *container
+                    && (recipe || cell.references > 0)
+                {
+                    alive.push((*container, *fingerprint));
+                }
+            }
+        }
+        let moved_bytes: u64 = group.iter().map(|victim| victim.live_bytes).sum();
+        let nodes_max = (moved_bytes / MOVED_BYTES_PER_NODE).max(ORDER_NODES_MIN);
+        let order = RestoreOrder::find(
+            &self.core.namespace,
+            self.core.dedup.nodes(),
+            alive.iter().map(|(_, fingerprint)| *fingerprint),
+            nodes_max,
+            &|| self.pace.stopped().is_some(),
+        );
+        // A container goes where the middle of what it has belongs.
+        let mut sums: HashMap<ContainerId, (u64, u64)> = HashMap::with_capacity(group.len());
+        for (container, fingerprint) in &alive {
+            let sum = sums.entry(*container).or_default();
+            *sum = (sum.0 + u64::from(order.place_of(fingerprint)), sum.1 + 1);
+        }
+        let containers = sums.into_iter().map(|(container, (sum, count))| (container, sum / count.max(1))).collect();
+        Ok(Some(GroupOrder { order, containers }))
+    }
+
+    /// Empties some containers together; they are freed behind a later checkpoint.
+    fn empty_batch(&mut self, recipe: bool, victims: &[Candidate], order: Option<&GroupOrder>) -> Result<()> {
+        let place_of = |fingerprint: &_| order.map_or(0, |order| order.order.place_of(fingerprint));
+        Batch::new(self, recipe, victims, &place_of).empty()?;
+        let used_bytes: u64 = victims.iter().map(|victim| victim.used_bytes).sum();
+        self.advance(used_bytes);
+        self.free_emptied(false)?;
+        self.note(false);
         Ok(())
     }
+}
 
-    fn empty_batch(
-        &self,
-        recipe: bool,
-        batch: &[ContainerId],
-        contents: &HashMap<ContainerId, Content>,
-        report: &mut ReclaimReport,
-    ) -> Result<()> {
-        self.dedup.claim_containers(batch.iter().copied());
-        self.dedup.barrier();
-        self.committer.settle()?;
-        let mut emptied = Vec::with_capacity(batch.len());
-        let mut unread = HashSet::new();
-        for &container in batch {
-            if self.control.is_stopped() {
-                break;
-            }
-            let cells = contents.get(&container).map_or(0, |content| content.cells);
-            // Nothing that anybody needs lies there, and nothing is lost that might: it is freed without reading it, whether
-            // it can be read or not.
-            if cells == 0 && !self.namespace.has_losses() {
-                emptied.push(container);
-                unread.insert(container);
-                continue;
-            }
-            match self.empty_one(recipe, container, report) {
-                // While files need what no container seems to have, it may lie where this table cannot be read now.
-                Ok(Emptied::Of(handled)) if handled >= cells && !self.namespace.has_losses() => emptied.push(container),
-                // The table shows less than the index placed here: writers have stored the rest again meanwhile, or the
-                // table is not whole.
-                Ok(Emptied::Of(handled)) => match self.store(recipe).verify(container) {
-                    Ok(()) => emptied.push(container),
-                    Err(error) => {
-                        tracing::error!(%container, handled, cells, %error, "a container is kept: it cannot be read");
-                        report.containers_damaged += 1;
-                    }
-                },
-                // Damaged, or the disk does not give it: one container costs the run nothing but that container.
-                Ok(Emptied::Unreadable(error)) => {
-                    tracing::error!(%container, %error, "a container is kept: it cannot be read");
-                    report.containers_damaged += 1;
-                }
-                Err(error) => return Err(error),
-            }
-            self.committer.pace()?;
-        }
-        // The copies and removals become durable, and the log that might still read these containers superfluous.
-        self.committer.checkpoint()?;
-        // What was found lost meanwhile may lie in what was not read.
-        if self.namespace.has_losses() {
-            emptied.retain(|container| !unread.contains(container));
-        }
-        self.committer.remove_containers(emptied.clone());
-        self.committer.settle()?;
-        // Their slots are free once the export on the data root does not name them any more.
-        self.committer.export()?;
-        self.dedup.release_containers();
-        report.containers_freed += emptied.len() as u64;
-        Ok(())
-    }
+/// The order of a group.
+pub(super) struct GroupOrder {
+    order: RestoreOrder,
+    containers: HashMap<ContainerId, u64>,
+}
 
-    /// Copies what is alive forward and removes what is dead.
-    ///
-    /// # Errors
-    /// The index cannot be read, or the copies cannot be written: what concerns more than this container.
-    fn empty_one(&self, recipe: bool, container: ContainerId, report: &mut ReclaimReport) -> Result<Emptied> {
-        let store = self.store(recipe);
-        let table = match store.table(container) {
-            Ok(Some(table)) => table,
-            Ok(None) => return Ok(Emptied::Of(0)),
-            Err(error) => return Ok(Emptied::Unreadable(error)),
-        };
-        let mut seen = HashSet::with_capacity(table.entries.len());
-        let (mut handled, mut has_lost) = (0, false);
-        for entry in &table.entries {
-            let fingerprint = entry.fingerprint;
-            if !seen.insert(fingerprint) {
-                continue;
-            }
-            let Some(cell) = self.index(recipe).get(&fingerprint)? else { continue };
-            if cell.location.container != container {
-                // It could not be read when the index was made anew; this may be the only copy.
-                has_lost |= cell.location.is_lost() && cell.references > 0;
-                continue;
-            }
-            if cell.references == 0 && !recipe {
-                self.namespace.log(LogOp::ChunkRemoved { fingerprint, container });
-                report.chunks_removed += 1;
-                handled += 1;
-                continue;
-            }
-            self.dedup.wait_for_room()?;
-            let data = match store.read_chunk(container, &fingerprint, Some(entry.len_bytes)) {
-                Ok(Some(data)) => data,
-                Ok(None) => {
-                    let what = format!("container {container}");
-                    return Ok(Emptied::Unreadable(StoreError::corrupt(what, fingerprint, "no such chunk").into()));
-                }
-                Err(error) => return Ok(Emptied::Unreadable(error)),
-            };
-            if self.dedup.copy_forward(recipe, RECLAIM_STREAM, container, fingerprint, &data)? {
-                report.chunks_moved += 1;
-                report.moved_bytes += data.len() as u64;
-            }
-            handled += 1;
-        }
-        if has_lost {
-            let (what, expected) = (format!("container {container}"), "nothing that the index calls lost");
-            let found = "such: back the same data up again, or run `dedupfs fsck --rebuild-index`";
-            return Ok(Emptied::Unreadable(StoreError::corrupt(what, expected, found).into()));
-        }
-        Ok(Emptied::Of(handled))
-    }
-
-    pub(super) fn store(&self, recipe: bool) -> &ContainerStore {
-        if recipe { self.recipes } else { self.data }
-    }
-
-    pub(super) fn index(&self, recipe: bool) -> &Index {
-        if recipe { self.recipe_index } else { self.chunk_index }
+impl GroupOrder {
+    fn place_of_container(&self, container: ContainerId) -> u64 {
+        self.containers.get(&container).copied().unwrap_or(0)
     }
 }
 
@@ -273,16 +356,48 @@ impl Reclaimer<'_> {
 mod tests {
     use super::*;
 
+    fn victim(live_bytes: u64) -> Candidate {
+        let chunk_bytes = 8 << 20;
+        Candidate {
+            id: ContainerId(1),
+            chunk_bytes,
+            chunks: chunk_bytes >> 13,
+            live_bytes,
+            live_chunks: live_bytes >> 13,
+            used_bytes: 4 << 20,
+            is_damaged: false,
+        }
+    }
+
+    /// The first of a group ended it, however little the others needed.
     #[test]
-    fn the_dead_go_first_and_then_what_fits() {
-        let ids: Vec<ContainerId> = (1..200).map(ContainerId).collect();
-        let cost = |id: &ContainerId| if id.0 <= 3 { 0 } else { id.0 };
-        assert_eq!(batch(&ids, 0, &cost).len(), 3, "what is dead needs no room");
-        let living = &ids[3..];
-        assert_eq!(batch(living, 3, &cost).len(), 0);
-        assert_eq!(batch(living, 4 + 5 + 5, &cost).len(), 2);
-        assert_eq!(batch(living, u64::MAX, &cost).len(), CONTAINERS_AT_ONCE);
-        assert!(batch(&[], 10, &cost).is_empty());
-        assert_eq!(batch(&ids[..2], 0, &|_| 0).len(), 2);
+    fn regression_one_that_does_not_fit_keeps_no_other_from_being_emptied() {
+        let mut victims = vec![victim(6 << 20), victim(64 << 10), victim(128 << 10)];
+        let room = Room { disk_bytes: 1 << 20, memory_bytes: u64::MAX, io_bytes: u64::MAX };
+        assert_eq!(batch_len(&victims, room), 0);
+        assert_eq!(fit(&mut victims, room), 2);
+        assert!(victims.is_sorted_by_key(|victim| victim.live_bytes));
+        assert_eq!(fit(&mut [victim(6 << 20)], room), 0);
+    }
+
+    #[test]
+    fn as_many_are_emptied_as_fit() {
+        let victims: Vec<_> = (0..100).map(|_| victim(1 << 20)).collect();
+        const MANY: u64 = u64::MAX;
+        let batch_len = |victims: &[Candidate], disk_bytes, memory_bytes| {
+            batch_len(victims, Room { disk_bytes, memory_bytes, io_bytes: MANY })
+        };
+        let cost = copy_bytes(&victims[0]);
+        assert_eq!(cost, (768 << 10) + (64 << 10));
+        assert_eq!(batch_len(&victims, cost - 1, u64::MAX), 0);
+        assert_eq!(batch_len(&victims, cost * 3 + 1, u64::MAX), 3);
+        assert_eq!(batch_len(&victims, u64::MAX, u64::MAX), BATCH_CONTAINERS);
+        assert_eq!(batch_len(&victims, u64::MAX, 5 << 20), 6, "the last one may exceed it");
+        assert_eq!(batch_len(&victims, u64::MAX, 0), 1, "one always fits into memory");
+        assert_eq!(batch_len(&[victim(0), victim(0)], 0, 0), 2, "what is dead needs no room");
+        assert_eq!(batch_len(&[], 10, 10), 0);
+        let within = |io_bytes| super::batch_len(&victims, Room { disk_bytes: MANY, memory_bytes: MANY, io_bytes });
+        let each = victims[0].used_bytes + victims[0].kept_bytes();
+        assert_eq!((within(0), within(each * 2), within(each * 2 + 1)), (1, 3, 3), "the last one may exceed it");
     }
 }

@@ -4,119 +4,154 @@ use std::collections::HashSet;
 
 use dedupfs_store::{ContainerId, Fingerprint};
 
-use super::{ReclaimReport, Reclaimer};
+use super::{Run, Stopped};
 use crate::error::{EngineError, Result};
 use crate::namespace::LogOp;
-use crate::pool::Progress;
 
-/// Nodes claimed at a time: bounds memory.
+/// Nodes found by one scan of their index: bounds memory.
 const NODES_AT_ONCE: usize = 100_000;
+/// Nodes claimed together: a step, between two of which a run can be held or ended. Of some 4 MiB of content each.
+const NODES_OF_A_STEP: usize = 1024;
 /// Nodes that cannot be read and are told of one by one; the report has their number.
 const TOLD_MAX: usize = 20;
 
-impl Reclaimer<'_> {
+impl Run<'_> {
     /// Frees nodes level by level, until every node in the index is referred to (or pinned).
-    pub(super) fn free_nodes(&self, report: &mut ReclaimReport, progress: &dyn Progress) -> Result<()> {
-        progress.start("freeing recipes", 0);
+    pub(super) fn free_nodes(&mut self) -> Result<Option<Stopped>> {
+        let core = self.core;
+        self.progress.start("freeing recipes", 0);
         let mut unreadable = HashSet::new();
+        let mut stopped = None;
         // A disk that gives nothing any more is not asked for every node.
-        while unreadable.len() < NODES_AT_ONCE && !self.control.is_stopped() {
-            if self.committer.is_held_up() {
-                return Err(EngineError::NoSpace);
-            }
+        while unreadable.len() < NODES_AT_ONCE && stopped.is_none() {
             // A node that is stored again must come to lie in another container than the copy that is freed, or the two
             // could not be told apart: so only nodes in containers that nothing is appended to any more are claimed.
-            self.recipes.seal_all();
-            self.committer.settle()?;
-            // Until what is claimed is freed, none of it may be lost and stored again: that counts its children once.
-            let _losses = self.committer.hold_losses();
-            let claimed = self.claim_unreferenced(&mut unreadable)?;
-            if claimed.is_empty() {
-                break;
+            if !self.report.spared_open {
+                core.recipes.seal_all();
             }
-            // Writers that found one of these before the claim are in a section until their reference is logged.
-            self.dedup.barrier();
-            self.committer.settle()?;
-            let mut freed = 0;
-            for (fingerprint, container) in claimed {
-                if self.control.is_stopped() {
+            core.committer.settle()?;
+            let found = self.unreferenced(&mut unreadable)?;
+            let mut has_claimed = false;
+            for step in found.chunks(NODES_OF_A_STEP) {
+                stopped = self.pace.between_steps();
+                if stopped.is_some() {
                     break;
                 }
-                // A lost one counts nothing.
-                if container == ContainerId::NONE {
-                    freed += u64::from(self.dedup.free_node(0, fingerprint, container, 0)?);
-                    continue;
+                has_claimed |= self.free_step(step, &mut unreadable)?;
+            }
+            if !has_claimed {
+                break;
+            }
+        }
+        self.report.nodes_unreadable += unreadable.len() as u64;
+        self.progress.finish();
+        Ok(stopped)
+    }
+
+    /// Claims, rechecks and frees some nodes; returns whether any could be claimed.
+    fn free_step(
+        &mut self,
+        nodes: &[(Fingerprint, ContainerId)],
+        unreadable: &mut HashSet<Fingerprint>,
+    ) -> Result<bool> {
+        let core = self.core;
+        if core.committer.is_held_up() {
+            return Err(EngineError::NoSpace);
+        }
+        // Until what is claimed is freed, none of it may be lost and stored again: that counts its children once.
+        let _losses = core.committer.hold_losses();
+        let mut claimed = Vec::with_capacity(nodes.len());
+        for &(fingerprint, container) in nodes {
+            if core.dedup.claim_node(fingerprint, container)? {
+                claimed.push((fingerprint, container));
+            }
+        }
+        if claimed.is_empty() {
+            return Ok(false);
+        }
+        // Writers that found one of these before the claim are in a section until their reference is logged.
+        core.dedup.barrier();
+        core.committer.settle()?;
+        let mut freed = 0;
+        for (fingerprint, container) in claimed {
+            // A lost one counts nothing.
+            if container == ContainerId::NONE {
+                freed += u64::from(core.dedup.free_node(0, fingerprint, container, 0)?);
+                continue;
+            }
+            match core.dedup.nodes().node_of(&fingerprint, container) {
+                Ok(view) => {
+                    let children = view.children().len();
+                    freed += u64::from(core.dedup.free_node(view.level, fingerprint, container, children)?);
+                    core.committer.pace()?;
                 }
-                match self.dedup.nodes().node_of(&fingerprint, container) {
-                    Ok(view) => {
-                        let children = view.children().len();
-                        freed += u64::from(self.dedup.free_node(view.level, fingerprint, container, children)?);
-                        self.committer.pace()?;
-                    }
-                    // What its children count is not known, so it stays; and it may be stored again.
-                    Err(error) => {
-                        if !self.dedup.keep_unreadable_node(fingerprint, container)? {
-                            if unreadable.len() < TOLD_MAX {
-                                tracing::error!(%fingerprint, %container, %error, "a recipe node cannot be freed");
-                            }
-                            unreadable.insert(fingerprint);
+                // What its children count is not known, so it stays; and it may be stored again.
+                Err(error) => {
+                    if !core.dedup.keep_unreadable_node(fingerprint, container)? {
+                        if unreadable.len() < TOLD_MAX {
+                            tracing::error!(%fingerprint, %container, %error, "a recipe node cannot be freed");
                         }
+                        unreadable.insert(fingerprint);
                     }
                 }
             }
-            report.nodes_freed += freed;
-            progress.advance(freed);
-            self.committer.settle()?;
-            self.dedup.release_nodes();
         }
-        report.nodes_unreadable += unreadable.len() as u64;
-        progress.finish();
-        Ok(())
+        self.report.nodes_freed += freed;
+        self.progress.advance(freed);
+        self.note(false);
+        core.committer.settle()?;
+        core.dedup.release_nodes();
+        Ok(true)
     }
 
     /// Makes the index forget chunks that are lost and that nothing refers to any more.
-    pub(super) fn forget_lost_chunks(&self, report: &mut ReclaimReport) -> Result<()> {
-        if !self.namespace.has_losses() {
+    pub(super) fn forget_lost_chunks(&mut self) -> Result<()> {
+        if !self.core.namespace.has_losses() {
             return Ok(());
         }
         let mut lost = Vec::new();
-        self.chunk_index.for_each(&mut |fingerprint, cell| {
+        self.core.chunk_index.for_each(&mut |fingerprint, cell| {
             if cell.references == 0 && cell.location.is_lost() {
                 lost.push(fingerprint);
             }
             Ok(())
         })?;
-        report.chunks_removed += lost.len() as u64;
+        self.report.chunks_removed += lost.len() as u64;
         for fingerprint in lost {
             // One that was stored again meanwhile lies in a container, and stays.
-            self.namespace.log(LogOp::ChunkRemoved { fingerprint, container: ContainerId::NONE });
-            self.committer.pace()?;
+            self.core.namespace.log(LogOp::ChunkRemoved { fingerprint, container: ContainerId::NONE });
+            self.core.committer.pace()?;
         }
         Ok(())
     }
 
     /// Once everything that was lost was stored again or forgotten, writers need not look for it any more.
     pub(super) fn note_losses(&self) -> Result<()> {
-        if !self.namespace.has_losses() {
+        if !self.core.namespace.has_losses() {
             return Ok(());
         }
-        let _losses = self.committer.hold_losses();
-        let inconsistencies = self.committer.inconsistencies();
-        let lost = self.chunk_index.lost() + self.recipe_index.lost();
+        let _losses = self.core.committer.hold_losses();
+        let inconsistencies = self.core.committer.inconsistencies();
+        let lost = self.core.chunk_index.lost() + self.core.recipe_index.lost();
         if lost > 0 {
             tracing::warn!(lost, "chunks and recipe nodes are lost: backing up the same data again heals the files");
             return Ok(());
         }
-        if let Err(error) = self.namespace.set_losses(false) {
+        if let Err(error) = self.core.namespace.set_losses(false) {
             tracing::warn!(%error, "nothing is lost any more, but that could not be noted; the next run notes it");
         }
         // Something that was counted meanwhile may be nowhere.
-        if self.committer.inconsistencies() == inconsistencies { Ok(()) } else { self.namespace.set_losses(true) }
+        if self.core.committer.inconsistencies() == inconsistencies {
+            Ok(())
+        } else {
+            self.core.namespace.set_losses(true)
+        }
     }
 
-    fn claim_unreferenced(&self, unreadable: &mut HashSet<Fingerprint>) -> Result<Vec<(Fingerprint, ContainerId)>> {
+    /// Nodes that nothing refers to, as they lie on the disk: so each region is read once for all nodes in it.
+    fn unreferenced(&self, unreadable: &mut HashSet<Fingerprint>) -> Result<Vec<(Fingerprint, ContainerId)>> {
         let mut candidates = Vec::new();
-        self.recipe_index.for_each(&mut |fingerprint, cell| {
+        self.core.recipe_index.for_each(&mut |fingerprint, cell| {
             let container = cell.location.container;
             // Its children's counts hold what it names, which nobody can tell any more.
             if cell.references == 0 && cell.location.is_bad() && unreadable.len() < NODES_AT_ONCE {
@@ -124,21 +159,16 @@ impl Reclaimer<'_> {
             }
             if cell.references == 0
                 && candidates.len() < NODES_AT_ONCE
-                && (container == ContainerId::NONE || self.recipes.is_closed(container))
+                && (container == ContainerId::NONE || self.core.recipes.is_closed(container))
                 && !cell.location.is_bad()
                 && !unreadable.contains(&fingerprint)
-                && !self.dedup.pins().is_pinned(&fingerprint)
+                && !self.core.dedup.pins().is_pinned(&fingerprint)
             {
                 candidates.push((fingerprint, container));
             }
             Ok(())
         })?;
-        let mut claimed = Vec::with_capacity(candidates.len());
-        for (fingerprint, container) in candidates {
-            if self.dedup.claim_node(fingerprint, container)? {
-                claimed.push((fingerprint, container));
-            }
-        }
-        Ok(claimed)
+        candidates.sort_unstable_by_key(|(fingerprint, container)| (*container, *fingerprint));
+        Ok(candidates)
     }
 }

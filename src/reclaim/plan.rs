@@ -1,89 +1,103 @@
-//! What reclaiming would do, computed from the indexes and the recipes that would be freed. Changes nothing.
+//! What reclaiming would do, computed from the garbage map and the recipes that would be freed. Changes nothing.
+//!
+//! The counts of chunks fall only when the nodes that name them are freed, which a plan must not do; so it walks these nodes and
+//! sums up what would be dead in each container. Chunks are summed up in parts by their fingerprints, so that memory is bounded
+//! whatever is deleted: the nodes are walked once for each part.
 
 use std::collections::{HashMap, HashSet};
 
 use dedupfs_store::{ContainerId, Fingerprint};
 
-use super::{ReclaimOptions, ReclaimReport, Reclaimer};
+use super::Run;
+use super::history::LastRun;
+use super::victims::{Candidate, Classes};
 use crate::error::Result;
 
-/// References that would go.
-#[derive(Default)]
-struct Gone {
-    nodes: HashMap<Fingerprint, u32>,
-    chunks: HashMap<Fingerprint, u32>,
-}
+/// Different chunks summed up at a time, some 48 bytes each: bounds memory.
+const CHUNKS_AT_ONCE: u64 = 1 << 20;
+/// Nodes read before it is looked whether anybody still wants the plan.
+const NODES_BETWEEN_LOOKS: usize = 256;
+/// Bytes of containers read and written in a millisecond, as long as no run has told: 100 MB/s, a slow disk's.
+const BYTES_PER_MS: u64 = 100_000;
 
-impl Reclaimer<'_> {
-    pub(super) fn plan(&self, options: &ReclaimOptions, report: &mut ReclaimReport) -> Result<()> {
-        let mut gone = Gone::default();
-        let freed = self.nodes_to_free(&mut gone)?;
-        report.nodes_freed = freed.len() as u64;
-        let mut dead_chunks: HashMap<ContainerId, u64> = HashMap::new();
-        let mut live_chunks: HashMap<ContainerId, (u64, u64)> = HashMap::new();
-        self.chunk_index.for_each(&mut |fingerprint, cell| {
-            if cell.references > gone.chunks.get(&fingerprint).copied().unwrap_or(0) {
-                let live = live_chunks.entry(cell.location.container).or_default();
-                live.0 += u64::from(cell.location.len_bytes);
-                live.1 += 1;
-            } else {
-                *dead_chunks.entry(cell.location.container).or_default() += 1;
+/// Bytes and number of what would be dead in a container besides what is.
+type Gone = HashMap<ContainerId, (u64, u64)>;
+
+impl Run<'_> {
+    pub(super) fn plan(&mut self) -> Result<()> {
+        let (freed, chunks) = self.nodes_to_free()?;
+        self.report.nodes_freed = freed.len() as u64;
+        let mut gone_nodes = Gone::new();
+        for (fingerprint, container) in &freed {
+            if let Some(cell) = self.core.recipe_index.committed(fingerprint)? {
+                let gone = gone_nodes.entry(*container).or_default();
+                *gone = (gone.0 + u64::from(cell.location.len_bytes), gone.1 + 1);
             }
-            Ok(())
-        })?;
-        let mut live_nodes: HashMap<ContainerId, (u64, u64)> = HashMap::new();
-        self.recipe_index.for_each(&mut |fingerprint, cell| {
-            if !freed.contains(&fingerprint) {
-                let live = live_nodes.entry(cell.location.container).or_default();
-                live.0 += u64::from(cell.location.len_bytes);
-                live.1 += 1;
-            }
-            Ok(())
-        })?;
-        let mut expected_bytes = report.physical_before_bytes;
-        for (recipe, live, dead) in [(false, live_chunks, dead_chunks), (true, live_nodes, HashMap::new())] {
-            expected_bytes = expected_bytes.saturating_sub(self.plan_kind(recipe, &live, &dead, options, report));
         }
-        report.physical_after_bytes = expected_bytes;
+        let gone_chunks = self.chunks_to_go(&freed, chunks)?;
+        let mut io_bytes = 0;
+        for (recipe, gone) in [(false, gone_chunks), (true, gone_nodes)] {
+            io_bytes += self.plan_kind(recipe, &gone);
+        }
+        self.report.physical_after_bytes = self.report.physical_before_bytes.saturating_sub(self.report.expected_bytes);
+        let last = LastRun::read_or_none(&*self.core.meta_device, &self.core.pool).unwrap_or_default();
+        let rate = last.io_bytes.checked_div(last.worked_ms).filter(|rate| *rate > 0 && last.worked_ms > 1000);
+        self.report.elapsed_ms = io_bytes / rate.unwrap_or(BYTES_PER_MS);
         Ok(())
     }
 
-    /// Adds what emptying containers of this kind would do; returns the physical bytes it would free.
-    fn plan_kind(
-        &self,
-        recipe: bool,
-        live: &HashMap<ContainerId, (u64, u64)>,
-        dead: &HashMap<ContainerId, u64>,
-        options: &ReclaimOptions,
-        report: &mut ReclaimReport,
-    ) -> u64 {
-        // A run seals what is open before it begins.
-        let closed = self.store(recipe).containers();
-        let live_bytes = |id| live.get(&id).map_or(0, |&(bytes, _)| bytes);
-        let (mut victims, garbage_left_bytes) = Self::victims(&closed, &live_bytes, options);
-        report.garbage_left_bytes += garbage_left_bytes;
-        let planned = victims.len();
-        victims.retain(|container| !self.would_be_kept(recipe, *container));
-        report.containers_damaged += (planned - victims.len()) as u64;
-        report.containers_freed += victims.len() as u64;
-        let victims: HashSet<ContainerId> = victims.into_iter().collect();
-        let mut freed_bytes = 0;
-        for record in closed.iter().filter(|record| victims.contains(&record.id)) {
-            let (bytes, chunks) = live.get(&record.id).copied().unwrap_or_default();
-            report.chunks_moved += chunks;
-            report.chunks_removed += dead.get(&record.id).copied().unwrap_or(0);
-            report.moved_bytes += bytes;
-            // What is copied forward compresses as it did before.
-            let kept = u128::from(record.used_bytes) * u128::from(bytes) / u128::from(record.chunk_bytes.max(1));
-            freed_bytes += u64::from(record.used_bytes).saturating_sub(u64::try_from(kept).unwrap_or(u64::MAX));
-        }
-        freed_bytes
+    /// Adds what emptying containers of this kind would do; returns the bytes of containers it would read and write.
+    fn plan_kind(&mut self, recipe: bool, gone: &Gone) -> u64 {
+        let mut classes = Classes::default();
+        let candidates = |visit: &mut dyn FnMut(Candidate)| {
+            // A run seals what is open before it begins.
+            for record in self.store(recipe).containers() {
+                let mut candidate = self.candidate(recipe, &record);
+                let (bytes, chunks) = gone.get(&record.id).copied().unwrap_or_default();
+                candidate.live_bytes = candidate.live_bytes.saturating_sub(bytes);
+                candidate.live_chunks = candidate.live_chunks.saturating_sub(chunks);
+                visit(candidate);
+            }
+        };
+        candidates(&mut |candidate| classes.add(&candidate));
+        let mut choice = classes.choose(self.options);
+        let (live_bytes, garbage_bytes) = classes.total();
+        let mut report = self.report.clone();
+        report.live_bytes += live_bytes;
+        report.garbage_left_bytes += garbage_bytes;
+        let (index, mut io_bytes) = (self.index(recipe), 0);
+        candidates(&mut |candidate| {
+            if !choice.takes(&candidate) {
+                return;
+            }
+            if self.would_be_kept(recipe, candidate.id) {
+                report.containers_damaged += 1;
+                return;
+            }
+            // Rows are counted while this looks.
+            report.garbage_left_bytes = report.garbage_left_bytes.saturating_sub(candidate.garbage_bytes());
+            report.containers_freed += 1;
+            report.containers_dead += u64::from(candidate.live_bytes == 0);
+            report.chunks_moved += candidate.live_chunks;
+            report.moved_bytes += candidate.live_bytes;
+            if !recipe {
+                report.chunks_removed += index.occupied(candidate.id).cells.saturating_sub(candidate.live_chunks);
+            }
+            report.expected_bytes += candidate.used_bytes - candidate.kept_bytes();
+            if candidate.live_bytes > 0 {
+                report.read_bytes += candidate.used_bytes;
+                report.written_bytes += candidate.kept_bytes();
+                io_bytes += candidate.used_bytes + candidate.kept_bytes();
+            }
+        });
+        self.report = report;
+        io_bytes
     }
 
     /// Whether a run would leave the container as it is: damaged, or with what the index calls lost and may be here alone.
     fn would_be_kept(&self, recipe: bool, container: ContainerId) -> bool {
         let store = self.store(recipe);
-        let has_losses = self.namespace.has_losses();
+        let has_losses = self.core.namespace.has_losses();
         if !has_losses && !store.is_damaged(container) {
             return false;
         }
@@ -97,38 +111,82 @@ impl Reclaimer<'_> {
             || has_losses && table.is_some_and(|table| table.entries.iter().any(|entry| is_lost(&entry.fingerprint)))
     }
 
-    /// Nodes that nothing refers to, and those that only they refer to, and so on.
-    fn nodes_to_free(&self, gone: &mut Gone) -> Result<HashSet<Fingerprint>> {
+    /// Nodes that nothing refers to, and those that only they refer to, and so on, with their containers in the order in which they
+    /// lie; and how many chunks they name. 40 bytes of memory for each node, thus for some 512 chunks.
+    fn nodes_to_free(&self) -> Result<(Vec<(Fingerprint, ContainerId)>, u64)> {
+        let core = self.core;
         let mut work = Vec::new();
-        self.recipe_index.for_each(&mut |fingerprint, cell| {
-            if cell.references == 0 && !self.dedup.pins().is_pinned(&fingerprint) {
+        core.recipe_index.for_each(&mut |fingerprint, cell| {
+            if cell.references == 0 && !core.dedup.pins().is_pinned(&fingerprint) {
                 work.push((fingerprint, cell.location.container));
             }
             Ok(())
         })?;
-        let mut freed = HashSet::new();
+        let mut dropped: HashMap<Fingerprint, u32> = HashMap::new();
+        let (mut seen, mut freed, mut chunks) = (HashSet::new(), Vec::new(), 0);
         while let Some((fingerprint, container)) = work.pop() {
-            if !freed.insert(fingerprint) {
+            if !seen.insert(fingerprint) {
                 continue;
             }
-            let Ok(view) = self.dedup.nodes().node_of(&fingerprint, container) else {
-                freed.remove(&fingerprint);
+            if seen.len().is_multiple_of(NODES_BETWEEN_LOOKS) && self.pace.stopped().is_some() {
+                break;
+            }
+            let Ok(view) = core.dedup.nodes().node_of(&fingerprint, container) else { continue };
+            freed.push((fingerprint, container));
+            if view.level == 0 {
+                chunks += view.children().len() as u64;
                 continue;
-            };
+            }
             for child in view.children().iter().filter(|child| !child.fingerprint.is_zero()) {
-                if view.level == 0 {
-                    *gone.chunks.entry(child.fingerprint).or_insert(0) += 1;
-                    continue;
-                }
-                let dropped = gone.nodes.entry(child.fingerprint).or_insert(0);
+                let dropped = dropped.entry(child.fingerprint).or_insert(0);
                 *dropped += 1;
-                if let Some(cell) = self.recipe_index.committed(&child.fingerprint)?
+                if let Some(cell) = core.recipe_index.committed(&child.fingerprint)?
                     && cell.references <= *dropped
                 {
                     work.push((child.fingerprint, cell.location.container));
                 }
             }
         }
-        Ok(freed)
+        freed.sort_unstable_by_key(|(fingerprint, container)| (*container, *fingerprint));
+        Ok((freed, chunks))
+    }
+
+    /// What would be dead besides what is, once these nodes are freed.
+    fn chunks_to_go(&self, freed: &[(Fingerprint, ContainerId)], chunks: u64) -> Result<Gone> {
+        let core = self.core;
+        let parts = chunks.div_ceil(CHUNKS_AT_ONCE).max(1);
+        let mut gone = Gone::new();
+        for part in 0..parts {
+            let mut dropped: HashMap<Fingerprint, u32> = HashMap::new();
+            for (number, (fingerprint, container)) in freed.iter().enumerate() {
+                if number.is_multiple_of(NODES_BETWEEN_LOOKS) && self.pace.stopped().is_some() {
+                    return Ok(gone);
+                }
+                let Ok(view) = core.dedup.nodes().node_of(fingerprint, *container) else { continue };
+                if view.level > 0 {
+                    continue;
+                }
+                for child in view.children() {
+                    let place = (u128::from(child.fingerprint.prefix()) * u128::from(parts)) >> u64::BITS;
+                    let is_in_part = place == u128::from(part);
+                    if is_in_part && !child.fingerprint.is_zero() {
+                        *dropped.entry(child.fingerprint).or_insert(0) += 1;
+                    }
+                }
+            }
+            let fingerprints: Vec<Fingerprint> = dropped.keys().copied().collect();
+            let mut sealed = core.chunk_index.sealed_cells_of(&fingerprints)?;
+            let cells = core.chunk_index.cells_of(&fingerprints, &mut sealed)?;
+            for (fingerprint, cell) in fingerprints.iter().zip(cells) {
+                if let Some(cell) = cell
+                    && cell.references > 0
+                    && dropped.get(fingerprint).is_some_and(|dropped| cell.references <= *dropped)
+                {
+                    let gone = gone.entry(cell.location.container).or_default();
+                    *gone = (gone.0 + u64::from(cell.location.len_bytes), gone.1 + 1);
+                }
+            }
+        }
+        Ok(gone)
     }
 }

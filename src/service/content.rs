@@ -55,6 +55,7 @@ impl Service {
 
     pub(super) fn read_content(&self, handle: Handle, offset: u64, len_bytes: u32, into: &mut Vec<u8>) -> Result<()> {
         let open = self.files.handle(handle)?;
+        self.core.activity.note();
         let len_bytes = u64::from(len_bytes);
         let outcome = self.with_readable(&open, offset, len_bytes, &mut |body| {
             body.read(offset, len_bytes, into)?;

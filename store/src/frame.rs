@@ -70,6 +70,8 @@ pub enum FrameKind {
     Scrub = 12,
     /// What a sealed tanker's cells place in each container.
     TankerOccupancy = 13,
+    /// What the last reclaiming did.
+    Reclaim = 14,
     /// A part of an export of the namespace.
     Export = 16,
     /// Which export counts.
@@ -98,6 +100,7 @@ impl FrameKind {
             11 => Self::Progress,
             12 => Self::Scrub,
             13 => Self::TankerOccupancy,
+            14 => Self::Reclaim,
             16 => Self::Export,
             17 => Self::ExportCurrent,
             18 => Self::ExportOwner,
@@ -123,6 +126,7 @@ impl fmt::Display for FrameKind {
             Self::Progress => "progress",
             Self::Scrub => "scrub",
             Self::TankerOccupancy => "tanker occupancy",
+            Self::Reclaim => "reclaim",
             Self::Export => "export",
             Self::ExportCurrent => "current export",
             Self::ExportOwner => "owner",

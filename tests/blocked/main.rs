@@ -208,7 +208,7 @@ fn others_go_on_while_reclaiming_hangs() {
         std::thread::scope(|scope| {
             let closed = site.gate.close(1, hangs);
             let reclaiming = scope.spawn(|| {
-                let options = ReclaimOptions { threshold_percent: 90, dry_run: false };
+                let options = ReclaimOptions::below(90);
                 pool.reclaim(&options, &NoProgress).expect("reclaims")
             });
             closed.wait();

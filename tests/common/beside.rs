@@ -13,7 +13,7 @@ pub fn beside_reclaiming(pool: &Pool, workers: u64, work: impl Fn(&dyn FileServi
         let reclaiming = scope.spawn(|| {
             let mut runs = 0;
             while !done.load(Ordering::Relaxed) {
-                let options = ReclaimOptions { threshold_percent: 100, dry_run: false };
+                let options = ReclaimOptions::below(100);
                 pool.reclaim(&options, &NoProgress).expect("reclaims");
                 runs += 1;
             }

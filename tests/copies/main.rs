@@ -18,7 +18,7 @@ use common::{content, read, write};
 
 const PLAIN: &str = "zero,block,open,bloom,locality,sealed";
 const COMPARING: &str = "zero,block,open,bloom,locality,sealed,compare";
-const WHOLE: ReclaimOptions = ReclaimOptions { threshold_percent: 100, dry_run: false };
+const WHOLE: ReclaimOptions = ReclaimOptions::below(100);
 
 fn open(device: &Arc<dyn Device>, filters: &str, rebuild_index: bool) -> Arc<Pool> {
     let options = PoolOptions { filters: filters.parse().expect("a plan"), rebuild_index, ..PoolOptions::default() };

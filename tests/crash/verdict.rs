@@ -78,7 +78,7 @@ pub fn go_on(disks: &Disks, seen: &str) -> Result<(), String> {
     let roots = disks.roots();
     let fails = |what: &'static str| move |error: &dyn std::fmt::Debug| format!("afterwards {what} fails: {error:?}");
     let reclaim = |pool: &Pool| {
-        let options = ReclaimOptions { threshold_percent: 100, dry_run: false };
+        let options = ReclaimOptions::below(100);
         pool.reclaim(&options, &NoProgress).map(drop).map_err(|error| fails("reclaiming")(&error))
     };
     guarded(|| {

@@ -175,9 +175,7 @@ impl Workload {
             37..=39 => self.sync(),
             40..=42 => {
                 let threshold_percent = [0, 50, 100][self.random.below(3) as usize];
-                self.pool()
-                    .reclaim(&ReclaimOptions { threshold_percent, dry_run: false }, &NoProgress)
-                    .expect("reclaims");
+                self.pool().reclaim(&ReclaimOptions::below(threshold_percent), &NoProgress).expect("reclaims");
                 // It commits all that is published.
                 self.durable();
             }

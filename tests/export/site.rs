@@ -79,7 +79,7 @@ pub fn recover(data: &MemoryDevice) -> (MemoryDevice, RecoverReport) {
 }
 
 pub fn reclaim(pool: &Pool) {
-    pool.reclaim(&ReclaimOptions { threshold_percent: 100, dry_run: false }, &NoProgress).expect("reclaims");
+    pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("reclaims");
 }
 
 pub fn findings(pool: &Pool) -> Vec<String> {

@@ -16,7 +16,7 @@ use crate::session::Session;
 
 /// Files that stay as they are all the while.
 pub const OLD: [&str; 3] = ["old small", "old large", "old other"];
-pub const RECLAIM_ALL: ReclaimOptions = ReclaimOptions { threshold_percent: 100, dry_run: false };
+pub const RECLAIM_ALL: ReclaimOptions = ReclaimOptions::below(100);
 pub const CHECK_ALL: CheckOptions = CheckOptions { read_data: true };
 
 /// Bytes that neither repeat nor compress.

@@ -346,7 +346,7 @@ impl SideBySide {
                 self.reopen(false);
             }
             Operation::Reclaim { threshold_percent } => {
-                let options = ReclaimOptions { threshold_percent, dry_run: false };
+                let options = ReclaimOptions::below(threshold_percent);
                 self.pool().reclaim(&options, &NoProgress).expect("reclaims");
             }
             Operation::RebuildIndex => {

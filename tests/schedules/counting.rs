@@ -246,8 +246,8 @@ fn run(writers: &[Writer], bound: u64, without: Without) {
 
 fn run_on(outcomes: &'static [Flushed], writers: &[Writer], bound: u64, without: Without) {
     let has_streams = writers.iter().any(|&writer| std::ptr::fn_addr_eq(writer, streams as Writer));
-    // One more for each writer, and once more for a row that was answered and is about to be handed over.
-    let row_max = if has_streams { STAGED_MAX as usize + 2 * writers.len() } else { writers.len() };
+    // One more for each writer, and again for each of two rows: one that was answered and is about to be handed over, and the next.
+    let row_max = if has_streams { STAGED_MAX as usize + 3 * writers.len() } else { writers.len() };
     let pool = Arc::new(Pool::new(row_max, bound, outcomes, without));
     let beside = |run: fn(&Pool)| {
         let pool = pool.clone();

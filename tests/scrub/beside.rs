@@ -81,7 +81,7 @@ fn writers_and_reclaiming_beside_scrubs_and_quarantine_keep_counts_right() {
             .collect();
         scope.spawn(move || {
             while !done.load(Ordering::Acquire) {
-                pool.reclaim(&ReclaimOptions { threshold_percent: 80, dry_run: false }, &NoProgress).expect("reclaims");
+                pool.reclaim(&ReclaimOptions::below(80), &NoProgress).expect("reclaims");
             }
         });
         scope.spawn(move || {

@@ -58,7 +58,7 @@ pub(crate) fn check(pool: &Pool) -> CheckReport {
 }
 
 pub(crate) fn reclaim(pool: &Pool) -> ReclaimReport {
-    pool.reclaim(&ReclaimOptions { threshold_percent: 100, dry_run: false }, &NoProgress).expect("reclaims")
+    pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("reclaims")
 }
 
 /// All names of affected files.

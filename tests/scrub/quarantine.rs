@@ -198,7 +198,7 @@ fn damaged_garbage_is_no_error() {
     let (device, _) = damaged_pool();
     let pool = open(&device);
     pool.service().unlink(ROOT_INO, b"old").expect("unlinks");
-    let options = ReclaimOptions { threshold_percent: 0, dry_run: false };
+    let options = ReclaimOptions::below(0);
     pool.reclaim(&options, &dedupfs::pool::NoProgress).expect("reclaims");
     let report = scrub(&pool);
     assert!(report.is_clean(), "{report:?}");

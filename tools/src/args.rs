@@ -3,6 +3,7 @@
 pub mod helpers;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
@@ -10,7 +11,7 @@ use dedupfs::pool::FilterPlan;
 use dedupfs_store::container::Compression;
 use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm};
 
-use crate::{exit, size};
+use crate::{duration, exit, size};
 
 /// A deduplicating filesystem for backups.
 ///
@@ -124,7 +125,9 @@ pub struct MountArgs {
     pub log_file: Option<PathBuf>,
     /// ro, allow_other, relatime, noatime, nodiratime, dev, suid, noexec, sync, dirsync, threads=N, data_limit=SIZE,
     /// meta_limit=SIZE (what the pool may occupy on the disk of its content, and on that of names and index, such as 500G),
-    /// remount; several with commas. Also memory=SIZE, filters=LIST (`:` between filters) and log_file=FILE, which count
+    /// remount; several with commas. gc, gc=idle reclaim space in the background, the latter only while nobody reads or writes;
+    /// gc_threshold=PERCENT, gc_leave=PERCENT, gc_share=PERCENT as in dedupfs-gc, gc_window=22-6 for hours of the day (local time),
+    /// gc_interval=SECONDS between two looks [60]. Also memory=SIZE, filters=LIST (`:` between filters) and log_file=FILE, which count
     /// before the options above
     #[arg(long, short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
@@ -290,25 +293,54 @@ pub struct Stats {
 
 /// Give back the space of what was deleted.
 ///
-/// Frees what nothing refers to any more, and empties containers whose live share is below the threshold by copying
-/// the rest forward. Backups can go on meanwhile; interrupted, it loses nothing and can be started again.
+/// Frees what nothing refers to any more, and empties containers that hold little else by copying the rest forward: the emptiest
+/// first, until no more garbage is left than may stay. Backups go on meanwhile, and it gives way to them. Interrupted (Ctrl-C,
+/// --stop, a limit, a crash), it loses nothing, and the next one goes on.
 #[derive(Parser, Debug)]
 #[command(name = "dedupfs-gc", version, after_help = exit::HELP_WITHOUT_MOUNT)]
 pub struct Gc {
     /// Pool or mountpoint
     #[arg(value_name = "POOL|MNT")]
     pub target: PathBuf,
-    /// Empty containers of which less than so many percent are in use, 0 to 100: more gives more space for more copying
-    #[arg(long, default_value_t = dedupfs::config::RECLAIM_THRESHOLD_PERCENT, value_name = "PERCENT",
+    /// Empty only containers of which less than so many percent are in use, 0 to 100; 0 frees only what is dead as a whole
+    /// [default: 90]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub threshold: Option<u8>,
+    /// Garbage that may stay, in percent of what is in use [default: 5, or 0 with --threshold]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub leave: Option<u8>,
+    /// Share of the time to work while clients read and write, in percent; 0: only while nobody does
+    #[arg(long, default_value_t = dedupfs::config::RECLAIM_SHARE_PERCENT, value_name = "PERCENT",
           value_parser = clap::value_parser!(u8).range(0..=100))]
-    pub threshold: u8,
-    /// Only tell what would be done
-    #[arg(long)]
+    pub share: u8,
+    /// End after so long, such as 30m or 2h; the next run goes on
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub max_time: Option<Duration>,
+    /// End after so much was read and written in containers, such as 100G; the next run goes on
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub max_io: Option<u64>,
+    /// Only tell what would be done, and how long it would take
+    #[arg(long, conflicts_with_all = ["max_time", "max_io"])]
     pub dry_run: bool,
-    /// Print the result as JSON, sizes in bytes
+    /// Only tell what reclaiming is at, or did last
+    #[arg(long, conflicts_with_all = RUN_OPTIONS)]
+    pub status: bool,
+    /// Hold the run under way, and let no other begin until --resume; lasts as long as the mount
+    #[arg(long, conflicts_with_all = RUN_OPTIONS, conflicts_with = "status")]
+    pub pause: bool,
+    /// End a pause
+    #[arg(long, conflicts_with_all = RUN_OPTIONS, conflicts_with_all = ["status", "pause"])]
+    pub resume: bool,
+    /// End the run under way after the step that it is at; the next run goes on
+    #[arg(long, conflicts_with_all = RUN_OPTIONS, conflicts_with_all = ["status", "pause", "resume"])]
+    pub stop: bool,
+    /// Print JSON, sizes in bytes: a line of status now and then, and the result as the last line
     #[arg(long)]
     pub json: bool,
 }
+
+/// Options of `dedupfs-gc` that make sense only for a run.
+const RUN_OPTIONS: [&str; 5] = ["threshold", "leave", "max_time", "max_io", "dry_run"];
 
 #[cfg(test)]
 mod tests {

@@ -7,8 +7,11 @@
 pub mod access;
 pub mod args;
 pub mod commands;
+pub mod duration;
 pub mod exit;
+pub mod gc_policy;
 pub mod helper;
+pub mod interrupt;
 pub mod logging;
 pub mod mount;
 pub mod mount_options;

@@ -11,6 +11,7 @@ use dedupfs::pool::{FilterPlan, SpaceLimits};
 use dedupfs::service::AccessTimes;
 use dedupfs_fuse::MountOptions;
 
+use crate::gc_policy::Policy;
 use crate::size;
 
 /// Options of mount(8) and fstab(5), and what all mounts do anyway. A value behind `=` does not matter.
@@ -49,7 +50,8 @@ const PLAIN_OPTIONS: [&str; 9] = ["dev", "nodev", "suid", "nosuid", "exec", "noe
 /// For the message about an unknown one.
 const OPTIONS_HELP: &str = "known are ro, rw, allow_other, relatime, noatime, nodiratime, dev, suid, noexec, sync, dirsync (and their \
                             opposites), threads=N, data_limit=SIZE, meta_limit=SIZE, memory=SIZE, filters=LIST, \
-                            log_file=FILE, and those that mount(8) and systemd take for themselves";
+                            log_file=FILE, gc[=on|idle|off], gc_threshold=PERCENT, gc_leave=PERCENT, gc_share=PERCENT, \
+                            gc_window=HOUR-HOUR, gc_interval=SECONDS, and those that mount(8) and systemd take for themselves";
 
 /// What `-o` says of the mount, and of the pool.
 #[derive(Debug)]
@@ -66,6 +68,8 @@ pub struct Options {
     pub filters: Option<FilterPlan>,
     /// Instead of `--log-file`.
     pub log_file: Option<PathBuf>,
+    /// Reclaiming in the background.
+    pub gc: Policy,
     /// A mount that is there is to be changed.
     pub remount: bool,
 }
@@ -117,6 +121,7 @@ pub fn parse_known(pool: &Path, lists: &[String]) -> Result<(Options, Vec<String
         memory_bytes: None,
         filters: None,
         log_file: None,
+        gc: Policy::default(),
         remount: false,
     };
     let (mut unknown, mut shown) = (Vec::new(), Vec::new());
@@ -129,6 +134,15 @@ pub fn parse_known(pool: &Path, lists: &[String]) -> Result<(Options, Vec<String
     }
     if !options.remount {
         unknown.append(&mut shown);
+        if options.gc.is_incomplete() {
+            return Err(usage(
+                "mount options gc_… say how to reclaim in the background, and `gc` or `gc=idle` that it is done: add one of them"
+                    .to_owned(),
+            ));
+        }
+    }
+    if options.mount.read_only {
+        options.gc.is_on = false;
     }
     Ok((options, unknown))
 }
@@ -158,7 +172,11 @@ impl Options {
             Ok(bytes) => Ok(Some(bytes)),
             Err(advice) => Err(wrong(advice)),
         };
-        match option.split_once('=').unwrap_or((option, "")) {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        if self.gc.take(name, value).map_err(wrong)? {
+            return Ok(Taken::Known);
+        }
+        match (name, value) {
             ("ro", "") => self.mount.read_only = true,
             ("rw", "") => self.mount.read_only = false,
             ("remount", "") => self.remount = true,

@@ -9,6 +9,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use parking_lot::Mutex;
 
 const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
+/// Programs are told as often.
+const JSON_INTERVAL: Duration = Duration::from_secs(1);
 /// Work that is done sooner needs no line in a log.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -38,6 +40,62 @@ fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
         }
     };
     text
+}
+
+/// Progress as lines of JSON on the standard output, one a second at most; `"message_type": "status"` tells them from the result.
+#[derive(Default)]
+pub struct JsonLines {
+    step: Mutex<Option<JsonStep>>,
+}
+
+struct JsonStep {
+    what: String,
+    total: u64,
+    done: u64,
+    started: Instant,
+    told: Instant,
+}
+
+impl JsonStep {
+    fn line(&self) -> serde_json::Value {
+        let elapsed = self.started.elapsed();
+        let left_ms = (self.done > 0 && self.total > 0)
+            .then(|| elapsed.as_millis() * u128::from(self.total.saturating_sub(self.done)) / u128::from(self.done));
+        serde_json::json!({
+            "message_type": "status",
+            "step": self.what,
+            "done": self.done,
+            "total": self.total,
+            "step_ms": u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+            "left_ms": left_ms.and_then(|left| u64::try_from(left).ok()),
+        })
+    }
+}
+
+impl Progress for JsonLines {
+    fn start(&self, what: &str, total: u64) {
+        let now = Instant::now();
+        *self.step.lock() = Some(JsonStep { what: what.to_owned(), total, done: 0, started: now, told: now });
+    }
+
+    fn advance(&self, by: u64) {
+        if let Some(step) = &mut *self.step.lock() {
+            step.done += by;
+            if step.told.elapsed() >= JSON_INTERVAL {
+                step.told = Instant::now();
+                // Whoever reads it may be gone; the work goes on.
+                let _ = writeln!(std::io::stdout(), "{}", step.line());
+            }
+        }
+    }
+
+    fn finish(&self) {
+        *self.step.lock() = None;
+    }
+
+    fn say(&self, text: &str) {
+        tell(text);
+    }
 }
 
 /// What cannot be told is no reason to stop.
@@ -111,6 +169,27 @@ impl Drop for Bars {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_are_told_how_much_is_left() {
+        let lines = JsonLines::default();
+        lines.start("emptying", 300);
+        lines.advance(100);
+        let step = lines.step.lock();
+        let step = step.as_ref().unwrap();
+        let line = JsonStep {
+            started: step.started.checked_sub(Duration::from_secs(10)).unwrap(),
+            what: step.what.clone(),
+            ..*step
+        }
+        .line();
+        assert_eq!(
+            (&line["message_type"], &line["done"], &line["total"]),
+            (&"status".into(), &100.into(), &300.into())
+        );
+        assert!((20_000..21_000).contains(&line["left_ms"].as_u64().unwrap()), "{line}");
+        assert!(!line.to_string().contains('\n'));
+    }
 
     #[test]
     fn lines_have_rate_and_time_left() {

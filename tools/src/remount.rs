@@ -117,6 +117,12 @@ fn kept(given: &Options, options: &[String], origin: Origin, stats: Option<&Pool
         ("threads", None),
         ("filters", None),
         ("log_file", None),
+        ("gc", None),
+        ("gc_threshold", None),
+        ("gc_leave", None),
+        ("gc_share", None),
+        ("gc_window", None),
+        ("gc_interval", None),
     ]
     .into_iter()
     .filter(|(name, is_other)| is_given(name) && is_changed(*is_other))

@@ -1,6 +1,7 @@
 //! Results as text for people and as JSON for programs.
 
 mod damage;
+mod reclaim;
 
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
@@ -10,12 +11,12 @@ use dedupfs::config::{SPACE_LOW_PERCENT, SPACE_URGENT_PERCENT};
 use dedupfs::control::Failure;
 use dedupfs::export::RecoverReport;
 use dedupfs::pool::{IndexSummary, Level, PoolStats, RootSpace};
-use dedupfs::reclaim::ReclaimReport;
 use serde::Serialize;
 use serde_json::json;
 
 use self::damage::affected;
 pub use self::damage::{could_repair, repair_json, repair_plan, repaired, scrub, scrub_status};
+pub use self::reclaim::{reclaim, reclaim_status};
 use crate::size::show;
 
 /// How many MiB a TiB is.
@@ -26,6 +27,16 @@ pub fn json(value: &impl Serialize) -> Result<String, Failure> {
     serde_json::to_string_pretty(value)
         .map(|text| text + "\n")
         .map_err(|error| Failure::failed(format!("cannot print as JSON: {error}")))
+}
+
+/// One line of JSON among others, with its kind.
+pub fn json_line(message_type: &str, value: &impl Serialize) -> Result<String, Failure> {
+    let failed = |error| Failure::failed(format!("cannot print as JSON: {error}"));
+    let mut value = serde_json::to_value(value).map_err(failed)?;
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("message_type".to_owned(), message_type.into());
+    }
+    Ok(format!("{value}\n"))
 }
 
 /// Lines of a name and a text, the names padded to one width.
@@ -229,35 +240,6 @@ fn session(lines: &mut Lines, stats: &PoolStats) {
     }
 }
 
-/// `dedupfs-gc`.
-#[must_use]
-pub fn reclaim(report: &ReclaimReport) -> String {
-    let mut lines = Lines(String::new());
-    lines.heading(if report.dry_run { "would reclaim (nothing was changed)" } else { "reclaimed" });
-    lines.line("recipe nodes freed", report.nodes_freed);
-    lines.line("chunks removed", report.chunks_removed);
-    lines.line("copied forward", format!("{} chunks, {}", report.chunks_moved, exact(report.moved_bytes)));
-    lines.line("containers freed", report.containers_freed);
-    if report.containers_damaged > 0 {
-        lines.line(
-            "containers damaged",
-            format!("{}, kept until nothing is lost any more: back the same data up again", report.containers_damaged),
-        );
-    }
-    if report.containers_without_space > 0 {
-        let kept = report.containers_without_space;
-        lines.line("no space to copy", format!("{kept} containers kept: delete more, or free space on the disk"));
-    }
-    if report.nodes_unreadable > 0 {
-        let unreadable = report.nodes_unreadable;
-        lines.line("recipes unreadable", format!("{unreadable}, kept with what they name: see `dedupfs fsck`"));
-    }
-    lines.line("garbage left", format!("{} in containers above the threshold", exact(report.garbage_left_bytes)));
-    lines.line("physical before", exact(report.physical_before_bytes));
-    lines.line(if report.dry_run { "expected after" } else { "physical after" }, exact(report.physical_after_bytes));
-    lines.0
-}
-
 /// When the namespace was exported last.
 fn exported_ago(stats: &PoolStats) -> String {
     let written = UNIX_EPOCH + Duration::from_secs(stats.export_time_secs);
@@ -414,13 +396,6 @@ mod tests {
         let nearly = RootSpace { usable_bytes: 1, ..root };
         assert!(told(&nearly).contains("more than 85% FULL"), "{}", told(&nearly));
         assert_eq!(fullness(&RootSpace { level: Level::Enough, ..nearly }), None);
-    }
-
-    #[test]
-    fn a_dry_run_says_so() {
-        let shown = reclaim(&ReclaimReport { dry_run: true, ..ReclaimReport::default() });
-        assert!(shown.contains("nothing was changed") && shown.contains("expected after"), "{shown}");
-        assert!(!reclaim(&ReclaimReport::default()).contains("nothing was changed"));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! helper when the daemon dies (that would leave an empty directory that swallows writes); a signal never loses data:
 //! if files stay open, the mount is detached, and after [`DETACHED_TIMEOUT`] their users are cut off.
 
+mod background;
 mod daemon;
 
 use std::fs::File;
@@ -21,10 +22,11 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use dedupfs::config::COMMIT_INTERVAL;
 use dedupfs::control::{ControlServer, Failure, FailureKind};
 use dedupfs::pool::{OpenOptions, Pool};
-use dedupfs_fuse::{MountError, MountOptions, MountedSession};
+use dedupfs_fuse::{MountError, MountedSession};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use self::background::Background;
 use self::daemon::{Daemon, End};
 use crate::args::MountArgs;
 use crate::logging::{LOG_NAME, LogSink};
@@ -127,7 +129,7 @@ fn serve(
         tracing::warn!("the pool's disk cannot be written: nothing is logged");
         log.release();
     }
-    let served = mount_and_listen(&pool, &pool_root, &mountpoint, options, &events);
+    let served = mount_and_listen(&pool, &pool_root, &mountpoint, &given, &events);
     let (daemon, server) = match served {
         Ok(served) => served,
         Err(failure) => {
@@ -146,8 +148,15 @@ fn serve(
         tracing::error!(%failure, "going on all the same");
     }
     notifier.ready(&format!("serving {} on {}", pool_root.display(), mountpoint.path.display()));
+    let background = Background::start(&pool, given.gc).unwrap_or_else(|failure| {
+        tracing::error!(%failure, "nothing is reclaimed in the background");
+        None
+    });
     let session_result = wait_for_end(&daemon.session, &happened, notifier);
     notifier.stopping("unmounted, making everything durable");
+    if let Some(background) = background {
+        background.stop(&pool);
+    }
     finish(&daemon, server, session_result)
 }
 
@@ -206,9 +215,10 @@ fn mount_and_listen(
     pool: &Arc<Pool>,
     pool_root: &Path,
     mountpoint: &Mountpoint,
-    options: &MountOptions,
+    given: &Options,
     events: &Sender<Event>,
 ) -> Result<(Arc<Daemon>, Option<ControlServer>), Failure> {
+    let options = &given.mount;
     if mountpoint.is_dead {
         tracing::warn!(mountpoint = %mountpoint.path.display(), "removing the dead mount that a killed daemon left");
         mount::detach(&mountpoint.path)?;
@@ -216,7 +226,7 @@ fn mount_and_listen(
     warn_of_hidden_files(&mountpoint.path);
     let session =
         dedupfs_fuse::mount(pool.service(), &mountpoint.path, options).map_err(|error| mount::failure(&error))?;
-    let daemon = Arc::new(Daemon { pool: pool.clone(), session, end: End::default() });
+    let daemon = Arc::new(Daemon { pool: pool.clone(), session, gc: given.gc, end: End::default() });
     let waiting = daemon.clone();
     let events = events.clone();
     let started = spawn("session-end", move || {

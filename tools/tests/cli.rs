@@ -528,7 +528,23 @@ struct Stopped(Pid);
 impl Stopped {
     fn new(daemon: Pid) -> Self {
         kill_process(daemon, Signal::STOP).unwrap();
-        Self(daemon)
+        let stopped = Self(daemon);
+        // A thread that is stopped with a request in its hands would keep whoever asked from ending, even when killed.
+        let begun = Instant::now();
+        while !stopped.is_whole() {
+            assert!(begun.elapsed() < END_TIMEOUT, "the daemon does not stop");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        stopped
+    }
+
+    /// Whether all its threads are stopped.
+    fn is_whole(&self) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.0.as_raw_nonzero())).unwrap();
+        tasks.flatten().all(|task| {
+            let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+            status.lines().any(|line| line.starts_with("State:") && line.contains("T (stopped)"))
+        })
     }
 }
 
@@ -605,6 +621,7 @@ fn regression_a_remount_names_what_it_does_not_change() {
     }
     let remount = |options: &str| site.dedupfs("mount", &[&site.pool, &site.mnt, Path::new(options)]);
     remount("-oremount,memory=1G,data_limit=1T,threads=4").expect(0, &["change memory, data_limit, threads: "]);
+    remount("-oremount,gc=off,gc_share=5").expect(0, &["change gc, gc_share: "]);
     assert_eq!(remount("-oremount,ro,memory=512M").ok().err, "");
     run(GC, &[&site.mnt]).expect(1, &["read-only"]);
     site.umount().ok();

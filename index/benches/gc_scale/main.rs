@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use backup::{Chunk, Extent, Image, SEGMENT_CHUNKS};
-use dedupfs_index::{Cell, Change, Index, IndexOptions, Occupied};
+use dedupfs_index::{Change, Index, IndexOptions, Occupied};
 use dedupfs_store::device::observed::ObservedDevice;
 use dedupfs_store::device::{Device, FileDevice};
 use dedupfs_store::{ContainerId, Fingerprint, PoolId};
@@ -277,7 +277,6 @@ struct Emptied {
 fn empty(victims: &[ContainerId], containers: &mut Containers, work: &mut Work<'_>) -> Emptied {
     let mut emptied = Emptied::default();
     let mut waiting: Vec<ContainerId> = Vec::new();
-    let mut found: Vec<Option<Cell>> = Vec::new();
     containers.seal();
     for batch in victims.chunks(CONTAINERS_AT_ONCE) {
         let chunks: Vec<(ContainerId, Chunk)> = batch
@@ -285,8 +284,8 @@ fn empty(victims: &[ContainerId], containers: &mut Containers, work: &mut Work<'
             .flat_map(|id| containers.tables[id].iter().flat_map(|extent| extent.chunks()).map(|chunk| (*id, chunk)))
             .collect();
         let prints: Vec<Fingerprint> = chunks.iter().map(|(_, chunk)| chunk.fingerprint()).collect();
-        work.looked_up(|index| index.committed_batch(&prints, &mut found)).unwrap();
-        for (((container, chunk), fingerprint), cell) in chunks.into_iter().zip(prints).zip(&found) {
+        let found = work.looked_up(|index| index.cells_of(&prints, &mut index.sealed_cells_of(&prints)?)).unwrap();
+        for (((container, chunk), fingerprint), cell) in chunks.into_iter().zip(prints).zip(found) {
             let cell = cell.expect("nobody removed it");
             assert_eq!(cell.location.container, container);
             if cell.references > 0 {

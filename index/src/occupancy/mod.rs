@@ -108,8 +108,10 @@ impl Occupancy {
 
     /// Adds what the files of a sealed tanker hold, unless they are in the map already.
     pub(crate) fn fill(&self, tanker: u64, held: impl Iterator<Item = (ContainerId, Occupied)>) {
-        if self.whole.lock().missing.remove(&tanker) {
+        // In this order: who finds that nothing is missing finds all of it. Fillers hold the checkpointer's lock, so none adds it twice.
+        if self.lacks(tanker) {
             self.add(held);
+            self.whole.lock().missing.remove(&tanker);
         }
     }
 
@@ -220,20 +222,32 @@ impl Index {
     /// A tanker cannot be read. The others may have been added; it can be called again. A list that cannot be written is
     /// only made anew when the index is opened the next time.
     pub fn complete_occupancy(&self) -> Result<()> {
+        self.complete_occupancy_while(true, &mut || true).map(|_| ())
+    }
+
+    /// The same as long as `go_on` says so, which is asked before each tanker; returns whether the map is whole. Without `writes`
+    /// only memory is changed.
+    ///
+    /// # Errors
+    /// As [`complete_occupancy`](Self::complete_occupancy).
+    pub fn complete_occupancy_while(&self, writes: bool, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         while self.occupancy.missing() > 0 {
+            if !go_on() {
+                return Ok(false);
+            }
             let _no_checkpoint = self.checkpointer.lock();
             let set = self.sealed_set();
             let Some(tanker) = set.tankers().iter().find(|tanker| self.occupancy.lacks(tanker.id)) else {
-                return Ok(());
+                return Ok(true);
             };
             let list = tanker.scan_occupancy()?;
             self.occupancy.fill(tanker.id, list.iter());
             tracing::info!("listed what tanker {} of {} places in containers", tanker.id, self.directory);
-            if let Err(error) = tanker.replace_occupancy(self.writer(), &list) {
+            if writes && let Err(error) = tanker.replace_occupancy(self.writer(), &list) {
                 tracing::warn!("cannot write what tanker {} places in containers: {error}", tanker.id);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// What the files of a sealed tanker place where, from its list or else from its cells. The checkpointer's lock is held.

@@ -1,5 +1,6 @@
 //! One behaviour at a time.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use dedupfs_store::device::Device;
@@ -7,7 +8,7 @@ use dedupfs_store::device::memory::MemoryDevice;
 use dedupfs_store::{ContainerId, Fingerprint, StoreError};
 
 use super::*;
-use crate::{InconsistencyKind, IndexBuilder};
+use crate::{Inconsistency, InconsistencyKind, IndexBuilder};
 
 #[test]
 fn staged_is_seen_at_once_and_committed_by_its_row() {
@@ -181,13 +182,76 @@ fn a_removed_cell_comes_back_without_references() {
     let (disk, index) = empty(TINY);
     index.apply(1, &(0..64).flat_map(|number| [insert(number, 1), count(number, 7)]).collect::<Vec<_>>()).unwrap();
     index.checkpoint(1).unwrap();
-    index.apply(2, &[remove(3, 1), insert(3, 2), remove(4, 1), insert(4, 1)]).unwrap();
+    let away = |number| [count(number, -7), remove(number, 1)];
+    index.apply(2, &[&away(3)[..], &[insert(3, 2)], &away(4), &[insert(4, 1)]].concat()).unwrap();
     index.checkpoint(2).unwrap();
     for index in [index, reopen(&disk, TINY)] {
         assert_eq!(index.committed(&fingerprint(3)).unwrap(), Some(cell(2, 0)));
         assert_eq!(index.committed(&fingerprint(4)).unwrap(), Some(cell(1, 0)));
         index.self_check().unwrap();
     }
+}
+
+#[test]
+fn what_is_referred_to_is_never_removed() {
+    let (disk, index) = empty(TINY);
+    index.apply(1, &(0..64).flat_map(|number| [insert(number, 1), count(number, 2)]).collect::<Vec<_>>()).unwrap();
+    index.checkpoint(1).unwrap();
+    let report = index.apply(2, &[remove(3, 1), count(4, -2), remove(4, 1)]).unwrap();
+    let kind = InconsistencyKind::Referenced { references: 2 };
+    assert_eq!(report.inconsistencies, [Inconsistency { row: 2, fingerprint: fingerprint(3), kind }]);
+    index.checkpoint(2).unwrap();
+    for index in [index, reopen(&disk, TINY)] {
+        assert_eq!(index.committed(&fingerprint(3)).unwrap(), Some(cell(1, 2)));
+        assert_eq!(index.committed(&fingerprint(4)).unwrap(), None);
+    }
+}
+
+#[test]
+fn what_lies_in_containers_is_told_without_the_map() {
+    let (_disk, index) = empty(TINY);
+    index.apply(1, &(0..64).map(|number| insert(number, 1 + number / 32)).collect::<Vec<_>>()).unwrap();
+    index.checkpoint(1).unwrap();
+    index.apply(2, &[insert(100, 3), insert(101, 4), insert(0, 5)]).unwrap();
+    index.stage(&fingerprint(200), location(6));
+    let asked: HashSet<_> = (1..9).map(ContainerId).collect();
+    let placed = |index: &Index| {
+        let mut placed: Vec<_> = index.placed_in(&asked).unwrap().into_iter().map(|container| container.0).collect();
+        placed.sort_unstable();
+        placed
+    };
+    assert_eq!(placed(&index), [1, 2, 3, 4, 5, 6], "sealed, open, moved, and staged");
+    index.apply(3, &(0..32).map(|number| insert(number, 7)).chain([remove(101, 4)]).collect::<Vec<_>>()).unwrap();
+    assert_eq!(placed(&index), [1, 2, 3, 6, 7], "the file still has them");
+    index.checkpoint(3).unwrap();
+    assert_eq!(placed(&index), [2, 3, 6, 7]);
+}
+
+#[test]
+fn many_cells_are_those_that_single_lookups_find() {
+    let (_disk, index) = empty(TINY);
+    let changes: Vec<_> = (0..200).flat_map(|number| [insert(number, 1 + number / 50), count(number, 2)]).collect();
+    index.apply(1, &changes).unwrap();
+    index.checkpoint(1).unwrap();
+    let asked: Vec<_> = (0..300).map(fingerprint).chain([Fingerprint::ZERO]).collect();
+    let mut sealed = index.sealed_cells_of(&asked).unwrap();
+    let agree = |sealed: &mut crate::SealedCells| {
+        let cells = index.cells_of(&asked, sealed).unwrap();
+        for (fingerprint, cell) in asked.iter().zip(cells) {
+            assert_eq!(cell, index.get(fingerprint).unwrap(), "{fingerprint}");
+        }
+    };
+    agree(&mut sealed);
+    // Moved, counted, removed, new and staged since, looked up before; and then sealed.
+    index.apply(2, &[insert(1, 9), count(2, 5), count(3, -2), remove(3, 1), insert(250, 8), count(250, 1)]).unwrap();
+    index.stage(&fingerprint(4), location(11));
+    index.stage(&fingerprint(260), location(11));
+    agree(&mut sealed);
+    index.checkpoint(2).unwrap();
+    agree(&mut sealed);
+    index.unstage(&fingerprint(4), location(11));
+    agree(&mut sealed);
+    agree(&mut crate::SealedCells::default());
 }
 
 #[test]
@@ -293,7 +357,7 @@ fn a_rebuilt_index_holds_what_was_set_and_an_interrupted_one_is_refused() {
         assert!(index.get(&fingerprint(1000)).unwrap().is_some_and(|cell| cell.location.is_lost()));
         assert_eq!(index.get(&fingerprint(9)).unwrap(), Some(cell(8, 4)));
         assert!(contents(&index).values().filter(|found| **found == cell(1, 2)).count() == 499);
-        index.apply(78, &[remove(9, 8)]).unwrap();
+        index.apply(78, &[count(9, -4), remove(9, 8)]).unwrap();
         assert_eq!(index.get(&fingerprint(9)).unwrap(), None);
     }
 }

@@ -61,7 +61,7 @@ fn lookups_never_miss_a_stored_fingerprint() {
             }
             for number in first.saturating_sub(160)..first.saturating_sub(80) {
                 if number % 2 == 1 {
-                    changes.push(remove(number, (row - 2) * 2));
+                    changes.extend([count(number, -(number as i64)), remove(number, (row - 2) * 2)]);
                 }
             }
             assert_eq!(index.apply(row, &changes).unwrap(), crate::ApplyReport::default());

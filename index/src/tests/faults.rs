@@ -20,8 +20,8 @@ pub(super) fn base() -> MemoryDevice {
 pub(super) fn changes() -> Vec<Change> {
     let mut changes: Vec<_> = (0..10).map(|number| count(number, 1)).collect();
     changes.extend((64..80).map(|number| insert(number, 50)));
-    changes.extend((128..188).map(|number| remove(number, 3)));
-    changes.extend((192..256).map(|number| remove(number, 4)));
+    changes.extend((128..188).flat_map(|number| [count(number, -3), remove(number, 3)]));
+    changes.extend((192..256).flat_map(|number| [count(number, -3), remove(number, 4)]));
     changes.extend((1000..1060).map(|number| insert(number, 60)));
     changes
 }

@@ -55,7 +55,8 @@ fn what_is_dead_and_what_is_alive_is_told_of_each_container() {
     contents(&index);
     index.checkpoint(4).unwrap();
     contents(&index);
-    let all: Vec<_> = (0..100).flat_map(|number| [1, 2, 7].map(|container| remove(number, container))).collect();
+    let away = |number| [count(number, -2)].into_iter().chain([1, 2, 7].map(|container| remove(number, container)));
+    let all: Vec<_> = (0..100).flat_map(away).collect();
     index.apply(5, &all).unwrap();
     assert_eq!((index.occupied_total(), index.stats().occupied_containers), (Occupied::default(), 0));
     assert_eq!(index.stats().cells, 2, "what is lost");
@@ -332,7 +333,8 @@ fn lists_are_made_anew_while_tankers_are_replaced() {
                     changes.extend((30..40).map(|n| insert(key(n), 100 + row)));
                     // A tanker's keys at a time: it becomes sparse and is dissolved.
                     let purged = (row * 3 % 50) + 1;
-                    changes.extend(((purged - 1) * 40..purged * 40).map(|key| remove(key, purged)));
+                    let keys = (purged - 1) * 40..purged * 40;
+                    changes.extend(keys.flat_map(|key| [count(key, -100), remove(key, purged)]));
                     index.apply(row, &changes).unwrap();
                     if row % 3 == round % 3 {
                         index.checkpoint(row).unwrap();

@@ -1,32 +1,103 @@
 //! `dedupfs-gc`.
 
-use dedupfs::control::{Failure, FailureKind};
-use dedupfs::reclaim::ReclaimOptions;
+use std::path::Path;
+use std::time::Duration;
+
+use dedupfs::control::{ControlClient, Failure, FailureKind};
+use dedupfs::pool::Progress;
+use dedupfs::reclaim::{ReclaimOptions, ReclaimStatus};
+use dedupfs_store::device::PoolLock;
 
 use crate::access::{self, Access};
 use crate::args::Gc;
-use crate::progress::Bars;
-use crate::{exit, report, target};
+use crate::progress::{Bars, JsonLines};
+use crate::{exit, interrupt, report, silence, target};
+
+/// How often it is asked whether a run that was told to end has ended.
+const STOP_NAP: Duration = Duration::from_millis(100);
 
 /// Reclaims space.
 pub fn run(args: &Gc) -> Result<u8, Failure> {
     let target = target::resolve(&args.target)?;
-    let options = ReclaimOptions { threshold_percent: args.threshold, dry_run: args.dry_run };
-    let bars = Bars::default();
+    if args.pause || args.resume || args.stop {
+        return order(args, &target.pool);
+    }
+    if args.status {
+        return status(args, &target.pool);
+    }
+    let options = options(args);
+    let (bars, lines) = (Bars::default(), JsonLines::default());
+    let progress: &dyn Progress = if args.json { &lines } else { &bars };
     // A plan changes nothing: what a crash left is recovered in memory.
     let result = match access::reach(&target.pool, "dedupfs-gc", args.dry_run)? {
-        Access::Daemon(mut client) => client.reclaim(&options, &bars).map_err(of_the_pool)?,
+        Access::Daemon(mut client) => {
+            if !args.dry_run {
+                interrupt::on_signals(target.pool, "reclaiming", ControlClient::stop_reclaim)?;
+            }
+            client.reclaim(&options, progress).map_err(of_the_pool)?
+        }
         Access::Local(pool) => {
             if args.dry_run
                 && let Some(notice) = pool.notice()
             {
                 eprintln!("dedupfs-gc: {notice}");
             }
-            access::with_local(&pool, |pool| Ok(pool.reclaim(&options, &bars)?))?
+            let progress = interrupt::Interruptible { listener: progress, interrupted: interrupt::flag()? };
+            access::with_local(&pool, |pool| Ok(pool.reclaim(&options, &progress)?))?
         }
     };
     drop(bars);
-    exit::print(&if args.json { report::json(&result)? } else { report::reclaim(&result) })?;
+    exit::print(&if args.json { report::json_line("summary", &result)? } else { report::reclaim(&result) })?;
+    Ok(exit::OK)
+}
+
+fn options(args: &Gc) -> ReclaimOptions {
+    let default = ReclaimOptions::default();
+    // Whoever names a threshold means it.
+    let leave_percent = if args.threshold.is_some() { 0 } else { default.leave_percent };
+    ReclaimOptions {
+        threshold_percent: args.threshold.unwrap_or(default.threshold_percent),
+        leave_percent: args.leave.unwrap_or(leave_percent),
+        dry_run: args.dry_run,
+        share_percent: args.share,
+        max_time_ms: args.max_time.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+        max_io_bytes: args.max_io.unwrap_or(0),
+        is_background: false,
+    }
+}
+
+/// Tells a run, or a daemon, what to do.
+fn order(args: &Gc, pool: &Path) -> Result<u8, Failure> {
+    let Some(mut client) = silence::connect(pool)? else {
+        return Err(Failure::failed(match PoolLock::holder(pool) {
+            Some(holder) => format!(
+                "the pool is not mounted, and {holder} works on it: interrupt that process (Ctrl-C, or `kill` with its number); the \
+                 next run goes on there"
+            ),
+            None => "the pool is not mounted: nothing runs there".to_owned(),
+        }));
+    };
+    if args.stop {
+        if client.reclaim_status()?.running.is_none() {
+            return Err(Failure::failed("nothing reclaims in this pool"));
+        }
+        client.stop_reclaim()?;
+        // The next one can begin when this returns.
+        while client.reclaim_status()?.running.is_some() {
+            std::thread::sleep(STOP_NAP);
+        }
+    } else {
+        client.pause_reclaim(args.pause)?;
+    }
+    Ok(exit::OK)
+}
+
+fn status(args: &Gc, pool: &Path) -> Result<u8, Failure> {
+    let status: ReclaimStatus = match access::reach(pool, "dedupfs-gc", true)? {
+        Access::Daemon(mut client) => client.reclaim_status()?,
+        Access::Local(pool) => access::with_local(&pool, |pool| Ok(pool.reclaim_status()))?,
+    };
+    exit::print(&if args.json { report::json_line("reclaiming", &status)? } else { report::reclaim_status(&status) })?;
     Ok(exit::OK)
 }
 

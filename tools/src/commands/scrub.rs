@@ -1,49 +1,16 @@
 //! `dedupfs scrub`; exit codes as fsck's.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::path::Path;
 
 use dedupfs::control::{ControlClient, Failure};
-use dedupfs::pool::Progress;
 use dedupfs::scrub::{ScrubOptions, ScrubPosition, ScrubStatus};
 use dedupfs_store::device::{FileDevice, PoolLock};
 use dedupfs_store::superblock::{Role, Superblock};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use crate::access::{self, Access};
 use crate::args::ScrubArgs;
 use crate::progress::Bars;
-use crate::{exit, report, silence, target};
-
-/// Bars that signals end.
-struct Interruptible<'a> {
-    bars: &'a Bars,
-    interrupted: Arc<AtomicBool>,
-}
-
-impl Progress for Interruptible<'_> {
-    fn start(&self, what: &str, total: u64) {
-        self.bars.start(what, total);
-    }
-
-    fn advance(&self, by: u64) {
-        self.bars.advance(by);
-    }
-
-    fn finish(&self) {
-        self.bars.finish();
-    }
-
-    fn say(&self, line: &str) {
-        self.bars.say(line);
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.interrupted.load(std::sync::atomic::Ordering::Relaxed)
-    }
-}
+use crate::{exit, interrupt, report, silence, target};
 
 /// Scrubs a pool.
 pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
@@ -69,16 +36,11 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
             return tell(&status, args.json);
         }
         Access::Daemon(mut client) => {
-            stop_on_signals(target.pool)?;
+            interrupt::on_signals(target.pool, "the scrub", ControlClient::stop_scrub)?;
             client.scrub(&options, &bars)?
         }
         Access::Local(pool) => {
-            let interrupted = Arc::new(AtomicBool::new(false));
-            for signal in [SIGINT, SIGTERM] {
-                signal_hook::flag::register(signal, interrupted.clone())
-                    .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
-            }
-            let progress = Interruptible { bars: &bars, interrupted };
+            let progress = interrupt::Interruptible { listener: &bars, interrupted: interrupt::flag()? };
             access::with_local(&pool, |pool| Ok(pool.scrub(&options, &progress)?))?
         }
     };
@@ -109,24 +71,6 @@ fn tell_of_another(pool: &Path, holder: &str, json: bool) -> Result<u8, Failure>
         exit::print(&format!("{holder} {} the pool\n", if is_scrub { "scrubs" } else { "works on" }))?;
     }
     tell(&ScrubStatus { running, position, total_bytes: 0 }, json)
-}
-
-/// The first signal stops the scrub in the daemon, which then answers how far it came; a second one ends this process, and the
-/// daemon notices.
-fn stop_on_signals(pool: PathBuf) -> Result<(), Failure> {
-    let failed = |error| Failure::failed(format!("cannot handle signals: {error}"));
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
-    let wait = move || {
-        for (count, signal) in signals.forever().enumerate() {
-            let stopped =
-                ControlClient::connect(&pool).and_then(|client| client.map_or(Ok(()), |mut it| it.stop_scrub()));
-            if count > 0 || stopped.is_err() {
-                std::process::exit(128 + signal);
-            }
-            eprintln!("dedupfs: stopping the scrub");
-        }
-    };
-    std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).map_err(failed)
 }
 
 fn tell(status: &ScrubStatus, json: bool) -> Result<u8, Failure> {

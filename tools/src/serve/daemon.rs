@@ -5,12 +5,13 @@ use std::sync::Arc;
 use dedupfs::check::{CheckOptions, CheckReport};
 use dedupfs::control::{ControlTarget, Failure};
 use dedupfs::pool::{Pool, PoolStats, Progress};
-use dedupfs::reclaim::{ReclaimOptions, ReclaimReport};
+use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 use dedupfs_fuse::MountedSession;
 use parking_lot::{Condvar, Mutex};
 
 use super::BUSY_PATIENCE;
+use crate::gc_policy::Policy;
 use crate::mount;
 
 /// How closing the pool went, once it is closed.
@@ -42,6 +43,7 @@ impl End {
 pub(super) struct Daemon {
     pub(super) pool: Arc<Pool>,
     pub(super) session: MountedSession,
+    pub(super) gc: Policy,
     pub(super) end: End,
 }
 
@@ -55,10 +57,32 @@ impl ControlTarget for Daemon {
     }
 
     fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport, Failure> {
-        tracing::info!(?options, "reclaiming");
-        let report = self.pool.reclaim(options, progress)?;
+        if options.dry_run {
+            return Ok(self.pool.reclaim(options, progress)?);
+        }
+        tracing::info!(?options, "asked to reclaim");
+        let report = self.pool.reclaim(options, progress).inspect_err(|error| {
+            tracing::info!(%error, "nothing more is reclaimed");
+        })?;
         tracing::info!(?report, "reclaimed");
         Ok(report)
+    }
+
+    fn reclaim_status(&self) -> Result<ReclaimStatus, Failure> {
+        let background = self.gc.is_on.then(|| self.gc.to_string());
+        Ok(ReclaimStatus { background, ..self.pool.reclaim_status() })
+    }
+
+    fn stop_reclaim(&self) -> Result<(), Failure> {
+        tracing::info!("asked to stop reclaiming");
+        self.pool.reclaiming().stop();
+        Ok(())
+    }
+
+    fn pause_reclaim(&self, paused: bool) -> Result<(), Failure> {
+        tracing::info!(paused, "asked to hold reclaiming, or to let it go on");
+        self.pool.reclaiming().pause(paused);
+        Ok(())
     }
 
     fn check(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport, Failure> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dedupfs::reclaim::ReclaimReport;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::command::{DEDUPFS, GC, STATS, Tool};
+use crate::command::{DEDUPFS, STATS, Tool};
 use crate::disk::Disk;
 use crate::machine::is_fit;
 use crate::random::noise;
@@ -127,10 +127,7 @@ fn regression_a_plan_of_what_is_reclaimed_changes_nothing() {
             site.umount();
         }
         let before = sums(&site);
-        let plan = || -> ReclaimReport {
-            let said = Tool::new(GC).args(["--dry-run", "--json"]).arg(&site.pool).ok();
-            serde_json::from_slice(&said.out).unwrap()
-        };
+        let plan = || site.gc_with(&["--dry-run"]);
         let planned = plan();
         assert!(sums(&site) == before, "a plan changed the pool, after a crash: {crashes}");
         assert_eq!(plan(), planned);

@@ -29,6 +29,7 @@ mod failing_disk;
 mod files;
 mod flags;
 mod full_disk;
+mod gc;
 mod handles;
 mod install;
 mod kill9;

@@ -132,8 +132,16 @@ impl Site {
     /// Reclaims, through the daemon if the pool is mounted.
     #[track_caller]
     pub fn gc(&self) -> ReclaimReport {
-        let said = Tool::new(GC).arg(&self.pool).arg("--json").ok().text();
-        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+        self.gc_with(&[])
+    }
+
+    /// The same with more arguments.
+    #[track_caller]
+    pub fn gc_with(&self, arguments: &[&str]) -> ReclaimReport {
+        let said = Tool::new(GC).args(arguments).arg(&self.pool).arg("--json").ok().text();
+        // Behind lines of status, if it took long.
+        let last = said.lines().last().unwrap_or_default();
+        serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {said}"))
     }
 
     /// Everything written so far is durable.

@@ -1,0 +1,45 @@
+//! Which of some containers anything lies in: the last question before they are freed, answered without the garbage map.
+
+use std::collections::HashSet;
+
+use dedupfs_store::{ContainerId, Result, StoreError};
+
+use crate::index::Index;
+use crate::open::SHARDS;
+
+impl Index {
+    /// Those of `containers` in which any cell lies, by the lists of the sealed tankers' files and by what is in memory. A cell that
+    /// was moved or removed since the last checkpoint still counts, so ask behind one.
+    ///
+    /// # Errors
+    /// A tanker's list is missing, because it is damaged and so are its cells.
+    ///
+    /// Cost: no I/O; a search in each tanker's list for each container, and a walk through what is in memory, some 10 ms for a
+    /// million cells.
+    pub fn placed_in(&self, containers: &HashSet<ContainerId>) -> Result<HashSet<ContainerId>> {
+        self.consistently(|set| {
+            let mut placed = HashSet::new();
+            for tanker in set.tankers() {
+                // One without a list would say that nothing lies anywhere.
+                if tanker.containers().cells() != u64::from(tanker.cells()) {
+                    let what = format!("list of containers of tanker {}", tanker.id);
+                    return Err(StoreError::corrupt(
+                        what,
+                        format!("{} cells", tanker.cells()),
+                        tanker.containers().cells(),
+                    ));
+                }
+                placed.extend(containers.iter().filter(|container| tanker.containers().of(**container).is_some()));
+            }
+            for shard in 0..SHARDS {
+                let shard = self.open.read(shard);
+                let cells = shard.cells.iter().map(|(_, cell)| cell.location);
+                let patched = shard.patches.iter().filter_map(|(_, patch)| patch.cell).map(|cell| cell.location);
+                let staged = shard.recent.iter().map(|(_, location)| *location);
+                let all = cells.chain(patched).chain(staged).map(|location| location.container);
+                placed.extend(all.filter(|container| containers.contains(container)));
+            }
+            Ok(placed)
+        })
+    }
+}

@@ -1,0 +1,68 @@
+//! Reclaiming space of an open pool: one run at a time, and what it is at.
+
+use super::{Pool, Progress, running_already};
+use crate::error::{EngineError, Result};
+use crate::reclaim::{LastRun, ReclaimControl, ReclaimOptions, ReclaimReport, ReclaimStatus};
+
+impl Pool {
+    /// Frees what nothing refers to; see [`crate::reclaim`].
+    ///
+    /// # Errors
+    /// `Busy` if a reclaim or check is running, `ReadOnly` if the pool is being closed; else as [`crate::reclaim`] says.
+    pub fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport> {
+        let core = &self.core;
+        // Planning changes nothing: nobody waits for its end. Released last, so that who has waited for it finds the pool free.
+        if !options.is_background {
+            self.end_background();
+        }
+        let running = (!options.dry_run).then(|| self.reclaiming.running.try_lock().ok_or_else(running_already));
+        let _running = running.transpose()?;
+        let _one = self.exclusively()?;
+        if !options.dry_run && core.gate.is_closing() {
+            return Err(EngineError::ReadOnly(": it is being unmounted".to_owned()));
+        }
+        if core.is_read_only() && !options.dry_run {
+            return Err(dedupfs_store::StoreError::Usage(
+                "the pool is mounted read-only and reclaiming would change it: unmount it, or mount it for writing"
+                    .to_owned(),
+            )
+            .into());
+        }
+        if !options.dry_run && self.reclaiming.is_paused() {
+            return Err(dedupfs_store::StoreError::Usage(
+                "reclaiming is paused: `dedupfs-gc --resume` with the pool or mountpoint ends that".to_owned(),
+            )
+            .into());
+        }
+        crate::reclaim::reclaim(core, options, &self.reclaiming, progress).map_err(|error| core.space.explain(error))
+    }
+
+    /// Stops, pauses and resumes reclaiming.
+    #[must_use]
+    pub fn reclaiming(&self) -> &ReclaimControl {
+        &self.reclaiming
+    }
+
+    /// What reclaiming is at, or did last.
+    #[must_use]
+    pub fn reclaim_status(&self) -> ReclaimStatus {
+        let core = &self.core;
+        let (chunks, nodes) = (core.chunk_index.occupied_total(), core.recipe_index.occupied_total());
+        let mut stored_bytes = 0;
+        for store in [&core.data, &core.recipes] {
+            store.for_each_closed(&mut |record| stored_bytes += record.chunk_bytes);
+        }
+        let live_bytes = chunks.live_bytes + nodes.bytes;
+        ReclaimStatus {
+            running: self.reclaiming.running(),
+            paused: self.reclaiming.is_paused(),
+            last: LastRun::read_or_none(&*core.meta_device, &core.pool),
+            is_known: [&core.chunk_index, &core.recipe_index]
+                .iter()
+                .all(|index| index.stats().tankers_without_occupancy == 0),
+            live_bytes,
+            garbage_bytes: stored_bytes.saturating_sub(live_bytes),
+            background: None,
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Freeing containers that were emptied.
+//!
+//! A container is forgotten only when checkpoints of both indexes hold the row that emptied it, since replaying earlier rows may
+//! read it (I-4). A checkpoint writes every tanker that changed, so many containers share one: the one that comes by itself, or
+//! one that is asked for when much waits, space is short, or the run ends.
+
+use std::collections::HashSet;
+
+use dedupfs_store::ContainerId;
+
+use super::Run;
+use crate::error::Result;
+
+/// A container in which the index places nothing any more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Emptied {
+    pub(super) id: ContainerId,
+    /// The row of the log that emptied it, or a later one.
+    pub(super) row: u64,
+    pub(super) used_bytes: u64,
+    /// Something was lost when it was looked into, and nothing of it was found there.
+    pub(super) was_searched: bool,
+    /// Nothing was alive in it.
+    pub(super) is_dead: bool,
+}
+
+impl Run<'_> {
+    /// Frees what both checkpoints cover; with `now`, or when much waits, everything.
+    pub(super) fn free_emptied(&mut self, now: bool) -> Result<()> {
+        if self.emptied.is_empty() {
+            return Ok(());
+        }
+        let core = self.core;
+        // What waits is there twice, in part: that may be a small share of a small pool.
+        let waiting_bytes: u64 = self.emptied.iter().map(|emptied| emptied.used_bytes).sum();
+        if now || waiting_bytes >= self.free_bytes || core.space.is_tight() {
+            core.committer.checkpoint()?;
+        }
+        let covered = core.chunk_index.position().min(core.recipe_index.position());
+        let (mut ready, waiting) =
+            std::mem::take(&mut self.emptied).into_iter().partition::<Vec<_>, _>(|emptied| emptied.row <= covered);
+        self.emptied = waiting;
+        if ready.is_empty() {
+            return Ok(());
+        }
+        // The garbage map has said that nothing lies there; what the indexes themselves say counts. Nothing that is freed comes back.
+        let ids: HashSet<ContainerId> = ready.iter().map(|emptied| emptied.id).collect();
+        let mut placed = core.chunk_index.placed_in(&ids)?;
+        placed.extend(core.recipe_index.placed_in(&ids)?);
+        if !placed.is_empty() {
+            tracing::error!(
+                containers = placed.len(),
+                "containers are kept: the indexes place something there, and the garbage map does not; see `dedupfs fsck`"
+            );
+        }
+        // What was found lost since may lie in what was not searched for it.
+        let has_losses = core.namespace.has_losses();
+        let is_kept = |emptied: &Emptied| placed.contains(&emptied.id) || has_losses && !emptied.was_searched;
+        let kept: Vec<ContainerId> =
+            ready.iter().filter(|emptied| is_kept(emptied)).map(|emptied| emptied.id).collect();
+        self.report.containers_damaged += kept.len() as u64;
+        ready.retain(|emptied| !kept.contains(&emptied.id));
+        let ids: Vec<ContainerId> = ready.iter().map(|emptied| emptied.id).collect();
+        if !ids.is_empty() {
+            core.committer.remove_containers(ids.clone());
+            core.committer.settle()?;
+            // Their slots are free once the export on the data root does not name them any more.
+            core.committer.export()?;
+            self.report.containers_freed += ready.len() as u64;
+            self.report.containers_dead += ready.iter().filter(|emptied| emptied.is_dead).count() as u64;
+        }
+        core.dedup.release_containers_of(&[ids, kept].concat());
+        Ok(())
+    }
+}

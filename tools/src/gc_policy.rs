@@ -1,0 +1,204 @@
+//! When and how a mount reclaims by itself: `-o gc` and what belongs to it.
+
+use std::fmt;
+use std::time::Duration;
+
+use dedupfs::reclaim::ReclaimOptions;
+
+/// How often it is looked whether there is something to reclaim.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// Clients that did nothing for so long are idle.
+pub const IDLE_AFTER: Duration = Duration::from_secs(5);
+
+/// Hours of the day, local time; from the first to the last, which is not included. 22-6 spans midnight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    from: i8,
+    to: i8,
+}
+
+impl Window {
+    /// As `22-6`.
+    fn parse(text: &str) -> Result<Self, String> {
+        let hour = |text: &str| text.parse::<i8>().ok().filter(|hour| (0..=24).contains(hour));
+        let hours = text.split_once('-').and_then(|(from, to)| Some((hour(from)?, hour(to)?)));
+        match hours {
+            Some((from, to)) if from != to => Ok(Self { from: from % 24, to: to % 24 }),
+            _ => Err("two different hours of the day are needed, from 0 to 24, such as 22-6".to_owned()),
+        }
+    }
+
+    /// Whether this hour is in it. From an hour to the same is the whole day.
+    #[must_use]
+    pub const fn includes(self, hour: i8) -> bool {
+        if self.from < self.to { self.from <= hour && hour < self.to } else { hour >= self.from || hour < self.to }
+    }
+
+    /// How long it lasts, from this time of the day.
+    #[must_use]
+    pub fn left(self, hour: i8, minute: i8) -> Duration {
+        let hours = match (self.to - hour).rem_euclid(24) {
+            0 => 24,
+            hours => hours,
+        };
+        Duration::from_secs(u64::try_from(i64::from(hours) * 60 - i64::from(minute)).unwrap_or(0) * 60)
+    }
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.from, self.to) {
+            (from, to) if from == to => f.write_str("at any hour"),
+            (from, 0) => write!(f, "from {from} to 24 o'clock"),
+            (from, to) => write!(f, "from {from} to {to} o'clock"),
+        }
+    }
+}
+
+/// When and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// At all.
+    pub is_on: bool,
+    /// Only while clients are idle.
+    pub is_idle_only: bool,
+    /// See [`ReclaimOptions`].
+    threshold_percent: u8,
+    leave_percent: u8,
+    share_percent: u8,
+    /// Only in these hours.
+    pub window: Option<Window>,
+    /// How often it is looked.
+    pub interval: Duration,
+    /// `gc` was given, with whatever value.
+    is_stated: bool,
+    /// Any of the others was.
+    is_detailed: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        let options = ReclaimOptions::default();
+        Self {
+            is_on: false,
+            is_idle_only: false,
+            threshold_percent: options.threshold_percent,
+            leave_percent: options.leave_percent,
+            share_percent: options.share_percent,
+            window: None,
+            interval: INTERVAL,
+            is_stated: false,
+            is_detailed: false,
+        }
+    }
+}
+
+fn percent(value: &str) -> Result<u8, String> {
+    let percent = value.parse().ok().filter(|percent| *percent <= 100);
+    percent.ok_or_else(|| "a number from 0 to 100 is needed".to_owned())
+}
+
+impl Policy {
+    /// Takes a mount option; false if it is none of these.
+    ///
+    /// # Errors
+    /// In words, for a value that makes no sense.
+    pub fn take(&mut self, name: &str, value: &str) -> Result<bool, String> {
+        match (name, value) {
+            ("gc", "" | "on") => (self.is_on, self.is_idle_only) = (true, false),
+            ("gc", "idle") => (self.is_on, self.is_idle_only) = (true, true),
+            ("gc", "off") => self.is_on = false,
+            ("gc", _) => return Err("on, idle or off is needed".to_owned()),
+            ("gc_threshold", value) => self.threshold_percent = percent(value)?,
+            ("gc_leave", value) => self.leave_percent = percent(value)?,
+            ("gc_share", value) => self.share_percent = percent(value)?,
+            ("gc_window", value) => self.window = Some(Window::parse(value)?),
+            ("gc_interval", value) => {
+                let secs = value.parse().ok().filter(|secs| (1..=86_400).contains(secs));
+                self.interval = Duration::from_secs(secs.ok_or("a number of seconds from 1 to 86400 is needed")?);
+            }
+            _ => return Ok(false),
+        }
+        self.is_stated |= name == "gc";
+        self.is_detailed |= name != "gc";
+        Ok(true)
+    }
+
+    /// Whether anything was said of how, but nothing of when.
+    #[must_use]
+    pub const fn is_incomplete(&self) -> bool {
+        self.is_detailed && !self.is_stated
+    }
+
+    /// How a run reclaims that may take so long.
+    #[must_use]
+    pub fn options(&self, max_time: Option<Duration>) -> ReclaimOptions {
+        ReclaimOptions {
+            threshold_percent: self.threshold_percent,
+            leave_percent: self.leave_percent,
+            share_percent: if self.is_idle_only { 0 } else { self.share_percent },
+            max_time_ms: max_time.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(0)),
+            is_background: true,
+            ..ReclaimOptions::default()
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.is_on {
+            return f.write_str("off");
+        }
+        let when = if self.is_idle_only { "while clients are idle" } else { "whenever something was deleted" };
+        write!(f, "{when}, below {}%, leaving {}%", self.threshold_percent, self.leave_percent)?;
+        if !self.is_idle_only {
+            write!(f, ", {}% of the time beside clients", self.share_percent)?;
+        }
+        self.window.map_or(Ok(()), |window| write!(f, ", {window}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_span_midnight() {
+        let night = Window::parse("22-6").unwrap();
+        for (hour, is_in) in [(21, false), (22, true), (23, true), (0, true), (5, true), (6, false), (12, false)] {
+            assert_eq!(night.includes(hour), is_in, "{hour}");
+        }
+        let day = Window::parse("9-17").unwrap();
+        assert!(day.includes(9) && day.includes(16) && !day.includes(17) && !day.includes(8));
+        assert!((0..24).all(|hour| Window::parse("0-24").unwrap().includes(hour)));
+        assert_eq!(night.left(23, 30), Duration::from_secs(6 * 3600 + 1800));
+        assert_eq!(Window::parse("0-24").unwrap().left(0, 0), Duration::from_secs(24 * 3600));
+        assert_eq!(night.to_string(), "from 22 to 6 o'clock");
+        assert_eq!(Window::parse("0-24").unwrap().to_string(), "at any hour");
+        assert_eq!(Window::parse("20-24").unwrap().to_string(), "from 20 to 24 o'clock");
+        for nonsense in ["", "5", "6-6", "25-3", "-1-3", "a-b", "1-2-3"] {
+            assert!(Window::parse(nonsense).is_err(), "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn options_are_taken_and_checked() {
+        let mut policy = Policy::default();
+        assert_eq!(policy.take("data_limit", "5"), Ok(false));
+        for (name, value) in
+            [("gc", ""), ("gc_threshold", "80"), ("gc_leave", "3"), ("gc_share", "20"), ("gc_interval", "5")]
+        {
+            assert_eq!(policy.take(name, value), Ok(true), "{name}");
+        }
+        let options = policy.options(Some(Duration::from_secs(2)));
+        assert_eq!((options.threshold_percent, options.leave_percent, options.share_percent), (80, 3, 20));
+        assert_eq!((options.max_time_ms, policy.interval), (2000, Duration::from_secs(5)));
+        policy.take("gc", "idle").unwrap();
+        assert_eq!(policy.options(None).share_percent, 0);
+        policy.take("gc", "off").unwrap();
+        assert_eq!(policy.to_string(), "off");
+        for (name, value) in [("gc", "maybe"), ("gc_leave", "101"), ("gc_interval", "0"), ("gc_window", "night")] {
+            assert!(policy.take(name, value).is_err(), "{name}={value}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Signals that end long work which can go on later: the first one stops it in order, a second one ends this process.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dedupfs::control::{ControlClient, Failure};
+use dedupfs::pool::Progress;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// Progress of work in this process that signals end.
+pub struct Interruptible<'a> {
+    /// Who is told.
+    pub listener: &'a dyn Progress,
+    /// Set by a signal: see [`flag`].
+    pub interrupted: Arc<AtomicBool>,
+}
+
+impl Progress for Interruptible<'_> {
+    fn start(&self, what: &str, total: u64) {
+        self.listener.start(what, total);
+    }
+
+    fn advance(&self, by: u64) {
+        self.listener.advance(by);
+    }
+
+    fn finish(&self) {
+        self.listener.finish();
+    }
+
+    fn say(&self, line: &str) {
+        self.listener.say(line);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::failed(format!("cannot handle signals: {error}"))
+}
+
+/// A flag that signals set; a second one ends the process.
+///
+/// # Errors
+/// Signals cannot be handled.
+pub fn flag() -> Result<Arc<AtomicBool>, Failure> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the first one finds the flag down.
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, interrupted.clone()).map_err(failed)?;
+        signal_hook::flag::register(signal, interrupted.clone()).map_err(failed)?;
+    }
+    Ok(interrupted)
+}
+
+/// For work in the daemon of `pool`: the first signal asks it to `stop`, and its answer tells how far it came; after a second one
+/// this process ends, and the daemon notices.
+///
+/// # Errors
+/// Signals cannot be handled.
+pub fn on_signals(
+    pool: PathBuf,
+    what: &'static str,
+    stop: impl Fn(&mut ControlClient) -> Result<(), Failure> + Send + 'static,
+) -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
+    let wait = move || {
+        for (count, signal) in signals.forever().enumerate() {
+            let stopped =
+                ControlClient::connect(&pool).and_then(|client| client.map_or(Ok(()), |mut client| stop(&mut client)));
+            if count > 0 || stopped.is_err() {
+                std::process::exit(128 + signal);
+            }
+            eprintln!("dedupfs: stopping {what}");
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).map_err(failed)
+}

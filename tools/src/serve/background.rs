@@ -1,0 +1,90 @@
+//! Reclaiming in the background of a mount, as its [`Policy`] says.
+//!
+//! A thread looks now and then, and runs if it is time, until a run finds nothing to do and nothing was committed since before it.
+//! Only then it waits for the next commit: what is deleted while a run is under way is for the next one. A run that finds nothing to
+//! do costs a look at the index of recipe nodes.
+
+use std::sync::Arc;
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use dedupfs::control::{Failure, FailureKind};
+use dedupfs::pool::{NoProgress, Pool};
+
+use crate::gc_policy::{IDLE_AFTER, Policy};
+
+/// The thread; it ends when this is [stopped](Self::stop).
+pub(super) struct Background {
+    stop: Sender<()>,
+}
+
+impl Background {
+    /// Starts it, if the policy is on.
+    pub(super) fn start(pool: &Arc<Pool>, policy: Policy) -> Result<Option<Self>, Failure> {
+        if !policy.is_on {
+            return Ok(None);
+        }
+        let (stop, stopped) = bounded(1);
+        let mut worker = Worker { pool: pool.clone(), policy, done: None };
+        let work = move || {
+            while stopped.recv_timeout(policy.interval) == Err(RecvTimeoutError::Timeout) {
+                worker.look();
+            }
+        };
+        let started = std::thread::Builder::new().name("background-gc".to_owned()).spawn(work);
+        started.map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
+        Ok(Some(Self { stop }))
+    }
+
+    /// Ends it, with the run under way after the step that it is at: closing the pool waits for that, and no longer than it does
+    /// for anything.
+    pub(super) fn stop(self, pool: &Pool) {
+        drop(self.stop);
+        pool.reclaiming().close();
+    }
+}
+
+struct Worker {
+    pool: Arc<Pool>,
+    policy: Policy,
+    /// The last row of the log when there was nothing to reclaim.
+    done: Option<u64>,
+}
+
+impl Worker {
+    fn look(&mut self) {
+        let core = self.pool.core();
+        let is_idle = core.activity.idle_for() >= IDLE_AFTER;
+        let row = core.namespace.last_row();
+        if core.is_read_only()
+            || self.pool.reclaiming().is_paused()
+            || self.done == Some(row)
+            || self.policy.is_idle_only && !is_idle
+        {
+            return;
+        }
+        let now = jiff::Zoned::now();
+        let max_time = match self.policy.window {
+            Some(window) if !window.includes(now.hour()) => return,
+            window => window.map(|window| window.left(now.hour(), now.minute())),
+        };
+        match self.pool.reclaim(&self.policy.options(max_time), &NoProgress).map_err(Failure::from) {
+            Ok(report) => {
+                if report.nodes_freed + report.containers_freed > 0 {
+                    tracing::info!(?report, "reclaimed in the background");
+                }
+                // Of its own rows and those of others, nobody can tell which came first.
+                let is_done = report.is_idle() && core.namespace.last_row() == row;
+                self.done = is_done.then_some(row);
+            }
+            // Somebody else works on the pool: the next look may find it free.
+            Err(failure) if failure.kind == FailureKind::PoolInUse || self.pool.reclaiming().is_closed() => {
+                tracing::debug!(%failure, "not now")
+            }
+            Err(failure) => {
+                tracing::error!(%failure, "reclaiming in the background failed");
+                // Not again before something changes.
+                self.done = Some(row);
+            }
+        }
+    }
+}
