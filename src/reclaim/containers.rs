@@ -201,11 +201,9 @@ impl<'a> Run<'a> {
             }
             self.empty_batch(recipe, batch, None)?;
         }
-        let copied_bytes: u64 = living.iter().map(copy_bytes).sum();
-        if self.core.space.step_bytes(recipe)? < copied_bytes {
-            // What was dead makes room for the living.
-            self.free_emptied(true)?;
-        }
+        // What is dead has cost next to nothing, and makes room for the living. It may have been emptied by a run that was cut off
+        // before this: were it to wait, it would for ever be cut off again.
+        self.free_emptied(true)?;
         if self.core.space.is_tight() {
             // Each must give back more than copying took, or the space is used up without freeing anything.
             living.sort_by_key(|victim| (copy_bytes(victim), victim.id));

@@ -5,11 +5,15 @@
 //! one that is asked for when much waits, space is short, or the run ends.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use dedupfs_store::ContainerId;
 
 use super::Run;
 use crate::error::Result;
+
+/// What is emptied waits at most about so long, if it is not much: a run that is cut off has given back what it did before.
+const FREE_INTERVAL: Duration = Duration::from_secs(20);
 
 /// A container in which the index places nothing any more.
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +37,10 @@ impl Run<'_> {
         let core = self.core;
         // What waits is there twice, in part: that may be a small share of a small pool.
         let waiting_bytes: u64 = self.emptied.iter().map(|emptied| emptied.used_bytes).sum();
-        if now || waiting_bytes >= self.free_bytes || core.space.is_tight() {
+        let is_due = self.freed_at.elapsed() >= FREE_INTERVAL;
+        if now || is_due || waiting_bytes >= self.free_bytes || core.space.is_tight() {
             core.committer.checkpoint()?;
+            self.freed_at = Instant::now();
         }
         let covered = core.chunk_index.position().min(core.recipe_index.position());
         let (mut ready, waiting) =

@@ -82,6 +82,8 @@ struct Run<'a> {
     report: ReclaimReport,
     /// So many bytes of emptied containers wait to be freed together at most.
     free_bytes: u64,
+    /// When a checkpoint was asked for last.
+    freed_at: Instant,
     /// Of chunks and nodes, for how many containers to empty were chosen.
     kinds_planned: usize,
     /// Emptied, and not freed yet.
@@ -123,6 +125,7 @@ pub(crate) fn reclaim(
         },
         free_bytes: (core.data.physical_bytes()? / 32)
             .clamp(*RECLAIM_WAITING_BYTES.start(), *RECLAIM_WAITING_BYTES.end()),
+        freed_at: Instant::now(),
         kinds_planned: 0,
         emptied: Vec::new(),
         last: LastRun { started_secs: now_secs(), ..LastRun::default() },
