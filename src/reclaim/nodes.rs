@@ -1,6 +1,7 @@
 //! Freeing recipe nodes that nothing refers to: claim, wait, recheck, free.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use dedupfs_store::{ContainerId, Fingerprint};
 
@@ -10,8 +11,13 @@ use crate::namespace::LogOp;
 
 /// Nodes found by one scan of their index: bounds memory.
 const NODES_AT_ONCE: usize = 100_000;
-/// Nodes claimed together: a step, between two of which a run can be held or ended. Of some 4 MiB of content each.
-const NODES_OF_A_STEP: usize = 1024;
+/// Nodes claimed together: a step, between two of which a run can be held or ended. Each begins and ends with a commit, so it should
+/// not be too short, and nodes can be of one small file or of 4 MiB of content.
+const NODES_OF_A_STEP: usize = 16_384;
+/// After so long no more of a step's nodes are freed: the claims on the others end.
+const STEP_TIME: Duration = Duration::from_secs(2);
+/// Nodes freed before it is looked whether the run is to be held or ended.
+const NODES_BETWEEN_LOOKS: usize = 64;
 /// Nodes that cannot be read and are told of one by one; the report has their number.
 const TOLD_MAX: usize = 20;
 
@@ -72,8 +78,12 @@ impl Run<'_> {
         // Writers that found one of these before the claim are in a section until their reference is logged.
         core.dedup.barrier();
         core.committer.settle()?;
-        let mut freed = 0;
-        for (fingerprint, container) in claimed {
+        let (begun, mut freed) = (Instant::now(), 0);
+        for (number, (fingerprint, container)) in claimed.into_iter().enumerate() {
+            let is_over = number > 0 && number.is_multiple_of(NODES_BETWEEN_LOOKS) && self.pace.is_urgent();
+            if is_over || begun.elapsed() >= STEP_TIME {
+                break;
+            }
             // A lost one counts nothing.
             if container == ContainerId::NONE {
                 freed += u64::from(core.dedup.free_node(0, fingerprint, container, 0)?);

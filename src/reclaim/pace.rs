@@ -152,7 +152,7 @@ impl<'a> Pace<'a> {
     }
 
     /// What is begun is to be brought to its end at once.
-    fn is_urgent(&self) -> bool {
+    pub(super) fn is_urgent(&self) -> bool {
         self.control.is_stopped()
             || self.control.is_paused()
             || self.progress.is_cancelled()
