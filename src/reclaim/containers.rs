@@ -20,6 +20,8 @@ use crate::namespace::ContainerRecord;
 const WINDOW_CONTAINERS: usize = 16_384;
 /// Containers emptied between two commits: bounds what a crash repeats.
 const BATCH_CONTAINERS: usize = 64;
+/// Dead containers emptied between two commits: of each only the table is read.
+const DEAD_CONTAINERS: usize = 256;
 /// Nodes that may be read to order what is moved: one for so many bytes moved, so that it costs a small share of moving them.
 const MOVED_BYTES_PER_NODE: u64 = 256 << 10;
 /// But so many in any case.
@@ -139,6 +141,36 @@ impl<'a> Run<'a> {
         });
     }
 
+    /// Empties and frees what is dead as a whole already: it costs next to nothing, and a run that does not last gives something back.
+    pub(super) fn empty_dead(&mut self, recipe: bool) -> Result<Option<Stopped>> {
+        // While anything is lost, each has to be searched for it: once is enough, with the others.
+        if self.core.namespace.has_losses() {
+            return Ok(None);
+        }
+        let closed = self.closed(recipe)?;
+        let mut dead = Window::new(WINDOW_CONTAINERS);
+        self.for_each_candidate(recipe, &closed, &mut |candidate| {
+            if candidate.live_bytes == 0 && !candidate.is_damaged {
+                dead.add(candidate);
+            }
+        });
+        let stopped = self.empty_dead_of(recipe, &dead.into_sorted())?;
+        if stopped.is_none() {
+            self.free_emptied(true)?;
+        }
+        Ok(stopped)
+    }
+
+    fn empty_dead_of(&mut self, recipe: bool, dead: &[Candidate]) -> Result<Option<Stopped>> {
+        for batch in dead.chunks(DEAD_CONTAINERS) {
+            if let Some(stopped) = self.pace.between_steps() {
+                return Ok(Some(stopped));
+            }
+            self.empty_batch(recipe, batch, None)?;
+        }
+        Ok(None)
+    }
+
     /// Empties what the policy chooses; what is closed later is for the next run.
     pub(super) fn empty_containers(&mut self, recipe: bool) -> Result<Option<Stopped>> {
         let closed = self.closed(recipe)?;
@@ -195,11 +227,8 @@ impl<'a> Run<'a> {
     fn empty_window(&mut self, recipe: bool, window: Vec<Candidate>) -> Result<Option<Stopped>> {
         let (dead, mut living): (Vec<_>, Vec<_>) =
             window.into_iter().partition(|victim| victim.live_bytes == 0 && !victim.is_damaged);
-        for batch in dead.chunks(BATCH_CONTAINERS) {
-            if let Some(stopped) = self.pace.between_steps() {
-                return Ok(Some(stopped));
-            }
-            self.empty_batch(recipe, batch, None)?;
+        if let Some(stopped) = self.empty_dead_of(recipe, &dead)? {
+            return Ok(Some(stopped));
         }
         // What is dead has cost next to nothing, and makes room for the living. It may have been emptied by a run that was cut off
         // before this: were it to wait, it would for ever be cut off again.

@@ -216,6 +216,12 @@ impl Run<'_> {
     /// Nodes, and then containers; the answer is why it ended early, if it did.
     fn empty(&mut self) -> Result<Option<Stopped>> {
         let core = self.core;
+        self.progress.start("freeing what is dead", 0);
+        for recipe in [false, true] {
+            if let Some(stopped) = self.empty_dead(recipe)? {
+                return Ok(Some(stopped));
+            }
+        }
         if let Some(stopped) = self.free_nodes()? {
             return Ok(Some(stopped));
         }
