@@ -154,7 +154,9 @@ impl<'a> Run<'a> {
                 dead.add(candidate);
             }
         });
-        let stopped = self.empty_dead_of(recipe, &dead.into_sorted())?;
+        let dead = dead.into_sorted();
+        self.report.expected_bytes += dead.iter().map(|victim| victim.used_bytes).sum::<u64>();
+        let stopped = self.empty_dead_of(recipe, &dead)?;
         if stopped.is_none() {
             self.free_emptied(true)?;
         }

@@ -1,5 +1,6 @@
 //! Reclaiming space: MAD2 section 3.5's counting fingerprints and dedupv1 section 3.7's collection, with claims.
 //!
+//! 0. Containers that are dead as a whole already are freed: a run that does not last gives something back.
 //! 1. **Nodes** ([`nodes`]): recipe nodes that nothing refers to are claimed, rechecked and freed; that lowers the counts of
 //!    their children, which may free further nodes, until none is left. What a backup shares with others costs
 //!    nothing here: only its own nodes are touched.
@@ -49,8 +50,8 @@ use crate::pool::{Core, Progress};
 /// How often a run under way notes durably what it has done.
 const NOTE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What a run takes of memory beside `--memory`, bounded by a share of that, whatever the pool's size: some 7 MiB are fixed (a window
-/// of victims, classes, claimed nodes).
+/// What a run takes of memory beside `--memory`, bounded by a share of that: some 7 MiB are fixed (a window of victims, classes,
+/// claimed nodes), and 8 bytes are taken for each closed container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunMemory {
     /// Chunks looked up and ordered at a time, some 150 bytes each.
