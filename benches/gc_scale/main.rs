@@ -2,7 +2,7 @@
 //! map costs, up to the chunks of a terabyte and more. No payload is written or read.
 //!
 //! ```text
-//! cargo bench -p dedupfs-index --bench gc_scale -- --max 128M --dir /var/tmp
+//! cargo bench --bench gc_scale -- --max 128M --dir /var/tmp
 //! ```
 //!
 //! 1. *Fill*: versions of an image (`backup`) are written one after another, new chunks into containers of 512 in the order in
@@ -14,9 +14,9 @@
 //!    locations, the dead are removed; containers are freed when a checkpoint made that durable. Then the map is compared with
 //!    what must be left.
 //!
-//! Policies: a threshold in percent (0: only what is wholly dead, MFDedup's and others' container marker; 100: any garbage), or
-//! `g10`: the emptiest first until at most 10% of what is stored is garbage. `--order emptiest` empties them in that order, else they
-//! go by their ids: then a checkpoint writes few tankers.
+//! Victims are chosen by the engine's own `reclaim::Classes`. Policies: those of `benches/retention.sh` (`default`, `perfect`, `half`,
+//! `marker`), or `T/L`, which is `dedupfs-gc --threshold T --leave L`. `--order emptiest` empties them in that order; else they go by
+//! their ids, the dead ones first, as the engine does: then a checkpoint writes few tankers.
 //!
 //! Time of making up fingerprints is in none of the times. Everything is written below `--dir` and removed at the end.
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
@@ -31,6 +31,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use backup::{Chunk, Extent, Image, SEGMENT_CHUNKS};
+use dedupfs::reclaim::{Candidate, Classes, ReclaimOptions};
 use dedupfs_index::{Change, Index, IndexOptions, Occupied};
 use dedupfs_store::device::observed::ObservedDevice;
 use dedupfs_store::device::{Device, FileDevice};
@@ -60,12 +61,11 @@ struct Arguments {
     check: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Policy {
-    /// Containers of which less than this share is alive, and those that are wholly dead.
-    Threshold(u64),
-    /// The emptiest first, until so much of what is left is garbage.
-    Garbage(u64),
+/// A name, and what it stands for.
+#[derive(Clone, Debug)]
+struct Policy {
+    name: String,
+    options: ReclaimOptions,
 }
 
 /// "64M" is 64 times 2^20.
@@ -77,11 +77,19 @@ fn number(text: &str) -> u64 {
     digits.parse::<u64>().expect("a number such as 16M") * factor
 }
 
-fn policy(text: &str) -> Policy {
-    match text.strip_prefix('g') {
-        Some(percent) => Policy::Garbage(number(percent)),
-        None => Policy::Threshold(number(text)),
-    }
+fn policy(name: &str) -> Policy {
+    let options = match name {
+        "default" => ReclaimOptions::default(),
+        "perfect" => ReclaimOptions::below(100),
+        "half" => ReclaimOptions::below(50),
+        "marker" => ReclaimOptions::below(0),
+        _ => {
+            let (threshold, leave) = name.split_once('/').expect("a policy by its name, or such as 90/5");
+            let percent = |text: &str| text.parse().expect("percents");
+            ReclaimOptions { leave_percent: percent(leave), ..ReclaimOptions::below(percent(threshold)) }
+        }
+    };
+    Policy { name: name.to_owned(), options }
 }
 
 fn arguments() -> Arguments {
@@ -91,7 +99,7 @@ fn arguments() -> Arguments {
         versions: 100,
         keep: 20,
         changed_percent: 4.0,
-        policies: ["0", "50", "90", "100", "g10"].map(policy).to_vec(),
+        policies: ["default", "perfect", "half", "marker"].map(policy).to_vec(),
         emptiest_first: false,
         check: false,
     };
@@ -221,46 +229,46 @@ fn count(image: Image, deleted: u32, generations: &mut Generations, work: &mut W
 }
 
 /// Victims, and what they hold.
-fn plan(index: &Index, policy: Policy, emptiest_first: bool) -> (Vec<ContainerId>, Occupied) {
-    let mut all = Vec::with_capacity(index.stats().occupied_containers as usize);
-    index.for_each_occupied(&mut |container, occupied| all.push((container, occupied)));
-    // By live share, by products of integers.
-    let by_share = |(a_id, a): &(ContainerId, Occupied), (b_id, b): &(ContainerId, Occupied)| {
-        let (left, right) = (a.live_bytes * b.bytes, b.live_bytes * a.bytes);
-        left.cmp(&right).then(a_id.cmp(b_id))
-    };
-    match policy {
-        Policy::Threshold(percent) => {
-            all.retain(|(_, occupied)| {
-                occupied.live_cells == 0 || occupied.live_bytes * 100 < occupied.bytes * percent
-            });
-            all.sort_unstable_by(by_share);
+fn plan(index: &Index, policy: &Policy, emptiest_first: bool) -> (Vec<ContainerId>, Occupied) {
+    let mut classes = Classes::default();
+    index.for_each_occupied(&mut |container, occupied| classes.add(&candidate(container, &occupied)));
+    let mut choice = classes.choose(&policy.options);
+    // More than the engine holds, which goes through the map again for each window of them.
+    let mut victims = Vec::new();
+    index.for_each_occupied(&mut |container, occupied| {
+        let candidate = candidate(container, &occupied);
+        if choice.may_take(&candidate) {
+            victims.push((candidate, occupied));
         }
-        Policy::Garbage(percent) => {
-            all.sort_unstable_by(by_share);
-            let total = index.occupied_total();
-            let (mut bytes, mut dead) = (total.bytes, total.dead_bytes());
-            let is_victim = |(_, occupied): &&(ContainerId, Occupied)| {
-                let is_victim = dead * 100 > bytes * percent && occupied.dead_cells() > 0;
-                (bytes, dead) = (bytes - occupied.dead_bytes(), dead - occupied.dead_bytes());
-                is_victim
-            };
-            let count = all.iter().take_while(is_victim).count();
-            all.truncate(count);
-        }
+    });
+    victims.sort_unstable_by_key(|(candidate, _)| candidate.id);
+    victims.retain(|(candidate, _)| choice.takes(candidate));
+    if emptiest_first {
+        // By live share, by products of integers.
+        victims.sort_by(|(a, _), (b, _)| (a.live_bytes * b.chunk_bytes).cmp(&(b.live_bytes * a.chunk_bytes)));
+    } else {
+        victims.sort_by_key(|(candidate, _)| candidate.live_chunks > 0);
     }
     let mut sum = Occupied::default();
-    for (_, occupied) in &all {
+    for (_, occupied) in &victims {
         sum.cells += occupied.cells;
         sum.live_cells += occupied.live_cells;
         sum.bytes += occupied.bytes;
         sum.live_bytes += occupied.live_bytes;
     }
-    if !emptiest_first {
-        // Those that take no space first; then those whose cells lie together.
-        all.sort_unstable_by_key(|(container, occupied)| (occupied.live_cells > 0, *container));
+    (victims.into_iter().map(|(candidate, _)| candidate.id).collect(), sum)
+}
+
+fn candidate(id: ContainerId, occupied: &Occupied) -> Candidate {
+    Candidate {
+        id,
+        chunk_bytes: occupied.bytes,
+        chunks: occupied.cells,
+        live_bytes: occupied.live_bytes,
+        live_chunks: occupied.live_cells,
+        used_bytes: occupied.bytes,
+        is_damaged: false,
     }
-    (all.into_iter().map(|(container, _)| container).collect(), sum)
 }
 
 /// What moving did.
@@ -356,14 +364,17 @@ fn open(directory: &Path, options: IndexOptions) -> (Index, Arc<Meter>) {
 }
 
 fn run_policy(
-    policy: Policy,
+    policy: &Policy,
     arguments: &Arguments,
     home: &Path,
     options: IndexOptions,
     filled: &Containers,
     live: u64,
 ) {
-    println!("{policy:?}:");
+    println!(
+        "{} (--threshold {} --leave {}):",
+        policy.name, policy.options.threshold_percent, policy.options.leave_percent
+    );
     let place = home.join("policy");
     copy(&home.join("filled").join(DIRECTORY), &place.join(DIRECTORY));
     let started = Instant::now();
@@ -399,7 +410,7 @@ fn run_policy(
     assert_eq!(emptied.removed, of_victims.dead_cells());
     assert_eq!(index.occupied_total().live_cells, live, "what is alive stays");
     assert_eq!(index.stats().occupied_containers, containers.tables.len() as u64);
-    if let Policy::Threshold(100) = policy {
+    if (policy.options.threshold_percent, policy.options.leave_percent) == (100, 0) {
         assert_eq!(index.occupied_total().dead_cells(), 0);
     }
     if arguments.check {
@@ -445,6 +456,6 @@ fn main() {
         (filled, live)
     };
     for policy in &arguments.policies {
-        run_policy(*policy, &arguments, home.path(), options, &filled, live);
+        run_policy(policy, &arguments, home.path(), options, &filled, live);
     }
 }
