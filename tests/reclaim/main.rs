@@ -321,6 +321,49 @@ fn regression_a_run_in_the_background_makes_way() {
     });
 }
 
+/// Stops when the second part of a run is announced.
+struct StopAtSecond<'p> {
+    pool: &'p Pool,
+    parts: std::sync::atomic::AtomicU64,
+}
+
+impl Progress for StopAtSecond<'_> {
+    fn start(&self, _what: &str, _total: u64) {
+        if self.parts.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 1 {
+            self.pool.reclaiming().stop();
+        }
+    }
+    fn advance(&self, _by: u64) {}
+    fn finish(&self) {}
+}
+
+/// Of runs that were cut off again and again none freed a container: what an earlier one had made dead came behind all recipes.
+#[test]
+fn regression_what_is_dead_already_is_freed_first() {
+    let mut was_seen = false;
+    for at in 0..12 {
+        let site = Site::new();
+        let pool = site.open();
+        common::write(&pool, "dead", &content(1, 20 * CONTAINER_BYTES as usize));
+        pool.sync().expect("syncs");
+        remove(&*pool.service(), "dead");
+        let stop = |pool: &Pool| pool.reclaiming().stop();
+        let interrupt = Interrupt { pool: &pool, at, seen: Default::default(), act: &stop };
+        let first = pool.reclaim(&ReclaimOptions::below(100), &interrupt).expect("ends");
+        if first.containers_freed > 0 || pool.reclaim_status().garbage_bytes == 0 {
+            continue;
+        }
+        // It was cut off between the recipes and the containers.
+        let second = StopAtSecond { pool: &pool, parts: Default::default() };
+        let report = pool.reclaim(&ReclaimOptions::below(100), &second).expect("ends");
+        assert_eq!(report.stopped, Some(Stopped::Asked));
+        assert!(report.containers_dead >= 18, "at {at}: {report:?}");
+        assert_sound(&pool);
+        was_seen = true;
+    }
+    assert!(was_seen, "no run was cut off where it matters");
+}
+
 #[test]
 fn nothing_begins_while_reclaiming_is_paused() {
     let site = Site::new();
