@@ -1,0 +1,10 @@
+//! The programs as users meet them: bad input, the life of a mount, and its deaths.
+//!
+//! Tests that mount leave themselves out where there is no /dev/fuse, unless `DEDUPFS_REQUIRE_FUSE` is set.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod command_lines;
+mod messages;
+mod mounts;
+mod site;
+mod waiting;
