@@ -191,7 +191,7 @@ impl Shared {
         let Some((last, last_region, _, _)) = loading.last() else { return Ok(()) };
         let start = first.offset_bytes;
         let len_bytes = (last.offset_bytes - start).saturating_add(last_region.frame_bytes);
-        self.with_bytes(read.address, start, len_bytes, |bytes| {
+        self.with_blocks(read.address, start, len_bytes, |bytes| {
             for (key, region, entries, guard) in loading {
                 let from = (key.offset_bytes - start) as usize;
                 let frame = bytes.get(from..from + region.frame_bytes as usize).unwrap_or_default();

@@ -19,6 +19,8 @@ use std::sync::atomic::Ordering;
 
 use dedupfs_index::filter::Reads;
 use dedupfs_store::container::{SlotAddress, Table, TableEntry, decode_region, decode_toc, scan_table};
+use dedupfs_store::device::DIRECT_ALIGNMENT_BYTES;
+use dedupfs_store::device::aligned::AlignedBuffer;
 use dedupfs_store::{ContainerId, Fingerprint, StoreError, waiting};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
@@ -134,6 +136,8 @@ where
 thread_local! {
     /// Compressed bytes on their way from the disk to the decoder.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// The same, for [`Shared::with_blocks`].
+    static BLOCKS: RefCell<AlignedBuffer> = const { RefCell::new(AlignedBuffer::new()) };
     static READS: Cell<Reads> = const { Cell::new(Reads { reads: 0, bytes: 0 }) };
 }
 
@@ -279,6 +283,30 @@ impl Shared {
             self.slots.read_into(address, offset_bytes, bytes)?;
             self.count_read(len as u64);
             use_bytes(bytes)
+        })
+    }
+
+    /// The same, read as whole blocks into aligned memory, so that the device can leave the page cache out: for what is read ahead of
+    /// a restore, which comes in large pieces and seldom twice. The decoded regions are cached, and what the reader gets of them.
+    pub(super) fn with_blocks<T>(
+        &self,
+        address: SlotAddress,
+        offset_bytes: u32,
+        len_bytes: u32,
+        use_bytes: impl FnOnce(&[u8]) -> Result<T>,
+    ) -> Result<T> {
+        let block = DIRECT_ALIGNMENT_BYTES;
+        let lead = offset_bytes as usize % block;
+        let len = len_bytes.min(self.options.container_bytes) as usize;
+        let whole = (lead + len).next_multiple_of(block);
+        BLOCKS.with_borrow_mut(|scratch| {
+            if scratch.len() < whole {
+                scratch.resize_zeroed(whole);
+            }
+            let bytes = scratch.as_mut_slice().get_mut(..whole).unwrap_or_default();
+            self.slots.read_into(address, offset_bytes - lead as u32, bytes)?;
+            self.count_read(whole as u64);
+            use_bytes(bytes.get(lead..lead + len).unwrap_or_default())
         })
     }
 

@@ -1,5 +1,6 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::super::aligned::AlignedBuffer;
@@ -78,9 +79,47 @@ fn direct_descriptors_open_late_and_follow_renames() {
     let (_root, device) = device();
     let file = device.open("a", OpenMode::CreateNew).unwrap();
     device.rename("a", "b").unwrap();
-    file.write_at(&aligned(DIRECT_WRITE_BYTES_MIN, 9), 0).unwrap();
+    file.write_at(&aligned(DIRECT_BYTES_MIN, 9), 0).unwrap();
     assert!(!device.exists("a").unwrap());
-    assert!(device.read_file("b", 1 << 20).unwrap() == *aligned(DIRECT_WRITE_BYTES_MIN, 9).as_slice());
+    assert!(device.read_file("b", 1 << 20).unwrap() == *aligned(DIRECT_BYTES_MIN, 9).as_slice());
+}
+
+/// Descriptors that this process has of a file.
+fn descriptors_of(path: &Path) -> usize {
+    let all = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    all.filter(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == path)).count()
+}
+
+/// What was written in whatever way, also what only the page cache has yet; up to the end of the file and over it.
+#[test]
+fn direct_reads_see_what_was_written() {
+    let (_root, device) = device();
+    let path = device.root().join("slots");
+    let len_bytes = (1 << 20) + 100;
+    let mut model = aligned(len_bytes, 1).as_slice().to_vec();
+    let file = device.open("slots", OpenMode::CreateNew).unwrap();
+    file.write_at(&model, 0).unwrap();
+    file.write_at(&aligned(128 << 10, 2), 256 << 10).unwrap();
+    model[256 << 10..384 << 10].copy_from_slice(&aligned(128 << 10, 2));
+    file.write_at(b"behind a direct write", 300_000).unwrap();
+    model[300_000..300_021].copy_from_slice(b"behind a direct write");
+    drop(file);
+    let only_read = device.open("slots", OpenMode::Read).unwrap();
+    let mut buffer = aligned(len_bytes.next_multiple_of(DIRECT_ALIGNMENT_BYTES) + (64 << 10), 7);
+    let mut read = |offset: usize, len: usize| {
+        let found = only_read.read_at(&mut buffer.as_mut_slice()[..len], offset as u64).unwrap();
+        assert_eq!(found, len.min(len_bytes.saturating_sub(offset)), "at {offset}");
+        assert!(buffer.as_slice()[..found] == model[offset..offset + found], "at {offset}");
+    };
+    read(0, DIRECT_BYTES_MIN - DIRECT_ALIGNMENT_BYTES);
+    read(4096, DIRECT_BYTES_MIN + 1);
+    assert_eq!(descriptors_of(&path), 1, "these are not worth a descriptor");
+    read(0, 1 << 20);
+    read(256 << 10, 128 << 10);
+    let has_direct = !device.refusals.direct.load(Ordering::Relaxed);
+    assert_eq!(descriptors_of(&path), 1 + usize::from(has_direct));
+    read((1 << 20) - (64 << 10), 128 << 10);
+    read(1 << 20, 64 << 10);
 }
 
 #[test]
@@ -89,7 +128,10 @@ fn a_refusal_of_direct_io_is_remembered_by_the_device() {
     device.refusals.direct.store(true, Ordering::Relaxed);
     let file = device.open("a", OpenMode::CreateNew).unwrap();
     file.write_at(&aligned(1 << 20, 9), 0).unwrap();
-    assert!(device.read_file("a", 1 << 20).unwrap() == *aligned(1 << 20, 9).as_slice());
+    let mut found = aligned(1 << 20, 0);
+    file.read_exact_at(found.as_mut_slice(), 0).unwrap();
+    assert!(found.as_slice() == aligned(1 << 20, 9).as_slice());
+    assert_eq!(descriptors_of(&device.root().join("a")), 1);
 }
 
 #[test]

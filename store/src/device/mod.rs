@@ -136,7 +136,8 @@ pub trait Device: Debug + Send + Sync {
 
 /// One open file of a [`Device`].
 pub trait DeviceFile: Debug + Send + Sync {
-    /// Reads at most `buffer.len()` bytes from `offset`; fewer only at the end of the file.
+    /// Reads at most `buffer.len()` bytes from `offset`; fewer only at the end of the file. A buffer aligned in address, length and
+    /// offset to [`DIRECT_ALIGNMENT_BYTES`] may bypass the page cache.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
     /// Writes all of `buffer` at `offset`, growing the file as needed (a gap becomes a hole). Durable only after
     /// [`sync`](Self::sync). A buffer aligned in address, length and offset to [`DIRECT_ALIGNMENT_BYTES`] may
