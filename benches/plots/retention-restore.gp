@@ -4,21 +4,21 @@ data = ARG1
 figure = ARG2
 here = ARG3
 load here."/retention.gp"
-set terminal svg size 960,460 font "sans-serif,13" background "#ffffff"
+set terminal svg size 960,500 font "sans-serif,13" background "#ffffff"
 set output figure
 rates(name) = "< awk -F'\t' '".columns." NR > 1 && $at[\"restore_".name."_mb_per_s\"] != \"\" { print $at[\"restore_".name."_mb_per_s\"] }' ".data
 # One scale for both panels.
 most = 0
 do for [name in "newest oldest fresh"] { stats rates(name) using 1 nooutput; most = STATS_max > most ? STATS_max : most }
 set yrange [0:most * 1.05]
-set multiplot layout 1,2 margins 0.09,0.98,0.15,0.78 spacing 0.08,0
+set multiplot layout 1,2 margins 0.09,0.98,0.14,0.72 spacing 0.08,0
 set xlabel "versions backed up"
 do for [panel = 1:2] {
     name = word("newest oldest", panel)
     set title "the ".name." version"
     if (panel == 1) {
         set ylabel "restored, MB/s"
-        set key at screen 0.54,0.98 center top samplen 3
+        set key at screen 0.54,0.985 center top horizontal samplen 3
     } else {
         unset ylabel
         unset key

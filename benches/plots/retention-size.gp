@@ -25,7 +25,7 @@ set bmargin at screen 0.10
 unset key
 set format x "%g"
 set xlabel "versions backed up"
-set yrange [1:*]
+set yrange [0.8:*]
 set format y "%.2f"
 set ylabel "against the live minimum\n(points: fresh pools, else estimated)"
 set arrow 1 from graph 0, first 1.1 to graph 1, first 1.1 nohead linecolor "#888888" dashtype 2 front
