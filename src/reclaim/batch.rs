@@ -90,7 +90,7 @@ impl<'b, 'r> Batch<'b, 'r> {
                 Ok(()) => {
                     let left = &mut self.run.report.garbage_left_bytes;
                     *left = left.saturating_sub(victim.garbage_bytes());
-                    self.run.emptied.push(Emptied {
+                    self.run.note_emptied(Emptied {
                         id: victim.id,
                         row: core.namespace.last_row(),
                         used_bytes: victim.used_bytes,
@@ -101,12 +101,12 @@ impl<'b, 'r> Batch<'b, 'r> {
                 // One container costs the run nothing but that container.
                 Err(error) => {
                     tracing::error!(container = %victim.id, %error, "a container is kept: it cannot be read");
-                    self.run.report.containers_damaged += 1;
                     kept.push(victim.id);
                 }
             }
         }
         if !kept.is_empty() {
+            self.run.keep(&kept);
             core.dedup.release_containers_of(&kept);
         }
         Ok(())

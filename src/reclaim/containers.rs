@@ -155,17 +155,18 @@ impl<'a> Run<'a> {
             }
         });
         let dead = dead.into_sorted();
-        self.report.expected_bytes += dead.iter().map(|victim| victim.used_bytes).sum::<u64>();
         let stopped = self.empty_dead_of(recipe, &dead)?;
         if stopped.is_none() {
             self.free_emptied(true)?;
         }
+        let freed = dead.iter().filter(|victim| !self.kept.contains(&victim.id));
+        self.report.expected_bytes += freed.map(|victim| victim.used_bytes).sum::<u64>();
         Ok(stopped)
     }
 
     fn empty_dead_of(&mut self, recipe: bool, dead: &[Candidate]) -> Result<Option<Stopped>> {
         for batch in dead.chunks(DEAD_CONTAINERS) {
-            if let Some(stopped) = self.pace.between_steps() {
+            if let Some(stopped) = self.between_steps()? {
                 return Ok(Some(stopped));
             }
             self.empty_batch(recipe, batch, None)?;
@@ -176,11 +177,18 @@ impl<'a> Run<'a> {
     /// Empties what the policy chooses; what is closed later is for the next run.
     pub(super) fn empty_containers(&mut self, recipe: bool) -> Result<Option<Stopped>> {
         let closed = self.closed(recipe)?;
-        let mut classes = Classes::default();
-        self.for_each_candidate(recipe, &closed, &mut |candidate| classes.add(&candidate));
+        let (mut classes, mut kept_bytes) = (Classes::default(), 0);
+        self.for_each_candidate(recipe, &closed, &mut |candidate| {
+            if self.kept.contains(&candidate.id) {
+                kept_bytes += candidate.garbage_bytes();
+            } else {
+                classes.add(&candidate);
+            }
+        });
         let mut choice = classes.choose(self.options);
         let planned = classes.taken(&choice);
         let (live_bytes, garbage_bytes) = classes.total();
+        let garbage_bytes = garbage_bytes + kept_bytes;
         if self.report.spared_open {
             let all_bytes: u64 = self.store(recipe).containers().iter().map(|record| record.chunk_bytes).sum();
             self.report.open_bytes += all_bytes.saturating_sub(live_bytes + garbage_bytes);
@@ -216,7 +224,7 @@ impl<'a> Run<'a> {
         let mut window = Window::new(WINDOW_CONTAINERS);
         let possible = *choice;
         self.for_each_candidate(recipe, closed, &mut |candidate| {
-            if candidate.id > behind && possible.may_take(&candidate) {
+            if candidate.id > behind && possible.may_take(&candidate) && !self.kept.contains(&candidate.id) {
                 window.add(candidate);
             }
         });
@@ -259,7 +267,7 @@ impl<'a> Run<'a> {
 
     /// Empties a group in the order in which the newest recipes use it.
     fn empty_group(&mut self, recipe: bool, group: &[Candidate]) -> Result<Option<Stopped>> {
-        if let Some(stopped) = self.pace.between_steps() {
+        if let Some(stopped) = self.between_steps()? {
             return Ok(Some(stopped));
         }
         let Some(order) = self.order(recipe, group)? else { return Ok(self.pace.stopped()) };
@@ -268,7 +276,7 @@ impl<'a> Run<'a> {
             victims.sort_by_key(|victim| (order.place_of_container(victim.id), victim.id));
         }
         while !victims.is_empty() {
-            if let Some(stopped) = self.pace.between_steps() {
+            if let Some(stopped) = self.between_steps()? {
                 return Ok(Some(stopped));
             }
             let mut count = batch_len(&victims, self.room(recipe)?);

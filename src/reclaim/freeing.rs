@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use dedupfs_store::ContainerId;
 
-use super::Run;
+use super::{Run, Stopped};
 use crate::error::Result;
 
-/// What is emptied waits at most about so long, if it is not much: a run that is cut off has given back what it did before.
+/// What is emptied waits about so long, if it is not much: a run that is cut off has given back what it did before.
 const FREE_INTERVAL: Duration = Duration::from_secs(20);
+/// But so many times what a checkpoint takes, or a slow disk would write nothing else.
+const CHECKPOINTS_PER_WAIT: u32 = 4;
 
 /// A container in which the index places nothing any more.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +31,28 @@ pub(super) struct Emptied {
 }
 
 impl Run<'_> {
+    /// Notes a container that is emptied.
+    pub(super) fn note_emptied(&mut self, emptied: Emptied) {
+        if self.emptied.is_empty() {
+            self.waiting_since = Instant::now();
+        }
+        self.emptied.push(emptied);
+    }
+
+    /// Notes containers that could not be emptied.
+    pub(super) fn keep(&mut self, containers: &[ContainerId]) {
+        self.kept.extend(containers);
+        self.report.containers_damaged = self.kept.len() as u64;
+    }
+
+    /// See [`Pace::between_steps`](super::pace::Pace::between_steps). Nothing waits to be freed while the run is held.
+    pub(super) fn between_steps(&mut self) -> Result<Option<Stopped>> {
+        if self.pace.is_held() {
+            self.free_emptied(true)?;
+        }
+        Ok(self.pace.between_steps())
+    }
+
     /// Frees what both checkpoints cover; with `now`, or when much waits, everything.
     pub(super) fn free_emptied(&mut self, now: bool) -> Result<()> {
         if self.emptied.is_empty() {
@@ -37,10 +61,12 @@ impl Run<'_> {
         let core = self.core;
         // What waits is there twice, in part: that may be a small share of a small pool.
         let waiting_bytes: u64 = self.emptied.iter().map(|emptied| emptied.used_bytes).sum();
-        let is_due = self.freed_at.elapsed() >= FREE_INTERVAL;
+        let is_due = self.waiting_since.elapsed() >= FREE_INTERVAL.max(self.checkpoint_took * CHECKPOINTS_PER_WAIT);
         if now || is_due || waiting_bytes >= self.free_bytes || core.space.is_tight() {
+            let began = Instant::now();
             core.committer.checkpoint()?;
-            self.freed_at = Instant::now();
+            self.checkpoint_took = began.elapsed();
+            self.waiting_since = Instant::now();
         }
         let covered = core.chunk_index.position().min(core.recipe_index.position());
         let (mut ready, waiting) =
@@ -64,7 +90,7 @@ impl Run<'_> {
         let is_kept = |emptied: &Emptied| placed.contains(&emptied.id) || has_losses && !emptied.was_searched;
         let kept: Vec<ContainerId> =
             ready.iter().filter(|emptied| is_kept(emptied)).map(|emptied| emptied.id).collect();
-        self.report.containers_damaged += kept.len() as u64;
+        self.keep(&kept);
         ready.retain(|emptied| !kept.contains(&emptied.id));
         let ids: Vec<ContainerId> = ready.iter().map(|emptied| emptied.id).collect();
         if !ids.is_empty() {

@@ -32,7 +32,10 @@ mod plan;
 mod report;
 mod victims;
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use dedupfs_store::ContainerId;
 
 pub use self::control::{ReclaimControl, ReclaimStatus, RunStatus};
 pub use self::history::{FILE_NAME as HISTORY_FILE, LastRun};
@@ -83,12 +86,16 @@ struct Run<'a> {
     report: ReclaimReport,
     /// So many bytes of emptied containers wait to be freed together at most.
     free_bytes: u64,
-    /// When a checkpoint was asked for last.
-    freed_at: Instant,
+    /// Since when something emptied waits to be freed.
+    waiting_since: Instant,
+    /// What the last checkpoint took.
+    checkpoint_took: Duration,
     /// Of chunks and nodes, for how many containers to empty were chosen.
     kinds_planned: usize,
     /// Emptied, and not freed yet.
     emptied: Vec<Emptied>,
+    /// Containers that could not be emptied: they are not tried again.
+    kept: HashSet<ContainerId>,
     last: LastRun,
     noted_at: Option<Instant>,
     /// Of the bytes that progress counts, what is no whole MiB yet.
@@ -126,9 +133,11 @@ pub(crate) fn reclaim(
         },
         free_bytes: (core.data.physical_bytes()? / 32)
             .clamp(*RECLAIM_WAITING_BYTES.start(), *RECLAIM_WAITING_BYTES.end()),
-        freed_at: Instant::now(),
+        waiting_since: Instant::now(),
+        checkpoint_took: Duration::ZERO,
         kinds_planned: 0,
         emptied: Vec::new(),
+        kept: HashSet::new(),
         last: LastRun { started_secs: now_secs(), ..LastRun::default() },
         noted_at: None,
         untold_bytes: 0,

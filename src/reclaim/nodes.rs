@@ -14,12 +14,23 @@ const NODES_AT_ONCE: usize = 100_000;
 /// Nodes claimed together: a step, between two of which a run can be held or ended. Each begins and ends with a commit, so it should
 /// not be too short, and nodes can be of one small file or of 4 MiB of content.
 const NODES_OF_A_STEP: usize = 16_384;
-/// After so long no more of a step's nodes are freed: the claims on the others end.
+/// Nodes claimed together at least, however few could be freed before.
+const NODES_OF_A_STEP_MIN: usize = 1024;
+/// After so long no more nodes are claimed, and after so long again no more of them are freed: the claims on the others end, and
+/// they are the next step's.
 const STEP_TIME: Duration = Duration::from_secs(2);
-/// Nodes freed before it is looked whether the run is to be held or ended.
+/// Nodes claimed or freed before it is looked whether the run is to be held or ended.
 const NODES_BETWEEN_LOOKS: usize = 64;
 /// Nodes that cannot be read and are told of one by one; the report has their number.
 const TOLD_MAX: usize = 20;
+
+/// What a step came to.
+struct Step {
+    /// So many nodes, from the first, were dealt with.
+    nodes: usize,
+    /// Whether any of them could be claimed.
+    has_claimed: bool,
+}
 
 impl Run<'_> {
     /// Frees nodes level by level, until every node in the index is referred to (or pinned).
@@ -38,12 +49,18 @@ impl Run<'_> {
             core.committer.settle()?;
             let found = self.unreferenced(&mut unreadable)?;
             let mut has_claimed = false;
-            for step in found.chunks(NODES_OF_A_STEP) {
+            let (mut rest, mut step_nodes) = (found.as_slice(), NODES_OF_A_STEP);
+            while !rest.is_empty() {
                 stopped = self.pace.between_steps();
                 if stopped.is_some() {
                     break;
                 }
-                has_claimed |= self.free_step(step, &mut unreadable)?;
+                let step = rest.get(..step_nodes).unwrap_or(rest);
+                let done = self.free_step(step, &mut unreadable)?;
+                has_claimed |= done.has_claimed;
+                rest = rest.get(done.nodes..).unwrap_or_default();
+                // Claiming many more than there is time for is for nothing.
+                step_nodes = (done.nodes * 2).clamp(NODES_OF_A_STEP_MIN, NODES_OF_A_STEP);
             }
             if !has_claimed {
                 break;
@@ -54,12 +71,12 @@ impl Run<'_> {
         Ok(stopped)
     }
 
-    /// Claims, rechecks and frees some nodes; returns whether any could be claimed.
+    /// Claims, rechecks and frees some nodes: as many from the first as there is time for.
     fn free_step(
         &mut self,
         nodes: &[(Fingerprint, ContainerId)],
         unreadable: &mut HashSet<Fingerprint>,
-    ) -> Result<bool> {
+    ) -> Result<Step> {
         let core = self.core;
         if core.committer.is_held_up() {
             return Err(EngineError::NoSpace);
@@ -67,21 +84,28 @@ impl Run<'_> {
         // Until what is claimed is freed, none of it may be lost and stored again: that counts its children once.
         let _losses = core.committer.hold_losses();
         let mut claimed = Vec::with_capacity(nodes.len());
-        for &(fingerprint, container) in nodes {
+        let mut done = Step { nodes: nodes.len(), has_claimed: false };
+        let begun = Instant::now();
+        for (number, &(fingerprint, container)) in nodes.iter().enumerate() {
+            if self.is_step_over(number, begun) {
+                done.nodes = number;
+                break;
+            }
             if core.dedup.claim_node(fingerprint, container)? {
-                claimed.push((fingerprint, container));
+                claimed.push((number, fingerprint, container));
             }
         }
         if claimed.is_empty() {
-            return Ok(false);
+            return Ok(done);
         }
+        done.has_claimed = true;
         // Writers that found one of these before the claim are in a section until their reference is logged.
         core.dedup.barrier();
         core.committer.settle()?;
         let (begun, mut freed) = (Instant::now(), 0);
-        for (number, (fingerprint, container)) in claimed.into_iter().enumerate() {
-            let is_over = number > 0 && number.is_multiple_of(NODES_BETWEEN_LOOKS) && self.pace.is_urgent();
-            if is_over || begun.elapsed() >= STEP_TIME {
+        for (at, (number, fingerprint, container)) in claimed.into_iter().enumerate() {
+            if self.is_step_over(at, begun) {
+                done.nodes = number;
                 break;
             }
             // A lost one counts nothing.
@@ -111,7 +135,13 @@ impl Run<'_> {
         self.note(false);
         core.committer.settle()?;
         core.dedup.release_nodes();
-        Ok(true)
+        Ok(done)
+    }
+
+    /// Whether a step that has dealt with so many nodes goes no further: at least some are always dealt with.
+    fn is_step_over(&self, nodes: usize, begun: Instant) -> bool {
+        let is_looked_at = nodes > 0 && nodes.is_multiple_of(NODES_BETWEEN_LOOKS);
+        is_looked_at && (begun.elapsed() >= STEP_TIME || self.pace.is_urgent())
     }
 
     /// Makes the index forget chunks that are lost and that nothing refers to any more.

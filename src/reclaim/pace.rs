@@ -146,6 +146,13 @@ impl<'a> Pace<'a> {
         state.since = Instant::now();
     }
 
+    /// Whether [`between_steps`](Self::between_steps) would wait for long: the run is paused, or nothing is its own while clients are
+    /// active.
+    pub(super) fn is_held(&self) -> bool {
+        let gives_way = self.options.share_percent == 0 && self.clients_are_active();
+        (self.control.is_paused() || gives_way) && self.stopped().is_none()
+    }
+
     /// Whether clients have asked for something just now.
     pub(super) fn clients_are_active(&self) -> bool {
         self.clients.idle_for() < ACTIVE_FOR

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use dedupfs::namespace::ContainerRecord;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::reclaim::HISTORY_FILE;
 use dedupfs_fuse::service::{FileService, ROOT_INO};
@@ -72,6 +73,14 @@ impl Site {
     pub fn open(&self) -> Arc<Pool> {
         let (device, options) = (&self.device, PoolOptions::default());
         Pool::open_on(device, device, Vec::new(), &options, &NoProgress).expect("opens")
+    }
+
+    /// Nothing of a container can be read any more.
+    pub fn spoil(&self, record: &ContainerRecord) {
+        let file =
+            self.device.open(&format!("containers/{:06}.slots", record.address.file), OpenMode::Write).expect("opens");
+        let noise = vec![0xa5; record.used_bytes as usize];
+        file.write_at(&noise, u64::from(record.address.slot) * u64::from(CONTAINER_BYTES)).expect("writes");
     }
 
     /// From now on there is no space to note what reclaiming does.
