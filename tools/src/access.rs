@@ -8,6 +8,7 @@ use dedupfs::EngineError;
 use dedupfs::control::{ControlClient, Failure, FailureKind};
 use dedupfs::pool::{NoProgress, OpenOptions, Pool, Progress};
 use dedupfs_store::device::PoolLock;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::mountinfo::{self, MountEntry};
 use crate::{remount, silence};
@@ -43,6 +44,7 @@ pub fn open(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, Failure> {
 
 /// The same, telling the progress of a rebuild.
 pub fn open_with_progress(pool: &Path, options: &OpenOptions, progress: &dyn Progress) -> Result<Arc<Pool>, Failure> {
+    raise_descriptor_limit();
     Pool::open_with_progress(pool, options, progress).map_err(|error| {
         let failure = of_the_pool(error);
         match failure.kind {
@@ -57,6 +59,17 @@ pub fn open_with_progress(pool: &Path, options: &OpenOptions, progress: &dyn Pro
             _ => failure,
         }
     })
+}
+
+/// A large pool has thousands of files: two descriptors for each file of containers in use, one for each tanker. The usual limit of 1,024 is
+/// for programs that use select(2); up to what the user may have costs nothing.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
+    {
+        tracing::warn!(%error, ?limit, "the number of open files stays limited");
+    }
 }
 
 /// An error of a pool that does not fit together: the command line was understood.

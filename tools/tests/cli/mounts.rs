@@ -62,6 +62,21 @@ fn a_mount_lives_and_ends() {
     assert!(site.is_free());
 }
 
+/// Each file of containers that is read has two descriptors: pools of a terabyte came to the usual limit of 1,024.
+#[test]
+fn regression_the_daemon_may_have_as_many_files_open_as_the_user() {
+    let Some(site) = Site::if_fuse() else { return };
+    let mut limited = Command::new("sh");
+    let ran =
+        limited.args(["-c", "ulimit -S -n 256 && exec \"$@\"", "sh", DEDUPFS, "mount"]).arg(&site.pool).arg(&site.mnt);
+    assert!(ran.status().unwrap().success());
+    let limits = fs::read_to_string(format!("/proc/{}/limits", site.daemon().as_raw_nonzero())).unwrap();
+    let open_files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let numbers: Vec<&str> = open_files.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers[0], numbers[1], "{open_files}");
+    site.umount().ok();
+}
+
 #[test]
 fn a_limit_is_a_full_disk_until_it_is_raised() {
     if !has_fuse() {
