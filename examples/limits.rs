@@ -18,6 +18,7 @@
 //! Regions that zstd does not make smaller are stored as they are, and decompressing leaves them out: the rate is
 //! that of all data, as a restore sees it.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -163,11 +164,8 @@ fn read(directory: &Path) -> Outcome<Vec<u8>> {
     paths.sort();
     let mut data = Vec::new();
     for path in paths {
-        data.extend_from_slice(&std::fs::read(path)?);
-        if data.len() >= DATA_BYTES_MAX {
-            data.truncate(DATA_BYTES_MAX);
-            break;
-        }
+        let left = DATA_BYTES_MAX - data.len();
+        std::fs::File::open(path)?.take(left as u64).read_to_end(&mut data)?;
     }
     Ok(data)
 }
