@@ -378,6 +378,7 @@ fn what_was_synced_survives_and_nothing_is_a_mixture() {
     let (mut synced, mut longest) = (0, Duration::ZERO);
     for (number, (from_ms, to_ms)) in (0..kills()).zip(KILL_AFTER_MS.into_iter().cycle()) {
         let kill_after = Duration::from_millis(random.between(from_ms, to_ms));
+        site.note_progress();
         site.mount();
         let synced_before = journal.synced.lock().unwrap().len();
         let round = Round {

@@ -19,7 +19,7 @@ use crate::machine;
 
 /// A daemon that was told to end does so within this time.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
-/// No test takes so long: what does is hanging.
+/// No test takes so long, or so long for a part of it that it [notes](Site::note_progress): what does is hanging.
 const WATCHDOG_TIMEOUT: Duration = Duration::from_secs(900);
 /// Lines of the daemon's log that a failed test shows.
 const LOG_LINES: usize = 40;
@@ -34,10 +34,15 @@ pub struct Site {
     /// Where the content lies; the pool itself if it has no data root of its own.
     pub data: PathBuf,
     pub mnt: PathBuf,
-    _watchdog: Sender<()>,
+    watchdog: Sender<()>,
 }
 
 impl Site {
+    /// A test that goes on as long as it is asked to has come to its next part.
+    pub fn note_progress(&self) {
+        self.watchdog.send(()).unwrap();
+    }
+
     /// A formatted pool, not mounted.
     #[track_caller]
     pub fn new() -> Self {
@@ -52,7 +57,7 @@ impl Site {
         let ((pool, data), mnt) = (place(&base), base.join("mnt"));
         fs::create_dir(&mnt).unwrap();
         let watchdog = watch(pool.clone());
-        let site = Self { _directory: Some(directory), base, pool, data, mnt, _watchdog: watchdog };
+        let site = Self { _directory: Some(directory), base, pool, data, mnt, watchdog };
         Tool::new(DEDUPFS).arg("mkfs").arg(&site.pool).arg("--data").arg(&site.data).ok();
         site
     }
@@ -251,7 +256,11 @@ fn wait_until_free(pool: &Path) -> bool {
 fn watch(pool: PathBuf) -> Sender<()> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
-        if receiver.recv_timeout(WATCHDOG_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+        let mut news = Ok(());
+        while news.is_ok() {
+            news = receiver.recv_timeout(WATCHDOG_TIMEOUT);
+        }
+        if news == Err(RecvTimeoutError::Timeout) {
             eprintln!("the test takes longer than {WATCHDOG_TIMEOUT:?}: killing the daemon of {}", pool.display());
             kill_own_daemon(&pool);
         }
