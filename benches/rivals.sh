@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Backup tools side by side: the first backup of a series of versions, the second one when versions have been added, the full
-# restore; and the same of one large file through a pipe, whose second generation has changed. Of restic, borg and
-# rustic those that are installed take part. Prints a Markdown table of rates, processors' time, memory and sizes.
+# restore; and the same of one large file through a pipe, whose second generation has changed. Those of
+# restic and borg that are installed take part. Prints a Markdown table of rates, processors' time, memory and sizes.
 #
 #   benches/rivals.sh [--series DIR] [--size 2G] [--runs 3] [--dir DIR] [--tools LIST] [--mkfs OPTIONS] [--mount OPTIONS]
 #                     [--drop-caches]
@@ -11,12 +11,12 @@
 #   --size SIZE       of the large file, two generations of it (examples/aged_stream); three times SIZE is needed in memory
 #   --runs NUMBER     medians are of so many runs; every run starts with new, empty pools and repositories
 #   --dir DIR         of the repositories; twice what is backed up is needed there [default: TMPDIR or /var/tmp]
-#   --tools LIST      some of dedupfs,restic,borg,rustic [default: those that are installed]
+#   --tools LIST      some of dedupfs,restic,borg [default: those that are installed]
 #   --mkfs OPTIONS    for dedupfs mkfs
 #   --mount OPTIONS   for dedupfs mount
 #   --drop-caches     empty all caches of the machine before restores (root), not only those of the files read
 #
-# All compress with zstd at their level for it (borg and rustic 1; restic as it does by default), and those that can do
+# All compress with zstd at their level for it (borg zstd,1; restic as it does by default), and those that can do
 # without encryption do. dedupfs is mounted already; its times are of cp or cat and `dedupfs sync`.
 #
 # Uses the programs in DEDUPFS_BIN, or builds them. Progress and every single figure go to the standard error output.
@@ -53,7 +53,7 @@ parse_size "$size" && size_bytes=$REPLY
 parse_count "$runs" && runs=$REPLY
 [ "$size_bytes" -ge 1048576 ] || usage "--size must be 1M or more"
 
-known=(dedupfs restic borg rustic) participants=()
+known=(dedupfs restic borg) participants=()
 for tool in "${known[@]}"; do
     if [ -n "$tools" ]; then
         [[ ,$tools, != *",$tool,"* ]] || participants+=("$tool")
@@ -134,18 +134,7 @@ borg_tree_out() { (cd "$ram/out" && borg extract "::tree-$1"); }
 borg_pipe() { borg create -C zstd,1 --stdin-name pipe "::pipe-$1" -; }
 borg_pipe_out() { borg extract --stdout "::pipe-$1" pipe; }
 
-rustic_new() {
-    export RUSTIC_REPOSITORY=$repository RUSTIC_PASSWORD=none RUSTIC_CACHE_DIR=$work/cache RUSTIC_NO_PROGRESS=true RUSTIC_LOG_LEVEL=warn
-    rustic init --set-compression 1 >&2
-}
-rustic_tree() { (cd "$ram/$1" && rustic backup --tag "tree-$1" . >&2); }
-rustic_tree_out() { rustic restore --filter-tags "tree-$1" "latest:$(rustic_top "$1")" "$ram/out" >&2; }
-# It keeps the path that it was given.
-rustic_top() { printf '.'; }
-rustic_pipe() { rustic backup --tag "pipe-$1" --stdin-filename pipe - >&2; }
-rustic_pipe_out() { rustic dump --filter-tags "pipe-$1" latest:pipe; }
-
-for tool in restic borg rustic; do
+for tool in restic borg; do
     eval "${tool}_cold() { cold \"\$repository\" \"\$work/cache\"; }; ${tool}_end() { :; }"
 done
 
