@@ -16,8 +16,7 @@
 #   --mount OPTIONS   for dedupfs mount
 #   --drop-caches     empty all caches of the machine before restores (root), not only those of the files read
 #
-# All compress with zstd at their level for it (borg zstd,1; restic as it does by default), and those that can do
-# without encryption do. dedupfs is mounted already; its times are of cp or cat and `dedupfs sync`.
+# All compress with zstd, borg at level 1, restic as it does by default; those that can do without encryption do. dedupfs is mounted already; its times are of cp or cat and `dedupfs sync`.
 #
 # Uses the programs in DEDUPFS_BIN, or builds them. Progress and every single figure go to the standard error output.
 # Changes nothing outside of temporary directories, which it removes.
@@ -93,7 +92,6 @@ fi
 # ---- the tools: NAME_new, NAME_end, NAME_tree WHAT, NAME_tree_out WHAT, NAME_pipe WHAT (reads it), NAME_pipe_out WHAT (writes it)
 
 repository=$work/repository
-no_cache() { cold "$work"; }
 
 dedupfs_new() {
     dedupfs mkfs "${mkfs_options[@]}" "$repository" >&2
@@ -101,7 +99,7 @@ dedupfs_new() {
 }
 dedupfs_cold() {
     [ -z "$daemon" ] || dedupfs_end
-    no_cache
+    cold "$work"
     mount_pool "$repository" "$mnt" "${mount_options[@]}"
     daemon=$(daemon_of "$repository")
 }
