@@ -3,6 +3,7 @@
 //! - A request is answered on the thread that received it, unless the service says that it takes long; then the reply
 //!   moves to a thread of [`offload`].
 //! - A thread that has to wait all the same lets another one receive meanwhile ([`relay`]).
+//! - Behind an answer the thread looks for the next request for a moment before it sleeps ([`watch`]).
 //! - A panic of the service becomes EIO for that request; the session goes on, so that the mount does not hang.
 //! - `release` and `forget` never fail.
 //! - Before a file refuses changes (chattr), what is still in mappings of it is written back.
@@ -18,6 +19,7 @@ mod offload_tests;
 mod relay;
 mod replies;
 mod seat;
+mod watch;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -37,6 +39,7 @@ use offload::Offload;
 use relay::Relay;
 use seat::Turn;
 pub use seat::{about_to_wait, is_receiving};
+use watch::Watch;
 
 /// Largest write request, and so the largest read request too.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -96,6 +99,7 @@ pub(crate) struct Adapter {
     service: Arc<dyn FileService>,
     slow: SlowCalls,
     relay: Arc<Relay>,
+    watch: Arc<Watch>,
     cache_time: Duration,
     policy: Policy,
     /// Set before the first request.
@@ -121,12 +125,17 @@ impl Adapter {
     pub(crate) fn new(service: Arc<dyn FileService>, slow: SlowCalls, receivers_max: usize, policy: Policy) -> Self {
         let cache_time = service.cache_time();
         let relay = Arc::new(Relay::new(receivers_max));
-        Self { service, slow, relay, cache_time, policy, notifier: Arc::default() }
+        Self { service, slow, relay, watch: Arc::default(), cache_time, policy, notifier: Arc::default() }
     }
 
     /// To be held by each request until behind its answer.
     fn turn(&self) -> Turn {
-        Turn::begin(&self.relay)
+        Turn::begin(&self.relay, &self.watch)
+    }
+
+    /// Where the session's device belongs.
+    pub(crate) fn watch(&self) -> Arc<Watch> {
+        Arc::clone(&self.watch)
     }
 
     /// Where the session's notifier belongs.

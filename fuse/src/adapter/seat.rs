@@ -1,14 +1,18 @@
-//! What a thread of the session is: its place in the [`Relay`], kept by the thread itself.
+//! What a thread of the session is: its place in the [`Relay`] and its [`Pace`], kept by the thread itself.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::relay::Relay;
+use super::watch::{Pace, Watch};
 
 /// The place of one thread; its end is the end of the session.
 struct Seat {
     relay: Arc<Relay>,
+    watch: Arc<Watch>,
     receives: Cell<bool>,
+    pace: RefCell<Pace>,
 }
 
 impl Drop for Seat {
@@ -26,9 +30,13 @@ pub(super) struct Turn;
 
 impl Turn {
     /// Takes the thread's place in `relay` at its first request.
-    pub(super) fn begin(relay: &Arc<Relay>) -> Self {
+    pub(super) fn begin(relay: &Arc<Relay>, watch: &Arc<Watch>) -> Self {
         SEAT.with(|seat| {
-            seat.get_or_init(|| Seat { relay: Arc::clone(relay), receives: Cell::new(false) });
+            let take = || {
+                let (relay, watch) = (Arc::clone(relay), Arc::clone(watch));
+                Seat { relay, watch, receives: Cell::new(false), pace: RefCell::default() }
+            };
+            seat.get_or_init(take).pace.borrow_mut().received(Instant::now());
         });
         Self
     }
@@ -38,10 +46,12 @@ impl Drop for Turn {
     fn drop(&mut self) {
         // A thread that is ending has no place any more.
         let _ending = SEAT.try_with(|seat| {
-            if let Some(seat) = seat.get().filter(|seat| !seat.receives.get()) {
+            let Some(seat) = seat.get() else { return };
+            if !seat.receives.get() {
                 seat.relay.settle();
                 seat.receives.set(true);
             }
+            seat.watch.look(&mut seat.pace.borrow_mut());
         });
     }
 }

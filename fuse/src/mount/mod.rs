@@ -16,7 +16,7 @@ mod session;
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -147,7 +147,7 @@ pub fn mount(
     let slow = SlowCalls::default();
     let receivers_max = options.receivers_max();
     let adapter = Adapter::new(Arc::clone(&service), slow.clone(), receivers_max, options.policy());
-    let notifier = adapter.notifier();
+    let (notifier, watch) = (adapter.notifier(), adapter.watch());
     let session = match mount_directly(&device, &mountpoint, &config) {
         Ok(()) => Session::from_fd(adapter, device, config.acl, config).map_err(|source| {
             // Mounted, but nobody will ever serve it.
@@ -162,6 +162,10 @@ pub fn mount(
     };
     // Set once, here.
     let _ = notifier.set(session.notifier());
+    match session.as_fd().try_clone_to_owned() {
+        Ok(device) => watch.set_device(device),
+        Err(error) => tracing::debug!(%error, "requests are waited for asleep"),
+    }
     let mounted = MountedSession::start(session, mountpoint.clone(), service, slow)?;
     let metadata = std::fs::metadata(&mountpoint).map_err(|source| MountError::NotServing { source })?;
     raise_readahead(metadata.dev());
