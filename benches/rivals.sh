@@ -11,7 +11,8 @@
 #   --size SIZE       of the large file, two generations of it (examples/aged_stream); three times SIZE is needed in memory
 #   --runs NUMBER     medians are of so many runs; every run starts with new, empty pools and repositories
 #   --dir DIR         of the repositories; twice what is backed up is needed there [default: TMPDIR or /var/tmp]
-#   --tools LIST      some of dedupfs,restic,borg [default: those that are installed]
+#   --tools LIST      some of dedupfs,dedupfs2,restic,borg [default: those that are installed]; dedupfs2 is the series copied by
+#                     two processes at once, each with half of the versions: restic works in parallel by itself
 #   --mkfs OPTIONS    for dedupfs mkfs
 #   --mount OPTIONS   for dedupfs mount
 #   --drop-caches     empty all caches of the machine before restores (root), not only those of the files read
@@ -52,18 +53,25 @@ parse_size "$size" && size_bytes=$REPLY
 parse_count "$runs" && runs=$REPLY
 [ "$size_bytes" -ge 1048576 ] || usage "--size must be 1M or more"
 
-known=(dedupfs restic borg) participants=()
+known=(dedupfs dedupfs2 restic borg) participants=()
 for tool in "${known[@]}"; do
     if [ -n "$tools" ]; then
         [[ ,$tools, != *",$tool,"* ]] || participants+=("$tool")
-    elif [ "$tool" = dedupfs ] || command -v "$tool" >/dev/null; then
+    elif [ "$tool" = dedupfs ] || { [ "$tool" = dedupfs2 ] && [ -n "$series" ]; } || command -v "$tool" >/dev/null; then
         participants+=("$tool")
     fi
 done
 [ ${#participants[@]} -gt 0 ] || usage "none of ${known[*]} is in --tools $tools"
 
 find_programs dedupfs dedupfs-stats aged_stream
-need_commands cat cp diff cmp sync mountpoint findmnt "${participants[@]/#dedupfs/cp}"
+rivals=() owns=()
+for tool in "${participants[@]}"; do
+    case $tool in
+        dedupfs*) owns+=("$tool") ;;
+        *) rivals+=("$tool") ;;
+    esac
+done
+need_commands cat cp diff cmp sync mountpoint findmnt xargs "${rivals[@]}"
 series_bytes=0
 [ -z "$series" ] || series_bytes=$(content_bytes "$series")
 need_memory $((3 * size_bytes + 2 * series_bytes + (1 << 30)))
@@ -104,12 +112,19 @@ dedupfs_cold() {
     daemon=$(daemon_of "$repository")
 }
 dedupfs_end() {
-    peak_bytes "$daemon" && note memory dedupfs "$REPLY"
+    peak_bytes "$daemon" && note memory "$tool" "$REPLY"
     daemon=''
     unmount_pool "$mnt"
 }
 dedupfs_tree() { cp -a "$ram/$1" "$mnt/tree-$1" && dedupfs sync "$mnt"; }
 dedupfs_tree_out() { cp -a "$mnt/tree-$1/." "$ram/out"; }
+dedupfs2_new() { dedupfs_new; }
+dedupfs2_cold() { dedupfs_cold; }
+dedupfs2_end() { dedupfs_end; }
+dedupfs2_tree() { mkdir "$mnt/tree-$1" && two_copies "$ram/$1" "$mnt/tree-$1" && dedupfs sync "$mnt"; }
+dedupfs2_tree_out() { two_copies "$mnt/tree-$1" "$ram/out"; }
+# two_copies FROM TO: what is in FROM, one by one, two at a time.
+two_copies() { find "$1" -mindepth 1 -maxdepth 1 -print0 | sort -z | xargs -0 -P 2 -I '{}' cp -a '{}' "$2"; }
 dedupfs_pipe() { cat >"$mnt/pipe-$1" && dedupfs sync "$mnt"; }
 dedupfs_pipe_out() { cat "$mnt/pipe-$1"; }
 
@@ -140,7 +155,7 @@ done
 with_peak() {
     local tool=$1 pid peak=0 now children
     shift
-    if [ "$tool" = dedupfs ]; then
+    if [ -n "$daemon" ]; then
         "$@"
         return
     fi
@@ -179,6 +194,7 @@ measure() {
         note "tree size" "$tool" "$(disk_bytes "$repository")"
         rm -rf "$repository" "$work/cache"
     fi
+    [ "$tool" != dedupfs2 ] || return 0
     "${tool}_new"
     record "pipe first" "$tool" "$size_bytes" "$daemon" with_peak "$tool" from "$tool" first
     "${tool}_cold"
@@ -201,6 +217,7 @@ done
 version_of() {
     case $1 in
         dedupfs) dedupfs --version ;;
+        dedupfs2) echo 'two copies at once' ;;
         restic) restic version | cut -d' ' -f1,2 ;;
         *) "$1" --version ;;
     esac
@@ -214,7 +231,7 @@ row() {
         value=$(median "$2" "$tool")
         if [ -z "$value" ]; then
             printf ' - |'
-        elif [ "$tool" = dedupfs ] || [ -z "$own" ]; then
+        elif [[ " ${owns[*]} " = *" $tool "* ]] || [ -z "$own" ]; then
             printf ' %s |' "$(calculate "$value / $3" "$4")"
         else
             printf ' %s (%s) |' "$(calculate "$value / $3" "$4")" "$(calculate "${5:+1 / }(${own:-1} / ($value > 0 ? $value : 1e-6))")"

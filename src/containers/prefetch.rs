@@ -6,6 +6,8 @@
 //!    several reads are decoded in parallel.
 //! 3. Without the table, a first job loads that and goes on with step 2.
 //!
+//! [`read_on`](ContainerStore::read_on) is for readers that do not know what comes next: at the end of a small file.
+//!
 //! A job holds the cache's placeholder of each region it loads: a reader that comes meanwhile waits for it instead of reading
 //! the region a second time. Nothing is promised: when the queue is full, too much is on its way, or a region is damaged,
 //! the request is dropped and the reader reads (and reports) by itself.
@@ -31,6 +33,9 @@ const READ_BYTES_MAX: u32 = 1 << 20;
 const GAP_BYTES_MAX: u32 = 128 * 1024;
 /// Regions on their way at most, whatever the cache's size.
 const REGIONS_MAX: u64 = 256;
+
+/// Regions that a reader along a container is kept ahead; more are asked for when half of them are left.
+const READ_ON_REGIONS: usize = 8;
 
 /// What is on its way.
 pub(super) struct Prefetching {
@@ -116,6 +121,13 @@ impl ContainerStore {
         }
     }
 
+    /// A reader has come to its end with this chunk. If it came along the container (the two regions before are in the cache), the
+    /// next ones are loaded: files lie in containers in the order in which they were written, and are restored in that order
+    /// (the locality that the dual cache relies on when it loads a container's whole table).
+    pub fn read_on(&self, container: ContainerId, fingerprint: &Fingerprint) {
+        self.shared.read_on(container, fingerprint);
+    }
+
     /// Whether no prefetch is on its way; for tests and statistics.
     #[must_use]
     pub fn prefetch_is_idle(&self) -> bool {
@@ -148,6 +160,28 @@ impl Shared {
                 }
             }
         }
+    }
+
+    fn read_on(self: &Arc<Self>, container: ContainerId, fingerprint: &Fingerprint) {
+        // Of an open container the last regions are in memory, and the first ones were read as those of a closed one would be.
+        let Some(Known::Closed(record)) = self.known(container) else { return };
+        let Some(cached) = self.caches.tables.get(&container) else { return };
+        let table = &cached.table;
+        let Some(place) = table.find(fingerprint) else { return };
+        let number = place.region as usize;
+        let is_cached = |number: usize| {
+            let region = table.regions.get(number);
+            let key = region.map(|region| RegionKey { container, offset_bytes: region.offset_bytes });
+            key.is_some_and(|key| self.caches.regions.contains_key(&key))
+        };
+        let came_along = number > 0 && (number.saturating_sub(2)..number).all(is_cached);
+        let half_way = (number + READ_ON_REGIONS / 2).min(table.regions.len().saturating_sub(1));
+        if !came_along || half_way <= number || is_cached(half_way) {
+            return;
+        }
+        let next = number + 1..=number + READ_ON_REGIONS;
+        let firsts = next.filter_map(|number| region_entries(table, number)?.first()).map(|entry| entry.fingerprint);
+        self.start_reads(container, record.address, table, record.used_bytes, &firsts.collect::<Vec<_>>());
     }
 
     fn start_reads(

@@ -100,6 +100,10 @@ impl FileBody {
             return;
         }
         let size_bytes = self.pieces.len_bytes();
+        if ahead.next >= size_bytes {
+            self.read_on(offset, size_bytes);
+            return;
+        }
         let from = ahead.asked_until.max(ahead.next).min(size_bytes);
         let to = ahead.next.saturating_add(PREFETCH_BYTES).min(size_bytes);
         // In steps, so that each asks for whole stretches of containers.
@@ -116,6 +120,18 @@ impl FileBody {
         });
         self.context.chunks.store().prefetch(&wanted);
         ahead.asked_until = to;
+    }
+
+    /// At the end of the content: whoever restores many files reads the one that lies behind this next.
+    fn read_on(&self, offset: u64, size_bytes: u64) {
+        let mut last = None;
+        let _hint_only = self.for_each_chunk(offset.max(size_bytes.saturating_sub(1)), size_bytes, &mut |_, child| {
+            last = Some((child.hint, child.fingerprint));
+            Ok(true)
+        });
+        if let Some((hint, fingerprint)) = last.filter(|(_, fingerprint)| !fingerprint.is_zero()) {
+            self.context.chunks.store().read_on(hint, &fingerprint);
+        }
     }
 
     /// Calls `visit(offset, chunk)` for all chunks that touch `from..to`, in order, until it says `false`.

@@ -130,7 +130,7 @@ impl NodeReader {
     /// Whether a read of it needs no disk.
     #[must_use]
     pub fn is_cached(&self, child: &Child) -> bool {
-        self.cache.peek(&child.fingerprint).is_some()
+        self.cache.peek(&child.fingerprint).is_some() || self.fetcher.is_cached(&child.fingerprint, child.hint)
     }
 
     /// The recipe containers.

@@ -98,9 +98,14 @@ impl Service {
         // Whoever holds it may be at the disk, and everybody waits for the thread that asks here.
         let Some(is_absent) = open.file.body.try_read().map(|body| body.is_none()) else { return false };
         if is_absent {
-            // A file of one chunk or none has no recipe to read.
-            let inode = self.core.namespace.inode_shared(open.file.ino);
-            if !inode.is_ok_and(|inode| inode.is_some_and(|inode| !matches!(inode.root, Root::Node { .. }))) {
+            let Ok(Some(inode)) = self.core.namespace.inode_shared(open.file.ino) else { return false };
+            let recipe_is_cached = match &inode.root {
+                // One node is all there is to load.
+                Root::Node { level: 0, child } => self.core.files.dedup().nodes().is_cached(child),
+                Root::Node { .. } => false,
+                Root::Empty | Root::Zero { .. } | Root::Chunk(_) => true,
+            };
+            if !recipe_is_cached {
                 return false;
             }
             if let Some(mut guard) = open.file.body.try_write()

@@ -52,14 +52,13 @@ const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
 
 /// What is asked of the kernel; what an older one lacks is left out.
-const CAPABILITIES: [InitFlags; 13] = [
+const CAPABILITIES: [InitFlags; 12] = [
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_ATOMIC_O_TRUNC,
     InitFlags::FUSE_BIG_WRITES,
     InitFlags::FUSE_DONT_MASK,
     InitFlags::FUSE_DO_READDIRPLUS,
-    InitFlags::FUSE_READDIRPLUS_AUTO,
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_POSIX_ACL,
     InitFlags::FUSE_MAX_PAGES,

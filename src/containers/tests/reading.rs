@@ -55,6 +55,52 @@ fn prefetching_an_open_container_loads_what_left_the_memory() {
     assert_eq!(harness.store.stats().region_reads, 0);
 }
 
+/// The first chunk of each region of the container with the most regions, and that container.
+fn region_by_region(harness: &Harness) -> (ContainerId, Vec<TableEntry>) {
+    let tables = harness.records().into_iter().map(|record| (record.id, harness.store.table(record.id)));
+    let tables = tables.map(|(id, table)| (id, table.expect("reads").expect("is there")));
+    let (id, table) = tables.max_by_key(|(_, table)| table.regions.len()).expect("has containers");
+    (id, table.regions.iter().map(|region| table.region_entries(region)[0]).collect())
+}
+
+#[test]
+fn who_reads_along_a_container_is_kept_ahead() {
+    let options = ContainerOptions { container_bytes: 1 << 20, ..options() };
+    let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options.clone());
+    harness.append_all(stream(0), 0..150);
+    harness.reopen(options);
+    let (container, firsts) = region_by_region(&harness);
+    assert!(firsts.len() > 20);
+    let mut waited_for = 0;
+    for first in &firsts {
+        waited_for += u64::from(!harness.store.cached(container, &first.fingerprint));
+        harness.store.read_chunk(container, &first.fingerprint, None).expect("reads").expect("is there");
+        harness.store.read_on(container, &first.fingerprint);
+        eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
+    }
+    assert_eq!(waited_for, 2, "the first two show that somebody reads along");
+    let stats = harness.store.stats();
+    assert_eq!((stats.region_reads, stats.prefetched_regions), (2, firsts.len() as u64 - 2));
+}
+
+#[test]
+fn who_reads_here_and_there_is_not_kept_ahead() {
+    let options = ContainerOptions { container_bytes: 1 << 20, ..options() };
+    let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options.clone());
+    harness.append_all(stream(0), 0..150);
+    harness.reopen(options);
+    let (container, firsts) = region_by_region(&harness);
+    // The first region may be anybody's; of the others one or both before are missing.
+    for at in [0, 3, 4, 8, 12, 13, 17, firsts.len() - 1] {
+        harness.store.read_chunk(container, &firsts[at].fingerprint, None).expect("reads").expect("is there");
+        harness.store.read_on(container, &firsts[at].fingerprint);
+    }
+    harness.store.read_on(container, &chunk(1_000_000).0);
+    harness.store.read_on(ContainerId(12_345), &firsts[0].fingerprint);
+    eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
+    assert_eq!(harness.store.stats().prefetched_regions, 0);
+}
+
 #[test]
 fn prefetching_nonsense_does_nothing() {
     let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options());
