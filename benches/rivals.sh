@@ -12,7 +12,7 @@
 #   --runs NUMBER     medians are of so many runs; every run starts with new, empty pools and repositories
 #   --dir DIR         of the repositories; twice what is backed up is needed there [default: TMPDIR or /var/tmp]
 #   --tools LIST      some of dedupfs,dedupfs2,restic,borg [default: those that are installed]; dedupfs2 is the series copied by
-#                     two processes at once, each with half of the versions: restic works in parallel by itself
+#                     two processes at once, a version each: restic works in parallel by itself
 #   --mkfs OPTIONS    for dedupfs mkfs
 #   --mount OPTIONS   for dedupfs mount
 #   --drop-caches     empty all caches of the machine before restores (root), not only those of the files read
@@ -61,6 +61,7 @@ for tool in "${known[@]}"; do
         participants+=("$tool")
     fi
 done
+[ -n "$series" ] || [[ " ${participants[*]} " != *" dedupfs2 "* ]] || usage "dedupfs2 needs --series"
 [ ${#participants[@]} -gt 0 ] || usage "none of ${known[*]} is in --tools $tools"
 
 find_programs dedupfs dedupfs-stats aged_stream
@@ -192,7 +193,7 @@ measure() {
         same "$ram/all" "$ram/out" "$tool"
         "${tool}_end"
         note "tree size" "$tool" "$(disk_bytes "$repository")"
-        rm -rf "$repository" "$work/cache"
+        rm -rf "$repository" "$work/cache" "$ram/out"
     fi
     [ "$tool" != dedupfs2 ] || return 0
     "${tool}_new"

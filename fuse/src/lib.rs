@@ -17,7 +17,7 @@ pub mod reference;
 pub mod service;
 mod sync;
 
-pub use adapter::{about_to_wait, is_receiving};
+pub use adapter::{KeepAwake, about_to_wait, is_receiving};
 pub use mount::{MountError, MountOptions, MountedSession, mount, unmount_path};
 pub use null::{NullService, null_service};
 pub use reference::{MemoryOptions, MemoryService};

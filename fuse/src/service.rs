@@ -227,7 +227,8 @@ pub struct DirectoryEntry {
     pub name: Vec<u8>,
     /// Pass it as `after` to continue behind this entry; stable as long as the entry exists.
     pub cookie: u64,
-    /// Must be filled by `readdir` with `with_attributes`; the adapter gives EIO for the directory otherwise.
+    /// With `with_attributes`: what stat would say, and the inode counts as looked up. `None`: they cannot be read; the name
+    /// is listed all the same, and the kernel asks again when somebody wants them.
     pub attributes: Option<Attributes>,
 }
 

@@ -214,6 +214,36 @@ fn large_directories_are_listed_whole_and_forgotten() {
 }
 
 #[test]
+fn regression_an_inode_that_cannot_be_read_hides_no_other_name() {
+    let numbers = |names: &[String]| names.iter().map(|name| name.parse().unwrap()).collect::<Vec<u64>>();
+    let made = |service: &MemoryService| {
+        let make = |number: u64| {
+            let node = NewNode { parent: 1, name: &number.to_string().into_bytes(), mode: 0o644, umask: 0 };
+            let made = service.make(Caller::default(), node, NodeContent::Regular).unwrap();
+            service.forget(made.ino, 1);
+            made.ino
+        };
+        (0..300).map(make).collect::<Vec<_>>()
+    };
+    let damaged = made(&MemoryService::new())[150];
+    let memory = MemoryOptions { damaged: Some(damaged), ..MemoryOptions::default() };
+    let mounted = Mounted::with(memory, MountOptions::default());
+    assert_eq!(made(&mounted.service)[150], damaged);
+    let list =
+        || fs::read_dir(mounted.path("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut found = numbers(&list().collect::<Vec<_>>());
+    found.sort_unstable();
+    assert_eq!(found, (0..300).collect::<Vec<_>>());
+    for number in [149_u64, 150, 151] {
+        let error = fs::metadata(mounted.path(number.to_string())).err().and_then(|error| error.raw_os_error());
+        assert_eq!(error, (number == 150).then_some(libc::EIO), "{number}");
+    }
+    fs::remove_file(mounted.path("151")).unwrap();
+    assert_eq!(list().count(), 299);
+    assert!(mounted.service.lookup_count(damaged) > 0, "the kernel was told of it");
+}
+
+#[test]
 fn open_files_survive_unlink_and_rename_over() {
     let mounted = Mounted::new();
     fs::write(mounted.path("a"), "old a").unwrap();

@@ -6,13 +6,14 @@
 //!    several reads are decoded in parallel.
 //! 3. Without the table, a first job loads that and goes on with step 2.
 //!
-//! [`read_on`](ContainerStore::read_on) is for readers that do not know what comes next: at the end of a small file.
+//! [`read_on`](ContainerStore::read_on) is for readers that do not know what comes next: at the end of a file.
 //!
 //! A job holds the cache's placeholder of each region it loads: a reader that comes meanwhile waits for it instead of reading
 //! the region a second time. Nothing is promised: when the queue is full, too much is on its way, or a region is damaged,
 //! the request is dropped and the reader reads (and reports) by itself.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -36,11 +37,15 @@ const REGIONS_MAX: u64 = 256;
 
 /// Regions that a reader along a container is kept ahead; more are asked for when half of them are left.
 const READ_ON_REGIONS: usize = 8;
+/// Containers along which somebody reads that are remembered.
+const READ_ON_CONTAINERS: usize = 16;
 
 /// What is on its way.
 pub(super) struct Prefetching {
     /// Under one short lock that is taken alone.
     on_the_way: Mutex<OnTheWay>,
+    /// Of containers along which somebody reads, the first region that was not asked for; the latest last. The same.
+    read_on: Mutex<VecDeque<(ContainerId, usize)>>,
     regions_max: usize,
 }
 
@@ -63,7 +68,24 @@ impl Prefetching {
         // Half of the cache: more would push itself out before it is read.
         let regions = options.region_cache_bytes / 2 / u64::from(options.region_raw_bytes.max(1));
         let regions_max = usize::try_from(regions.min(REGIONS_MAX)).unwrap_or(0);
-        Self { on_the_way: Mutex::new(OnTheWay::default()), regions_max }
+        Self { on_the_way: Mutex::default(), read_on: Mutex::default(), regions_max }
+    }
+
+    /// The regions to ask for when a reader along the container has come to this one: none while half of what was asked for is left. Each
+    /// is asked for once as long as the container is remembered, whatever came of it.
+    fn read_on(&self, container: ContainerId, number: usize) -> Range<usize> {
+        let window = READ_ON_REGIONS.min(self.regions_max / 4);
+        let mut read_on = self.read_on.lock();
+        let known = read_on.iter().position(|(known, _)| *known == container).and_then(|at| read_on.remove(at));
+        // Whoever begins anew was not there before.
+        let asked = known.map(|(_, asked)| asked).filter(|asked| *asked <= number + 1 + window);
+        let from = asked.map_or(number + 1, |asked| asked.max(number + 1));
+        let wanted = if from > number + window / 2 { from..from } else { from..number + 1 + window };
+        if read_on.len() >= READ_ON_CONTAINERS {
+            read_on.pop_front();
+        }
+        read_on.push_back((container, wanted.end));
+        wanted
     }
 
     /// Notes the region; whether it was not on its way and there is room.
@@ -121,8 +143,8 @@ impl ContainerStore {
         }
     }
 
-    /// A reader has come to its end with this chunk. If it came along the container (the two regions before are in the cache), the
-    /// next ones are loaded: files lie in containers in the order in which they were written, and are restored in that order
+    /// A reader has come to its end with this chunk. If it came along the container (the regions before, two if there are so many,
+    /// are in the cache), the next ones are loaded: files lie in containers in the order in which they were written, and are restored in that order
     /// (the locality that the dual cache relies on when it loads a container's whole table).
     pub fn read_on(&self, container: ContainerId, fingerprint: &Fingerprint) {
         self.shared.read_on(container, fingerprint);
@@ -174,14 +196,15 @@ impl Shared {
             let key = region.map(|region| RegionKey { container, offset_bytes: region.offset_bytes });
             key.is_some_and(|key| self.caches.regions.contains_key(&key))
         };
-        let came_along = number > 0 && (number.saturating_sub(2)..number).all(is_cached);
-        let half_way = (number + READ_ON_REGIONS / 2).min(table.regions.len().saturating_sub(1));
-        if !came_along || half_way <= number || is_cached(half_way) {
+        if number == 0 || number + 1 >= table.regions.len() || !(number.saturating_sub(2)..number).all(is_cached) {
             return;
         }
-        let next = number + 1..=number + READ_ON_REGIONS;
-        let firsts = next.filter_map(|number| region_entries(table, number)?.first()).map(|entry| entry.fingerprint);
-        self.start_reads(container, record.address, table, record.used_bytes, &firsts.collect::<Vec<_>>());
+        let next = self.prefetching.read_on(container, number);
+        if !next.is_empty() {
+            let first_chunks = next.filter_map(|number| region_entries(table, number)?.first());
+            let first_chunks: Vec<_> = first_chunks.map(|entry| entry.fingerprint).collect();
+            self.start_reads(container, record.address, table, record.used_bytes, &first_chunks);
+        }
     }
 
     fn start_reads(

@@ -310,17 +310,17 @@ impl Shared {
         })
     }
 
-    /// Whether reading the chunk needs no disk.
+    /// Whether the container has the chunk and reading it needs no disk.
     pub(super) fn cached(&self, container: ContainerId, fingerprint: &Fingerprint) -> bool {
         let has_region = |offset_bytes| self.caches.regions.contains_key(&RegionKey { container, offset_bytes });
         match self.known(container) {
-            // Nothing to read: the answer "not there" costs nothing either.
-            None => true,
-            Some(Known::Open(open)) => open.disk_offset(fingerprint).flatten().is_none_or(has_region),
+            None => false,
+            Some(Known::Open(open)) => open.disk_offset(fingerprint).is_some_and(|place| place.is_none_or(has_region)),
+            Some(Known::Closed(record)) if record.damaged => false,
             Some(Known::Closed(_)) => self.caches.tables.get(&container).is_some_and(|cached| {
                 let region = cached.table.find(fingerprint).map(|place| place.region as usize);
                 let region = region.and_then(|region| cached.table.regions.get(region));
-                region.is_none_or(|region| has_region(region.offset_bytes))
+                region.is_some_and(|region| has_region(region.offset_bytes))
             }),
         }
     }

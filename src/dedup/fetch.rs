@@ -100,7 +100,7 @@ impl Fetcher {
         self.fetch(&child.fingerprint, child.hint, Some(len_bytes))
     }
 
-    /// Whether fetching it needs no disk.
+    /// Whether its hint is right, and fetching it needs no disk.
     #[must_use]
     pub fn is_cached(&self, fingerprint: &Fingerprint, hint: ContainerId) -> bool {
         self.store.cached(hint, fingerprint)

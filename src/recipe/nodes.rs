@@ -127,7 +127,7 @@ impl NodeReader {
         self.cache.remove(fingerprint);
     }
 
-    /// Whether a read of it needs no disk.
+    /// Whether a read of it needs no disk, as far as its hint tells.
     #[must_use]
     pub fn is_cached(&self, child: &Child) -> bool {
         self.cache.peek(&child.fingerprint).is_some() || self.fetcher.is_cached(&child.fingerprint, child.hint)

@@ -99,13 +99,8 @@ impl Service {
         let Some(is_absent) = open.file.body.try_read().map(|body| body.is_none()) else { return false };
         if is_absent {
             let Ok(Some(inode)) = self.core.namespace.inode_shared(open.file.ino) else { return false };
-            let recipe_is_cached = match &inode.root {
-                // One node is all there is to load.
-                Root::Node { level: 0, child } => self.core.files.dedup().nodes().is_cached(child),
-                Root::Node { .. } => false,
-                Root::Empty | Root::Zero { .. } | Root::Chunk(_) => true,
-            };
-            if !recipe_is_cached {
+            // Of the others nothing is read until their content is.
+            if matches!(inode.root, Root::Node { level: 1.., .. }) {
                 return false;
             }
             if let Some(mut guard) = open.file.body.try_write()

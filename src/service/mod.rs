@@ -99,8 +99,12 @@ impl Service {
 
     fn known_attributes(&self, ino: Ino) -> Result<Attributes> {
         let attributes = attributes_of(&self.current(ino)?);
-        *self.known.lock().entry(ino).or_insert(0) += 1;
+        self.count_lookup(ino);
         Ok(attributes)
+    }
+
+    fn count_lookup(&self, ino: Ino) {
+        *self.known.lock().entry(ino).or_insert(0) += 1;
     }
 
     fn list(&self, ino: Ino, after: u64, limit: usize, with_attributes: bool) -> Result<Vec<DirectoryEntry>> {
@@ -116,7 +120,11 @@ impl Service {
                     Ok(attributes) => Some(attributes),
                     // Removed since the page was read.
                     Err(EngineError::NotFound) => continue,
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        tracing::error!(directory = ino, ino = item.ino, %error, "listed without attributes, which cannot be read");
+                        self.count_lookup(item.ino);
+                        None
+                    }
                 },
                 false => None,
             };

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use dedupfs::control::{Failure, FailureKind};
 use dedupfs::pool::{FilterPlan, SpaceLimits};
 use dedupfs::service::AccessTimes;
-use dedupfs_fuse::MountOptions;
+use dedupfs_fuse::{KeepAwake, MountOptions};
 
 use crate::gc_policy::Policy;
 use crate::size;
@@ -49,7 +49,7 @@ const SHOWN_OPTIONS: [&str; 6] = ["user_id", "group_id", "rootmode", "fd", "max_
 const PLAIN_OPTIONS: [&str; 9] = ["dev", "nodev", "suid", "nosuid", "exec", "noexec", "sync", "async", "dirsync"];
 /// For the message about an unknown one.
 const OPTIONS_HELP: &str = "known are ro, rw, allow_other, relatime, noatime, nodiratime, dev, suid, noexec, sync, dirsync (and their \
-                            opposites), threads=N, data_limit=SIZE, meta_limit=SIZE, memory=SIZE, filters=LIST, \
+                            opposites), threads=N, keep_awake=auto|on|off, data_limit=SIZE, meta_limit=SIZE, memory=SIZE, filters=LIST, \
                             log_file=FILE, gc[=on|idle|off], gc_threshold=PERCENT, gc_leave=PERCENT, gc_share=PERCENT, \
                             gc_window=HOUR-HOUR, gc_interval=SECONDS, and those that mount(8) and systemd take for themselves";
 
@@ -191,6 +191,14 @@ impl Options {
                     _ => return Err(wrong("a number from 1 to 16 is needed".to_owned())),
                 };
             }
+            ("keep_awake", value) => {
+                self.mount.keep_awake = match value {
+                    "auto" => KeepAwake::Auto,
+                    "on" => KeepAwake::On,
+                    "off" => KeepAwake::Off,
+                    _ => return Err(wrong("auto, on or off is needed".to_owned())),
+                };
+            }
             ("data_limit", value) => self.limits.data_bytes = limit(value)?,
             ("meta_limit", value) => self.limits.meta_bytes = limit(value)?,
             ("memory", value) => self.memory_bytes = Some(size::parse_memory(value).map_err(wrong)?),
@@ -230,6 +238,8 @@ mod tests {
         assert!(options.read_only && options.no_atime && options.allow_other);
         assert_eq!((options.source.as_str(), options.session_threads), ("/pool", 2));
         assert_eq!(options.extra, ["dev"]);
+        assert_eq!(options.keep_awake, KeepAwake::Auto);
+        assert_eq!(parse(&["keep_awake=off"]).unwrap().mount.keep_awake, KeepAwake::Off);
         assert!(!parse(&["ro", "rw"]).unwrap().mount.read_only);
     }
 
@@ -301,7 +311,7 @@ mod tests {
 
     #[test]
     fn unknown_options_are_usage_errors_that_name_the_known() {
-        for option in ["fast", "ro=1", "threads=0", "threads=x", "auto_unmount", "fsname=x"] {
+        for option in ["fast", "ro=1", "threads=0", "threads=x", "keep_awake", "auto_unmount", "fsname=x"] {
             let failure = parse(&[option]).unwrap_err();
             assert_eq!(failure.kind, FailureKind::Usage);
             assert!(failure.message.contains(option), "{failure}");

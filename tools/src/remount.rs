@@ -115,6 +115,7 @@ fn kept(given: &Options, options: &[String], origin: Origin, stats: Option<&Pool
         ("data_limit", is_other_limit("data", given.limits.data_bytes)),
         ("meta_limit", is_other_limit("meta", given.limits.meta_bytes)),
         ("threads", None),
+        ("keep_awake", None),
         ("filters", None),
         ("log_file", None),
         ("gc", None),

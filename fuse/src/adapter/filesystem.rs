@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, IoctlFlags,
@@ -18,9 +18,10 @@ use super::ioctl::{self, FlagsRequest};
 use super::replies::{read_and_reply, reply_attributes, reply_empty, reply_entry, reply_written, reply_xattr};
 use super::{
     Adapter, BACKGROUND_REQUESTS_MAX, CAPABILITIES, COOKIE_PARENT, REQUEST_BYTES_MAX, guarded, new_node, set_flags,
+    stub,
 };
 use crate::service::{
-    AttributeChanges, DirectoryEntry, Errno, FilePlace, FileService, NodeContent, SeekTarget, WriteFlags, XattrMode,
+    AttributeChanges, DirectoryEntry, FilePlace, FileService, NodeContent, SeekTarget, WriteFlags, XattrMode,
 };
 
 impl Filesystem for Adapter {
@@ -318,13 +319,14 @@ impl Filesystem for Adapter {
         let ttl = self.cache_time;
         let mut added = Vec::new();
         let add = |entry: &DirectoryEntry| {
-            let Some(attributes) = &entry.attributes else {
-                tracing::error!(directory = ino.0, ino = entry.ino, "a directory entry came without attributes");
-                return Err(Errno::EIO);
+            let (attributes, ttl) = match &entry.attributes {
+                Some(attributes) => (*attributes, ttl),
+                // One inode that cannot be read must not hide the names behind it.
+                None => (stub(entry.ino, entry.kind), Duration::ZERO),
             };
             let name = OsStr::from_bytes(&entry.name);
             let generation = Generation(attributes.generation);
-            let full = reply.add(INodeNo(entry.ino), entry.cookie, name, &ttl, &file_attr(attributes), generation);
+            let full = reply.add(INodeNo(entry.ino), entry.cookie, name, &ttl, &file_attr(&attributes), generation);
             if !full && entry.cookie > COOKIE_PARENT {
                 added.push(entry.ino);
             }

@@ -3,13 +3,15 @@
 //! - A request is answered on the thread that received it, unless the service says that it takes long; then the reply
 //!   moves to a thread of [`offload`].
 //! - A thread that has to wait all the same lets another one receive meanwhile ([`relay`]).
-//! - Behind an answer the thread looks for the next request for a moment before it sleeps ([`watch`]).
+//! - Behind an answer the thread looks for the next request for a moment before it sleeps ([`watch`]); while many come, the cores of
+//!   a virtual machine are kept awake ([`awake`]).
 //! - A panic of the service becomes EIO for that request; the session goes on, so that the mount does not hang.
 //! - `release` and `forget` never fail.
 //! - Before a file refuses changes (chattr), what is still in mappings of it is written back.
 //! - When the service drops setuid bits on its own (direct writes, truncating opens), the kernel is told that the
 //!   attributes it caches are stale; otherwise it would execute the file with the old bits.
 
+mod awake;
 mod convert;
 mod filesystem;
 mod ioctl;
@@ -33,6 +35,8 @@ use crate::service::{
     Attributes, Caller, DirectoryEntry, Errno, FileKind, FileService, Handle, Ino, InodeFlags, NewNode, NodeContent,
     Opened, Result,
 };
+pub(crate) use awake::Awake;
+pub use awake::KeepAwake;
 use convert::{caller, open_options, permissions};
 
 use offload::Offload;
@@ -45,8 +49,10 @@ use watch::Watch;
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Requests the kernel may keep waiting in the background (readahead, release).
 const BACKGROUND_REQUESTS_MAX: u16 = 64;
-/// Entries asked of the service at once; a reply of 32 KiB holds some 200 with attributes.
-const DIRECTORY_BATCH: usize = 64;
+/// Names asked of the service at once.
+const NAMES_BATCH: usize = 64;
+/// The same with attributes: as many as a reply of a page holds, since what does not fit was looked up in vain.
+const ENTRIES_BATCH: usize = 24;
 /// Cookies of the two entries every directory has; the service's own begin at 3.
 const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
@@ -222,17 +228,18 @@ impl Adapter {
         for (name, cookie) in [(".", COOKIE_SELF), ("..", COOKIE_PARENT)] {
             if offset < cookie {
                 let target = if cookie == COOKIE_SELF { ino } else { self.service.parent(ino)? };
-                let attributes = Some(directory_stub(target)).filter(|_| with_attributes);
                 let kind = FileKind::Directory;
+                let attributes = Some(stub(target, kind)).filter(|_| with_attributes);
                 let entry = DirectoryEntry { ino: target, kind, name: name.into(), cookie, attributes };
                 if add(&entry)? {
                     return Ok(());
                 }
             }
         }
+        let limit = if with_attributes { ENTRIES_BATCH } else { NAMES_BATCH };
         let mut after = if offset <= COOKIE_PARENT { 0 } else { offset };
         loop {
-            let batch = self.service.read_directory(ino, after, DIRECTORY_BATCH, with_attributes)?;
+            let batch = self.service.read_directory(ino, after, limit, with_attributes)?;
             let Some(last) = batch.last() else { return Ok(()) };
             after = last.cookie;
             for (at, entry) in batch.iter().enumerate() {
@@ -249,14 +256,14 @@ impl Adapter {
     }
 }
 
-/// The kernel takes no more than the inode number and the type of `.` and `..`.
-fn directory_stub(ino: Ino) -> Attributes {
+/// What a name alone tells. The kernel takes no more of `.` and `..` than the inode number and the type.
+fn stub(ino: Ino, kind: FileKind) -> Attributes {
     Attributes {
         ino,
         generation: 0,
-        kind: FileKind::Directory,
-        mode: 0o755,
-        nlink: 2,
+        kind,
+        mode: if kind == FileKind::Directory { 0o755 } else { 0 },
+        nlink: 1,
         uid: 0,
         gid: 0,
         rdev: 0,

@@ -50,6 +50,8 @@ impl Drop for Turn {
             if !seat.receives.get() {
                 seat.relay.settle();
                 seat.receives.set(true);
+                // It may have slept.
+                *seat.pace.borrow_mut() = Pace::default();
             }
             seat.watch.look(&mut seat.pace.borrow_mut());
         });

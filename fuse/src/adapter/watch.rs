@@ -6,7 +6,7 @@
 //!
 //! That pays only if the next request comes soon and the client does not need this very core to send it. [`Pace`] decides by
 //! what was seen: requests must have come shortly behind answers, and each look in vain makes the next ones rarer. A mount that
-//! nobody uses and one that streams large requests do not poll.
+//! nobody uses does not poll, and one that streams large requests hardly does.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::awake::Awake;
 
 /// How long it looks at most.
 const LOOK: Duration = Duration::from_micros(50);
@@ -25,28 +27,33 @@ const PAUSE_MAX: u32 = 1024;
 /// The device of a session, and who polls it: one thread at a time.
 #[derive(Default)]
 pub(crate) struct Watch {
-    device: OnceLock<OwnedFd>,
+    source: OnceLock<Source>,
     polling: AtomicBool,
 }
 
+struct Source {
+    device: OwnedFd,
+    awake: Option<Awake>,
+}
+
 impl Watch {
-    /// Where the requests come from; without it there is no looking.
-    pub(crate) fn set_device(&self, device: OwnedFd) {
+    /// Where the requests come from, and what is told of their pace; without that there is no looking.
+    pub(crate) fn set_source(&self, device: OwnedFd, awake: Option<Awake>) {
         // Set once, by the mount.
-        let _ = self.device.set(device);
+        let _ = self.source.set(Source { device, awake });
     }
 
     /// Returns when a request is there, or has not come in time. For a thread that is to receive it.
     pub(super) fn look(&self, pace: &mut Pace) {
+        let Some(source) = self.source.get() else { return };
+        if let Some(awake) = source.awake.as_ref().filter(|_| pace.soon) {
+            awake.note();
+        }
         let now = Instant::now();
-        if !pace.answered(now) {
+        if !pace.answered(now) || self.polling.swap(true, Ordering::Relaxed) {
             return;
         }
-        let Some(device) = self.device.get() else { return };
-        if self.polling.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let found = poll_until(device, now + LOOK);
+        let found = poll_until(&source.device, now + LOOK);
         self.polling.store(false, Ordering::Relaxed);
         pace.looked(found);
     }
@@ -73,7 +80,7 @@ pub(super) struct Pace {
     soon: bool,
     /// Answers behind which it does not look.
     pause: u32,
-    /// So many will those be that follow the next look in vain; grows by four with each, and halves with each success: looking
+    /// So many will those be that follow the next look in vain; four times as many with each, and half with each success: looking
     /// goes on while it succeeds two times of three.
     pause_next: u32,
 }

@@ -25,7 +25,7 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno as SystemErrno;
 use rustix::mount::MountFlags;
 
-use crate::adapter::{Adapter, Policy, SlowCalls};
+use crate::adapter::{Adapter, Awake, KeepAwake, Policy, SlowCalls};
 use crate::service::FileService;
 pub use error::MountError;
 pub use session::{MountedSession, unmount_path};
@@ -60,6 +60,8 @@ pub struct MountOptions {
     pub session_threads: usize,
     /// Whether write handles bypass the page cache when the service asks for it.
     pub direct_io_writes: bool,
+    /// Whether idle cores are kept awake while small requests follow one another.
+    pub keep_awake: KeepAwake,
 }
 
 impl Default for MountOptions {
@@ -72,6 +74,7 @@ impl Default for MountOptions {
             extra: Vec::new(),
             session_threads: 1,
             direct_io_writes: true,
+            keep_awake: KeepAwake::default(),
         }
     }
 }
@@ -162,10 +165,15 @@ pub fn mount(
     };
     // Set once, here.
     let _ = notifier.set(session.notifier());
-    match session.as_fd().try_clone_to_owned() {
-        Ok(device) => watch.set_device(device),
-        Err(error) => tracing::debug!(%error, "requests are waited for asleep"),
+    // Of several receivers one sleeps in the kernel while another looks, and is woken in any case.
+    if receivers_max == 1 {
+        match session.as_fd().try_clone_to_owned() {
+            Ok(device) => watch.set_source(device, Awake::new(options.keep_awake)),
+            Err(error) => tracing::debug!(%error, "requests are waited for asleep"),
+        }
     }
+    // They hold the device: if the session ends at once, the stat below must not wait for an answer.
+    drop((notifier, watch));
     let mounted = MountedSession::start(session, mountpoint.clone(), service, slow)?;
     let metadata = std::fs::metadata(&mountpoint).map_err(|source| MountError::NotServing { source })?;
     raise_readahead(metadata.dev());

@@ -36,6 +36,8 @@ pub struct MemoryOptions {
     pub keep_cache: bool,
     /// Longest file.
     pub file_bytes_max: u64,
+    /// An inode whose attributes cannot be read, as on a damaged disk.
+    pub damaged: Option<Ino>,
 }
 
 impl Default for MemoryOptions {
@@ -46,6 +48,7 @@ impl Default for MemoryOptions {
             direct_io: true,
             keep_cache: true,
             file_bytes_max: 1 << 30,
+            damaged: None,
         }
     }
 }
@@ -134,6 +137,9 @@ impl<C: FileContent> FileService for MemoryService<C> {
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attributes> {
         let mut tree = self.tree.lock();
         let entry = tree.entry(parent, name)?.ok_or(Errno::ENOENT)?;
+        if self.options.damaged == Some(entry.ino) {
+            return Err(Errno::EIO);
+        }
         tree.looked_up(entry.ino)
     }
 
@@ -420,6 +426,7 @@ impl<C: FileContent> FileService for MemoryService<C> {
             let entry = tree.entry(ino, &name)?.ok_or(Errno::EIO)?;
             let kind = tree.node(entry.ino)?.attributes.kind;
             let attributes = if with_attributes { Some(tree.looked_up(entry.ino)?) } else { None };
+            let attributes = attributes.filter(|_| self.options.damaged != Some(entry.ino));
             list.push(DirectoryEntry { ino: entry.ino, kind, name, cookie, attributes });
         }
         Ok(list)

@@ -1,0 +1,259 @@
+//! Keeps the idle cores of a virtual machine from being given back to the host while small requests follow one another.
+//!
+//! A client that sleeps until its request is answered leaves its core idle. An idle core of a virtual machine is halted, which leaves the
+//! machine, and waking it takes longer than most requests. The kernel lets a program limit how long waking a core may take for as
+//! long as it holds `/dev/cpu_dma_latency` open (Documentation/power/pm_qos_interface.rst): with a limit of 0 idle cores poll. They
+//! are no slower for others, but what they do not use is not the host's meanwhile. So the limit is held only while it pays:
+//!
+//! ```text
+//!             CALL requests that came soon behind an answer
+//!   ┌────────┐ ────────────────────────────────────────────> ┌─────────┐
+//!   │ asleep │                                               │ holding │
+//!   └────────┘ <──────────────────────────────────────────── └─────────┘
+//!                fewer than KEEP of them within INTERVAL
+//! ```
+//!
+//! On a machine of its own a core wakes within microseconds, so there it is not done unless asked for.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+/// So many requests in a row begin it: some milliseconds of a client that does nothing else.
+const CALL: u64 = 64;
+/// How often it is looked whether it still pays.
+const INTERVAL: Duration = Duration::from_millis(20);
+/// Requests within [`INTERVAL`] for which it does: 2,000 a second.
+const KEEP: u64 = 40;
+/// Limits the latency of waking while it is open.
+const LIMIT: &str = "/dev/cpu_dma_latency";
+/// Its content: microseconds, in the byte order of the machine.
+const NO_LATENCY: [u8; 4] = 0_i32.to_ne_bytes();
+
+/// Whether idle cores are to be kept awake while small requests follow one another.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub enum KeepAwake {
+    /// On a virtual machine.
+    #[default]
+    Auto,
+    /// On any machine.
+    On,
+    /// Never.
+    Off,
+}
+
+/// Counts the requests of a mount and has a thread hold the limit when there are many. Its end is the end of the holding.
+pub(crate) struct Awake {
+    shared: Arc<Shared>,
+    keeper: OnceLock<()>,
+}
+
+struct Shared {
+    limit: PathBuf,
+    /// Requests that came soon behind an answer.
+    soon: AtomicU64,
+    /// The keeper waits to be called.
+    asleep: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    called: bool,
+    ended: bool,
+}
+
+impl Awake {
+    /// As the mount asks for; `None`: nothing is to be kept awake.
+    pub(crate) fn new(keep: KeepAwake) -> Option<Self> {
+        let wanted = match keep {
+            KeepAwake::Auto => is_virtual(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
+            KeepAwake::On => true,
+            KeepAwake::Off => false,
+        };
+        wanted.then(|| Self::with_limit(LIMIT.into()))
+    }
+
+    fn with_limit(limit: PathBuf) -> Self {
+        let (soon, asleep) = (AtomicU64::new(0), AtomicBool::new(true));
+        let shared = Shared { limit, soon, asleep, state: Mutex::default(), changed: Condvar::new() };
+        Self { shared: Arc::new(shared), keeper: OnceLock::new() }
+    }
+
+    /// A request came soon behind an answer.
+    pub(super) fn note(&self) {
+        let before = self.shared.soon.fetch_add(1, Ordering::Relaxed);
+        if before % CALL == CALL - 1 && self.shared.asleep.swap(false, Ordering::Relaxed) {
+            self.call();
+        }
+    }
+
+    #[cold]
+    fn call(&self) {
+        self.shared.state.lock().called = true;
+        self.shared.changed.notify_one();
+        self.keeper.get_or_init(|| {
+            let shared = Arc::clone(&self.shared);
+            let keeper = std::thread::Builder::new().name("fuse-awake".to_owned()).spawn(move || shared.keep());
+            if let Err(error) = keeper {
+                tracing::debug!(%error, "no thread that keeps cores awake");
+            }
+        });
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        self.shared.state.lock().ended = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Shared {
+    fn keep(&self) {
+        while self.wait_for_call() {
+            match hold(&self.limit) {
+                Ok(limit) => {
+                    self.wait_while_it_pays();
+                    drop(limit);
+                    self.asleep.store(true, Ordering::Relaxed);
+                }
+                // Nobody calls again.
+                Err(error) => {
+                    return tracing::debug!(path = %self.limit.display(), %error, "idle cores cannot be kept awake");
+                }
+            }
+        }
+    }
+
+    /// Whether there was one; else it is the end.
+    fn wait_for_call(&self) -> bool {
+        let mut state = self.state.lock();
+        while !state.called && !state.ended {
+            self.changed.wait(&mut state);
+        }
+        state.called = false;
+        !state.ended
+    }
+
+    fn wait_while_it_pays(&self) {
+        let mut state = self.state.lock();
+        loop {
+            let before = self.soon.load(Ordering::Relaxed);
+            self.changed.wait_for(&mut state, INTERVAL);
+            let came = self.soon.load(Ordering::Relaxed).wrapping_sub(before);
+            if state.ended || came < KEEP {
+                return;
+            }
+        }
+    }
+}
+
+/// The limit is in force until what is returned is dropped.
+fn hold(limit: &Path) -> io::Result<File> {
+    let mut file = OpenOptions::new().write(true).open(limit)?;
+    file.write_all(&NO_LATENCY)?;
+    Ok(file)
+}
+
+/// Whether the processors say so.
+fn is_virtual(cpuinfo: &str) -> bool {
+    cpuinfo
+        .lines()
+        .any(|line| line.starts_with("flags") && line.split_ascii_whitespace().any(|flag| flag == "hypervisor"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// What is written to the limit, each time until it is given up.
+    fn limits(path: PathBuf) -> mpsc::Receiver<Vec<u8>> {
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            loop {
+                let mut written = Vec::new();
+                let read = File::open(&path).and_then(|mut file| file.read_to_end(&mut written));
+                if read.is_err() || sender.send(written).is_err() {
+                    return;
+                }
+            }
+        });
+        receiver
+    }
+
+    fn pipe(directory: &Path) -> PathBuf {
+        let path = directory.join("limit");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        path
+    }
+
+    #[test]
+    fn many_requests_hold_the_limit_until_they_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = pipe(directory.path());
+        let limits = limits(path.clone());
+        let awake = Awake::with_limit(path);
+        for _ in 0..2 {
+            for _ in 0..CALL - 1 {
+                awake.note();
+            }
+            assert!(limits.recv_timeout(INTERVAL * 3).is_err(), "they were too few");
+            awake.note();
+            assert_eq!(limits.recv_timeout(Duration::from_secs(20)).unwrap(), NO_LATENCY);
+            // The keeper says that it sleeps just behind that.
+            while !awake.shared.asleep.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_mount_ends_the_holding() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = pipe(directory.path());
+        let limits = limits(path.clone());
+        let awake = Awake::with_limit(path);
+        let shared = Arc::downgrade(&awake.shared);
+        (0..CALL).for_each(|_| awake.note());
+        drop(awake);
+        // Either it was held and given up, or it was never taken.
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        while shared.strong_count() > 0 {
+            assert!(std::time::Instant::now() < deadline, "the keeper goes on");
+            let _ = limits.recv_timeout(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn a_machine_without_such_a_limit_is_asked_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let awake = Awake::with_limit(directory.path().join("missing"));
+        (0..CALL).for_each(|_| awake.note());
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        while Arc::strong_count(&awake.shared) > 1 {
+            assert!(std::time::Instant::now() < deadline, "the keeper goes on");
+            std::thread::yield_now();
+        }
+        (0..CALL * 10).for_each(|_| awake.note());
+        assert_eq!(Arc::strong_count(&awake.shared), 1, "no other was started");
+    }
+
+    #[test]
+    fn virtual_machines_are_known_by_their_processors() {
+        let flags =
+            |rest: &str| format!("processor\t: 0\nmodel name\t: hypervisor 9000\nflags\t\t: fpu vme {rest} avx\n");
+        assert!(is_virtual(&flags("hypervisor")));
+        assert!(!is_virtual(&flags("aes")) && !is_virtual(""));
+        assert!(Awake::new(KeepAwake::Off).is_none() && Awake::new(KeepAwake::On).is_some());
+    }
+}
