@@ -8,12 +8,12 @@ use dedupfs::check::CheckOptions;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport};
 use dedupfs::scrub::ScrubOptions;
-use dedupfs_fuse::service::{FileService, ROOT_INO};
+use dedupfs_fuse::service::{FileService, NewNode, NodeContent, ROOT_INO};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;
 
-use common::{content, read, write};
+use common::{CALLER, content, read, write};
 
 fn formatted(device: &Arc<dyn Device>) {
     let properties = PoolProperties {
@@ -432,4 +432,52 @@ fn regression_containers_that_came_back_are_named_and_a_dry_run_keeps_them() {
     let report = pool.scrub(&ScrubOptions { restart: true, ..ScrubOptions::default() }, &NoProgress).expect("scrubs");
     assert_eq!((report.is_clean(), report.lost_and_readable), (true, 0));
     pool.close().expect("closes");
+}
+
+/// The record of an inode that could not be read ended the listing of its directory, and those listed before it were never forgotten.
+#[test]
+fn regression_an_inode_that_cannot_be_read_hides_no_other_name() {
+    let inner: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    formatted(&inner);
+    let pool = open(&inner, false);
+    let names: Vec<_> = (0..3000).map(|number| format!("{number:04}")).collect();
+    for name in &names {
+        let node = NewNode { parent: ROOT_INO, name: name.as_bytes(), mode: 0o644, umask: 0 };
+        pool.service().make(CALLER, node, NodeContent::Regular).expect("makes");
+    }
+    pool.close().expect("closes");
+    let mut by_name_only = 0;
+    for position in (0..).step_by(5) {
+        let faulty = Arc::new(FaultyDevice::new(Arc::clone(&inner)));
+        let device: Arc<dyn Device> = faulty.clone();
+        let pool = open(&device, false);
+        faulty.add(FaultPlan::new(Fault::Io, position).on(&[Operation::Read]).lasting());
+        let (mut after, mut listed) = (0, Vec::new());
+        let outcome = loop {
+            match pool.service().read_directory(ROOT_INO, after, 24, true) {
+                Ok(batch) if batch.is_empty() => break Ok(()),
+                Ok(batch) => {
+                    after = batch.last().expect("is not empty").cookie;
+                    listed.extend(batch);
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        let was_struck = faulty.injected() > 0;
+        faulty.heal();
+        // Without the names there is nothing to list, but no name may be left out.
+        let found: Vec<_> = listed.iter().map(|entry| String::from_utf8_lossy(&entry.name)).collect();
+        assert!(names.starts_with(&found.iter().map(ToString::to_string).collect::<Vec<_>>()), "position {position}");
+        assert!(outcome.is_err() || found.len() == names.len(), "position {position}");
+        let without = listed.iter().filter(|entry| entry.attributes.is_none()).count();
+        assert!(without == 0 || was_struck, "position {position}");
+        by_name_only += without;
+        listed.iter().for_each(|entry| pool.service().forget(entry.ino, 1));
+        // It may have had enough.
+        let _ = pool.close();
+        if !was_struck {
+            break;
+        }
+    }
+    assert!(by_name_only > 0, "no fault met the record of an inode");
 }

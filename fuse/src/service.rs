@@ -228,7 +228,8 @@ pub struct DirectoryEntry {
     /// Pass it as `after` to continue behind this entry; stable as long as the entry exists.
     pub cookie: u64,
     /// With `with_attributes`: what stat would say, and the inode counts as looked up. `None`: they cannot be read; the name
-    /// is listed all the same, and the kernel asks again when somebody wants them.
+    /// is listed all the same, and the kernel asks again when somebody wants them. Not for an inode of which the kernel has been told
+    /// attributes: it would take those for another one's, and give errors to whoever has it open.
     pub attributes: Option<Attributes>,
 }
 

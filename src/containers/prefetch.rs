@@ -44,7 +44,7 @@ const READ_ON_CONTAINERS: usize = 16;
 pub(super) struct Prefetching {
     /// Under one short lock that is taken alone.
     on_the_way: Mutex<OnTheWay>,
-    /// Of containers along which somebody reads, the first region that was not asked for; the latest last. The same.
+    /// Of containers along which somebody reads, the first region that was not asked for; the latest last. Under a lock of that kind, too.
     read_on: Mutex<VecDeque<(ContainerId, usize)>>,
     regions_max: usize,
 }
@@ -72,15 +72,15 @@ impl Prefetching {
     }
 
     /// The regions to ask for when a reader along the container has come to this one: none while half of what was asked for is left. Each
-    /// is asked for once as long as the container is remembered, whatever came of it.
+    /// is asked for once by each reader as long as that is remembered, whatever came of it.
     fn read_on(&self, container: ContainerId, number: usize) -> Range<usize> {
         let window = READ_ON_REGIONS.min(self.regions_max / 4);
         let mut read_on = self.read_on.lock();
-        let known = read_on.iter().position(|(known, _)| *known == container).and_then(|at| read_on.remove(at));
-        // Whoever begins anew was not there before.
-        let asked = known.map(|(_, asked)| asked).filter(|asked| *asked <= number + 1 + window);
-        let from = asked.map_or(number + 1, |asked| asked.max(number + 1));
-        let wanted = if from > number + window / 2 { from..from } else { from..number + 1 + window };
+        // A reader is known by where it may have come to: there can be others.
+        let own = number + 1..=number + 1 + window;
+        let known = read_on.iter().position(|(known, asked)| *known == container && own.contains(asked));
+        let from = known.and_then(|at| read_on.remove(at)).map_or(number + 1, |(_, asked)| asked);
+        let wanted = if from > number + window.div_ceil(2) { from..from } else { from..number + 1 + window };
         if read_on.len() >= READ_ON_CONTAINERS {
             read_on.pop_front();
         }

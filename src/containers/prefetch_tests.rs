@@ -3,7 +3,9 @@
 use dedupfs_store::container::{EncodedRegion, Table, TableBuilder, TableEntry};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
-use super::{GAP_BYTES_MAX, READ_BYTES_MAX, plan};
+use super::{GAP_BYTES_MAX, Prefetching, READ_BYTES_MAX, READ_ON_CONTAINERS, plan};
+use crate::containers::ContainerOptions;
+use crate::containers::tests::options;
 
 const FRAME_BYTES: u32 = 64 * 1024;
 
@@ -54,4 +56,43 @@ fn order_and_repetition_do_not_matter_and_the_unwanted_is_left_out() {
     });
     assert_eq!(reads, [[0, 2]]);
     assert_eq!(asked, [(0, FRAME_BYTES), (FRAME_BYTES, FRAME_BYTES), (2 * FRAME_BYTES, FRAME_BYTES)]);
+}
+
+fn prefetching(regions_max: u64) -> Prefetching {
+    let region_raw_bytes = 1024;
+    let region_cache_bytes = regions_max * 2 * u64::from(region_raw_bytes);
+    Prefetching::new(&ContainerOptions { region_raw_bytes, region_cache_bytes, ..options() })
+}
+
+#[test]
+fn regions_are_asked_for_once_half_a_window_ahead() {
+    let prefetching = prefetching(100);
+    let steps =
+        [(1, 2..10), (2, 10..10), (5, 10..10), (6, 10..15), (7, 15..15), (11, 15..20), (30, 31..39), (2, 3..11)];
+    for (number, expected) in steps {
+        assert_eq!(prefetching.read_on(ContainerId(1), number), expected, "at {number}");
+    }
+}
+
+#[test]
+fn readers_of_one_container_do_not_disturb_each_other() {
+    let prefetching = prefetching(100);
+    let (mut behind, mut ahead) = (Vec::new(), Vec::new());
+    for number in 1..40 {
+        behind.extend(prefetching.read_on(ContainerId(1), number));
+        ahead.extend(prefetching.read_on(ContainerId(1), number + 20));
+    }
+    assert!(behind.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{behind:?}");
+    assert!(ahead.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{ahead:?}");
+    // Those that are forgotten are asked for again.
+    for id in 2..2 + READ_ON_CONTAINERS as u64 {
+        assert_eq!(prefetching.read_on(ContainerId(id), 1), 2..10);
+    }
+    assert_eq!(prefetching.read_on(ContainerId(1), 39), 40..48);
+}
+
+#[test]
+fn a_small_cache_is_not_pushed_out() {
+    let asked = |regions_max| prefetching(regions_max).read_on(ContainerId(1), 1);
+    assert_eq!((asked(3), asked(4), asked(16)), (2..2, 2..3, 2..6));
 }

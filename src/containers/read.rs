@@ -191,8 +191,12 @@ impl Shared {
             Found::Raw { raw, start } => (raw, start),
             Found::Frame { frame, offset_bytes, start } => {
                 let key = key(offset_bytes);
-                let decode = || self.decode_checked(key, &frame, None);
-                (self.caches.regions.get_or_insert_with(&key, decode)?, start)
+                let cached = self.caches.regions.get(&key).map(Ok);
+                let decode = || {
+                    waiting::announce();
+                    self.caches.regions.get_or_insert_with(&key, || self.decode_checked(key, &frame, None))
+                };
+                (cached.unwrap_or_else(decode)?, start)
             }
             Found::Disk { address, offset_bytes, frame_bytes, start } => {
                 (self.cached_region(key(offset_bytes), address, frame_bytes, None)?, start)

@@ -15,12 +15,12 @@ mod attributes;
 mod clone;
 mod content;
 mod errno;
+mod lookups;
 mod names;
 mod open_files;
 mod protection;
 mod space;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -30,11 +30,11 @@ use dedupfs_fuse::service::{
     check_xattr_name,
 };
 use dedupfs_store::waiting;
-use parking_lot::Mutex;
 
 pub use access_times::AccessTimes;
 use attributes::attributes_of;
 pub use errno::errno;
+use lookups::Lookups;
 use open_files::OpenFiles;
 
 use crate::error::{EngineError, Result};
@@ -47,8 +47,7 @@ const CACHE_TIME: Duration = Duration::from_secs(3600);
 pub struct Service {
     core: Arc<Core>,
     files: OpenFiles,
-    /// References of the kernel to inodes.
-    known: Mutex<HashMap<Ino, u64>>,
+    lookups: Lookups,
     settling: space::Settling,
     access_times: AccessTimes,
 }
@@ -80,7 +79,7 @@ impl Service {
         Arc::new(Self {
             core,
             files: OpenFiles::default(),
-            known: Mutex::default(),
+            lookups: Lookups::default(),
             settling: space::Settling::default(),
             access_times,
         })
@@ -99,12 +98,8 @@ impl Service {
 
     fn known_attributes(&self, ino: Ino) -> Result<Attributes> {
         let attributes = attributes_of(&self.current(ino)?);
-        self.count_lookup(ino);
+        self.lookups.count(ino);
         Ok(attributes)
-    }
-
-    fn count_lookup(&self, ino: Ino) {
-        *self.known.lock().entry(ino).or_insert(0) += 1;
     }
 
     fn list(&self, ino: Ino, after: u64, limit: usize, with_attributes: bool) -> Result<Vec<DirectoryEntry>> {
@@ -120,11 +115,14 @@ impl Service {
                     Ok(attributes) => Some(attributes),
                     // Removed since the page was read.
                     Err(EngineError::NotFound) => continue,
-                    Err(error) => {
+                    Err(error) if self.lookups.count_name(item.ino) => {
                         tracing::error!(directory = ino, ino = item.ino, %error, "listed without attributes, which cannot be read");
-                        self.count_lookup(item.ino);
                         None
                     }
+                    // What the kernel has of it would be replaced, also for those who have it open.
+                    Err(error) if entries.is_empty() => return Err(error),
+                    // The next call begins with it.
+                    Err(_) => return Ok(entries),
                 },
                 false => None,
             };
@@ -167,14 +165,8 @@ impl FileService for Service {
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        let mut known = self.known.lock();
-        if let Some(references) = known.get_mut(&ino) {
-            *references = references.saturating_sub(count);
-            if *references == 0 {
-                known.remove(&ino);
-                drop(known);
-                self.collect(ino);
-            }
+        if self.lookups.forget(ino, count) {
+            self.collect(ino);
         }
     }
 

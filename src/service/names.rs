@@ -114,7 +114,7 @@ impl Service {
         // Who takes the last name, the last handle or the last reference away comes here afterwards: the last of them finds all
         // gone, and most find a name at once.
         let is_orphan = || {
-            if self.known.lock().contains_key(&ino) {
+            if self.lookups.knows(ino) {
                 return Ok(false);
             }
             let inode = self.core.namespace.inode_shared(ino)?;

@@ -2,34 +2,39 @@
 //!
 //! A client that sleeps until its request is answered leaves its core idle. An idle core of a virtual machine is halted, which leaves the
 //! machine, and waking it takes longer than most requests. The kernel lets a program limit how long waking a core may take for as
-//! long as it holds `/dev/cpu_dma_latency` open (Documentation/power/pm_qos_interface.rst): with a limit of 0 idle cores poll. They
-//! are no slower for others, but what they do not use is not the host's meanwhile. So the limit is held only while it pays:
+//! long as it holds `/dev/cpu_dma_latency` open (Documentation/power/pm_qos_interface.rst): with a limit of 0 idle cores poll, all of
+//! them, if the machine has a cpuidle driver. What they do not use is not the host's meanwhile. So the limit is held only while it pays:
 //!
 //! ```text
-//!             CALL requests that came soon behind an answer
+//!       CALL requests within CALL_WITHIN that came soon behind an answer
 //!   ┌────────┐ ────────────────────────────────────────────> ┌─────────┐
 //!   │ asleep │                                               │ holding │
 //!   └────────┘ <──────────────────────────────────────────── └─────────┘
 //!                fewer than KEEP of them within INTERVAL
 //! ```
 //!
-//! On a machine of its own a core wakes within microseconds, so there it is not done unless asked for.
+//! On a machine of its own a core wakes within microseconds, and in one with many cores many would poll for few clients: there it is not
+//! done unless asked for.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// So many requests in a row begin it: some milliseconds of a client that does nothing else.
+/// So many requests begin it: some milliseconds of a client that does nothing else.
 const CALL: u64 = 64;
+/// If they come within this time, at the rate at which it goes on.
+const CALL_WITHIN: Duration = Duration::from_millis(32);
 /// How often it is looked whether it still pays.
 const INTERVAL: Duration = Duration::from_millis(20);
 /// Requests within [`INTERVAL`] for which it does: 2,000 a second.
 const KEEP: u64 = 40;
+/// Most cores of a machine where it is done unasked.
+const CORES_MAX: usize = 8;
 /// Limits the latency of waking while it is open.
 const LIMIT: &str = "/dev/cpu_dma_latency";
 /// Its content: microseconds, in the byte order of the machine.
@@ -38,7 +43,7 @@ const NO_LATENCY: [u8; 4] = 0_i32.to_ne_bytes();
 /// Whether idle cores are to be kept awake while small requests follow one another.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum KeepAwake {
-    /// On a virtual machine.
+    /// On a virtual machine of at most eight cores (x86: others do not tell).
     #[default]
     Auto,
     /// On any machine.
@@ -47,14 +52,19 @@ pub enum KeepAwake {
     Off,
 }
 
-/// Counts the requests of a mount and has a thread hold the limit when there are many. Its end is the end of the holding.
+/// Counts the requests of a mount that come soon, and has a thread hold the limit when there are many. Its end is the end of the
+/// holding.
 pub(crate) struct Awake {
     shared: Arc<Shared>,
     keeper: OnceLock<()>,
+    /// When the last [`CALL`] of them were complete.
+    counted: Mutex<Option<Instant>>,
 }
 
 struct Shared {
     limit: PathBuf,
+    /// That it cannot be done is worth telling.
+    was_asked_for: bool,
     /// Requests that came soon behind an answer.
     soon: AtomicU64,
     /// The keeper waits to be called.
@@ -72,32 +82,41 @@ struct State {
 impl Awake {
     /// As the mount asks for; `None`: nothing is to be kept awake.
     pub(crate) fn new(keep: KeepAwake) -> Option<Self> {
+        let few_cores = || std::thread::available_parallelism().is_ok_and(|cores| cores.get() <= CORES_MAX);
         let wanted = match keep {
-            KeepAwake::Auto => is_virtual(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
+            KeepAwake::Auto => few_cores() && is_virtual(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
             KeepAwake::On => true,
             KeepAwake::Off => false,
         };
-        wanted.then(|| Self::with_limit(LIMIT.into()))
+        wanted.then(|| Self::with_limit(LIMIT.into(), keep == KeepAwake::On))
     }
 
-    fn with_limit(limit: PathBuf) -> Self {
+    fn with_limit(limit: PathBuf, was_asked_for: bool) -> Self {
         let (soon, asleep) = (AtomicU64::new(0), AtomicBool::new(true));
-        let shared = Shared { limit, soon, asleep, state: Mutex::default(), changed: Condvar::new() };
-        Self { shared: Arc::new(shared), keeper: OnceLock::new() }
+        let shared = Shared { limit, was_asked_for, soon, asleep, state: Mutex::default(), changed: Condvar::new() };
+        Self { shared: Arc::new(shared), keeper: OnceLock::new(), counted: Mutex::default() }
     }
 
     /// A request came soon behind an answer.
-    pub(super) fn note(&self) {
+    pub(super) fn note(&self, now: Instant) {
         let before = self.shared.soon.fetch_add(1, Ordering::Relaxed);
-        if before % CALL == CALL - 1 && self.shared.asleep.swap(false, Ordering::Relaxed) {
-            self.call();
+        if before % CALL == CALL - 1 {
+            let earlier = self.counted.lock().replace(now);
+            let is_burst = earlier.is_none_or(|earlier| now.saturating_duration_since(earlier) < CALL_WITHIN);
+            if is_burst && self.shared.asleep.swap(false, Ordering::Relaxed) {
+                self.call();
+            }
         }
     }
 
     #[cold]
     fn call(&self) {
-        self.shared.state.lock().called = true;
-        self.shared.changed.notify_one();
+        {
+            let mut state = self.shared.state.lock();
+            state.called = true;
+            // With the lock held, or it could end the first interval.
+            self.shared.changed.notify_one();
+        }
         self.keeper.get_or_init(|| {
             let shared = Arc::clone(&self.shared);
             let keeper = std::thread::Builder::new().name("fuse-awake".to_owned()).spawn(move || shared.keep());
@@ -125,6 +144,9 @@ impl Shared {
                     self.asleep.store(true, Ordering::Relaxed);
                 }
                 // Nobody calls again.
+                Err(error) if self.was_asked_for => {
+                    return tracing::warn!(path = %self.limit.display(), %error, "idle cores cannot be kept awake");
+                }
                 Err(error) => {
                     return tracing::debug!(path = %self.limit.display(), %error, "idle cores cannot be kept awake");
                 }
@@ -197,24 +219,51 @@ mod tests {
         path
     }
 
+    /// Waits for what the keeper does.
+    fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !is_so() {
+            assert!(Instant::now() < deadline, "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     #[test]
     fn many_requests_hold_the_limit_until_they_end() {
         let directory = tempfile::tempdir().unwrap();
         let path = pipe(directory.path());
         let limits = limits(path.clone());
-        let awake = Awake::with_limit(path);
+        let awake = Awake::with_limit(path, true);
+        let now = Instant::now();
         for _ in 0..2 {
-            for _ in 0..CALL - 1 {
-                awake.note();
-            }
+            (0..CALL - 1).for_each(|_| awake.note(now));
             assert!(limits.recv_timeout(INTERVAL * 3).is_err(), "they were too few");
-            awake.note();
+            awake.note(now);
             assert_eq!(limits.recv_timeout(Duration::from_secs(20)).unwrap(), NO_LATENCY);
             // The keeper says that it sleeps just behind that.
-            while !awake.shared.asleep.load(Ordering::Relaxed) {
-                std::thread::yield_now();
-            }
+            eventually("the keeper sleeps", || awake.shared.asleep.load(Ordering::Relaxed));
         }
+        // As long as they come it is held: unless this thread was itself kept from going on.
+        eventually("it is held", || {
+            let begun = Instant::now();
+            while begun.elapsed() < INTERVAL * 5 {
+                awake.note(now);
+            }
+            limits.try_recv().is_err()
+        });
+    }
+
+    #[test]
+    fn as_many_over_a_long_time_do_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let awake = Awake::with_limit(directory.path().join("missing"), false);
+        awake.counted.lock().replace(Instant::now());
+        let mut now = Instant::now();
+        for _ in 0..CALL * 10 {
+            now += CALL_WITHIN / CALL as u32 + Duration::from_micros(1);
+            awake.note(now);
+        }
+        assert!(awake.keeper.get().is_none(), "nobody was called");
     }
 
     #[test]
@@ -222,29 +271,24 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = pipe(directory.path());
         let limits = limits(path.clone());
-        let awake = Awake::with_limit(path);
+        let awake = Awake::with_limit(path, true);
         let shared = Arc::downgrade(&awake.shared);
-        (0..CALL).for_each(|_| awake.note());
+        (0..CALL).for_each(|_| awake.note(Instant::now()));
         drop(awake);
         // Either it was held and given up, or it was never taken.
-        let deadline = std::time::Instant::now() + Duration::from_secs(20);
-        while shared.strong_count() > 0 {
-            assert!(std::time::Instant::now() < deadline, "the keeper goes on");
-            let _ = limits.recv_timeout(Duration::from_millis(10));
-        }
+        eventually("the keeper ends", || {
+            let _ = limits.try_recv();
+            shared.strong_count() == 0
+        });
     }
 
     #[test]
     fn a_machine_without_such_a_limit_is_asked_once() {
         let directory = tempfile::tempdir().unwrap();
-        let awake = Awake::with_limit(directory.path().join("missing"));
-        (0..CALL).for_each(|_| awake.note());
-        let deadline = std::time::Instant::now() + Duration::from_secs(20);
-        while Arc::strong_count(&awake.shared) > 1 {
-            assert!(std::time::Instant::now() < deadline, "the keeper goes on");
-            std::thread::yield_now();
-        }
-        (0..CALL * 10).for_each(|_| awake.note());
+        let awake = Awake::with_limit(directory.path().join("missing"), true);
+        (0..CALL).for_each(|_| awake.note(Instant::now()));
+        eventually("the keeper ends", || Arc::strong_count(&awake.shared) == 1);
+        (0..CALL * 10).for_each(|_| awake.note(Instant::now()));
         assert_eq!(Arc::strong_count(&awake.shared), 1, "no other was started");
     }
 

@@ -50,8 +50,7 @@ impl Drop for Turn {
             if !seat.receives.get() {
                 seat.relay.settle();
                 seat.receives.set(true);
-                // It may have slept.
-                *seat.pace.borrow_mut() = Pace::default();
+                seat.pace.borrow_mut().slept();
             }
             seat.watch.look(&mut seat.pace.borrow_mut());
         });

@@ -32,13 +32,13 @@ pub(crate) struct Watch {
 }
 
 struct Source {
-    device: OwnedFd,
+    device: Option<OwnedFd>,
     awake: Option<Awake>,
 }
 
 impl Watch {
-    /// Where the requests come from, and what is told of their pace; without that there is no looking.
-    pub(crate) fn set_source(&self, device: OwnedFd, awake: Option<Awake>) {
+    /// Where to look for requests, and what is told of their pace; without the one there is no looking, without the other no telling.
+    pub(crate) fn set_source(&self, device: Option<OwnedFd>, awake: Option<Awake>) {
         // Set once, by the mount.
         let _ = self.source.set(Source { device, awake });
     }
@@ -46,14 +46,16 @@ impl Watch {
     /// Returns when a request is there, or has not come in time. For a thread that is to receive it.
     pub(super) fn look(&self, pace: &mut Pace) {
         let Some(source) = self.source.get() else { return };
-        if let Some(awake) = source.awake.as_ref().filter(|_| pace.soon) {
-            awake.note();
-        }
         let now = Instant::now();
-        if !pace.answered(now) || self.polling.swap(true, Ordering::Relaxed) {
+        if let Some(awake) = source.awake.as_ref().filter(|_| pace.soon) {
+            awake.note(now);
+        }
+        let is_wanted = pace.answered(now);
+        let Some(device) = source.device.as_ref().filter(|_| is_wanted) else { return };
+        if self.polling.swap(true, Ordering::Relaxed) {
             return;
         }
-        let found = poll_until(&source.device, now + LOOK);
+        let found = poll_until(device, now + LOOK);
         self.polling.store(false, Ordering::Relaxed);
         pace.looked(found);
     }
@@ -89,6 +91,11 @@ impl Pace {
     /// A request was received.
     pub(super) fn received(&mut self, now: Instant) {
         self.soon = self.answered.is_some_and(|answered| now.saturating_duration_since(answered) < SOON);
+    }
+
+    /// The thread may have slept since: nothing is known of when the next one comes.
+    pub(super) fn slept(&mut self) {
+        (self.answered, self.soon) = (None, false);
     }
 
     /// It was answered: whether to look for the next one.

@@ -166,12 +166,9 @@ pub fn mount(
     // Set once, here.
     let _ = notifier.set(session.notifier());
     // Of several receivers one sleeps in the kernel while another looks, and is woken in any case.
-    if receivers_max == 1 {
-        match session.as_fd().try_clone_to_owned() {
-            Ok(device) => watch.set_source(device, Awake::new(options.keep_awake)),
-            Err(error) => tracing::debug!(%error, "requests are waited for asleep"),
-        }
-    }
+    let device = (receivers_max == 1).then(|| session.as_fd().try_clone_to_owned()).transpose();
+    let device = device.inspect_err(|error| tracing::debug!(%error, "requests are waited for asleep"));
+    watch.set_source(device.ok().flatten(), Awake::new(options.keep_awake));
     // They hold the device: if the session ends at once, the stat below must not wait for an answer.
     drop((notifier, watch));
     let mounted = MountedSession::start(session, mountpoint.clone(), service, slow)?;
