@@ -124,7 +124,7 @@ pub struct MountArgs {
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
     /// ro, allow_other, relatime, noatime, nodiratime, dev, suid, noexec, sync, dirsync, threads=N, keep_awake=auto|on|off
-    /// (idle cores poll while small requests follow one another; auto: on virtual machines of at most eight cores), data_limit=SIZE,
+    /// (idle cores poll while small requests follow one another, as root; auto: on virtual machines of at most eight cores), data_limit=SIZE,
     /// meta_limit=SIZE (what the pool may occupy on the disk of its content, and on that of names and index, such as 500G),
     /// remount; several with commas. gc, gc=idle reclaim space in the background, the latter only while nobody reads or writes;
     /// gc_threshold=PERCENT, gc_leave=PERCENT, gc_share=PERCENT as in dedupfs-gc, gc_window=22-6 for hours of the day (local time),

@@ -82,9 +82,8 @@ struct State {
 impl Awake {
     /// As the mount asks for; `None`: nothing is to be kept awake.
     pub(crate) fn new(keep: KeepAwake) -> Option<Self> {
-        let few_cores = || std::thread::available_parallelism().is_ok_and(|cores| cores.get() <= CORES_MAX);
         let wanted = match keep {
-            KeepAwake::Auto => few_cores() && is_virtual(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
+            KeepAwake::Auto => is_worth_it(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
             KeepAwake::On => true,
             KeepAwake::Off => false,
         };
@@ -136,9 +135,14 @@ impl Drop for Awake {
 
 impl Shared {
     fn keep(&self) {
+        let mut told = false;
         while self.wait_for_call() {
             match hold(&self.limit) {
                 Ok(limit) => {
+                    if !told {
+                        tracing::info!("idle cores are kept awake while small requests follow one another");
+                        told = true;
+                    }
                     self.wait_while_it_pays();
                     drop(limit);
                     self.asleep.store(true, Ordering::Relaxed);
@@ -184,11 +188,13 @@ fn hold(limit: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether the processors say so.
-fn is_virtual(cpuinfo: &str) -> bool {
-    cpuinfo
+/// Whether the processors say that the machine is virtual, and there are few of them: however few this process may use, all will poll.
+fn is_worth_it(cpuinfo: &str) -> bool {
+    let cores = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
+    let is_virtual = cpuinfo
         .lines()
-        .any(|line| line.starts_with("flags") && line.split_ascii_whitespace().any(|flag| flag == "hypervisor"))
+        .any(|line| line.starts_with("flags") && line.split_ascii_whitespace().any(|flag| flag == "hypervisor"));
+    is_virtual && cores <= CORES_MAX
 }
 
 #[cfg(test)]
@@ -293,11 +299,12 @@ mod tests {
     }
 
     #[test]
-    fn virtual_machines_are_known_by_their_processors() {
-        let flags =
+    fn small_virtual_machines_are_known_by_their_processors() {
+        let core =
             |rest: &str| format!("processor\t: 0\nmodel name\t: hypervisor 9000\nflags\t\t: fpu vme {rest} avx\n");
-        assert!(is_virtual(&flags("hypervisor")));
-        assert!(!is_virtual(&flags("aes")) && !is_virtual(""));
+        assert!(is_worth_it(&core("hypervisor")) && is_worth_it(&core("hypervisor").repeat(CORES_MAX)));
+        assert!(!is_worth_it(&core("hypervisor").repeat(CORES_MAX + 1)), "too many would poll");
+        assert!(!is_worth_it(&core("aes")) && !is_worth_it(""));
         assert!(Awake::new(KeepAwake::Off).is_none() && Awake::new(KeepAwake::On).is_some());
     }
 }
