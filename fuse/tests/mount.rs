@@ -240,7 +240,6 @@ fn regression_an_inode_that_cannot_be_read_hides_no_other_name() {
     }
     fs::remove_file(mounted.path("151")).unwrap();
     assert_eq!(list().count(), 299);
-    assert!(mounted.service.lookup_count(damaged) > 0, "the kernel was told of it");
 }
 
 #[test]
