@@ -126,8 +126,10 @@ impl DeviceFile for VerifiedFile {
                 Some((first, count)) => {
                     self.sums.lock().note(first, count, outcome.is_ok().then_some(buffer));
                 }
+                // One that was not written may be there or not: the one before it stays the last that is sure to be, and what is
+                // noted as synced must never be ahead of the store.
                 None if offset == 0 => {
-                    if let Some(header) = StoreHeader::parse(buffer) {
+                    if let Some(header) = outcome.is_ok().then(|| StoreHeader::parse(buffer)).flatten() {
                         self.sums.lock().note_header(header);
                     }
                 }
