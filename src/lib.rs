@@ -30,5 +30,6 @@ pub mod reclaim;
 pub mod scrub;
 pub mod service;
 mod sync;
+pub mod transfer;
 
 pub use error::{EngineError, Result};

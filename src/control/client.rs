@@ -1,7 +1,7 @@
 //! The tools' side of the control socket.
 
-use std::io::{self, BufReader, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, BufReader};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,13 +10,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Uid, pidfd_open};
 use serde::de::DeserializeOwned;
 
-use super::address;
 use super::failure::{Failure, FailureKind};
-use super::protocol::{Envelope, PROTOCOL_VERSION, REPLY_BYTES_MAX, Reply, Request, decode, encode, read_line};
+use super::protocol::{
+    Envelope, GetRequest, PROTOCOL_VERSION, PutRequest, REPLY_BYTES_MAX, Reply, Request, decode, encode, read_line,
+};
+use super::{address, descriptor};
 use crate::check::{CheckOptions, CheckReport};
 use crate::pool::{NoProgress, PoolStats, Progress};
 use crate::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use crate::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
+use crate::transfer::TransferReport;
 
 /// The daemon is given so long to take a request.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
@@ -133,6 +136,27 @@ impl ControlClient {
         self.ask(&Request::StopScrub, &NoProgress)
     }
 
+    /// Copies what `from` is, a directory or a regular file, into the pool. If this end goes away, or `progress` is cancelled, what
+    /// was copied is removed.
+    pub fn put(
+        &mut self,
+        request: PutRequest,
+        from: BorrowedFd<'_>,
+        progress: &dyn Progress,
+    ) -> Result<TransferReport, Failure> {
+        self.ask_with(&Request::Put(request), Some(from), progress)
+    }
+
+    /// Copies out of the pool into the directory `to`. If this end goes away, or `progress` is cancelled, it ends there.
+    pub fn get(
+        &mut self,
+        request: GetRequest,
+        to: BorrowedFd<'_>,
+        progress: &dyn Progress,
+    ) -> Result<TransferReport, Failure> {
+        self.ask_with(&Request::Get(request), Some(to), progress)
+    }
+
     /// Unmounts; returns when the pool is closed. The daemon then ends: see [`watch_daemon`](Self::watch_daemon).
     pub fn unmount(&mut self, lazy: bool) -> Result<(), Failure> {
         self.ask(&Request::Unmount { lazy }, &NoProgress)
@@ -140,7 +164,7 @@ impl ControlClient {
 
     /// Waits until the pool is closed, and tells how that went; `None` if the daemon ends, or is killed, without a word.
     pub fn await_end(&mut self) -> Option<Result<(), Failure>> {
-        match self.converse(&Request::AwaitEnd, &NoProgress) {
+        match self.converse(&Request::AwaitEnd, None, &NoProgress) {
             Ok(Reply::Failed(failure)) => Some(Err(failure)),
             Ok(_) => Some(Ok(())),
             Err(_) => None,
@@ -153,7 +177,16 @@ impl ControlClient {
     }
 
     fn ask<T: DeserializeOwned>(&mut self, request: &Request, progress: &dyn Progress) -> Result<T, Failure> {
-        match self.converse(request, progress)? {
+        self.ask_with(request, None, progress)
+    }
+
+    fn ask_with<T: DeserializeOwned>(
+        &mut self,
+        request: &Request,
+        descriptor: Option<BorrowedFd<'_>>,
+        progress: &dyn Progress,
+    ) -> Result<T, Failure> {
+        match self.converse(request, descriptor, progress)? {
             Reply::Failed(failure) => Err(failure),
             Reply::Done(value) => serde_json::from_value(value).map_err(|error| {
                 Failure::new(FailureKind::Failed, format!("the daemon's answer cannot be understood: {error}"))
@@ -165,7 +198,12 @@ impl ControlClient {
     }
 
     /// Sends a request and returns the last reply; an error is one of the connection.
-    fn converse(&mut self, request: &Request, progress: &dyn Progress) -> Result<Reply, Failure> {
+    fn converse(
+        &mut self,
+        request: &Request,
+        descriptor: Option<BorrowedFd<'_>>,
+        progress: &dyn Progress,
+    ) -> Result<Reply, Failure> {
         let lost = |error: io::Error| {
             Failure::failed(format!(
                 "the connection to the daemon of pool {} was lost ({error}): it may have been stopped; see the log \
@@ -180,7 +218,8 @@ impl ControlClient {
         let request = serde_json::to_value(request)
             .map_err(|error| Failure::failed(format!("cannot encode the request: {error}")))?;
         let line = encode(&Envelope { protocol: PROTOCOL_VERSION, request })?;
-        stream.set_write_timeout(Some(SEND_TIMEOUT)).and_then(|()| (&stream).write_all(&line)).or_else(|error| {
+        let sent = stream.set_write_timeout(Some(SEND_TIMEOUT));
+        sent.and_then(|()| descriptor::send(&stream, &line, descriptor)).or_else(|error| {
             // A refused client finds the other end closed, but the reason may lie there to be read.
             if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(lost(error)) }
         })?;
@@ -198,6 +237,10 @@ impl ControlClient {
                 Reply::Advance(by) => progress.advance(by),
                 Reply::Finish => progress.finish(),
                 last @ (Reply::Failed(_) | Reply::Done(_)) => return Ok(last),
+            }
+            // Work that goes on later is asked to stop, and tells how far it came; here the end of the connection says it.
+            if progress.is_cancelled() {
+                return Err(Failure::failed("interrupted"));
             }
         }
     }

@@ -4,6 +4,7 @@ use dedupfs_store::StoreError;
 use serde::{Deserialize, Serialize};
 
 use crate::error::EngineError;
+use crate::transfer::TransferError;
 
 /// Why something failed, by what the user can do about it. Each kind is one exit code of the tools.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -88,6 +89,17 @@ impl From<EngineError> for Failure {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Self::new(FailureKind::from(&error), error.to_string())
+    }
+}
+
+impl From<TransferError> for Failure {
+    fn from(error: TransferError) -> Self {
+        match error {
+            TransferError::Pool(error) => error.into(),
+            TransferError::Disk { .. } | TransferError::Top(_) | TransferError::Interrupted => {
+                Self::failed(error.to_string())
+            }
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! over the unix socket `control.sock` on the pool's meta root.
 //!
 //! 1. The tool connects, sends one line of JSON (a [`Request`] in an [`Envelope`]), and reads lines until the last.
+//!    With a request to copy a tree goes the directory, or file, on the other side, open.
 //! 2. The daemon answers any number of [`Reply::Start`], [`Reply::Advance`], [`Reply::Finish`] (progress), then
 //!    exactly one [`Reply::Done`] or [`Reply::Failed`], and closes the connection. One connection, one request.
 //!
@@ -16,6 +17,7 @@
 
 mod address;
 mod client;
+mod descriptor;
 mod failure;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -25,7 +27,7 @@ mod server;
 
 pub use client::{ControlClient, DaemonWatch};
 pub use failure::{Failure, FailureKind};
-pub use protocol::{Envelope, PROTOCOL_VERSION, Reply, Request};
+pub use protocol::{Envelope, GetRequest, PROTOCOL_VERSION, PutRequest, Reply, Request};
 pub use server::{CONNECTIONS_MAX, ControlServer, ControlTarget};
 
 /// Name of the socket on the pool's meta root.

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, Read};
 
+use dedupfs_fuse::service::Ino;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -9,9 +10,10 @@ use super::failure::{Failure, FailureKind};
 use crate::check::CheckOptions;
 use crate::reclaim::ReclaimOptions;
 use crate::scrub::ScrubOptions;
+use crate::transfer::PutOptions;
 
 /// Version of the protocol; both sides must have the same, for they are installed together.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 /// Longest request: the largest is a few options.
 pub(super) const REQUEST_BYTES_MAX: u64 = 64 * 1024;
 /// Longest reply: the findings of a check of a badly damaged pool.
@@ -24,6 +26,26 @@ pub struct Envelope {
     pub protocol: u32,
     /// What is asked; decoded only if the version is known.
     pub request: serde_json::Value,
+}
+
+/// A tree to be copied into the pool; with it travels the open directory or regular file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PutRequest {
+    /// An empty directory of the pool.
+    pub into: Ino,
+    /// The new name there.
+    pub name: Vec<u8>,
+    /// What of it.
+    pub options: PutOptions,
+}
+
+/// A directory or regular file to be copied out of the pool; with it travels the open directory where it is to be.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GetRequest {
+    /// What is to be copied.
+    pub ino: Ino,
+    /// The new name.
+    pub name: Vec<u8>,
 }
 
 /// What a tool asks of a daemon.
@@ -50,6 +72,10 @@ pub enum Request {
     ScrubStatus,
     /// Ends a scrub that is running, soon.
     StopScrub,
+    /// Copies a tree into the pool: [`TransferReport`](crate::transfer::TransferReport).
+    Put(PutRequest),
+    /// Copies a tree out of the pool: [`TransferReport`](crate::transfer::TransferReport).
+    Get(GetRequest),
     /// Unmounts, makes everything durable and ends the daemon; answered when the pool is closed.
     Unmount {
         /// Detach at once although files are open, and end when the last of them is closed.
@@ -149,6 +175,8 @@ mod tests {
             Request::ReclaimStatus,
             Request::StopReclaim,
             Request::PauseReclaim(true),
+            Request::Put(PutRequest { into: 7, name: b"\xff\n".to_vec(), options: PutOptions::default() }),
+            Request::Get(GetRequest { ino: 9, name: b"name".to_vec() }),
             Request::Unmount { lazy: true },
             Request::AwaitEnd,
             Request::SetReadOnly(true),
@@ -179,9 +207,9 @@ mod tests {
 
     #[test]
     fn another_version_is_refused_with_advice_even_if_its_request_is_unknown() {
+        let failure = decode_request(br#"{"protocol":4,"request":{"dance":[]}}"#).unwrap_err();
+        assert!(failure.message.contains("protocol 4") && failure.message.contains("mount"), "{failure}");
         let failure = decode_request(br#"{"protocol":3,"request":{"dance":[]}}"#).unwrap_err();
-        assert!(failure.message.contains("protocol 3") && failure.message.contains("mount"), "{failure}");
-        let failure = decode_request(br#"{"protocol":2,"request":{"dance":[]}}"#).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Usage);
     }
 

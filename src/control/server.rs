@@ -7,8 +7,9 @@
 //!
 //! Locks: `Connections::active` is held for moments only, never across a call or I/O.
 
+use std::cell::RefCell;
 use std::io::{self, BufReader, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -21,12 +22,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
 
 use super::address;
+use super::descriptor::Incoming;
 use super::failure::Failure;
-use super::protocol::{REQUEST_BYTES_MAX, Reply, Request, decode_request, encode, read_line};
+use super::protocol::{GetRequest, PutRequest, REQUEST_BYTES_MAX, Reply, Request, decode_request, encode, read_line};
 use crate::check::{CheckOptions, CheckReport};
 use crate::pool::{PoolStats, Progress};
 use crate::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use crate::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
+use crate::transfer::TransferReport;
 
 /// Connections answered at once; further ones are told so. Each is one thread.
 pub const CONNECTIONS_MAX: usize = 16;
@@ -59,6 +62,10 @@ pub trait ControlTarget: Send + Sync + 'static {
     fn scrub_status(&self) -> Result<ScrubStatus, Failure>;
     /// Ends a scrub that is running, soon.
     fn stop_scrub(&self) -> Result<(), Failure>;
+    /// Copies what `from` is into the pool.
+    fn put(&self, request: &PutRequest, from: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure>;
+    /// Copies out of the pool into the directory `to`.
+    fn get(&self, request: &GetRequest, to: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure>;
     /// Unmounts; returns when the pool is closed.
     fn unmount(&self, lazy: bool) -> Result<(), Failure>;
     /// Returns when the pool is closed, whoever unmounts.
@@ -213,9 +220,13 @@ fn answer(stream: &UnixStream, target: &dyn ControlTarget) {
         return refuse(stream, "only root and the user who mounted the pool may do this");
     }
     let sink = ReplySink::new(stream);
-    let result = match read_line(&mut BufReader::new(stream), REQUEST_BYTES_MAX) {
+    let descriptor = RefCell::new(None);
+    let mut incoming = BufReader::new(Incoming { stream, descriptor: &descriptor });
+    let result = match read_line(&mut incoming, REQUEST_BYTES_MAX) {
         Ok(None) => return,
-        Ok(Some(line)) => decode_request(&line).and_then(|request| perform_guarded(request, target, &sink)),
+        Ok(Some(line)) => {
+            decode_request(&line).and_then(|request| perform_guarded(request, descriptor.take(), target, &sink))
+        }
         Err(error) => Err(Failure::failed(format!("cannot read the request: {error}"))),
     };
     let last = match result {
@@ -243,14 +254,21 @@ fn peer_is_allowed(stream: &UnixStream) -> bool {
 /// A panic while answering is the client's error, not the end of the mount.
 fn perform_guarded(
     request: Request,
+    descriptor: Option<OwnedFd>,
     target: &dyn ControlTarget,
     sink: &ReplySink<'_>,
 ) -> Result<serde_json::Value, Failure> {
-    catch_unwind(AssertUnwindSafe(|| perform(request, target, sink)))
+    catch_unwind(AssertUnwindSafe(|| perform(request, descriptor, target, sink)))
         .unwrap_or_else(|_| Err(Failure::failed("the daemon failed internally while answering: see its log")))
 }
 
-fn perform(request: Request, target: &dyn ControlTarget, sink: &ReplySink<'_>) -> Result<serde_json::Value, Failure> {
+fn perform(
+    request: Request,
+    descriptor: Option<OwnedFd>,
+    target: &dyn ControlTarget,
+    sink: &ReplySink<'_>,
+) -> Result<serde_json::Value, Failure> {
+    let descriptor = || descriptor.ok_or_else(|| Failure::failed("no descriptor came with the request"));
     tracing::debug!(?request, "control request");
     match request {
         Request::Stats => target.stats().and_then(to_value),
@@ -263,6 +281,8 @@ fn perform(request: Request, target: &dyn ControlTarget, sink: &ReplySink<'_>) -
         Request::Scrub(options) => target.scrub(&options, sink).and_then(to_value),
         Request::ScrubStatus => target.scrub_status().and_then(to_value),
         Request::StopScrub => target.stop_scrub().and_then(to_value),
+        Request::Put(request) => target.put(&request, descriptor()?, sink).and_then(to_value),
+        Request::Get(request) => target.get(&request, descriptor()?, sink).and_then(to_value),
         Request::Unmount { lazy } => target.unmount(lazy).and_then(to_value),
         Request::AwaitEnd => target.await_end().and_then(to_value),
         Request::SetReadOnly(read_only) => target.set_read_only(read_only).and_then(to_value),

@@ -1,11 +1,13 @@
 //! A server and its clients over a real socket.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::super::{ControlClient, Envelope, FailureKind, PROTOCOL_VERSION, SOCKET_NAME};
 use super::*;
+use crate::pool::NoProgress;
+use crate::transfer::PutOptions;
 
 /// Answers at once; counts what it was asked.
 #[derive(Default)]
@@ -13,6 +15,7 @@ struct Target {
     reclaims: AtomicU64,
     unmounts: AtomicU64,
     scrubs_cancelled: AtomicU64,
+    gets_cancelled: AtomicU64,
     is_paused: AtomicBool,
 }
 
@@ -60,6 +63,20 @@ impl ControlTarget for Target {
     }
     fn stop_scrub(&self) -> Result<(), Failure> {
         Ok(())
+    }
+    fn put(&self, request: &PutRequest, from: OwnedFd, _progress: &dyn Progress) -> Result<TransferReport, Failure> {
+        let mut content = String::new();
+        std::fs::File::from(from).read_to_string(&mut content).map_err(|error| Failure::failed(error.to_string()))?;
+        Ok(TransferReport { files: request.into, content_bytes: content.len() as u64, ..TransferReport::default() })
+    }
+    fn get(&self, request: &GetRequest, _to: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure> {
+        // Until the other end goes away.
+        while !progress.is_cancelled() {
+            progress.start("copying", request.ino);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.gets_cancelled.fetch_add(1, Ordering::Relaxed);
+        Err(Failure::failed("interrupted"))
     }
     fn unmount(&self, lazy: bool) -> Result<(), Failure> {
         assert!(lazy);
@@ -243,4 +260,55 @@ fn more_connections_than_allowed_are_refused_with_a_reason() {
     let mut client = ControlClient::connect(root.path()).unwrap().unwrap();
     assert!(client.sync().unwrap_err().message.contains("too many"), "not refused");
     drop(idle);
+}
+
+#[test]
+fn a_descriptor_travels_with_what_is_put() {
+    let root = tempfile::tempdir().unwrap();
+    let target = Arc::new(Target::default());
+    let _server = ControlServer::start(root.path(), target.clone()).unwrap();
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(b"content").unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let request = PutRequest { into: 5, name: b"name".to_vec(), options: PutOptions::default() };
+    let mut client = ControlClient::connect(root.path()).unwrap().unwrap();
+    let report = client.put(request.clone(), file.as_fd(), &NoProgress).unwrap();
+    assert_eq!((report.files, report.content_bytes), (5, 7));
+    // Without one it is no request.
+    let mut stream = UnixStream::connect(root.path().join(SOCKET_NAME)).unwrap();
+    let request = serde_json::to_value(Request::Put(request)).unwrap();
+    let envelope = Envelope { protocol: PROTOCOL_VERSION, request };
+    stream.write_all(&encode(&envelope).unwrap()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("no descriptor"), "{answer}");
+}
+
+/// Wants no more as soon as it hears something.
+#[derive(Default)]
+struct Impatient(AtomicBool);
+
+impl Progress for Impatient {
+    fn start(&self, _what: &str, _total: u64) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+    fn advance(&self, _by: u64) {}
+    fn finish(&self) {}
+    fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn who_wants_no_more_ends_what_is_copied() {
+    let root = tempfile::tempdir().unwrap();
+    let target = Arc::new(Target::default());
+    let server = ControlServer::start(root.path(), target.clone()).unwrap();
+    let directory = std::fs::File::open(root.path()).unwrap();
+    let mut client = ControlClient::connect(root.path()).unwrap().unwrap();
+    let request = GetRequest { ino: 1, name: b"name".to_vec() };
+    let failure = client.get(request, directory.as_fd(), &Impatient::default()).unwrap_err();
+    assert_eq!(failure.message, "interrupted");
+    assert!(server.finish(Duration::from_secs(10)));
+    assert_eq!(target.gets_cancelled.load(Ordering::Relaxed), 1);
 }

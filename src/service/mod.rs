@@ -6,6 +6,7 @@
 //! - [`clone`]: sharing content between files;
 //! - [`attributes`]: what stat shows and setattr changes, extended attributes;
 //! - [`names`]: creating, linking, removing, with default ACLs and setgid directories;
+//! - [`staging`]: trees that the kernel does not see until they are whole;
 //! - [`protection`]: flags that keep inodes from being changed; [`access_times`]: what reading changes.
 //!
 //! A name that is removed leaves an orphan as long as the kernel knows the inode or has it open.
@@ -20,6 +21,7 @@ mod names;
 mod open_files;
 mod protection;
 mod space;
+mod staging;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -49,6 +51,7 @@ pub struct Service {
     files: OpenFiles,
     lookups: Lookups,
     settling: space::Settling,
+    staging: staging::Staging,
     access_times: AccessTimes,
 }
 
@@ -81,6 +84,7 @@ impl Service {
             files: OpenFiles::default(),
             lookups: Lookups::default(),
             settling: space::Settling::default(),
+            staging: staging::Staging::default(),
             access_times,
         })
     }
@@ -153,6 +157,7 @@ impl FileService for Service {
     }
 
     fn lookup(&self, parent: Ino, name: &[u8]) -> std::result::Result<Attributes, Errno> {
+        self.staging.check(parent)?;
         answer(self.find(parent, name))
     }
 
@@ -326,6 +331,7 @@ impl FileService for Service {
         limit: usize,
         with_attributes: bool,
     ) -> std::result::Result<Vec<DirectoryEntry>, Errno> {
+        self.staging.check(ino)?;
         answer(self.list(ino, after, limit, with_attributes))
     }
 

@@ -51,6 +51,10 @@ pub enum Command {
     Mount(MountArgs),
     /// Unmount; returns when everything is durable and the daemon has ended
     Umount(UmountArgs),
+    /// Copy a tree into a mounted pool, as cp -a does, but faster
+    Put(PutArgs),
+    /// Copy a tree out of a mounted pool, as cp -a does, but faster
+    Get(GetArgs),
     /// Make everything written so far durable
     Sync(SyncArgs),
     /// Check a pool, or make its index anew
@@ -164,6 +168,46 @@ pub struct UmountArgs {
     /// Detach at once even if files are open there; still returns only when the last of them is closed
     #[arg(long, short)]
     pub lazy: bool,
+}
+
+/// Copies a directory with all in it, or a file, into a mounted pool: `dedupfs put /home /mnt/backup/home-monday`.
+///
+/// As `cp -a`, with owners, times, access lists and other extended attributes, hard links, holes and devices; but the daemon reads the tree
+/// by itself, on all cores, and needs no request of the kernel for each file. DESTINATION is there when all of it is there, and
+/// durable, when this returns; interrupted, nothing is left of it. What cannot be read is told, and the rest is copied: exit
+/// code 1 then.
+#[derive(Args, Debug)]
+#[command(after_help = exit::HELP_WITHOUT_MOUNT)]
+pub struct PutArgs {
+    /// Directory or regular file to copy
+    pub source: PathBuf,
+    /// Its new name in the mount; must not be there yet
+    #[arg(value_name = "MNT/NAME")]
+    pub destination: PathBuf,
+    /// Leave out what is mounted within the tree (of a pool's own mount nothing is ever copied)
+    #[arg(long, short = 'x')]
+    pub one_file_system: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Copies a directory with all in it, or a file, out of a mounted pool: `dedupfs get /mnt/backup/home-monday /home`.
+///
+/// As `cp -a`, with owners, times, access lists and other extended attributes, hard links, holes and devices; but the daemon writes the tree
+/// by itself, on all cores, and needs no request of the kernel for each file. A file whose content is damaged is told and left out,
+/// and the rest is copied: exit code 1 then.
+#[derive(Args, Debug)]
+#[command(after_help = exit::HELP_WITHOUT_MOUNT)]
+pub struct GetArgs {
+    /// Directory or regular file to copy; the mount itself is everything in it
+    #[arg(value_name = "MNT/NAME")]
+    pub source: PathBuf,
+    /// Its new name; must not be there yet
+    pub destination: PathBuf,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Makes everything that was written so far durable, as fsync of every file would.

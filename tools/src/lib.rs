@@ -11,6 +11,7 @@ pub mod duration;
 pub mod exit;
 pub mod gc_policy;
 pub mod helper;
+pub mod inside;
 pub mod interrupt;
 pub mod logging;
 pub mod mount;

@@ -2,6 +2,7 @@
 
 mod damage;
 mod reclaim;
+mod transfer;
 
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
@@ -17,6 +18,7 @@ use serde_json::json;
 use self::damage::affected;
 pub use self::damage::{could_repair, repair_json, repair_plan, repaired, scrub, scrub_status};
 pub use self::reclaim::{reclaim, reclaim_status};
+pub use self::transfer::transfer;
 use crate::size::show;
 
 /// How many MiB a TiB is.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use dedupfs::control::Failure;
 use dedupfs_tools::args::{Command, Dedupfs, MountArgs};
-use dedupfs_tools::commands::{fsck, generate, mkfs, recover, scrub, sync, umount};
+use dedupfs_tools::commands::{fsck, generate, get, mkfs, put, recover, scrub, sync, umount};
 use dedupfs_tools::helper::Helper;
 use dedupfs_tools::remount::{self, Origin};
 use dedupfs_tools::{exit, mount, mount_options, panics, serve};
@@ -28,6 +28,8 @@ fn main() -> ExitCode {
             Command::Mount(args) => return mount_or_serve(&args),
             Command::Umount(args) => umount::run(&args),
             Command::Sync(args) => sync::run(&args),
+            Command::Put(args) => put::run(&args),
+            Command::Get(args) => get::run(&args),
             Command::Recover(args) => recover::run(&args),
             Command::Generate(args) => generate::run(&args),
             Command::Scrub(args) => Ok(as_fsck(scrub::run(&args))),

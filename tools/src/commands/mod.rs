@@ -3,7 +3,9 @@
 pub mod fsck;
 pub mod gc;
 pub mod generate;
+pub mod get;
 pub mod mkfs;
+pub mod put;
 pub mod recover;
 pub mod scrub;
 pub mod stats;

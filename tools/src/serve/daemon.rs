@@ -1,12 +1,14 @@
 //! What the control socket reaches: the pool, its session, and their end.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use dedupfs::check::{CheckOptions, CheckReport};
-use dedupfs::control::{ControlTarget, Failure};
+use dedupfs::control::{ControlTarget, Failure, GetRequest, PutRequest};
 use dedupfs::pool::{Pool, PoolStats, Progress};
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
+use dedupfs::transfer::{self, TransferReport};
 use dedupfs_fuse::MountedSession;
 use parking_lot::{Condvar, Mutex};
 
@@ -106,6 +108,21 @@ impl ControlTarget for Daemon {
         Ok(())
     }
 
+    fn put(&self, request: &PutRequest, from: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure> {
+        let name = String::from_utf8_lossy(&request.name);
+        tracing::info!(%name, "copying a tree into the pool");
+        let (core, service, to) = (self.pool.core(), self.pool.service(), (request.into, request.name.as_slice()));
+        let copied = transfer::put(core, &service, request.options, from, to, progress);
+        tell_copied(&name, copied)
+    }
+
+    fn get(&self, request: &GetRequest, to: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure> {
+        let name = String::from_utf8_lossy(&request.name);
+        tracing::info!(ino = request.ino, %name, "copying a tree out of the pool");
+        let copied = transfer::get(&self.pool.service(), request.ino, (to, &request.name), progress);
+        tell_copied(&name, copied)
+    }
+
     fn unmount(&self, lazy: bool) -> Result<(), Failure> {
         tracing::info!(lazy, "asked to unmount");
         if lazy {
@@ -130,4 +147,15 @@ impl ControlTarget for Daemon {
         }
         Ok(())
     }
+}
+
+fn tell_copied(name: &str, copied: transfer::Result<TransferReport>) -> Result<TransferReport, Failure> {
+    match &copied {
+        Ok(report) => {
+            let (bytes, problems) = (report.content_bytes, report.problem_count);
+            tracing::info!(name, files = report.files, bytes, problems, ms = report.elapsed_ms, "copied a tree");
+        }
+        Err(error) => tracing::warn!(name, %error, "a tree was not copied"),
+    }
+    Ok(copied?)
 }

@@ -3,7 +3,7 @@
 //! One module per promise: [`rsync_roundtrip`], [`dd_operations`], [`kill9`], [`dedup_and_reclaim`], [`bad_input`],
 //! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`flags`], [`access_times`], [`handles`], [`posix`],
 //! [`private`], [`lent`], [`administration`], [`advice`], [`systemd`], [`install`], [`rebuild_index`], [`recover`], [`scrub`], [`clone`],
-//! [`exercise`], [`sparse`], [`clients`]. The others
+//! [`exercise`], [`sparse`], [`clients`], [`transfer`]. The others
 //! are what they are made of: [`site`] is a pool and its mount, gone without a trace when dropped; [`command`] runs tools with
 //! a time limit; [`disk`] is a disk to fill and to break; [`tree`] and [`files`] make trees, the same ones every time; [`random`]
 //! is where all chance comes from.
@@ -47,4 +47,5 @@ mod site;
 mod sparse;
 mod special;
 mod systemd;
+mod transfer;
 mod tree;

@@ -1,0 +1,102 @@
+//! Trees that are made here and not through the kernel: it sees nothing of them until they are whole.
+//!
+//! The kernel keeps names and attributes for long, for all changes pass through it. What [`crate::transfer`] makes does not; so
+//! it makes its tree in a directory of which the kernel gets no name and no listing (EBUSY) meanwhile.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dedupfs_fuse::service::{Errno, FileKind, Ino};
+use parking_lot::Mutex;
+
+use super::Service;
+use crate::error::{EngineError, Result};
+
+/// Entries of a directory that are read at once.
+const PAGE_ENTRIES: usize = 256;
+
+/// Directories of which the kernel sees nothing.
+#[derive(Default)]
+pub(super) struct Staging {
+    directories: Mutex<HashSet<Ino>>,
+    /// How many, for those who only want to know that there are none.
+    count: AtomicUsize,
+}
+
+impl Staging {
+    /// EBUSY for a directory that is hidden. Cost: a look at a number.
+    pub(super) fn check(&self, directory: Ino) -> std::result::Result<(), Errno> {
+        match self.count.load(Ordering::Acquire) > 0 && self.directories.lock().contains(&directory) {
+            true => Err(Errno::EBUSY),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A directory that the kernel does not see into, until this is dropped.
+pub(crate) struct Staged<'a> {
+    service: &'a Service,
+    /// The directory.
+    pub(crate) ino: Ino,
+}
+
+impl Drop for Staged<'_> {
+    fn drop(&mut self) {
+        let staging = &self.service.staging;
+        let mut directories = staging.directories.lock();
+        directories.remove(&self.ino);
+        staging.count.store(directories.len(), Ordering::Release);
+    }
+}
+
+impl Service {
+    /// Hides what is in an empty directory, and what will be, from the kernel.
+    ///
+    /// # Errors
+    /// It is no directory, has entries, or is hidden already.
+    pub(crate) fn stage(&self, ino: Ino) -> Result<Staged<'_>> {
+        let mut directories = self.staging.directories.lock();
+        let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
+        if !inode.is_directory() {
+            return Err(EngineError::NotDirectory);
+        }
+        // A name that is being made through the kernel now is there afterwards, and the tree's own name is taken then, or it is
+        // not in its way.
+        if directories.contains(&ino) || !self.core.namespace.read_directory(ino, 0, 1)?.is_empty() {
+            return Err(EngineError::NotEmpty);
+        }
+        directories.insert(ino);
+        self.staging.count.store(directories.len(), Ordering::Release);
+        Ok(Staged { service: self, ino })
+    }
+
+    /// Removes a name and all that is below it, of which the kernel knows nothing.
+    pub(crate) fn remove_tree(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let namespace = &self.core.namespace;
+        let Some((top, kind)) = namespace.lookup(parent, name)? else { return Ok(()) };
+        if kind != FileKind::Directory {
+            return self.remove_name(parent, name);
+        }
+        // Each with the directory it is in.
+        let mut ways = vec![(parent, name.to_vec(), top)];
+        while let Some((above, name, directory)) = ways.last().cloned() {
+            let items = namespace.read_directory(directory, 0, PAGE_ENTRIES)?;
+            let mut below = None;
+            for item in &items {
+                match item.kind {
+                    FileKind::Directory => below = Some((directory, item.name.clone(), item.ino)),
+                    _ => self.remove_name(directory, &item.name)?,
+                }
+            }
+            match below {
+                Some(below) => ways.push(below),
+                None if items.is_empty() => {
+                    self.remove_empty_directory(above, &name)?;
+                    ways.pop();
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}

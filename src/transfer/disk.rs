@@ -1,0 +1,212 @@
+//! The side that is no pool: attributes as its filesystem tells and takes them.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::PathBuf;
+
+use dedupfs_fuse::service::{AttributeChanges, Attributes, FileKind, TimeChange, Timestamp};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+/// Longest list of names, and longest value, that Linux knows: XATTR_LIST_MAX and XATTR_SIZE_MAX.
+const XATTR_BYTES_MAX: usize = 64 << 10;
+
+/// A file by its descriptor, or by its name in a directory if it is none that can be opened.
+#[derive(Clone, Copy)]
+pub(super) enum Place<'a> {
+    Open(BorrowedFd<'a>),
+    Named(BorrowedFd<'a>, &'a CStr),
+}
+
+/// A path to a name in an open directory: some calls know no other way.
+fn path_of(directory: BorrowedFd<'_>, name: &CStr) -> Vec<u8> {
+    let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
+    path.extend_from_slice(name.to_bytes());
+    path
+}
+
+impl Place<'_> {
+    fn list_xattrs(self, buffer: &mut [u8]) -> rustix::io::Result<usize> {
+        match self {
+            Self::Open(file) => rustix::fs::flistxattr(file, buffer),
+            Self::Named(directory, name) => rustix::fs::llistxattr(path_of(directory, name), buffer),
+        }
+    }
+
+    fn xattr(self, name: &CStr, buffer: &mut [u8]) -> rustix::io::Result<usize> {
+        match self {
+            Self::Open(file) => rustix::fs::fgetxattr(file, name, buffer),
+            Self::Named(directory, file) => rustix::fs::lgetxattr(path_of(directory, file), name, buffer),
+        }
+    }
+
+    /// Calls `each` with name and value of every extended attribute; `space` has room for the longest of both.
+    pub(super) fn for_each_xattr<E>(
+        self,
+        space: &mut XattrSpace,
+        trouble: impl Fn(Errno) -> E,
+        mut each: impl FnMut(&CStr, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let len = match self.list_xattrs(&mut space.names) {
+            // The filesystem has none.
+            Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(()),
+            Ok(len) => len,
+            Err(errno) => return Err(trouble(errno)),
+        };
+        let mut rest = space.names.get(..len).unwrap_or_default();
+        while let Ok(name) = CStr::from_bytes_until_nul(rest) {
+            rest = rest.get(name.count_bytes() + 1..).unwrap_or_default();
+            match self.xattr(name, &mut space.value) {
+                Ok(len) => each(name, space.value.get(..len).unwrap_or_default())?,
+                // Removed since, or listed and not to be had.
+                Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+                Err(errno) => return Err(trouble(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_xattr(self, name: &CStr, value: &[u8]) -> rustix::io::Result<()> {
+        match self {
+            Self::Open(file) => rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()),
+            Self::Named(directory, file) => {
+                rustix::fs::lsetxattr(path_of(directory, file), name, value, XattrFlags::empty())
+            }
+        }
+    }
+
+    /// Owner, mode and times as in a pool; extended attributes come before, but for those that a change of owner removes.
+    pub(super) fn set_attributes(self, attributes: &Attributes) -> rustix::io::Result<()> {
+        let times =
+            Timestamps { last_access: timespec(attributes.atime), last_modification: timespec(attributes.mtime) };
+        let mode = Mode::from_raw_mode(attributes.mode.into());
+        match self {
+            Self::Open(file) => {
+                rustix::fs::fchmod(file, mode)?;
+                rustix::fs::futimens(file, &times)
+            }
+            Self::Named(directory, name) => {
+                if attributes.kind != FileKind::Symlink {
+                    rustix::fs::chmodat(directory, name, mode, AtFlags::empty())?;
+                }
+                rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+            }
+        }
+    }
+
+    /// Gives it its owner. Only the superuser can; who is not keeps what is made, without the bits that would lend their own rights.
+    pub(super) fn set_owner(self, attributes: &mut Attributes) -> rustix::io::Result<()> {
+        let (uid, gid) = (Some(Uid::from_raw(attributes.uid)), Some(Gid::from_raw(attributes.gid)));
+        let outcome = match self {
+            Self::Open(file) => rustix::fs::fchown(file, uid, gid),
+            Self::Named(directory, name) => rustix::fs::chownat(directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW),
+        };
+        match outcome {
+            Err(Errno::PERM) if !rustix::process::geteuid().is_root() => {
+                attributes.mode &= !0o6000;
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+}
+
+/// Room for names and a value of extended attributes.
+pub(super) struct XattrSpace {
+    names: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Default for XattrSpace {
+    fn default() -> Self {
+        Self { names: vec![0; XATTR_BYTES_MAX], value: vec![0; XATTR_BYTES_MAX] }
+    }
+}
+
+fn timespec(time: Timestamp) -> Timespec {
+    Timespec { tv_sec: time.secs, tv_nsec: time.nanos.into() }
+}
+
+/// What something is, by the mode that stat tells.
+pub(super) fn kind_of(stat: &Stat) -> Option<FileKind> {
+    Some(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => FileKind::Regular,
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::CharacterDevice => FileKind::CharDevice,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        FileType::Unknown => return None,
+    })
+}
+
+/// Mode of what is made without content or target.
+pub(super) fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Regular => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::CharDevice => FileType::CharacterDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+        FileKind::Fifo => FileType::Fifo,
+        FileKind::Socket => FileType::Socket,
+    }
+}
+
+/// Owner, mode and times as stat tells them.
+pub(super) fn changes_of(stat: &Stat) -> AttributeChanges {
+    let time = |secs, nanos: u64| Some(TimeChange::At(Timestamp { secs, nanos: u32::try_from(nanos).unwrap_or(0) }));
+    AttributeChanges {
+        mode: Some((stat.st_mode & 0o7777) as u16),
+        uid: Some(stat.st_uid),
+        gid: Some(stat.st_gid),
+        atime: time(stat.st_atime, stat.st_atime_nsec),
+        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+        ..AttributeChanges::default()
+    }
+}
+
+/// A device number in the encoding of 32 bits that the pool keeps (Linux' `new_encode_dev`); `None` if it does not fit.
+pub(super) fn encode_device(number: u64) -> Option<u32> {
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    (major < 1 << 12 && minor < 1 << 20).then_some((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
+}
+
+pub(super) fn decode_device(number: u32) -> u64 {
+    rustix::fs::makedev((number >> 8) & 0xfff, (number & 0xff) | ((number >> 12) & 0xf_ff00))
+}
+
+/// A name as the kernel takes it; `None` if it has a zero within.
+pub(super) fn c_name(name: &[u8]) -> Option<CString> {
+    CString::new(name).ok()
+}
+
+/// A name below a directory that is named by the names on the way to it.
+pub(super) fn path_below<'a>(ways: impl Iterator<Item = &'a [u8]>, name: &[u8]) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    let mut names: Vec<&[u8]> = ways.collect();
+    names.reverse();
+    let mut path: PathBuf = names.into_iter().map(std::ffi::OsStr::from_bytes).collect();
+    path.push(std::ffi::OsStr::from_bytes(name));
+    path
+}
+
+/// The path of a tree's top.
+pub(super) fn path_of_top(name: &CStr) -> PathBuf {
+    path_below(std::iter::empty(), name.to_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_come_back() {
+        for (major, minor) in [(0, 0), (1, 3), (259, 70_000), (0xfff, 0xf_ffff), (8, 255), (8, 256)] {
+            let number = rustix::fs::makedev(major, minor);
+            assert_eq!(encode_device(number).map(decode_device), Some(number), "{major}:{minor}");
+        }
+        assert_eq!(encode_device(rustix::fs::makedev(0x1000, 0)), None);
+    }
+}

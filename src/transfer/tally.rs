@@ -1,0 +1,190 @@
+//! What was copied, what could not be, and what ends it.
+
+use std::ffi::CStr;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use dedupfs_fuse::service::Errno;
+use parking_lot::Mutex;
+use rustix::io::Errno as DiskErrno;
+
+use super::{PROBLEMS_TOLD_MAX, Problem, Result, TransferError, TransferReport};
+use crate::error::EngineError;
+use crate::pool::{Core, Progress};
+
+const MIB: u64 = 1 << 20;
+
+/// Why something was not copied.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// That alone: the rest goes on.
+    One(String),
+    /// Nothing more can be copied.
+    All(TransferError),
+}
+
+impl From<TransferError> for Trouble {
+    fn from(error: TransferError) -> Self {
+        Self::All(error)
+    }
+}
+
+/// Result of copying one thing.
+pub(super) type Outcome<T> = std::result::Result<T, Trouble>;
+
+/// Trouble of one thing on the disk that is read.
+pub(super) fn reading(what: &'static str) -> impl FnOnce(DiskErrno) -> Trouble {
+    move |errno| Trouble::One(format!("{what}: {}", io::Error::from(errno)))
+}
+
+/// Trouble of a disk that is written: what the next file would meet as well ends it.
+pub(super) fn writing(what: &'static str) -> impl FnOnce(DiskErrno) -> Trouble {
+    move |errno| match errno {
+        DiskErrno::NOSPC | DiskErrno::DQUOT | DiskErrno::ROFS | DiskErrno::IO => {
+            Trouble::All(TransferError::Disk { what: what.to_owned(), error: errno.into() })
+        }
+        errno => Trouble::One(format!("{what}: {}", io::Error::from(errno))),
+    }
+}
+
+/// Trouble of a pool that is read.
+pub(super) fn reading_pool(what: &'static str) -> impl FnOnce(Errno) -> Trouble {
+    move |errno| Trouble::One(format!("{what}: {errno}"))
+}
+
+/// Trouble of a pool that is written. The pool says why it takes nothing.
+pub(super) fn writing_pool<'a>(core: &'a Core, what: &'static str) -> impl FnOnce(Errno) -> Trouble + 'a {
+    move |errno| match errno {
+        Errno::ENOSPC => Trouble::All(EngineError::NoSpace.into()),
+        Errno::EROFS | Errno::EIO => {
+            let why = core.begin_change().map(drop).and(core.check_failure()).err();
+            Trouble::All(why.unwrap_or(EngineError::Internal("the pool cannot be written: see its log")).into())
+        }
+        errno => Trouble::One(format!("{what}: {errno}")),
+    }
+}
+
+/// Counts for all threads.
+pub(super) struct Tally<'a> {
+    progress: &'a dyn Progress,
+    started: Instant,
+    files: AtomicU64,
+    directories: AtomicU64,
+    hard_links: AtomicU64,
+    others: AtomicU64,
+    content_bytes: AtomicU64,
+    problems: Mutex<Vec<Problem>>,
+    problem_count: AtomicU64,
+    end: Mutex<Option<TransferError>>,
+    has_ended: AtomicBool,
+}
+
+impl<'a> Tally<'a> {
+    pub(super) fn new(progress: &'a dyn Progress) -> Self {
+        progress.start("copied, MiB", 0);
+        Self {
+            progress,
+            started: Instant::now(),
+            files: AtomicU64::new(0),
+            directories: AtomicU64::new(0),
+            hard_links: AtomicU64::new(0),
+            others: AtomicU64::new(0),
+            content_bytes: AtomicU64::new(0),
+            problems: Mutex::default(),
+            problem_count: AtomicU64::new(0),
+            end: Mutex::default(),
+            has_ended: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn file(&self) {
+        self.files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn directory(&self) {
+        self.directories.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn hard_link(&self) {
+        self.hard_links.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn other(&self) {
+        self.others.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn content(&self, bytes: usize) {
+        let before = self.content_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        match (before + bytes as u64) / MIB - before / MIB {
+            0 => {}
+            whole => self.progress.advance(whole),
+        }
+    }
+
+    /// Whether there is anything left to do.
+    ///
+    /// # Errors
+    /// Something ended it, or whoever wanted it does not any more.
+    pub(super) fn go_on(&self) -> Outcome<()> {
+        match self.has_ended.load(Ordering::Relaxed) || self.progress.is_cancelled() {
+            true => Err(Trouble::All(TransferError::Interrupted)),
+            false => Ok(()),
+        }
+    }
+
+    /// Tells of what is wrong with one thing.
+    pub(super) fn problem(&self, path: &Path, what: String) {
+        self.problem_count.fetch_add(1, Ordering::Relaxed);
+        let mut problems = self.problems.lock();
+        if problems.len() < PROBLEMS_TOLD_MAX {
+            problems.push(Problem { path: path.to_string_lossy().into_owned(), what });
+        }
+    }
+
+    /// Notes how one thing went; `path` is asked for only if it went wrong.
+    pub(super) fn note(&self, outcome: Outcome<()>, path: impl FnOnce() -> std::path::PathBuf) {
+        match outcome {
+            Ok(()) => {}
+            Err(Trouble::One(what)) => self.problem(&path(), what),
+            Err(Trouble::All(TransferError::Disk { what, error })) => {
+                self.end(TransferError::Disk { what: format!("{} ({what})", path().display()), error });
+            }
+            Err(Trouble::All(error)) => self.end(error),
+        }
+    }
+
+    /// The same of the tree's top, without which there is nothing.
+    pub(super) fn note_top(&self, outcome: Outcome<()>, name: &CStr) {
+        let top = |trouble| match trouble {
+            Trouble::One(what) => Trouble::All(TransferError::Top(what)),
+            all @ Trouble::All(_) => all,
+        };
+        self.note(outcome.map_err(top), || super::disk::path_of_top(name));
+    }
+
+    /// The first reason counts; that others stop for it is none.
+    fn end(&self, error: TransferError) {
+        self.end.lock().get_or_insert(error);
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// The counts, or why it ended.
+    pub(super) fn finish(self) -> Result<TransferReport> {
+        self.progress.finish();
+        if let Some(error) = self.end.into_inner() {
+            return Err(error);
+        }
+        Ok(TransferReport {
+            files: self.files.into_inner(),
+            directories: self.directories.into_inner(),
+            hard_links: self.hard_links.into_inner(),
+            others: self.others.into_inner(),
+            content_bytes: self.content_bytes.into_inner(),
+            elapsed_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            problem_count: self.problem_count.into_inner(),
+            problems: self.problems.into_inner(),
+        })
+    }
+}

@@ -1,0 +1,272 @@
+//! Trees between a disk and a pool in memory.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use dedupfs_fuse::service::{Caller, Errno, FileService, Ino, NewNode, NodeContent, ROOT_INO};
+use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
+use dedupfs_store::device::{Device, MemoryDevice};
+use dedupfs_store::superblock::PoolProperties;
+use tempfile::TempDir;
+
+use super::*;
+use crate::check::CheckOptions;
+use crate::pool::{NoProgress, OpenOptions, Pool, Progress, format_on};
+
+fn open(device: &Arc<dyn Device>) -> Arc<Pool> {
+    let options = OpenOptions { memory_bytes: 0, ..OpenOptions::default() };
+    Pool::open_on(device, device, Vec::new(), &options, &NoProgress).unwrap()
+}
+
+fn pool_on(device: &Arc<dyn Device>) -> Arc<Pool> {
+    let properties = PoolProperties { container_bytes: 1 << 20, ..PoolProperties::default() };
+    format_on(device, device, b".".to_vec(), &properties, (0, 0)).unwrap();
+    open(device)
+}
+
+fn pool() -> Arc<Pool> {
+    pool_on(&(Arc::new(MemoryDevice::new()) as Arc<dyn Device>))
+}
+
+/// An empty directory of the pool.
+fn staging(pool: &Pool) -> Ino {
+    let node = NewNode { parent: ROOT_INO, name: b"staging", mode: 0o755, umask: 0 };
+    pool.service().make(Caller::default(), node, NodeContent::Directory).unwrap().ino
+}
+
+fn put_into(pool: &Pool, into: Ino, from: &Path, progress: &dyn Progress) -> Result<TransferReport> {
+    let from = File::open(from).unwrap().into();
+    put(pool.core(), &pool.service(), PutOptions::default(), from, (into, b"tree"), progress)
+}
+
+fn get_from(pool: &Pool, from: Ino, to: &Path) -> Result<TransferReport> {
+    let directory = File::open(to.parent().unwrap()).unwrap().into();
+    let name = to.file_name().unwrap().as_encoded_bytes();
+    get(&pool.service(), from, (directory, name), &NoProgress)
+}
+
+fn lookup(pool: &Pool, parent: Ino, name: &[u8]) -> std::result::Result<Ino, Errno> {
+    let service = pool.service();
+    let found = service.lookup(parent, name)?.ino;
+    service.forget(found, 1);
+    Ok(found)
+}
+
+fn assert_clean(pool: &Pool) {
+    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).unwrap();
+    assert!(report.is_clean(), "{:#?}", report.findings);
+}
+
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let words = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 32).to_le_bytes()
+    });
+    words.flatten().take(len).collect()
+}
+
+/// All names below, with what stat and reading say of each.
+fn picture(root: &Path) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut ways = vec![root.to_owned()];
+    while let Some(path) = ways.pop() {
+        let metadata = fs::symlink_metadata(&path).unwrap();
+        let content = match metadata.file_type() {
+            kind if kind.is_dir() => {
+                ways.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+                String::new()
+            }
+            kind if kind.is_symlink() => fs::read_link(&path).unwrap().display().to_string(),
+            _ => blake3::hash(&fs::read(&path).unwrap()).to_string(),
+        };
+        let name = path.strip_prefix(root).unwrap().display().to_string();
+        let size = if metadata.is_dir() { 0 } else { metadata.len() };
+        let links = if metadata.is_dir() { 0 } else { metadata.nlink() };
+        let (mode, mtime) = (metadata.mode(), (metadata.mtime(), metadata.mtime_nsec()));
+        lines.push(format!("{name} {mode:o} {size} {links} {mtime:?} {content}"));
+    }
+    lines.sort();
+    lines
+}
+
+fn source() -> TempDir {
+    let source = tempfile::tempdir().unwrap();
+    let path = |name: &str| source.path().join(name);
+    fs::write(path("small"), b"content").unwrap();
+    fs::write(path("empty"), b"").unwrap();
+    fs::write(path("large"), noise(1, 3_500_000)).unwrap();
+    let holes = File::create(path("holes")).unwrap();
+    holes.set_len(40 << 20).unwrap();
+    holes.write_all_at(&noise(2, 300_000), 10 << 20).unwrap();
+    File::create(path("only a hole")).unwrap().set_len(5 << 20).unwrap();
+    symlink("no/where", path("link")).unwrap();
+    let mut deep = path("deep");
+    for level in 0..150 {
+        fs::create_dir(&deep).unwrap();
+        fs::write(deep.join("file"), noise(level, 100)).unwrap();
+        deep.push("d");
+    }
+    fs::create_dir(path("many")).unwrap();
+    for number in 0..700_u64 {
+        fs::write(path(&format!("many/{number}")), noise(number, 50 + number as usize * 7)).unwrap();
+        if number % 7 == 0 {
+            fs::hard_link(path(&format!("many/{number}")), path(&format!("deep/d/{number}"))).unwrap();
+        }
+    }
+    fs::set_permissions(path("many/3"), fs::Permissions::from_mode(0o6751)).unwrap();
+    fs::set_permissions(path("many"), fs::Permissions::from_mode(0o1755)).unwrap();
+    source
+}
+
+#[test]
+fn a_tree_comes_back_as_it_was() {
+    let (source, pool) = (source(), pool());
+    let staging = staging(&pool);
+    let report = put_into(&pool, staging, source.path(), &NoProgress).unwrap();
+    assert_eq!((report.problem_count, report.hard_links, report.others), (0, 100, 1), "{report:?}");
+    assert_eq!((report.files, report.directories), (5 + 150 + 700, 2 + 150), "{report:?}");
+    assert!(report.content_bytes < 8 << 20, "holes were copied: {report:?}");
+    assert_clean(&pool);
+    let out = tempfile::tempdir().unwrap();
+    let tree = lookup(&pool, staging, b"tree").unwrap();
+    let back = get_from(&pool, tree, &out.path().join("out")).unwrap();
+    assert_eq!(picture(source.path()), picture(&out.path().join("out")));
+    let counts = |report: &TransferReport| (report.files, report.directories, report.hard_links, report.others);
+    assert_eq!(counts(&report), counts(&back));
+    let blocks = |path: &Path| fs::metadata(path.join("holes")).unwrap().blocks();
+    assert!(blocks(&out.path().join("out")) < 2048, "{} blocks", blocks(&out.path().join("out")));
+
+    let file = lookup(&pool, tree, b"large").unwrap();
+    get_from(&pool, file, &out.path().join("file")).unwrap();
+    assert!(fs::read(out.path().join("file")).unwrap() == noise(1, 3_500_000));
+    // What is there is left alone.
+    for taken in ["out", "file"] {
+        let error = get_from(&pool, if taken == "file" { file } else { tree }, &out.path().join(taken)).unwrap_err();
+        assert!(error.to_string().contains("exists"), "{error}");
+    }
+    assert_eq!(picture(source.path()), picture(&out.path().join("out")));
+}
+
+#[test]
+fn a_single_file_is_put() {
+    let (source, pool) = (tempfile::tempdir().unwrap(), pool());
+    fs::write(source.path().join("file"), noise(3, 100_000)).unwrap();
+    let staging = staging(&pool);
+    put_into(&pool, staging, &source.path().join("file"), &NoProgress).unwrap();
+    let file = lookup(&pool, staging, b"tree").unwrap();
+    assert_eq!(pool.service().attributes(file).unwrap().size_bytes, 100_000);
+    // The name is taken: the directory is not empty.
+    assert!(put_into(&pool, staging, &source.path().join("file"), &NoProgress).is_err());
+    assert_eq!(pool.service().attributes(file).unwrap().size_bytes, 100_000);
+}
+
+/// Looks at the pool as the kernel does, and wants no more after so many calls.
+struct Looking {
+    pool: Arc<Pool>,
+    staging: Ino,
+    calls: AtomicU64,
+    calls_max: u64,
+    is_hidden: AtomicBool,
+}
+
+impl Progress for Looking {
+    fn start(&self, _what: &str, _total: u64) {}
+    fn advance(&self, _by: u64) {}
+    fn finish(&self) {}
+    fn is_cancelled(&self) -> bool {
+        let service = self.pool.service();
+        let is_hidden = service.lookup(self.staging, b"tree") == Err(Errno::EBUSY)
+            && service.read_directory(self.staging, 0, 10, true) == Err(Errno::EBUSY);
+        self.is_hidden.fetch_and(is_hidden, Ordering::Relaxed);
+        self.calls.fetch_add(1, Ordering::Relaxed) >= self.calls_max
+    }
+}
+
+#[test]
+fn nothing_is_seen_before_it_is_whole_and_nothing_stays_of_what_is_not() {
+    let (source, pool) = (source(), pool());
+    let staging = staging(&pool);
+    for calls_max in [0, 1, 5, 50, 300, 1000, u64::MAX] {
+        let looking = Looking {
+            pool: pool.clone(),
+            staging,
+            calls: AtomicU64::new(0),
+            calls_max,
+            is_hidden: AtomicBool::new(true),
+        };
+        let outcome = put_into(&pool, staging, source.path(), &looking);
+        assert!(looking.is_hidden.into_inner(), "the kernel saw it");
+        if calls_max == u64::MAX {
+            outcome.unwrap();
+            lookup(&pool, staging, b"tree").unwrap();
+            break;
+        }
+        assert!(matches!(outcome, Err(TransferError::Interrupted)), "{outcome:?}");
+        assert_eq!(lookup(&pool, staging, b"tree"), Err(Errno::ENOENT));
+        assert_eq!(pool.stats().unwrap().files, 0, "{calls_max}");
+    }
+    assert_clean(&pool);
+}
+
+#[test]
+fn a_full_disk_ends_it_and_nothing_stays() {
+    let disk = MemoryDevice::with_capacity(64 << 20);
+    let pool = pool_on(&(Arc::new(disk.clone()) as Arc<dyn Device>));
+    let source = tempfile::tempdir().unwrap();
+    for number in 0..20 {
+        fs::write(source.path().join(number.to_string()), noise(number, 5_000_000)).unwrap();
+    }
+    let staging = staging(&pool);
+    let error = put_into(&pool, staging, source.path(), &NoProgress).unwrap_err();
+    assert!(matches!(&error, TransferError::Pool(error) if error.is_no_space()), "{error}");
+    assert_eq!(pool.stats().unwrap().files, 0);
+    disk.set_capacity(1 << 30);
+    put_into(&pool, staging, source.path(), &NoProgress).unwrap();
+    assert_clean(&pool);
+}
+
+#[test]
+fn a_pool_that_fails_ends_it_with_the_reason() {
+    let device = FaultyDevice::over_memory(&MemoryDevice::new());
+    let pool = pool_on(&(Arc::new(device.clone()) as Arc<dyn Device>));
+    let (source, staging) = (source(), staging(&pool));
+    device.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::Sync]).lasting());
+    assert!(pool.sync().is_err());
+    let error = put_into(&pool, staging, source.path(), &NoProgress).unwrap_err();
+    assert!(matches!(&error, TransferError::Pool(EngineError::ReadOnly(_))), "{error}");
+}
+
+#[test]
+fn a_file_that_is_damaged_is_told_and_the_rest_is_copied() {
+    let device = FaultyDevice::over_memory(&MemoryDevice::new());
+    let shared: Arc<dyn Device> = Arc::new(device.clone());
+    let pool = pool_on(&shared);
+    let source = tempfile::tempdir().unwrap();
+    for number in 0..8 {
+        fs::write(source.path().join(number.to_string()), noise(number, 2_000_000)).unwrap();
+    }
+    let into = staging(&pool);
+    put_into(&pool, into, source.path(), &NoProgress).unwrap();
+    pool.close().unwrap();
+    drop(pool);
+    let pool = open(&shared);
+    let tree = lookup(&pool, into, b"tree").unwrap();
+    // Not with the first read, which may be of names.
+    device.add(FaultPlan::new(Fault::Io, 12).on(&[Operation::Read]).lasting());
+    let out = tempfile::tempdir().unwrap();
+    let report = get_from(&pool, tree, &out.path().join("out")).unwrap();
+    device.heal();
+    assert!(report.problem_count > 0 && report.problem_count + report.files >= 8, "{report:?}");
+    let names: Vec<String> = report.problems.iter().map(|problem| problem.path.clone()).collect();
+    for number in 0..8_u64 {
+        match fs::read(out.path().join("out").join(number.to_string())) {
+            Ok(content) => assert!(content == noise(number, 2_000_000), "{number} is not as it was"),
+            Err(_) => assert!(names.contains(&format!("out/{number}")), "{number} is missing, and {names:?} are told"),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `dedupfs get`.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+
+use dedupfs::control::{Failure, FailureKind, GetRequest};
+use rustix::fs::OFlags;
+
+use crate::args::GetArgs;
+use crate::inside::{self, NewName};
+use crate::interrupt::{self, Interruptible};
+use crate::progress::Bars;
+use crate::{exit, report};
+
+/// Copies a tree out of a mounted pool.
+pub fn run(args: &GetArgs) -> Result<u8, Failure> {
+    let (source, destination) = (args.source.display(), args.destination.display());
+    // Only held: as long as it is, its inode stays.
+    let flags = i32::try_from(OFlags::PATH.bits()).unwrap_or_default();
+    let from: File = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(&args.source)
+        .map_err(|error| Failure::failed(format!("cannot open {source}: {error}")))?;
+    let metadata = from.metadata().map_err(|error| Failure::failed(format!("cannot look at {source}: {error}")))?;
+    let Some(place) = inside::find(&from)? else {
+        return Err(Failure::new(
+            FailureKind::Usage,
+            format!("{source} is in no mounted dedupfs: `dedupfs get MNT/NAME DESTINATION` copies out of one"),
+        ));
+    };
+    if !metadata.is_dir() && !metadata.is_file() {
+        return Err(Failure::new(FailureKind::Usage, format!("{source} is neither a directory nor a regular file")));
+    }
+    let to = NewName::at(&args.destination)?;
+    let device = to.directory.metadata().map(|metadata| metadata.dev());
+    if device.is_ok_and(|device| device == place.device) {
+        let advice = "`cp -a` copies within a mount, without copying content";
+        return Err(Failure::new(FailureKind::Usage, format!("{destination} is in the same mount: {advice}")));
+    }
+    let request = GetRequest { ino: place.ino, name: to.name.as_bytes().to_vec() };
+    let bars = Bars::default();
+    let progress = Interruptible { listener: &bars, interrupted: interrupt::flag()? };
+    let report = inside::daemon(&place.pool)?.get(request, to.directory.as_fd(), &progress).map_err(|failure| {
+        let has_begun = rustix::fs::statat(&to.directory, &to.name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        let left = if has_begun { format!("; what was copied until then is in {destination}") } else { String::new() };
+        Failure::new(failure.kind, format!("{failure}{left}"))
+    })?;
+    drop(bars);
+    exit::print(&if args.json { report::json(&report)? } else { report::transfer(&report) })?;
+    Ok(if report.problem_count == 0 { exit::OK } else { exit::FAILED })
+}

@@ -1,0 +1,59 @@
+//! What was copied into a pool, or out of it.
+
+use std::fmt::Write as _;
+
+use dedupfs::transfer::TransferReport;
+
+use crate::duration;
+use crate::size::show;
+
+/// `dedupfs put` and `dedupfs get`.
+#[must_use]
+pub fn transfer(report: &TransferReport) -> String {
+    let mut text = String::new();
+    for problem in &report.problems {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}: {}", problem.path, problem.what);
+    }
+    let untold = report.problem_count.saturating_sub(report.problems.len() as u64);
+    if untold > 0 {
+        let _ = writeln!(text, "and {untold} problems more");
+    }
+    let mut counts = vec![format!("{} files ({})", report.files, show(report.content_bytes))];
+    let further = [
+        (report.directories, "directories"),
+        (report.others, "links, devices and the like"),
+        (report.hard_links, "further names of files"),
+    ];
+    counts.extend(further.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
+    let rate = report.content_bytes.saturating_mul(1000).checked_div(report.elapsed_ms).unwrap_or(0);
+    let took = duration::show(report.elapsed_ms);
+    let _ = writeln!(text, "copied {} in {took}, {}/s", counts.join(", "), show(rate));
+    if report.problem_count > 0 {
+        let _ = writeln!(text, "{} problems, told above: the rest was copied", report.problem_count);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use dedupfs::transfer::Problem;
+
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_copied_is_told() {
+        let whole = TransferReport { files: 3, content_bytes: 5 << 20, elapsed_ms: 1000, ..TransferReport::default() };
+        assert_eq!(transfer(&whole), format!("copied 3 files (5 MiB) in {}, 5 MiB/s\n", duration::show(1000)));
+        let problems = vec![Problem { path: "a/b".to_owned(), what: "cannot open it".to_owned() }];
+        let partly = TransferReport { directories: 2, hard_links: 1, problem_count: 4, problems, ..whole };
+        let text = transfer(&partly);
+        assert!(text.starts_with("a/b: cannot open it\nand 3 problems more\n"), "{text}");
+        assert!(
+            text.contains(", 2 directories, 1 further names of files in ") && text.contains("4 problems"),
+            "{text}"
+        );
+        let nothing = transfer(&TransferReport::default());
+        assert!(nothing.contains("0 files"), "{nothing}");
+    }
+}

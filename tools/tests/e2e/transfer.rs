@@ -1,0 +1,319 @@
+//! Trees go in by `dedupfs put` and out by `dedupfs get` as by cp -a: whole, or not at all.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use dedupfs::transfer::TransferReport;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::command::{DEDUPFS, Ran, Tool};
+use crate::compare::{assert_same_content, assert_same_tree};
+use crate::random::noise;
+use crate::site::Site;
+use crate::tree;
+
+const FILES: usize = 6000;
+/// Long enough to be met on the way.
+const LARGE_BYTES: usize = 600 << 20;
+
+#[track_caller]
+fn put(from: &Path, to: &Path) -> Ran {
+    Tool::new(DEDUPFS).arg("put").args([from, to]).run()
+}
+
+#[track_caller]
+fn get(from: &Path, to: &Path) -> Ran {
+    Tool::new(DEDUPFS).arg("get").args([from, to]).run()
+}
+
+/// Names of directories in which a put is under way, or was.
+fn under_way(mnt: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(mnt).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.file_name().unwrap().as_encoded_bytes().starts_with(b".dedupfs-put-")).collect()
+}
+
+/// Whether the daemon works there.
+fn is_hidden(directory: &Path) -> bool {
+    fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some_and(|entry| entry.is_err()))
+}
+
+fn begin_put(from: &Path, to: &Path) -> Child {
+    let mut put = Command::new(DEDUPFS);
+    put.arg("put").args([from, to]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// A put whose tree the daemon is copying.
+fn put_under_way(site: &Site, from: &Path) -> Child {
+    let mut put = begin_put(from, &site.mnt.join("copy"));
+    while !under_way(&site.mnt).first().is_some_and(|path| is_hidden(path)) {
+        assert!(put.try_wait().unwrap().is_none(), "the put has ended already");
+    }
+    put
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited for {what} in vain");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn large(site: &Site) -> PathBuf {
+    let source = site.base.join("large");
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("file"), noise(1, LARGE_BYTES)).unwrap();
+    source
+}
+
+#[test]
+fn a_tree_of_everything_goes_in_and_comes_out_the_same() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let source = site.base.join("source");
+    let made = tree::generate(&source, 5, FILES);
+    // What is in the directory above must not be inherited.
+    Tool::new("setfacl").args(["-m", "d:u:1234:rwx"]).arg(&site.mnt).ok();
+    fs::set_permissions(&site.mnt, fs::Permissions::from_mode(0o2755)).unwrap();
+    let copy = site.mnt.join("copy");
+    let said = put(&source, &copy).expect(0, &["copied"]).text();
+    assert_same_tree(&source, &copy);
+    assert!(under_way(&site.mnt).is_empty());
+    let report = Tool::new(DEDUPFS).args(["put", "--json"]).args([&source, &site.mnt.join("again")]).ok().text();
+    let report: TransferReport = serde_json::from_str(&report).unwrap();
+    assert!(report.files >= made.files as u64 && report.problem_count == 0, "{report:?}; {said}");
+    // All that was acknowledged is durable.
+    site.kill_daemon();
+    site.mount();
+    assert_same_tree(&source, &copy);
+    assert_same_tree(&source, &site.mnt.join("again"));
+    assert!(site.stats().dedup_ratio > 1.9, "{:?}", site.stats());
+    site.remount();
+    let out = site.base.join("out");
+    get(&copy, &out).expect(0, &["copied"]);
+    assert_same_tree(&source, &out);
+    let usage = |path: &Path| {
+        let text = Tool::new("du").args(["--summarize", "--block-size=1M"]).arg(path).ok().text();
+        text.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    // Small holes are zeros in the pool.
+    assert!(usage(&out) <= usage(&copy) + 8, "holes were filled: {} MiB", usage(&out));
+    assert!(usage(&copy) < usage(&source) + 32, "holes were filled: {} MiB", usage(&copy));
+    // Only the large one of its files.
+    let file = walk_largest(&source);
+    get(&copy.join(file.strip_prefix(&source).unwrap()), &site.base.join("file")).expect(0, &["copied 1 files"]);
+    assert!(fs::read(&file).unwrap() == fs::read(site.base.join("file")).unwrap());
+    // Everything that is in the mount.
+    get(&site.mnt, &site.base.join("all")).expect(0, &["copied"]);
+    assert_same_tree(&source, &site.base.join("all/again"));
+    site.umount();
+    site.assert_clean();
+}
+
+fn walk_largest(root: &Path) -> PathBuf {
+    let files = crate::files::walk(root).into_iter().map(|name| root.join(name));
+    let plain = files.filter(|path| fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file()));
+    plain.max_by_key(|path| fs::metadata(path).map_or(0, |metadata| metadata.len())).unwrap()
+}
+
+#[test]
+fn nobody_sees_a_tree_before_it_is_whole() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let (source, copy) = (large(&site), site.mnt.join("copy"));
+    let mut put = put_under_way(&site, &source);
+    let mut looks = 0_u64;
+    while put.try_wait().unwrap().is_none() {
+        // The kernel must not remember anything of what it cannot see yet.
+        for directory in under_way(&site.mnt) {
+            let _ = fs::read_dir(&directory).map(Iterator::count);
+            let _ = fs::metadata(directory.join("copy/file"));
+        }
+        if let Ok(metadata) = fs::metadata(copy.join("file")) {
+            assert_eq!(metadata.len(), LARGE_BYTES as u64);
+        }
+        looks += 1;
+    }
+    assert!(put.wait().unwrap().success() && looks > 0);
+    assert_same_content(&source, &copy);
+    assert_same_tree(&source, &copy);
+    assert!(under_way(&site.mnt).is_empty());
+    site.umount();
+    site.assert_clean();
+}
+
+#[test]
+fn an_interrupted_put_leaves_nothing() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let source = large(&site);
+    // Asked to end, it tidies up.
+    let mut put = put_under_way(&site, &source);
+    kill_process(Pid::from_raw(i32::try_from(put.id()).unwrap()).unwrap(), Signal::INT).unwrap();
+    assert_eq!(put.wait().unwrap().code(), Some(1));
+    assert_eq!(fs::read_dir(&site.mnt).unwrap().count(), 0);
+    assert_eq!(site.stats().files, 0);
+    // Killed, the daemon does, but for an empty directory.
+    let mut put = put_under_way(&site, &source);
+    put.kill().unwrap();
+    put.wait().unwrap();
+    wait_until("the daemon to notice", || !under_way(&site.mnt).iter().any(|path| is_hidden(path)));
+    assert_eq!(site.stats().files, 0);
+    // The daemon killed as well, all that it had copied is left, and removed by the next one.
+    let mut put = put_under_way(&site, &source);
+    site.sync();
+    site.kill_daemon();
+    assert_ne!(put.wait().unwrap().code(), Some(0));
+    site.mount();
+    assert!(!site.mnt.join("copy").exists());
+    assert!(!under_way(&site.mnt).is_empty());
+    self::put(&source, &site.mnt.join("copy")).expect(0, &["copied", "removed what an interrupted put had left"]);
+    assert_same_tree(&source, &site.mnt.join("copy"));
+    assert_eq!(fs::read_dir(&site.mnt).unwrap().count(), 1);
+    site.umount();
+    site.assert_clean();
+    assert_eq!(site.stats().files, 1);
+}
+
+#[test]
+fn two_puts_do_not_disturb_each_other() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let source = large(&site);
+    let mut first = put_under_way(&site, &source);
+    let small = site.base.join("small");
+    fs::create_dir(&small).unwrap();
+    fs::write(small.join("file"), noise(2, 100_000)).unwrap();
+    put(&small, &site.mnt.join("small")).expect(0, &["copied 1 files"]);
+    // The same name is the first one's that is whole.
+    put(&small, &site.mnt.join("copy")).expect(0, &["copied 1 files"]);
+    assert_eq!(first.wait().unwrap().code(), Some(1));
+    assert_same_tree(&small, &site.mnt.join("copy"));
+    assert!(under_way(&site.mnt).is_empty());
+    site.umount();
+    site.assert_clean();
+}
+
+#[test]
+fn a_mount_in_use_by_a_put_stays_and_a_full_pool_keeps_nothing() {
+    let Some(site) = Site::if_fit() else { return };
+    site.mount_with("data_limit=128M");
+    let source = large(&site);
+    let mut put = put_under_way(&site, &source);
+    let umount = Tool::new(DEDUPFS).arg("umount").arg(&site.mnt).run();
+    assert!(umount.code == 8 || put.try_wait().unwrap().is_some(), "{}", umount.said());
+    assert_eq!(put.wait().unwrap().code(), Some(5), "no space");
+    if !site.is_mounted() {
+        site.mount_with("data_limit=128M");
+    }
+    assert_eq!(fs::read_dir(&site.mnt).unwrap().count(), 0);
+    let small = site.base.join("small");
+    fs::write(&small, noise(2, 100_000)).unwrap();
+    site.gc_with(&["--threshold", "0"]);
+    self::put(&small, &site.mnt.join("small")).expect(0, &["copied 1 files"]);
+    site.umount();
+    site.assert_clean();
+}
+
+/// Flips a bit in the middle of all content.
+fn damage(pool: &Path) {
+    for entry in fs::read_dir(pool.join("containers")).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 4;
+        fs::write(&path, bytes).unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_told_and_the_rest_is_copied() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let (source, copy) = (site.base.join("source"), site.mnt.join("copy"));
+    fs::create_dir(&source).unwrap();
+    for number in 0..20 {
+        fs::write(source.join(format!("file {number}")), noise(number, 150_000)).unwrap();
+    }
+    put(&source, &copy).expect(0, &[]);
+    site.umount();
+    damage(&site.pool);
+    site.mount();
+    let check = |said: Ran, copied: &Path, top: &str| {
+        let said = said.expect(1, &["cannot", "problems"]).said();
+        let mut missing = 0;
+        for number in 0..20 {
+            let name = format!("file {number}");
+            match fs::read(copied.join(&name)) {
+                Ok(content) => assert!(content == noise(number, 150_000), "{name} is not as it was"),
+                Err(_) => {
+                    missing += 1;
+                    assert!(said.contains(&format!("{top}/{name}: ")), "{name} is missing, and not told: {said}");
+                }
+            }
+        }
+        assert!((1..20).contains(&missing), "{missing} of 20: {said}");
+    };
+    let out = site.base.join("out");
+    check(get(&copy, &out), &out, "out");
+    // As a source it is any disk that cannot be read.
+    let other = Site::mounted();
+    check(put(&copy, &other.mnt.join("copy")), &other.mnt.join("copy"), "copy");
+    other.umount();
+    other.assert_clean();
+}
+
+#[test]
+fn what_is_mounted_within_can_be_left_out_and_the_pool_itself_always_is() {
+    let Some(site) = Site::if_fit() else { return };
+    let source = site.base.join("source");
+    let (inner, own) = (source.join("inner"), source.join("own"));
+    fs::create_dir_all(&inner).unwrap();
+    fs::create_dir(&own).unwrap();
+    fs::write(source.join("file"), "outside").unwrap();
+    Tool::new("mount").args(["-t", "tmpfs", "none"]).arg(&inner).ok();
+    let unmount = || Tool::new("umount").arg(&inner).ok();
+    fs::write(inner.join("file"), "inside").unwrap();
+    Tool::new(DEDUPFS).arg("mount").args([&site.pool, &own]).ok();
+    let outcome = std::panic::catch_unwind(|| {
+        put(&source, &own.join("all")).expect(0, &["copied 2 files"]);
+        assert_eq!(fs::read_to_string(own.join("all/inner/file")).unwrap(), "inside");
+        assert_eq!(fs::read_dir(own.join("all/own")).unwrap().count(), 0);
+        Tool::new(DEDUPFS).args(["put", "-x"]).args([&source, &own.join("one")]).run().expect(0, &["copied 1 files"]);
+        assert_eq!(fs::read_dir(own.join("one/inner")).unwrap().count(), 0);
+        assert_eq!(fs::metadata(own.join("one/inner")).unwrap().mode(), fs::metadata(&inner).unwrap().mode());
+    });
+    unmount();
+    Tool::new(DEDUPFS).arg("umount").arg(&own).ok();
+    outcome.unwrap();
+    site.assert_clean();
+}
+
+#[test]
+fn what_makes_no_sense_is_said() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let (source, there) = (site.base.join("source"), site.mnt.join("there"));
+    fs::create_dir(&source).unwrap();
+    fs::create_dir(&there).unwrap();
+    let cases = [
+        (put(&source, &there), 2, "is there already"),
+        (put(&source, &site.mnt), 2, "is there already"),
+        (put(&site.base.join("absent"), &site.mnt.join("new")), 1, "cannot open"),
+        (put(&source, &site.base.join("new")), 2, "in no mounted dedupfs"),
+        (put(&source, &site.mnt.join("no/such")), 1, "cannot open"),
+        (put(&there, &site.mnt.join("new")), 2, "in the same mount"),
+        (put(Path::new("/dev/null"), &site.mnt.join("new")), 2, "neither a directory nor a regular file"),
+        (get(&source, &site.base.join("new")), 2, "in no mounted dedupfs"),
+        (get(&there, &source), 2, "is there already"),
+        (get(&there, &site.mnt.join("new")), 2, "in the same mount"),
+        (get(&site.mnt.join("absent"), &site.base.join("new")), 1, "cannot open"),
+    ];
+    for (ran, code, words) in cases {
+        ran.expect(code, &[words]);
+    }
+    assert_eq!(fs::read_dir(&site.mnt).unwrap().count(), 1);
+    // A pool that takes nothing.
+    site.umount();
+    site.mount_with("ro");
+    put(&source, &site.mnt.join("new")).expect(1, &["cannot make a directory there"]);
+    get(&there, &site.base.join("there")).expect(0, &["copied 0 files"]);
+    assert!(File::open(site.base.join("there")).unwrap().metadata().unwrap().is_dir());
+}
