@@ -11,13 +11,14 @@
 #   --size SIZE       of the large file, two generations of it (examples/aged_stream); three times SIZE is needed in memory
 #   --runs NUMBER     medians are of so many runs; every run starts with new, empty pools and repositories
 #   --dir DIR         of the repositories; twice what is backed up is needed there [default: TMPDIR or /var/tmp]
-#   --tools LIST      some of dedupfs,dedupfs2,restic,borg [default: those that are installed]; dedupfs2 is the series copied by
-#                     two processes at once, a version each: restic works in parallel by itself
+#   --tools LIST      some of dedupfs,cp,cp2,restic,borg [default: those that are installed]; cp is the series copied through
+#                     the mount by cp -a, cp2 by two of them at once, a version each
 #   --mkfs OPTIONS    for dedupfs mkfs
 #   --mount OPTIONS   for dedupfs mount
 #   --drop-caches     empty all caches of the machine before restores (root), not only those of the files read
 #
-# All compress with zstd, borg at level 1, restic as it does by default; those that can do without encryption do. dedupfs is mounted already; its times are of cp or cat and `dedupfs sync`.
+# All compress with zstd, borg at level 1, restic as it does by default; those that can do without encryption do. dedupfs is mounted
+# already; its times are of dedupfs put and get for the series, of cat and `dedupfs sync` for the pipe.
 #
 # Uses the programs in DEDUPFS_BIN, or builds them. Progress and every single figure go to the standard error output.
 # Changes nothing outside of temporary directories, which it removes.
@@ -53,22 +54,26 @@ parse_size "$size" && size_bytes=$REPLY
 parse_count "$runs" && runs=$REPLY
 [ "$size_bytes" -ge 1048576 ] || usage "--size must be 1M or more"
 
-known=(dedupfs dedupfs2 restic borg) participants=()
+known=(dedupfs cp cp2 restic borg) participants=()
 for tool in "${known[@]}"; do
     if [ -n "$tools" ]; then
         [[ ,$tools, != *",$tool,"* ]] || participants+=("$tool")
-    elif [ "$tool" = dedupfs ] || { [ "$tool" = dedupfs2 ] && [ -n "$series" ]; } || command -v "$tool" >/dev/null; then
-        participants+=("$tool")
+        continue
     fi
+    case $tool in
+        dedupfs) participants+=("$tool") ;;
+        cp | cp2) [ -z "$series" ] || participants+=("$tool") ;;
+        *) ! command -v "$tool" >/dev/null || participants+=("$tool") ;;
+    esac
 done
-[ -n "$series" ] || [[ " ${participants[*]} " != *" dedupfs2 "* ]] || usage "dedupfs2 needs --series"
+[ -n "$series" ] || [[ " ${participants[*]} " != *" cp"* ]] || usage "cp and cp2 need --series"
 [ ${#participants[@]} -gt 0 ] || usage "none of ${known[*]} is in --tools $tools"
 
 find_programs dedupfs dedupfs-stats aged_stream
 rivals=() owns=()
 for tool in "${participants[@]}"; do
     case $tool in
-        dedupfs*) owns+=("$tool") ;;
+        dedupfs | cp*) owns+=("$tool") ;;
         *) rivals+=("$tool") ;;
     esac
 done
@@ -117,13 +122,15 @@ dedupfs_end() {
     daemon=''
     unmount_pool "$mnt"
 }
-dedupfs_tree() { cp -a "$ram/$1" "$mnt/tree-$1" && dedupfs sync "$mnt"; }
-dedupfs_tree_out() { cp -a "$mnt/tree-$1/." "$ram/out"; }
-dedupfs2_new() { dedupfs_new; }
-dedupfs2_cold() { dedupfs_cold; }
-dedupfs2_end() { dedupfs_end; }
-dedupfs2_tree() { mkdir "$mnt/tree-$1" && two_copies "$ram/$1" "$mnt/tree-$1" && dedupfs sync "$mnt"; }
-dedupfs2_tree_out() { two_copies "$mnt/tree-$1" "$ram/out"; }
+dedupfs_tree() { dedupfs put "$ram/$1" "$mnt/tree-$1" >/dev/null; }
+dedupfs_tree_out() { rmdir "$ram/out" && dedupfs get "$mnt/tree-$1" "$ram/out" >/dev/null; }
+for tool in cp cp2; do
+    eval "${tool}_new() { dedupfs_new; }; ${tool}_cold() { dedupfs_cold; }; ${tool}_end() { dedupfs_end; }"
+done
+cp_tree() { cp -a "$ram/$1" "$mnt/tree-$1" && dedupfs sync "$mnt"; }
+cp_tree_out() { cp -a "$mnt/tree-$1/." "$ram/out"; }
+cp2_tree() { mkdir "$mnt/tree-$1" && two_copies "$ram/$1" "$mnt/tree-$1" && dedupfs sync "$mnt"; }
+cp2_tree_out() { two_copies "$mnt/tree-$1" "$ram/out"; }
 # two_copies FROM TO: what is in FROM, one by one, two at a time.
 two_copies() { find "$1" -mindepth 1 -maxdepth 1 -print0 | sort -z | xargs -0 -P 2 -I '{}' cp -a '{}' "$2"; }
 dedupfs_pipe() { cat >"$mnt/pipe-$1" && dedupfs sync "$mnt"; }
@@ -195,7 +202,7 @@ measure() {
         note "tree size" "$tool" "$(disk_bytes "$repository")"
         rm -rf "$repository" "$work/cache" "$ram/out"
     fi
-    [ "$tool" != dedupfs2 ] || return 0
+    [[ $tool != cp* ]] || return 0
     "${tool}_new"
     record "pipe first" "$tool" "$size_bytes" "$daemon" with_peak "$tool" from "$tool" first
     "${tool}_cold"
@@ -218,7 +225,8 @@ done
 version_of() {
     case $1 in
         dedupfs) dedupfs --version ;;
-        dedupfs2) echo 'two copies at once' ;;
+        cp) echo 'its mount, cp -a' ;;
+        cp2) echo 'two cp -a at once' ;;
         restic) restic version | cut -d' ' -f1,2 ;;
         *) "$1" --version ;;
     esac

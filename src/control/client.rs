@@ -1,6 +1,6 @@
 //! The tools' side of the control socket.
 
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,9 @@ use crate::transfer::TransferReport;
 
 /// The daemon is given so long to take a request.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// While nothing is heard, it is looked so often whether an answer is still wanted.
+const ATTENTION_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Whom to tell, and after how long, that a request got no answer.
 type OnSilence = (Duration, fn(&Path));
@@ -65,6 +68,12 @@ impl ControlClient {
     pub fn on_silence(mut self, patience: Duration, tell: fn(&Path)) -> Self {
         self.on_silence = Some((patience, tell));
         self
+    }
+
+    /// Who the daemon runs as, if the socket tells.
+    #[must_use]
+    pub fn daemon_uid(&self) -> Option<u32> {
+        self.uid.map(Uid::as_raw)
     }
 
     /// The daemon's process id, if it is in this pid namespace.
@@ -228,9 +237,12 @@ impl ControlClient {
         {
             tell(&self.root);
         }
-        let mut replies = BufReader::new(&stream);
+        let mut replies = BufReader::new(Attentive { stream: &stream, progress });
         loop {
-            let line = read_line(&mut replies, REPLY_BYTES_MAX).map_err(lost)?;
+            let line = read_line(&mut replies, REPLY_BYTES_MAX).map_err(|error| match progress.is_cancelled() {
+                true => Failure::failed("interrupted"),
+                false => lost(error),
+            })?;
             let line = line.ok_or_else(|| lost(io::ErrorKind::UnexpectedEof.into()))?;
             match decode::<Reply>(&line)? {
                 Reply::Start { what, total } => progress.start(&what, total),
@@ -243,6 +255,23 @@ impl ControlClient {
                 return Err(Failure::failed("interrupted"));
             }
         }
+    }
+}
+
+/// Reads answers as long as they are wanted.
+struct Attentive<'a> {
+    stream: &'a UnixStream,
+    progress: &'a dyn Progress,
+}
+
+impl Read for Attentive<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while !has_answered(self.stream, ATTENTION_INTERVAL) {
+            if self.progress.is_cancelled() {
+                return Err(io::Error::other("not wanted any more"));
+            }
+        }
+        self.stream.read(buffer)
     }
 }
 

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use super::address;
@@ -302,11 +302,14 @@ struct SinkState<'a> {
     stream: Option<&'a UnixStream>,
     unsent_steps: u64,
     last_sent: Instant,
+    last_looked: Instant,
 }
 
 impl<'a> ReplySink<'a> {
     fn new(stream: &'a UnixStream) -> Self {
-        Self { state: Mutex::new(SinkState { stream: Some(stream), unsent_steps: 0, last_sent: Instant::now() }) }
+        let now = Instant::now();
+        let state = SinkState { stream: Some(stream), unsent_steps: 0, last_sent: now, last_looked: now };
+        Self { state: Mutex::new(state) }
     }
 
     fn send(&self, reply: &Reply) {
@@ -323,6 +326,21 @@ impl SinkState<'_> {
             tracing::debug!(%failure, "a control client is gone");
             self.stream = None;
         }
+    }
+
+    /// Whether the other end went away; looked at now and then, for nothing may be to be said for long.
+    fn is_gone(&mut self) -> bool {
+        if let Some(stream) = self.stream
+            && self.last_looked.elapsed() >= PROGRESS_INTERVAL
+        {
+            self.last_looked = Instant::now();
+            let mut ended = [PollFd::new(stream, PollFlags::empty())];
+            let has_ended = poll(&mut ended, Some(&Timespec::default())) == Ok(1);
+            if has_ended && ended.iter().any(|end| end.revents().contains(PollFlags::HUP)) {
+                self.stream = None;
+            }
+        }
+        self.stream.is_none()
     }
 
     fn send_steps(&mut self) {
@@ -354,7 +372,7 @@ impl Progress for ReplySink<'_> {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.state.lock().stream.is_none()
+        self.state.lock().is_gone()
     }
 }
 

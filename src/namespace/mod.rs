@@ -79,6 +79,7 @@ pub use self::export::{ExportSource, ExportTable, Item};
 pub use self::inode::{Inode, SYMLINK_BYTES_MAX};
 pub use self::log::LogOp;
 pub use self::names::NewInode;
+pub(crate) use self::names::check_name;
 pub use self::page_sums::SUMS_FILES as NAMESPACE_SUMS_FILES;
 pub use self::rename::Renamed;
 pub use self::repair::{NamespaceRepair, repair};

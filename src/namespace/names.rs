@@ -37,7 +37,7 @@ pub struct NewInode {
 }
 
 /// A name that an entry may have.
-pub(super) fn check_name(name: &[u8]) -> Result<()> {
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     match name {
         [] => Err(EngineError::NotFound),
         b"." | b".." => Err(EngineError::Invalid("\".\" and \"..\" are not entries")),

@@ -17,7 +17,7 @@ use crate::error::{EngineError, Result};
 use crate::file::FileBody;
 use crate::namespace::Inode;
 
-pub(super) const CAPABILITY_XATTR: &[u8] = b"security.capability";
+pub(crate) const CAPABILITY_XATTR: &[u8] = b"security.capability";
 // fallocate(2)
 const KEEP_SIZE: i32 = 0x01;
 const PUNCH_HOLE: i32 = 0x02;

@@ -35,6 +35,7 @@ use dedupfs_store::waiting;
 
 pub use access_times::AccessTimes;
 use attributes::attributes_of;
+pub(crate) use content::CAPABILITY_XATTR;
 pub use errno::errno;
 use lookups::Lookups;
 use open_files::OpenFiles;

@@ -77,24 +77,26 @@ impl Service {
         if kind != FileKind::Directory {
             return self.remove_name(parent, name);
         }
-        // Each with the directory it is in.
-        let mut ways = vec![(parent, name.to_vec(), top)];
-        while let Some((above, name, directory)) = ways.last().cloned() {
-            let items = namespace.read_directory(directory, 0, PAGE_ENTRIES)?;
-            let mut below = None;
-            for item in &items {
-                match item.kind {
-                    FileKind::Directory => below = Some((directory, item.name.clone(), item.ino)),
-                    _ => self.remove_name(directory, &item.name)?,
-                }
+        struct Way {
+            above: Ino,
+            name: Vec<u8>,
+            ino: Ino,
+            /// Entries up to this cookie are gone, or on their way.
+            after: u64,
+        }
+        let mut ways = vec![Way { above: parent, name: name.to_vec(), ino: top, after: 0 }];
+        while let Some(way) = ways.last_mut() {
+            let (ino, items) = (way.ino, namespace.read_directory(way.ino, way.after, PAGE_ENTRIES)?);
+            way.after = items.last().map_or(way.after, |item| item.cookie);
+            if items.is_empty() {
+                self.remove_empty_directory(way.above, &way.name)?;
+                ways.pop();
             }
-            match below {
-                Some(below) => ways.push(below),
-                None if items.is_empty() => {
-                    self.remove_empty_directory(above, &name)?;
-                    ways.pop();
+            for item in items {
+                match item.kind {
+                    FileKind::Directory => ways.push(Way { above: ino, name: item.name, ino: item.ino, after: 0 }),
+                    _ => self.remove_name(ino, &item.name)?,
                 }
-                None => {}
             }
         }
         Ok(())

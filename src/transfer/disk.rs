@@ -94,21 +94,51 @@ impl Place<'_> {
         }
     }
 
-    /// Gives it its owner. Only the superuser can; who is not keeps what is made, without the bits that would lend their own rights.
+    /// Gives it its owner. Whoever cannot (an ordinary user) gives its group, if that can be.
+    ///
+    /// # Errors
+    /// It has another owner than it should. Then, and for an ordinary user, the bits that would lend the rights of whom it belongs to are
+    /// taken out of `attributes`.
     pub(super) fn set_owner(self, attributes: &mut Attributes) -> rustix::io::Result<()> {
-        let (uid, gid) = (Some(Uid::from_raw(attributes.uid)), Some(Gid::from_raw(attributes.gid)));
-        let outcome = match self {
+        let gid = Some(Gid::from_raw(attributes.gid));
+        let chown = |uid: Option<Uid>| match self {
             Self::Open(file) => rustix::fs::fchown(file, uid, gid),
             Self::Named(directory, name) => rustix::fs::chownat(directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW),
         };
+        let outcome = chown(Some(Uid::from_raw(attributes.uid)));
+        if outcome.is_err() {
+            attributes.mode &= !0o6000;
+        }
         match outcome {
             Err(Errno::PERM) if !rustix::process::geteuid().is_root() => {
-                attributes.mode &= !0o6000;
+                let _as_far_as_it_goes = chown(None);
                 Ok(())
             }
             outcome => outcome,
         }
     }
+
+    /// Takes away what the directory above lets everything in it inherit.
+    pub(super) fn clear_inherited(self) -> rustix::io::Result<()> {
+        for name in [c"system.posix_acl_default", c"system.posix_acl_access"] {
+            let removed = match self {
+                Self::Open(file) => rustix::fs::fremovexattr(file, name),
+                Self::Named(directory, file) => rustix::fs::lremovexattr(path_of(directory, file), name),
+            };
+            match removed {
+                Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+                // Of a file there is no default one to be removed.
+                Err(Errno::ACCESS) if name == c"system.posix_acl_default" => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Attributes that only some filesystems have, or only the superuser may set: left out where they are not taken, as cp -a does.
+pub(super) fn is_optional(name: &[u8]) -> bool {
+    !name.starts_with(b"user.") && !name.starts_with(b"system.posix_acl_")
 }
 
 /// Room for names and a value of extended attributes.

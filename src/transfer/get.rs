@@ -1,23 +1,24 @@
 //! A tree out of the pool to a disk.
 
-use std::collections::HashMap;
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use dedupfs_fuse::service::{
     Attributes, Caller, Errno as PoolErrno, FileKind, FileService, Handle, Ino, OpenOptions, SeekTarget,
 };
-use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
 
 use super::crew::{self, BATCH_FILES, BUFFER_BYTES, Hand, Space};
 use super::disk::{self, Place};
-use super::tally::{Outcome, Tally, Trouble, reading_pool, writing};
-use super::{Result, TransferReport};
+use super::several_names::SeveralNames;
+use super::tally::{Outcome, Tally, Trouble, reading_pool, writing, writing_attributes};
+use super::{Result, TransferError, TransferReport};
+use crate::namespace::check_name;
 use crate::pool::Progress;
-use crate::service::Service;
+use crate::service::{CAPABILITY_XATTR, Service};
 
 /// The superuser.
 const READER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
@@ -49,24 +50,20 @@ struct Batch {
     entries: Vec<(Ino, CString)>,
 }
 
-/// The first name of a file with several, as a path from where the tree is to be, and how many are to come.
-struct FirstName {
-    path: PathBuf,
-    left: u32,
-}
-
 struct Get<'a> {
     service: &'a Service,
     tally: &'a Tally<'a>,
-    /// Where the tree is to be. Until it is whole, nobody but its owner can change the way to anything in it.
+    /// Where the tree is to be.
     to: &'a OwnedFd,
-    /// Held while such a file is copied, so that its next name finds it whole.
-    several_names: Mutex<HashMap<Ino, FirstName>>,
+    /// The tree's top: until it is whole, nobody but its owner can change the way from there to anything in it.
+    top: OnceLock<OwnedFd>,
+    /// The first name of each, as a path from the top.
+    several_names: SeveralNames<Ino, PathBuf>,
 }
 
 /// Copies an inode of the pool, a directory with all below it or a regular file, to the new name `name` in the directory `to`.
 ///
-/// What cannot be copied is in the report, and the rest is there: a file that is damaged is left out.
+/// What cannot be copied is in the report, and the rest is there, and durable: a file that is damaged is left out.
 ///
 /// # Errors
 /// The disk takes no more, the name is taken, or `progress` is cancelled; what was copied until then stays.
@@ -78,7 +75,8 @@ pub fn get(
 ) -> Result<TransferReport> {
     let name = disk::c_name(name).ok_or(crate::EngineError::Invalid("a name with a zero byte"))?;
     let tally = Tally::new(progress);
-    let get = Get { service, tally: &tally, to: &to, several_names: Mutex::default() };
+    let (top, several_names) = (OnceLock::new(), SeveralNames::default());
+    let get = Get { service, tally: &tally, to: &to, top, several_names };
     match service.attributes(ino).map_err(reading_pool("cannot look at it")) {
         Ok(attributes) if attributes.kind == FileKind::Directory => {
             let walk = |hand: Hand<'_, Batch>| get.walk(&name, attributes, hand);
@@ -90,13 +88,27 @@ pub fn get(
         }
         Err(trouble) => tally.note_top(Err(trouble), &name),
     }
+    // Filesystems tell of what they could not write when it is synced, if at all.
+    let synced = rustix::fs::syncfs(&to).map_err(|errno| {
+        let what = "what was copied may not be on the disk".to_owned();
+        Trouble::All(TransferError::Disk { what, error: errno.into() })
+    });
+    tally.note(synced, || disk::path_of_top(&name));
     tally.finish()
 }
 
 impl Get<'_> {
     /// Goes through all directories, each behind its parent.
     fn walk(&self, name: &CStr, attributes: Attributes, hand: Hand<'_, Batch>) {
-        let top = match self.make_directory(self.to, name, attributes, None) {
+        let made = self.make_directory(self.to, name, attributes, None).and_then(|top| {
+            let from_top = top.to.try_clone().map_err(|error| Trouble::One(error.to_string()))?;
+            self.top.get_or_init(|| from_top);
+            let cleared = Place::Open(top.to.as_fd()).clear_inherited();
+            let cleared = cleared.and_then(|()| rustix::fs::fchmod(&top.to, PRIVATE_DIRECTORY));
+            cleared.map_err(writing("cannot take inherited access lists away"))?;
+            Ok(top)
+        });
+        let top = match made {
             Ok(top) => Arc::new(top),
             // Into what is there already nothing is copied.
             Err(trouble) => return self.tally.note_top(Err(trouble), name),
@@ -133,6 +145,11 @@ impl Get<'_> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let to =
             rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(writing("cannot open the directory"))?;
+        let stat = rustix::fs::fstat(&to).map_err(writing("cannot look at the directory"))?;
+        // Who may write to the directory above could have put another one there.
+        if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
+            return Err(Trouble::One("somebody else has put another directory there".to_owned()));
+        }
         self.tally.directory();
         Ok(Directory { to, ino: attributes.ino, name: name.to_owned(), attributes, above })
     }
@@ -152,7 +169,13 @@ impl Get<'_> {
             after = last.cookie;
             let mut entries = Vec::with_capacity(BATCH_FILES);
             for entry in page {
-                let Some(name) = disk::c_name(&entry.name) else { continue };
+                // The kernel is not there to refuse what would lead out of the tree.
+                let name = check_name(&entry.name).ok().and_then(|()| disk::c_name(&entry.name));
+                let Some(name) = name else {
+                    let shown = entry.name.escape_ascii();
+                    self.tally.problem(&directory.path(b""), format!("a name that none may have is left out: {shown}"));
+                    continue;
+                };
                 match entry.kind {
                     FileKind::Directory => ways.push((directory.clone(), entry.ino, name)),
                     _ => entries.push((entry.ino, name)),
@@ -209,20 +232,23 @@ impl Get<'_> {
         if attributes.nlink <= 1 {
             return self.make(at, attributes, buffer, path);
         }
-        let mut several_names = self.several_names.lock();
-        let Some(first) = several_names.get_mut(&ino) else {
-            self.make(at, attributes, buffer, path)?;
-            several_names.insert(ino, FirstName { path: path(), left: attributes.nlink - 1 });
-            return Ok(());
+        let link = |first: &PathBuf| {
+            let top = self.top.get().ok_or_else(|| Trouble::One("cannot link it".to_owned()))?;
+            match rustix::fs::linkat(top, first, at.0, name, AtFlags::empty()) {
+                Ok(()) => {
+                    self.tally.hard_link();
+                    Ok(true)
+                }
+                // What cannot be a link becomes a copy.
+                Err(Errno::MLINK | Errno::NAMETOOLONG | Errno::NOENT | Errno::PERM | Errno::OPNOTSUPP) => Ok(false),
+                Err(errno) => Err(writing("cannot link it")(errno)),
+            }
         };
-        let linked = rustix::fs::linkat(self.to, &first.path, at.0, name, AtFlags::empty());
-        linked.map_err(writing("cannot link it"))?;
-        self.tally.hard_link();
-        first.left -= 1;
-        if first.left == 0 {
-            several_names.remove(&ino);
-        }
-        Ok(())
+        let copy = || {
+            self.make(at, attributes, buffer, path)?;
+            Ok(path().components().skip(1).collect())
+        };
+        self.several_names.with(ino, attributes.nlink.into(), link, copy)
     }
 
     /// Anything but a directory.
@@ -266,6 +292,12 @@ impl Get<'_> {
         let outcome = outcome.map_err(writing("cannot make the file")).and_then(|to| {
             let copied = self.content((attributes, opened.handle), &to, buffer);
             let copied = copied.and_then(|()| self.attributes(Place::Open(to.as_fd()), attributes, path));
+            let copied = copied.and_then(|()| {
+                // SAFETY: the descriptor is owned here, and nobody uses it afterwards.
+                let closed = unsafe { rustix::io::try_close(to.into_raw_fd()) };
+                // Some filesystems write only now.
+                closed.map_err(writing("cannot write the file"))
+            });
             if copied.is_err() {
                 // Half a file would be taken for a whole one.
                 let _removed = rustix::fs::unlinkat(parent, name, AtFlags::empty());
@@ -275,6 +307,11 @@ impl Get<'_> {
         self.service.release(attributes.ino, opened.handle);
         outcome?;
         self.tally.file();
+        let of = |attributes: &Attributes| (attributes.size_bytes, attributes.mtime);
+        if self.service.attributes(attributes.ino).is_ok_and(|now| of(&now) != of(&attributes)) {
+            let what = "changed while it was copied: it may be neither as it was nor as it is";
+            self.tally.problem(&path(), what.to_owned());
+        }
         Ok(())
     }
 
@@ -330,7 +367,12 @@ impl Get<'_> {
             }
             outcome => outcome,
         };
-        tell(to.set_owner(&mut attributes).map_err(writing("cannot give it its owner")))?;
+        let owner = to.set_owner(&mut attributes);
+        let has_owner = owner.is_ok();
+        tell(owner.map_err(writing_attributes("cannot give it its owner")))?;
+        if self.top.get().is_none() {
+            tell(to.clear_inherited().map_err(writing_attributes("cannot take inherited access lists away")))?;
+        }
         let names = self.service.xattr_names(attributes.ino);
         let names = match names.map_err(reading_pool("cannot read extended attributes")) {
             Ok(names) => names,
@@ -340,17 +382,23 @@ impl Get<'_> {
             }
         };
         for name in names {
+            // It would lend the rights of another file's owner.
+            if name == CAPABILITY_XATTR && !has_owner {
+                continue;
+            }
             let value = self.service.xattr(attributes.ino, &name);
             let set = value.map_err(reading_pool("cannot read an extended attribute")).and_then(|value| {
-                let Some(name) = disk::c_name(&name) else { return Ok(()) };
-                let set = to.set_xattr(&name, &value).map_err(writing("the disk does not take an extended attribute"));
-                set.map_err(|trouble| match trouble {
-                    Trouble::One(what) => Trouble::One(format!("{what} ({})", name.to_string_lossy())),
-                    all => all,
-                })
+                let Some(c_name) = disk::c_name(&name) else { return Ok(()) };
+                match to.set_xattr(&c_name, &value) {
+                    Err(Errno::PERM | Errno::OPNOTSUPP) if disk::is_optional(&name) => Ok(()),
+                    set => set.map_err(writing_attributes("the disk does not take an extended attribute")),
+                }
             });
-            tell(set)?;
+            tell(set.map_err(|trouble| match trouble {
+                Trouble::One(what) => Trouble::One(format!("{what} ({})", name.escape_ascii())),
+                all @ Trouble::All(_) => all,
+            }))?;
         }
-        tell(to.set_attributes(&attributes).map_err(writing("cannot set mode and times")))
+        tell(to.set_attributes(&attributes).map_err(writing_attributes("cannot set mode and times")))
     }
 }

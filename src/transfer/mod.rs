@@ -7,6 +7,7 @@
 //! - [`get`]: a tree out of the pool to a disk;
 //! - [`crew`]: threads that copy files, while one walks through the directories;
 //! - [`disk`]: the side that is no pool: what its filesystem tells and takes;
+//! - [`several_names`]: hard links;
 //! - [`tally`]: what was copied, what could not be, and what ends it.
 //!
 //! What cannot be copied by itself (no permission, changed meanwhile, a name too long) is told, and the rest goes on; what
@@ -20,6 +21,7 @@ mod crew;
 mod disk;
 mod get;
 mod put;
+mod several_names;
 mod tally;
 #[cfg(test)]
 mod tests;

@@ -1,24 +1,27 @@
 //! A tree from a disk into the pool.
 
-use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dedupfs_fuse::service::{
-    AttributeChanges, Caller, FileKind, FileService, Ino, NewNode, NodeContent, OpenOptions, WriteFlags, XattrMode,
+    AttributeChanges, Caller, Errno as PoolErrno, FileKind, FileService, Ino, NewNode, NodeContent, OpenOptions,
+    WriteFlags, XattrMode,
 };
-use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::crew::{self, BATCH_FILES, Hand, Space};
 use super::disk::{self, Place, XattrSpace};
-use super::tally::{Outcome, Tally, Trouble, reading, writing_pool};
+use super::several_names::SeveralNames;
+use super::tally::{Outcome, Tally, Trouble, reading, writing_pool, writing_pool_attributes};
 use super::{Result, TransferReport};
+use crate::error::EngineError;
+use crate::namespace::check_name;
 use crate::pool::{Core, Progress};
 use crate::service::Service;
 
@@ -29,12 +32,16 @@ const ENTRIES_SORTED: usize = 10_000;
 const LISTING_BYTES: usize = 64 << 10;
 
 /// What of a tree is copied.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PutOptions {
     /// Leave out what is mounted within the tree, but for the empty directory.
     pub one_file_system: bool,
     /// Of what is mounted within the tree, leave this device out: the pool's own mount.
-    pub leaves_out: Option<u64>,
+    pub leaves_out_device: Option<u64>,
+    /// Leave out what is in these directories (device and inode): the pool's own roots.
+    pub leaves_out_directories: Vec<(u64, u64)>,
+    /// For whom it is copied, user and group, if that is not the superuser: then all of it is theirs, as with `cp -a`.
+    pub owner: Option<(u32, u32)>,
 }
 
 /// A directory that is being copied. The last of its entries gives it its attributes.
@@ -84,13 +91,41 @@ struct Batch {
 struct Put<'a> {
     core: &'a Core,
     service: &'a Service,
-    options: PutOptions,
+    options: &'a PutOptions,
+    is_made: &'a AtomicBool,
     tally: &'a Tally<'a>,
     /// The disk on which the tree is.
     device: u64,
-    /// Files of which further names are expected: their inodes in the pool, and how many names are to come. Held while such a file is
-    /// copied, so that its next name finds it whole.
-    several_names: Mutex<HashMap<(u64, u64), (Ino, u64)>>,
+    /// The inodes in the pool, and the files as they were.
+    several_names: SeveralNames<(u64, u64), (Ino, Version)>,
+}
+
+/// Whether a file is as it was: size and last change of content.
+type Version = (i64, i64, u64);
+
+fn version(stat: &Stat) -> Version {
+    (stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
+}
+
+/// Removes what was copied, unless it is whole; also if a thread panics.
+struct Unfinished<'a> {
+    service: &'a Service,
+    into: Ino,
+    name: &'a [u8],
+    /// The top was made here, and by nobody else.
+    is_made: &'a AtomicBool,
+    is_whole: bool,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if self.is_whole || !self.is_made.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = self.service.remove_tree(self.into, self.name) {
+            tracing::warn!(%error, "what was copied of a tree could not be removed");
+        }
+    }
 }
 
 /// Copies what `from` is, a directory with all below it or a regular file, to `name` in the directory `into` of the pool, which must be
@@ -104,47 +139,47 @@ struct Put<'a> {
 pub fn put(
     core: &Core,
     service: &Service,
-    options: PutOptions,
+    options: &PutOptions,
     from: OwnedFd,
     (into, name): (Ino, &[u8]),
     progress: &dyn Progress,
 ) -> Result<TransferReport> {
+    check_name(name)?;
+    let c_name = disk::c_name(name).ok_or(EngineError::Invalid("a name with a zero byte"))?;
     let tally = Tally::new(progress);
+    let is_made = AtomicBool::new(false);
     let staged = service.stage(into)?;
-    let outcome = disk::c_name(name).ok_or(crate::EngineError::Invalid("a name with a zero byte")).map(|name| {
-        put_all(core, service, options, &tally, from, (into, name));
-    });
-    let report = match outcome {
-        Ok(()) => tally.finish(),
-        Err(error) => Err(error.into()),
-    };
-    if report.is_err()
-        && let Err(error) = service.remove_tree(into, name)
-    {
-        tracing::warn!(%error, "what was copied of a tree could not be removed");
-    }
+    // Dropped before the kernel can see into the directory.
+    let mut unfinished = Unfinished { service, into, name, is_made: &is_made, is_whole: false };
+    let several_names = SeveralNames::default();
+    let put = Put { core, service, options, is_made: &is_made, tally: &tally, device: 0, several_names };
+    put_all(put, from, into, c_name);
+    // Whoever has gone meanwhile does not give it its name.
+    tally.note(tally.go_on(), PathBuf::new);
+    let report = tally.finish();
+    unfinished.is_whole = report.is_ok();
+    drop(unfinished);
     drop(staged);
     report
 }
 
-fn put_all(
-    core: &Core,
-    service: &Service,
-    options: PutOptions,
-    tally: &Tally<'_>,
-    from: OwnedFd,
-    (into, name): (Ino, CString),
-) {
+fn put_all(mut put: Put<'_>, from: OwnedFd, into: Ino, name: CString) {
+    let tally = put.tally;
     let stat = match rustix::fs::fstat(&from).map_err(reading("cannot look at it")) {
         Ok(stat) => stat,
         Err(trouble) => return tally.note_top(Err(trouble), &name),
     };
-    let several_names = Mutex::default();
-    let put = Put { core, service, options, tally, device: stat.st_dev, several_names };
+    put.device = stat.st_dev;
     match disk::kind_of(&stat) {
         Some(FileKind::Directory) => {
-            let walk = |hand: Hand<'_, Batch>| put.walk(from, stat, (into, name), hand);
+            let again = from.try_clone();
+            let walk = |hand: Hand<'_, Batch>| put.walk(from, stat, (into, name.clone()), hand);
             crew::run(tally, walk, |batch, space| put.batch(batch, space));
+            // A disk that is gone gives an error for every file: what was copied until then is no backup.
+            if tally.has_problems() {
+                let is_there = again.map_err(|_| Errno::MFILE).and_then(|top| can_be_listed(&top));
+                tally.note_top(is_there.map_err(reading("it cannot be read any more")), &name);
+            }
         }
         Some(FileKind::Regular) => {
             let spot = Spot { parent: into, above: None, name: &name };
@@ -155,17 +190,30 @@ fn put_all(
     }
 }
 
+fn can_be_listed(directory: &OwnedFd) -> rustix::io::Result<()> {
+    rustix::fs::fstat(directory)?;
+    rustix::fs::seek(directory, SeekFrom::Start(0))?;
+    let mut space = vec![MaybeUninit::uninit(); LISTING_BYTES];
+    RawDir::new(directory, &mut space).next().transpose().map(drop)
+}
+
 impl Put<'_> {
     /// Goes through all directories, each behind its parent.
-    fn walk(&self, from: OwnedFd, stat: Stat, (into, name): (Ino, CString), hand: Hand<'_, Batch>) {
+    fn walk(&self, from: OwnedFd, mut stat: Stat, (into, name): (Ino, CString), hand: Hand<'_, Batch>) {
         let mut space = XattrSpace::default();
-        let top = match self.make_directory(Spot { parent: into, above: None, name: &name }) {
+        if self.options.owner.is_some() {
+            // Its owner could not rename it otherwise.
+            stat.st_mode |= 0o700;
+        }
+        let top = match self.make_top(Spot { parent: into, above: None, name: &name }) {
             Ok(ino) => Arc::new(Directory { from, ino, name, stat, above: None }),
             Err(trouble) => return self.tally.note_top(Err(trouble), &name),
         };
         // What is still to come, the next one last.
         let mut ways: Vec<(Arc<Directory>, CString)> = Vec::new();
-        self.list(&top, &mut ways, hand);
+        if self.is_wanted(&top) {
+            self.list(&top, &mut ways, hand);
+        }
         self.leave(top, &mut space);
         while let Some((above, name)) = ways.pop() {
             match self.tally.go_on().and_then(|()| self.enter(&above, &name)) {
@@ -182,9 +230,17 @@ impl Put<'_> {
         }
     }
 
+    fn make_top(&self, spot: Spot<'_>) -> Outcome<Ino> {
+        let made = self.make_directory(spot);
+        self.is_made.store(made.is_ok(), Ordering::Relaxed);
+        made
+    }
+
     fn is_wanted(&self, directory: &Directory) -> bool {
-        let device = directory.stat.st_dev;
-        device == self.device || (!self.options.one_file_system && self.options.leaves_out != Some(device))
+        let (device, options) = (directory.stat.st_dev, self.options);
+        let is_own = options.leaves_out_directories.contains(&(device, directory.stat.st_ino));
+        let is_on_it = device == self.device;
+        !is_own && (is_on_it || (!options.one_file_system && options.leaves_out_device != Some(device)))
     }
 
     fn make_directory(&self, spot: Spot<'_>) -> Outcome<Ino> {
@@ -292,22 +348,23 @@ impl Put<'_> {
         if stat.st_nlink <= 1 {
             return make().map(drop);
         }
-        let mut several_names = self.several_names.lock();
-        let key = (stat.st_dev, stat.st_ino);
-        if let Some((ino, left)) = several_names.get_mut(&key) {
-            let linked = self.service.link(*ino, spot.parent, spot.name.to_bytes());
-            linked.map_err(writing_pool(self.core, "cannot link it"))?;
-            self.service.forget(*ino, 1);
-            self.tally.hard_link();
-            *left -= 1;
-            if *left == 0 {
-                several_names.remove(&key);
+        let link = |(ino, copied): &(Ino, Version)| {
+            // Another file may have the number of one that was removed meanwhile.
+            if *copied != version(stat) {
+                return Ok(false);
             }
-            return Ok(());
-        }
-        let ino = make()?;
-        several_names.insert(key, (ino, stat.st_nlink - 1));
-        Ok(())
+            match self.service.link(*ino, spot.parent, spot.name.to_bytes()) {
+                Ok(_) => {
+                    self.service.forget(*ino, 1);
+                    self.tally.hard_link();
+                    Ok(true)
+                }
+                Err(PoolErrno::EMLINK | PoolErrno::ENOENT) => Ok(false),
+                Err(errno) => Err(writing_pool(self.core, "cannot link it")(errno)),
+            }
+        };
+        let copy = || Ok((make()?, version(stat)));
+        self.several_names.with((stat.st_dev, stat.st_ino), stat.st_nlink, link, copy)
     }
 
     /// Anything but a directory or a regular file.
@@ -317,6 +374,10 @@ impl Put<'_> {
             let number = disk::encode_device(stat.st_rdev);
             number.ok_or_else(|| Trouble::One("a device with a number that does not fit".to_owned()))
         };
+        let is_device = matches!(disk::kind_of(stat), Some(FileKind::CharDevice | FileKind::BlockDevice));
+        if is_device && self.options.owner.is_some() {
+            return Err(Trouble::One("only the superuser makes devices".to_owned()));
+        }
         let content = match disk::kind_of(stat) {
             Some(FileKind::Symlink) => {
                 let read = rustix::fs::readlinkat(from, spot.name, Vec::new());
@@ -344,6 +405,9 @@ impl Put<'_> {
         let created = service.create(WRITER, spot.node(0o600), how);
         let (attributes, opened) = created.map_err(writing_pool(self.core, "cannot make the file"))?;
         let (ino, handle) = (attributes.ino, opened.handle);
+        if spot.above.is_none() {
+            self.is_made.store(true, Ordering::Relaxed);
+        }
         let copied = self.content((ino, handle), from, stat, &mut space.content).and_then(|()| {
             self.attributes(Place::Open(from), ino, stat, &mut space.xattrs, &|| spot.path())?;
             service.flush(ino, handle).map_err(writing_pool(self.core, "cannot write the file"))
@@ -357,11 +421,7 @@ impl Put<'_> {
         service.forget(ino, 1);
         copied?;
         self.tally.file();
-        let is_same = |now: &Stat| {
-            let of = |stat: &Stat| (stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
-            of(now) == of(stat)
-        };
-        if !rustix::fs::fstat(from).is_ok_and(|now| is_same(&now)) {
+        if !rustix::fs::fstat(from).is_ok_and(|now| version(&now) == version(stat)) {
             self.tally.problem(
                 &spot.path(),
                 "changed while it was copied: it may be neither as it was nor as it is".to_owned(),
@@ -416,8 +476,15 @@ impl Put<'_> {
         path: &dyn Fn() -> PathBuf,
     ) -> Outcome<()> {
         let set = |name: &CStr, value: &[u8]| {
-            let set = self.service.set_xattr(WRITER, ino, name.to_bytes(), value, XattrMode::Any);
-            match set.map_err(writing_pool(self.core, "the pool does not take the extended attribute")) {
+            let is_optional = disk::is_optional(name.to_bytes());
+            if is_optional && self.options.owner.is_some() {
+                return Ok(());
+            }
+            let set = match self.service.set_xattr(WRITER, ino, name.to_bytes(), value, XattrMode::Any) {
+                Err(PoolErrno::EOPNOTSUPP) if is_optional => Ok(()),
+                set => set,
+            };
+            match set.map_err(writing_pool_attributes(self.core, "the pool does not take the extended attribute")) {
                 Err(Trouble::One(what)) => {
                     self.tally.problem(&path(), format!("{what} ({})", name.to_string_lossy()));
                     Ok(())
@@ -430,6 +497,12 @@ impl Put<'_> {
             outcome => outcome?,
         }
         let mut changes = disk::changes_of(stat);
+        if let Some((uid, gid)) = self.options.owner {
+            // The rights that these bits would lend are another's.
+            let lends = if (uid, gid) == (stat.st_uid, stat.st_gid) { 0 } else { 0o6000 };
+            (changes.uid, changes.gid) = (Some(uid), Some(gid));
+            changes.mode = changes.mode.map(|mode| mode & !lends);
+        }
         if disk::kind_of(stat) == Some(FileKind::Symlink) {
             changes.mode = None;
         }

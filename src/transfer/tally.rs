@@ -49,6 +49,14 @@ pub(super) fn writing(what: &'static str) -> impl FnOnce(DiskErrno) -> Trouble {
     }
 }
 
+/// Trouble with attributes on a disk that is written: for those there may be no room where there is some for files, or for others.
+pub(super) fn writing_attributes(what: &'static str) -> impl FnOnce(DiskErrno) -> Trouble {
+    move |errno| match errno {
+        DiskErrno::NOSPC | DiskErrno::DQUOT => Trouble::One(format!("{what}: {}", io::Error::from(errno))),
+        errno => writing(what)(errno),
+    }
+}
+
 /// Trouble of a pool that is read.
 pub(super) fn reading_pool(what: &'static str) -> impl FnOnce(Errno) -> Trouble {
     move |errno| Trouble::One(format!("{what}: {errno}"))
@@ -63,6 +71,14 @@ pub(super) fn writing_pool<'a>(core: &'a Core, what: &'static str) -> impl FnOnc
             Trouble::All(why.unwrap_or(EngineError::Internal("the pool cannot be written: see its log")).into())
         }
         errno => Trouble::One(format!("{what}: {errno}")),
+    }
+}
+
+/// Trouble with attributes in a pool that is written: there may be too many of them.
+pub(super) fn writing_pool_attributes<'a>(core: &'a Core, what: &'static str) -> impl FnOnce(Errno) -> Trouble + 'a {
+    move |errno| match errno {
+        Errno::ENOSPC => Trouble::One(format!("{what}: {errno}")),
+        errno => writing_pool(core, what)(errno),
     }
 }
 
@@ -121,6 +137,10 @@ impl<'a> Tally<'a> {
             0 => {}
             whole => self.progress.advance(whole),
         }
+    }
+
+    pub(super) fn has_problems(&self) -> bool {
+        self.problem_count.load(Ordering::Relaxed) > 0
     }
 
     /// Whether there is anything left to do.

@@ -40,7 +40,7 @@ fn staging(pool: &Pool) -> Ino {
 
 fn put_into(pool: &Pool, into: Ino, from: &Path, progress: &dyn Progress) -> Result<TransferReport> {
     let from = File::open(from).unwrap().into();
-    put(pool.core(), &pool.service(), PutOptions::default(), from, (into, b"tree"), progress)
+    put(pool.core(), &pool.service(), &PutOptions::default(), from, (into, b"tree"), progress)
 }
 
 fn get_from(pool: &Pool, from: Ino, to: &Path) -> Result<TransferReport> {

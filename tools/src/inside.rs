@@ -6,6 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use dedupfs::control::{ControlClient, Failure, FailureKind};
+use dedupfs_store::device::FileDevice;
+use dedupfs_store::superblock::{Role, Superblock};
 use rustix::fs::{AtFlags, statat};
 
 use crate::mountinfo;
@@ -38,6 +40,15 @@ pub fn daemon(pool: &Path) -> Result<ControlClient, Failure> {
             pool.display()
         ))
     })
+}
+
+/// Device and inode of the directories that a pool is made of, as far as they can be found.
+#[must_use]
+pub fn roots(pool: &Path) -> Vec<(u64, u64)> {
+    let data = FileDevice::open(pool).and_then(|device| Superblock::read(&device, Role::Meta));
+    let data = data.ok().map(|superblock| superblock.data_root_path(pool));
+    let roots = [Some(pool.to_owned()), data].into_iter().flatten();
+    roots.filter_map(|root| std::fs::metadata(root).ok()).map(|root| (root.dev(), root.ino())).collect()
 }
 
 /// A name that is to be made: the open directory, and the name in it.

@@ -12,6 +12,7 @@
 
 mod background;
 mod daemon;
+mod transfers;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -22,12 +23,13 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use dedupfs::config::COMMIT_INTERVAL;
 use dedupfs::control::{ControlServer, Failure, FailureKind};
 use dedupfs::pool::{OpenOptions, Pool};
-use dedupfs_fuse::{MountError, MountedSession};
+use dedupfs_fuse::MountError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::background::Background;
 use self::daemon::{Daemon, End};
+use self::transfers::Transfers;
 use crate::args::MountArgs;
 use crate::logging::{LOG_NAME, LogSink};
 use crate::mount::{self, Mountpoint};
@@ -152,7 +154,7 @@ fn serve(
         tracing::error!(%failure, "nothing is reclaimed in the background");
         None
     });
-    let session_result = wait_for_end(&daemon.session, &happened, notifier);
+    let session_result = wait_for_end(&daemon, &happened, notifier);
     notifier.stopping("unmounted, making everything durable");
     if let Some(background) = background {
         background.stop(&pool);
@@ -226,7 +228,13 @@ fn mount_and_listen(
     warn_of_hidden_files(&mountpoint.path);
     let session =
         dedupfs_fuse::mount(pool.service(), &mountpoint.path, options).map_err(|error| mount::failure(&error))?;
-    let daemon = Arc::new(Daemon { pool: pool.clone(), session, gc: given.gc, end: End::default() });
+    let daemon = Arc::new(Daemon {
+        pool: pool.clone(),
+        session,
+        gc: given.gc,
+        transfers: Transfers::default(),
+        end: End::default(),
+    });
     let waiting = daemon.clone();
     let events = events.clone();
     let started = spawn("session-end", move || {
@@ -261,13 +269,16 @@ fn warn_of_hidden_files(mountpoint: &Path) {
 }
 
 /// Waits until the session has ended; heeds signals.
-fn wait_for_end(session: &MountedSession, happened: &Receiver<Event>, notifier: &Notifier) -> Result<(), Failure> {
+fn wait_for_end(daemon: &Daemon, happened: &Receiver<Event>, notifier: &Notifier) -> Result<(), Failure> {
+    let session = &daemon.session;
     let ended = |result: Result<(), MountError>| result.map_err(|error| mount::failure(&error));
     match happened.recv() {
         Ok(Event::Ended(result)) => return ended(result),
         Ok(Event::Signal(signal)) => {
             tracing::info!(signal, "unmounting because of a signal");
             notifier.stopping("unmounting");
+            // Whoever waits for them has files open.
+            daemon.transfers.stop_and_wait();
         }
         Err(_) => return Err(Failure::failed("the daemon's threads are gone")),
     }
@@ -316,6 +327,7 @@ fn finish(
     if let Some(server) = &mut server {
         server.stop_listening();
     }
+    daemon.transfers.stop_and_wait();
     let closed = close(&daemon.pool);
     match &closed {
         Ok(()) => tracing::info!("unmounted, everything is durable"),

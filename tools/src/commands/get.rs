@@ -1,6 +1,6 @@
 //! `dedupfs get`.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -17,13 +17,10 @@ use crate::{exit, report};
 /// Copies a tree out of a mounted pool.
 pub fn run(args: &GetArgs) -> Result<u8, Failure> {
     let (source, destination) = (args.source.display(), args.destination.display());
-    // Only held: as long as it is, its inode stays.
-    let flags = i32::try_from(OFlags::PATH.bits()).unwrap_or_default();
-    let from: File = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(&args.source)
-        .map_err(|error| Failure::failed(format!("cannot open {source}: {error}")))?;
+    // Held: as long as it is, its inode stays. A pipe would be waited for.
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(&args.source);
+    let from = opened.map_err(|error| Failure::failed(format!("cannot open {source}: {error}")))?;
     let metadata = from.metadata().map_err(|error| Failure::failed(format!("cannot look at {source}: {error}")))?;
     let Some(place) = inside::find(&from)? else {
         return Err(Failure::new(
@@ -40,10 +37,20 @@ pub fn run(args: &GetArgs) -> Result<u8, Failure> {
         let advice = "`cp -a` copies within a mount, without copying content";
         return Err(Failure::new(FailureKind::Usage, format!("{destination} is in the same mount: {advice}")));
     }
+    // What programs have changed in mapped files, and only the kernel knows.
+    let _as_far_as_it_goes = rustix::fs::syncfs(&from);
     let request = GetRequest { ino: place.ino, name: to.name.as_bytes().to_vec() };
     let bars = Bars::default();
     let progress = Interruptible { listener: &bars, interrupted: interrupt::flag()? };
-    let report = inside::daemon(&place.pool)?.get(request, to.directory.as_fd(), &progress).map_err(|failure| {
+    let mut daemon = inside::daemon(&place.pool)?;
+    if rustix::process::geteuid().is_root()
+        && let Some(uid) = daemon.daemon_uid().filter(|uid| *uid != 0)
+    {
+        eprintln!(
+            "dedupfs: warning: the pool was mounted by user {uid}: what is copied will be theirs, whoever it belongs to"
+        );
+    }
+    let report = daemon.get(request, to.directory.as_fd(), &progress).map_err(|failure| {
         let has_begun = rustix::fs::statat(&to.directory, &to.name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok();
         let left = if has_begun { format!("; what was copied until then is in {destination}") } else { String::new() };
         Failure::new(failure.kind, format!("{failure}{left}"))

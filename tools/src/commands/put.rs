@@ -1,15 +1,15 @@
 //! `dedupfs put`: the tree is copied into a directory that nobody sees into, and gets its name when it is whole.
 
-use std::fs::File;
+use std::fs::{File, Metadata, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dedupfs::control::{Failure, FailureKind, PutRequest};
-use dedupfs::transfer::PutOptions;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
+use dedupfs::transfer::{PutOptions, TransferReport};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::args::PutArgs;
@@ -20,14 +20,17 @@ use crate::{exit, report};
 
 /// Names of the directories in which trees are copied begin so.
 const STAGING_PREFIX: &str = ".dedupfs-put-";
-/// The daemon is given so long to remove what it has copied of a tree that is not wanted any more.
-const REMOVING_PATIENCE: Duration = Duration::from_secs(60);
+/// What they have as a mark: a name is no proof.
+const STAGING_MARK: &str = "user.dedupfs.put";
 const REMOVING_RETRY: Duration = Duration::from_millis(50);
 
 /// Copies a tree into a mounted pool.
 pub fn run(args: &PutArgs) -> Result<u8, Failure> {
     let shown = args.source.display();
-    let from = File::open(&args.source).map_err(|error| Failure::failed(format!("cannot open {shown}: {error}")))?;
+    // A pipe would be waited for.
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(&args.source);
+    let from = opened.map_err(|error| Failure::failed(format!("cannot open {shown}: {error}")))?;
     let metadata = from.metadata().map_err(|error| Failure::failed(format!("cannot look at {shown}: {error}")))?;
     if !metadata.is_dir() && !metadata.is_file() {
         return Err(Failure::new(FailureKind::Usage, format!("{shown} is neither a directory nor a regular file")));
@@ -47,11 +50,13 @@ pub fn run(args: &PutArgs) -> Result<u8, Failure> {
         return Err(Failure::new(FailureKind::Usage, format!("{shown} is in the same mount: {advice}")));
     }
     let staging = Staging::make(&to.directory)?;
-    let copied = copy(args, &from, &to, &place, &staging);
-    let removed = staging.remove(if copied.is_ok() { Duration::ZERO } else { REMOVING_PATIENCE });
-    if let Err(error) = &removed {
-        let (name, directory) = (&staging.name, args.destination.parent().unwrap_or(Path::new(".")));
-        eprintln!("dedupfs: {} is left over and can be removed: {error}", directory.join(name).display());
+    let copied = copy(args, &from, &metadata, &to, &place, &staging);
+    if let Err(error) = staging.remove() {
+        let directory = args.destination.parent().unwrap_or(Path::new("."));
+        eprintln!(
+            "dedupfs: {} is left over: {error}; the next put there removes it",
+            directory.join(&staging.name).display()
+        );
     }
     let report = copied?;
     exit::print(&if args.json { report::json(&report)? } else { report::transfer(&report) })?;
@@ -61,23 +66,39 @@ pub fn run(args: &PutArgs) -> Result<u8, Failure> {
 fn copy(
     args: &PutArgs,
     from: &File,
+    metadata: &Metadata,
     to: &NewName,
     place: &Inside,
     staging: &Staging<'_>,
-) -> Result<dedupfs::transfer::TransferReport, Failure> {
-    let options = PutOptions { one_file_system: args.one_file_system, leaves_out: Some(place.device) };
+) -> Result<TransferReport, Failure> {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let options = PutOptions {
+        one_file_system: args.one_file_system,
+        leaves_out_device: Some(place.device),
+        leaves_out_directories: inside::roots(&place.pool),
+        owner: (!uid.is_root()).then(|| (uid.as_raw(), gid.as_raw())),
+    };
+    let owner = options.owner;
     let request = PutRequest { into: staging.ino, name: to.name.as_bytes().to_vec(), options };
     let bars = Bars::default();
     let progress = Interruptible { listener: &bars, interrupted: interrupt::flag()? };
     let report = inside::daemon(&place.pool)?.put(request, from.as_fd(), &progress)?;
     drop(bars);
     let destination = args.destination.display();
-    rustix::fs::renameat_with(&staging.directory, &to.name, &to.directory, &to.name, RenameFlags::NOREPLACE).map_err(
+    let flags = RenameFlags::NOREPLACE;
+    rustix::fs::renameat_with(&staging.directory, &to.name, &to.directory, &to.name, flags).map_err(
         |errno| match errno {
             Errno::EXIST => Failure::failed(format!("{destination} was made meanwhile: nothing was copied there")),
             errno => Failure::failed(format!("cannot name what was copied {destination}: {errno}")),
         },
     )?;
+    // A directory that is not its owner's to write cannot be renamed: it was, until now.
+    if let Some(owner) = owner.filter(|_| metadata.is_dir() && metadata.mode() & 0o700 != 0o700) {
+        let lends = if owner == (metadata.uid(), metadata.gid()) { 0 } else { 0o6000 };
+        let mode = Mode::from_raw_mode(metadata.mode() & 0o7777 & !lends);
+        let changed = rustix::fs::chmodat(&to.directory, &to.name, mode, AtFlags::empty());
+        changed.map_err(|errno| Failure::failed(format!("{destination} is there, with another mode: {errno}")))?;
+    }
     to.directory.sync_all().map_err(|error| {
         Failure::failed(format!("{destination} is there, and could not be made durable: {error}; see the pool's log"))
     })?;
@@ -96,17 +117,14 @@ struct Staging<'a> {
 impl<'a> Staging<'a> {
     fn make(parent: &'a File) -> Result<Self, Failure> {
         remove_abandoned(parent);
-        let name = format!("{STAGING_PREFIX}{:08x}", random());
+        let name = format!("{STAGING_PREFIX}{:016x}", random());
         let failed = |errno: Errno| Failure::failed(format!("cannot make a directory there: {errno}"));
         rustix::fs::mkdirat(parent, &name, Mode::RWXU).map_err(failed)?;
         let open = || {
-            let directory = File::from(rustix::fs::openat(
-                parent,
-                &name,
-                OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-                Mode::empty(),
-            )?);
+            let directory = open_directory(parent, name.as_bytes())?;
             rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive)?;
+            // Behind the lock: what has it and no lock is abandoned.
+            rustix::fs::fsetxattr(&directory, STAGING_MARK, b"", XattrFlags::empty())?;
             // A default access list of the directory above would be inherited by everything in the tree.
             match rustix::fs::fremovexattr(&directory, "system.posix_acl_default") {
                 Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
@@ -121,48 +139,68 @@ impl<'a> Staging<'a> {
         Ok(Self { parent, directory, ino, name })
     }
 
-    /// Removes it, and what could not be given its name; as long as the daemon works there it is waited for, at most so long.
-    fn remove(&self, at_most: Duration) -> std::io::Result<()> {
-        let deadline = Instant::now() + at_most;
+    /// Removes it, and what could not be given its name. As long as the daemon removes what it has copied, it is waited for.
+    fn remove(&self) -> std::io::Result<()> {
         loop {
-            match rustix::fs::unlinkat(self.parent, &self.name, AtFlags::REMOVEDIR) {
-                Err(Errno::NOTEMPTY | Errno::BUSY) => {}
-                removed => return Ok(removed?),
-            }
-            // Nobody sees into it while the daemon works there, and nothing is removed.
-            match std::fs::remove_dir_all(path_of(self.parent).join(&self.name)) {
-                Err(_) if Instant::now() < deadline => std::thread::sleep(REMOVING_RETRY),
-                removed => return removed,
+            match empty(&self.directory) {
+                Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
+                    std::thread::sleep(REMOVING_RETRY);
+                }
+                emptied => {
+                    emptied?;
+                    return Ok(rustix::fs::unlinkat(self.parent, &self.name, AtFlags::REMOVEDIR)?);
+                }
             }
         }
     }
+}
+
+fn open_directory(parent: &File, name: &[u8]) -> Result<File, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(parent, name, flags, Mode::empty()).map(File::from)
 }
 
 fn path_of(directory: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 
-fn random() -> u32 {
-    let mut bytes = [0; 4];
-    // Of the kernel, after its start, it always succeeds; a name that is taken is an error of its own.
-    let _count = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    u32::from_ne_bytes(bytes)
+/// Removes everything in a directory.
+fn empty(directory: &File) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(path_of(directory))? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => std::fs::remove_dir_all(entry.path())?,
+            false => std::fs::remove_file(entry.path())?,
+        }
+    }
+    Ok(())
 }
 
-/// Removes what a crash or a killed process has left in such directories. In one that is in use its lock is held, or, as long as the daemon
-/// works there, nobody sees into it.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // Of the kernel, after its start, it always succeeds; a name that is taken is an error of its own.
+    let _count = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u64::from_ne_bytes(bytes)
+}
+
+/// Removes what a crash or a killed process has left in such directories: they have the name and the mark of one, belong to whom this
+/// process works for, and nobody has them locked. Into one in which a daemon still works nobody sees.
 fn remove_abandoned(parent: &File) {
-    let path = path_of(parent);
-    let Ok(entries) = std::fs::read_dir(&path) else { return };
+    let Ok(entries) = std::fs::read_dir(path_of(parent)) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        if !name.as_bytes().starts_with(STAGING_PREFIX.as_bytes()) {
+        let is_named_so =
+            name.as_bytes().strip_prefix(STAGING_PREFIX.as_bytes()).is_some_and(|number| number.len() == 16);
+        let Some(directory) = is_named_so.then(|| open_directory(parent, name.as_bytes()).ok()).flatten() else {
             continue;
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(directory) = rustix::fs::openat(parent, &name, flags, Mode::empty()) else { continue };
-        if rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok()
-            && std::fs::remove_dir_all(path.join(&name)).is_ok()
+        };
+        let is_marked = rustix::fs::fgetxattr(&directory, STAGING_MARK, &mut [0; 16]).is_ok();
+        let is_own = rustix::fs::fstat(&directory).is_ok_and(|stat| stat.st_uid == rustix::process::geteuid().as_raw());
+        if is_marked
+            && is_own
+            && rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && empty(&directory).is_ok()
+            && rustix::fs::unlinkat(parent, &name, AtFlags::REMOVEDIR).is_ok()
         {
             eprintln!("dedupfs: removed what an interrupted put had left in {}", name.display());
         }

@@ -13,6 +13,7 @@ use dedupfs_fuse::MountedSession;
 use parking_lot::{Condvar, Mutex};
 
 use super::BUSY_PATIENCE;
+use super::transfers::Transfers;
 use crate::gc_policy::Policy;
 use crate::mount;
 
@@ -46,6 +47,7 @@ pub(super) struct Daemon {
     pub(super) pool: Arc<Pool>,
     pub(super) session: MountedSession,
     pub(super) gc: Policy,
+    pub(super) transfers: Transfers,
     pub(super) end: End,
 }
 
@@ -112,14 +114,16 @@ impl ControlTarget for Daemon {
         let name = String::from_utf8_lossy(&request.name);
         tracing::info!(%name, "copying a tree into the pool");
         let (core, service, to) = (self.pool.core(), self.pool.service(), (request.into, request.name.as_slice()));
-        let copied = transfer::put(core, &service, request.options, from, to, progress);
+        let transfer = self.transfers.begin(progress);
+        let copied = transfer::put(core, &service, &request.options, from, to, &transfer);
         tell_copied(&name, copied)
     }
 
     fn get(&self, request: &GetRequest, to: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure> {
         let name = String::from_utf8_lossy(&request.name);
         tracing::info!(ino = request.ino, %name, "copying a tree out of the pool");
-        let copied = transfer::get(&self.pool.service(), request.ino, (to, &request.name), progress);
+        let transfer = self.transfers.begin(progress);
+        let copied = transfer::get(&self.pool.service(), request.ino, (to, &request.name), &transfer);
         tell_copied(&name, copied)
     }
 
@@ -139,7 +143,10 @@ impl ControlTarget for Daemon {
 
     fn set_read_only(&self, read_only: bool) -> Result<(), Failure> {
         if read_only {
-            self.pool.set_read_only()?;
+            self.transfers.stop_and_wait();
+            let outcome = self.pool.set_read_only();
+            self.transfers.resume();
+            outcome?;
             tracing::info!("read-only from now on: everything is durable, nothing more is written");
         } else {
             self.pool.set_writable()?;
