@@ -91,3 +91,50 @@ expect 1 nobody "$base/program" mount --memory 256M "$pool" "$mnt"
         ],
     );
 }
+
+#[test]
+fn what_an_ordinary_user_copies_is_theirs() {
+    let Some(site) = Site::if_fit() else { return };
+    let script = r#"
+nobody "$base/program" mount --memory 256M "$pool" "$mnt"
+source=$base/source
+mkdir "$source" "$source/locked"
+echo content >"$source/of root"
+echo content >"$source/setuid"
+echo content >"$source/locked/file"
+mknod "$source/device" c 1 3
+ln "$source/of root" "$source/link"
+chmod 4755 "$source/setuid"
+chmod 555 "$source/locked" "$source"
+# A device is for the superuser.
+code=0
+said=$(nobody "$base/program" put "$source" "$mnt/put") || code=$?
+[ $code = 1 ] || { echo "FAILED: put ended with $code: $said"; exit 99; }
+case $said in *device*superuser*) ;; *) echo "FAILED: $said"; exit 99 ;; esac
+others=$(nobody find "$mnt/put" ! -uid 65534 -o ! -gid 65533 -o -perm /6000)
+[ -z "$others" ] || { echo "FAILED: not the user's: $others"; exit 99; }
+[ "$(nobody stat -c %a "$mnt/put")" = 555 ]
+[ "$(nobody stat -c %h "$mnt/put/link")" = 2 ]
+nobody diff -r --exclude device "$source" "$mnt/put"
+mkdir "$base/out"
+chown 65534:65533 "$base/out"
+nobody "$base/program" get "$mnt/put" "$base/out/got"
+nobody diff -r --exclude device "$source" "$base/out/got"
+[ "$(stat -c %a "$base/out/got")" = 555 ]
+# What is not theirs is by root, through the mount that root has.
+nobody "$base/program" umount "$mnt"
+is_free
+"$base/program" mount --memory 256M "$pool" "$mnt"
+cp -a "$source/setuid" "$mnt/setuid"
+"$base/program" umount "$mnt"
+is_free
+nobody "$base/program" mount --memory 256M "$pool" "$mnt"
+nobody "$base/program" get "$mnt/setuid" "$base/out/setuid"
+[ "$(stat -c '%a %u' "$base/out/setuid")" = "755 65534" ] || { echo "FAILED: $(stat "$base/out/setuid")"; exit 99; }
+nobody chmod -R u+w "$mnt/put"
+nobody rm -r "$mnt/put"
+nobody "$base/program" umount "$mnt"
+is_free
+"#;
+    administrate(&site, &[USER, script].concat());
+}

@@ -317,3 +317,101 @@ fn what_makes_no_sense_is_said() {
     get(&there, &site.base.join("there")).expect(0, &["copied 0 files"]);
     assert!(File::open(site.base.join("there")).unwrap().metadata().unwrap().is_dir());
 }
+
+#[test]
+fn regression_small_files_are_interrupted_too_and_a_daemon_that_ends_leaves_nothing() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let source = site.base.join("source");
+    for directory in 0..20 {
+        let directory = source.join(directory.to_string());
+        fs::create_dir_all(&directory).unwrap();
+        (0..1000).for_each(|number| drop(File::create(directory.join(number.to_string())).unwrap()));
+    }
+    let mut put = put_under_way(&site, &source);
+    kill_process(Pid::from_raw(i32::try_from(put.id()).unwrap()).unwrap(), Signal::INT).unwrap();
+    assert_eq!(put.wait().unwrap().code(), Some(1));
+    assert_eq!(fs::read_dir(&site.mnt).unwrap().count(), 0);
+    let mut put = put_under_way(&site, &source);
+    let daemon = fs::read_to_string(site.pool.join("lock")).unwrap();
+    let daemon = daemon.split(' ').next().unwrap().parse().unwrap();
+    kill_process(Pid::from_raw(daemon).unwrap(), Signal::TERM).unwrap();
+    assert_ne!(put.wait().unwrap().code(), Some(0));
+    wait_until("the daemon to end", || !site.is_mounted() && crate::site::is_free(&site.pool));
+    assert_eq!(site.stats().files, 0);
+    site.assert_clean();
+    // Read-only from one moment to the next: it has its name, or nothing has.
+    site.mount();
+    let mut put = put_under_way(&site, &source);
+    Tool::new(DEDUPFS).args(["mount", "-o", "remount,ro"]).args([&site.pool, &site.mnt]).ok();
+    let is_whole = put.wait().unwrap().success();
+    assert_eq!(site.mnt.join("copy").exists(), is_whole);
+    site.umount();
+    site.assert_clean();
+}
+
+#[test]
+fn regression_a_name_alone_makes_no_directory_a_leftover() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let source = site.base.join("source");
+    fs::create_dir(&source).unwrap();
+    for name in [".dedupfs-put-notes", ".dedupfs-put-0123456789abcdef"] {
+        fs::create_dir(site.mnt.join(name)).unwrap();
+        fs::write(site.mnt.join(name).join("important"), "content").unwrap();
+    }
+    put(&source, &site.mnt.join("copy")).expect(0, &[]);
+    for name in [".dedupfs-put-notes", ".dedupfs-put-0123456789abcdef"] {
+        assert_eq!(fs::read_to_string(site.mnt.join(name).join("important")).unwrap(), "content");
+    }
+}
+
+#[test]
+fn regression_a_default_access_list_at_the_destination_opens_nothing() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let (source, out) = (site.base.join("source"), site.base.join("out"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("private"), "content").unwrap();
+    fs::set_permissions(source.join("private"), fs::Permissions::from_mode(0o660)).unwrap();
+    fs::create_dir(&out).unwrap();
+    Tool::new("setfacl").args(["-m", "d:u:1234:rwx,d:o::rwx"]).arg(&out).ok();
+    put(&source, &site.mnt.join("copy")).expect(0, &[]);
+    get(&site.mnt.join("copy"), &out.join("copy")).expect(0, &[]);
+    get(&site.mnt.join("copy/private"), &out.join("private")).expect(0, &[]);
+    assert_same_tree(&source, &out.join("copy"));
+    for path in [out.join("copy"), out.join("copy/private"), out.join("private")] {
+        let acl = Tool::new("getfacl").args(["--omit-header", "--absolute-names"]).arg(&path).ok().text();
+        assert!(!acl.contains("1234") && !acl.contains("default"), "{}: {acl}", path.display());
+    }
+    assert_eq!(fs::metadata(out.join("private")).unwrap().mode() & 0o7777, 0o660);
+}
+
+/// ext4 has room for 4 KiB of them, and says that the disk is full.
+#[test]
+fn regression_an_attribute_without_room_costs_no_file() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let (copy, out) = (site.mnt.join("copy"), site.base.join("out"));
+    fs::create_dir(&copy).unwrap();
+    for number in 0..9 {
+        fs::write(copy.join(number.to_string()), noise(number, 10_000)).unwrap();
+    }
+    let value = "x".repeat(20_000);
+    Tool::new("setfattr").args(["-n", "user.big", "-v", &value]).arg(copy.join("4")).ok();
+    let ran = get(&copy, &out);
+    for number in 0..9 {
+        assert!(fs::read(out.join(number.to_string())).unwrap() == noise(number, 10_000));
+    }
+    let has_it = Tool::new("getfattr").args(["-n", "user.big"]).arg(out.join("4")).run().code == 0;
+    assert!(if has_it { ran.code == 0 } else { ran.code == 1 && ran.said().contains("user.big") }, "{}", ran.said());
+}
+
+#[test]
+fn the_pool_does_not_copy_itself() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    fs::write(site.mnt.join("file"), noise(1, 1_000_000)).unwrap();
+    site.sync();
+    // The site has the pool, its mount and nothing else.
+    fs::write(site.base.join("beside"), "content").unwrap();
+    put(&site.base, &site.mnt.join("copy")).expect(0, &["copied 1 files"]);
+    assert_eq!(fs::read_dir(site.mnt.join("copy/pool")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(site.mnt.join("copy/mnt")).unwrap().count(), 0);
+    assert_eq!(fs::read_to_string(site.mnt.join("copy/beside")).unwrap(), "content");
+}
