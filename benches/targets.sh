@@ -126,6 +126,7 @@ measure() {
     empty_out
     record "restore small" "$target" "$files" "$daemon" copy_out "$mnt/small"
     [ "$target" = null ] || same "$ram/small" "$ram/out/small" "$target"
+    [ "$target" != dedupfs ] || measure_get
     rm -rf "$ram/out"
     end "$target"
     case $target in
@@ -133,6 +134,21 @@ measure() {
         native) find "$mnt" -mindepth 1 -delete ;;
     esac
 }
+
+# The same restores by `dedupfs get`, and small files by `dedupfs put`.
+measure_get() {
+    local workload total
+    again dedupfs
+    for workload in random real small; do
+        empty_out
+        if [ "$workload" = small ]; then total=files; else total=${workload}_total; fi
+        record "get $workload" dedupfs "${!total}" "$daemon" get_out "$workload"
+        same "$ram/$workload" "$ram/out/$workload" dedupfs
+    done
+    record 'put small' dedupfs "$files" "$daemon" put_in small put
+}
+get_out() { dedupfs get "$mnt/$1" "$ram/out/$1" >&2; }
+put_in() { dedupfs put "$ram/$1" "$mnt/$2" >&2; }
 
 # The newest and the first version of the series are read cold, in turns.
 measure_series() {
@@ -151,12 +167,19 @@ measure_series() {
             bytes=$(content_bytes "$series/$version")
             record "restore $version" dedupfs "$bytes" "$daemon" copy_out "$mnt/$version"
             same "$series/$version" "$ram/out/$version" dedupfs
+            again dedupfs
+            empty_out
+            record "get $version" dedupfs "$bytes" "$daemon" get_out "$version"
+            same "$series/$version" "$ram/out/$version" dedupfs
         done
     done
     end dedupfs
     rm -rf "$pool"
-    series_rows="$(goal_row "restore the newest of ${#names[@]} versions, against the first" 1e6 MB/s "restore $newest" \
-        "$(median "restore $first" dedupfs)" 0.9 "$(content_bytes "$series/$newest")")"
+    series_rows="$(
+        goal_row "restore the newest of ${#names[@]} versions, against the first" 1e6 MB/s "restore $newest" \
+        "$(median "restore $first" dedupfs)" 0.9 "$(content_bytes "$series/$newest")"
+        goal_row 'the same by dedupfs get' 1e6 MB/s "get $newest" \
+            "$(median "get $first" dedupfs)" 0.9 "$(content_bytes "$series/$newest")")"
 }
 
 # ---- the table
@@ -197,12 +220,16 @@ against 'stored already, a new mount, against the backing filesystem' later nati
 against 'new random data, against the backing filesystem' random native 0.8
 goal_row 'new real data, against zstd:1 alone on all cores' 1e6 MB/s real "$(limit compress_all)" 0.6 "$real_total"
 against 'restore random data, cold, against the backing filesystem' 'restore random' native 0.8
+goal_row 'the same by dedupfs get' 1e6 MB/s 'get random' "$(median 'restore random' native)" 0.8 "$random_total"
 goal_row 'restore real data, cold, against decompressing alone on all cores' 1e6 MB/s 'restore real' "$(limit decompress_all)" 0.7 "$real_total"
+goal_row 'the same by dedupfs get' 1e6 MB/s 'get real' "$(limit decompress_all)" 0.7 "$real_total"
 [ -z "$series_rows" ] || printf '%s\n' "$series_rows"
 against_files 'unpack small files, against FUSE that stores nothing' small null 0.5
+goal_row 'dedupfs put of the small files, against tar on the backing filesystem' 1 files/s 'put small' "$(median small native)" 0.5 "$small_total"
 against_files 'rsync of the unchanged small files, against the backing filesystem' unchanged native 0.7
 against_files 'the same after a new mount, cold' 'unchanged, cold' native 0.7
 against_files 'restore small files, cold, against the backing filesystem' 'restore small' native 0.5
+goal_row 'the same by dedupfs get' 1 files/s 'get small' "$(median 'restore small' native)" 0.5 "$small_total"
 
 printf '\n| rates | dedupfs | backing filesystem | FUSE that stores nothing |\n|---|---|---|---|\n'
 all() {

@@ -9,6 +9,7 @@ use dedupfs_fuse::service::{FileKind, Ino, ROOT_INO};
 
 use super::base::{NameVisitor, Snapshot, guarded};
 use super::inode::{Entry, Inode};
+use super::names::check_name;
 use super::overlay::Generation;
 use super::totals::Totals;
 use super::{COOKIE_FIRST, Namespace};
@@ -172,6 +173,9 @@ impl Namespace {
         moment.for_each_entry(&mut |directory, name, entry| {
             let shown = name.escape_ascii();
             let is_directory = entry.kind == FileKind::Directory;
+            if let Err(error) = check_name(name) {
+                findings.add(|| format!("entry {shown} of directory {directory}: {error}"));
+            }
             if !(COOKIE_FIRST..next_cookie).contains(&entry.cookie) {
                 findings.add(|| format!("entry {shown} of directory {directory} has cookie {}", entry.cookie));
             }

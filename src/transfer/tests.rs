@@ -270,3 +270,31 @@ fn a_file_that_is_damaged_is_told_and_the_rest_is_copied() {
         }
     }
 }
+
+/// The kernel refuses such names; here it is not asked.
+#[test]
+fn regression_names_out_of_a_pool_lead_nowhere_else() {
+    let (pool, source) = (pool(), tempfile::tempdir().unwrap());
+    for name in ["good", "other"] {
+        fs::write(source.path().join(name), name).unwrap();
+    }
+    let staging = staging(&pool);
+    put_into(&pool, staging, source.path(), &NoProgress).unwrap();
+    let tree = lookup(&pool, staging, b"tree").unwrap();
+    let good = lookup(&pool, tree, b"good").unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let absolute = out.path().join("absolute");
+    let evil = [b"../evil".as_slice(), b"a/b", b"..", b".", b"", absolute.as_os_str().as_encoded_bytes()];
+    for name in evil {
+        pool.core().namespace.force_name(tree, name, good);
+    }
+    assert!(!pool.check(&CheckOptions::default(), &NoProgress).unwrap().is_clean());
+    let report = get_from(&pool, tree, &out.path().join("out")).unwrap();
+    assert_eq!((report.problem_count, report.files), (6, 2), "{report:?}");
+    let names = |path: &Path| {
+        let names = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(names(out.path()), ["out".to_owned()].into());
+    assert_eq!(names(&out.path().join("out")), ["good".to_owned(), "other".to_owned()].into());
+}

@@ -29,8 +29,10 @@ const LONG_HELP: &str = "\
 Example:
   dedupfs mkfs /srv/pool
   dedupfs mount /srv/pool /mnt/backup
-  rsync -aHAX --numeric-ids /home/ /mnt/backup/home-monday/
+  dedupfs put /home /mnt/backup/home-monday
+  rsync -aHAX --numeric-ids /srv/ /mnt/backup/srv/
   dedupfs-stats /mnt/backup
+  dedupfs get /mnt/backup/home-monday /home.restored
   rm -r /mnt/backup/home-sunday && dedupfs-gc /mnt/backup
   dedupfs umount /mnt/backup
 
@@ -173,9 +175,9 @@ pub struct UmountArgs {
 /// Copies a directory with all in it, or a file, into a mounted pool: `dedupfs put /home /mnt/backup/home-monday`.
 ///
 /// As `cp -a`, with owners, times, access lists and other extended attributes, hard links, holes and devices; but the daemon reads the tree
-/// by itself, on all cores, and needs no request of the kernel for each file. DESTINATION is there when all of it is there, and
-/// durable, when this returns; interrupted, nothing is left of it. What cannot be read is told, and the rest is copied: exit
-/// code 1 then.
+/// by itself, on all cores, and needs no request of the kernel for each file. NAME is there when all of it is, and durable when this
+/// returns; interrupted, nothing is left of it. What cannot be read is told, and the rest is copied: exit code 1 then.
+/// An ordinary user's copy is that user's. A symbolic link as SOURCE is followed.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_WITHOUT_MOUNT)]
 pub struct PutArgs {
@@ -184,7 +186,7 @@ pub struct PutArgs {
     /// Its new name in the mount; must not be there yet
     #[arg(value_name = "MNT/NAME")]
     pub destination: PathBuf,
-    /// Leave out what is mounted within the tree (of a pool's own mount nothing is ever copied)
+    /// Leave out what is mounted within the tree (the pool itself and its mount always are)
     #[arg(long, short = 'x')]
     pub one_file_system: bool,
     /// Print the result as JSON
@@ -195,8 +197,8 @@ pub struct PutArgs {
 /// Copies a directory with all in it, or a file, out of a mounted pool: `dedupfs get /mnt/backup/home-monday /home`.
 ///
 /// As `cp -a`, with owners, times, access lists and other extended attributes, hard links, holes and devices; but the daemon writes the tree
-/// by itself, on all cores, and needs no request of the kernel for each file. A file whose content is damaged is told and left out,
-/// and the rest is copied: exit code 1 then.
+/// by itself, on all cores, and needs no request of the kernel for each file. It is durable when this returns. A file whose content is
+/// damaged is told and left out, and the rest is copied: exit code 1 then.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_WITHOUT_MOUNT)]
 pub struct GetArgs {

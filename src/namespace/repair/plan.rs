@@ -7,6 +7,7 @@ use dedupfs_store::recipe::Root;
 
 use super::super::COOKIE_FIRST;
 use super::super::inode::{Entry, Inode};
+use super::super::names::check_name;
 use super::super::tables::{self, Header};
 use super::super::totals::Totals;
 use super::Fix;
@@ -78,7 +79,7 @@ impl Plan {
         self.facts.fix(line, Fix::Entry(tables::name_key(at.0, &at.1), None));
     }
 
-    /// Names of what is not there, or in what is no directory; and names with the wrong kind.
+    /// Names that none may have, of what is not there, or in what is no directory; and names with the wrong kind.
     fn dangling_names(&mut self) {
         let all: Vec<_> = self.facts.entries.iter().map(|(at, entry)| (at.clone(), *entry)).collect();
         for (at, entry) in all {
@@ -86,6 +87,7 @@ impl Plan {
                 None => self.drop_name(&at, &format!("inode {} does not exist", entry.ino)),
                 Some(_) if entry.ino == ROOT_INO => self.drop_name(&at, "it names the root"),
                 Some(_) if !self.is_directory(at.0) => self.drop_name(&at, "it is no directory"),
+                Some(_) if check_name(&at.1).is_err() => self.drop_name(&at, "it is a name that none may have"),
                 Some(inode) if inode.kind != entry.kind => {
                     let kind = inode.kind;
                     self.set_name(&at, Entry { kind, ..entry }, "its kind is that of its inode");

@@ -169,3 +169,16 @@ fn force_links(namespace: &Namespace, ino: Ino, nlink: u32) {
     draft.inode(ino).unwrap().nlink = nlink;
     draft.apply();
 }
+
+impl Namespace {
+    /// Another name of a file, past all rules.
+    pub(crate) fn force_name(&self, directory: Ino, name: &[u8], ino: Ino) {
+        let (_lock, mut draft) = self.begin().unwrap();
+        draft.inode(ino).unwrap().nlink += 1;
+        draft.directory(directory).unwrap().size_bytes += 1;
+        let kind = draft.inode(ino).unwrap().kind;
+        let entry = inode::Entry { ino, kind, cookie: self.new_cookie() };
+        draft.name(directory, &Arc::from(name), None, Some(entry));
+        draft.apply();
+    }
+}

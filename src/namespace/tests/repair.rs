@@ -96,7 +96,12 @@ fn a_sound_namespace_needs_nothing() {
 #[test]
 fn each_kind_of_damage_is_repaired_and_gone_at_the_second_look() {
     type Spoil = fn(&redb::WriteTransaction, &[Inode], &[(Vec<u8>, Entry)]);
-    let cases: [(&str, Spoil); 14] = [
+    let cases: [(&str, Spoil); 15] = [
+        ("a name that none may have", |to, _, names| {
+            let (key, entry) = names.last().unwrap();
+            to.open_table(tables::ENTRIES).unwrap().remove(key.as_slice()).unwrap();
+            put_name(to, &tables::name_key(ROOT_INO, b"../evil"), *entry);
+        }),
         ("links 1 instead of 9", |to, inodes, _| put_inode(to, &Inode { nlink: 9, ..inodes.last().unwrap().clone() })),
         ("parent", |to, inodes, _| {
             let dir = inodes.iter().rfind(|inode| inode.is_directory()).unwrap();
