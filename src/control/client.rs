@@ -266,6 +266,7 @@ struct Attentive<'a> {
 
 impl Read for Attentive<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // A signal ends the wait as well.
         while !has_answered(self.stream, ATTENTION_INTERVAL) {
             if self.progress.is_cancelled() {
                 return Err(io::Error::other("not wanted any more"));
@@ -278,7 +279,7 @@ impl Read for Attentive<'_> {
 /// Waits for the first bytes of an answer, at most so long. What cannot be told counts as heard: reading tells it.
 fn has_answered(stream: &UnixStream, at_most: Duration) -> bool {
     let Ok(timeout) = Timespec::try_from(at_most) else { return true };
-    poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&timeout)) != Ok(0)
+    !matches!(poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&timeout)), Ok(0) | Err(rustix::io::Errno::INTR))
 }
 
 /// Tells when a daemon ended.

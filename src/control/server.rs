@@ -343,10 +343,16 @@ impl SinkState<'_> {
         self.stream.is_none()
     }
 
+    fn takes_more(&self) -> bool {
+        self.stream
+            .is_some_and(|stream| poll(&mut [PollFd::new(stream, PollFlags::OUT)], Some(&Timespec::default())) != Ok(0))
+    }
+
     fn send_steps(&mut self) {
         self.last_sent = Instant::now();
-        let steps = std::mem::take(&mut self.unsent_steps);
-        if steps > 0 {
+        // Whoever does not read now (a stopped process, a terminal that is held) hears of them later.
+        if self.unsent_steps > 0 && self.takes_more() {
+            let steps = std::mem::take(&mut self.unsent_steps);
             self.send(&Reply::Advance(steps));
         }
     }

@@ -222,12 +222,22 @@ pub(super) fn path_below<'a>(ways: impl Iterator<Item = &'a [u8]>, name: &[u8]) 
     path
 }
 
+/// Whether a directory that was just made is the one that was opened, and not another's, put there since.
+pub(super) fn is_own(above: &Stat, made: &Stat) -> bool {
+    let uid = rustix::process::geteuid().as_raw();
+    let is_ours = |stat: &Stat| stat.st_uid == uid || stat.st_uid == 0;
+    // Where nobody else may rename, nobody has. Some filesystems (FAT, those of networks) give everything one owner and one mode.
+    let only_we_rename = above.st_mode & 0o022 == 0 || above.st_mode & 0o1000 != 0;
+    (is_ours(above) && only_we_rename) || (made.st_uid == uid && made.st_mode & 0o077 == 0)
+}
+
 /// The path of a tree's top.
 pub(super) fn path_of_top(name: &CStr) -> PathBuf {
     path_below(std::iter::empty(), name.to_bytes())
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
@@ -238,5 +248,25 @@ mod tests {
             assert_eq!(encode_device(number).map(decode_device), Some(number), "{major}:{minor}");
         }
         assert_eq!(encode_device(rustix::fs::makedev(0x1000, 0)), None);
+    }
+
+    #[test]
+    fn a_directory_may_be_anothers_only_where_nobody_else_could_put_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        let stat = |uid: u32, mode: u32| {
+            let mut stat = rustix::fs::stat(directory.path()).unwrap();
+            (stat.st_uid, stat.st_mode) = (uid, 0o040_000 | mode);
+            stat
+        };
+        let own = stat(uid, 0o700);
+        for above in [stat(uid, 0o755), stat(uid, 0o1777), stat(0, 0o755)] {
+            // FAT and the like.
+            assert!(is_own(&above, &own) && is_own(&above, &stat(uid, 0o755)) && is_own(&above, &stat(65534, 0o755)));
+        }
+        for above in [stat(uid, 0o777), stat(1234, 0o755), stat(uid, 0o775)] {
+            assert!(is_own(&above, &own));
+            assert!(!is_own(&above, &stat(1234, 0o700)) && !is_own(&above, &stat(uid, 0o755)));
+        }
     }
 }

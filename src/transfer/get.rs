@@ -89,9 +89,11 @@ pub fn get(
         Err(trouble) => tally.note_top(Err(trouble), &name),
     }
     // Filesystems tell of what they could not write when it is synced, if at all.
-    let synced = rustix::fs::syncfs(&to).map_err(|errno| {
-        let what = "what was copied may not be on the disk".to_owned();
-        Trouble::All(TransferError::Disk { what, error: errno.into() })
+    let synced = tally.go_on().and_then(|()| {
+        rustix::fs::syncfs(&to).map_err(|errno| {
+            let what = "what was copied may not be on the disk".to_owned();
+            Trouble::All(TransferError::Disk { what, error: errno.into() })
+        })
     });
     tally.note(synced, || disk::path_of_top(&name));
     tally.finish()
@@ -101,6 +103,11 @@ impl Get<'_> {
     /// Goes through all directories, each behind its parent.
     fn walk(&self, name: &CStr, attributes: Attributes, hand: Hand<'_, Batch>) {
         let made = self.make_directory(self.to, name, attributes, None).and_then(|top| {
+            let [above, made] = [rustix::fs::fstat(self.to), rustix::fs::fstat(&top.to)];
+            let cannot_look = || writing("cannot look at the directory");
+            if !disk::is_own(&above.map_err(cannot_look())?, &made.map_err(cannot_look())?) {
+                return Err(Trouble::One("somebody else has put another directory there".to_owned()));
+            }
             let from_top = top.to.try_clone().map_err(|error| Trouble::One(error.to_string()))?;
             self.top.get_or_init(|| from_top);
             let cleared = Place::Open(top.to.as_fd()).clear_inherited();
@@ -145,11 +152,6 @@ impl Get<'_> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let to =
             rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(writing("cannot open the directory"))?;
-        let stat = rustix::fs::fstat(&to).map_err(writing("cannot look at the directory"))?;
-        // Who may write to the directory above could have put another one there.
-        if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
-            return Err(Trouble::One("somebody else has put another directory there".to_owned()));
-        }
         self.tally.directory();
         Ok(Directory { to, ino: attributes.ino, name: name.to_owned(), attributes, above })
     }
@@ -240,7 +242,15 @@ impl Get<'_> {
                     Ok(true)
                 }
                 // What cannot be a link becomes a copy.
-                Err(Errno::MLINK | Errno::NAMETOOLONG | Errno::NOENT | Errno::PERM | Errno::OPNOTSUPP) => Ok(false),
+                Err(
+                    Errno::MLINK
+                    | Errno::NAMETOOLONG
+                    | Errno::NOENT
+                    | Errno::PERM
+                    | Errno::ACCESS
+                    | Errno::XDEV
+                    | Errno::OPNOTSUPP,
+                ) => Ok(false),
                 Err(errno) => Err(writing("cannot link it")(errno)),
             }
         };
@@ -291,12 +301,16 @@ impl Get<'_> {
         let outcome = rustix::fs::openat(parent, name, flags, PRIVATE_FILE);
         let outcome = outcome.map_err(writing("cannot make the file")).and_then(|to| {
             let copied = self.content((attributes, opened.handle), &to, buffer);
-            let copied = copied.and_then(|()| self.attributes(Place::Open(to.as_fd()), attributes, path));
-            let copied = copied.and_then(|()| {
+            let copied = copied.and_then(|bytes| {
+                self.attributes(Place::Open(to.as_fd()), attributes, path)?;
+                Ok(bytes)
+            });
+            let copied = copied.and_then(|bytes| {
                 // SAFETY: the descriptor is owned here, and nobody uses it afterwards.
                 let closed = unsafe { rustix::io::try_close(to.into_raw_fd()) };
                 // Some filesystems write only now.
-                closed.map_err(writing("cannot write the file"))
+                closed.map_err(writing("cannot write the file"))?;
+                Ok(bytes)
             });
             if copied.is_err() {
                 // Half a file would be taken for a whole one.
@@ -305,8 +319,7 @@ impl Get<'_> {
             copied
         });
         self.service.release(attributes.ino, opened.handle);
-        outcome?;
-        self.tally.file();
+        self.tally.file(outcome?);
         let of = |attributes: &Attributes| (attributes.size_bytes, attributes.mtime);
         if self.service.attributes(attributes.ino).is_ok_and(|now| of(&now) != of(&attributes)) {
             let what = "changed while it was copied: it may be neither as it was nor as it is";
@@ -315,11 +328,11 @@ impl Get<'_> {
         Ok(())
     }
 
-    /// All that is no hole.
-    fn content(&self, (of, handle): (Attributes, Handle), to: &OwnedFd, buffer: &mut Vec<u8>) -> Outcome<()> {
+    /// All that is no hole; returns its bytes.
+    fn content(&self, (of, handle): (Attributes, Handle), to: &OwnedFd, buffer: &mut Vec<u8>) -> Outcome<u64> {
         let has_holes = of.blocks.saturating_mul(512) < of.size_bytes;
         let cannot_read = || reading_pool("cannot be read: its content is damaged, or lost");
-        let mut offset = 0;
+        let (mut offset, mut bytes) = (0, 0);
         while offset < of.size_bytes {
             let mut end = of.size_bytes;
             if has_holes {
@@ -348,6 +361,7 @@ impl Get<'_> {
                     }
                     rest = rest.get(written..).unwrap_or_default();
                     offset += written as u64;
+                    bytes += written as u64;
                     self.tally.content(written);
                 }
             }
@@ -355,7 +369,7 @@ impl Get<'_> {
         if has_holes {
             rustix::fs::ftruncate(to, of.size_bytes).map_err(writing("cannot write the file"))?;
         }
-        Ok(())
+        Ok(bytes)
     }
 
     /// Owner, extended attributes, mode and times. What the disk does not take is told.
@@ -396,7 +410,7 @@ impl Get<'_> {
             });
             tell(set.map_err(|trouble| match trouble {
                 Trouble::One(what) => Trouble::One(format!("{what} ({})", name.escape_ascii())),
-                all @ Trouble::All(_) => all,
+                other => other,
             }))?;
         }
         tell(to.set_attributes(&attributes).map_err(writing_attributes("cannot set mode and times")))

@@ -31,7 +31,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 pub use self::get::get;
-pub use self::put::{PutOptions, put};
+pub use self::put::{Owner, PutOptions, put};
 use crate::error::EngineError;
 
 /// Things that are told in words; of more there is only their number.

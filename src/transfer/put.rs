@@ -40,8 +40,29 @@ pub struct PutOptions {
     pub leaves_out_device: Option<u64>,
     /// Leave out what is in these directories (device and inode): the pool's own roots.
     pub leaves_out_directories: Vec<(u64, u64)>,
-    /// For whom it is copied, user and group, if that is not the superuser: then all of it is theirs, as with `cp -a`.
-    pub owner: Option<(u32, u32)>,
+    /// For whom it is copied, if that is not the superuser.
+    pub owner: Option<Owner>,
+}
+
+/// An ordinary user: what they copy is theirs, as with `cp -a`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Owner {
+    /// The user.
+    pub uid: u32,
+    /// Their group.
+    pub gid: u32,
+    /// Further groups they are in: a file of one of those keeps it.
+    pub groups: Vec<u32>,
+}
+
+impl Owner {
+    /// Owner, group and mode of a copy: bits that lend the rights of others go.
+    #[must_use]
+    pub fn of_copy(&self, uid: u32, gid: u32, mode: u16) -> (u32, u32, u16) {
+        let keeps_group = gid == self.gid || self.groups.contains(&gid);
+        let lends = if uid == self.uid && keeps_group { 0 } else { 0o6000 };
+        (self.uid, if keeps_group { gid } else { self.gid }, mode & !lends)
+    }
 }
 
 /// A directory that is being copied. The last of its entries gives it its attributes.
@@ -205,21 +226,22 @@ impl Put<'_> {
             // Its owner could not rename it otherwise.
             stat.st_mode |= 0o700;
         }
+        if !self.is_wanted(&stat) {
+            return self.tally.note_top(Err(Trouble::One("it is the pool itself".to_owned())), &name);
+        }
         let top = match self.make_top(Spot { parent: into, above: None, name: &name }) {
             Ok(ino) => Arc::new(Directory { from, ino, name, stat, above: None }),
             Err(trouble) => return self.tally.note_top(Err(trouble), &name),
         };
         // What is still to come, the next one last.
         let mut ways: Vec<(Arc<Directory>, CString)> = Vec::new();
-        if self.is_wanted(&top) {
-            self.list(&top, &mut ways, hand);
-        }
+        self.list(&top, &mut ways, hand);
         self.leave(top, &mut space);
         while let Some((above, name)) = ways.pop() {
             match self.tally.go_on().and_then(|()| self.enter(&above, &name)) {
                 Ok(directory) => {
                     let directory = Arc::new(directory);
-                    if self.is_wanted(&directory) {
+                    if self.is_wanted(&directory.stat) {
                         self.list(&directory, &mut ways, hand);
                     }
                     self.leave(directory, &mut space);
@@ -236,9 +258,9 @@ impl Put<'_> {
         made
     }
 
-    fn is_wanted(&self, directory: &Directory) -> bool {
-        let (device, options) = (directory.stat.st_dev, self.options);
-        let is_own = options.leaves_out_directories.contains(&(device, directory.stat.st_ino));
+    fn is_wanted(&self, directory: &Stat) -> bool {
+        let (device, options) = (directory.st_dev, self.options);
+        let is_own = options.leaves_out_directories.contains(&(device, directory.st_ino));
         let is_on_it = device == self.device;
         !is_own && (is_on_it || (!options.one_file_system && options.leaves_out_device != Some(device)))
     }
@@ -408,9 +430,10 @@ impl Put<'_> {
         if spot.above.is_none() {
             self.is_made.store(true, Ordering::Relaxed);
         }
-        let copied = self.content((ino, handle), from, stat, &mut space.content).and_then(|()| {
+        let copied = self.content((ino, handle), from, stat, &mut space.content).and_then(|bytes| {
             self.attributes(Place::Open(from), ino, stat, &mut space.xattrs, &|| spot.path())?;
-            service.flush(ino, handle).map_err(writing_pool(self.core, "cannot write the file"))
+            service.flush(ino, handle).map_err(writing_pool(self.core, "cannot write the file"))?;
+            Ok(bytes)
         });
         service.release(ino, handle);
         if copied.is_err()
@@ -419,8 +442,7 @@ impl Put<'_> {
             tracing::debug!(%errno, "a file that was copied in part stays");
         }
         service.forget(ino, 1);
-        copied?;
-        self.tally.file();
+        self.tally.file(copied?);
         if !rustix::fs::fstat(from).is_ok_and(|now| version(&now) == version(stat)) {
             self.tally.problem(
                 &spot.path(),
@@ -430,11 +452,11 @@ impl Put<'_> {
         Ok(ino)
     }
 
-    /// All that is no hole.
-    fn content(&self, to: (Ino, u64), from: BorrowedFd<'_>, stat: &Stat, buffer: &mut [u8]) -> Outcome<()> {
+    /// All that is no hole; returns its bytes.
+    fn content(&self, to: (Ino, u64), from: BorrowedFd<'_>, stat: &Stat, buffer: &mut [u8]) -> Outcome<u64> {
         let size_bytes = u64::try_from(stat.st_size).unwrap_or(0);
         let has_holes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) < size_bytes;
-        let mut offset = 0;
+        let (mut offset, mut copied_bytes) = (0, 0);
         loop {
             let mut end = u64::MAX;
             if has_holes {
@@ -450,12 +472,13 @@ impl Put<'_> {
                 let read = rustix::io::pread(from, &mut *space, offset).map_err(reading("cannot read it"))?;
                 let bytes = space.get(..read).unwrap_or_default();
                 if bytes.is_empty() {
-                    return Ok(());
+                    return Ok(copied_bytes);
                 }
                 let written = self.service.write(WRITER, to.0, to.1, offset, bytes, WriteFlags::default());
                 written.map_err(writing_pool(self.core, "cannot write the file"))?;
                 self.tally.content(read);
                 offset += read as u64;
+                copied_bytes += read as u64;
             }
         }
         if offset < size_bytes {
@@ -463,7 +486,7 @@ impl Put<'_> {
             let changed = self.service.set_attributes(WRITER, to.0, changes);
             changed.map_err(writing_pool(self.core, "cannot write the file"))?;
         }
-        Ok(())
+        Ok(copied_bytes)
     }
 
     /// Extended attributes, access lists among them, then owner, mode and times. What the pool does not keep is told.
@@ -493,15 +516,13 @@ impl Put<'_> {
             }
         };
         match from.for_each_xattr(space, |errno| reading("cannot read extended attributes")(errno), set) {
-            Err(Trouble::One(what)) => self.tally.problem(&path(), what),
+            Err(Trouble::One(what) | Trouble::Unreadable(what)) => self.tally.problem(&path(), what),
             outcome => outcome?,
         }
         let mut changes = disk::changes_of(stat);
-        if let Some((uid, gid)) = self.options.owner {
-            // The rights that these bits would lend are another's.
-            let lends = if (uid, gid) == (stat.st_uid, stat.st_gid) { 0 } else { 0o6000 };
-            (changes.uid, changes.gid) = (Some(uid), Some(gid));
-            changes.mode = changes.mode.map(|mode| mode & !lends);
+        if let Some(owner) = &self.options.owner {
+            let (uid, gid, mode) = owner.of_copy(stat.st_uid, stat.st_gid, (stat.st_mode & 0o7777) as u16);
+            (changes.uid, changes.gid, changes.mode) = (Some(uid), Some(gid), Some(mode));
         }
         if disk::kind_of(stat) == Some(FileKind::Symlink) {
             changes.mode = None;

@@ -51,6 +51,7 @@ impl<K: Hash + Eq + Copy, V> SeveralNames<K, V> {
         };
         if left == 0
             && let Entry::Occupied(entry) = self.slots.lock().entry(key)
+            && Arc::ptr_eq(entry.get(), &slot)
         {
             entry.remove();
         }

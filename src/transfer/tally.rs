@@ -15,12 +15,16 @@ use crate::error::EngineError;
 use crate::pool::{Core, Progress};
 
 const MIB: u64 = 1 << 20;
+/// A disk that fails so often, one thing after the other, is gone: what was copied of it is no backup.
+const UNREADABLE_IN_A_ROW_MAX: u64 = 100;
 
 /// Why something was not copied.
 #[derive(Debug)]
 pub(super) enum Trouble {
     /// That alone: the rest goes on.
     One(String),
+    /// The same, by an I/O error: if that goes on, the disk is gone.
+    Unreadable(String),
     /// Nothing more can be copied.
     All(TransferError),
 }
@@ -34,9 +38,20 @@ impl From<TransferError> for Trouble {
 /// Result of copying one thing.
 pub(super) type Outcome<T> = std::result::Result<T, Trouble>;
 
-/// Trouble of one thing on the disk that is read.
+/// Trouble on the disk that is read: of one thing, unless the disk is gone, or this process can open nothing more.
 pub(super) fn reading(what: &'static str) -> impl FnOnce(DiskErrno) -> Trouble {
-    move |errno| Trouble::One(format!("{what}: {}", io::Error::from(errno)))
+    move |errno| match errno {
+        DiskErrno::IO => Trouble::Unreadable(format!("{what}: {}", io::Error::from(errno))),
+        DiskErrno::NODEV
+        | DiskErrno::STALE
+        | DiskErrno::NOTCONN
+        | DiskErrno::SHUTDOWN
+        | DiskErrno::TIMEDOUT
+        | DiskErrno::MFILE
+        | DiskErrno::NFILE
+        | DiskErrno::NOMEM => Trouble::All(TransferError::Disk { what: what.to_owned(), error: errno.into() }),
+        errno => Trouble::One(format!("{what}: {}", io::Error::from(errno))),
+    }
 }
 
 /// Trouble of a disk that is written: what the next file would meet as well ends it.
@@ -90,7 +105,10 @@ pub(super) struct Tally<'a> {
     directories: AtomicU64,
     hard_links: AtomicU64,
     others: AtomicU64,
+    /// Of files that are whole.
     content_bytes: AtomicU64,
+    copied_bytes: AtomicU64,
+    unreadable_in_a_row: AtomicU64,
     problems: Mutex<Vec<Problem>>,
     problem_count: AtomicU64,
     end: Mutex<Option<TransferError>>,
@@ -108,6 +126,8 @@ impl<'a> Tally<'a> {
             hard_links: AtomicU64::new(0),
             others: AtomicU64::new(0),
             content_bytes: AtomicU64::new(0),
+            copied_bytes: AtomicU64::new(0),
+            unreadable_in_a_row: AtomicU64::new(0),
             problems: Mutex::default(),
             problem_count: AtomicU64::new(0),
             end: Mutex::default(),
@@ -115,8 +135,11 @@ impl<'a> Tally<'a> {
         }
     }
 
-    pub(super) fn file(&self) {
+    /// A file is whole, with so many bytes.
+    pub(super) fn file(&self, content_bytes: u64) {
         self.files.fetch_add(1, Ordering::Relaxed);
+        self.content_bytes.fetch_add(content_bytes, Ordering::Relaxed);
+        self.unreadable_in_a_row.store(0, Ordering::Relaxed);
     }
 
     pub(super) fn directory(&self) {
@@ -131,8 +154,9 @@ impl<'a> Tally<'a> {
         self.others.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// So much more was copied.
     pub(super) fn content(&self, bytes: usize) {
-        let before = self.content_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let before = self.copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         match (before + bytes as u64) / MIB - before / MIB {
             0 => {}
             whole => self.progress.advance(whole),
@@ -168,6 +192,14 @@ impl<'a> Tally<'a> {
         match outcome {
             Ok(()) => {}
             Err(Trouble::One(what)) => self.problem(&path(), what),
+            Err(Trouble::Unreadable(what)) => {
+                let path = path();
+                if self.unreadable_in_a_row.fetch_add(1, Ordering::Relaxed) >= UNREADABLE_IN_A_ROW_MAX {
+                    let what = format!("{}, and all before it: {what}: the disk may be gone", path.display());
+                    self.end(TransferError::Top(what));
+                }
+                self.problem(&path, what);
+            }
             Err(Trouble::All(TransferError::Disk { what, error })) => {
                 self.end(TransferError::Disk { what: format!("{} ({what})", path().display()), error });
             }
@@ -177,11 +209,14 @@ impl<'a> Tally<'a> {
 
     /// The same of the tree's top, without which there is nothing.
     pub(super) fn note_top(&self, outcome: Outcome<()>, name: &CStr) {
+        let path = super::disk::path_of_top(name);
         let top = |trouble| match trouble {
-            Trouble::One(what) => Trouble::All(TransferError::Top(what)),
+            Trouble::One(what) | Trouble::Unreadable(what) => {
+                Trouble::All(TransferError::Top(format!("{}: {what}", path.display())))
+            }
             all @ Trouble::All(_) => all,
         };
-        self.note(outcome.map_err(top), || super::disk::path_of_top(name));
+        self.note(outcome.map_err(top), || path.clone());
     }
 
     /// The first reason counts; that others stop for it is none.

@@ -298,3 +298,40 @@ fn regression_names_out_of_a_pool_lead_nowhere_else() {
     assert_eq!(names(out.path()), ["out".to_owned()].into());
     assert_eq!(names(&out.path().join("out")), ["good".to_owned(), "other".to_owned()].into());
 }
+
+#[test]
+fn a_disk_that_fails_again_and_again_is_gone() {
+    use super::tally::{Tally, reading};
+    let broken = || Err(reading("cannot read it")(rustix::io::Errno::IO));
+    let path = || std::path::PathBuf::from("file");
+    // A file that can be read among them says that it is there.
+    let tally = Tally::new(&NoProgress);
+    for number in 0..500 {
+        tally.note(broken(), path);
+        if number % 50 == 0 {
+            tally.file(1);
+        }
+    }
+    let report = tally.finish().unwrap();
+    assert_eq!((report.problem_count, report.files), (500, 10));
+    let tally = Tally::new(&NoProgress);
+    (0..150).for_each(|_| tally.note(broken(), path));
+    assert!(tally.go_on().is_err());
+    let error = tally.finish().unwrap_err().to_string();
+    assert!(error.contains("file") && error.contains("gone"), "{error}");
+    // Of some errors one is enough, and of others any number is none.
+    let tally = Tally::new(&NoProgress);
+    (0..150).for_each(|_| tally.note(Err(reading("cannot open it")(rustix::io::Errno::ACCESS)), path));
+    assert!(tally.go_on().is_ok());
+    tally.note(Err(reading("cannot open it")(rustix::io::Errno::STALE)), path);
+    assert!(tally.finish().is_err());
+}
+
+#[test]
+fn what_an_ordinary_user_copies_lends_no_rights() {
+    let owner = Owner { uid: 7, gid: 70, groups: vec![71] };
+    assert_eq!(owner.of_copy(7, 70, 0o6755), (7, 70, 0o6755));
+    assert_eq!(owner.of_copy(7, 71, 0o2770), (7, 71, 0o2770));
+    assert_eq!(owner.of_copy(7, 72, 0o2770), (7, 70, 0o770));
+    assert_eq!(owner.of_copy(0, 70, 0o4755), (7, 70, 0o755));
+}

@@ -42,7 +42,7 @@ directory; `dedupfs mount POOL MNT` again removes it and recovers the pool.
 
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
-  fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
+  put and get: 9 copied, but not all of it. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
 
 /// The commands of `dedupfs`.
 #[derive(Subcommand, Debug)]
@@ -176,10 +176,11 @@ pub struct UmountArgs {
 ///
 /// As `cp -a`, with owners, times, access lists and other extended attributes, hard links, holes and devices; but the daemon reads the tree
 /// by itself, on all cores, and needs no request of the kernel for each file. NAME is there when all of it is, and durable when this
-/// returns; interrupted, nothing is left of it. What cannot be read is told, and the rest is copied: exit code 1 then.
-/// An ordinary user's copy is that user's. A symbolic link as SOURCE is followed.
+/// returns; interrupted, nothing is left of it. What cannot be read, or changed meanwhile, is told on the standard error output, and the rest is copied:
+/// exit code 9 then. For root and the user who mounted the pool; an ordinary user's copy is that user's. A symbolic link as SOURCE is
+/// followed. What a crash leaves is in a directory `.dedupfs-put-…` beside NAME, which the next put there removes.
 #[derive(Args, Debug)]
-#[command(after_help = exit::HELP_WITHOUT_MOUNT)]
+#[command(after_help = exit::HELP_OF_COPIES)]
 pub struct PutArgs {
     /// Directory or regular file to copy
     pub source: PathBuf,
@@ -197,10 +198,11 @@ pub struct PutArgs {
 /// Copies a directory with all in it, or a file, out of a mounted pool: `dedupfs get /mnt/backup/home-monday /home`.
 ///
 /// As `cp -a`, with owners, times, access lists and other extended attributes, hard links, holes and devices; but the daemon writes the tree
-/// by itself, on all cores, and needs no request of the kernel for each file. It is durable when this returns. A file whose content is
-/// damaged is told and left out, and the rest is copied: exit code 1 then.
+/// by itself, on all cores, and needs no request of the kernel for each file. It is durable when this returns; interrupted, what was
+/// copied until then stays. A file whose content is damaged is told on the standard error output and left out (what can be read of it, the
+/// mount gives), and the rest is copied: exit code 9 then. For root and the user who mounted the pool. A symbolic link as SOURCE is followed.
 #[derive(Args, Debug)]
-#[command(after_help = exit::HELP_WITHOUT_MOUNT)]
+#[command(after_help = exit::HELP_OF_COPIES)]
 pub struct GetArgs {
     /// Directory or regular file to copy; the mount itself is everything in it
     #[arg(value_name = "MNT/NAME")]

@@ -23,6 +23,9 @@ pub const FUSE_UNAVAILABLE: u8 = 7;
 /// The mountpoint is absent, taken, or busy.
 pub const MOUNTPOINT: u8 = 8;
 
+/// put and get: copied, but for what was told.
+pub const PARTLY: u8 = 9;
+
 /// fsck: something was wrong and was put right (as e2fsck).
 pub const FSCK_CORRECTED: u8 = 1;
 /// fsck: something is wrong.
@@ -49,11 +52,16 @@ pub const HELP_WITHOUT_MOUNT: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged.";
 
+/// The list of what copies.
+pub const HELP_OF_COPIES: &str = "\
+Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
+  4 pool in use; 5 no space in the pool; 6 pool damaged; 9 copied, but not all of it: what is missing was told.";
+
 /// The list of all commands together.
 pub const HELP_OF_ALL: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
-  fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
+  put and get: 9 copied, but not all of it. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
 
 /// The code of a kind of failure.
 #[must_use]

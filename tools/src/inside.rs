@@ -34,7 +34,10 @@ pub fn find(file: &File) -> Result<Option<Inside>, Failure> {
 
 /// The daemon that has a pool.
 pub fn daemon(pool: &Path) -> Result<ControlClient, Failure> {
-    crate::silence::connect(pool)?.ok_or_else(|| {
+    let advice = |failure: Failure| {
+        Failure::new(failure.kind, format!("{failure}; `cp -a` and rsync need no more than the mount"))
+    };
+    crate::silence::connect(pool).map_err(advice)?.ok_or_else(|| {
         Failure::failed(format!(
             "the daemon of pool {} does not answer: if it was killed, mount the pool again",
             pool.display()

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dedupfs::control::{ControlClient, Failure};
 use dedupfs::pool::Progress;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// Progress of work in this process that signals end.
@@ -49,7 +49,7 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 /// Signals cannot be handled.
 pub fn flag() -> Result<Arc<AtomicBool>, Failure> {
     let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
         // In this order: the first one finds the flag down.
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, interrupted.clone()).map_err(failed)?;
         signal_hook::flag::register(signal, interrupted.clone()).map_err(failed)?;

@@ -18,7 +18,7 @@ use serde_json::json;
 use self::damage::affected;
 pub use self::damage::{could_repair, repair_json, repair_plan, repaired, scrub, scrub_status};
 pub use self::reclaim::{reclaim, reclaim_status};
-pub use self::transfer::transfer;
+pub use self::transfer::{transfer, transfer_problems};
 use crate::size::show;
 
 /// How many MiB a TiB is.

@@ -278,7 +278,7 @@ fn wait_for_end(daemon: &Daemon, happened: &Receiver<Event>, notifier: &Notifier
             tracing::info!(signal, "unmounting because of a signal");
             notifier.stopping("unmounting");
             // Whoever waits for them has files open.
-            daemon.transfers.stop_and_wait();
+            daemon.transfers.stop_and_wait(|| !happened.is_empty());
         }
         Err(_) => return Err(Failure::failed("the daemon's threads are gone")),
     }
@@ -327,7 +327,7 @@ fn finish(
     if let Some(server) = &mut server {
         server.stop_listening();
     }
-    daemon.transfers.stop_and_wait();
+    daemon.transfers.stop_and_wait(|| false);
     let closed = close(&daemon.pool);
     match &closed {
         Ok(()) => tracing::info!("unmounted, everything is durable"),

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dedupfs::control::{Failure, FailureKind, PutRequest};
-use dedupfs::transfer::{PutOptions, TransferReport};
+use dedupfs::pool::Progress as _;
+use dedupfs::transfer::{Owner, PutOptions, TransferReport};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -53,14 +54,12 @@ pub fn run(args: &PutArgs) -> Result<u8, Failure> {
     let copied = copy(args, &from, &metadata, &to, &place, &staging);
     if let Err(error) = staging.remove() {
         let directory = args.destination.parent().unwrap_or(Path::new("."));
-        eprintln!(
-            "dedupfs: {} is left over: {error}; the next put there removes it",
-            directory.join(&staging.name).display()
-        );
+        eprintln!("dedupfs: {} is left over: {error}", directory.join(&staging.name).display());
     }
     let report = copied?;
+    eprint!("{}", report::transfer_problems(&report));
     exit::print(&if args.json { report::json(&report)? } else { report::transfer(&report) })?;
-    Ok(if report.problem_count == 0 { exit::OK } else { exit::FAILED })
+    Ok(if report.problem_count == 0 { exit::OK } else { exit::PARTLY })
 }
 
 fn copy(
@@ -71,19 +70,29 @@ fn copy(
     place: &Inside,
     staging: &Staging<'_>,
 ) -> Result<TransferReport, Failure> {
-    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let uid = rustix::process::geteuid();
+    let owner = || {
+        let groups = rustix::process::getgroups()
+            .map_err(|errno| Failure::failed(format!("cannot tell the groups of this user: {errno}")))?;
+        let (uid, gid) = (uid.as_raw(), rustix::process::getegid().as_raw());
+        Ok::<_, Failure>(Owner { uid, gid, groups: groups.into_iter().map(|group| group.as_raw()).collect() })
+    };
     let options = PutOptions {
         one_file_system: args.one_file_system,
         leaves_out_device: Some(place.device),
         leaves_out_directories: inside::roots(&place.pool),
-        owner: (!uid.is_root()).then(|| (uid.as_raw(), gid.as_raw())),
+        owner: (!uid.is_root()).then(owner).transpose()?,
     };
-    let owner = options.owner;
+    let owner = options.owner.clone();
     let request = PutRequest { into: staging.ino, name: to.name.as_bytes().to_vec(), options };
     let bars = Bars::default();
     let progress = Interruptible { listener: &bars, interrupted: interrupt::flag()? };
     let report = inside::daemon(&place.pool)?.put(request, from.as_fd(), &progress)?;
+    let is_cancelled = progress.is_cancelled();
     drop(bars);
+    if is_cancelled {
+        return Err(Failure::failed("interrupted"));
+    }
     let destination = args.destination.display();
     let flags = RenameFlags::NOREPLACE;
     rustix::fs::renameat_with(&staging.directory, &to.name, &to.directory, &to.name, flags).map_err(
@@ -94,8 +103,8 @@ fn copy(
     )?;
     // A directory that is not its owner's to write cannot be renamed: it was, until now.
     if let Some(owner) = owner.filter(|_| metadata.is_dir() && metadata.mode() & 0o700 != 0o700) {
-        let lends = if owner == (metadata.uid(), metadata.gid()) { 0 } else { 0o6000 };
-        let mode = Mode::from_raw_mode(metadata.mode() & 0o7777 & !lends);
+        let (_, _, mode) = owner.of_copy(metadata.uid(), metadata.gid(), (metadata.mode() & 0o7777) as u16);
+        let mode = Mode::from_raw_mode(mode.into());
         let changed = rustix::fs::chmodat(&to.directory, &to.name, mode, AtFlags::empty());
         changed.map_err(|errno| Failure::failed(format!("{destination} is there, with another mode: {errno}")))?;
     }
@@ -118,7 +127,7 @@ impl<'a> Staging<'a> {
     fn make(parent: &'a File) -> Result<Self, Failure> {
         remove_abandoned(parent);
         let name = format!("{STAGING_PREFIX}{:016x}", random());
-        let failed = |errno: Errno| Failure::failed(format!("cannot make a directory there: {errno}"));
+        let failed = |errno: Errno| Failure::failed(format!("cannot make a directory beside the new name: {errno}"));
         rustix::fs::mkdirat(parent, &name, Mode::RWXU).map_err(failed)?;
         let open = || {
             let directory = open_directory(parent, name.as_bytes())?;
@@ -164,14 +173,18 @@ fn path_of(directory: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 
-/// Removes everything in a directory.
+/// Removes everything in a directory, also what its owner may not write to.
 fn empty(directory: &File) -> std::io::Result<()> {
     for entry in std::fs::read_dir(path_of(directory))? {
         let entry = entry?;
-        match entry.file_type()?.is_dir() {
-            true => std::fs::remove_dir_all(entry.path())?,
-            false => std::fs::remove_file(entry.path())?,
+        let name = entry.file_name();
+        if !entry.file_type()?.is_dir() {
+            rustix::fs::unlinkat(directory, &name, AtFlags::empty())?;
+            continue;
         }
+        let _as_far_as_it_goes = rustix::fs::chmodat(directory, &name, Mode::RWXU, AtFlags::empty());
+        empty(&open_directory(directory, name.as_bytes())?)?;
+        rustix::fs::unlinkat(directory, &name, AtFlags::REMOVEDIR)?;
     }
     Ok(())
 }

@@ -7,18 +7,31 @@ use dedupfs::transfer::TransferReport;
 use crate::duration;
 use crate::size::show;
 
-/// `dedupfs put` and `dedupfs get`.
+/// What `dedupfs put` and `dedupfs get` could not copy, a line each; what a terminal would take for an order is escaped.
 #[must_use]
-pub fn transfer(report: &TransferReport) -> String {
+pub fn transfer_problems(report: &TransferReport) -> String {
     let mut text = String::new();
     for problem in &report.problems {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{}: {}", problem.path, problem.what);
+        for letter in problem.path.chars() {
+            // Writing to a String cannot fail.
+            let _ = match letter.is_control() {
+                true => write!(text, "{}", letter.escape_default()),
+                false => write!(text, "{letter}"),
+            };
+        }
+        let _ = writeln!(text, ": {}", problem.what);
     }
     let untold = report.problem_count.saturating_sub(report.problems.len() as u64);
     if untold > 0 {
         let _ = writeln!(text, "and {untold} problems more");
     }
+    text
+}
+
+/// What `dedupfs put` and `dedupfs get` copied.
+#[must_use]
+pub fn transfer(report: &TransferReport) -> String {
+    let mut text = String::new();
     let mut counts = vec![format!("{} files ({})", report.files, show(report.content_bytes))];
     let further = [
         (report.directories, "directories"),
@@ -30,7 +43,7 @@ pub fn transfer(report: &TransferReport) -> String {
     let took = duration::show(report.elapsed_ms);
     let _ = writeln!(text, "copied {} in {took}, {}/s", counts.join(", "), show(rate));
     if report.problem_count > 0 {
-        let _ = writeln!(text, "{} problems, told above: the rest was copied", report.problem_count);
+        let _ = writeln!(text, "not all of it: {} problems", report.problem_count);
     }
     text
 }
@@ -45,10 +58,10 @@ mod tests {
     fn what_could_not_be_copied_is_told() {
         let whole = TransferReport { files: 3, content_bytes: 5 << 20, elapsed_ms: 1000, ..TransferReport::default() };
         assert_eq!(transfer(&whole), format!("copied 3 files (5 MiB) in {}, 5 MiB/s\n", duration::show(1000)));
-        let problems = vec![Problem { path: "a/b".to_owned(), what: "cannot open it".to_owned() }];
+        let problems = vec![Problem { path: "a\nb".to_owned(), what: "cannot open it".to_owned() }];
         let partly = TransferReport { directories: 2, hard_links: 1, problem_count: 4, problems, ..whole };
+        assert_eq!(transfer_problems(&partly), "a\\nb: cannot open it\nand 3 problems more\n");
         let text = transfer(&partly);
-        assert!(text.starts_with("a/b: cannot open it\nand 3 problems more\n"), "{text}");
         assert!(
             text.contains(", 2 directories, 1 further names of files in ") && text.contains("4 problems"),
             "{text}"

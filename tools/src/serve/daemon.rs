@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use dedupfs::check::{CheckOptions, CheckReport};
-use dedupfs::control::{ControlTarget, Failure, GetRequest, PutRequest};
+use dedupfs::control::{ControlTarget, Failure, FailureKind, GetRequest, PutRequest};
 use dedupfs::pool::{Pool, PoolStats, Progress};
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
@@ -143,10 +143,11 @@ impl ControlTarget for Daemon {
 
     fn set_read_only(&self, read_only: bool) -> Result<(), Failure> {
         if read_only {
-            self.transfers.stop_and_wait();
-            let outcome = self.pool.set_read_only();
-            self.transfers.resume();
-            outcome?;
+            if self.transfers.are_running() {
+                let why = "a tree is being copied by `dedupfs put` or `get`: wait for it, or interrupt it";
+                return Err(Failure::new(FailureKind::MountpointUnusable, why));
+            }
+            self.pool.set_read_only()?;
             tracing::info!("read-only from now on: everything is durable, nothing more is written");
         } else {
             self.pool.set_writable()?;

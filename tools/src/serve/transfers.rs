@@ -1,13 +1,16 @@
 //! Trees that are being copied: who closes the pool ends them first, so that nothing is left half done.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dedupfs::pool::Progress;
 use parking_lot::{Condvar, Mutex};
 
 /// Copying ends within this time: what of a tree is in the pool by then has to be removed.
-const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+/// It is looked so often whether it has to end at once.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Those under way.
 #[derive(Default)]
@@ -15,6 +18,8 @@ pub(super) struct Transfers {
     running: Mutex<usize>,
     ended: Condvar,
     is_stopping: AtomicBool,
+    /// Until when they are waited for.
+    deadline: OnceLock<Instant>,
 }
 
 /// One of them; its progress is cancelled when all are stopped.
@@ -29,25 +34,26 @@ impl Transfers {
         Transfer { all: self, listener }
     }
 
-    /// Ends those under way; none begins before [`resume`](Self::resume).
-    pub(super) fn stop(&self) {
-        self.is_stopping.store(true, Ordering::Relaxed);
+    /// Whether there are any.
+    pub(super) fn are_running(&self) -> bool {
+        *self.running.lock() > 0
     }
 
-    /// The same, and waits for it.
-    pub(super) fn stop_and_wait(&self) {
-        self.stop();
+    /// Ends those under way and lets none begin; waits for them, in all calls together for so long at most, and not when `is_urgent`.
+    pub(super) fn stop_and_wait(&self, is_urgent: impl Fn() -> bool) {
+        self.is_stopping.store(true, Ordering::Relaxed);
+        let deadline = *self.deadline.get_or_init(|| Instant::now() + STOP_TIMEOUT);
         let mut running = self.running.lock();
         if *running > 0 {
             tracing::info!(running = *running, "ending what is being copied");
         }
-        if self.ended.wait_while_for(&mut running, |running| *running > 0, STOP_TIMEOUT).timed_out() {
-            tracing::warn!(running = *running, "what is being copied does not end");
+        while *running > 0 {
+            if Instant::now() >= deadline || is_urgent() {
+                tracing::warn!(running = *running, "what is being copied has not ended");
+                return;
+            }
+            self.ended.wait_for(&mut running, LOOK_INTERVAL);
         }
-    }
-
-    pub(super) fn resume(&self) {
-        self.is_stopping.store(false, Ordering::Relaxed);
     }
 }
 
@@ -98,11 +104,13 @@ mod tests {
                 }
                 drop(transfer);
             });
-            transfers.stop_and_wait();
+            assert!(transfers.are_running());
+            transfers.stop_and_wait(|| false);
         });
-        assert!(transfers.begin(&NoProgress).is_cancelled());
-        transfers.resume();
-        assert!(!transfers.begin(&NoProgress).is_cancelled());
-        assert_eq!(*transfers.running.lock(), 0);
+        assert!(!transfers.are_running());
+        let hangs = transfers.begin(&NoProgress);
+        assert!(hangs.is_cancelled());
+        transfers.stop_and_wait(|| true);
+        assert!(transfers.are_running());
     }
 }

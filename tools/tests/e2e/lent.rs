@@ -98,6 +98,17 @@ fn what_an_ordinary_user_copies_is_theirs() {
     let script = r#"
 nobody "$base/program" mount --memory 256M "$pool" "$mnt"
 source=$base/source
+# Of their groups, those of files stay.
+member() { setpriv --reuid=65534 --regid=65533 --groups=1234 "$@"; }
+echo shared >"$base/shared"
+chown 65534:1234 "$base/shared"
+chmod 2660 "$base/shared"
+member "$base/program" put "$base/shared" "$mnt/shared"
+[ "$(nobody stat -c '%a %g' "$mnt/shared")" = '2660 1234' ] || { echo "FAILED: $(nobody stat "$mnt/shared")"; exit 99; }
+chown 65534:1235 "$base/shared"
+chmod 2660 "$base/shared"
+member "$base/program" put "$base/shared" "$mnt/other"
+[ "$(nobody stat -c '%a %g' "$mnt/other")" = '660 65533' ] || { echo "FAILED: $(nobody stat "$mnt/other")"; exit 99; }
 mkdir "$source" "$source/locked"
 echo content >"$source/of root"
 echo content >"$source/setuid"
@@ -108,8 +119,8 @@ chmod 4755 "$source/setuid"
 chmod 555 "$source/locked" "$source"
 # A device is for the superuser.
 code=0
-said=$(nobody "$base/program" put "$source" "$mnt/put") || code=$?
-[ $code = 1 ] || { echo "FAILED: put ended with $code: $said"; exit 99; }
+said=$(nobody "$base/program" put "$source" "$mnt/put" 2>&1) || code=$?
+[ $code = 9 ] || { echo "FAILED: put ended with $code: $said"; exit 99; }
 case $said in *device*superuser*) ;; *) echo "FAILED: $said"; exit 99 ;; esac
 others=$(nobody find "$mnt/put" ! -uid 65534 -o ! -gid 65533 -o -perm /6000)
 [ -z "$others" ] || { echo "FAILED: not the user's: $others"; exit 99; }
