@@ -1,0 +1,186 @@
+//! A tree from a disk into the pool.
+//!
+//! [`walk`] goes through the directories, [`entry`] copies what is in them.
+
+mod entry;
+mod options;
+mod walk;
+
+use std::ffi::{CStr, CString};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dedupfs_fuse::service::{Caller, FileKind, Ino, NewNode};
+use rustix::fs::{RawDir, SeekFrom, Stat};
+use rustix::io::Errno;
+
+pub use self::options::{Owner, PutOptions};
+use super::crew::{self, Hand, Space};
+use super::disk;
+use super::several_names::SeveralNames;
+use super::tally::{Tally, Trouble, reading};
+use super::{Result, TransferReport};
+use crate::error::EngineError;
+use crate::namespace::check_name;
+use crate::pool::{Core, Progress};
+use crate::service::Service;
+
+/// The superuser, as one writer whose files lie one behind the other.
+const WRITER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
+const LISTING_BYTES: usize = 64 << 10;
+
+/// A directory that is being copied. The last of its entries gives it its attributes.
+struct Directory {
+    from: OwnedFd,
+    ino: Ino,
+    name: CString,
+    stat: Stat,
+    above: Option<Arc<Directory>>,
+}
+
+impl Directory {
+    fn path(&self, name: &CStr) -> PathBuf {
+        let ways = std::iter::successors(Some(self), |directory| directory.above.as_deref());
+        disk::path_below(ways.map(|directory| directory.name.to_bytes()), name.to_bytes())
+    }
+}
+
+/// Where something is to be.
+#[derive(Clone, Copy)]
+struct Spot<'a> {
+    parent: Ino,
+    /// `None` for the top.
+    above: Option<&'a Directory>,
+    name: &'a CStr,
+}
+
+impl Spot<'_> {
+    fn path(&self) -> PathBuf {
+        match self.above {
+            Some(directory) => directory.path(self.name),
+            None => disk::path_of_top(self.name),
+        }
+    }
+
+    fn node(&self, mode: u16) -> NewNode<'_> {
+        NewNode { parent: self.parent, name: self.name.to_bytes(), mode, umask: 0 }
+    }
+}
+
+/// Entries of one directory, none of them a directory.
+struct Batch {
+    directory: Arc<Directory>,
+    names: Vec<CString>,
+}
+
+struct Put<'a> {
+    core: &'a Core,
+    service: &'a Service,
+    options: &'a PutOptions,
+    is_made: &'a AtomicBool,
+    tally: &'a Tally<'a>,
+    /// The disk on which the tree is.
+    device: u64,
+    /// The inodes in the pool, and the files as they were.
+    several_names: SeveralNames<(u64, u64), (Ino, Version)>,
+}
+
+/// Whether a file is as it was: size and last change of content.
+type Version = (i64, i64, u64);
+
+fn version(stat: &Stat) -> Version {
+    (stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
+}
+
+/// Removes what was copied, unless it is whole; also if a thread panics.
+struct Unfinished<'a> {
+    service: &'a Service,
+    into: Ino,
+    name: &'a [u8],
+    /// The top was made here, and by nobody else.
+    is_made: &'a AtomicBool,
+    is_whole: bool,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if self.is_whole || !self.is_made.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = self.service.remove_tree(self.into, self.name) {
+            tracing::warn!(%error, "what was copied of a tree could not be removed");
+        }
+    }
+}
+
+/// Copies what `from` is, a directory with all below it or a regular file, to `name` in the directory `into` of the pool, which must be
+/// empty; the kernel sees nothing of it before this returns.
+///
+/// What cannot be copied is in the report, and the rest is there. After an error nothing of the tree is left, if the pool can be
+/// written.
+///
+/// # Errors
+/// The pool takes no more, the disk fails for good, or `progress` is cancelled.
+pub fn put(
+    core: &Core,
+    service: &Service,
+    options: &PutOptions,
+    from: OwnedFd,
+    (into, name): (Ino, &[u8]),
+    progress: &dyn Progress,
+) -> Result<TransferReport> {
+    check_name(name)?;
+    let c_name = disk::c_name(name).ok_or(EngineError::Invalid("a name with a zero byte"))?;
+    let tally = Tally::new(progress);
+    let is_made = AtomicBool::new(false);
+    let staged = service.stage(into)?;
+    // Dropped before the kernel can see into the directory.
+    let mut unfinished = Unfinished { service, into, name, is_made: &is_made, is_whole: false };
+    let several_names = SeveralNames::default();
+    let put = Put { core, service, options, is_made: &is_made, tally: &tally, device: 0, several_names };
+    put_all(put, from, into, c_name);
+    // Whoever has gone meanwhile does not give it its name.
+    tally.note(tally.go_on(), PathBuf::new);
+    let report = tally.finish();
+    unfinished.is_whole = report.is_ok();
+    drop(unfinished);
+    drop(staged);
+    report
+}
+
+fn put_all(mut put: Put<'_>, from: OwnedFd, into: Ino, name: CString) {
+    let tally = put.tally;
+    let stat = match rustix::fs::fstat(&from).map_err(reading("cannot look at it")) {
+        Ok(stat) => stat,
+        Err(trouble) => return tally.note_top(Err(trouble), &name),
+    };
+    put.device = stat.st_dev;
+    match disk::kind_of(&stat) {
+        Some(FileKind::Directory) => {
+            let again = from.try_clone();
+            let walk = |hand: Hand<'_, Batch>| put.walk(from, stat, (into, name.clone()), hand);
+            crew::run(tally, walk, |batch, space| put.batch(batch, space));
+            // A disk that is gone gives an error for every file: what was copied until then is no backup.
+            if tally.has_problems() {
+                let is_there = again.map_err(|_| Errno::MFILE).and_then(|top| can_be_listed(&top));
+                tally.note_top(is_there.map_err(reading("it cannot be read any more")), &name);
+            }
+        }
+        Some(FileKind::Regular) => {
+            let spot = Spot { parent: into, above: None, name: &name };
+            let made = put.new_file(spot, from.as_fd(), &stat, &mut Space::default());
+            tally.note_top(made.map(drop), &name);
+        }
+        _ => tally.note_top(Err(Trouble::One("neither a directory nor a regular file".to_owned())), &name),
+    }
+}
+
+fn can_be_listed(directory: &OwnedFd) -> rustix::io::Result<()> {
+    rustix::fs::fstat(directory)?;
+    rustix::fs::seek(directory, SeekFrom::Start(0))?;
+    let mut space = vec![MaybeUninit::uninit(); LISTING_BYTES];
+    RawDir::new(directory, &mut space).next().transpose().map(drop)
+}
