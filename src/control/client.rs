@@ -234,6 +234,7 @@ impl ControlClient {
         })?;
         if let Some((patience, tell)) = self.on_silence
             && !has_answered(&stream, patience)
+            && !progress.is_cancelled()
         {
             tell(&self.root);
         }

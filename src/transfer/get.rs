@@ -106,7 +106,10 @@ impl Get<'_> {
             let [above, made] = [rustix::fs::fstat(self.to), rustix::fs::fstat(&top.to)];
             let cannot_look = || writing("cannot look at the directory");
             if !disk::is_own(&above.map_err(cannot_look())?, &made.map_err(cannot_look())?) {
-                return Err(Trouble::One("somebody else has put another directory there".to_owned()));
+                return Err(Trouble::One(
+                    "somebody else may have put another directory there: choose a place that nobody else may write to"
+                        .to_owned(),
+                ));
             }
             let from_top = top.to.try_clone().map_err(|error| Trouble::One(error.to_string()))?;
             self.top.get_or_init(|| from_top);

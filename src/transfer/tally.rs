@@ -23,7 +23,7 @@ const UNREADABLE_IN_A_ROW_MAX: u64 = 100;
 pub(super) enum Trouble {
     /// That alone: the rest goes on.
     One(String),
-    /// The same, by an I/O error: if that goes on, the disk is gone.
+    /// The same, as by a disk that is gone: if that goes on, it is.
     Unreadable(String),
     /// Nothing more can be copied.
     All(TransferError),
@@ -38,18 +38,18 @@ impl From<TransferError> for Trouble {
 /// Result of copying one thing.
 pub(super) type Outcome<T> = std::result::Result<T, Trouble>;
 
-/// Trouble on the disk that is read: of one thing, unless the disk is gone, or this process can open nothing more.
+/// Trouble on the disk that is read: of one thing, which says little of the others, unless this process can open nothing more.
 pub(super) fn reading(what: &'static str) -> impl FnOnce(DiskErrno) -> Trouble {
     move |errno| match errno {
-        DiskErrno::IO => Trouble::Unreadable(format!("{what}: {}", io::Error::from(errno))),
-        DiskErrno::NODEV
+        DiskErrno::IO
+        | DiskErrno::NODEV
         | DiskErrno::STALE
         | DiskErrno::NOTCONN
         | DiskErrno::SHUTDOWN
-        | DiskErrno::TIMEDOUT
-        | DiskErrno::MFILE
-        | DiskErrno::NFILE
-        | DiskErrno::NOMEM => Trouble::All(TransferError::Disk { what: what.to_owned(), error: errno.into() }),
+        | DiskErrno::TIMEDOUT => Trouble::Unreadable(format!("{what}: {}", io::Error::from(errno))),
+        DiskErrno::MFILE | DiskErrno::NFILE | DiskErrno::NOMEM => {
+            Trouble::All(TransferError::Disk { what: what.to_owned(), error: errno.into() })
+        }
         errno => Trouble::One(format!("{what}: {}", io::Error::from(errno))),
     }
 }
@@ -139,7 +139,6 @@ impl<'a> Tally<'a> {
     pub(super) fn file(&self, content_bytes: u64) {
         self.files.fetch_add(1, Ordering::Relaxed);
         self.content_bytes.fetch_add(content_bytes, Ordering::Relaxed);
-        self.unreadable_in_a_row.store(0, Ordering::Relaxed);
     }
 
     pub(super) fn directory(&self) {
@@ -156,6 +155,8 @@ impl<'a> Tally<'a> {
 
     /// So much more was copied.
     pub(super) fn content(&self, bytes: usize) {
+        // Of what has no content the kernel may remember enough when the disk is gone.
+        self.unreadable_in_a_row.store(0, Ordering::Relaxed);
         let before = self.copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         match (before + bytes as u64) / MIB - before / MIB {
             0 => {}

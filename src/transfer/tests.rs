@@ -309,6 +309,7 @@ fn a_disk_that_fails_again_and_again_is_gone() {
     for number in 0..500 {
         tally.note(broken(), path);
         if number % 50 == 0 {
+            tally.content(1);
             tally.file(1);
         }
     }
@@ -324,6 +325,8 @@ fn a_disk_that_fails_again_and_again_is_gone() {
     (0..150).for_each(|_| tally.note(Err(reading("cannot open it")(rustix::io::Errno::ACCESS)), path));
     assert!(tally.go_on().is_ok());
     tally.note(Err(reading("cannot open it")(rustix::io::Errno::STALE)), path);
+    assert!(tally.go_on().is_ok());
+    tally.note(Err(reading("cannot open it")(rustix::io::Errno::MFILE)), path);
     assert!(tally.finish().is_err());
 }
 

@@ -126,6 +126,11 @@ pub fn usage(error: &clap::Error) -> u8 {
     if error.use_stderr() { USAGE } else { OK }
 }
 
+/// Prints what is worth knowing and no result: if nobody can read it, that changes nothing.
+pub fn tell(text: &str) {
+    let _unread = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+}
+
 /// For terminals that are gone: output that cannot be written is a failure.
 pub fn print(text: &str) -> Result<(), Failure> {
     use std::io::Write;

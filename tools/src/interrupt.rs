@@ -49,12 +49,21 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 /// Signals cannot be handled.
 pub fn flag() -> Result<Arc<AtomicBool>, Failure> {
     let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    // Who started this with nohup wants it to go on.
+    let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
         // In this order: the first one finds the flag down.
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, interrupted.clone()).map_err(failed)?;
         signal_hook::flag::register(signal, interrupted.clone()).map_err(failed)?;
     }
     Ok(interrupted)
+}
+
+/// Whether whoever started this process has it ignore a signal; proc_pid_status(5).
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// For work in the daemon of `pool`: the first signal asks it to `stop`, and its answer tells how far it came; after a second one

@@ -56,7 +56,7 @@ pub fn run(args: &GetArgs) -> Result<u8, Failure> {
         Failure::new(failure.kind, format!("{failure}{left}"))
     })?;
     drop(bars);
-    eprint!("{}", report::transfer_problems(&report));
+    exit::tell(&report::transfer_problems(&report));
     exit::print(&if args.json { report::json(&report)? } else { report::transfer(&report) })?;
     Ok(if report.problem_count == 0 { exit::OK } else { exit::PARTLY })
 }

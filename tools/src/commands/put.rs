@@ -57,7 +57,7 @@ pub fn run(args: &PutArgs) -> Result<u8, Failure> {
         eprintln!("dedupfs: {} is left over: {error}", directory.join(&staging.name).display());
     }
     let report = copied?;
-    eprint!("{}", report::transfer_problems(&report));
+    exit::tell(&report::transfer_problems(&report));
     exit::print(&if args.json { report::json(&report)? } else { report::transfer(&report) })?;
     Ok(if report.problem_count == 0 { exit::OK } else { exit::PARTLY })
 }

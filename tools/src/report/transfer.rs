@@ -7,19 +7,21 @@ use dedupfs::transfer::TransferReport;
 use crate::duration;
 use crate::size::show;
 
+fn shown(text: &str) -> String {
+    let escaped = |letter: char| match letter.is_control() {
+        true => letter.escape_default().to_string(),
+        false => letter.to_string(),
+    };
+    text.chars().map(escaped).collect()
+}
+
 /// What `dedupfs put` and `dedupfs get` could not copy, a line each; what a terminal would take for an order is escaped.
 #[must_use]
 pub fn transfer_problems(report: &TransferReport) -> String {
     let mut text = String::new();
     for problem in &report.problems {
-        for letter in problem.path.chars() {
-            // Writing to a String cannot fail.
-            let _ = match letter.is_control() {
-                true => write!(text, "{}", letter.escape_default()),
-                false => write!(text, "{letter}"),
-            };
-        }
-        let _ = writeln!(text, ": {}", problem.what);
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}: {}", shown(&problem.path), shown(&problem.what));
     }
     let untold = report.problem_count.saturating_sub(report.problems.len() as u64);
     if untold > 0 {
