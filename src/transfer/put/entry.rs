@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::super::crew::Space;
 use super::super::disk::{self, Place, XattrSpace};
 use super::super::tally::{Outcome, Trouble, reading, writing_pool, writing_pool_attributes};
-use super::{Directory, Put, Spot, Version, WRITER, version};
+use super::{Directory, Put, Spot, Version, version};
 
 impl Put<'_> {
     pub(super) fn entry(&self, directory: &Directory, name: &CStr, space: &mut Space) -> Outcome<()> {
@@ -83,7 +83,7 @@ impl Put<'_> {
             Some(FileKind::Socket) => NodeContent::Socket,
             _ => return Err(became_another()),
         };
-        let made = self.service.make(WRITER, spot.node(0o600), content);
+        let made = self.service.make(self.writer, spot.node(0o600), content);
         let ino = made.map_err(writing_pool(self.core, "cannot make it"))?.ino;
         self.service.forget(ino, 1);
         self.tally.other();
@@ -101,7 +101,7 @@ impl Put<'_> {
     ) -> Outcome<Ino> {
         let service = self.service;
         let how = OpenOptions { write: true, ..OpenOptions::default() };
-        let created = service.create(WRITER, spot.node(0o600), how);
+        let created = service.create(self.writer, spot.node(0o600), how);
         let (attributes, opened) = created.map_err(writing_pool(self.core, "cannot make the file"))?;
         let (ino, handle) = (attributes.ino, opened.handle);
         if spot.above.is_none() {
@@ -151,7 +151,7 @@ impl Put<'_> {
                 if bytes.is_empty() {
                     return Ok(copied_bytes);
                 }
-                let written = self.service.write(WRITER, to.0, to.1, offset, bytes, WriteFlags::default());
+                let written = self.service.write(self.writer, to.0, to.1, offset, bytes, WriteFlags::default());
                 written.map_err(writing_pool(self.core, "cannot write the file"))?;
                 self.tally.content(read);
                 offset += read as u64;
@@ -160,7 +160,7 @@ impl Put<'_> {
         }
         if offset < size_bytes {
             let changes = AttributeChanges { size_bytes: Some(size_bytes), ..AttributeChanges::default() };
-            let changed = self.service.set_attributes(WRITER, to.0, changes);
+            let changed = self.service.set_attributes(self.writer, to.0, changes);
             changed.map_err(writing_pool(self.core, "cannot write the file"))?;
         }
         Ok(copied_bytes)
@@ -180,7 +180,7 @@ impl Put<'_> {
             if is_optional && self.options.owner.is_some() {
                 return Ok(());
             }
-            let set = match self.service.set_xattr(WRITER, ino, name.to_bytes(), value, XattrMode::Any) {
+            let set = match self.service.set_xattr(self.writer, ino, name.to_bytes(), value, XattrMode::Any) {
                 Err(PoolErrno::EOPNOTSUPP) if is_optional => Ok(()),
                 set => set,
             };
@@ -204,7 +204,7 @@ impl Put<'_> {
         if disk::kind_of(stat) == Some(FileKind::Symlink) {
             changes.mode = None;
         }
-        let changed = self.service.set_attributes(WRITER, ino, changes);
+        let changed = self.service.set_attributes(self.writer, ino, changes);
         changed.map_err(writing_pool(self.core, "the pool does not take owner, mode and times")).map(drop)
     }
 }

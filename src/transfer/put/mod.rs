@@ -28,8 +28,12 @@ use crate::namespace::check_name;
 use crate::pool::{Core, Progress};
 use crate::service::Service;
 
-/// The superuser, as one writer whose files lie one behind the other.
-const WRITER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
+/// The superuser, as a writer of its own for each put: its files lie one behind the other, and not between those of another. No process has
+/// such a number.
+fn writer(into: Ino) -> Caller {
+    Caller { uid: 0, gid: 0, pid: 1 << 31 | into as u32 }
+}
+
 const LISTING_BYTES: usize = 64 << 10;
 
 /// A directory that is being copied. The last of its entries gives it its attributes.
@@ -80,6 +84,7 @@ struct Put<'a> {
     core: &'a Core,
     service: &'a Service,
     options: &'a PutOptions,
+    writer: Caller,
     is_made: &'a AtomicBool,
     tally: &'a Tally<'a>,
     /// The disk on which the tree is.
@@ -140,7 +145,8 @@ pub fn put(
     // Dropped before the kernel can see into the directory.
     let mut unfinished = Unfinished { service, into, name, is_made: &is_made, is_whole: false };
     let several_names = SeveralNames::default();
-    let put = Put { core, service, options, is_made: &is_made, tally: &tally, device: 0, several_names };
+    let (writer, is_made) = (writer(into), &is_made);
+    let put = Put { core, service, options, writer, is_made, tally: &tally, device: 0, several_names };
     put_all(put, from, into, c_name);
     // Whoever has gone meanwhile does not give it its name.
     tally.note(tally.go_on(), PathBuf::new);

@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use super::super::crew::{BATCH_FILES, Hand, Space};
 use super::super::disk::{Place, XattrSpace};
 use super::super::tally::{Outcome, Trouble, reading, writing_pool};
-use super::{Batch, Directory, LISTING_BYTES, Put, Spot, WRITER};
+use super::{Batch, Directory, LISTING_BYTES, Put, Spot};
 
 /// Entries of a directory that are put in the order of their inodes, in which they lie on most disks. As many as fts(3) sorts.
 const ENTRIES_SORTED: usize = 10_000;
@@ -65,7 +65,7 @@ impl Put<'_> {
     }
 
     fn make_directory(&self, spot: Spot<'_>) -> Outcome<Ino> {
-        let made = self.service.make(WRITER, spot.node(0o700), NodeContent::Directory);
+        let made = self.service.make(self.writer, spot.node(0o700), NodeContent::Directory);
         let ino = made.map_err(writing_pool(self.core, "cannot make the directory"))?.ino;
         self.service.forget(ino, 1);
         self.tally.directory();
