@@ -55,19 +55,23 @@ impl Service {
     /// # Errors
     /// It is no directory, has entries, or is hidden already.
     pub(crate) fn stage(&self, ino: Ino) -> Result<Staged<'_>> {
-        let mut directories = self.staging.directories.lock();
+        {
+            let mut directories = self.staging.directories.lock();
+            if !directories.insert(ino) {
+                return Err(EngineError::NotEmpty);
+            }
+            self.staging.count.store(directories.len(), Ordering::Release);
+        }
+        // Looked at when it is hidden, and without the lock: lookups wait for that, and this may read from the disk.
+        let staged = Staged { service: self, ino };
         let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
         if !inode.is_directory() {
             return Err(EngineError::NotDirectory);
         }
-        // A name that is being made through the kernel now is there afterwards, and the tree's own name is taken then, or it is
-        // not in its way.
-        if directories.contains(&ino) || !self.core.namespace.read_directory(ino, 0, 1)?.is_empty() {
-            return Err(EngineError::NotEmpty);
+        match self.core.namespace.read_directory(ino, 0, 1)?.is_empty() {
+            true => Ok(staged),
+            false => Err(EngineError::NotEmpty),
         }
-        directories.insert(ino);
-        self.staging.count.store(directories.len(), Ordering::Release);
-        Ok(Staged { service: self, ino })
     }
 
     /// Removes a name and all that is below it, of which the kernel knows nothing.
