@@ -139,7 +139,7 @@ fn falsify(device: &Arc<dyn Device>) {
                 region.raw[middle] ^= 1;
                 let none = Compression::None;
                 let forged = encode_region(&pool, container, ContainerKind::Data, region.entries, &region.raw, none);
-                let frame = forged.expect("encodes").frame;
+                let frame = forged.expect("encodes").frame(&region.raw);
                 bytes[at..at + frame.len()].copy_from_slice(&frame);
             }
             at += 64;

@@ -63,8 +63,8 @@ use streams::Streams;
 /// Makes ids for new containers. Called under a lock: it must be quick and must not call back.
 pub type ContainerIds = Arc<dyn Fn() -> Result<ContainerId> + Send + Sync>;
 
-/// Threads of a store that only write: two keep the disk busy while one of them prepares its next piece.
-const WRITER_THREADS: usize = 2;
+/// Threads of a store that only write: enough that some have given the disk their piece while others wait for a core.
+const WRITER_THREADS: usize = 4;
 /// Queued writes; each is one container, and what does not fit is written by a later attempt.
 const QUEUED_WRITES: usize = 64;
 /// A failed disk stops appends when this multiple of the in-flight limit waits for it.

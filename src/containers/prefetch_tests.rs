@@ -18,7 +18,8 @@ fn table(regions: u8) -> Table {
     let mut builder = TableBuilder::new(ContainerId(1), ContainerKind::Data);
     for number in 0..regions {
         let entries = vec![TableEntry { fingerprint: print(number + 1), len_bytes: 1 }];
-        let region = EncodedRegion { frame: vec![0; FRAME_BYTES as usize], entries, raw_bytes: 1 };
+        let (head, frame_bytes) = (Vec::new(), FRAME_BYTES);
+        let region = EncodedRegion { head, raw_follows: true, frame_bytes, entries, raw_bytes: 1 };
         builder.push_region(u32::from(number) * FRAME_BYTES, &region).expect("fits");
     }
     builder.build()

@@ -194,7 +194,9 @@ impl Shared {
                 let cached = self.caches.regions.get(&key).map(Ok);
                 let decode = || {
                     waiting::announce();
-                    self.caches.regions.get_or_insert_with(&key, || self.decode_checked(key, &frame, None))
+                    self.caches
+                        .regions
+                        .get_or_insert_with(&key, || self.decode_checked(key, frame.whole().unwrap_or_default(), None))
                 };
                 (cached.unwrap_or_else(decode)?, start)
             }

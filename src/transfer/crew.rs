@@ -8,6 +8,8 @@ use super::tally::{Tally, Trouble};
 
 /// Files that are handed over at once: enough that handing over costs nothing, few enough that nobody is left with the rest.
 pub(super) const BATCH_FILES: usize = 16;
+/// Content of files with which a batch is full, where it is known: nobody copies all large files of a directory by himself.
+pub(super) const BATCH_BYTES: u64 = 4 << 20;
 /// Batches that wait: the walk does not run ahead further.
 const BATCHES_WAITING: usize = 32;
 /// More than the pool's own threads can keep up with are of no use.

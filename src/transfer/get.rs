@@ -11,7 +11,7 @@ use dedupfs_fuse::service::{
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::crew::{self, BATCH_FILES, BUFFER_BYTES, Hand, Space};
+use super::crew::{self, BATCH_BYTES, BATCH_FILES, BUFFER_BYTES, Hand, Space};
 use super::disk::{self, Place};
 use super::several_names::SeveralNames;
 use super::tally::{Outcome, Tally, Trouble, reading_pool, writing, writing_attributes};
@@ -44,10 +44,10 @@ impl Directory {
     }
 }
 
-/// Entries of one directory, none of them a directory.
+/// Entries of one directory, none of them a directory, as they were when it was listed.
 struct Batch {
     directory: Arc<Directory>,
-    entries: Vec<(Ino, CString)>,
+    entries: Vec<(Attributes, CString)>,
 }
 
 struct Get<'a> {
@@ -172,7 +172,7 @@ impl Get<'_> {
             };
             let Some(last) = page.last() else { break };
             after = last.cookie;
-            let mut entries = Vec::with_capacity(BATCH_FILES);
+            let (mut entries, mut content_bytes) = (Vec::with_capacity(BATCH_FILES), 0_u64);
             for entry in page {
                 // The kernel is not there to refuse what would lead out of the tree.
                 let name = check_name(&entry.name).ok().and_then(|()| disk::c_name(&entry.name));
@@ -181,11 +181,24 @@ impl Get<'_> {
                     self.tally.problem(&directory.path(b""), format!("a name that none may have is left out: {shown}"));
                     continue;
                 };
-                match entry.kind {
-                    FileKind::Directory => ways.push((directory.clone(), entry.ino, name)),
-                    _ => entries.push((entry.ino, name)),
+                if entry.kind == FileKind::Directory {
+                    ways.push((directory.clone(), entry.ino, name));
+                    continue;
                 }
-                if entries.len() == BATCH_FILES {
+                match self.service.attributes(entry.ino) {
+                    Ok(attributes) => {
+                        content_bytes = content_bytes.saturating_add(attributes.size_bytes);
+                        entries.push((attributes, name));
+                    }
+                    // Removed since it was listed.
+                    Err(PoolErrno::ENOENT) => {}
+                    Err(errno) => {
+                        let outcome = Err(reading_pool("cannot look at it")(errno));
+                        self.tally.note(outcome, || directory.path(name.to_bytes()));
+                    }
+                }
+                if entries.len() == BATCH_FILES || content_bytes >= BATCH_BYTES {
+                    content_bytes = 0;
                     let entries = std::mem::replace(&mut entries, Vec::with_capacity(BATCH_FILES));
                     hand(Batch { directory: directory.clone(), entries });
                 }
@@ -212,9 +225,10 @@ impl Get<'_> {
     }
 
     fn batch(&self, batch: Batch, buffer: &mut Vec<u8>) {
-        for (ino, name) in &batch.entries {
+        for (attributes, name) in &batch.entries {
             let path = || batch.directory.path(name.to_bytes());
-            let outcome = self.tally.go_on().and_then(|()| self.entry(&batch.directory, *ino, name, buffer, &path));
+            let outcome =
+                self.tally.go_on().and_then(|()| self.entry(&batch.directory, *attributes, name, buffer, &path));
             self.tally.note(outcome, path);
         }
         self.leave(batch.directory);
@@ -223,16 +237,11 @@ impl Get<'_> {
     fn entry(
         &self,
         directory: &Arc<Directory>,
-        ino: Ino,
+        attributes: Attributes,
         name: &CStr,
         buffer: &mut Vec<u8>,
         path: &dyn Fn() -> PathBuf,
     ) -> Outcome<()> {
-        let attributes = match self.service.attributes(ino) {
-            // Removed since it was listed.
-            Err(PoolErrno::ENOENT) => return Ok(()),
-            attributes => attributes.map_err(reading_pool("cannot look at it"))?,
-        };
         let at = (&directory.to, name);
         if attributes.nlink <= 1 {
             return self.make(at, attributes, buffer, path);
@@ -261,7 +270,7 @@ impl Get<'_> {
             self.make(at, attributes, buffer, path)?;
             Ok(path().components().skip(1).collect())
         };
-        self.several_names.with(ino, attributes.nlink.into(), link, copy)
+        self.several_names.with(attributes.ino, attributes.nlink.into(), link, copy)
     }
 
     /// Anything but a directory.
@@ -299,7 +308,11 @@ impl Get<'_> {
         path: &dyn Fn() -> PathBuf,
     ) -> Outcome<()> {
         let how = OpenOptions { read: true, no_access_time: true, ..OpenOptions::default() };
-        let opened = self.service.open(READER, attributes.ino, how).map_err(reading_pool("cannot open it"))?;
+        let opened = match self.service.open(READER, attributes.ino, how) {
+            // Removed since it was listed.
+            Err(PoolErrno::ENOENT) => return Ok(()),
+            opened => opened.map_err(reading_pool("cannot open it"))?,
+        };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let outcome = rustix::fs::openat(parent, name, flags, PRIVATE_FILE);
         let outcome = outcome.map_err(writing("cannot make the file")).and_then(|to| {

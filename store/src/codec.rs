@@ -30,6 +30,14 @@ pub fn checksum(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
 }
 
+/// The checksum of bytes that lie in several places, as if they lay one behind the other.
+#[must_use]
+pub fn checksum_of_parts(parts: &[&[u8]]) -> u64 {
+    let mut state = xxhash_rust::xxh3::Xxh3::new();
+    parts.iter().for_each(|part| state.update(part));
+    state.digest()
+}
+
 /// A checksum bound to a context: equal bytes in another context have another checksum.
 #[must_use]
 pub fn checksum_seeded(bytes: &[u8], seed: u64) -> u64 {

@@ -30,8 +30,8 @@ use crate::namespace::ContainerRecord;
 
 mod state;
 
-use state::{ALIGNMENT_BYTES, Filling, MemoryPlace, Piece, Region, State, count, length};
-pub(super) use state::{Batch, Cut, Limits, align, bound_bytes};
+use state::{ALIGNMENT_BYTES, Filling, MemoryPlace, Piece, Region, State, count};
+pub(super) use state::{Batch, Cut, Frame, Limits, align, bound_bytes};
 
 /// Chunks of one region at most: bounds the region's table and the time of one lookup in it.
 const REGION_ENTRIES_MAX: usize = 8192;
@@ -53,10 +53,10 @@ pub(super) struct Appended {
 pub(super) enum Found {
     /// A copy from the filling region.
     Copied(Vec<u8>),
-    /// In the raw bytes that a worker compresses.
+    /// In the raw bytes that a worker compresses, or that are written as they are.
     Raw { raw: Arc<RegionBytes>, start: u32 },
     /// In a frame that is not written yet.
-    Frame { frame: Arc<Vec<u8>>, offset_bytes: u32, start: u32 },
+    Frame { frame: Arc<Frame>, offset_bytes: u32, start: u32 },
     /// On disk.
     Disk { address: SlotAddress, offset_bytes: u32, frame_bytes: u32, start: u32 },
 }
@@ -227,9 +227,10 @@ impl OpenContainer {
         state.unplaced_bound_bytes -= bound_bytes(encoded.entries.len(), raw.len());
         state.placed_regions += 1;
         state.chunk_bytes += u64::from(encoded.raw_bytes);
-        let frame = Arc::new(encoded.frame);
+        let frame = Frame::of_region(encoded.head, encoded.raw_follows.then_some(raw), encoded.frame_bytes);
+        let frame = Arc::new(frame);
         *region = Region::Pending { frame: Arc::clone(&frame), offset_bytes: before };
-        state.next_offset = before.saturating_add(length(&frame));
+        state.next_offset = before.saturating_add(encoded.frame_bytes);
         state.pending.push_back(Piece { offset_bytes: before, frame, region: Some(number) });
         state.seal_if_complete(&self.pool);
         state.note_owed();
@@ -281,7 +282,7 @@ impl OpenContainer {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         while let Some(piece) = state.pending.pop_front_if(|piece| piece.end() <= end) {
-            let written = Region::Written { offset_bytes: piece.offset_bytes, frame_bytes: length(&piece.frame) };
+            let written = Region::Written { offset_bytes: piece.offset_bytes, frame_bytes: piece.len_bytes() };
             if let Some(region) = piece.region.and_then(|number| state.regions.get_mut(number as usize)) {
                 *region = written;
             }
@@ -359,9 +360,10 @@ impl OpenContainer {
                 Found::Copied(filling.raw.get(range)?.to_vec())
             }
             Some(Region::Compressing { raw }) => Found::Raw { raw: Arc::clone(raw), start },
-            Some(Region::Pending { frame, offset_bytes }) => {
-                Found::Frame { frame: Arc::clone(frame), offset_bytes: *offset_bytes, start }
-            }
+            Some(Region::Pending { frame, offset_bytes }) => match frame.raw() {
+                Some(raw) => Found::Raw { raw: Arc::clone(raw), start },
+                None => Found::Frame { frame: Arc::clone(frame), offset_bytes: *offset_bytes, start },
+            },
             Some(Region::Written { offset_bytes, frame_bytes }) => {
                 let (offset_bytes, frame_bytes) = (*offset_bytes, *frame_bytes);
                 Found::Disk { address: self.address()?, offset_bytes, frame_bytes, start }

@@ -25,6 +25,46 @@ pub(in crate::containers) struct Limits {
     pub(in crate::containers) region_raw_bytes: u32,
 }
 
+/// What is to be written: the whole frame, or its head around a region's bytes that stay where they are, and zeros up to its end.
+pub(in crate::containers) struct Frame {
+    head: Vec<u8>,
+    raw: Option<Arc<RegionBytes>>,
+    len_bytes: u32,
+}
+
+impl Frame {
+    /// Of a region with these bytes.
+    pub(super) fn of_region(head: Vec<u8>, raw: Option<Arc<RegionBytes>>, len_bytes: u32) -> Self {
+        Self { head, raw, len_bytes }
+    }
+
+    /// The whole frame, if it has no bytes that lie elsewhere.
+    pub(in crate::containers) fn whole(&self) -> Option<&[u8]> {
+        self.raw.is_none().then_some(&self.head)
+    }
+
+    /// The region's bytes, if they are kept as they are.
+    pub(super) fn raw(&self) -> Option<&Arc<RegionBytes>> {
+        self.raw.as_ref()
+    }
+
+    /// Gives the bytes of the frame in `from..to` to `sink`, but for the zeros at its end; how many it gave.
+    fn gather(&self, from: u32, to: u32, sink: &mut dyn FnMut(&[u8])) -> u32 {
+        let (mut start, mut given) = (0, 0);
+        for part in [self.head.as_slice(), self.raw.as_ref().map_or(&[], |raw| raw)] {
+            let end = start + length(part);
+            let wanted = from.clamp(start, end) - start..to.clamp(start, end) - start;
+            let wanted = part.get(wanted.start as usize..wanted.end as usize).unwrap_or_default();
+            if !wanted.is_empty() {
+                sink(wanted);
+                given += length(wanted);
+            }
+            start = end;
+        }
+        given
+    }
+}
+
 /// A region handed to a worker.
 pub(in crate::containers) struct Cut {
     pub(in crate::containers) number: u32,
@@ -45,21 +85,25 @@ pub(in crate::containers) struct Batch {
 /// ```
 pub(super) enum Region {
     Compressing { raw: Arc<RegionBytes> },
-    Pending { frame: Arc<Vec<u8>>, offset_bytes: u32 },
+    Pending { frame: Arc<Frame>, offset_bytes: u32 },
     Written { offset_bytes: u32, frame_bytes: u32 },
 }
 
 #[derive(Clone)]
 pub(super) struct Piece {
     pub(super) offset_bytes: u32,
-    pub(super) frame: Arc<Vec<u8>>,
+    pub(super) frame: Arc<Frame>,
     /// `None`: the table of contents.
     pub(super) region: Option<u32>,
 }
 
 impl Piece {
     pub(super) fn end(&self) -> u32 {
-        self.offset_bytes.saturating_add(length(&self.frame))
+        self.offset_bytes.saturating_add(self.len_bytes())
+    }
+
+    pub(super) fn len_bytes(&self) -> u32 {
+        self.frame.len_bytes
     }
 }
 
@@ -132,11 +176,9 @@ impl Batch {
         let mut position = self.range.start;
         for piece in &self.pieces {
             fill_to(&mut position, piece.offset_bytes.min(self.range.end), sink);
-            let from = position.saturating_sub(piece.offset_bytes) as usize;
-            let to = (piece.end().min(self.range.end) - piece.offset_bytes) as usize;
-            let part = piece.frame.get(from..to).unwrap_or_default();
-            sink(part);
-            position += length(part);
+            let from = position.saturating_sub(piece.offset_bytes);
+            let to = piece.end().min(self.range.end).saturating_sub(piece.offset_bytes);
+            position += piece.frame.gather(from, to, sink);
         }
         fill_to(&mut position, self.range.end, sink);
     }
@@ -243,10 +285,11 @@ impl State {
         if !is_complete || self.toc.is_some() || self.regions.is_empty() {
             return;
         }
-        let frame = Arc::new(self.builder.encode_toc(pool));
-        let offset_bytes = self.next_offset;
-        self.toc = Some((offset_bytes, length(&frame)));
-        self.next_offset = align(offset_bytes.saturating_add(length(&frame)));
+        let frame = self.builder.encode_toc(pool);
+        let (offset_bytes, len_bytes) = (self.next_offset, length(&frame));
+        self.toc = Some((offset_bytes, len_bytes));
+        self.next_offset = align(offset_bytes.saturating_add(len_bytes));
+        let frame = Arc::new(Frame { head: frame, raw: None, len_bytes });
         self.pending.push_back(Piece { offset_bytes, frame, region: None });
     }
 

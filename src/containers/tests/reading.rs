@@ -205,7 +205,13 @@ fn regression_the_largest_tables_are_cached() {
                 len_bytes: 1,
             };
             let entries: Vec<_> = (0..REGION_ENTRIES).map(|number| entry(region * REGION_ENTRIES + number)).collect();
-            let encoded = EncodedRegion { frame: vec![0; 64], entries, raw_bytes: REGION_ENTRIES };
+            let encoded = EncodedRegion {
+                head: Vec::new(),
+                raw_follows: true,
+                frame_bytes: 64,
+                entries,
+                raw_bytes: REGION_ENTRIES,
+            };
             builder.push_region(region * 64, &encoded).unwrap();
         }
         CachedTable::sound(Arc::new(builder.build()))

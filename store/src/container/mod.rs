@@ -24,6 +24,7 @@ use crate::error::StoreError;
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 use crate::frame::FRAME_ALIGNMENT_BYTES;
 
+mod compressible;
 pub mod region;
 pub mod scan;
 pub mod slots;

@@ -5,10 +5,11 @@
 //! not. The list's own checksum, seeded with the container's id, lets a scan believe the list without reading the payload.
 //!
 //! Encoding compresses with zstd into a bounded buffer and keeps the chunks as they are if that does not save at least
-//! one sixteenth: reading incompressible data back is then a copy. The compressor is kept per thread, because making
-//! one costs more than compressing a small region.
+//! one sixteenth: reading incompressible data back is then a copy. What looks random is not tried ([`super::compressible`]).
+//! The compressor is kept per thread, because making one costs more than compressing a small region.
 //!
-//! Cost: compression is by far the dearest step of the write path (0.85 GB/s at level 1), so it belongs on workers.
+//! Cost: compression is by far the dearest step of the write path (0.85 GB/s at level 1), so it belongs on workers. Chunks that
+//! are kept as they are are not copied: the frame is laid around them.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -16,11 +17,13 @@ use std::cell::RefCell;
 
 use zstd::bulk::{Compressor, Decompressor};
 
+use super::compressible::{TRIAL_BYTES, is_evenly_spread};
 use super::{Compression, ENTRY_BYTES, REGION_ENTRIES_MAX, REGION_RAW_BYTES_MAX, TableEntry};
 use crate::codec::{ByteReader, ByteWriter, checksum_seeded};
 use crate::error::{Result, StoreError};
 use crate::frame::{
     Expect, FRAME_ALIGNMENT_BYTES, FRAME_HEADER_BYTES, FrameHeader, FrameKind, decode_frame, encode_frame,
+    encode_frame_head,
 };
 use crate::id::{ContainerId, ContainerKind, PoolId};
 
@@ -36,6 +39,9 @@ pub(super) const REGION_BODY_BYTES_MAX: usize =
 /// A larger compression buffer (a region far beyond the usual size) is not kept.
 const KEPT_BYTES_MAX: usize = 2 << 20;
 
+/// Fewer bytes are copied into the frame: what they lie in may be much larger, and would be kept as long as the frame.
+const AROUND_BYTES_MIN: usize = 64 << 10;
+
 const CODEC_NONE: u8 = 0;
 const CODEC_ZSTD: u8 = 1;
 
@@ -49,12 +55,29 @@ thread_local! {
 /// A region ready to be written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EncodedRegion {
-    /// The whole frame, a multiple of 64 bytes.
-    pub frame: Vec<u8>,
+    /// The whole frame, or all of it that comes before the chunks' bytes.
+    pub head: Vec<u8>,
+    /// Whether the chunks' bytes follow the head as they are, and then zeros up to the frame's end.
+    pub raw_follows: bool,
+    /// Bytes of the whole frame, a multiple of 64.
+    pub frame_bytes: u32,
     /// Its chunks in order.
     pub entries: Vec<TableEntry>,
     /// Their uncompressed bytes.
     pub raw_bytes: u32,
+}
+
+impl EncodedRegion {
+    /// The whole frame in one piece; `raw` are the chunks' bytes that it was made of.
+    #[must_use]
+    pub fn frame(&self, raw: &[u8]) -> Vec<u8> {
+        let mut frame = self.head.clone();
+        if self.raw_follows {
+            frame.extend_from_slice(raw);
+            frame.resize(self.frame_bytes as usize, 0);
+        }
+        frame
+    }
 }
 
 /// A region read back.
@@ -104,12 +127,17 @@ pub fn encode_region(
     check_entries("region to be written", &entries, raw.len() as u64)
         .map_err(|error| StoreError::Usage(error.to_string()))?;
     let raw_bytes = raw.len() as u32; // Bounded above.
-    let frame = with_compressed(raw, compression, |compressed| {
+    let (head, raw_follows) = with_compressed(raw, compression, |compressed| {
         let (codec, payload) = compressed.map_or((CODEC_NONE, raw), |bytes| (CODEC_ZSTD, bytes));
         let meta = encode_meta(container, kind, codec, raw_bytes, &entries);
-        encode_frame(FrameKind::Region, pool, container.0, &meta, payload)
+        let raw_follows = codec == CODEC_NONE && raw.len() >= AROUND_BYTES_MIN;
+        let encode = if raw_follows { encode_frame_head } else { encode_frame };
+        (encode(FrameKind::Region, pool, container.0, &meta, payload), raw_follows)
     });
-    Ok(EncodedRegion { frame, entries, raw_bytes })
+    let following_bytes = if raw_follows { raw.len() } else { 0 };
+    // Bounded by the limits above.
+    let frame_bytes = (head.len() + following_bytes).next_multiple_of(FRAME_ALIGNMENT_BYTES) as u32;
+    Ok(EncodedRegion { head, raw_follows, frame_bytes, entries, raw_bytes })
 }
 
 /// Decodes and verifies a region of `container`. `frame` may be followed by other bytes.
@@ -245,7 +273,14 @@ fn with_compressed<T>(raw: &[u8], compression: Compression, use_it: impl FnOnce(
                 _ => &mut slot.insert((level, Compressor::new(level).ok()?)).1,
             };
             // It fails if the result does not fit, and that is what tells that it saves too little.
-            context.compress_to_buffer(raw, buffer.as_mut_slice()).ok()
+            let mut try_with = |raw: &[u8]| {
+                let most = (raw.len() - raw.len() / 16).saturating_sub(1);
+                context.compress_to_buffer(raw, buffer.get_mut(..most)?).ok()
+            };
+            if is_evenly_spread(raw) {
+                try_with(raw.get(..TRIAL_BYTES)?)?;
+            }
+            try_with(raw)
         });
         let used = use_it(compressed.and_then(|len| buffer.get(..len)));
         if buffer.capacity() > KEPT_BYTES_MAX {

@@ -32,8 +32,9 @@ fn byte_map_is_stable() {
     assert_eq!(FRAME_VERSION, 1);
     let entries = vec![TableEntry { fingerprint: Fingerprint([7; 32]), len_bytes: 3 }];
     let region = encode_region(&POOL, CONTAINER, ContainerKind::Recipe, entries, b"abc", Compression::Zstd(3)).unwrap();
-    assert_eq!(region.frame, framed(&small_meta(0, 2, 1, 3), b"abc"));
-    assert_eq!(decode(&region.frame).unwrap().kind, ContainerKind::Recipe);
+    let frame = region.frame(b"abc");
+    assert_eq!(frame, framed(&small_meta(0, 2, 1, 3), b"abc"));
+    assert_eq!(decode(&frame).unwrap().kind, ContainerKind::Recipe);
 }
 
 /// Found by fuzzing: it was decoded, and the format has no such region.
@@ -47,9 +48,9 @@ fn regression_a_region_without_chunks_is_refused() {
 fn compresses_only_if_it_saves_a_sixteenth() {
     let stored = |chunks: &[Vec<u8>], compression| {
         let (entries, raw) = listed(chunks);
-        let region = encode_region(&POOL, CONTAINER, KIND, entries, &raw, compression).unwrap();
-        assert_eq!(decode(&region.frame).unwrap().raw, raw);
-        FrameHeader::decode("region", &region.frame).unwrap().payload_bytes as usize
+        let frame = encode_region(&POOL, CONTAINER, KIND, entries, &raw, compression).unwrap().frame(&raw);
+        assert_eq!(decode(&frame).unwrap().raw, raw);
+        FrameHeader::decode("region", &frame).unwrap().payload_bytes as usize
     };
     let (dull, noise) = (chunk(1, 100_000, true), chunk(2, 100_000, false));
     assert!(stored(from_ref(&dull), Compression::Zstd(1)) < 2000);
@@ -65,17 +66,43 @@ fn compresses_only_if_it_saves_a_sixteenth() {
 #[test]
 fn a_large_region_round_trips_and_its_buffer_is_not_kept() {
     let (entries, raw) = listed(&[vec![7; REGION_RAW_BYTES_MAX]]);
-    let region = encode_region(&POOL, CONTAINER, KIND, entries, &raw, Compression::Zstd(1)).unwrap();
-    assert!(region.frame.len() <= region_frame_bytes_bound(1, raw.len()));
-    assert!(decode(&region.frame).unwrap().raw == raw);
+    let frame = encode_region(&POOL, CONTAINER, KIND, entries, &raw, Compression::Zstd(1)).unwrap().frame(&raw);
+    assert!(frame.len() <= region_frame_bytes_bound(1, raw.len()));
+    assert!(decode(&frame).unwrap().raw == raw);
     assert!(COMPRESSED.with_borrow(Vec::capacity) <= KEPT_BYTES_MAX);
+}
+
+#[test]
+fn large_incompressible_chunks_are_not_copied_and_round_trip() {
+    for len in [AROUND_BYTES_MIN - 1, AROUND_BYTES_MIN, 100_000, 262_144, 300_001] {
+        let (entries, raw) = listed(&[chunk(1, len / 2, false), chunk(2, len - len / 2, false)]);
+        for compression in [Compression::None, Compression::Zstd(1), Compression::Zstd(9)] {
+            let region = encode_region(&POOL, CONTAINER, KIND, entries.clone(), &raw, compression).unwrap();
+            assert_eq!(region.raw_follows, len >= AROUND_BYTES_MIN);
+            assert!(!region.raw_follows || region.head.len() < 1000);
+            let frame = region.frame(&raw);
+            assert_eq!(frame.len(), region.frame_bytes as usize);
+            assert!(decode(&frame).unwrap().raw == raw);
+        }
+    }
+}
+
+/// What comes again is compressed although its bytes are evenly spread, if it comes again early.
+#[test]
+fn repeated_random_bytes_are_compressed() {
+    let raw: Vec<u8> = chunk(1, 1000, false).into_iter().cycle().take(256 << 10).collect();
+    assert!(is_evenly_spread(&raw));
+    let entries = vec![TableEntry { fingerprint: name_of(&raw), len_bytes: raw.len() as u32 }];
+    let region = encode_region(&POOL, CONTAINER, KIND, entries, &raw, Compression::Zstd(1)).unwrap();
+    assert!(!region.raw_follows && region.frame_bytes < 10_000);
+    assert!(decode(&region.frame(&raw)).unwrap().raw == raw);
 }
 
 #[test]
 fn damage_is_an_error_never_wrong_data() {
     for compressible in [true, false] {
         let chunks: Vec<_> = (0..4).map(|seed| chunk(seed, 150, compressible)).collect();
-        let frame = region_of(CONTAINER, &chunks).frame;
+        let frame = region_of(CONTAINER, &chunks);
         decode(&frame).unwrap();
         for position in 0..frame.len() {
             for mask in [0x01, 0x80, 0xff] {
@@ -90,7 +117,7 @@ fn damage_is_an_error_never_wrong_data() {
 
 #[test]
 fn regions_of_others_are_refused() {
-    let frame = region_of(CONTAINER, &[b"abc".to_vec()]).frame;
+    let frame = region_of(CONTAINER, &[b"abc".to_vec()]);
     let error = decode_region(&POOL, ContainerId(CONTAINER.0 + 1), &frame).unwrap_err().to_string();
     assert!(error.contains("region of container 3.13") && error.contains("owner"), "{error}");
     assert!(decode_region(&PoolId([1; 16]), CONTAINER, &frame).is_err());
@@ -162,8 +189,9 @@ proptest! {
         let region = encode_region(&POOL, CONTAINER, KIND, entries.clone(), &raw, compression).unwrap();
         prop_assert_eq!(region.raw_bytes as usize, raw.len());
         prop_assert_eq!(&region.entries, &entries);
-        prop_assert!(region.frame.len() <= region_frame_bytes_bound(entries.len(), raw.len()));
-        let mut bytes = region.frame;
+        let mut bytes = region.frame(&raw);
+        prop_assert_eq!(region.frame_bytes as usize, bytes.len());
+        prop_assert!(bytes.len() <= region_frame_bytes_bound(entries.len(), raw.len()));
         bytes.extend(after);
         let decoded = decode(&bytes).unwrap();
         prop_assert_eq!(&decoded.entries, &entries);

@@ -159,7 +159,7 @@ fn add_region(
         return Err(StoreError::corrupt(what, format!("a {kind:?} region"), format!("a {:?} region", meta.kind)));
     }
     let offset = u32::try_from(offset).map_err(|_| StoreError::corrupt(what, "an offset below 4 GiB", offset))?;
-    builder.push(offset, frame_bytes, meta.raw_bytes, &meta.entries)
+    builder.push(offset, u32::try_from(frame_bytes).unwrap_or(u32::MAX), meta.raw_bytes, &meta.entries)
 }
 
 #[cfg(test)]

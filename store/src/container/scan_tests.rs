@@ -109,7 +109,7 @@ fn a_users_bytes_are_never_taken_for_a_frame() {
     let mut built = Built::new(CONTAINER);
     built.region(CONTAINER, &[b"abc".to_vec()]);
     let second = built.bytes.len();
-    let forged = region_of(CONTAINER, &[b"forged".to_vec()]).frame;
+    let forged = region_of(CONTAINER, &[b"forged".to_vec()]);
     let mut payload = chunk(1, 12_288, false);
     let at = 4096 - second - FRAME_HEADER_BYTES - (12 + 36 + 8);
     payload[at..at + forged.len()].copy_from_slice(&forged);

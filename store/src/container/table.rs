@@ -149,19 +149,19 @@ impl TableBuilder {
 
     /// Adds the region placed at `offset_bytes`, which must be aligned and behind all regions before.
     pub fn push_region(&mut self, offset_bytes: u32, region: &EncodedRegion) -> Result<()> {
-        self.push(offset_bytes, region.frame.len() as u64, region.raw_bytes, &region.entries)
+        self.push(offset_bytes, region.frame_bytes, region.raw_bytes, &region.entries)
     }
 
     pub(super) fn push(
         &mut self,
         offset_bytes: u32,
-        frame_bytes: u64,
+        frame_bytes: u32,
         raw_bytes: u32,
         entries: &[TableEntry],
     ) -> Result<()> {
         let place = RegionPlace {
             offset_bytes,
-            frame_bytes: u32::try_from(frame_bytes).unwrap_or(u32::MAX),
+            frame_bytes,
             raw_bytes,
             first_entry: self.entries.len() as u32,
             entry_count: entries.len() as u32,

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
-use super::super::testing::{Built, CONTAINER, KIND, POOL, chunk, name_of, region_of, sample};
-use super::super::{align_to_frame, decode_region};
+use super::super::testing::{Built, CONTAINER, KIND, POOL, chunk, listed, name_of, sample};
+use super::super::{Compression, align_to_frame, decode_region, encode_region};
 use super::*;
 
 /// Checks that every chunk of a container is found through `table` and has its bytes.
@@ -125,7 +125,8 @@ fn senseless_tables_with_good_checksums_are_refused() {
 
 #[test]
 fn misplaced_regions_are_refused() {
-    let region = region_of(CONTAINER, &[b"abc".to_vec()]);
+    let (entries, raw) = listed(&[b"abc".to_vec()]);
+    let region = encode_region(&POOL, CONTAINER, KIND, entries, &raw, Compression::None).unwrap();
     let mut builder = TableBuilder::new(CONTAINER, KIND);
     builder.push_region(128, &region).unwrap();
     for offset in [0, 128, 192, 300] {

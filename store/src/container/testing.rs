@@ -32,9 +32,10 @@ pub(super) fn listed(chunks: &[Vec<u8>]) -> (Vec<TableEntry>, Vec<u8>) {
     (chunks.iter().map(entry).collect(), chunks.concat())
 }
 
-pub(super) fn region_of(container: ContainerId, chunks: &[Vec<u8>]) -> EncodedRegion {
+/// The region's frame.
+pub(super) fn region_of(container: ContainerId, chunks: &[Vec<u8>]) -> Vec<u8> {
     let (entries, raw) = listed(chunks);
-    encode_region(&POOL, container, KIND, entries, &raw, Compression::Zstd(1)).unwrap()
+    encode_region(&POOL, container, KIND, entries, &raw, Compression::Zstd(1)).unwrap().frame(&raw)
 }
 
 /// A container: its bytes and its table. Each inner list is a region; after the regions in `flushes` a flush ends.
@@ -50,9 +51,10 @@ impl Built {
     }
 
     pub(super) fn region(&mut self, container: ContainerId, chunks: &[Vec<u8>]) -> &mut Self {
-        let region = region_of(container, chunks);
+        let (entries, raw) = listed(chunks);
+        let region = encode_region(&POOL, container, KIND, entries, &raw, Compression::Zstd(1)).unwrap();
         self.builder.push_region(self.bytes.len() as u32, &region).unwrap();
-        self.bytes.extend(&region.frame);
+        self.bytes.extend(region.frame(&raw));
         self.chunks.extend_from_slice(chunks);
         self
     }
