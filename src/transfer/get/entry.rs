@@ -1,0 +1,228 @@
+//! What is in a directory, but for directories.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use dedupfs_fuse::service::{
+    Attributes, Caller, Errno as PoolErrno, FileKind, FileService, Handle, OpenOptions, SeekTarget,
+};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::super::crew::BUFFER_BYTES;
+use super::super::disk::{self, Place};
+use super::super::tally::{Outcome, Trouble, reading_pool, writing, writing_attributes};
+use super::{Directory, Get};
+use crate::service::CAPABILITY_XATTR;
+
+/// The superuser.
+const READER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
+/// What only its owner can get at until it is whole.
+const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+impl Get<'_> {
+    pub(super) fn entry(
+        &self,
+        directory: &Arc<Directory>,
+        attributes: Attributes,
+        name: &CStr,
+        buffer: &mut Vec<u8>,
+        path: &dyn Fn() -> PathBuf,
+    ) -> Outcome<()> {
+        let at = (&directory.to, name);
+        if attributes.nlink <= 1 {
+            return self.make(at, attributes, buffer, path);
+        }
+        let link = |first: &PathBuf| {
+            let top = self.top.get().ok_or_else(|| Trouble::One("cannot link it".to_owned()))?;
+            match rustix::fs::linkat(top, first, at.0, name, AtFlags::empty()) {
+                Ok(()) => {
+                    self.tally.hard_link();
+                    Ok(true)
+                }
+                // What cannot be a link becomes a copy.
+                Err(
+                    Errno::MLINK
+                    | Errno::NAMETOOLONG
+                    | Errno::NOENT
+                    | Errno::PERM
+                    | Errno::ACCESS
+                    | Errno::XDEV
+                    | Errno::OPNOTSUPP,
+                ) => Ok(false),
+                Err(errno) => Err(writing("cannot link it")(errno)),
+            }
+        };
+        let copy = || {
+            self.make(at, attributes, buffer, path)?;
+            Ok(path().components().skip(1).collect())
+        };
+        self.several_names.with(attributes.ino, attributes.nlink.into(), link, copy)
+    }
+
+    /// Anything but a directory.
+    pub(super) fn make(
+        &self,
+        (parent, name): (&OwnedFd, &CStr),
+        attributes: Attributes,
+        buffer: &mut Vec<u8>,
+        path: &dyn Fn() -> PathBuf,
+    ) -> Outcome<()> {
+        let cannot = "cannot make it";
+        match attributes.kind {
+            FileKind::Regular => return self.make_file((parent, name), attributes, buffer, path),
+            FileKind::Directory => return Err(Trouble::One("became a directory".to_owned())),
+            FileKind::Symlink => {
+                let target = self.service.read_link(attributes.ino).map_err(reading_pool("cannot read the link"))?;
+                rustix::fs::symlinkat(&*target, parent, name).map_err(writing(cannot))?;
+            }
+            kind => {
+                let number = disk::decode_device(attributes.rdev);
+                rustix::fs::mknodat(parent, name, disk::file_type(kind), PRIVATE_FILE, number)
+                    .map_err(writing(cannot))?;
+            }
+        }
+        self.tally.other();
+        self.attributes(Place::Named(parent.as_fd(), name), attributes, path)
+    }
+
+    /// A regular file with its content; one that cannot be read to its end is not left there.
+    fn make_file(
+        &self,
+        (parent, name): (&OwnedFd, &CStr),
+        attributes: Attributes,
+        buffer: &mut Vec<u8>,
+        path: &dyn Fn() -> PathBuf,
+    ) -> Outcome<()> {
+        let how = OpenOptions { read: true, no_access_time: true, ..OpenOptions::default() };
+        let opened = match self.service.open(READER, attributes.ino, how) {
+            // Removed since it was listed.
+            Err(PoolErrno::ENOENT) => return Ok(()),
+            opened => opened.map_err(reading_pool("cannot open it"))?,
+        };
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let outcome = rustix::fs::openat(parent, name, flags, PRIVATE_FILE);
+        let outcome = outcome.map_err(writing("cannot make the file")).and_then(|to| {
+            let copied = self.content((attributes, opened.handle), &to, buffer);
+            let copied = copied.and_then(|bytes| {
+                self.attributes(Place::Open(to.as_fd()), attributes, path)?;
+                Ok(bytes)
+            });
+            let copied = copied.and_then(|bytes| {
+                // SAFETY: the descriptor is owned here, and nobody uses it afterwards.
+                let closed = unsafe { rustix::io::try_close(to.into_raw_fd()) };
+                // Some filesystems write only now.
+                closed.map_err(writing("cannot write the file"))?;
+                Ok(bytes)
+            });
+            if copied.is_err() {
+                // Half a file would be taken for a whole one.
+                let _removed = rustix::fs::unlinkat(parent, name, AtFlags::empty());
+            }
+            copied
+        });
+        self.service.release(attributes.ino, opened.handle);
+        self.tally.file(outcome?);
+        let of = |attributes: &Attributes| (attributes.size_bytes, attributes.mtime);
+        if self.service.attributes(attributes.ino).is_ok_and(|now| of(&now) != of(&attributes)) {
+            let what = "changed while it was copied: it may be neither as it was nor as it is";
+            self.tally.problem(&path(), what.to_owned());
+        }
+        Ok(())
+    }
+
+    /// All that is no hole; returns its bytes.
+    fn content(&self, (of, handle): (Attributes, Handle), to: &OwnedFd, buffer: &mut Vec<u8>) -> Outcome<u64> {
+        let has_holes = of.blocks.saturating_mul(512) < of.size_bytes;
+        let cannot_read = || reading_pool("cannot be read: its content is damaged, or lost");
+        let (mut offset, mut bytes) = (0, 0);
+        while offset < of.size_bytes {
+            let mut end = of.size_bytes;
+            if has_holes {
+                match self.service.seek(of.ino, handle, offset, SeekTarget::Data) {
+                    Ok(data) => offset = data,
+                    // Nothing but a hole, to the end.
+                    Err(PoolErrno::ENXIO) => break,
+                    Err(errno) => return Err(cannot_read()(errno)),
+                }
+                let hole = self.service.seek(of.ino, handle, offset, SeekTarget::Hole).map_err(cannot_read())?;
+                end = hole.min(of.size_bytes);
+            }
+            while offset < end {
+                self.tally.go_on()?;
+                let len = (end - offset).min(BUFFER_BYTES as u64) as u32;
+                buffer.clear();
+                self.service.read(of.ino, handle, offset, len, buffer).map_err(cannot_read())?;
+                if buffer.is_empty() {
+                    return Err(Trouble::One("became shorter while it was copied".to_owned()));
+                }
+                let mut rest = buffer.as_slice();
+                while !rest.is_empty() {
+                    let written = rustix::io::pwrite(to, rest, offset).map_err(writing("cannot write the file"))?;
+                    if written == 0 {
+                        return Err(Trouble::One("cannot write the file".to_owned()));
+                    }
+                    rest = rest.get(written..).unwrap_or_default();
+                    offset += written as u64;
+                    bytes += written as u64;
+                    self.tally.content(written);
+                }
+            }
+        }
+        if has_holes {
+            rustix::fs::ftruncate(to, of.size_bytes).map_err(writing("cannot write the file"))?;
+        }
+        Ok(bytes)
+    }
+
+    /// Owner, extended attributes, mode and times. What the disk does not take is told.
+    pub(super) fn attributes(
+        &self,
+        to: Place<'_>,
+        mut attributes: Attributes,
+        path: &dyn Fn() -> PathBuf,
+    ) -> Outcome<()> {
+        let tell = |outcome: Outcome<()>| match outcome {
+            Err(Trouble::One(what)) => {
+                self.tally.problem(&path(), what);
+                Ok(())
+            }
+            outcome => outcome,
+        };
+        let owner = to.set_owner(&mut attributes);
+        let has_owner = owner.is_ok();
+        tell(owner.map_err(writing_attributes("cannot give it its owner")))?;
+        if self.top.get().is_none() {
+            tell(to.clear_inherited().map_err(writing_attributes("cannot take inherited access lists away")))?;
+        }
+        let names = self.service.xattr_names(attributes.ino);
+        let names = match names.map_err(reading_pool("cannot read extended attributes")) {
+            Ok(names) => names,
+            Err(trouble) => {
+                tell(Err(trouble))?;
+                Vec::new()
+            }
+        };
+        for name in names {
+            // It would lend the rights of another file's owner.
+            if name == CAPABILITY_XATTR && !has_owner {
+                continue;
+            }
+            let value = self.service.xattr(attributes.ino, &name);
+            let set = value.map_err(reading_pool("cannot read an extended attribute")).and_then(|value| {
+                let Some(c_name) = disk::c_name(&name) else { return Ok(()) };
+                match to.set_xattr(&c_name, &value) {
+                    Err(Errno::PERM | Errno::OPNOTSUPP) if disk::is_optional(&name) => Ok(()),
+                    set => set.map_err(writing_attributes("the disk does not take an extended attribute")),
+                }
+            });
+            tell(set.map_err(|trouble| match trouble {
+                Trouble::One(what) => Trouble::One(format!("{what} ({})", name.escape_ascii())),
+                other => other,
+            }))?;
+        }
+        tell(to.set_attributes(&attributes).map_err(writing_attributes("cannot set mode and times")))
+    }
+}

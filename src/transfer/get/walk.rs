@@ -1,0 +1,165 @@
+//! Through the directories of a tree of the pool, which are made on the way.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use dedupfs_fuse::service::{Attributes, Errno as PoolErrno, FileKind, FileService, Ino};
+use rustix::fs::{Mode, OFlags};
+
+use super::super::crew::{BATCH_BYTES, BATCH_FILES, Hand};
+use super::super::disk::{self, Place};
+use super::super::tally::{Outcome, Trouble, reading_pool, writing};
+use super::{Batch, Directory, Get};
+use crate::namespace::check_name;
+
+/// Entries of a directory that are read at once.
+const PAGE_ENTRIES: usize = 256;
+/// What only its owner can get at until it is whole.
+const PRIVATE_DIRECTORY: Mode = Mode::RWXU;
+
+impl Batch {
+    fn of(directory: &Arc<Directory>) -> Self {
+        Self { directory: directory.clone(), entries: Vec::with_capacity(BATCH_FILES), content_bytes: 0 }
+    }
+
+    fn push(&mut self, attributes: Attributes, name: CString) {
+        self.content_bytes = self.content_bytes.saturating_add(attributes.size_bytes);
+        self.entries.push((attributes, name));
+    }
+
+    fn is_full(&self) -> bool {
+        self.entries.len() == BATCH_FILES || self.content_bytes >= BATCH_BYTES
+    }
+}
+
+impl Get<'_> {
+    /// Goes through all directories, each behind its parent.
+    pub(super) fn walk(&self, name: &CStr, attributes: Attributes, hand: Hand<'_, Batch>) {
+        let made = self.make_directory(self.to, name, attributes, None).and_then(|top| {
+            let [above, made] = [rustix::fs::fstat(self.to), rustix::fs::fstat(&top.to)];
+            let cannot_look = || writing("cannot look at the directory");
+            if !disk::is_own(&above.map_err(cannot_look())?, &made.map_err(cannot_look())?) {
+                return Err(Trouble::One(
+                    "somebody else may have put another directory there: choose a place that nobody else may write to"
+                        .to_owned(),
+                ));
+            }
+            let from_top = top.to.try_clone().map_err(|error| Trouble::One(error.to_string()))?;
+            self.top.get_or_init(|| from_top);
+            let cleared = Place::Open(top.to.as_fd()).clear_inherited();
+            let cleared = cleared.and_then(|()| rustix::fs::fchmod(&top.to, PRIVATE_DIRECTORY));
+            cleared.map_err(writing("cannot take inherited access lists away"))?;
+            Ok(top)
+        });
+        let top = match made {
+            Ok(top) => Arc::new(top),
+            // Into what is there already nothing is copied.
+            Err(trouble) => return self.tally.note_top(Err(trouble), name),
+        };
+        // What is still to come, the next one last.
+        let mut ways: Vec<(Arc<Directory>, Ino, CString)> = Vec::new();
+        self.list(&top, &mut ways, hand);
+        self.leave(top);
+        while let Some((above, ino, name)) = ways.pop() {
+            let entered = self.tally.go_on().and_then(|()| {
+                let attributes = self.service.attributes(ino).map_err(reading_pool("cannot look at it"))?;
+                self.make_directory(&above.to, &name, attributes, Some(above.clone()))
+            });
+            match entered {
+                Ok(directory) => {
+                    let directory = Arc::new(directory);
+                    self.list(&directory, &mut ways, hand);
+                    self.leave(directory);
+                }
+                Err(trouble) => self.tally.note(Err(trouble), || above.path(name.to_bytes())),
+            }
+            self.leave(above);
+        }
+    }
+
+    fn make_directory(
+        &self,
+        parent: &OwnedFd,
+        name: &CStr,
+        attributes: Attributes,
+        above: Option<Arc<Directory>>,
+    ) -> Outcome<Directory> {
+        rustix::fs::mkdirat(parent, name, PRIVATE_DIRECTORY).map_err(writing("cannot make the directory"))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let to =
+            rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(writing("cannot open the directory"))?;
+        self.tally.directory();
+        Ok(Directory { to, ino: attributes.ino, name: name.to_owned(), attributes, above })
+    }
+
+    /// Hands the entries of a directory over, and notes its directories.
+    fn list(&self, directory: &Arc<Directory>, ways: &mut Vec<(Arc<Directory>, Ino, CString)>, hand: Hand<'_, Batch>) {
+        let (first, mut after) = (ways.len(), 0);
+        loop {
+            let page = match self.service.read_directory(directory.ino, after, PAGE_ENTRIES, false) {
+                Ok(page) => page,
+                Err(errno) => {
+                    let outcome = Err(reading_pool("cannot list it")(errno));
+                    return self.tally.note(outcome, || directory.path(b""));
+                }
+            };
+            let Some(last) = page.last() else { break };
+            after = last.cookie;
+            let mut batch = Batch::of(directory);
+            for entry in page {
+                // The kernel is not there to refuse what would lead out of the tree.
+                let name = check_name(&entry.name).ok().and_then(|()| disk::c_name(&entry.name));
+                let Some(name) = name else {
+                    let shown = entry.name.escape_ascii();
+                    self.tally.problem(&directory.path(b""), format!("a name that none may have is left out: {shown}"));
+                    continue;
+                };
+                if entry.kind == FileKind::Directory {
+                    ways.push((directory.clone(), entry.ino, name));
+                    continue;
+                }
+                match self.service.attributes(entry.ino) {
+                    Ok(attributes) => batch.push(attributes, name),
+                    // Removed since it was listed.
+                    Err(PoolErrno::ENOENT) => {}
+                    Err(errno) => {
+                        let outcome = Err(reading_pool("cannot look at it")(errno));
+                        self.tally.note(outcome, || directory.path(name.to_bytes()));
+                    }
+                }
+                if batch.is_full() {
+                    hand(std::mem::replace(&mut batch, Batch::of(directory)));
+                }
+            }
+            if !batch.entries.is_empty() {
+                hand(batch);
+            }
+        }
+        // As they are listed.
+        if let Some(new) = ways.get_mut(first..) {
+            new.reverse();
+        }
+    }
+
+    /// The directory's attributes, if nobody works in it any more, and then of those above it.
+    fn leave(&self, directory: Arc<Directory>) {
+        let mut next = Some(directory);
+        while let Some(directory) = next.take().and_then(Arc::into_inner) {
+            let path = || directory.path(b"");
+            let outcome = self.attributes(Place::Open(directory.to.as_fd()), directory.attributes, &path);
+            self.tally.note(outcome, path);
+            next = directory.above;
+        }
+    }
+
+    pub(super) fn batch(&self, batch: Batch, buffer: &mut Vec<u8>) {
+        for (attributes, name) in &batch.entries {
+            let path = || batch.directory.path(name.to_bytes());
+            let outcome =
+                self.tally.go_on().and_then(|()| self.entry(&batch.directory, *attributes, name, buffer, &path));
+            self.tally.note(outcome, path);
+        }
+        self.leave(batch.directory);
+    }
+}
