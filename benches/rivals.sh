@@ -80,7 +80,7 @@ done
 need_commands cat cp diff cmp sync mountpoint findmnt xargs "${rivals[@]}"
 series_bytes=0
 [ -z "$series" ] || series_bytes=$(content_bytes "$series")
-need_memory $((3 * size_bytes + 2 * series_bytes + (1 << 30)))
+need_memory $((4 * size_bytes + 3 * series_bytes + (1 << 30)))
 make_scratch "$dir" && work=$REPLY
 make_scratch /dev/shm && ram=$REPLY
 need_room "$work" $((2 * size_bytes + series_bytes + (512 << 20))) "the measurement"
@@ -185,6 +185,7 @@ into() { "$1_pipe_out" "$2" >"$ram/out/pipe"; }
 empty() {
     rm -rf "$ram/out"
     mkdir "$ram/out"
+    touch_memory $((2 * (size_bytes > series_bytes ? size_bytes : series_bytes)))
 }
 
 measure() {
@@ -255,7 +256,7 @@ printf -- '- medians of %d runs, %s; load average at the end %s\n' "$runs" "$(da
 [ -z "$series" ] || printf -- '- a series of %d versions, %s: the first backup is of %d versions, %s, the second of all\n' "${#names[@]}" \
     "$(human "$all_total")" "$half" "$(human "$half_total")"
 printf -- '- a file of %s by a pipe; of its second generation nine tenths are redundant\n' "$(human "$size_bytes")"
-printf -- '- sources and restored files in memory; second backups and restores are cold; in brackets: how many times better dedupfs is\n\n'
+printf -- '- sources and restored files in memory, which is touched before; second backups and restores are cold; in brackets: how many times better dedupfs is\n\n'
 printf '| |'
 for tool in "${participants[@]}"; do printf ' %s |' "$(version_of "$tool")"; done
 printf '\n|---|'

@@ -6,7 +6,7 @@
 #   benches/targets.sh [--size 1G] [--files 20000] [--runs 5] [--series DIR] [--dir DIR] [--mkfs OPTIONS] [--mount OPTIONS]
 #                      [--drop-caches]
 #
-#   --size SIZE       of each of the two data sets, random and real; both lie in memory, three times SIZE is needed there
+#   --size SIZE       of each of the two data sets, random and real; both lie in memory, four times SIZE is needed there
 #   --files NUMBER    small files of 4 KiB
 #   --runs NUMBER     medians are of so many runs; every run starts with a new, empty pool
 #   --series DIR      versions of one tree, a directory each: the newest is restored beside the first
@@ -52,7 +52,7 @@ parse_count "$runs" && runs=$REPLY
 
 find_programs dedupfs dedupfs-stats null_mount limits
 need_commands tar cp dd sync rsync mountpoint fusermount3 findmnt split md5sum
-need_memory $((3 * size_bytes + files * 4096 * 5 + (1 << 30)))
+need_memory $((4 * size_bytes + files * 4096 * 5 + (1 << 30)))
 make_scratch "$dir" && work=$REPLY
 make_scratch /dev/shm && ram=$REPLY
 need_room "$work" $((4 * size_bytes + files * 4096 * 4 + (256 << 20))) "the measurement"
@@ -60,6 +60,7 @@ pool=$work/pool mnt=$work/mnt results=$work/results run=0 daemon=''
 mkdir "$mnt"
 machine=$(describe_machine "$work")
 make_sources "$size_bytes" "$files"
+restored_bytes=$size_bytes
 
 say "what the processors can do with the real data"
 "${programs[limits]}" "$ram/real" >"$work/limits"
@@ -105,10 +106,14 @@ measure() {
     local target=$1 workload total
     [ "$target" != dedupfs ] || dedupfs mkfs "${mkfs_options[@]}" "$pool" >&2
     start "$target"
+    touch_memory "$size_bytes"
     record random "$target" "$random_total" "$daemon" copy_in "$ram/random" "$mnt/random"
+    touch_memory "$size_bytes"
     record real "$target" "$real_total" "$daemon" copy_in "$ram/real" "$mnt/real"
+    touch_memory "$size_bytes"
     record repeated "$target" "$real_total" "$daemon" copy_in "$ram/real" "$mnt/repeated"
     again "$target"
+    touch_memory "$size_bytes"
     record later "$target" "$real_total" "$daemon" copy_in "$ram/real" "$mnt/later"
     record small "$target" "$files" "$daemon" unpack "$target" "$mnt"
     if [ "$target" != null ]; then
@@ -162,9 +167,9 @@ measure_series() {
     dedupfs sync "$mnt"
     for ((run = 1; run <= runs; run++)); do
         for version in "$first" "$newest"; do
+            bytes=$(content_bytes "$series/$version") restored_bytes=$bytes
             again dedupfs
             empty_out
-            bytes=$(content_bytes "$series/$version")
             record "restore $version" dedupfs "$bytes" "$daemon" copy_out "$mnt/$version"
             same "$series/$version" "$ram/out/$version" dedupfs
             again dedupfs
@@ -209,7 +214,7 @@ series_rows=''
 
 printf '%s\n' "$machine"
 printf -- '- medians of %d runs, %s; load average at the end %s\n' "$runs" "$(date -u +%Y-%m-%d)" "$(cut -d' ' -f1-3 /proc/loadavg)"
-printf -- '- sources and restored files in memory; all that was written is synced within the time; restores are cold\n'
+printf -- '- sources and restored files in memory, which is touched before; all that was written is synced within the time; restores are cold\n'
 printf -- '- %s of random and %s of real data (libraries and sources) by cp, %d files of 4 KiB by tar\n' \
     "$(human "$random_total")" "$(human "$real_total")" "$files"
 printf -- '- most memory of the daemon: %s\n' "$(human "$(values memory dedupfs | tail -n 1)")"

@@ -30,12 +30,17 @@ alias_sources() {
     for name in "$@"; do cp -rl "$ram/real" "$ram/real-$name"; done
 }
 
-# The first touch of memory is slow on a virtual machine: what was just freed is touched again.
+# touch_memory BYTES: the first touch of memory is slow on a virtual machine, which may give what is free back to its host within seconds.
+# So what is about to be filled, caches of the kernel too, is touched just before, whoever is measured.
+touch_memory() {
+    head -c "$1" /dev/zero >"$ram/touched"
+    rm "$ram/touched"
+}
+# A restored file is in the page cache and in memory.
 empty_out() {
     rm -rf "$ram/out"
-    cp -r "$ram/random" "$ram/out"
-    rm -rf "$ram/out"
     mkdir "$ram/out"
+    touch_memory $((2 * restored_bytes))
 }
 same() { diff -r "$1" "$2" >&2 || fail "$3: $2 is not what was backed up"; }
 
