@@ -70,7 +70,7 @@ pub fn region(data: &[u8]) {
         let again =
             encode_region(&POOL, CONTAINER, region.kind, region.entries.clone(), &region.raw, Compression::Zstd(1))
                 .expect("encodes what was decoded");
-        assert_eq!(decode_region(&POOL, CONTAINER, &again.frame).expect("decodes again"), region);
+        assert_eq!(decode_region(&POOL, CONTAINER, &again.frame(&region.raw)).expect("decodes again"), region);
     }
 }
 
@@ -121,7 +121,7 @@ pub fn scan(mut data: &[u8]) {
                 };
                 let region =
                     encode_region(&POOL, CONTAINER, ContainerKind::Data, vec![entry], piece, Compression::None);
-                container.extend_from_slice(&region.map(|region| region.frame).unwrap_or_default());
+                container.extend_from_slice(&region.map(|region| region.frame(piece)).unwrap_or_default());
                 sound += 1;
             }
             1 => container.resize(container.len().next_multiple_of(4096), 0),

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use dedupfs_store::device::aligned::AlignedBuffer;
 use parking_lot::Mutex;
 
-/// Staging buffers kept: one for each thread that writes at the same time.
-const STAGING_KEPT_MAX: usize = 4;
+use super::WRITER_THREADS;
+
+/// Staging buffers kept: one for each writer, and for who flushes.
+const STAGING_KEPT_MAX: usize = WRITER_THREADS + 1;
 
 /// Free buffers of one capacity; bounded.
 pub(super) struct BufferPool {

@@ -224,9 +224,19 @@ impl Shared {
         let (shared, target) = (Arc::clone(self), Arc::clone(container));
         let is_queued = self.writers.try_submit(Box::new(move || {
             let guard = PoisonOnPanic { shared: &shared, container: &target };
-            // Before looking: what is placed after the look finds the flag down and queues another job.
-            target.write_queued.store(false, Ordering::Release);
-            while target.wants_write(WRITE_PIECE_BYTES) && shared.write_out(&target, Goal::WholeBlocks).is_ok() {}
+            loop {
+                let mut is_written = true;
+                while is_written && target.wants_write(WRITE_PIECE_BYTES) {
+                    is_written = shared.write_out(&target, Goal::WholeBlocks).is_ok();
+                }
+                // Down only now: another writer would wait for this one, and then write the little that came meanwhile. What was placed
+                // behind the last look finds the flag down, or is found by this one.
+                target.write_queued.store(false, Ordering::Release);
+                let goes_on = is_written && target.wants_write(WRITE_PIECE_BYTES);
+                if !goes_on || target.write_queued.swap(true, Ordering::AcqRel) {
+                    break;
+                }
+            }
             drop(guard);
         }));
         if !is_queued {

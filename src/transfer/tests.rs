@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use dedupfs_fuse::service::{Caller, Errno, FileService, Ino, NewNode, NodeContent, ROOT_INO};
+use dedupfs_fuse::service::{
+    AttributeChanges, Caller, Errno, FileService, Ino, NewNode, NodeContent, ROOT_INO, RenameFlags, WriteFlags,
+};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
@@ -44,9 +46,13 @@ fn put_into(pool: &Pool, into: Ino, from: &Path, progress: &dyn Progress) -> Res
 }
 
 fn get_from(pool: &Pool, from: Ino, to: &Path) -> Result<TransferReport> {
+    get_with(pool, from, to, &NoProgress)
+}
+
+fn get_with(pool: &Pool, from: Ino, to: &Path, progress: &dyn Progress) -> Result<TransferReport> {
     let directory = File::open(to.parent().unwrap()).unwrap().into();
     let name = to.file_name().unwrap().as_encoded_bytes();
-    get(&pool.service(), from, (directory, name), &NoProgress)
+    get(&pool.service(), from, (directory, name), progress)
 }
 
 fn lookup(pool: &Pool, parent: Ino, name: &[u8]) -> std::result::Result<Ino, Errno> {
@@ -269,6 +275,89 @@ fn a_file_that_is_damaged_is_told_and_the_rest_is_copied() {
             Err(_) => assert!(names.contains(&format!("out/{number}")), "{number} is missing, and {names:?} are told"),
         }
     }
+}
+
+/// Changes something when the first MiB is copied.
+struct Changing<F: Fn() + Sync> {
+    is_changed: AtomicBool,
+    change: F,
+}
+
+impl<F: Fn() + Sync> Progress for Changing<F> {
+    fn start(&self, _what: &str, _total: u64) {}
+    fn advance(&self, _by: u64) {
+        if !self.is_changed.swap(true, Ordering::Relaxed) {
+            (self.change)();
+        }
+    }
+    fn finish(&self) {}
+}
+
+/// Found by review: what waits for its turn was copied as it was when its directory was listed.
+#[test]
+fn regression_what_changes_before_its_turn_is_copied_as_it_is_then() {
+    let pool = pool();
+    let (service, tree) = (pool.service(), staging(&pool));
+    let root = Caller::default();
+    let write = |name: &str, content: &[u8]| {
+        let how = dedupfs_fuse::service::OpenOptions { write: true, ..Default::default() };
+        let node = NewNode { parent: tree, name: name.as_bytes(), mode: 0o4755, umask: 0 };
+        let (made, opened) = service.create(root, node, how).unwrap();
+        service.write(root, made.ino, opened.handle, 0, content, WriteFlags::default()).unwrap();
+        service.flush(made.ino, opened.handle).unwrap();
+        service.release(made.ino, opened.handle);
+        // Some are remembered by the kernel.
+        if name != "replaced" {
+            service.forget(made.ino, 1);
+        }
+        made.ino
+    };
+    let append = |ino: Ino, content: &[u8]| {
+        let how = dedupfs_fuse::service::OpenOptions { write: true, ..Default::default() };
+        let (opened, at) = (service.open(root, ino, how).unwrap(), service.attributes(ino).unwrap().size_bytes);
+        let flags = WriteFlags { drop_privileges: true, ..WriteFlags::default() };
+        service.write(root, ino, opened.handle, at, content, flags).unwrap();
+        service.release(ino, opened.handle);
+    };
+    let cut = |ino: Ino, size_bytes: u64| {
+        let changes = AttributeChanges { size_bytes: Some(size_bytes), ..AttributeChanges::default() };
+        service.set_attributes(root, ino, changes).unwrap();
+    };
+    // One batch, which one thread copies: the first of them while the others wait.
+    let large = write("large", &noise(1, 3 << 20));
+    let [grows, shrinks] = ["grows", "shrinks"].map(|name| write(name, &noise(2, 50_000)));
+    for name in ["replaced", "removed"] {
+        write(name, b"old");
+    }
+    let link = NewNode { parent: tree, name: b"link", mode: 0o777, umask: 0 };
+    service.make(root, link, NodeContent::Symlink(b"old")).unwrap();
+    let sparse = write("sparse", b"");
+    cut(sparse, 1 << 30);
+    let change = || {
+        append(large, b"more");
+        append(grows, b"more");
+        cut(shrinks, 10);
+        cut(sparse, 0);
+        append(sparse, &noise(3, 10_000));
+        write("new", b"new");
+        service.rename(tree, b"new", tree, b"replaced", RenameFlags::default()).unwrap();
+        service.unlink(tree, b"removed").unwrap();
+        service.unlink(tree, b"link").unwrap();
+    };
+    let out = tempfile::tempdir().unwrap();
+    let report =
+        get_with(&pool, tree, &out.path().join("out"), &Changing { is_changed: false.into(), change }).unwrap();
+    let [only] = report.problems.as_slice() else { panic!("{report:?}") };
+    assert!(only.path == "out/large" && only.what.contains("changed while it was copied"), "{only:?}");
+    let read = |name: &str| fs::read(out.path().join("out").join(name));
+    assert_eq!(read("grows").unwrap(), [noise(2, 50_000), b"more".to_vec()].concat());
+    assert_eq!(read("shrinks").unwrap(), noise(2, 10));
+    assert_eq!(read("sparse").unwrap(), noise(3, 10_000));
+    assert_eq!(read("replaced").unwrap(), b"new");
+    assert!(read("removed").is_err() && out.path().join("out/link").symlink_metadata().is_err());
+    let mode = |name: &str| out.path().join("out").join(name).metadata().unwrap().mode() & 0o7777;
+    // What was changed while it was copied lends no rights, nor what lost them before.
+    assert_eq!((mode("large"), mode("grows"), mode("replaced")), (0o755, 0o755, 0o4755));
 }
 
 /// The kernel refuses such names; here it is not asked.

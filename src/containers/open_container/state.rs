@@ -323,3 +323,7 @@ pub(super) fn length(bytes: &[u8]) -> u32 {
 pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dedupfs_store::container::Compression;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::memory::MemoryDevice;
 use dedupfs_store::device::{Device, DeviceFile, Entry, OpenMode, Space};
@@ -14,10 +15,10 @@ use crate::error::EngineError;
 const WRITING: [Operation; 5] =
     [Operation::Create, Operation::Write, Operation::Sync, Operation::SetLen, Operation::SyncDirectory];
 
-/// Appends and commits in rounds; errors of a commit are retried once. Whether the store stopped.
-fn work(harness: &mut Harness) -> bool {
+/// Appends and commits in rounds of so many chunks; errors of a commit are retried once. Whether the store stopped.
+fn work(harness: &mut Harness, chunks: u64) -> bool {
     for round in 0..5 {
-        harness.append_all(stream(round % 2), round * 20..round * 20 + 20);
+        harness.append_all(stream(round % 2), round * chunks..(round + 1) * chunks);
         if harness.commit().is_err() {
             // Whatever failed: what was appended is still there to be read.
             harness.check_all();
@@ -34,12 +35,24 @@ fn work(harness: &mut Harness) -> bool {
 
 #[test]
 fn every_failing_operation_is_survived_or_stops_the_store() {
+    every_operation_fails(&options(), 20);
+}
+
+/// Frames of such regions are laid around bytes that others read and that are used again afterwards.
+#[test]
+fn every_failing_operation_is_survived_with_large_incompressible_regions() {
+    let (container_bytes, region_raw_bytes) = (512 << 10, 80_000);
+    let large = ContainerOptions { compression: Compression::None, container_bytes, region_raw_bytes, ..options() };
+    every_operation_fails(&large, 70);
+}
+
+fn every_operation_fails(options: &ContainerOptions, chunks: u64) {
     for fault in [Fault::Io, Fault::NoSpace, Fault::ShortWrite, Fault::ShortWriteNoSpace] {
         let (mut position, mut stops, mut struck) = (0, 0, 0);
         loop {
             let memory = MemoryDevice::new();
             let faulty = FaultyDevice::over_memory(&memory);
-            let mut harness = Harness::new(Arc::new(faulty.clone()), options());
+            let mut harness = Harness::new(Arc::new(faulty.clone()), options.clone());
             let kinds: &[Operation] = match fault {
                 Fault::Io => &WRITING,
                 Fault::NoSpace => &[Operation::Create, Operation::Write],
@@ -47,7 +60,7 @@ fn every_failing_operation_is_survived_or_stops_the_store() {
                 Fault::ShortRead => &[Operation::Read],
             };
             faulty.add(FaultPlan::new(fault, position).on(kinds));
-            let stopped = work(&mut harness);
+            let stopped = work(&mut harness, chunks);
             stops += u32::from(stopped);
             faulty.heal();
             if !stopped {
@@ -55,7 +68,7 @@ fn every_failing_operation_is_survived_or_stops_the_store() {
             }
             let disk: Arc<dyn Device> = Arc::new(memory.crash(position));
             let records = harness.records();
-            let after = open_store(&disk, options(), &records).expect("opens after the crash");
+            let after = open_store(&disk, options.clone(), &records).expect("opens after the crash");
             for record in &records {
                 after.verify(record.id).expect("what was committed is sound");
             }

@@ -7,7 +7,7 @@ use dedupfs_store::device::Device;
 use dedupfs_store::device::memory::MemoryDevice;
 use proptest::prelude::*;
 
-use super::{Harness, options, stream};
+use super::{CONTAINER_BYTES, Harness, options, stream};
 use crate::containers::ContainerOptions;
 
 #[derive(Clone, Debug)]
@@ -109,9 +109,17 @@ proptest! {
     fn any_sequence_of_operations_keeps_every_chunk(
         steps in prop::collection::vec(step(), 1..40),
         is_compressed in any::<bool>(),
-        region_raw_bytes in prop::sample::select(vec![1, 4096, 8192, 16_000]),
+        // Frames of large regions are laid around their bytes.
+        (container_bytes, region_raw_bytes) in prop::sample::select(vec![
+            (CONTAINER_BYTES, 1),
+            (CONTAINER_BYTES, 4096),
+            (CONTAINER_BYTES, 8192),
+            (CONTAINER_BYTES, 16_000),
+            (512 << 10, 80_000),
+            (512 << 10, 140_000),
+        ]),
     ) {
         let compression = if is_compressed { Compression::Zstd(1) } else { Compression::None };
-        run(&steps, &ContainerOptions { compression, region_raw_bytes, ..options() });
+        run(&steps, &ContainerOptions { compression, container_bytes, region_raw_bytes, ..options() });
     }
 }

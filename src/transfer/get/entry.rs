@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use dedupfs_fuse::service::{
-    Attributes, Caller, Errno as PoolErrno, FileKind, FileService, Handle, OpenOptions, SeekTarget,
+    Attributes, Caller, Errno as PoolErrno, FileKind, FileService, Handle, Ino, OpenOptions, SeekTarget,
 };
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -17,6 +17,10 @@ use super::super::tally::{Outcome, Trouble, reading_pool, writing, writing_attri
 use super::{Directory, Get};
 use crate::service::CAPABILITY_XATTR;
 
+/// Set-user-ID and set-group-ID.
+const RIGHTS_OF_ANOTHER: u16 = 0o6000;
+const CANNOT_LOOK: &str = "cannot look at it";
+
 /// The superuser.
 const READER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 /// What only its owner can get at until it is whole.
@@ -26,11 +30,24 @@ impl Get<'_> {
     pub(super) fn entry(
         &self,
         directory: &Arc<Directory>,
-        attributes: Attributes,
+        ino: Ino,
         name: &CStr,
         buffer: &mut Vec<u8>,
         path: &dyn Fn() -> PathBuf,
     ) -> Outcome<()> {
+        let seen = match self.service.attributes(ino) {
+            Err(PoolErrno::ENOENT) => None,
+            seen => Some(seen.map_err(reading_pool(CANNOT_LOOK))?),
+        };
+        // Without a name it is there only as long as somebody remembers it.
+        let attributes = match seen.filter(|seen| seen.nlink > 0) {
+            Some(attributes) => attributes,
+            None => match self.successor(directory.ino, ino, name)? {
+                Some(attributes) => attributes,
+                // Removed since it was listed.
+                None => return Ok(()),
+            },
+        };
         let at = (&directory.to, name);
         if attributes.nlink <= 1 {
             return self.make(at, attributes, buffer, path);
@@ -62,6 +79,21 @@ impl Get<'_> {
         self.several_names.with(attributes.ino, attributes.nlink.into(), link, copy)
     }
 
+    /// What has the name of an inode that is gone: files are replaced by renaming others over them.
+    fn successor(&self, directory: Ino, gone: Ino, name: &CStr) -> Outcome<Option<Attributes>> {
+        match self.service.lookup(directory, name.to_bytes()) {
+            Ok(attributes) => {
+                self.service.forget(attributes.ino, 1);
+                if attributes.ino == gone {
+                    return Err(reading_pool(CANNOT_LOOK)(PoolErrno::ENOENT));
+                }
+                Ok(Some(attributes))
+            }
+            Err(PoolErrno::ENOENT) => Ok(None),
+            Err(errno) => Err(reading_pool(CANNOT_LOOK)(errno)),
+        }
+    }
+
     /// Anything but a directory.
     pub(super) fn make(
         &self,
@@ -85,7 +117,7 @@ impl Get<'_> {
             }
         }
         self.tally.other();
-        self.attributes(Place::Named(parent.as_fd(), name), attributes, path)
+        self.attributes(Place::Named(parent.as_fd(), name), attributes, true, path)
     }
 
     /// A regular file with its content; one that cannot be read to its end is not left there.
@@ -96,21 +128,21 @@ impl Get<'_> {
         buffer: &mut Vec<u8>,
         path: &dyn Fn() -> PathBuf,
     ) -> Outcome<()> {
+        let ino = attributes.ino;
         let how = OpenOptions { read: true, no_access_time: true, ..OpenOptions::default() };
-        let opened = match self.service.open(READER, attributes.ino, how) {
-            // Removed since it was listed.
-            Err(PoolErrno::ENOENT) => return Ok(()),
-            opened => opened.map_err(reading_pool("cannot open it"))?,
-        };
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let outcome = rustix::fs::openat(parent, name, flags, PRIVATE_FILE);
-        let outcome = outcome.map_err(writing("cannot make the file")).and_then(|to| {
-            let copied = self.content((attributes, opened.handle), &to, buffer);
-            let copied = copied.and_then(|bytes| {
-                self.attributes(Place::Open(to.as_fd()), attributes, path)?;
-                Ok(bytes)
-            });
-            let copied = copied.and_then(|bytes| {
+        let opened = self.service.open(READER, ino, how).map_err(reading_pool("cannot open it"))?;
+        // It stays as long as it is open.
+        let look = || self.service.attributes(ino).map_err(reading_pool(CANNOT_LOOK));
+        let mut is_same = true;
+        let outcome = look().and_then(|before| {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let to = rustix::fs::openat(parent, name, flags, PRIVATE_FILE).map_err(writing("cannot make the file"))?;
+            let copied = self.content((before, opened.handle), &to, buffer).and_then(|bytes| {
+                // Looked at behind the content: a program that was changed meanwhile does not get the rights of the one that it was.
+                let after = look()?;
+                let of = |seen: &Attributes| (seen.size_bytes, seen.mtime, seen.mode, seen.uid, seen.gid);
+                is_same = of(&after) == of(&before);
+                self.attributes(Place::Open(to.as_fd()), after, is_same, path)?;
                 // SAFETY: the descriptor is owned here, and nobody uses it afterwards.
                 let closed = unsafe { rustix::io::try_close(to.into_raw_fd()) };
                 // Some filesystems write only now.
@@ -123,10 +155,9 @@ impl Get<'_> {
             }
             copied
         });
-        self.service.release(attributes.ino, opened.handle);
+        self.service.release(ino, opened.handle);
         self.tally.file(outcome?);
-        let of = |attributes: &Attributes| (attributes.size_bytes, attributes.mtime);
-        if self.service.attributes(attributes.ino).is_ok_and(|now| of(&now) != of(&attributes)) {
+        if !is_same {
             let what = "changed while it was copied: it may be neither as it was nor as it is";
             self.tally.problem(&path(), what.to_owned());
         }
@@ -177,13 +208,18 @@ impl Get<'_> {
         Ok(bytes)
     }
 
-    /// Owner, extended attributes, mode and times. What the disk does not take is told.
+    /// Owner, extended attributes, mode and times; without the rights of another unless `lends_rights`. What the disk does
+    /// not take is told.
     pub(super) fn attributes(
         &self,
         to: Place<'_>,
         mut attributes: Attributes,
+        lends_rights: bool,
         path: &dyn Fn() -> PathBuf,
     ) -> Outcome<()> {
+        if !lends_rights {
+            attributes.mode &= !RIGHTS_OF_ANOTHER;
+        }
         let tell = |outcome: Outcome<()>| match outcome {
             Err(Trouble::One(what)) => {
                 self.tally.problem(&path(), what);
@@ -207,7 +243,7 @@ impl Get<'_> {
         };
         for name in names {
             // It would lend the rights of another file's owner.
-            if name == CAPABILITY_XATTR && !has_owner {
+            if name == CAPABILITY_XATTR && !(has_owner && lends_rights) {
                 continue;
             }
             let value = self.service.xattr(attributes.ino, &name);

@@ -36,11 +36,11 @@ impl Directory {
     }
 }
 
-/// Entries of one directory, none of them a directory, as they were when it was listed.
+/// Entries of one directory, none of them a directory.
 struct Batch {
     directory: Arc<Directory>,
-    entries: Vec<(Attributes, CString)>,
-    /// Of all of them.
+    entries: Vec<(Ino, CString)>,
+    /// Of all of them, as they were when they were listed.
     content_bytes: u64,
 }
 

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use dedupfs_fuse::service::{Attributes, Errno as PoolErrno, FileKind, FileService, Ino};
+use dedupfs_fuse::service::{Attributes, FileKind, FileService, Ino};
 use rustix::fs::{Mode, OFlags};
 
 use super::super::crew::{BATCH_BYTES, BATCH_FILES, Hand};
@@ -23,9 +23,9 @@ impl Batch {
         Self { directory: directory.clone(), entries: Vec::with_capacity(BATCH_FILES), content_bytes: 0 }
     }
 
-    fn push(&mut self, attributes: Attributes, name: CString) {
-        self.content_bytes = self.content_bytes.saturating_add(attributes.size_bytes);
-        self.entries.push((attributes, name));
+    fn push(&mut self, ino: Ino, name: CString, size_bytes: u64) {
+        self.content_bytes = self.content_bytes.saturating_add(size_bytes);
+        self.entries.push((ino, name));
     }
 
     fn is_full(&self) -> bool {
@@ -97,6 +97,9 @@ impl Get<'_> {
     fn list(&self, directory: &Arc<Directory>, ways: &mut Vec<(Arc<Directory>, Ino, CString)>, hand: Hand<'_, Batch>) {
         let (first, mut after) = (ways.len(), 0);
         loop {
+            if let Err(trouble) = self.tally.go_on() {
+                return self.tally.note(Err(trouble), || directory.path(b""));
+            }
             let page = match self.service.read_directory(directory.ino, after, PAGE_ENTRIES, false) {
                 Ok(page) => page,
                 Err(errno) => {
@@ -119,15 +122,9 @@ impl Get<'_> {
                     ways.push((directory.clone(), entry.ino, name));
                     continue;
                 }
-                match self.service.attributes(entry.ino) {
-                    Ok(attributes) => batch.push(attributes, name),
-                    // Removed since it was listed.
-                    Err(PoolErrno::ENOENT) => {}
-                    Err(errno) => {
-                        let outcome = Err(reading_pool("cannot look at it")(errno));
-                        self.tally.note(outcome, || directory.path(name.to_bytes()));
-                    }
-                }
+                // Whoever copies it looks at it anew.
+                let size_bytes = self.service.attributes(entry.ino).map_or(0, |attributes| attributes.size_bytes);
+                batch.push(entry.ino, name, size_bytes);
                 if batch.is_full() {
                     hand(std::mem::replace(&mut batch, Batch::of(directory)));
                 }
@@ -147,17 +144,16 @@ impl Get<'_> {
         let mut next = Some(directory);
         while let Some(directory) = next.take().and_then(Arc::into_inner) {
             let path = || directory.path(b"");
-            let outcome = self.attributes(Place::Open(directory.to.as_fd()), directory.attributes, &path);
+            let outcome = self.attributes(Place::Open(directory.to.as_fd()), directory.attributes, true, &path);
             self.tally.note(outcome, path);
             next = directory.above;
         }
     }
 
     pub(super) fn batch(&self, batch: Batch, buffer: &mut Vec<u8>) {
-        for (attributes, name) in &batch.entries {
+        for (ino, name) in &batch.entries {
             let path = || batch.directory.path(name.to_bytes());
-            let outcome =
-                self.tally.go_on().and_then(|()| self.entry(&batch.directory, *attributes, name, buffer, &path));
+            let outcome = self.tally.go_on().and_then(|()| self.entry(&batch.directory, *ino, name, buffer, &path));
             self.tally.note(outcome, path);
         }
         self.leave(batch.directory);

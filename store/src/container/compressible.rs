@@ -3,8 +3,9 @@
 //! A region looks random if neither of the two ways in which zstd makes bytes fewer promises anything:
 //!
 //! 1. *Some bytes come more often than others.* Of bytes spread over all of the region, the chance that two are the same is
-//!    measured. It is 1/256 for random ones, and at least 2^-7.5 = 1.41/256 where an entropy code saves a sixteenth (Rényi's
-//!    entropy of order 2 is never above Shannon's).
+//!    measured. It is 1/256 for random ones, and at least 2^-7.5 = 1.41/256 where one entropy code for all saves a sixteenth (Rényi's
+//!    entropy of order 2 is never above Shannon's). A region of which a twelfth is text has 1.1/256: that much of a region, or as
+//!    much machine code as saves a sixteenth of it, may be taken for random.
 //! 2. *Strings come again.* The first 32 KiB are compressed. What comes again only further away is seldom: chunks that come again
 //!    were found before.
 //!
@@ -21,7 +22,7 @@ const WINDOW_BYTES: usize = 64;
 const WINDOWS: usize = 64;
 /// Chance that two bytes are the same, in 256ths, from which on an entropy code may pay; with what a sample of random bytes
 /// has by itself (255 / 4096, some 0.06) and its scatter (0.006).
-const SAME_256THS: f64 = 1.25;
+const SAME_256THS: f64 = 1.15;
 
 /// Whether the bytes of the region are spread as evenly as random ones.
 pub(super) fn is_evenly_spread(raw: &[u8]) -> bool {
