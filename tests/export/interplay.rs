@@ -85,6 +85,9 @@ impl Observer for AtBase {
     ) -> dedupfs_store::Result<()> {
         if matches!(call, Call::Sync { path } if path.contains("base-")) && self.armed.swap(false, Ordering::SeqCst) {
             let pool = self.pool.lock().clone().expect("is set");
+            // Full before there is something to export: the pool's own thread would else export it while there is room,
+            // and nothing be left for which there is none.
+            self.data.set_capacity(self.data.used_bytes());
             for number in 0..400 {
                 let target: Vec<u8> = content(number, 1000).iter().map(|byte| byte | 1).collect();
                 let name = format!("link {number}");
@@ -92,7 +95,6 @@ impl Observer for AtBase {
                 pool.service().make(CALLER, node, NodeContent::Symlink(&target)).expect("links");
             }
             pool.sync().expect("syncs");
-            self.data.set_capacity(self.data.used_bytes());
             for _ in 0..100 {
                 if pool.core().exporter.stats().expect("tells").row == 0 {
                     break;
