@@ -18,6 +18,10 @@
     )
 )]
 
+use std::hash::Hasher as _;
+
+use twox_hash::XxHash3_64;
+
 use crate::error::{Result, StoreError};
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 
@@ -27,21 +31,21 @@ pub const VARINT_BYTES_MAX: usize = 10;
 /// The checksum of every format: xxh3, 64 bits.
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(bytes)
+    XxHash3_64::oneshot(bytes)
 }
 
 /// The checksum of bytes that lie in several places, as if they lay one behind the other.
 #[must_use]
 pub fn checksum_of_parts(parts: &[&[u8]]) -> u64 {
-    let mut state = xxhash_rust::xxh3::Xxh3::new();
-    parts.iter().for_each(|part| state.update(part));
-    state.digest()
+    let mut state = XxHash3_64::new();
+    parts.iter().for_each(|part| state.write(part));
+    state.finish()
 }
 
 /// A checksum bound to a context: equal bytes in another context have another checksum.
 #[must_use]
 pub fn checksum_seeded(bytes: &[u8], seed: u64) -> u64 {
-    xxhash_rust::xxh3::xxh3_64_with_seed(bytes, seed)
+    XxHash3_64::oneshot_with_seed(seed, bytes)
 }
 
 /// `value` rounded up to a multiple of `alignment` (a power of two), saturating at the type's end.
@@ -279,6 +283,35 @@ impl ByteWriter {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Length, checksum, and with seed 42.
+    const CHECKSUMS: [(usize, u64, u64); 11] = [
+        (0, 0x2d06_8005_38d3_94c2, 0xb029_411f_f43d_84d2),
+        (1, 0xc44b_dff4_074e_ecdb, 0x5cf1_0f10_bf2d_d245),
+        (8, 0x79d0_2238_b80e_37b1, 0x4472_add0_6b15_edf7),
+        (16, 0x222e_9aea_d6bd_dd51, 0xd1ba_1dcd_a2f6_778c),
+        (17, 0x47aa_d6b3_75eb_4bba, 0x769e_0ffc_22b2_90b3),
+        (128, 0x421a_9c90_5c6e_66ba, 0x6bfe_b1b1_0c51_5798),
+        (129, 0x9e24_1480_0f83_768a, 0x527b_dc0b_2429_724e),
+        (240, 0xb714_c5fd_2274_4964, 0x5dc2_5ead_c00a_1af8),
+        (241, 0xbc42_4a2c_480d_d281, 0x5608_9514_715a_4698),
+        (1024, 0x1fd1_5e7d_36f5_e1bc, 0x63fe_9bf9_0b75_5f7e),
+        (3000, 0x3a23_7995_ed9e_981f, 0x2a11_bb8d_6ef9_4a6c),
+    ];
+
+    /// Values of the reference implementation (xxHash 0.8): a pool is read by whatever computes them later.
+    #[test]
+    fn the_checksum_is_xxh3() {
+        let bytes: Vec<u8> = (0..3000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        for (len, expected, seeded) in CHECKSUMS {
+            let bytes = &bytes[..len];
+            assert_eq!((checksum(bytes), checksum_seeded(bytes, 42)), (expected, seeded), "{len} bytes");
+            for at in [0, 1, len / 3, len / 2, len] {
+                let (head, rest) = bytes.split_at(at.min(len));
+                assert_eq!(checksum_of_parts(&[head, &[], rest]), expected, "{len} bytes, cut at {at}");
+            }
+        }
+    }
 
     #[test]
     fn reads_what_was_written() {

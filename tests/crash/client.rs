@@ -175,7 +175,7 @@ impl Client {
                     if bytes.len() as u64 != attributes.size_bytes {
                         let _infallible = write!(text, " SAYS {} BYTES AND HAS", attributes.size_bytes);
                     }
-                    let hash = xxhash_rust::xxh3::xxh3_128(&bytes);
+                    let hash = twox_hash::XxHash3_128::oneshot(&bytes);
                     let _infallible = write!(text, " {} {hash:032x}", bytes.len());
                 }
                 FileKind::Symlink => {
@@ -187,7 +187,7 @@ impl Client {
             let mut names = self.0.xattr_names(entry.ino)?;
             names.sort();
             for name in names {
-                let value = xxhash_rust::xxh3::xxh3_64(&self.0.xattr(entry.ino, &name)?);
+                let value = twox_hash::XxHash3_64::oneshot(&self.0.xattr(entry.ino, &name)?);
                 let _infallible = write!(text, " {}={value:x}", String::from_utf8_lossy(&name));
             }
             text.push('\n');

@@ -39,7 +39,7 @@ pub(crate) const TINY: IndexOptions = IndexOptions {
 pub(crate) fn fingerprint(number: u64) -> Fingerprint {
     let mut bytes = [0; 32];
     for (position, word) in bytes.chunks_exact_mut(8).enumerate() {
-        let hash = xxhash_rust::xxh3::xxh3_64_with_seed(&number.to_le_bytes(), position as u64);
+        let hash = twox_hash::XxHash3_64::oneshot_with_seed(position as u64, &number.to_le_bytes());
         word.copy_from_slice(&hash.to_le_bytes());
     }
     Fingerprint(bytes)

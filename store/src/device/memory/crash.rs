@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_128;
 
 use super::content::Content;
 use super::pages::Pages;
@@ -116,21 +116,21 @@ impl MemoryDevice {
     #[must_use]
     pub fn content_hash(&self) -> u128 {
         let _all_quiet = self.shared.power.write();
-        let mut hasher = Xxh3::new();
+        let mut hasher = XxHash3_128::new();
         let tree = self.shared.tree.lock();
         for (path, directory) in &tree.directories {
             for (name, item) in &directory.volatile {
-                hasher.update(&(path.len() as u64).to_le_bytes());
-                hasher.update(path.as_bytes());
-                hasher.update(&(name.len() as u64).to_le_bytes());
-                hasher.update(name.as_bytes());
+                hasher.write(&(path.len() as u64).to_le_bytes());
+                hasher.write(path.as_bytes());
+                hasher.write(&(name.len() as u64).to_le_bytes());
+                hasher.write(name.as_bytes());
                 match item {
-                    Item::Directory => hasher.update(b"directory"),
+                    Item::Directory => hasher.write(b"directory"),
                     Item::File(file) => file.state.read().content.volatile().hash_into(&mut hasher),
                 }
             }
         }
-        hasher.digest128()
+        hasher.finish_128()
     }
 
     fn copy(&self, mut choice: Choice) -> Self {

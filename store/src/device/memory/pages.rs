@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_128;
 
 /// Unit of allocation in bytes.
 pub(super) const PAGE_BYTES: usize = 4096;
@@ -108,11 +108,11 @@ impl Pages {
     }
 
     /// Feeds length, places and bytes of what is there to a hash. Pages of zeros count as holes.
-    pub(super) fn hash_into(&self, hasher: &mut Xxh3) {
-        hasher.update(&self.len_bytes.to_le_bytes());
+    pub(super) fn hash_into(&self, hasher: &mut XxHash3_128) {
+        hasher.write(&self.len_bytes.to_le_bytes());
         for (number, page) in self.pages.iter().filter(|(_, page)| page.iter().any(|byte| *byte != 0)) {
-            hasher.update(&number.to_le_bytes());
-            hasher.update(&page[..]);
+            hasher.write(&number.to_le_bytes());
+            hasher.write(&page[..]);
         }
     }
 
