@@ -228,6 +228,32 @@ mod tests {
     }
 
     #[test]
+    fn large_buffers_begin_at_a_huge_page_and_keep_their_bytes_when_they_grow() {
+        let mut buffer = AlignedBuffer::new();
+        assert_eq!((buffer.capacity(), buffer.as_slice()), (0, &[][..]));
+        let mut model = Vec::new();
+        for (seed, len_bytes) in
+            [5000, HUGE_BYTES_MIN - 5000, 1, HUGE_PAGE_BYTES, 3 * HUGE_PAGE_BYTES].into_iter().enumerate()
+        {
+            let bytes: Vec<u8> = (0..len_bytes).map(|at| (at % 251) as u8 ^ seed as u8).collect();
+            buffer.extend_from_slice(&bytes);
+            model.extend_from_slice(&bytes);
+            assert!(buffer.as_slice() == model.as_slice(), "after {len_bytes} more bytes");
+            let alignment = if model.len() >= HUGE_BYTES_MIN { HUGE_PAGE_BYTES } else { DIRECT_ALIGNMENT_BYTES };
+            assert!(buffer.as_ptr().addr().is_multiple_of(alignment));
+            assert!(buffer.capacity().is_multiple_of(alignment));
+        }
+        for capacity_bytes in [HUGE_BYTES_MIN, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 1] {
+            let mut buffer = AlignedBuffer::with_capacity(capacity_bytes);
+            let before = buffer.as_ptr();
+            assert!(before.addr().is_multiple_of(HUGE_PAGE_BYTES));
+            buffer.resize_zeroed(capacity_bytes);
+            assert!(buffer.iter().all(|&byte| byte == 0));
+            assert_eq!(buffer.as_ptr(), before, "what was asked for is there without moving");
+        }
+    }
+
+    #[test]
     fn padding_never_shows_bytes_of_earlier_use() {
         let mut buffer = AlignedBuffer::new();
         buffer.extend_from_slice(&[7; 8192]);
