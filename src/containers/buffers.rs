@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 
 use super::WRITER_THREADS;
 
-/// Staging buffers kept: one for each writer, and for who flushes.
-const STAGING_KEPT_MAX: usize = WRITER_THREADS + 1;
+/// Staging buffers kept: one for each writer, and as many for who flushes or makes room. A fresh one has to be mapped and cleared.
+const STAGING_KEPT_MAX: usize = 2 * WRITER_THREADS;
 
 /// Free buffers of one capacity; bounded.
 pub(super) struct BufferPool {

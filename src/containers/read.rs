@@ -133,6 +133,9 @@ where
     }
 }
 
+/// What a thread's memory for blocks has from its first use on: a huge page, which most reads fit into.
+const BLOCKS_BYTES: usize = 2 << 20;
+
 thread_local! {
     /// Compressed bytes on their way from the disk to the decoder.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -306,6 +309,9 @@ impl Shared {
         let len = len_bytes.min(self.options.container_bytes) as usize;
         let whole = (lead + len).next_multiple_of(block);
         BLOCKS.with_borrow_mut(|scratch| {
+            if scratch.capacity() == 0 {
+                *scratch = AlignedBuffer::with_capacity(BLOCKS_BYTES);
+            }
             if scratch.len() < whole {
                 scratch.resize_zeroed(whole);
             }

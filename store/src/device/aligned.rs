@@ -1,9 +1,9 @@
 //! A growable byte buffer whose memory suits direct I/O: aligned, and in few pieces.
 //!
 //! The kernel hands a device the physical memory of a direct read or write as a list of pieces, and a buffer of ordinary pages
-//! has one every 4 KiB. In huge pages 4 MiB are two pieces: direct writes into a new file were 1.3 times as fast on a virtual disk,
-//! into one that was there twice as fast (`docs/decisions/0026-huge-pages-for-direct-io.md`). They are asked for, not demanded:
-//! where the kernel has none, nothing but the speed differs.
+//! has one every 4 KiB. In huge pages 4 MiB are two pieces, for disks that take such large ones: direct writes into a new file were 1.3 times as fast
+//! on a virtual disk (`docs/decisions/0026-huge-pages-for-direct-io.md`). They are asked for, not demanded: where the kernel has none,
+//! nothing but the speed differs.
 //!
 //! Memory stays through [`AlignedBuffer::clear`]: it is dear when it is fresh (first touch 0.3 to 0.5 GB/s on a virtual machine),
 //! so buffers are meant to be reused.
@@ -21,8 +21,8 @@ use super::DIRECT_ALIGNMENT_BYTES;
 
 /// Alignment and size of a huge page; where they are of other sizes, this is a multiple of an ordinary page all the same.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Buffers from this size on are rounded up to whole huge pages.
-const HUGE_BYTES_MIN: usize = HUGE_PAGE_BYTES / 2;
+/// Buffers from this size on are whole huge pages. Smaller ones would take, and have cleared, what they never use.
+const HUGE_BYTES_MIN: usize = HUGE_PAGE_BYTES;
 
 /// A growable byte buffer, aligned to [`DIRECT_ALIGNMENT_BYTES`].
 #[derive(Default)]
@@ -86,16 +86,13 @@ impl AlignedBuffer {
     /// The bytes held.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        // By the invariant the range is always there.
-        let held = self.mapping.as_ref().and_then(|mapping| mapping.get(self.start..self.start + self.len_bytes));
-        held.unwrap_or_default()
+        self.mapping.as_ref().map_or(&[], |mapping| &mapping[self.start..self.start + self.len_bytes])
     }
 
     /// The bytes held, mutable.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        let held = self.mapping.as_mut().and_then(|mapping| mapping.get_mut(self.start..self.start + self.len_bytes));
-        held.unwrap_or_default()
+        self.mapping.as_mut().map_or(&mut [], |mapping| &mut mapping[self.start..self.start + self.len_bytes])
     }
 
     /// Appends bytes.
@@ -250,7 +247,40 @@ mod tests {
             buffer.resize_zeroed(capacity_bytes);
             assert!(buffer.iter().all(|&byte| byte == 0));
             assert_eq!(buffer.as_ptr(), before, "what was asked for is there without moving");
+            buffer.fill(7);
+            buffer.clear();
+            buffer.resize_zeroed(capacity_bytes);
+            assert!(buffer.iter().all(|&byte| byte == 0), "bytes of earlier use");
         }
+    }
+
+    /// The kernel's flags of the mapping that holds this address.
+    fn mapping_flags(address: usize) -> Vec<String> {
+        let mappings = std::fs::read_to_string("/proc/self/smaps").expect("the list of mappings");
+        let mut is_it = false;
+        for line in mappings.lines() {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let bounds = range.map(|(start, end)| (usize::from_str_radix(start, 16), usize::from_str_radix(end, 16)));
+            if let Some((Ok(start), Ok(end))) = bounds {
+                is_it = (start..end).contains(&address);
+            } else if is_it && let Some(flags) = line.strip_prefix("VmFlags:") {
+                return flags.split_whitespace().map(str::to_owned).collect();
+            }
+        }
+        panic!("no mapping holds {address:x}");
+    }
+
+    #[test]
+    fn huge_pages_are_asked_for_by_large_buffers_only() {
+        let asks = |capacity_bytes| {
+            let mut buffer = AlignedBuffer::with_capacity(capacity_bytes);
+            buffer.resize_zeroed(capacity_bytes);
+            mapping_flags(buffer.as_ptr().addr()).contains(&"hg".to_owned())
+        };
+        let kernel_has_them = std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists();
+        assert_eq!(asks(HUGE_BYTES_MIN), kernel_has_them);
+        assert_eq!(asks(2 * HUGE_PAGE_BYTES), kernel_has_them);
+        assert!(!asks(HUGE_BYTES_MIN - 1));
     }
 
     #[test]
