@@ -196,7 +196,7 @@ goal_row() {
     [ -z "${7-}" ] || cpu=$(calculate "$(median "$4 cpu" dedupfs) / ($7 / 1e9)")
     ratio=$(calculate "$own / $5")
     printf '| %s | %s %s | %s | %s | %s%s | %s |\n' "$1" "$(calculate "$own / $2" %.0f)" "$3" "$(calculate "$5 / $2" %.0f)" "$ratio" "$6" \
-        "$(awk -v ratio="$ratio" -v goal="$6" 'BEGIN { if (ratio < goal) print ", **missed**" }')" "$cpu"
+        "$(awk -v own="$own" -v reference="$5" -v goal="$6" 'BEGIN { if (own / reference < goal) print ", **missed**" }')" "$cpu"
 }
 # against TITLE WORKLOAD TARGET GOAL: bytes a second.
 against() {
