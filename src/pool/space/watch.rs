@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use serde::{Deserialize, Serialize};
 
 use super::advice::mib;
-use super::{Measured, Root, SpaceGuard};
+use super::{Demand, Measured, Root, SpaceGuard};
 use crate::config::{SPACE_HYSTERESIS_PERCENT, SPACE_LOW_PERCENT, SPACE_URGENT_PERCENT};
 use crate::error::Result;
 
@@ -61,28 +61,39 @@ impl Watch {
     }
 }
 
-/// How full in percent: of the disk, or of the limit, whatever is more; and in words. A limit may be less than what is there.
-fn fullness(root: &Root, measured: &Measured) -> (u64, String) {
-    let percent = |used: u64, of: u64| u64::try_from(u128::from(used) * 100 / u128::from(of.max(1))).unwrap_or(100);
+/// How full in percent: of the disk, or of the limit, whatever is more, each without the reserve, because writes are refused
+/// from there on; and in words. A limit may be less than what is there.
+fn fullness(root: &Root, measured: &Measured, reserve_bytes: u64, disk_reserve_bytes: u64) -> (u64, String) {
+    let percent = |used: u64, of: u64| {
+        let of_used = u128::from(used) * 100 / u128::from(of.max(1));
+        u64::try_from(of_used).unwrap_or(100).min(100)
+    };
     let space = measured.space;
-    let of_disk = percent(space.total_bytes.saturating_sub(space.available_bytes), space.total_bytes);
-    match (root.limit_bytes, measured.physical_bytes) {
-        (Some(limit), Some(used)) if percent(used, limit) >= of_disk => {
-            let words =
-                format!("has {} of the {} that {}_limit allows: raise the limit, or", mib(used), mib(limit), root.name);
-            (percent(used, limit).min(100), words)
+    let used_bytes = space.total_bytes.saturating_sub(space.available_bytes);
+    let of_disk = percent(used_bytes, space.total_bytes.saturating_sub(disk_reserve_bytes));
+    if let (Some(limit), Some(used)) = (root.limit_bytes, measured.physical_bytes) {
+        let of_limit = percent(used, limit.saturating_sub(reserve_bytes));
+        if of_limit >= of_disk {
+            let (name, used, limit, reserve) = (root.name, mib(used), mib(limit), mib(reserve_bytes));
+            let words = format!(
+                "has {used} of the {limit} that {name}_limit allows, {reserve} of them in reserve: raise the limit, or"
+            );
+            return (of_limit, words);
         }
-        _ => (of_disk, format!("is {of_disk}% full: add space, or")),
     }
+    (of_disk, format!("is {of_disk}% full, without the {} in reserve: add space, or", mib(disk_reserve_bytes)))
 }
 
 impl SpaceGuard {
     /// Tells, once for each, of marks that were passed since the last call.
-    pub(super) fn watch(&self, data: &Measured, meta: &Measured) {
-        for (root, measured) in [(&self.data, data), (&self.meta, meta)] {
+    pub(super) fn watch(&self, data: &Measured, meta: &Measured, reserve: Demand) {
+        let both = self.is_shared.then_some(reserve.data_bytes + reserve.meta_bytes);
+        for (root, measured, reserve_bytes) in
+            [(&self.data, data, reserve.data_bytes), (&self.meta, meta, reserve.meta_bytes)]
+        {
             // On one disk one line is enough, unless each has a limit of its own.
             let is_same = self.is_shared && root.limit_bytes.is_none() && root.name == self.meta.name;
-            let (used_percent, words) = fullness(root, measured);
+            let (used_percent, words) = fullness(root, measured, reserve_bytes, both.unwrap_or(reserve_bytes));
             if let Some(level) = root.watch.risen(used_percent)
                 && !is_same
             {
@@ -113,6 +124,31 @@ impl SpaceGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One disk for both roots, an eighth of it in reserve: the last write that fits is beyond both marks.
+    #[test]
+    fn regression_marks_are_of_what_can_be_written() {
+        let root = |limit_bytes| Root {
+            name: "data",
+            device: std::sync::Arc::new(dedupfs_store::device::MemoryDevice::new()),
+            limit_bytes,
+            reserve_bytes: 64,
+            watch: Watch::default(),
+        };
+        let measured = |available_bytes, used| Measured {
+            space: dedupfs_store::device::Space { total_bytes: 1024, available_bytes },
+            free_bytes: available_bytes,
+            physical_bytes: Some(used),
+        };
+        assert_eq!(fullness(&root(None), &measured(1024, 0), 64, 128).0, 0);
+        assert_eq!(fullness(&root(None), &measured(576, 448), 64, 128).0, 50);
+        assert_eq!(fullness(&root(None), &measured(128, 896), 64, 128).0, 100);
+        assert_eq!(fullness(&root(None), &measured(0, 1024), 64, 128).0, 100, "the reserve is in use");
+        // A limit has the reserve of its own root only.
+        let (percent, words) = fullness(&root(Some(264)), &measured(900, 100), 64, 128);
+        assert!(percent == 50 && words.contains("data_limit"), "{percent} {words}");
+        assert_eq!(fullness(&root(Some(1)), &measured(1024, 0), 64, 128).0, 0);
+    }
 
     #[test]
     fn each_mark_is_told_once_until_it_was_left() {
