@@ -241,6 +241,8 @@ impl Pool {
             running: self.scrub.running.is_locked(),
             position,
             total_bytes: records.iter().map(|record| u64::from(record.used_bytes)).sum(),
+            lost_chunks: Some(core.chunk_index.lost()),
+            lost_nodes: Some(core.recipe_index.lost()),
         })
     }
 

@@ -112,6 +112,13 @@ pub struct ScrubStatus {
     pub position: Option<ScrubPosition>,
     /// Bytes of all containers now.
     pub total_bytes: u64,
+    /// Chunks that are lost as of now, whoever found them bad; `None`: it is not known, because another process has the pool.
+    /// Those that only garbage needs count until it is reclaimed.
+    #[serde(default)]
+    pub lost_chunks: Option<u64>,
+    /// Recipe nodes, likewise.
+    #[serde(default)]
+    pub lost_nodes: Option<u64>,
 }
 
 /// The scrub of one pool: at most one runs.

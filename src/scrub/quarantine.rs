@@ -16,6 +16,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use dedupfs_index::Index;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use crate::error::Result;
@@ -102,11 +103,21 @@ impl Core {
 
     /// Whether the index places it where it is bad.
     pub(super) fn places(&self, copy: &BadCopy) -> Result<bool> {
-        let index = match copy.kind {
+        let cell = self.index_of(copy).get(&copy.fingerprint)?;
+        Ok(cell.is_some_and(|cell| cell.location.container == copy.container))
+    }
+
+    /// Whether it is needed, and known to be nowhere.
+    pub(super) fn lacks(&self, copy: &BadCopy) -> Result<bool> {
+        let cell = self.index_of(copy).get(&copy.fingerprint)?;
+        Ok(cell.is_some_and(|cell| cell.location.is_lost() && cell.references > 0))
+    }
+
+    fn index_of(&self, copy: &BadCopy) -> &Index {
+        match copy.kind {
             ContainerKind::Data => &self.chunk_index,
             ContainerKind::Recipe => &self.recipe_index,
-        };
-        Ok(index.get(&copy.fingerprint)?.is_some_and(|cell| cell.location.container == copy.container))
+        }
     }
 
     /// What the indexes place in these containers, but for what was found sound there. Reads the indexes as a whole.

@@ -202,15 +202,20 @@ impl Run<'_> {
         }
         let (kind, container) = (record.kind, record.id);
         let copies = inspection.bad.iter().map(|entry| BadCopy { kind, container, fingerprint: entry.fingerprint });
-        let mut is_needed = inspection.sound_of_unknown.is_some();
+        let (mut is_needed, mut is_lost) = (inspection.sound_of_unknown.is_some(), false);
         for copy in copies {
             is_needed |= self.core.places(&copy)?;
+            is_lost |= self.core.lacks(&copy)?;
             if device_failed { self.unread.push(copy) } else { self.bad.push(copy) }
         }
         for damage in &inspection.damage {
             tracing::warn!(%container, needed = is_needed, %damage, "damage");
-            let garbage = if is_needed { "" } else { ", of which nothing is needed" };
-            self.report.add_damage(format!("container {container}{garbage}: {damage}"));
+            let standing = match (is_needed, is_lost) {
+                (true, _) => "",
+                (false, true) => ", quarantined before",
+                (false, false) => ", of which nothing is needed",
+            };
+            self.report.add_damage(format!("container {container}{standing}: {damage}"));
         }
         self.report.lost_and_readable += self.lost_and_readable(record, &inspection)?;
         self.report.containers_with_garbage += u64::from(!inspection.damage.is_empty() && !is_needed);

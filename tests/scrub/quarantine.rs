@@ -136,6 +136,27 @@ fn a_read_that_meets_damage_has_it_quarantined() {
     pool.close().expect("closes");
 }
 
+/// A scrub after readers have met all damage finds nothing anew; what is lost is told all the same, and whose it is.
+#[test]
+fn regression_what_readers_have_met_is_told_by_a_scrub_and_its_status() {
+    let (device, data) = damaged_pool();
+    let pool = open(&device);
+    assert_eq!(read(&pool, "old"), None);
+    wait_until("it is lost", || pool.core().chunk_index.lost() > 0);
+    let report = scrub(&pool);
+    assert_eq!((report.bad_chunks, report.is_clean()), (0, false), "{report:?}");
+    assert!(report.damage.iter().all(|damage| damage.contains(", quarantined before: ")), "{report:?}");
+    assert_eq!(affected(&report), ["old"]);
+    let status = pool.scrub_status().expect("has a status");
+    assert_eq!((status.lost_chunks, status.lost_nodes), (Some(report.lost_chunks), Some(0)));
+    write(&pool, "new", &data);
+    pool.sync().expect("syncs");
+    let report = scrub(&pool);
+    assert!(report.is_clean() && report.damage.iter().all(|damage| damage.contains("nothing is needed")), "{report:?}");
+    assert_eq!(pool.scrub_status().expect("has a status").lost_chunks, Some(0));
+    pool.close().expect("closes");
+}
+
 /// Copies `len` bytes of a file's content behind its first `from` into a new file.
 fn clone(pool: &Pool, source: &str, target: &str, from: u64, len: u64) {
     let service = pool.service();

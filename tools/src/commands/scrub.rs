@@ -18,6 +18,9 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     if args.stop {
         let client = silence::connect(&target.pool)?;
         let mut client = client.ok_or_else(|| Failure::failed(nothing_to_stop(&target.pool)))?;
+        if !client.scrub_status()?.running {
+            return Err(Failure::failed("nothing scrubs this pool"));
+        }
         client.stop_scrub()?;
         return Ok(exit::OK);
     }
@@ -70,7 +73,7 @@ fn tell_of_another(pool: &Path, holder: &str, json: bool) -> Result<u8, Failure>
     if !json {
         exit::print(&format!("{holder} {} the pool\n", if is_scrub { "scrubs" } else { "works on" }))?;
     }
-    tell(&ScrubStatus { running, position, total_bytes: 0 }, json)
+    tell(&ScrubStatus { running, position, ..ScrubStatus::default() }, json)
 }
 
 fn tell(status: &ScrubStatus, json: bool) -> Result<u8, Failure> {

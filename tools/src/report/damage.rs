@@ -82,7 +82,7 @@ pub fn scrub(report: &ScrubReport) -> String {
         let containers = report.containers_with_garbage;
         let _ = writeln!(
             text,
-            "{containers} damaged containers hold nothing bad that is needed: dedupfs-gc frees them once nothing is lost"
+            "{containers} damaged containers hold nothing bad that is still to be quarantined: dedupfs-gc frees them once nothing is lost"
         );
     }
     if report.bad_chunks + report.bad_nodes > 0 {
@@ -152,7 +152,8 @@ pub(super) fn affected(text: &mut String, affected: &AffectedFiles) {
 /// `dedupfs scrub --status`.
 #[must_use]
 pub fn scrub_status(status: &ScrubStatus) -> String {
-    let Some(position) = status.position else { return "never scrubbed\n".to_owned() };
+    let lost = lost_now(status);
+    let Some(position) = status.position else { return format!("never scrubbed{lost}\n") };
     let (read, total) = (show(position.disk_bytes), show(status.total_bytes));
     let state = match (status.running, position.finished_secs) {
         (true, _) => format!("running, begun {}", time::show(position.started_secs)),
@@ -161,7 +162,19 @@ pub fn scrub_status(status: &ScrubStatus) -> String {
     };
     // Of a pool that another process works on it is not known how much there is.
     let of = if status.total_bytes == 0 { String::new() } else { format!(" of {total}") };
-    format!("{state}; {} containers, {read}{of} read, {} found bad\n", position.containers, position.bad)
+    format!("{state}; {} containers, {read}{of} read, {} newly found bad{lost}\n", position.containers, position.bad)
+}
+
+/// What is lost although the last scrub may not have been the one that found it.
+fn lost_now(status: &ScrubStatus) -> String {
+    match (status.lost_chunks, status.lost_nodes) {
+        (None, _) | (_, None) | (Some(0), Some(0)) => String::new(),
+        (Some(chunks), Some(nodes)) => {
+            format!(
+                "; lost as of now: {chunks} chunks, {nodes} recipe nodes (`dedupfs scrub` names the files that need them)"
+            )
+        }
+    }
 }
 
 #[cfg(test)]
@@ -179,6 +192,20 @@ mod tests {
         status.running = true;
         assert!(scrub_status(&status).starts_with("running, begun 2023-11-14 22:13:20 UTC; "));
         assert_eq!(scrub_status(&ScrubStatus::default()), "never scrubbed\n");
+    }
+
+    #[test]
+    fn regression_what_readers_found_lost_before_the_scrub_is_told_of_by_its_status() {
+        let mut status = ScrubStatus { lost_chunks: Some(0), lost_nodes: Some(0), ..ScrubStatus::default() };
+        assert_eq!(scrub_status(&status), "never scrubbed\n");
+        status.lost_chunks = Some(3);
+        assert!(scrub_status(&status).starts_with("never scrubbed; lost as of now: 3 chunks, 0 recipe nodes"));
+        status.position = Some(ScrubPosition::default());
+        assert!(
+            scrub_status(&status).contains(" 0 newly found bad; lost as of now: 3 chunks"),
+            "{}",
+            scrub_status(&status)
+        );
     }
 
     #[test]

@@ -97,7 +97,8 @@ impl ControlTarget for Daemon {
         tracing::info!(?options, "scrubbing");
         let report = self.pool.scrub(options, progress)?;
         let (bad, files) = (report.bad_chunks + report.bad_nodes, report.affected.file_count);
-        tracing::info!(finished = report.finished, containers = report.containers, bad, files, "scrubbed");
+        let lost = report.lost_chunks + report.lost_nodes;
+        tracing::info!(finished = report.finished, containers = report.containers, bad, lost, files, "scrubbed");
         Ok(report)
     }
 

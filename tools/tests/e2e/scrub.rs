@@ -139,6 +139,7 @@ fn a_killed_scrub_goes_on_and_a_stopped_one_too() {
     assert!(!stopped.finished && stopped.containers_before == position.containers, "{stopped:?}");
     Tool::new(DEDUPFS).arg("scrub").arg(&site.mnt).run().expect(0, &["had been read before", "sound"]);
     assert!(status(&site).position.is_some_and(|position| position.finished_secs > 0));
+    Tool::new(DEDUPFS).args(["scrub", "--stop"]).arg(&site.mnt).run().expect(8, &["nothing scrubs"]);
     site.umount();
     site.assert_clean();
 }
