@@ -170,9 +170,9 @@ with_peak() {
     "$@" &
     pid=$!
     while kill -0 "$pid" 2>/dev/null; do
-        # The tool, or a shell and then the tool.
+        # The tool, or a shell and then the tool; either may end meanwhile.
         children=$(cat "/proc/$pid/task/$pid/children" 2>/dev/null) || children=''
-        for now in $(for child in $pid $children; do awk '/^VmHWM:/ { print $2 * 1024 }' "/proc/$child/status" 2>/dev/null; done); do
+        for now in $(for child in $pid $children; do awk '/^VmHWM:/ { print $2 * 1024 }' "/proc/$child/status" 2>/dev/null || true; done); do
             [ "$now" -le "$peak" ] || peak=$now
         done
         sleep 0.1
