@@ -1,6 +1,6 @@
 //! Mounts a filesystem that forgets content, to measure what the mount itself costs.
 //!
-//! `cargo run --release -p dedupfs-fuse --example null_mount -- MOUNTPOINT [--cached] [--threads N] [--memory]`;
+//! `cargo run --release -p dedupfs-fuse --example null_mount -- MOUNTPOINT [--cached] [--threads N] [--memory] [--cores-may-sleep]`;
 //! ends when it is unmounted.
 
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use dedupfs_fuse::service::FileService;
-use dedupfs_fuse::{MemoryService, MountOptions, mount, null_service};
+use dedupfs_fuse::{KeepAwake, MemoryService, MountOptions, mount, null_service};
 
 fn main() -> ExitCode {
     let mut options = MountOptions { source: "null".to_owned(), allow_other: true, ..MountOptions::default() };
@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--cached" => options.direct_io_writes = false,
+            "--cores-may-sleep" => options.keep_awake = KeepAwake::Off,
             "--memory" => service = Arc::new(MemoryService::new()),
             "--threads" => {
                 let Some(threads) = arguments.next().and_then(|threads| threads.parse().ok()) else {
@@ -30,7 +31,7 @@ fn main() -> ExitCode {
         }
     }
     let Some(mountpoint) = mountpoint else {
-        eprintln!("usage: null_mount MOUNTPOINT [--cached] [--threads N] [--memory]");
+        eprintln!("usage: null_mount MOUNTPOINT [--cached] [--threads N] [--memory] [--cores-may-sleep]");
         return ExitCode::from(2);
     };
     match mount(service, &mountpoint, &options).and_then(|mounted| mounted.wait()) {

@@ -14,6 +14,8 @@ use super::WRITER_THREADS;
 
 /// Staging buffers kept: one for each writer, and as many for who flushes or makes room. A fresh one has to be mapped and cleared.
 const STAGING_KEPT_MAX: usize = 2 * WRITER_THREADS;
+/// Bytes of them: fewer are kept of large containers.
+const STAGING_KEPT_BYTES_MAX: usize = 32 << 20;
 
 /// Free buffers of one capacity; bounded.
 pub(super) struct BufferPool {
@@ -143,8 +145,9 @@ impl StagingPool {
 
     pub(super) fn put(&self, mut buffer: AlignedBuffer) {
         buffer.clear();
+        let kept_max = (STAGING_KEPT_BYTES_MAX / buffer.capacity().max(1)).clamp(1, STAGING_KEPT_MAX);
         let mut free = self.free.lock();
-        if free.len() < STAGING_KEPT_MAX {
+        if free.len() < kept_max {
             free.push(buffer);
         }
     }

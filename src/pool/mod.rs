@@ -233,7 +233,7 @@ impl Pool {
     pub fn scrub_status(&self) -> Result<ScrubStatus> {
         let core = &self.core;
         let position = match self.scrub.position() {
-            None => ScrubPosition::read(&*core.meta_device, &core.pool)?,
+            None => ScrubPosition::last(&*core.meta_device, &core.pool)?,
             position => position,
         };
         let records = [core.recipes.containers(), core.data.containers()].concat();

@@ -71,7 +71,8 @@ pub struct ScrubReport {
     pub bad_chunks: u64,
     /// Recipe nodes that this run found bad and quarantined.
     pub bad_nodes: u64,
-    /// Containers with damage of which nothing is needed: reclaiming frees them when it empties them.
+    /// Containers with damage of which nothing is to be quarantined, because nothing needs it or it is lost already: reclaiming frees
+    /// them when it empties them.
     pub containers_with_garbage: u64,
     /// Chunks that files need and nobody has, as of the end: of this run and of any time before.
     pub lost_chunks: u64,

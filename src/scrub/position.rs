@@ -9,7 +9,7 @@ use dedupfs_store::frame::{Expect, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::{ContainerKind, PoolId, StoreError};
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{EngineError, Result};
 
 /// Name of the file on the meta root.
 pub const FILE_NAME: &str = "scrub";
@@ -61,6 +61,20 @@ impl ScrubPosition {
         body.u32(self.file);
         body.u32(self.slot);
         Ok(device.replace_file("", FILE_NAME, &encode_frame(FrameKind::Scrub, pool, 0, body.as_slice(), &[]))?)
+    }
+
+    /// As [`read`](Self::read); a damaged one is none, because it costs only what it saves: scrubs start over.
+    ///
+    /// # Errors
+    /// It is of a newer version; the device's.
+    pub fn last(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
+        match Self::read(device, pool) {
+            Err(EngineError::Store(error @ StoreError::Corrupt { .. })) => {
+                tracing::warn!(%error, "how far the last scrub came is not known: the next one starts over");
+                Ok(None)
+            }
+            read => read,
+        }
     }
 
     /// Reads it; `None` if there is none.
@@ -129,6 +143,7 @@ mod tests {
             bytes[at] ^= 0x40;
             device.replace_file("", FILE_NAME, &bytes).unwrap();
             assert!(ScrubPosition::read(&device, &pool).is_err(), "byte {at}");
+            assert_eq!(ScrubPosition::last(&device, &pool).unwrap(), None, "byte {at}");
         }
         assert!(ScrubPosition::read(&device, &PoolId([4; 16])).is_err(), "another pool's");
     }

@@ -109,16 +109,8 @@ impl Run<'_> {
         if options.restart {
             return Ok(fresh);
         }
-        match ScrubPosition::read(&*core.meta_device, &core.pool) {
-            Ok(Some(position)) if position.finished_secs == 0 => Ok(position),
-            Ok(_) => Ok(fresh),
-            // It costs only what it saves.
-            Err(EngineError::Store(error @ StoreError::Corrupt { .. })) => {
-                tracing::warn!(%error, "a scrub starts over");
-                Ok(fresh)
-            }
-            Err(error) => Err(error),
-        }
+        let last = ScrubPosition::last(&*core.meta_device, &core.pool)?;
+        Ok(last.filter(|position| position.finished_secs == 0).unwrap_or(fresh))
     }
 
     fn read_all(&mut self) -> Result<()> {
@@ -209,10 +201,10 @@ impl Run<'_> {
             if device_failed { self.unread.push(copy) } else { self.bad.push(copy) }
         }
         for damage in &inspection.damage {
-            tracing::warn!(%container, needed = is_needed, %damage, "damage");
+            tracing::warn!(%container, needed = is_needed || is_lost, lost = is_lost, %damage, "damage");
             let standing = match (is_needed, is_lost) {
                 (true, _) => "",
-                (false, true) => ", quarantined before",
+                (false, true) => ", lost before",
                 (false, false) => ", of which nothing is needed",
             };
             self.report.add_damage(format!("container {container}{standing}: {damage}"));

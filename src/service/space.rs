@@ -21,9 +21,17 @@ const WORTHWHILE_BYTES: u64 = 2 * MIB;
 /// When it left less, so long nothing is finished early: the pool is full.
 const FULL_FOR: Duration = Duration::from_secs(1);
 
-/// Finishing what is under way, for room; the pool was full then.
+/// Finishing what is under way, for room.
 #[derive(Default)]
-pub(super) struct Settling(Mutex<Option<Instant>>);
+pub(super) struct Settling(Mutex<Full>);
+
+#[derive(Default)]
+struct Full {
+    /// The pool was full then.
+    since: Option<Instant>,
+    /// The log has it; not again before there was room.
+    is_told: bool,
+}
 
 impl Service {
     /// Takes room for something new. If there is none, what is under way is finished first: much of it may turn out to be known,
@@ -51,13 +59,13 @@ impl Service {
     /// Publishes all files and commits, and tries again; by one thread at a time, and not soon after that was of no use. To be
     /// called with no lock held.
     fn settle_and<'a>(&self, admit: &dyn Fn() -> Result<Promise<'a>>) -> Result<Promise<'a>> {
-        let mut full_since = waiting::lock(&self.settling.0);
+        let mut full = waiting::lock(&self.settling.0);
         // Another thread may have done it while this one waited.
         match admit() {
             Err(EngineError::NoSpace) => {}
             admitted => return admitted,
         }
-        if full_since.is_some_and(|since| since.elapsed() < FULL_FOR) {
+        if full.since.is_some_and(|since| since.elapsed() < FULL_FOR) {
             return Err(EngineError::NoSpace);
         }
         // Each file remembers its own error, and the next commit says if this one failed: here only the space counts.
@@ -67,8 +75,14 @@ impl Service {
             tracing::debug!(%error, "not all that is under way could be finished");
         }
         let is_worthwhile = self.core.space.has_room(WORTHWHILE_BYTES)?;
-        *full_since = (!is_worthwhile).then(Instant::now);
-        admit()
+        full.since = (!is_worthwhile).then(Instant::now);
+        let admitted = admit();
+        if is_worthwhile {
+            full.is_told = false;
+        } else if admitted.is_err() && !std::mem::replace(&mut full.is_told, true) {
+            self.core.space.tell_refusal();
+        }
+        admitted
     }
 
     /// What df shows: used is what the pool takes, not what others keep on the same disk; available is what can be written, by the

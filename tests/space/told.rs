@@ -24,6 +24,8 @@ fn df_tells_what_can_be_written() {
     assert!(written.abs_diff(promised) < 8 * MIB, "df promised {promised} bytes, {written} were written");
     let left = available();
     assert!(left < 4 * MIB, "df shows {left} bytes on a full disk");
+    let levels: Vec<Level> = pool.stats().expect("tells").roots.iter().map(|root| root.level).collect();
+    assert!(levels.iter().all(|level| *level > Level::Enough), "{levels:?}");
     let statistics = pool.service().statistics().expect("tells");
     let used = (statistics.blocks - statistics.blocks_free) * 4096;
     assert!(used.abs_diff(site.data.used_bytes()) < MIB, "df shows {used} used");

@@ -161,7 +161,7 @@ fn fullness(root: &RootSpace) -> Option<String> {
         Level::Low => SPACE_LOW_PERCENT,
         Level::Urgent => SPACE_URGENT_PERCENT,
     };
-    Some(format!("more than {percent}% FULL: {ADVICE}, or add space"))
+    Some(format!("more than {percent}% of what can be written is: {ADVICE}, or add space"))
 }
 
 fn index(summary: &IndexSummary) -> String {
@@ -396,7 +396,7 @@ mod tests {
         let reached = RootSpace { limit_bytes: Some(12 << 20), pool_bytes: 5 << 20, ..root.clone() };
         assert!(told(&reached).contains("raise data_limit, or delete"), "{}", told(&reached));
         let nearly = RootSpace { usable_bytes: 1, ..root };
-        assert!(told(&nearly).contains("more than 85% FULL"), "{}", told(&nearly));
+        assert!(told(&nearly).contains("more than 85% of"), "{}", told(&nearly));
         assert_eq!(fullness(&RootSpace { level: Level::Enough, ..nearly }), None);
     }
 

@@ -289,8 +289,8 @@ impl SpaceGuard {
     fn read(&self) -> Result<Budget> {
         let owed = self.owed();
         let (data, meta) = self.measure()?;
+        self.watch(&data, &meta);
         let reserve = self.reserve();
-        self.watch(&data, &meta, reserve);
         Ok(Budget { at: Instant::now(), left: self.left(owed, reserve, &data, &meta), reserve })
     }
 
@@ -366,8 +366,8 @@ impl SpaceGuard {
         let owed = self.owed();
         let physical = self.holdings.physical()?;
         let (data, meta) = self.measure()?;
+        self.watch(&data, &meta);
         let reserve = self.reserve();
-        self.watch(&data, &meta, reserve);
         let left = self.left(owed, reserve, &data, &meta);
         let one = |root: &Root, measured: &Measured, left: i64, reserve_bytes, pool_bytes| RootSpace {
             name: root.name.to_owned(),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use serde::{Deserialize, Serialize};
 
 use super::advice::mib;
-use super::{Demand, Measured, Root, SpaceGuard};
+use super::{Measured, Root, SpaceGuard};
 use crate::config::{SPACE_HYSTERESIS_PERCENT, SPACE_LOW_PERCENT, SPACE_URGENT_PERCENT};
 use crate::error::Result;
 
@@ -61,39 +61,40 @@ impl Watch {
     }
 }
 
-/// How full in percent: of the disk, or of the limit, whatever is more, each without the reserve, because writes are refused
-/// from there on; and in words. A limit may be less than what is there.
-fn fullness(root: &Root, measured: &Measured, reserve_bytes: u64, disk_reserve_bytes: u64) -> (u64, String) {
-    let percent = |used: u64, of: u64| {
-        let of_used = u128::from(used) * 100 / u128::from(of.max(1));
-        u64::try_from(of_used).unwrap_or(100).min(100)
+/// How full in percent: of the disk, or of the limit, whatever is more, each without what is in reserve, because writes are refused
+/// from there on; and in words. A limit may be less than what is there, or than the reserve.
+fn fullness(root: &Root, measured: &Measured, disk_reserve_bytes: u64) -> (u64, String) {
+    let percent = |used: u64, of: u64| match u128::from(of) {
+        0 => u64::MAX,
+        of => u64::try_from(u128::from(used) * 100 / of).unwrap_or(u64::MAX),
     };
     let space = measured.space;
     let used_bytes = space.total_bytes.saturating_sub(space.available_bytes);
     let of_disk = percent(used_bytes, space.total_bytes.saturating_sub(disk_reserve_bytes));
     if let (Some(limit), Some(used)) = (root.limit_bytes, measured.physical_bytes) {
-        let of_limit = percent(used, limit.saturating_sub(reserve_bytes));
-        if of_limit >= of_disk {
-            let (name, used, limit, reserve) = (root.name, mib(used), mib(limit), mib(reserve_bytes));
-            let words = format!(
-                "has {used} of the {limit} that {name}_limit allows, {reserve} of them in reserve: raise the limit, or"
-            );
-            return (of_limit, words);
+        let of_limit = percent(used, limit.saturating_sub(root.reserve_bytes));
+        if of_limit > of_disk {
+            let (name, used, limit) = (root.name, mib(used), mib(limit));
+            let words =
+                format!("has {used} of the {limit} that {name}_limit allows, reserve included: raise the limit, or");
+            return (of_limit.min(100), words);
         }
     }
-    (of_disk, format!("is {of_disk}% full, without the {} in reserve: add space, or", mib(disk_reserve_bytes)))
+    let used_percent = of_disk.min(100);
+    let reserve = mib(disk_reserve_bytes);
+    (used_percent, format!("is {used_percent}% full, besides {reserve} in reserve: add space, or"))
 }
 
 impl SpaceGuard {
     /// Tells, once for each, of marks that were passed since the last call.
-    pub(super) fn watch(&self, data: &Measured, meta: &Measured, reserve: Demand) {
-        let both = self.is_shared.then_some(reserve.data_bytes + reserve.meta_bytes);
-        for (root, measured, reserve_bytes) in
-            [(&self.data, data, reserve.data_bytes), (&self.meta, meta, reserve.meta_bytes)]
-        {
+    pub(super) fn watch(&self, data: &Measured, meta: &Measured) {
+        // Without what a checkpoint takes, which comes and goes: while one is written it is in use already.
+        let both_bytes = self.data.reserve_bytes + self.meta.reserve_bytes;
+        for (root, measured) in [(&self.data, data), (&self.meta, meta)] {
+            let disk_reserve_bytes = if self.is_shared { both_bytes } else { root.reserve_bytes };
             // On one disk one line is enough, unless each has a limit of its own.
             let is_same = self.is_shared && root.limit_bytes.is_none() && root.name == self.meta.name;
-            let (used_percent, words) = fullness(root, measured, reserve_bytes, both.unwrap_or(reserve_bytes));
+            let (used_percent, words) = fullness(root, measured, disk_reserve_bytes);
             if let Some(level) = root.watch.risen(used_percent)
                 && !is_same
             {
@@ -119,6 +120,18 @@ impl SpaceGuard {
         self.notices()?.iter().for_each(|notice| tracing::error!("{notice}"));
         Ok(())
     }
+
+    /// Says that something new was refused, and why.
+    pub(crate) fn tell_refusal(&self) {
+        match self.notices() {
+            Ok(notices) if !notices.is_empty() => notices.iter().for_each(|notice| tracing::error!("{notice}")),
+            // A little is left, which is less than was asked for.
+            _ => tracing::error!(
+                "no space for something new: add space, or delete old backups (`rm`) and run `dedupfs-gc` (`dedupfs-stats` shows \
+                 what is left)"
+            ),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -140,14 +153,18 @@ mod tests {
             free_bytes: available_bytes,
             physical_bytes: Some(used),
         };
-        assert_eq!(fullness(&root(None), &measured(1024, 0), 64, 128).0, 0);
-        assert_eq!(fullness(&root(None), &measured(576, 448), 64, 128).0, 50);
-        assert_eq!(fullness(&root(None), &measured(128, 896), 64, 128).0, 100);
-        assert_eq!(fullness(&root(None), &measured(0, 1024), 64, 128).0, 100, "the reserve is in use");
+        let percent = |root: &Root, measured: &Measured| fullness(root, measured, 128).0;
+        assert_eq!(percent(&root(None), &measured(1024, 0)), 0);
+        assert_eq!(percent(&root(None), &measured(576, 448)), 50);
+        assert_eq!(percent(&root(None), &measured(128, 896)), 100);
+        assert_eq!(percent(&root(None), &measured(0, 1024)), 100, "the reserve is in use");
         // A limit has the reserve of its own root only.
-        let (percent, words) = fullness(&root(Some(264)), &measured(900, 100), 64, 128);
-        assert!(percent == 50 && words.contains("data_limit"), "{percent} {words}");
-        assert_eq!(fullness(&root(Some(1)), &measured(1024, 0), 64, 128).0, 0);
+        let (of_limit, words) = fullness(&root(Some(264)), &measured(900, 100), 128);
+        assert!(of_limit == 50 && words.contains("data_limit"), "{of_limit} {words}");
+        // Of two reasons the greater one is told; one that lets nothing in is full.
+        let (of_both, words) = fullness(&root(Some(1024)), &measured(0, 960), 128);
+        assert!(of_both == 100 && words.contains("add space"), "{of_both} {words}");
+        assert_eq!(percent(&root(Some(1)), &measured(1024, 0)), 100);
     }
 
     #[test]

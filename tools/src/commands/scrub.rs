@@ -18,10 +18,11 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     if args.stop {
         let client = silence::connect(&target.pool)?;
         let mut client = client.ok_or_else(|| Failure::failed(nothing_to_stop(&target.pool)))?;
-        if !client.scrub_status()?.running {
+        let running = client.scrub_status().map(|status| status.running);
+        client.stop_scrub()?;
+        if !running? {
             return Err(Failure::failed("nothing scrubs this pool"));
         }
-        client.stop_scrub()?;
         return Ok(exit::OK);
     }
     if args.status

@@ -171,7 +171,7 @@ fn lost_now(status: &ScrubStatus) -> String {
         (None, _) | (_, None) | (Some(0), Some(0)) => String::new(),
         (Some(chunks), Some(nodes)) => {
             format!(
-                "; lost as of now: {chunks} chunks, {nodes} recipe nodes (`dedupfs scrub` names the files that need them)"
+                "; lost as of now: {chunks} chunks, {nodes} recipe nodes (`dedupfs scrub` names the files that need them; `dedupfs-gc` forgets those that no file needs)"
             )
         }
     }
