@@ -20,6 +20,8 @@ const BLOCK_BYTES: u32 = 4096;
 const WORTHWHILE_BYTES: u64 = 2 * MIB;
 /// When it left less, so long nothing is finished early: the pool is full.
 const FULL_FOR: Duration = Duration::from_secs(1);
+/// The log is told of refusals this often at most: clients try again and again.
+const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(600);
 
 /// Finishing what is under way, for room.
 #[derive(Default)]
@@ -29,8 +31,8 @@ pub(super) struct Settling(Mutex<Full>);
 struct Full {
     /// The pool was full then.
     since: Option<Instant>,
-    /// The log has it; not again before there was room.
-    is_told: bool,
+    /// When the log was told that something was refused.
+    told: Option<Instant>,
 }
 
 impl Service {
@@ -77,9 +79,8 @@ impl Service {
         let is_worthwhile = self.core.space.has_room(WORTHWHILE_BYTES)?;
         full.since = (!is_worthwhile).then(Instant::now);
         let admitted = admit();
-        if is_worthwhile {
-            full.is_told = false;
-        } else if admitted.is_err() && !std::mem::replace(&mut full.is_told, true) {
+        if admitted.is_err() && full.told.is_none_or(|told| told.elapsed() >= TOLD_AGAIN_AFTER) {
+            full.told = Some(Instant::now());
             self.core.space.tell_refusal();
         }
         admitted

@@ -127,7 +127,7 @@ impl SpaceGuard {
             Ok(notices) if !notices.is_empty() => notices.iter().for_each(|notice| tracing::error!("{notice}")),
             // A little is left, which is less than was asked for.
             _ => tracing::error!(
-                "no space for something new: add space, or delete old backups (`rm`) and run `dedupfs-gc` (`dedupfs-stats` shows \
+                "no space for something new: add space or raise the limit, or delete old backups (`rm`) and run `dedupfs-gc` (`dedupfs-stats` shows \
                  what is left)"
             ),
         }

@@ -101,6 +101,13 @@ fn a_limit_is_a_full_disk_until_it_is_raised() {
     write(&kept, &noise[..8 << 20]).unwrap();
     let error = write(&more, &noise[8 << 20..]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
+    let log = fs::read_to_string(site.pool.join("dedupfs.log")).unwrap();
+    let count = |words: &str| log.lines().filter(|line| line.contains(words)).count();
+    assert_eq!(
+        (count("level=Urgent"), count("ERROR")),
+        (1, 1),
+        "the mark that was passed, and a refusal, once each: {log}"
+    );
     assert!(fs::read(&kept).unwrap() == noise[..8 << 20]);
     let containers = fs::read_dir(site.pool.join("containers")).unwrap();
     let occupied_bytes: u64 = containers.map(|entry| entry.unwrap().metadata().unwrap().blocks() * 512).sum();
