@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Backup tools side by side: the first backup of a series of versions, the second one when versions have been added, the full
 # restore; and the same of one large file through a pipe, whose second generation has changed. Those of
-# restic and borg that are installed take part. Prints a Markdown table of rates, processors' time, memory and sizes.
+# restic, rustic, kopia, borg and s3ql that are installed take part. Prints a Markdown table of rates, processors' time, memory and sizes.
 #
 #   benches/rivals.sh [--series DIR] [--size 2G] [--runs 3] [--dir DIR] [--tools LIST] [--mkfs OPTIONS] [--mount OPTIONS]
 #                     [--drop-caches]
@@ -11,14 +11,16 @@
 #   --size SIZE       of the large file, two generations of it (examples/aged_stream); three times SIZE is needed in memory
 #   --runs NUMBER     medians are of so many runs; every run starts with new, empty pools and repositories
 #   --dir DIR         of the repositories; twice what is backed up is needed there [default: TMPDIR or /var/tmp]
-#   --tools LIST      some of dedupfs,cp,cp2,restic,borg [default: those that are installed]; cp is the series copied through
+#   --tools LIST      some of dedupfs,cp,cp2,restic,rustic,kopia,borg,s3ql [default: those that are installed]; cp is the series copied through
 #                     the mount by cp -a, cp2 by two of them at once, a version each
 #   --mkfs OPTIONS    for dedupfs mkfs
 #   --mount OPTIONS   for dedupfs mount
 #   --drop-caches     empty all caches of the machine before restores (root), not only those of the files read
 #
-# All compress with zstd, borg at level 1, restic as it does by default; those that can do without encryption do. dedupfs is mounted
-# already; its times are of dedupfs put and get for the series, of cat and `dedupfs sync` for the pipe.
+# All compress with zstd, borg and rustic at level 1, kopia as fast as it can, restic as it does by default; s3ql has no zstd, and compresses with
+# zlib at level 1. Those that can do without encryption do (borg, s3ql, dedupfs). dedupfs is mounted already; its times are of dedupfs put and get
+# for the series, of cat and `dedupfs sync` for the pipe. s3ql is a filesystem that is mounted, too: its times are of cp -a or cat and of writing its
+# cache out, into a directory beside it.
 #
 # Uses the programs in DEDUPFS_BIN, or builds them. Progress and every single figure go to the standard error output.
 # Changes nothing outside of temporary directories, which it removes.
@@ -54,7 +56,9 @@ parse_size "$size" && size_bytes=$REPLY
 parse_count "$runs" && runs=$REPLY
 [ "$size_bytes" -ge 1048576 ] || usage "--size must be 1M or more"
 
-known=(dedupfs cp cp2 restic borg) participants=()
+# What is run of a tool.
+command_of() { case $1 in s3ql) echo mount.s3ql ;; *) echo "$1" ;; esac }
+known=(dedupfs cp cp2 restic rustic kopia borg s3ql) participants=()
 for tool in "${known[@]}"; do
     if [ -n "$tools" ]; then
         [[ ,$tools, != *",$tool,"* ]] || participants+=("$tool")
@@ -63,7 +67,7 @@ for tool in "${known[@]}"; do
     case $tool in
         dedupfs) participants+=("$tool") ;;
         cp | cp2) [ -z "$series" ] || participants+=("$tool") ;;
-        *) ! command -v "$tool" >/dev/null || participants+=("$tool") ;;
+        *) ! command -v "$(command_of "$tool")" >/dev/null || participants+=("$tool") ;;
     esac
 done
 [ -n "$series" ] || [[ " ${participants[*]} " != *" cp"* ]] || usage "cp and cp2 need --series"
@@ -74,7 +78,7 @@ rivals=() owns=()
 for tool in "${participants[@]}"; do
     case $tool in
         dedupfs | cp*) owns+=("$tool") ;;
-        *) rivals+=("$tool") ;;
+        *) rivals+=("$(command_of "$tool")") ;;
     esac
 done
 need_commands cat cp diff cmp sync mountpoint findmnt xargs "${rivals[@]}"
@@ -141,9 +145,33 @@ restic_new() {
     restic init -q >&2
 }
 restic_tree() { (cd "$ram/$1" && restic backup -q --tag "tree-$1" .); }
-restic_tree_out() { restic restore -q latest --tag "tree-$1" --target "$ram/out"; }
+restic_tree_out() { restic restore -q latest --tag "tree-$1" --target "$ram/out" >/dev/null; }
 restic_pipe() { restic backup -q --tag "pipe-$1" --stdin --stdin-filename pipe; }
 restic_pipe_out() { restic dump -q latest --tag "pipe-$1" /pipe; }
+
+rustic_new() {
+    export RUSTIC_REPOSITORY=$repository RUSTIC_PASSWORD=none RUSTIC_CACHE_DIR=$work/cache RUSTIC_NO_PROGRESS=true RUSTIC_LOG_LEVEL=warn
+    rustic init --set-compression 1 >&2
+}
+rustic_tree() { (cd "$ram/$1" && rustic backup --tag "tree-$1" . >/dev/null); }
+rustic_tree_out() { rustic restore --filter-tags "tree-$1" latest "$ram/out" >/dev/null; }
+# By the same name, version 0.11.4 takes the second one for unchanged and does not read it.
+rustic_pipe() { rustic backup --tag "pipe-$1" --stdin-filename "pipe-$1" - >/dev/null; }
+rustic_pipe_out() { rustic dump --filter-tags "pipe-$1" "latest:pipe-$1"; }
+
+kopia_new() {
+    export KOPIA_CONFIG_PATH=$work/cache/kopia.config KOPIA_CACHE_DIRECTORY=$work/cache/kopia KOPIA_LOG_DIR=$work/cache/logs
+    export KOPIA_PASSWORD=none KOPIA_CHECK_FOR_UPDATES=false
+    mkdir -p "$work/cache"
+    kopia repository create filesystem --path "$repository" >/dev/null 2>&1
+    kopia policy set --global --compression=zstd-fastest >/dev/null 2>&1
+}
+kopia_tree() { kopia snapshot create --no-progress --json "$ram/$1" >"$work/cache/tree-$1.json" 2>/dev/null; }
+kopia_tree_out() { kopia restore --no-progress "$(kopia_root "tree-$1")" "$ram/out" >/dev/null 2>&1; }
+kopia_pipe() { kopia snapshot create --no-progress --json --stdin-file pipe "pipe-$1" >"$work/cache/pipe-$1.json" 2>/dev/null; }
+kopia_pipe_out() { kopia show "$(kopia_root "pipe-$1")/pipe"; }
+# kopia_root SNAPSHOT: what it calls the snapshot's root.
+kopia_root() { grep -o '"obj":"[^"]*"' "$work/cache/$1.json" | head -n 1 | cut -d'"' -f4; }
 
 borg_new() {
     export BORG_REPO=$repository BORG_BASE_DIR=$work/cache BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK=yes
@@ -155,7 +183,30 @@ borg_tree_out() { (cd "$ram/out" && borg extract "::tree-$1"); }
 borg_pipe() { borg create -C zstd,1 --stdin-name pipe "::pipe-$1" -; }
 borg_pipe_out() { borg extract --stdout "::pipe-$1" pipe; }
 
-for tool in restic borg; do
+s3ql_new() {
+    mkdir -p "$repository" "$work/cache"
+    mkfs.s3ql --plain --cachedir "$work/cache" "local://$repository" >/dev/null
+    s3ql_cold
+}
+s3ql_cold() {
+    [ -z "$daemon" ] || s3ql_end
+    cold "$work"
+    mounted+=("$mnt")
+    mount.s3ql --cachedir "$work/cache" --compress zlib-1 "local://$repository" "$mnt" >/dev/null
+    daemon=$(pgrep -fo "mount.s3ql.*local://$repository")
+}
+s3ql_end() {
+    peak_bytes "$daemon" && note memory "$tool" "$REPLY"
+    daemon=''
+    umount.s3ql "$mnt"
+    forget_mount "$mnt"
+}
+s3ql_tree() { cp -a "$ram/$1" "$mnt/tree-$1" && s3qlctrl flushcache "$mnt"; }
+s3ql_tree_out() { cp -a "$mnt/tree-$1/." "$ram/out"; }
+s3ql_pipe() { cat >"$mnt/pipe-$1" && s3qlctrl flushcache "$mnt"; }
+s3ql_pipe_out() { cat "$mnt/pipe-$1"; }
+
+for tool in restic rustic kopia borg; do
     eval "${tool}_cold() { cold \"\$repository\" \"\$work/cache\"; }; ${tool}_end() { :; }"
 done
 
@@ -229,6 +280,8 @@ version_of() {
         cp) echo 'its mount, cp -a' ;;
         cp2) echo 'two cp -a at once' ;;
         restic) restic version | cut -d' ' -f1,2 ;;
+        kopia) kopia --version | cut -d' ' -f1 | sed 's/^/kopia /' ;;
+        s3ql) echo s3ql ;;
         *) "$1" --version ;;
     esac
 }
