@@ -4,7 +4,7 @@
 //! 2. With the container's table at hand, the regions are planned into reads: neighbours, and regions with a small gap between
 //!    them, in one read of at most [`READ_BYTES_MAX`] ([`plan`], pure). Each read is one job: read, decompress, cache. So
 //!    several reads are decoded in parallel.
-//! 3. Without the table, a first job loads that and goes on with step 2.
+//! 3. Without the table, a first job loads that and goes on with step 2, for whoever has asked until then.
 //!
 //! [`read_on`](ContainerStore::read_on) is for readers that do not know what comes next: at the end of a file.
 //!
@@ -37,6 +37,8 @@ const REGIONS_MAX: u64 = 256;
 
 /// Regions that a reader along a container is kept ahead; more are asked for when half of them are left.
 const READ_ON_REGIONS: usize = 8;
+/// Chunks of a container that are remembered, about, while its table is on its way.
+const WANTED_BEHIND_TABLE_MAX: usize = 16 * 1024;
 /// Containers along which somebody reads that are remembered.
 const READ_ON_CONTAINERS: usize = 16;
 
@@ -52,7 +54,8 @@ pub(super) struct Prefetching {
 #[derive(Default)]
 struct OnTheWay {
     regions: HashSet<RegionKey>,
-    tables: HashSet<ContainerId>,
+    /// With what is wanted of them once they are there.
+    tables: HashMap<ContainerId, Vec<Fingerprint>>,
 }
 
 /// A read of neighbouring regions of one container: numbers in its table, ascending by offset.
@@ -94,9 +97,27 @@ impl Prefetching {
         on_the_way.regions.len() < self.regions_max && on_the_way.regions.insert(key)
     }
 
-    fn claim_table(&self, container: ContainerId) -> bool {
+    /// Notes what is wanted behind a container's table; whether that was not on its way and there is room.
+    fn claim_table(&self, container: ContainerId, fingerprints: Vec<Fingerprint>) -> bool {
         let mut on_the_way = self.on_the_way.lock();
-        on_the_way.tables.len() < self.regions_max && on_the_way.tables.insert(container)
+        if let Some(wanted) = on_the_way.tables.get_mut(&container) {
+            if wanted.len() < WANTED_BEHIND_TABLE_MAX {
+                wanted.extend(fingerprints);
+            }
+            return false;
+        }
+        on_the_way.tables.len() < self.regions_max && on_the_way.tables.insert(container, fingerprints).is_none()
+    }
+
+    /// What is wanted behind a table that is there now; when that is nothing more, the table is no longer on its way.
+    fn take_wanted(&self, container: ContainerId) -> Option<Vec<Fingerprint>> {
+        let mut on_the_way = self.on_the_way.lock();
+        let wanted = std::mem::take(on_the_way.tables.get_mut(&container)?);
+        if wanted.is_empty() {
+            on_the_way.tables.remove(&container);
+            return None;
+        }
+        Some(wanted)
     }
 
     /// Whether nothing is on its way.
@@ -170,14 +191,18 @@ impl Shared {
             Some(Known::Closed(record)) => {
                 if let Some(cached) = self.caches.tables.get(&container) {
                     self.start_reads(container, record.address, &cached.table, record.used_bytes, &fingerprints);
-                } else if self.prefetching.claim_table(container) {
-                    let claims = Claims { shared: Arc::clone(self), regions: Vec::new(), table: Some(container) };
+                } else if self.prefetching.claim_table(container, fingerprints) {
+                    let mut claims = Claims { shared: Arc::clone(self), regions: Vec::new(), table: Some(container) };
+                    // Not behind all the reads that are ahead: those of this container have to wait for it, too.
                     self.workers.try_submit(Box::new(move || {
-                        let shared = &claims.shared;
-                        if let Ok(cached) = shared.cached_table(&record) {
+                        let shared = Arc::clone(&claims.shared);
+                        let Ok(cached) = shared.cached_table(&record) else { return };
+                        // Somebody may have asked for more meanwhile.
+                        while let Some(fingerprints) = shared.prefetching.take_wanted(container) {
                             let table = &cached.table;
                             shared.start_reads(container, record.address, table, record.used_bytes, &fingerprints);
                         }
+                        let _no_longer_on_its_way = claims.table.take();
                     }));
                 }
             }
@@ -218,7 +243,8 @@ impl Shared {
         let mut is_wanted = |offset_bytes, frame_bytes| {
             let key = RegionKey { container, offset_bytes };
             used_bytes.checked_sub(offset_bytes).is_some_and(|left| frame_bytes <= left)
-                && !self.caches.regions.contains_key(&key)
+                // What is there is noted as wanted, so that it stays until it is read.
+                && self.caches.regions.get(&key).is_none()
                 && self.prefetching.claim(key)
         };
         for regions in plan(table, fingerprints, &mut is_wanted) {
@@ -226,7 +252,7 @@ impl Shared {
             let keys = keys.map(|region| RegionKey { container, offset_bytes: region.offset_bytes }).collect();
             let claims = Claims { shared: Arc::clone(self), regions: keys, table: None };
             let read = Read { container, address, table: Arc::clone(table), regions };
-            self.workers.try_submit(Box::new(move || {
+            self.workers.try_submit_ahead(Box::new(move || {
                 if let Err(error) = claims.shared.load_ahead(&read) {
                     tracing::debug!(container = %read.container, %error, "prefetch failed");
                 }

@@ -3,7 +3,9 @@
 //! 1. [`WorkerPool::submit`] puts a job into a bounded queue. When the queue is full the submitter runs the job itself, so
 //!    submitting never blocks, never deadlocks, and slows a producer down to the speed of the machine.
 //! 2. [`WorkerPool::try_submit`] is for work that may be dropped or done later instead.
-//! 3. A job that panics is caught: the thread survives. The job's owner learns of it through a guard of its own
+//! 3. [`WorkerPool::try_submit_ahead`] is for what somebody may want soon: a longer queue of its own, so that neither crowds
+//!    the other out. Threads take from both alike; what waits there when the pool ends is dropped.
+//! 4. A job that panics is caught: the thread survives. The job's owner learns of it through a guard of its own
 //!    (`PoisonOnPanic` in [`super::shared`]).
 //!
 //! Cost: waking a thread on another core takes 30 to 80 us, so jobs should be worth hundreds.
@@ -13,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::thread::JoinHandle;
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, select};
 use dedupfs_store::waiting;
 
 /// One piece of work.
@@ -22,17 +24,27 @@ pub type Job = Box<dyn FnOnce() + Send>;
 /// Queued jobs for each thread of a pool made by [`WorkerPool::new`]: enough to keep a thread busy while its producers sleep,
 /// and a bound of the raw bytes waiting.
 const QUEUED_JOBS_PER_THREAD: usize = 8;
+/// The same of what is done ahead: it holds no bytes while it waits, and what finds no room is done later, one after the other.
+const QUEUED_AHEAD_PER_THREAD: usize = 64;
 
 thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A fixed set of threads with a bounded queue. They start with the first job: opening a pool only to look at it costs none.
+/// The ends that take jobs.
+#[derive(Debug)]
+struct Queue {
+    jobs: Sender<Job>,
+    ahead: Sender<Job>,
+}
+
+/// A fixed set of threads with bounded queues. They start with the first job: opening a pool only to look at it costs none.
 #[derive(Debug)]
 pub struct WorkerPool {
     /// `None` only while dropping: closing the queue ends the threads once it is empty.
-    queue: Option<Sender<Job>>,
+    queue: Option<Queue>,
     jobs: Receiver<Job>,
+    ahead: Receiver<Job>,
     name: String,
     wanted: usize,
     threads: OnceLock<Vec<JoinHandle<()>>>,
@@ -48,15 +60,20 @@ impl WorkerPool {
     /// A pool whose threads carry `name` and whose queue holds `queued_jobs`.
     #[must_use]
     pub fn with_queue(name: &str, threads: usize, queued_jobs: usize) -> Self {
-        let (sender, jobs) = bounded::<Job>(queued_jobs.max(1));
-        Self { queue: Some(sender), jobs, name: name.to_owned(), wanted: threads, threads: OnceLock::new() }
+        let (to_jobs, jobs) = bounded(queued_jobs.max(1));
+        let (to_ahead, ahead) = bounded(threads.saturating_mul(QUEUED_AHEAD_PER_THREAD).max(1));
+        let queue = Some(Queue { jobs: to_jobs, ahead: to_ahead });
+        Self { queue, jobs, ahead, name: name.to_owned(), wanted: threads, threads: OnceLock::new() }
     }
 
     fn start(&self) -> Vec<JoinHandle<()>> {
         let start = |number| {
-            let jobs = self.jobs.clone();
+            let (jobs, ahead) = (self.jobs.clone(), self.ahead.clone());
             let work = move || {
                 IS_WORKER.set(true);
+                let next = || select! { recv(jobs) -> job => job, recv(ahead) -> job => job };
+                std::iter::from_fn(|| next().ok()).for_each(run);
+                // The pool has ended. Nobody wants anything ahead any more.
                 jobs.iter().for_each(run);
             };
             let builder = std::thread::Builder::new().name(format!("{}-{number}", self.name));
@@ -79,7 +96,7 @@ impl WorkerPool {
 
     /// Has the job run: by a worker, or, when the queue is full, by the caller before this returns.
     pub fn submit(&self, job: Job) {
-        if let Err(job) = self.enqueue(job) {
+        if let Err(job) = self.enqueue(job, |queue| &queue.jobs) {
             waiting::announce();
             run(job);
         }
@@ -87,22 +104,27 @@ impl WorkerPool {
 
     /// Queues the job unless the queue is full; whether it did. A refused job is dropped.
     pub fn try_submit(&self, job: Job) -> bool {
-        self.enqueue(job).is_ok()
+        self.enqueue(job, |queue| &queue.jobs).is_ok()
     }
 
-    fn enqueue(&self, job: Job) -> Result<(), Job> {
+    /// The same with the queue of what is done ahead. A job there may be dropped unstarted later, too.
+    pub fn try_submit_ahead(&self, job: Job) -> bool {
+        self.enqueue(job, |queue| &queue.ahead).is_ok()
+    }
+
+    fn enqueue(&self, job: Job, of: impl FnOnce(&Queue) -> &Sender<Job>) -> Result<(), Job> {
         let Some(queue) = &self.queue else { return Err(job) };
         if self.threads.get_or_init(|| self.start()).is_empty() {
             return Err(job);
         }
-        queue.try_send(job).map_err(|refused| match refused {
+        of(queue).try_send(job).map_err(|refused| match refused {
             TrySendError::Full(job) | TrySendError::Disconnected(job) => job,
         })
     }
 }
 
 impl Drop for WorkerPool {
-    /// Ends the threads after the queued jobs are done. The last owner may be a job: a thread does not wait for itself.
+    /// Ends the threads after the queued jobs are done, but for those ahead. The last owner may be a job: a thread does not wait for itself.
     fn drop(&mut self) {
         self.queue = None;
         let own = std::thread::current().id();
@@ -161,6 +183,32 @@ mod tests {
         }));
         assert_eq!(who.try_recv(), Ok(submitter));
         drop(release);
+    }
+
+    #[test]
+    fn what_is_done_ahead_crowds_nothing_else_out() {
+        let pool = WorkerPool::with_queue("test", 1, 1);
+        let (release, wait) = mpsc::channel::<()>();
+        let (started, start) = mpsc::channel::<()>();
+        pool.submit(Box::new(move || {
+            let _ = started.send(());
+            let _ = wait.recv();
+        }));
+        start.recv_timeout(Duration::from_secs(10)).expect("the worker starts");
+        let done = Arc::new(AtomicUsize::new(0));
+        let job = || {
+            let done = Arc::clone(&done);
+            Box::new(move || {
+                done.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        let ahead = (0..10_000).take_while(|_| pool.try_submit_ahead(job())).count();
+        assert!((2..10_000).contains(&ahead), "{ahead}");
+        assert!(pool.try_submit(job()), "there is room for other jobs");
+        drop(release);
+        while done.load(Ordering::Relaxed) < ahead + 1 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]

@@ -427,3 +427,83 @@ fn what_an_ordinary_user_copies_lends_no_rights() {
     assert_eq!(owner.of_copy(7, 72, 0o2770), (7, 70, 0o770));
     assert_eq!(owner.of_copy(0, 70, 0o4755), (7, 70, 0o755));
 }
+
+/// Of a file that takes many reads.
+const LARGE_BYTES: usize = (20 << 20) + 12_345;
+
+/// A pool that has not read the file yet, and the file.
+fn pool_with_large(device: &FaultyDevice) -> (Arc<Pool>, Ino) {
+    let shared: Arc<dyn Device> = Arc::new(device.clone());
+    let (source, pool) = (tempfile::tempdir().unwrap(), pool_on(&shared));
+    fs::write(source.path().join("file"), noise(5, LARGE_BYTES)).unwrap();
+    let into = staging(&pool);
+    put_into(&pool, into, &source.path().join("file"), &NoProgress).unwrap();
+    pool.close().unwrap();
+    drop(pool);
+    let pool = open(&shared);
+    let file = lookup(&pool, into, b"tree").unwrap();
+    (pool, file)
+}
+
+/// Wants no more after so many calls.
+struct Ending {
+    calls: AtomicU64,
+    calls_max: u64,
+}
+
+impl Ending {
+    fn after(calls_max: u64) -> Self {
+        Self { calls: AtomicU64::new(0), calls_max }
+    }
+}
+
+impl Progress for Ending {
+    fn start(&self, _what: &str, _total: u64) {}
+    fn advance(&self, _by: u64) {}
+    fn finish(&self) {}
+    fn is_cancelled(&self) -> bool {
+        self.calls.fetch_add(1, Ordering::Relaxed) >= self.calls_max
+    }
+}
+
+#[test]
+fn a_large_file_is_whole_or_not_there() {
+    let (pool, file) = pool_with_large(&FaultyDevice::over_memory(&MemoryDevice::new()));
+    let out = tempfile::tempdir().unwrap();
+    let to = out.path().join("file");
+    for calls_max in [0, 1, 2, 5, 20] {
+        let outcome = get_with(&pool, file, &to, &Ending::after(calls_max));
+        assert!(matches!(outcome, Err(TransferError::Interrupted)), "{calls_max}: {outcome:?}");
+        assert!(!to.exists(), "{calls_max}: a part of it was left");
+    }
+    let report = get_with(&pool, file, &to, &Ending::after(u64::MAX)).unwrap();
+    assert_eq!((report.files, report.content_bytes, report.problem_count), (1, LARGE_BYTES as u64, 0));
+    assert!(fs::read(&to).unwrap() == noise(5, LARGE_BYTES));
+}
+
+#[test]
+fn a_large_file_that_is_damaged_is_not_left_there() {
+    let device = FaultyDevice::over_memory(&MemoryDevice::new());
+    let (pool, file) = pool_with_large(&device);
+    let out = tempfile::tempdir().unwrap();
+    let to = out.path().join("file");
+    let mut failures = 0;
+    // The later ones find it in memory, perhaps.
+    for reads in [0, 3, 9, 15] {
+        device.add(FaultPlan::new(Fault::Io, reads).on(&[Operation::Read]).lasting());
+        let outcome = get_from(&pool, file, &to);
+        device.heal();
+        match outcome {
+            Ok(_) => assert!(fs::read(&to).unwrap() == noise(5, LARGE_BYTES)),
+            Err(error) => {
+                failures += 1;
+                assert!(error.to_string().contains("damaged"), "{error}");
+                assert!(!to.exists(), "{reads}: a part of it was left");
+            }
+        }
+        let _is_there = fs::remove_file(&to);
+    }
+    assert!(failures > 0);
+    get_from(&pool, file, &to).unwrap();
+    assert!(fs::read(&to).unwrap() == noise(5, LARGE_BYTES));
+}

@@ -101,6 +101,55 @@ fn who_reads_here_and_there_is_not_kept_ahead() {
     assert_eq!(harness.store.stats().prefetched_regions, 0);
 }
 
+/// Readers ask in steps, and a step can end within a container: what the second one asked for was dropped.
+#[test]
+fn regression_what_is_asked_for_while_a_table_is_on_its_way_is_loaded_too() {
+    let options = ContainerOptions { container_bytes: 1 << 20, ..options() };
+    let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options.clone());
+    harness.append_all(stream(0), 0..150);
+    harness.reopen(options.clone());
+    let (container, firsts) = region_by_region(&harness);
+    // Looking for it has read the tables.
+    harness.open_again(options);
+    let (release, held) = crossbeam_channel::bounded::<()>(0);
+    let workers = &harness.store.shared.workers;
+    for _ in 0..workers.threads() {
+        let held = held.clone();
+        workers.submit(Box::new(move || {
+            let _released = held.recv();
+        }));
+    }
+    let asked = [0, 5, 12].map(|number| firsts[number].fingerprint);
+    asked.iter().for_each(|print| harness.store.prefetch(&[(container, *print)]));
+    drop(release);
+    eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
+    assert!(asked.iter().all(|print| harness.store.cached(container, print)));
+    assert_eq!(harness.store.stats().prefetched_regions, asked.len() as u64);
+}
+
+/// What was there when it was asked for was pushed out by what was asked for besides, and read again.
+#[test]
+fn regression_what_is_there_when_it_is_asked_for_stays_until_it_is_read() {
+    let options = ContainerOptions { container_bytes: 1 << 20, region_cache_bytes: 60_000, ..options() };
+    let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options.clone());
+    harness.append_all(stream(0), 0..150);
+    harness.reopen(options);
+    let (container, firsts) = region_by_region(&harness);
+    let is_cached = |number: usize| harness.store.cached(container, &firsts[number].fingerprint);
+    let ask = |number: usize| {
+        harness.store.prefetch(&[(container, firsts[number].fingerprint)]);
+        eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
+    };
+    // What comes into an empty cache stays there for longer.
+    (0..20).chain([20, 21, 20]).for_each(ask);
+    let last = (22..firsts.len()).find(|number| {
+        ask(*number);
+        !is_cached(21)
+    });
+    assert!(last.is_some(), "the cache holds all of it");
+    assert!(is_cached(20));
+}
+
 #[test]
 fn prefetching_nonsense_does_nothing() {
     let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options());

@@ -407,6 +407,26 @@ fn regression_an_attribute_without_room_costs_no_file() {
 }
 
 #[test]
+fn a_large_file_for_which_there_is_no_room_is_not_left_there() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let (copy, out) = (site.mnt.join("copy"), site.base.join("out"));
+    let content = noise(3, 40 << 20);
+    fs::write(&copy, &content).unwrap();
+    fs::create_dir(&out).unwrap();
+    Tool::new("mount").args(["-t", "tmpfs", "-o", "size=24M", "none"]).arg(&out).ok();
+    let outcome = std::panic::catch_unwind(|| {
+        let said = get(&copy, &out.join("file")).expect(1, &["No space left"]).said();
+        assert!(!said.contains("interrupted"), "{said}");
+        assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
+        Tool::new("mount").args(["-o", "remount,size=64M"]).arg(&out).ok();
+        get(&copy, &out.join("file")).expect(0, &["copied 1 files"]);
+        assert!(fs::read(out.join("file")).unwrap() == content);
+    });
+    Tool::new("umount").arg(&out).ok();
+    outcome.unwrap();
+}
+
+#[test]
 fn the_pool_does_not_copy_itself() {
     let Some(site) = Site::mounted_if_fit() else { return };
     fs::write(site.mnt.join("file"), noise(1, 1_000_000)).unwrap();
