@@ -14,8 +14,8 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use dedupfs_store::container::{SlotAddress, Table};
@@ -127,16 +127,18 @@ impl Prefetching {
     }
 }
 
-/// Gives the claims of a job back, however the job ends, also when it is dropped unstarted.
+/// Gives the claims of a job back, however the job ends, also when it is dropped unstarted. Jobs do not keep the store: what still
+/// waits when nobody has it any more is for nobody.
 struct Claims {
-    shared: Arc<Shared>,
+    shared: Weak<Shared>,
     regions: Vec<RegionKey>,
     table: Option<ContainerId>,
 }
 
 impl Drop for Claims {
     fn drop(&mut self) {
-        let mut on_the_way = self.shared.prefetching.on_the_way.lock();
+        let Some(shared) = self.shared.upgrade() else { return };
+        let mut on_the_way = shared.prefetching.on_the_way.lock();
         self.regions.iter().for_each(|key| {
             on_the_way.regions.remove(key);
         });
@@ -192,10 +194,13 @@ impl Shared {
                 if let Some(cached) = self.caches.tables.get(&container) {
                     self.start_reads(container, record.address, &cached.table, record.used_bytes, &fingerprints);
                 } else if self.prefetching.claim_table(container, fingerprints) {
-                    let mut claims = Claims { shared: Arc::clone(self), regions: Vec::new(), table: Some(container) };
+                    let mut claims =
+                        Claims { shared: Arc::downgrade(self), regions: Vec::new(), table: Some(container) };
                     // Not behind all the reads that are ahead: those of this container have to wait for it, too.
-                    self.workers.try_submit(Box::new(move || {
-                        let shared = Arc::clone(&claims.shared);
+                    self.workers.try_submit_before(Box::new(move || {
+                        let Some(shared) = claims.shared.upgrade().filter(|shared| shared.is_known(container)) else {
+                            return;
+                        };
                         let Ok(cached) = shared.cached_table(&record) else { return };
                         // Somebody may have asked for more meanwhile.
                         while let Some(fingerprints) = shared.prefetching.take_wanted(container) {
@@ -250,10 +255,12 @@ impl Shared {
         for regions in plan(table, fingerprints, &mut is_wanted) {
             let keys = regions.iter().filter_map(|number| table.regions.get(*number));
             let keys = keys.map(|region| RegionKey { container, offset_bytes: region.offset_bytes }).collect();
-            let claims = Claims { shared: Arc::clone(self), regions: keys, table: None };
+            let claims = Claims { shared: Arc::downgrade(self), regions: keys, table: None };
             let read = Read { container, address, table: Arc::clone(table), regions };
             self.workers.try_submit_ahead(Box::new(move || {
-                if let Err(error) = claims.shared.load_ahead(&read) {
+                // It may have waited for long.
+                let Some(shared) = claims.shared.upgrade().filter(|shared| shared.is_known(container)) else { return };
+                if let Err(error) = shared.load_ahead(&read) {
                     tracing::debug!(container = %read.container, %error, "prefetch failed");
                 }
             }));

@@ -24,7 +24,8 @@ pub type Job = Box<dyn FnOnce() + Send>;
 /// Queued jobs for each thread of a pool made by [`WorkerPool::new`]: enough to keep a thread busy while its producers sleep,
 /// and a bound of the raw bytes waiting.
 const QUEUED_JOBS_PER_THREAD: usize = 8;
-/// The same of what is done ahead: it holds no bytes while it waits, and what finds no room is done later, one after the other.
+/// The same of what is done ahead: it holds little while it waits (the table of its container), and what finds no room is done
+/// later, one after the other.
 const QUEUED_AHEAD_PER_THREAD: usize = 64;
 
 thread_local! {
@@ -112,6 +113,11 @@ impl WorkerPool {
         self.enqueue(job, |queue| &queue.ahead).is_ok()
     }
 
+    /// The same, before what is done ahead if the other queue has room, and behind it otherwise.
+    pub fn try_submit_before(&self, job: Job) -> bool {
+        self.enqueue(job, |queue| &queue.jobs).or_else(|job| self.enqueue(job, |queue| &queue.ahead)).is_ok()
+    }
+
     fn enqueue(&self, job: Job, of: impl FnOnce(&Queue) -> &Sender<Job>) -> Result<(), Job> {
         let Some(queue) = &self.queue else { return Err(job) };
         if self.threads.get_or_init(|| self.start()).is_empty() {
@@ -146,7 +152,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::WorkerPool;
 
@@ -206,8 +212,41 @@ mod tests {
         assert!((2..10_000).contains(&ahead), "{ahead}");
         assert!(pool.try_submit(job()), "there is room for other jobs");
         drop(release);
+        let deadline = Instant::now() + Duration::from_secs(10);
         while done.load(Ordering::Relaxed) < ahead + 1 {
+            assert!(Instant::now() < deadline, "{} of {ahead} and one are done", done.load(Ordering::Relaxed));
             std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_pool_ends_when_all_its_jobs_are_done_but_for_those_ahead() {
+        for _ in 0..20 {
+            let pool = WorkerPool::with_queue("test", 1, 8);
+            let (release, wait) = mpsc::channel::<()>();
+            let (started, start) = mpsc::channel::<()>();
+            pool.submit(Box::new(move || {
+                let _ = started.send(());
+                let _ = wait.recv();
+            }));
+            start.recv_timeout(Duration::from_secs(10)).expect("the worker starts");
+            let (done, done_ahead) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            let job = |count: &Arc<AtomicUsize>| {
+                let count = Arc::clone(count);
+                Box::new(move || {
+                    count.fetch_add(1, Ordering::Relaxed);
+                })
+            };
+            assert!((0..20).all(|_| pool.try_submit_ahead(job(&done_ahead))));
+            assert!((0..8).all(|_| pool.try_submit(job(&done))));
+            std::thread::scope(|scope| {
+                scope.spawn(move || drop(pool));
+                // It may have begun to end by now.
+                std::thread::sleep(Duration::from_millis(2));
+                drop(release);
+            });
+            assert_eq!(done.load(Ordering::Relaxed), 8);
+            assert_eq!(Arc::strong_count(&done_ahead), 1, "a job is kept");
         }
     }
 

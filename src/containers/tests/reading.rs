@@ -127,6 +127,31 @@ fn regression_what_is_asked_for_while_a_table_is_on_its_way_is_loaded_too() {
     assert_eq!(harness.store.stats().prefetched_regions, asked.len() as u64);
 }
 
+/// Found by review: jobs kept the store, with its files and caches, until they were done.
+#[test]
+fn regression_reads_that_wait_do_not_keep_a_store_that_nobody_has() {
+    let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options());
+    harness.append_all(stream(0), 0..150);
+    harness.reopen(options());
+    let wanted = wanted(&harness);
+    let workers = Arc::clone(&harness.store.shared.workers);
+    let (release, held) = crossbeam_channel::bounded::<()>(0);
+    for _ in 0..workers.threads() {
+        let held = held.clone();
+        workers.submit(Box::new(move || {
+            let _released = held.recv();
+        }));
+    }
+    harness.store.prefetch(&wanted);
+    assert!(!harness.store.prefetch_is_idle());
+    let store = Arc::downgrade(&harness.store.shared);
+    harness.open_again(options());
+    assert!(store.upgrade().is_none());
+    drop(release);
+    drop(workers);
+    harness.check_all();
+}
+
 /// What was there when it was asked for was pushed out by what was asked for besides, and read again.
 #[test]
 fn regression_what_is_there_when_it_is_asked_for_stays_until_it_is_read() {
