@@ -51,6 +51,7 @@ pub use buffers::{ChunkData, RegionBytes};
 pub use damaged::Suspect;
 pub use flush::{Extended, Flushed};
 pub use inspect::{BadEntry, Inspection, Judge, WholeContainer};
+pub use prefetch::Asking;
 pub use read::reads_of_this_thread;
 pub use stats::ContainerStats;
 pub use streams::{RECLAIM_STREAM, StreamId};

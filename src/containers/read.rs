@@ -34,8 +34,8 @@ use crate::namespace::ContainerRecord;
 
 /// Share of a cache for entries seen more than once; the rest must hold what a prefetcher loads before it is read.
 const HOT_SHARE: f64 = 0.5;
-/// Least entries of a cache's shard.
-const SHARD_ENTRIES_MIN: u64 = 16;
+/// Least entries of a cache's shard: with few, what is loaded ahead of one reader does not fit by chance into those that it falls into.
+const SHARD_ENTRIES_MIN: u64 = 64;
 /// Of the largest entry in relation to what is usual for regions: one chunk can have a region of its own.
 const LARGEST_REGION: u64 = 4;
 /// Of the largest table in relation to its container, which has 36 bytes for each chunk at least; the table has 48, and room.

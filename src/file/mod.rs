@@ -21,9 +21,10 @@
 pub mod body;
 pub mod dirty;
 pub mod read;
+mod read_ahead;
 pub mod rewrite;
 pub mod seek;
 pub mod splice;
 
 pub use body::{FileBody, FileContext};
-pub use read::ReadAhead;
+pub use read_ahead::ReadAhead;

@@ -1,25 +1,10 @@
-//! Reading a file's content, and keeping sequential readers ahead.
+//! Reading a file's content.
 
 use dedupfs_store::recipe::Child;
 
 use super::body::FileBody;
-use crate::config::PREFETCH_BYTES;
 use crate::error::{EngineError, Result};
 use crate::recipe::{Piece, PieceKind};
-
-/// What one reader (handle) did last, to see whether it reads on.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct ReadAhead {
-    /// Where the next read of a sequential reader begins.
-    next: u64,
-    /// Sequential bytes read so far.
-    run_bytes: u64,
-    /// Content before this offset has been asked for.
-    asked_until: u64,
-}
-
-/// Sequential bytes after which a reader is believed to go on.
-const SEQUENTIAL_AFTER_BYTES: u64 = 256 * 1024;
 
 impl FileBody {
     /// Appends at most `len_bytes` from `offset` to `into`; fewer only at the end. The stream must not reach there
@@ -85,53 +70,6 @@ impl FileBody {
             }
         };
         cached(offset) && cached(end - 1)
-    }
-
-    /// Notes a read and, for a reader that goes on, asks for what comes next (the recipe tells all places ahead).
-    pub fn read_ahead(&self, ahead: &mut ReadAhead, offset: u64, len_bytes: u64) {
-        // Requests of one reader can overtake each other a little.
-        let continues = offset.abs_diff(ahead.next) <= SEQUENTIAL_AFTER_BYTES;
-        ahead.run_bytes = if continues { ahead.run_bytes + len_bytes } else { len_bytes };
-        ahead.next = offset + len_bytes;
-        if !continues {
-            ahead.asked_until = ahead.next;
-        }
-        if ahead.run_bytes < SEQUENTIAL_AFTER_BYTES && offset != 0 {
-            return;
-        }
-        let size_bytes = self.pieces.len_bytes();
-        if ahead.next >= size_bytes {
-            self.read_on(offset, size_bytes);
-            return;
-        }
-        let from = ahead.asked_until.max(ahead.next).min(size_bytes);
-        let to = ahead.next.saturating_add(PREFETCH_BYTES).min(size_bytes);
-        // In steps, so that each asks for whole stretches of containers.
-        if from >= to || (to - from < PREFETCH_BYTES / 4 && to < size_bytes) {
-            return;
-        }
-        let mut wanted = Vec::new();
-        // What cannot be read now will say so when it is really read.
-        let _hint_only = self.for_each_chunk(from, to, &mut |_, child| {
-            if !child.fingerprint.is_zero() {
-                wanted.push((child.hint, child.fingerprint));
-            }
-            Ok(true)
-        });
-        self.context.chunks.store().prefetch(&wanted);
-        ahead.asked_until = to;
-    }
-
-    /// At the end of the content: whoever restores many files reads the one that lies behind this next.
-    fn read_on(&self, offset: u64, size_bytes: u64) {
-        let mut last = None;
-        let _hint_only = self.for_each_chunk(offset.max(size_bytes.saturating_sub(1)), size_bytes, &mut |_, child| {
-            last = Some((child.hint, child.fingerprint));
-            Ok(true)
-        });
-        if let Some((hint, fingerprint)) = last.filter(|(_, fingerprint)| !fingerprint.is_zero()) {
-            self.context.chunks.store().read_on(hint, &fingerprint);
-        }
     }
 
     /// Calls `visit(offset, chunk)` for all chunks that touch `from..to`, in order, until it says `false`.

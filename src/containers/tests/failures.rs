@@ -8,7 +8,7 @@ use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::memory::MemoryDevice;
 use dedupfs_store::device::{Device, DeviceFile, Entry, OpenMode, Space};
 
-use super::{Harness, eventually, open_store, options, stream};
+use super::{Harness, ask_for, eventually, open_store, options, stream};
 use crate::containers::ContainerOptions;
 use crate::error::EngineError;
 
@@ -146,7 +146,7 @@ fn failing_reads_are_errors_and_not_cached() {
     for (number, container) in &harness.placed {
         let (print, data) = super::chunk(*number);
         assert!(harness.store.read_chunk(*container, &print, Some(data.len() as u32)).is_err());
-        harness.store.prefetch(&[(*container, print)]);
+        ask_for(&harness.store, &[(*container, print)]);
     }
     eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
     faulty.heal();

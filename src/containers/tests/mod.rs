@@ -44,6 +44,15 @@ pub(super) fn options() -> ContainerOptions {
     }
 }
 
+/// Asks for these chunks as a reader does that is always far enough, until all is asked for or there is no more room.
+fn ask_for(store: &ContainerStore, mut wanted: &[(ContainerId, Fingerprint)]) {
+    while let Some(mut asking) = store.ask_ahead(0).filter(|_| !wanted.is_empty()) {
+        let added = wanted.iter().take_while(|(container, print)| asking.add(*container, print, 4096)).count();
+        asking.start();
+        wanted = wanted.get(added..).filter(|_| added > 0).unwrap_or_default();
+    }
+}
+
 pub(super) fn numbers(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     move || {

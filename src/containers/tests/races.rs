@@ -10,7 +10,7 @@ use dedupfs_store::device::Device;
 use dedupfs_store::device::memory::MemoryDevice;
 use parking_lot::Mutex;
 
-use super::{DIRECTORY, POOL, chunk, open_store, options, stream};
+use super::{DIRECTORY, POOL, ask_for, chunk, open_store, options, stream};
 use crate::containers::{ContainerOptions, ContainerStore};
 use crate::namespace::ContainerRecord;
 
@@ -58,7 +58,7 @@ fn writers_readers_and_flushes_at_once() {
                         placed.get(turn % placed.len().max(1)).copied()
                     };
                     if let Some((number, container)) = some {
-                        store.prefetch(&[(container, chunk(number).0)]);
+                        ask_for(store, &[(container, chunk(number).0)]);
                         check(store, number, container);
                     }
                 }
@@ -133,7 +133,7 @@ fn readers_of_a_container_that_is_removed_and_overwritten_get_data_or_nothing() 
                     };
                     let Some((number, container)) = some else { continue };
                     let (print, data) = chunk(number);
-                    store.prefetch(&[(container, print)]);
+                    ask_for(store, &[(container, print)]);
                     let read = store.read_chunk(container, &print, Some(data.len() as u32));
                     if let Some(read) = read.expect("a removed container is no damage") {
                         assert_eq!(&read[..], data);

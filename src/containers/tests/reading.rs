@@ -6,7 +6,7 @@ use dedupfs_store::container::{EncodedRegion, TableBuilder, TableEntry};
 use dedupfs_store::device::memory::MemoryDevice;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
-use super::{Harness, chunk, eventually, options, stream};
+use super::{Harness, ask_for, chunk, eventually, options, stream};
 use crate::config::{MEMORY_BYTES_DEFAULT, MemoryPlan};
 use crate::containers::ContainerOptions;
 use crate::containers::read::{CachedTable, Caches};
@@ -25,7 +25,7 @@ fn prefetched_chunks_are_read_without_the_disk() {
     let wanted = wanted(&harness);
     assert!(wanted.iter().all(|(container, print)| !harness.store.cached(*container, print)));
     eventually("everything is loaded", || {
-        harness.store.prefetch(&wanted);
+        ask_for(&harness.store, &wanted);
         eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
         wanted.iter().all(|(container, print)| harness.store.cached(*container, print))
     });
@@ -46,7 +46,7 @@ fn prefetching_an_open_container_loads_what_left_the_memory() {
     harness.append_all(stream(0), 60..70);
     let wanted = wanted(&harness);
     eventually("everything is loaded", || {
-        harness.store.prefetch(&wanted);
+        ask_for(&harness.store, &wanted);
         eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
         wanted.iter().all(|(container, print)| harness.store.cached(*container, print))
     });
@@ -120,11 +120,84 @@ fn regression_what_is_asked_for_while_a_table_is_on_its_way_is_loaded_too() {
         }));
     }
     let asked = [0, 5, 12].map(|number| firsts[number].fingerprint);
-    asked.iter().for_each(|print| harness.store.prefetch(&[(container, *print)]));
+    asked.iter().for_each(|print| ask_for(&harness.store, &[(container, *print)]));
     drop(release);
     eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
     assert!(asked.iter().all(|print| harness.store.cached(container, print)));
     assert_eq!(harness.store.stats().prefetched_regions, asked.len() as u64);
+}
+
+#[test]
+fn a_reader_is_told_when_it_has_asked_for_enough() {
+    let options = ContainerOptions { container_bytes: 1 << 20, ..options() };
+    let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options.clone());
+    harness.append_all(stream(0), 0..240);
+    harness.reopen(options.clone());
+    let (container, firsts) = region_by_region(&harness);
+    let regions_max = (options.region_cache_bytes / 2 / u64::from(options.region_raw_bytes)) as usize;
+    let window = regions_max - regions_max / 4;
+    assert!(firsts.len() > regions_max);
+    let store = &harness.store;
+    let mut asking = store.ask_ahead(0).expect("nothing is ahead");
+    let added = firsts.iter().take_while(|first| asking.add(container, &first.fingerprint, 1)).count();
+    assert_eq!((added, asking.regions()), (window, window));
+    assert!(asking.add(container, &firsts[0].fingerprint, 1), "it costs nothing more");
+    assert!(asking.add(ContainerId(12_345), &firsts[0].fingerprint, 1), "nobody can read it");
+    assert!(!store.prefetch_is_idle());
+    drop(asking);
+    assert!(store.prefetch_is_idle(), "what is not started is on nobody's way");
+    assert_eq!(store.stats().prefetched_regions, 0);
+    // Few at once are not worth it.
+    assert!(store.ask_ahead(window - window / 4).is_none());
+    let mut asking = store.ask_ahead(window - window / 4 - 1).expect("that is worth it");
+    assert_eq!(firsts.iter().take_while(|first| asking.add(container, &first.fingerprint, 1)).count(), window / 4 + 1);
+    drop(asking);
+    // Others have filled what there is.
+    let others = [(0, window), (window, regions_max - window)].map(|(from, room)| {
+        let mut asking = store.ask_ahead(0).expect("nothing is ahead");
+        let added = firsts[from..].iter().take_while(|first| asking.add(container, &first.fingerprint, 1)).count();
+        assert_eq!(added, room);
+        asking
+    });
+    let mut asking = store.ask_ahead(0).expect("nothing is ahead");
+    assert!(asking.add(container, &firsts[0].fingerprint, 1), "it is on its way");
+    assert!(!asking.add(container, &firsts[regions_max].fingerprint, 1));
+    drop(others);
+    assert!(asking.add(container, &firsts[regions_max].fingerprint, 1));
+    drop(asking);
+    assert!(store.prefetch_is_idle());
+}
+
+#[test]
+fn what_lies_behind_a_table_counts_as_its_bytes_or_as_its_places() {
+    let options = ContainerOptions { container_bytes: 128 << 10, ..options() };
+    let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options.clone());
+    harness.append_all(stream(0), 0..150);
+    harness.reopen(options.clone());
+    let (container, firsts) = region_by_region(&harness);
+    let other = harness.records().into_iter().map(|record| record.id).find(|id| *id != container).expect("has two");
+    harness.open_again(options.clone());
+    let raw_bytes = u64::from(options.region_raw_bytes);
+    let regions_max = (options.region_cache_bytes / 2 / raw_bytes) as usize;
+    let window = regions_max - regions_max / 4;
+    let print = firsts[0].fingerprint;
+    let added = |containers: &[ContainerId], len_bytes| {
+        let mut asking = harness.store.ask_ahead(0).expect("nothing is ahead");
+        let added = containers.iter().cycle().take(1000).take_while(|id| asking.add(**id, &print, len_bytes)).count();
+        (added, asking.regions())
+    };
+    assert_eq!(added(&[container], 0), (1000, 0));
+    assert_eq!(added(&[container], 1), (1000, 1));
+    assert_eq!(added(&[container], raw_bytes / 2), (2 * window, window));
+    assert_eq!(added(&[container], raw_bytes), (window, window));
+    assert_eq!(added(&[container], 4 * raw_bytes), (window / 4, window));
+    assert_eq!(added(&[container, other], raw_bytes / 2), (window, window));
+    assert_eq!(added(&[container, container, other, other], raw_bytes / 2), (2 * window, window));
+    let mut asking = harness.store.ask_ahead(0).expect("nothing is ahead");
+    assert!(asking.add(container, &print, u64::MAX) && !asking.add(other, &print, 1));
+    drop(asking);
+    assert!(harness.store.prefetch_is_idle());
+    assert_eq!(harness.store.stats().read_bytes, 0);
 }
 
 /// Found by review: jobs kept the store, with its files and caches, until they were done.
@@ -142,7 +215,7 @@ fn regression_reads_that_wait_do_not_keep_a_store_that_nobody_has() {
             let _released = held.recv();
         }));
     }
-    harness.store.prefetch(&wanted);
+    ask_for(&harness.store, &wanted);
     assert!(!harness.store.prefetch_is_idle());
     let store = Arc::downgrade(&harness.store.shared);
     harness.open_again(options());
@@ -162,7 +235,7 @@ fn regression_what_is_there_when_it_is_asked_for_stays_until_it_is_read() {
     let (container, firsts) = region_by_region(&harness);
     let is_cached = |number: usize| harness.store.cached(container, &firsts[number].fingerprint);
     let ask = |number: usize| {
-        harness.store.prefetch(&[(container, firsts[number].fingerprint)]);
+        ask_for(&harness.store, &[(container, firsts[number].fingerprint)]);
         eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
     };
     // What comes into an empty cache stays there for longer.
@@ -181,11 +254,10 @@ fn prefetching_nonsense_does_nothing() {
     harness.append_all(stream(0), 0..10);
     harness.reopen(options());
     let known = harness.records()[0].id;
-    harness.store.prefetch(&[
-        (ContainerId(12_345), chunk(1).0),
-        (known, Fingerprint([3; 32])),
-        (ContainerId::NONE, chunk(2).0),
-    ]);
+    ask_for(
+        &harness.store,
+        &[(ContainerId(12_345), chunk(1).0), (known, Fingerprint([3; 32])), (ContainerId::NONE, chunk(2).0)],
+    );
     eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
     assert_eq!(harness.store.stats().prefetched_regions, 0);
 }
@@ -197,7 +269,7 @@ fn a_small_cache_is_kept_and_still_reads_everything() {
     harness.append_all(stream(0), 0..150);
     harness.reopen(small.clone());
     for round in 0..3 {
-        harness.store.prefetch(&wanted(&harness));
+        ask_for(&harness.store, &wanted(&harness));
         harness.check_all();
         let stats = harness.store.stats();
         assert!(stats.region_cache_bytes <= small.region_cache_bytes, "round {round}: {stats:?}");
@@ -205,7 +277,7 @@ fn a_small_cache_is_kept_and_still_reads_everything() {
     }
     let none = ContainerOptions { region_cache_bytes: 0, table_cache_bytes: 0, ..options() };
     harness.open_again(none);
-    harness.store.prefetch(&wanted(&harness));
+    ask_for(&harness.store, &wanted(&harness));
     harness.check_all();
 }
 

@@ -1,11 +1,10 @@
-//! The planner of reads.
+//! The planner of reads, and of steps along a container.
 
 use dedupfs_store::container::{EncodedRegion, Table, TableBuilder, TableEntry};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
-use super::{GAP_BYTES_MAX, Prefetching, READ_BYTES_MAX, READ_ON_CONTAINERS, plan};
-use crate::containers::ContainerOptions;
-use crate::containers::tests::options;
+use super::along::{Along, CONTAINERS};
+use super::reads::{GAP_BYTES_MAX, READ_BYTES_MAX, plan};
 
 const FRAME_BYTES: u32 = 64 * 1024;
 
@@ -28,8 +27,7 @@ fn table(regions: u8) -> Table {
 #[test]
 fn neighbours_share_a_read_of_bounded_size() {
     let table = table(40);
-    let all: Vec<_> = (1..=40).map(print).collect();
-    let reads = plan(&table, &all, &mut |_, _| true);
+    let reads = plan(&table, (0..40).collect());
     let flat: Vec<_> = reads.iter().flatten().copied().collect();
     assert_eq!(flat, (0..40).collect::<Vec<_>>());
     assert!(reads.iter().all(|read| read.len() as u32 * FRAME_BYTES <= READ_BYTES_MAX));
@@ -40,60 +38,45 @@ fn neighbours_share_a_read_of_bounded_size() {
 fn small_gaps_are_read_along_and_large_ones_are_not() {
     let table = table(10);
     let apart = GAP_BYTES_MAX / FRAME_BYTES;
-    let second = apart as u8 + 2;
-    assert_eq!(plan(&table, &[print(1), print(second)], &mut |_, _| true), [[0, second as usize - 1]]);
-    let beyond = second + 1;
-    assert_eq!(plan(&table, &[print(1), print(beyond)], &mut |_, _| true), [[0], [beyond as usize - 1]]);
+    let second = apart as usize + 1;
+    assert_eq!(plan(&table, vec![0, second]), [[0, second]]);
+    assert_eq!(plan(&table, vec![0, second + 1]), [[0], [second + 1]]);
 }
 
 #[test]
-fn order_and_repetition_do_not_matter_and_the_unwanted_is_left_out() {
-    let table = table(4);
-    let wanted = [print(3), print(1), print(3), print(200), print(2), print(1)];
-    let mut asked = Vec::new();
-    let reads = plan(&table, &wanted, &mut |offset, len| {
-        asked.push((offset, len));
-        offset != FRAME_BYTES
-    });
-    assert_eq!(reads, [[0, 2]]);
-    assert_eq!(asked, [(0, FRAME_BYTES), (FRAME_BYTES, FRAME_BYTES), (2 * FRAME_BYTES, FRAME_BYTES)]);
-}
-
-fn prefetching(regions_max: u64) -> Prefetching {
-    let region_raw_bytes = 1024;
-    let region_cache_bytes = regions_max * 2 * u64::from(region_raw_bytes);
-    Prefetching::new(&ContainerOptions { region_raw_bytes, region_cache_bytes, ..options() })
+fn order_and_repetition_do_not_matter_and_what_is_not_there_is_left_out() {
+    assert_eq!(plan(&table(4), vec![2, 0, 2, 199, 0]), [[0, 2]]);
 }
 
 #[test]
 fn regions_are_asked_for_once_half_a_window_ahead() {
-    let prefetching = prefetching(100);
+    let along = Along::new(100);
     let steps =
         [(1, 2..10), (2, 10..10), (5, 10..10), (6, 10..15), (7, 15..15), (11, 15..20), (30, 31..39), (2, 3..11)];
     for (number, expected) in steps {
-        assert_eq!(prefetching.read_on(ContainerId(1), number), expected, "at {number}");
+        assert_eq!(along.read_on(ContainerId(1), number), expected, "at {number}");
     }
 }
 
 #[test]
 fn readers_of_one_container_do_not_disturb_each_other() {
-    let prefetching = prefetching(100);
+    let along = Along::new(100);
     let (mut behind, mut ahead) = (Vec::new(), Vec::new());
     for number in 1..40 {
-        behind.extend(prefetching.read_on(ContainerId(1), number));
-        ahead.extend(prefetching.read_on(ContainerId(1), number + 20));
+        behind.extend(along.read_on(ContainerId(1), number));
+        ahead.extend(along.read_on(ContainerId(1), number + 20));
     }
     assert!(behind.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{behind:?}");
     assert!(ahead.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{ahead:?}");
     // Those that are forgotten are asked for again.
-    for id in 2..2 + READ_ON_CONTAINERS as u64 {
-        assert_eq!(prefetching.read_on(ContainerId(id), 1), 2..10);
+    for id in 2..2 + CONTAINERS as u64 {
+        assert_eq!(along.read_on(ContainerId(id), 1), 2..10);
     }
-    assert_eq!(prefetching.read_on(ContainerId(1), 39), 40..48);
+    assert_eq!(along.read_on(ContainerId(1), 39), 40..48);
 }
 
 #[test]
 fn a_small_cache_is_not_pushed_out() {
-    let asked = |regions_max| prefetching(regions_max).read_on(ContainerId(1), 1);
+    let asked = |regions_max| Along::new(regions_max).read_on(ContainerId(1), 1);
     assert_eq!((asked(3), asked(4), asked(16)), (2..2, 2..3, 2..6));
 }

@@ -1,0 +1,145 @@
+//! Asking for what a reader knows that it comes to.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use dedupfs_store::{ContainerId, Fingerprint};
+
+use super::super::shared::{Known, Shared};
+use super::{Claim, Claims, ContainerStore, Place};
+use crate::namespace::ContainerRecord;
+
+/// Asks for chunks, most urgent first, until it is told that this is enough; [`start`](Asking::start) has them read.
+pub struct Asking<'a> {
+    shared: &'a Arc<Shared>,
+    /// In the order in which the containers were first asked for.
+    parts: Vec<Part>,
+    by_container: HashMap<ContainerId, usize>,
+    last: Option<usize>,
+    regions: usize,
+    regions_max: usize,
+}
+
+/// What is wanted of one container.
+enum Part {
+    /// It is in memory, or nobody knows it.
+    Nothing,
+    /// The regions asked for so far, and those of them that have to be read.
+    Regions { place: Place, asked: HashSet<usize>, to_read: Vec<usize>, claims: Claims },
+    /// Its table is not at hand: which regions it is will be seen later.
+    BehindTable { record: ContainerRecord, fingerprints: Vec<Fingerprint>, run_bytes: u64 },
+}
+
+impl ContainerStore {
+    /// For a reader that goes on and has `regions_ahead` regions before it that it has asked for: asks for what comes next, in steps
+    /// that are worth it. `None` while it has enough: three quarters of what may be on its way at once. What is asked for beyond that is
+    /// pushed out before it is read, or refused; with less, readers of scattered files come to what is not there yet (`docs/performance.md`,
+    /// *What was tried*).
+    #[must_use]
+    pub fn ask_ahead(&self, regions_ahead: usize) -> Option<Asking<'_>> {
+        let room = self.shared.prefetching.regions_max;
+        let window = room - room / 4;
+        let regions_max = window.saturating_sub(regions_ahead);
+        let (shared, parts, by_container) = (&self.shared, Vec::new(), HashMap::new());
+        (regions_max > window / 4).then_some(Asking {
+            shared,
+            parts,
+            by_container,
+            last: None,
+            regions: 0,
+            regions_max,
+        })
+    }
+}
+
+impl Asking<'_> {
+    /// Adds a chunk of `len_bytes`; whether it did. If not, that is enough: it is to be asked for later, when the reader has come nearer.
+    pub fn add(&mut self, container: ContainerId, fingerprint: &Fingerprint, len_bytes: u64) -> bool {
+        let Self { shared, parts, by_container, last, regions, regions_max } = self;
+        let at = *by_container.entry(container).or_insert_with(|| {
+            parts.push(shared.part(container));
+            parts.len() - 1
+        });
+        let goes_on = last.replace(at) == Some(at);
+        match parts.get_mut(at) {
+            None | Some(Part::Nothing) => true,
+            Some(Part::Regions { place, asked, to_read, claims }) => {
+                let Some(number) = place.table.find(fingerprint).map(|found| found.region as usize) else {
+                    return true;
+                };
+                if asked.contains(&number) {
+                    return true;
+                }
+                if *regions >= *regions_max {
+                    return false;
+                }
+                match shared.claim(place, number) {
+                    Claim::NoRoom => return false,
+                    Claim::NotNeeded => {}
+                    Claim::Claimed => {
+                        to_read.push(number);
+                        claims.regions.extend(place.key(number));
+                    }
+                }
+                asked.insert(number);
+                *regions += 1;
+                true
+            }
+            Some(Part::BehindTable { fingerprints, run_bytes, .. }) => {
+                // As if what follows one another lay in a row, and all else anywhere.
+                let of = |bytes: u64| bytes.div_ceil(u64::from(shared.options.region_raw_bytes.max(1))) as usize;
+                let before_bytes = if goes_on { *run_bytes } else { 0 };
+                let after_bytes = before_bytes.saturating_add(len_bytes);
+                let more = of(after_bytes) - of(before_bytes);
+                if more > 0 && *regions >= *regions_max {
+                    return false;
+                }
+                *run_bytes = after_bytes;
+                fingerprints.push(*fingerprint);
+                *regions += more;
+                true
+            }
+        }
+    }
+
+    /// How many regions that is; of containers without a table at hand, as many as it seems.
+    #[must_use]
+    pub fn regions(&self) -> usize {
+        self.regions
+    }
+
+    /// Has all of it read; returns at once.
+    pub fn start(self) {
+        for part in self.parts {
+            match part {
+                Part::Nothing => {}
+                Part::Regions { place, to_read, claims, .. } => self.shared.start_claimed(&place, to_read, claims),
+                Part::BehindTable { record, fingerprints, .. } => self.shared.load_behind_table(record, fingerprints),
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn part(self: &Arc<Self>, container: ContainerId) -> Part {
+        let regions = |place| {
+            let (asked, to_read, claims) = (HashSet::new(), Vec::new(), Claims::none(self));
+            Part::Regions { place, asked, to_read, claims }
+        };
+        match self.known(container) {
+            None => Part::Nothing,
+            Some(Known::Open(open)) => match open.address() {
+                None => Part::Nothing,
+                // Regions that are not written whole are in memory.
+                Some(address) => {
+                    let used_bytes = open.written_bytes();
+                    regions(Place { container, address, used_bytes, table: open.table() })
+                }
+            },
+            Some(Known::Closed(record)) => match self.caches.tables.get(&container) {
+                None => Part::BehindTable { record, fingerprints: Vec::new(), run_bytes: 0 },
+                Some(cached) => regions(Place::of(&record, &cached.table)),
+            },
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What is on its way: tables, and reads of neighbouring regions.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use dedupfs_store::Fingerprint;
+use dedupfs_store::container::Table;
+use quick_cache::sync::GuardResult;
+
+use super::super::read::{RegionKey, region_entries};
+use super::super::shared::Shared;
+use super::{Claim, Claims, Place};
+use crate::error::Result;
+use crate::namespace::ContainerRecord;
+
+/// Most compressed bytes of one read.
+pub(super) const READ_BYTES_MAX: u32 = 1 << 20;
+/// Unwanted bytes read along rather than starting another read: about what a disk reads in the time of one seek, within reason.
+pub(super) const GAP_BYTES_MAX: u32 = 128 * 1024;
+
+/// A read of neighbouring regions of one container: numbers in its table, ascending by offset.
+struct Read {
+    place: Arc<Place>,
+    regions: Vec<usize>,
+}
+
+impl Shared {
+    /// Notes the region as on its way, unless it is there.
+    pub(super) fn claim(&self, place: &Place, number: usize) -> Claim {
+        match place.key(number) {
+            // What is there is noted as wanted, so that it stays until it is read.
+            Some(key) if self.caches.regions.get(&key).is_none() => self.prefetching.claim(key),
+            _ => Claim::NotNeeded,
+        }
+    }
+
+    /// Loads the container's table, and what is wanted behind it.
+    pub(super) fn load_behind_table(self: &Arc<Self>, record: ContainerRecord, fingerprints: Vec<Fingerprint>) {
+        let container = record.id;
+        if !self.prefetching.claim_table(container, fingerprints) {
+            return;
+        }
+        let mut claims = Claims::none(self);
+        claims.table = Some(container);
+        // Not behind all the reads that are ahead: those of this container have to wait for it, too.
+        self.workers.try_submit_before(Box::new(move || {
+            let Some(shared) = claims.shared.upgrade().filter(|shared| shared.is_known(container)) else { return };
+            let Ok(cached) = shared.cached_table(&record) else { return };
+            let place = Place::of(&record, &cached.table);
+            // Somebody may have asked for more meanwhile.
+            while let Some(fingerprints) = shared.prefetching.take_wanted(container) {
+                let found = fingerprints.iter().filter_map(|fingerprint| place.table.find(fingerprint));
+                shared.start_reads(&place, found.map(|found| found.region as usize).collect());
+            }
+            let _no_longer_on_its_way = claims.table.take();
+        }));
+    }
+
+    /// Starts reading these regions, those that are not there and for which there is room.
+    pub(super) fn start_reads(self: &Arc<Self>, place: &Place, mut regions: Vec<usize>) {
+        regions.sort_unstable();
+        regions.dedup();
+        let mut claims = Claims::none(self);
+        regions.retain(|number| {
+            let is_claimed = self.claim(place, *number) == Claim::Claimed;
+            claims.regions.extend(place.key(*number).filter(|_| is_claimed));
+            is_claimed
+        });
+        self.start_claimed(place, regions, claims);
+    }
+
+    /// Starts reading these regions, which are claimed.
+    pub(super) fn start_claimed(self: &Arc<Self>, place: &Place, regions: Vec<usize>, mut claims: Claims) {
+        let place = Arc::new(Place { table: Arc::clone(&place.table), ..*place });
+        for regions in plan(&place.table, regions) {
+            // Each read has its own claims from here on.
+            let keys: Vec<_> = regions.iter().filter_map(|number| place.key(*number)).collect();
+            claims.regions.retain(|key| !keys.contains(key));
+            let mut own = Claims::none(self);
+            own.regions = keys;
+            let read = Read { place: Arc::clone(&place), regions };
+            self.workers.try_submit_ahead(Box::new(move || {
+                let container = read.place.container;
+                // It may have waited for long.
+                let Some(shared) = own.shared.upgrade().filter(|shared| shared.is_known(container)) else { return };
+                if let Err(error) = shared.load_ahead(&read) {
+                    tracing::debug!(%container, %error, "prefetch failed");
+                }
+            }));
+        }
+    }
+
+    /// Reads the span of the regions at once and caches each; those that somebody else loads or has loaded are left out.
+    fn load_ahead(&self, read: &Read) -> Result<()> {
+        let Place { container, address, ref table, .. } = *read.place;
+        let mut loading = Vec::with_capacity(read.regions.len());
+        for number in &read.regions {
+            let Some(region) = table.regions.get(*number) else { continue };
+            let key = RegionKey { container, offset_bytes: region.offset_bytes };
+            if let GuardResult::Guard(guard) = self.caches.regions.get_value_or_guard(&key, Some(Duration::ZERO)) {
+                loading.push((key, region, region_entries(table, *number), guard));
+            }
+        }
+        let Some((first, _, _, _)) = loading.first() else { return Ok(()) };
+        let Some((last, last_region, _, _)) = loading.last() else { return Ok(()) };
+        let start = first.offset_bytes;
+        let len_bytes = (last.offset_bytes - start).saturating_add(last_region.frame_bytes);
+        self.with_blocks(address, start, len_bytes, |bytes| {
+            for (key, region, entries, guard) in loading {
+                let from = (key.offset_bytes - start) as usize;
+                let frame = bytes.get(from..from + region.frame_bytes as usize).unwrap_or_default();
+                // A damaged region drops only its own placeholder.
+                if let Ok(raw) = self.decode_checked(key, frame, entries) {
+                    // Refused only when the container was removed meanwhile.
+                    let _ = guard.insert(raw);
+                    self.counters.prefetched_regions.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The regions, by their numbers in the table, as reads in order of offset.
+pub(super) fn plan(table: &Table, mut regions: Vec<usize>) -> Vec<Vec<usize>> {
+    // Regions are in order of offset in a table.
+    regions.sort_unstable();
+    regions.dedup();
+    let spans = regions.into_iter().filter_map(|number| table.regions.get(number).map(|region| (number, region)));
+    let mut reads: Vec<Vec<usize>> = Vec::new();
+    let (mut start, mut end) = (0, 0);
+    for (number, region) in spans {
+        let region_end = region.offset_bytes.saturating_add(region.frame_bytes);
+        match reads.last_mut() {
+            Some(read)
+                if region.offset_bytes.saturating_sub(end) <= GAP_BYTES_MAX
+                    && region_end.saturating_sub(start) <= READ_BYTES_MAX =>
+            {
+                read.push(number);
+            }
+            _ => {
+                start = region.offset_bytes;
+                reads.push(vec![number]);
+            }
+        }
+        end = region_end;
+    }
+    reads
+}
