@@ -34,7 +34,7 @@ fn read_when_it_is_there(pool: &Pool, name: &str) -> (Vec<u8>, usize) {
     let handle = service.open(CALLER, attributes.ino, how).expect("opens").handle;
     let (mut bytes, mut in_vain) = (Vec::new(), 0);
     while bytes.len() < attributes.size_bytes as usize {
-        let (offset, deadline) = (bytes.len() as u64, Instant::now() + Duration::from_millis(300));
+        let (offset, deadline) = (bytes.len() as u64, Instant::now() + Duration::from_secs(1));
         while offset > 0 && !service.read_is_quick(attributes.ino, handle, offset, READ_BYTES as u32) {
             if Instant::now() > deadline {
                 in_vain += 1;

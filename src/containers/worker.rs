@@ -24,9 +24,9 @@ pub type Job = Box<dyn FnOnce() + Send>;
 /// Queued jobs for each thread of a pool made by [`WorkerPool::new`]: enough to keep a thread busy while its producers sleep,
 /// and a bound of the raw bytes waiting.
 const QUEUED_JOBS_PER_THREAD: usize = 8;
-/// The same of what is done ahead: it holds little while it waits (the table of its container), and what finds no room is done
-/// later, one after the other.
-const QUEUED_AHEAD_PER_THREAD: usize = 64;
+/// Jobs done ahead that wait in a pool, however few its threads are: as many as may be on their way ([`super::prefetch`]), so that those
+/// who asked for them need not ask again. They hold little while they wait (the table of their container).
+const QUEUED_AHEAD: usize = 1024;
 
 thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
@@ -62,7 +62,7 @@ impl WorkerPool {
     #[must_use]
     pub fn with_queue(name: &str, threads: usize, queued_jobs: usize) -> Self {
         let (to_jobs, jobs) = bounded(queued_jobs.max(1));
-        let (to_ahead, ahead) = bounded(threads.saturating_mul(QUEUED_AHEAD_PER_THREAD).max(1));
+        let (to_ahead, ahead) = bounded(QUEUED_AHEAD);
         let queue = Some(Queue { jobs: to_jobs, ahead: to_ahead });
         Self { queue, jobs, ahead, name: name.to_owned(), wanted: threads, threads: OnceLock::new() }
     }

@@ -1,6 +1,7 @@
 //! Keeping sequential readers ahead: the recipe tells all places that they come to.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::body::FileBody;
 use crate::config::PREFETCH_BYTES;
@@ -29,6 +30,16 @@ struct Asked {
     stretches: VecDeque<(u64, usize)>,
 }
 
+/// What is to be done after a read.
+#[derive(PartialEq, Eq, Debug)]
+enum Next {
+    Nothing,
+    /// The reader has come to the end.
+    End,
+    /// To ask for as much of this content as there is room for.
+    Ask(Range<u64>),
+}
+
 impl Asked {
     /// How many regions are ahead of a reader that has come to `next`.
     fn regions_ahead(&mut self, next: u64) -> usize {
@@ -39,31 +50,44 @@ impl Asked {
     }
 }
 
+impl ReadAhead {
+    /// Notes a read of a file of `size_bytes`.
+    fn note(&mut self, offset: u64, len_bytes: u64, size_bytes: u64) -> Next {
+        // Requests of one reader can overtake each other a little.
+        let continues = offset.abs_diff(self.next) <= SEQUENTIAL_AFTER_BYTES;
+        self.run_bytes = if continues { self.run_bytes.saturating_add(len_bytes) } else { len_bytes };
+        self.next = offset.saturating_add(len_bytes);
+        let is_behind = self.asked_until > self.next.saturating_add(PREFETCH_BYTES + SEQUENTIAL_AFTER_BYTES);
+        if !continues || is_behind {
+            self.asked_until = self.next;
+            self.asked.stretches.clear();
+        }
+        if self.run_bytes < SEQUENTIAL_AFTER_BYTES && offset != 0 {
+            return Next::Nothing;
+        }
+        if self.next >= size_bytes {
+            return Next::End;
+        }
+        let from = self.asked_until.max(self.next).min(size_bytes);
+        let to = self.next.saturating_add(PREFETCH_BYTES).min(size_bytes);
+        // In steps, so that each asks for whole stretches of containers.
+        if from < to && (to - from >= PREFETCH_BYTES / 4 || to == size_bytes) {
+            Next::Ask(from..to)
+        } else {
+            Next::Nothing
+        }
+    }
+}
+
 impl FileBody {
     /// Notes a read and, for a reader that goes on, asks for what comes next: as many bytes as are worth it, and as many regions as the
     /// cache has room for. In a file that lies in a row the bytes come first, in one of many generations the regions.
     pub fn read_ahead(&self, ahead: &mut ReadAhead, offset: u64, len_bytes: u64) {
-        // Requests of one reader can overtake each other a little.
-        let continues = offset.abs_diff(ahead.next) <= SEQUENTIAL_AFTER_BYTES;
-        ahead.run_bytes = if continues { ahead.run_bytes + len_bytes } else { len_bytes };
-        ahead.next = offset + len_bytes;
-        if !continues {
-            ahead.asked_until = ahead.next;
-            ahead.asked.stretches.clear();
-        }
-        if ahead.run_bytes < SEQUENTIAL_AFTER_BYTES && offset != 0 {
-            return;
-        }
         let size_bytes = self.pieces.len_bytes();
-        if ahead.next >= size_bytes {
-            self.read_on(offset, size_bytes);
-            return;
-        }
-        let from = ahead.asked_until.max(ahead.next).min(size_bytes);
-        let to = ahead.next.saturating_add(PREFETCH_BYTES).min(size_bytes);
-        // In steps, so that each asks for whole stretches of containers.
-        if from < to && (to - from >= PREFETCH_BYTES / 4 || to == size_bytes) {
-            self.ask_ahead(ahead, from, to);
+        match ahead.note(offset, len_bytes, size_bytes) {
+            Next::Nothing => {}
+            Next::End => self.read_on(offset, size_bytes),
+            Next::Ask(wanted) => self.ask_ahead(ahead, wanted.start, wanted.end),
         }
     }
 
@@ -75,7 +99,8 @@ impl FileBody {
             if !child.fingerprint.is_zero() && !asking.add(child.hint, &child.fingerprint, child.len_bytes) {
                 return Ok(false);
             }
-            until = start + child.len_bytes;
+            // A hole can end far behind.
+            until = start.saturating_add(child.len_bytes).min(to);
             let regions = asking.regions() - noted;
             if regions >= STRETCH_REGIONS {
                 asked.stretches.push_back((until, regions));
@@ -83,7 +108,7 @@ impl FileBody {
             }
             Ok(true)
         });
-        if until > from {
+        if asking.regions() > noted {
             asked.stretches.push_back((until, asking.regions() - noted));
         }
         asking.start();
@@ -101,5 +126,96 @@ impl FileBody {
         if let Some((hint, fingerprint)) = last.filter(|(_, fingerprint)| !fingerprint.is_zero()) {
             self.context.chunks.store().read_on(hint, &fingerprint);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Next, PREFETCH_BYTES, ReadAhead};
+
+    const MIB: u64 = 1 << 20;
+    const SIZE: u64 = 100 * MIB;
+
+    /// Reads, and takes all that is to be asked for as asked.
+    fn read(ahead: &mut ReadAhead, offset: u64, len_bytes: u64) -> Next {
+        let next = ahead.note(offset, len_bytes, SIZE);
+        if let Next::Ask(wanted) = &next {
+            ahead.asked_until = wanted.end;
+        }
+        next
+    }
+
+    #[test]
+    fn a_reader_from_the_beginning_is_kept_ahead_in_steps() {
+        let mut ahead = ReadAhead::default();
+        assert_eq!(read(&mut ahead, 0, MIB), Next::Ask(MIB..17 * MIB));
+        for offset in 1..4 {
+            assert_eq!(read(&mut ahead, offset * MIB, MIB), Next::Nothing);
+        }
+        assert_eq!(read(&mut ahead, 4 * MIB, MIB), Next::Ask(17 * MIB..21 * MIB));
+        let asked: Vec<_> = (5..100).map(|offset| read(&mut ahead, offset * MIB, MIB)).collect();
+        assert_eq!(asked.iter().filter(|next| matches!(next, Next::Ask(_))).count(), 20);
+        assert_eq!((ahead.asked_until, asked.last()), (SIZE, Some(&Next::End)));
+    }
+
+    #[test]
+    fn what_was_refused_is_wanted_at_the_next_read() {
+        let mut ahead = ReadAhead::default();
+        assert_eq!(ahead.note(0, MIB, SIZE), Next::Ask(MIB..17 * MIB));
+        ahead.asked_until = 2 * MIB;
+        assert_eq!(ahead.note(MIB, MIB, SIZE), Next::Ask(2 * MIB..18 * MIB));
+        assert_eq!(ahead.note(2 * MIB, MIB, SIZE), Next::Ask(3 * MIB..19 * MIB), "not what is behind");
+    }
+
+    #[test]
+    fn who_reads_here_and_there_is_not_kept_ahead() {
+        let mut ahead = ReadAhead::default();
+        for offset in [50, 10, 70, 30] {
+            assert_eq!(read(&mut ahead, offset * MIB, 128 << 10), Next::Nothing);
+        }
+        assert_eq!(
+            read(&mut ahead, 30 * MIB + (128 << 10), 128 << 10),
+            Next::Ask(30 * MIB + (256 << 10)..46 * MIB + (256 << 10))
+        );
+    }
+
+    #[test]
+    fn requests_that_overtake_each_other_are_of_one_reader() {
+        let mut ahead = ReadAhead::default();
+        read(&mut ahead, 0, MIB);
+        let step = 128 << 10;
+        let order = [1, 0, 3, 2, 5, 4, 7, 6];
+        assert!(order.iter().all(|number| read(&mut ahead, MIB + number * step, step) == Next::Nothing));
+        assert_eq!(ahead.asked_until, 17 * MIB);
+    }
+
+    #[test]
+    fn regression_who_went_back_in_small_steps_is_kept_ahead_again() {
+        let mut ahead = ReadAhead::default();
+        (0..50).for_each(|offset| {
+            read(&mut ahead, offset * MIB, MIB);
+        });
+        let step = 128 << 10;
+        let mut at = 50 * MIB;
+        while at > 20 * MIB {
+            at -= step;
+            read(&mut ahead, at, step);
+        }
+        let kept = (1..80).all(|number| {
+            read(&mut ahead, 20 * MIB + number * step, step);
+            (ahead.next + PREFETCH_BYTES / 2..=ahead.next + PREFETCH_BYTES + MIB).contains(&ahead.asked_until)
+        });
+        assert!(kept, "{ahead:?}");
+    }
+
+    #[test]
+    fn regions_are_ahead_until_their_stretch_is_passed() {
+        let mut ahead = ReadAhead::default();
+        ahead.asked.stretches.extend([(10, 4), (20, 5), (30, 1)]);
+        let counts = [(0, 10), (9, 10), (10, 6), (15, 6), (29, 1), (30, 0), (0, 0)];
+        assert!(counts.iter().all(|(next, regions)| ahead.asked.regions_ahead(*next) == *regions));
+        ahead.asked.stretches.push_back((40, 2));
+        ahead.note(50 * MIB, 1, SIZE);
+        assert!(ahead.asked.stretches.is_empty(), "of another place");
     }
 }

@@ -31,10 +31,10 @@ enum Part {
 }
 
 impl ContainerStore {
-    /// For a reader that goes on and has `regions_ahead` regions before it that it has asked for: asks for what comes next, in steps
-    /// that are worth it. `None` while it has enough: three quarters of what may be on its way at once. What is asked for beyond that is
-    /// pushed out before it is read, or refused; with less, readers of scattered files come to what is not there yet (`docs/performance.md`,
-    /// *What was tried*).
+    /// For a reader that goes on and has `regions_ahead` regions before it that it has asked for: asks for what comes next, until those
+    /// are three quarters of what may be on its way at once. `None` if less than a quarter of that would be asked for: a step is to be
+    /// worth it. What one reader asks for beyond that is pushed out before it is read, or refused; with less, readers of scattered files
+    /// come to what is not there yet (`docs/performance.md`, *What was tried*).
     #[must_use]
     pub fn ask_ahead(&self, regions_ahead: usize) -> Option<Asking<'_>> {
         let room = self.shared.prefetching.regions_max;
@@ -86,11 +86,11 @@ impl Asking<'_> {
                 true
             }
             Some(Part::BehindTable { fingerprints, run_bytes, .. }) => {
-                // As if what follows one another lay in a row, and all else anywhere.
-                let of = |bytes: u64| bytes.div_ceil(u64::from(shared.options.region_raw_bytes.max(1))) as usize;
-                let before_bytes = if goes_on { *run_bytes } else { 0 };
+                // As if what follows one another lay in a row from somewhere within a region on, and all else anywhere.
+                let of = |bytes: u64| (bytes / u64::from(shared.options.region_raw_bytes.max(1))) as usize + 1;
+                let (before, before_bytes) = if goes_on { (of(*run_bytes), *run_bytes) } else { (0, 0) };
                 let after_bytes = before_bytes.saturating_add(len_bytes);
-                let more = of(after_bytes) - of(before_bytes);
+                let more = of(after_bytes) - before;
                 if more > 0 && *regions >= *regions_max {
                     return false;
                 }
@@ -114,6 +114,8 @@ impl Asking<'_> {
             match part {
                 Part::Nothing => {}
                 Part::Regions { place, to_read, claims, .. } => self.shared.start_claimed(&place, to_read, claims),
+                // Nothing if the first of it was too much.
+                Part::BehindTable { fingerprints, .. } if fingerprints.is_empty() => {}
                 Part::BehindTable { record, fingerprints, .. } => self.shared.load_behind_table(record, fingerprints),
             }
         }

@@ -7,8 +7,8 @@
 //! 3. Without the table, a first job loads that and goes on with step 2, for whoever has asked until then.
 //!
 //! A job holds the cache's placeholder of each region it loads: a reader that comes meanwhile waits for it instead of reading
-//! the region a second time. Nothing is promised: when the queue is full, too much is on its way, or a region is damaged,
-//! the request is dropped and the reader reads (and reports) by itself.
+//! the region a second time. A reader is told when too much is on its way, and asks again when it has come nearer. Beyond that nothing is
+//! promised: what is found behind a table may be too much then, a region may be damaged; the reader reads (and reports) by itself.
 
 mod along;
 mod asking;

@@ -112,7 +112,7 @@ impl Shared {
                 let frame = bytes.get(from..from + region.frame_bytes as usize).unwrap_or_default();
                 // A damaged region drops only its own placeholder.
                 if let Ok(raw) = self.decode_checked(key, frame, entries) {
-                    // Refused only when the container was removed meanwhile.
+                    // That of a container that was removed meanwhile is pushed out in time: ids are not used again.
                     let _ = guard.insert(raw);
                     self.counters.prefetched_regions.fetch_add(1, Ordering::Relaxed);
                 }
