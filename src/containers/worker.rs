@@ -3,8 +3,9 @@
 //! 1. [`WorkerPool::submit`] puts a job into a bounded queue. When the queue is full the submitter runs the job itself, so
 //!    submitting never blocks, never deadlocks, and slows a producer down to the speed of the machine.
 //! 2. [`WorkerPool::try_submit`] is for work that may be dropped or done later instead.
-//! 3. [`WorkerPool::try_submit_ahead`] is for what somebody may want soon: a longer queue of its own, so that neither crowds
-//!    the other out. Threads take from both alike; what waits there when the pool ends is dropped.
+//! 3. [`WorkerPool::try_submit_ahead`] is for what somebody may want soon, and may be dropped instead: a longer queue of its own,
+//!    so that neither crowds the other out. Threads take from both alike; what waits there when the pool ends is dropped.
+//!    [`WorkerPool::try_submit_before`] is for what much of that waits for: it takes a place among other work while there is one.
 //! 4. A job that panics is caught: the thread survives. The job's owner learns of it through a guard of its own
 //!    (`PoisonOnPanic` in [`super::shared`]).
 //!
@@ -113,7 +114,7 @@ impl WorkerPool {
         self.enqueue(job, |queue| &queue.ahead).is_ok()
     }
 
-    /// The same, before what is done ahead if the other queue has room, and behind it otherwise.
+    /// The same, but with other work if there is room.
     pub fn try_submit_before(&self, job: Job) -> bool {
         self.enqueue(job, |queue| &queue.jobs).or_else(|job| self.enqueue(job, |queue| &queue.ahead)).is_ok()
     }
@@ -156,6 +157,18 @@ mod tests {
 
     use super::WorkerPool;
 
+    /// Keeps the only worker busy until what this returns is dropped.
+    fn hold(pool: &WorkerPool) -> mpsc::Sender<()> {
+        let (release, wait) = mpsc::channel();
+        let (started, start) = mpsc::channel();
+        pool.submit(Box::new(move || {
+            let _ = started.send(());
+            let _ = wait.recv();
+        }));
+        start.recv_timeout(Duration::from_secs(10)).expect("the worker starts");
+        release
+    }
+
     #[test]
     fn every_job_runs_once_even_when_the_queue_is_full() {
         let done = Arc::new(AtomicUsize::new(0));
@@ -173,13 +186,7 @@ mod tests {
     #[test]
     fn a_full_queue_makes_the_submitter_run_the_job() {
         let pool = WorkerPool::with_queue("test", 1, 1);
-        let (release, wait) = mpsc::channel::<()>();
-        let (started, start) = mpsc::channel::<()>();
-        pool.submit(Box::new(move || {
-            let _ = started.send(());
-            let _ = wait.recv();
-        }));
-        start.recv_timeout(Duration::from_secs(10)).expect("the worker starts");
+        let release = hold(&pool);
         assert!(pool.try_submit(Box::new(|| ())), "one job fits into the queue");
         assert!(!pool.try_submit(Box::new(|| ())), "a second does not");
         let submitter = std::thread::current().id();
@@ -194,13 +201,7 @@ mod tests {
     #[test]
     fn what_is_done_ahead_crowds_nothing_else_out() {
         let pool = WorkerPool::with_queue("test", 1, 1);
-        let (release, wait) = mpsc::channel::<()>();
-        let (started, start) = mpsc::channel::<()>();
-        pool.submit(Box::new(move || {
-            let _ = started.send(());
-            let _ = wait.recv();
-        }));
-        start.recv_timeout(Duration::from_secs(10)).expect("the worker starts");
+        let release = hold(&pool);
         let done = Arc::new(AtomicUsize::new(0));
         let job = || {
             let done = Arc::clone(&done);
@@ -223,13 +224,7 @@ mod tests {
     fn a_pool_ends_when_all_its_jobs_are_done_but_for_those_ahead() {
         for _ in 0..20 {
             let pool = WorkerPool::with_queue("test", 1, 8);
-            let (release, wait) = mpsc::channel::<()>();
-            let (started, start) = mpsc::channel::<()>();
-            pool.submit(Box::new(move || {
-                let _ = started.send(());
-                let _ = wait.recv();
-            }));
-            start.recv_timeout(Duration::from_secs(10)).expect("the worker starts");
+            let release = hold(&pool);
             let (done, done_ahead) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
             let job = |count: &Arc<AtomicUsize>| {
                 let count = Arc::clone(count);

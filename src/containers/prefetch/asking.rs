@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dedupfs_store::{ContainerId, Fingerprint};
 
 use super::super::shared::{Known, Shared};
-use super::{Claim, Claims, ContainerStore, Place};
+use super::{Claim, Claims, ContainerStore, Place, WANTED_BEHIND_TABLE_MAX};
 use crate::namespace::ContainerRecord;
 
 /// Asks for chunks, most urgent first, until it is told that this is enough; [`start`](Asking::start) has them read.
@@ -15,6 +15,7 @@ pub struct Asking<'a> {
     /// In the order in which the containers were first asked for.
     parts: Vec<Part>,
     by_container: HashMap<ContainerId, usize>,
+    /// The part of the chunk before.
     last: Option<usize>,
     regions: usize,
     regions_max: usize,
@@ -91,7 +92,7 @@ impl Asking<'_> {
                 let (before, before_bytes) = if goes_on { (of(*run_bytes), *run_bytes) } else { (0, 0) };
                 let after_bytes = before_bytes.saturating_add(len_bytes);
                 let more = of(after_bytes) - before;
-                if more > 0 && *regions >= *regions_max {
+                if (more > 0 && *regions >= *regions_max) || fingerprints.len() >= WANTED_BEHIND_TABLE_MAX {
                     return false;
                 }
                 *run_bytes = after_bytes;

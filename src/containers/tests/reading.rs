@@ -8,8 +8,8 @@ use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use super::{Harness, ask_for, chunk, eventually, options, stream};
 use crate::config::{MEMORY_BYTES_DEFAULT, MemoryPlan};
-use crate::containers::ContainerOptions;
 use crate::containers::read::{CachedTable, Caches};
+use crate::containers::{ContainerOptions, WorkerPool};
 
 fn wanted(harness: &Harness) -> Vec<(ContainerId, Fingerprint)> {
     let mut numbers: Vec<_> = harness.placed.keys().copied().collect();
@@ -101,6 +101,18 @@ fn who_reads_here_and_there_is_not_kept_ahead() {
     assert_eq!(harness.store.stats().prefetched_regions, 0);
 }
 
+/// Keeps all workers busy until what this returns is dropped.
+fn hold_workers(workers: &WorkerPool) -> crossbeam_channel::Sender<()> {
+    let (release, held) = crossbeam_channel::bounded(0);
+    for _ in 0..workers.threads() {
+        let held = held.clone();
+        workers.submit(Box::new(move || {
+            let _released = held.recv();
+        }));
+    }
+    release
+}
+
 /// Readers ask in steps, and a step can end within a container: what the second one asked for was dropped.
 #[test]
 fn regression_what_is_asked_for_while_a_table_is_on_its_way_is_loaded_too() {
@@ -111,14 +123,7 @@ fn regression_what_is_asked_for_while_a_table_is_on_its_way_is_loaded_too() {
     let (container, firsts) = region_by_region(&harness);
     // Looking for it has read the tables.
     harness.open_again(options);
-    let (release, held) = crossbeam_channel::bounded::<()>(0);
-    let workers = &harness.store.shared.workers;
-    for _ in 0..workers.threads() {
-        let held = held.clone();
-        workers.submit(Box::new(move || {
-            let _released = held.recv();
-        }));
-    }
+    let release = hold_workers(&harness.store.shared.workers);
     let asked = [0, 5, 12].map(|number| firsts[number].fingerprint);
     asked.iter().for_each(|print| ask_for(&harness.store, &[(container, *print)]));
     drop(release);
@@ -192,6 +197,11 @@ fn what_lies_behind_a_table_counts_as_its_bytes_or_as_its_places() {
     assert_eq!(added(&[container], 4 * raw_bytes), (window / 4, window + 1));
     assert_eq!(added(&[container, other], raw_bytes / 2), (window, window));
     assert_eq!(added(&[container, container, other, other], raw_bytes / 2), (window, window));
+    // A file of such chunks is none that anybody wrote.
+    let mut asking = harness.store.ask_ahead(0).expect("nothing is ahead");
+    let added = (0..1 << 20).take_while(|_| asking.add(container, &print, 0)).count();
+    assert!((10_000..100_000).contains(&added), "{added}");
+    drop(asking);
     let mut asking = harness.store.ask_ahead(0).expect("nothing is ahead");
     assert!(asking.add(container, &print, u64::MAX) && !asking.add(other, &print, 1));
     drop(asking);
@@ -207,13 +217,7 @@ fn regression_reads_that_wait_do_not_keep_a_store_that_nobody_has() {
     harness.reopen(options());
     let wanted = wanted(&harness);
     let workers = Arc::clone(&harness.store.shared.workers);
-    let (release, held) = crossbeam_channel::bounded::<()>(0);
-    for _ in 0..workers.threads() {
-        let held = held.clone();
-        workers.submit(Box::new(move || {
-            let _released = held.recv();
-        }));
-    }
+    let release = hold_workers(&workers);
     ask_for(&harness.store, &wanted);
     assert!(!harness.store.prefetch_is_idle());
     let store = Arc::downgrade(&harness.store.shared);
