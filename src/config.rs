@@ -18,8 +18,12 @@ pub const MEMORY_BYTES_MIN: u64 = 128 * MIB;
 pub const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// Changes of a file that stays open without fsync become part of a commit after this time.
 pub const PUBLISH_AFTER: Duration = Duration::from_secs(30);
-/// Namespace changes in memory that start a commit early: bounds memory and the commit's length.
-pub const PENDING_OPERATIONS_MAX: usize = 200_000;
+/// Memory of namespace changes that start a commit early, in parts of `--memory`; twice as much makes who changes names wait.
+pub const PENDING_SHARE: u64 = 16;
+/// The same at most: bounds the commit's length, too.
+pub const PENDING_BYTES_MAX: u64 = 32 * MIB;
+/// Memory of one change of the namespace, about.
+pub const PENDING_OPERATION_BYTES: u64 = 512;
 /// Changes of the indexes that may be under way however small tankers are: fewer would make commits of single files.
 pub const PENDING_CHANGES_MIN: u64 = 8192;
 /// Rows of the greatest size that may be durable and not counted yet: with as much, no round is begun. One for who reclaims, one for
@@ -38,6 +42,10 @@ pub const BATCH_BYTES: usize = 1 << 20;
 pub const INLINE_BATCH_BYTES: usize = 256 << 10;
 /// Batches of one file in flight before its writer waits.
 pub const BATCHES_IN_FLIGHT_MAX: usize = 8;
+/// The same once half of the memory of open files is in use: one is filled while another is fingerprinted.
+pub const BATCHES_IN_FLIGHT_MIN: usize = 2;
+/// Unused batch buffers kept, in parts of the memory of open files.
+pub const BATCH_BUFFERS_KEPT_SHARE: u64 = 2;
 
 /// Mean bytes of file content that one recipe segment covers (Batch section 3; about 512 chunks of 8 KiB).
 pub const SEGMENT_TARGET_BYTES: u64 = 4 * MIB;
@@ -61,8 +69,12 @@ pub const LIST_CHILDREN_MEAN: usize = 256;
 /// See [`LIST_CHILDREN_MIN`].
 pub const LIST_CHILDREN_MAX: usize = 1024;
 
-/// Randomly written bytes that one file keeps before they are merged into its recipe.
+/// Memory of randomly written bytes that one file keeps before they are merged into its recipe, or half of the memory of open files.
 pub const DIRTY_FILE_BYTES_MAX: u64 = 64 * MIB;
+/// Memory of a randomly written extent besides its bytes: its place in the file's list, and what the allocator rounds up.
+pub const DIRTY_EXTENT_OVERHEAD_BYTES: u64 = 96;
+/// Chunks that a file held before, kept as a first guess at what is written over them: with a mean of 8 KiB those of 256 MiB.
+pub const BLOCK_INDEX_CHUNKS_MAX: usize = 32_768;
 /// Randomly written bytes gathered into one extent.
 pub const DIRTY_EXTENT_BYTES_MAX: usize = 1 << 20;
 /// Largest file: offsets are signed in the kernel, recipes are not the limit.
@@ -105,6 +117,15 @@ pub const EXPORT_SMALL_BYTES: u64 = 64 * KIB;
 pub const EXPORT_AT_ONCE_BYTES_MAX: u64 = 64 * MIB;
 /// Exports that fail in a row for lack of space before the export is given up: bounds what waits in the namespace.
 pub const EXPORT_FAILURES_MAX: u32 = 10;
+/// Tries to make a failed export anew that fail in a row before no export is made until the next mount.
+pub const EXPORT_ANEW_MAX: u32 = 3;
+
+/// Keys of a log that the verification of an export holds at a time; of a longer log it takes several passes. Some 20 MiB.
+pub const EXPORT_VERIFY_KEYS: u64 = 400_000;
+/// Bytes of an export that the verification behind a mount reads in a second at most, as the monthly scrub does.
+pub const EXPORT_VERIFY_BYTES_PER_S: u64 = 50_000_000;
+/// The verification of the export behind a mount begins so long after it: what is mounted for a moment is left alone.
+pub const EXPORT_VERIFY_AFTER: Duration = Duration::from_secs(5);
 
 /// Kept free on the data root: reclaiming copies live chunks before it frees. Less on small disks, down to what one step takes.
 pub const DATA_RESERVE_BYTES: u64 = 64 * MIB;
@@ -159,8 +180,8 @@ pub struct MemoryPlan {
     pub filter_bytes: u64,
     /// Fingerprints of whole containers, index of chunks.
     pub locality_bytes: u64,
-    /// Randomly written bytes of all files.
-    pub dirty_bytes: u64,
+    /// What open files hold: runs that are being written, random writes, lists of pieces.
+    pub files_bytes: u64,
     /// Pages of the namespace store.
     pub namespace_cache_bytes: u64,
 }
@@ -185,15 +206,22 @@ impl MemoryPlan {
             total_bytes,
             open_bytes,
             filter_bytes,
-            in_flight_bytes: share(20),
+            in_flight_bytes: share(13),
             region_cache_bytes: share(15),
             table_cache_bytes: share(6),
             node_cache_bytes: share(5),
             bucket_cache_bytes: share(5),
             locality_bytes: share(2),
-            dirty_bytes: share(8),
+            files_bytes: share(15),
             namespace_cache_bytes: share(5),
         }
+    }
+
+    /// Changes of the namespace in memory that start a commit early.
+    #[must_use]
+    pub fn pending_operations_max(&self) -> usize {
+        let bytes = (self.total_bytes / PENDING_SHARE).min(PENDING_BYTES_MAX);
+        usize::try_from(bytes / PENDING_OPERATION_BYTES).unwrap_or(usize::MAX)
     }
 
     /// The parts with their names: their sum is at most the whole.
@@ -204,7 +232,7 @@ impl MemoryPlan {
             ("filters", self.filter_bytes),
             ("on the way to disk", self.in_flight_bytes),
             ("regions", self.region_cache_bytes),
-            ("random writes", self.dirty_bytes),
+            ("open files", self.files_bytes),
             ("tables", self.table_cache_bytes),
             ("nodes", self.node_cache_bytes),
             ("buckets", self.bucket_cache_bytes),

@@ -74,6 +74,13 @@ pub enum EngineError {
     /// The same, with what must be freed first.
     #[error("no space left in the pool: {0}")]
     OutOfSpace(String),
+    /// A count could not be right, so none is believed: nothing is freed until the indexes are made anew.
+    #[error(
+        "counts of what is in use could not be right, so nothing is freed: what is there could be what files need. Files can be read, and \
+         written while there is space; deleting gives none back. Unmount the pool and run `dedupfs fsck --rebuild-index POOL`, which counts \
+         anew from the files themselves; then reclaim again"
+    )]
+    CountsInDoubt,
     /// A defect of dedupfs itself; the operation failed and nothing wrong was stored.
     #[error("internal error: {0}")]
     Internal(&'static str),

@@ -9,6 +9,7 @@
 //!
 //! `ARCHITECTURE.md` draws it, `docs/format.md` has the bytes.
 
+pub mod allocator;
 pub mod check;
 pub mod chunker;
 pub mod commit;

@@ -19,8 +19,15 @@ const ROUNDS: u64 = 150;
 /// Files that each worker has at a time.
 const FILES: u64 = 4;
 const FILE_BYTES_MAX: usize = 8 << 20;
-const READ_WRITE: OpenOptions =
-    OpenOptions { read: true, write: true, append: false, truncate: false, sync: false, no_access_time: false };
+const READ_WRITE: OpenOptions = OpenOptions {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    sync: false,
+    no_access_time: false,
+    direct: false,
+};
 
 struct Random(u64);
 

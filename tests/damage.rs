@@ -481,3 +481,66 @@ fn regression_an_inode_that_cannot_be_read_hides_no_other_name() {
     }
     assert!(by_name_only > 0, "no fault met the record of an inode");
 }
+
+/// What is refused because a file of containers is gone and something else is wrong besides.
+fn refusal(device: &Arc<dyn Device>) -> String {
+    let refused = Pool::open_on(device, device, Vec::new(), &PoolOptions::default(), &NoProgress);
+    refused.err().expect("refuses").to_string()
+}
+
+/// Making the index anew gives up what lay in the missing file, and the message said that nothing is lost by it.
+#[test]
+fn regression_where_a_file_of_containers_is_gone_nobody_is_told_that_nothing_is_lost() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    formatted_with(&device, "old", &content(21, 5 << 20));
+    let missing = format!("containers/{}", device.list("containers").expect("lists")[0].name);
+    destroy(&device, "index/chunks");
+    let told = refusal(&device);
+    assert!(told.contains("nothing is lost: make it anew with `dedupfs fsck --rebuild-index POOL`"), "{told}");
+    device.remove(&missing).expect("removes");
+    let told = refusal(&device);
+    assert!(!told.contains("nothing is lost"), "{told}");
+    assert!(told.contains(&missing) && told.contains("put it back") && told.contains("--rebuild-index"), "{told}");
+}
+
+/// The same where what is gone was written last, and is to be counted.
+#[test]
+fn regression_what_cannot_be_counted_is_not_said_to_be_no_loss() {
+    for is_removed in [true, false] {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+        formatted(&device);
+        let pool = open(&device, false);
+        write(&pool, "file", &content(5, 1 << 20));
+        pool.sync().expect("syncs");
+        // Not closed: the last rows are in no checkpoint.
+        drop(pool);
+        if is_removed {
+            device
+                .remove(&format!("containers/{}", device.list("containers").expect("lists")[0].name))
+                .expect("removes");
+        } else {
+            destroy(&device, "recipes");
+        }
+        let told = refusal(&device);
+        assert!(!told.contains("nothing is lost"), "{told}");
+        assert!(told.contains("--rebuild-index"), "{told}");
+        assert_eq!(told.contains("put it back"), is_removed, "{told}");
+    }
+}
+
+/// Some filesystems say once in a while that a file is not there that is.
+#[test]
+fn regression_one_wrong_answer_about_the_checksums_does_not_keep_a_pool_from_opening() {
+    for name in ["namespace.sums-a", "namespace.sums-b"] {
+        let memory = MemoryDevice::new();
+        let device: Arc<dyn Device> = Arc::new(memory.clone());
+        formatted_with(&device, "file", &content(9, 100_000));
+        let faulty = FaultyDevice::over_memory(&memory);
+        faulty.add(FaultPlan::new(Fault::NotFound, 0).path_contains(name));
+        let device: Arc<dyn Device> = Arc::new(faulty.clone());
+        let pool = open(&device, false);
+        assert_eq!(faulty.injected(), 1, "{name}");
+        assert!(read(&pool, "file") == Some(content(9, 100_000)));
+        pool.close().expect("closes");
+    }
+}

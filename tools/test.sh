@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 need_rust
 need_fuse
-need rsync=rsync tar=tar cmp=diffutils setfattr=attr setfacl=acl python3=python3 git=git sqlite3=sqlite3 pgrep=procps
+need rsync=rsync tar=tar cmp=diffutils setfattr=attr setfacl=acl python3=python3 git=git sqlite3=sqlite3 pgrep=procps mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs
 
 # Tests that mount fail without FUSE instead of leaving themselves out.
 export DEDUPFS_REQUIRE_FUSE=1

@@ -22,6 +22,12 @@ const ENTRY_BYTES: usize = 8;
 const ID_UNDEFINED: u32 = u32::MAX;
 const SETGID: u16 = 0o2000;
 
+/// Whether an extended attribute of this name is an access list.
+#[must_use]
+pub fn is_list(name: &[u8]) -> bool {
+    name == ACCESS_XATTR || name == DEFAULT_XATTR
+}
+
 /// Why a list was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AclError {

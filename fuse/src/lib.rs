@@ -8,6 +8,8 @@
 //!
 //! Nothing outside of this crate sees a type of the FUSE library.
 
+#![forbid(unsafe_code)]
+
 pub mod acl;
 mod adapter;
 pub mod conformance;

@@ -165,6 +165,8 @@ pub struct OpenOptions {
     pub sync: bool,
     /// O_NOATIME: reading does not change the time of last access.
     pub no_access_time: bool,
+    /// O_DIRECT: what is read and written goes past the kernel's page cache.
+    pub direct: bool,
 }
 
 /// What a write is besides its bytes.
@@ -345,6 +347,12 @@ pub trait FileService: Send + Sync + 'static {
     fn read(&self, ino: Ino, handle: Handle, offset: u64, len_bytes: u32, into: &mut Vec<u8>) -> Result<()>;
     /// Whether that read is answered from memory; the adapter moves others off the thread that serves the kernel.
     fn read_is_quick(&self, ino: Ino, handle: Handle, offset: u64, len_bytes: u32) -> bool;
+    /// The kernel keeps in its page cache what it reads or writes through this handle next.
+    fn note_cached(&self, ino: Ino, handle: Handle);
+    /// Whether the kernel may have pages of the file: true behind [`note_cached`](Self::note_cached) and behind an open that said
+    /// `keep_cache`, until the file is closed. Asked behind a write past the cache: then the adapter has the pages of its range
+    /// dropped before it answers.
+    fn may_be_cached(&self, ino: Ino, handle: Handle) -> bool;
     /// Writes all of `data` at `offset` (at the end for append handles, except `from_cache` and `at_offset`). Removes the xattr
     /// `security.capability`, as Linux does on every write.
     fn write(
@@ -381,6 +389,10 @@ pub trait FileService: Send + Sync + 'static {
     /// At most `limit` entries behind cookie `after` (0: from the start); `.` and `..` are the adapter's business:
     /// real cookies begin at 3.
     fn read_directory(&self, ino: Ino, after: u64, limit: usize, with_attributes: bool) -> Result<Vec<DirectoryEntry>>;
+    /// A cookie behind those of all entries that exist. Names that come later get it or one behind it, also those that move in from
+    /// another directory; a name that is renamed within its directory keeps its place, or takes that of the name it replaces. So
+    /// who reads a directory up to here comes to an end, whatever is renamed meanwhile.
+    fn directory_end(&self) -> u64;
     /// The directory's parent (the root's is itself).
     fn parent(&self, ino: Ino) -> Result<Ino>;
     /// Names in the directory are durable when this returns.
@@ -393,7 +405,7 @@ pub trait FileService: Send + Sync + 'static {
     fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
     /// Sets an extended attribute ([`check_xattr_name`]).
     fn set_xattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
-    /// Removes an extended attribute (ENODATA).
+    /// Removes an extended attribute (ENODATA; not for access lists, of which every inode has one in effect).
     fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
     /// The mount is going away: make everything durable.
     fn shutdown(&self);

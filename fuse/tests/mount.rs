@@ -301,6 +301,28 @@ fn a_read_only_mount_refuses_changes() {
 }
 
 #[test]
+fn regression_the_end_of_the_connection_shows_before_the_session_has_finished() {
+    let mounted = Mounted::new();
+    let open = File::create(mounted.path("f")).unwrap();
+    mounted.session.detach();
+    assert!(mounted.session.is_connected(), "a file is open");
+    // What is being done for the session keeps it from finishing.
+    let shutting_down = mounted.service.hold_shutdown();
+    drop(open);
+    for _ in 0..500 {
+        if !mounted.session.is_connected() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(!mounted.session.is_connected());
+    assert!(mounted.session.wait_for(Duration::from_millis(100)).is_none(), "the service is shut down behind that");
+    drop(shutting_down);
+    mounted.session.wait_for(Duration::from_secs(10)).expect("ends").expect("ends well");
+    assert!(!mounted.session.is_connected());
+}
+
+#[test]
 fn unmount_says_busy_and_then_works() {
     let mounted = Mounted::new();
     let open = File::create(mounted.path("f")).unwrap();

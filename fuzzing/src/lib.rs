@@ -364,11 +364,12 @@ pub fn export(data: &[u8]) {
     meta[16..20].fill(0);
     let bytes = encode_frame(FrameKind::Export, &POOL, 3, &meta, &packed);
     dedupfs::export::fuzzing::frame(&bytes, &POOL, 3);
-    for kind in [FrameKind::ExportCurrent, FrameKind::ExportOwner] {
+    for kind in [FrameKind::ExportCurrent, FrameKind::ExportOwner, FrameKind::ExportReached, FrameKind::ExportKept] {
         let mut meta = vec![1, 0];
         meta.extend_from_slice(fields);
         dedupfs::export::fuzzing::small(&encode_frame(kind, &POOL, 0, &meta, &[]), &POOL);
     }
+    dedupfs::export::fuzzing::small(&encode_frame(FrameKind::ExportKept, &POOL, 0, &[1, 0], raw), &POOL);
 }
 
 /// What the last reclaiming did.

@@ -87,7 +87,7 @@ pub struct Inconsistency {
     pub kind: InconsistencyKind,
 }
 
-/// What contradicts the index.
+/// What contradicts the index. Whether counts can still be believed after it: [`InconsistencyKind::is_doubt`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InconsistencyKind {
     /// A count for a fingerprint that the index does not have: more than 0 makes a cell without a container, else it is
@@ -96,7 +96,7 @@ pub enum InconsistencyKind {
         /// The change asked for.
         delta: i64,
     },
-    /// A count that would become negative; it became 0.
+    /// A count that would become negative. Nobody knows it any more: from here on it is `u32::MAX`, which stays.
     Negative {
         /// References before.
         references: u32,
@@ -110,6 +110,20 @@ pub enum InconsistencyKind {
     },
     /// The built-in fingerprint of zeros is never stored; ignored.
     BuiltIn,
+}
+
+impl InconsistencyKind {
+    /// Whether a count is wrong, so that others may be: nothing may be freed then until all are made anew.
+    ///
+    /// A count below 0, or one of a cell that is not there, says that references were lost before. A removal that is refused
+    /// leaves a right count as it is; and the built-in fingerprint has no count.
+    #[must_use]
+    pub const fn is_doubt(&self) -> bool {
+        match self {
+            Self::Unknown { .. } | Self::Negative { .. } => true,
+            Self::Referenced { .. } | Self::BuiltIn => false,
+        }
+    }
 }
 
 impl fmt::Display for Inconsistency {
@@ -135,11 +149,18 @@ pub struct ApplyReport {
     pub inconsistencies: Vec<Inconsistency>,
     /// How many there were.
     pub count: u64,
+    /// Of these, how many [put counts in doubt](InconsistencyKind::is_doubt).
+    pub doubts: u64,
+    /// Of these, counts above 0 of what the index does not have. Where it is known why, that is no doubt: what is counted from here on is
+    /// right.
+    pub needed: u64,
 }
 
 impl ApplyReport {
     fn add(&mut self, inconsistency: Inconsistency) {
         self.count += 1;
+        self.doubts += u64::from(inconsistency.kind.is_doubt());
+        self.needed += u64::from(matches!(inconsistency.kind, InconsistencyKind::Unknown { delta: 1.. }));
         if self.inconsistencies.len() < INCONSISTENCIES_MAX {
             // No row of the log has number 0: an index is being built, and who builds it tells.
             if inconsistency.row > 0 {
@@ -244,13 +265,13 @@ impl Index {
     }
 }
 
-/// The count after a change, and whether it would be negative.
+/// The count after a change, and whether it would be negative. One that would is not known any more; 0 would be garbage.
 fn counted(references: u32, delta: i64) -> (u32, bool) {
     if references == u32::MAX {
         return (u32::MAX, false);
     }
     let sum = i64::from(references).saturating_add(delta);
-    (u32::try_from(sum.max(0)).unwrap_or(u32::MAX), sum < 0)
+    (u32::try_from(sum).unwrap_or(u32::MAX), sum < 0)
 }
 
 impl Shard {
@@ -287,7 +308,7 @@ impl Shard {
             // Something needs it, and nobody has it: the count must be right when it is stored again.
             (Change::Count { delta, .. }, None) => {
                 wrong(InconsistencyKind::Unknown { delta });
-                let references = counted(0, delta).0;
+                let references = counted(0, delta.max(0)).0;
                 (references > 0).then_some(Cell { location: Location::LOST, references })
             }
             (Change::Remove { container, .. }, current) => {
@@ -368,8 +389,8 @@ mod unit_tests {
     fn counts_saturate_and_stick() {
         assert_eq!(counted(1, 2), (3, false));
         assert_eq!(counted(1, -1), (0, false));
-        assert_eq!(counted(1, -2), (0, true));
-        assert_eq!(counted(1, i64::MIN), (0, true));
+        assert_eq!(counted(1, -2), (u32::MAX, true), "0 would be garbage");
+        assert_eq!(counted(1, i64::MIN), (u32::MAX, true));
         assert_eq!(counted(1, i64::MAX), (u32::MAX, false));
         assert_eq!(counted(u32::MAX - 1, 1), (u32::MAX, false));
         assert_eq!(counted(u32::MAX, -1), (u32::MAX, false), "nobody knows any more how many there are");

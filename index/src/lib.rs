@@ -26,6 +26,8 @@
 //! 4. `sealed` (the pointer to the set of sealed tankers; held for the time of a clone);
 //! 5. a part of the garbage map, or its total (never two, never across I/O; see `occupancy`).
 
+#![forbid(unsafe_code)]
+
 mod apply;
 mod bloom;
 mod cell;

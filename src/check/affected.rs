@@ -34,6 +34,9 @@ pub const RANGES_MAX: usize = 16;
 pub const LOST_MAX: usize = 4_000_000;
 /// Directories above a name that are followed.
 const DEPTH_MAX: usize = 4096;
+/// Longest path that is told, in bytes, as many as one may have for the kernel; of a longer one its last names are.
+const PATH_BYTES_MAX: usize = 4096;
+const LEFT_OUT: &[u8] = b"(...)";
 
 /// A file that needs what is lost.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -270,13 +273,19 @@ fn add_range(file: &mut AffectedFile, offset: u64, len_bytes: u64) {
 }
 
 fn path(directories: &HashMap<Ino, (Ino, Box<[u8]>)>, directory: Ino, name: &[u8]) -> Vec<u8> {
-    let (mut parts, mut at) = (vec![name], directory);
-    while at != ROOT_INO && parts.len() < DEPTH_MAX {
+    let (mut parts, mut at, mut bytes) = (vec![name], directory, name.len());
+    while at != ROOT_INO {
+        // A very deep tree, or directories that contain each other.
+        if parts.len() >= DEPTH_MAX || bytes >= PATH_BYTES_MAX {
+            parts.push(LEFT_OUT);
+            break;
+        }
         let Some((parent, name)) = directories.get(&at) else {
             parts.push(b"(unreachable)");
             break;
         };
         parts.push(name);
+        bytes += 1 + name.len();
         at = *parent;
     }
     parts.reverse();
@@ -308,6 +317,12 @@ mod tests {
         assert_eq!(path(&directories, 6, b"file"), b"a/b/file");
         assert_eq!(path(&directories, ROOT_INO, b"file"), b"file");
         assert_eq!(path(&directories, 9, b"file"), b"(unreachable)/file");
+        // In itself.
+        let long = vec![b'x'; 250];
+        let circle = HashMap::from([(5, (6, long.as_slice().into())), (6, (5, b"b".as_slice().into()))]);
+        let shown_path = path(&circle, 5, b"file");
+        assert!(shown_path.starts_with(LEFT_OUT) && shown_path.ends_with(b"/file"));
+        assert!(shown_path.len() < PATH_BYTES_MAX + 2 * 256, "{} bytes", shown_path.len());
         assert_eq!(shown(b"caf\xc3\xa9"), "café");
         assert_eq!(shown(b"\xff"), "\\xff");
     }

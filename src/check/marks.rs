@@ -103,12 +103,14 @@ fn compare(
             surplus += 1;
         } else if cell.references != marked {
             report.needs_rebuild = true;
-            report.add(format!("{what} {fingerprint}: the index counts {}, marking finds {marked}", cell.references));
+            report.add_to(&format!("{what}s of which the index counts other references than marking finds"), || {
+                format!("{what} {fingerprint}: the index counts {}, marking finds {marked}", cell.references)
+            });
         }
         if cell.location.is_lost() && marked > 0 {
-            report.add(format!(
-                "{what} {fingerprint} is lost and {marked} times needed: backing the same data up again heals it"
-            ));
+            report.add_to(&format!("{what}s that are lost and needed: backing the same data up again heals them"), || {
+                format!("{what} {fingerprint} is lost and {marked} times needed: backing the same data up again heals it")
+            });
         }
         Ok(())
     })?;
@@ -117,7 +119,9 @@ fn compare(
     }
     report.needs_rebuild |= !marks.is_empty();
     for (fingerprint, marked) in marks {
-        report.add(format!("{what} {fingerprint} is referred to {marked} times, but the index does not have it"));
+        report.add_to(&format!("{what}s that are referred to, but the index does not have them"), || {
+            format!("{what} {fingerprint} is referred to {marked} times, but the index does not have it")
+        });
     }
     Ok(())
 }

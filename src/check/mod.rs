@@ -3,6 +3,7 @@
 //! - names: entries, link counts, reachability (the namespace's own check);
 //! - counts: each index's counts against those recomputed by marking from the roots and nodes;
 //! - places: each cell's container really has that chunk, by the container's own table;
+//! - the export on the data root against the namespace (by [`crate::pool::Pool::check`]; see [`crate::export`]);
 //! - with `read_data`: every region is read, and every chunk hashed and compared with its name.
 //!
 //! Nothing is changed. Memory: 40 bytes for each distinct chunk and node that is referred to.
@@ -17,6 +18,7 @@ pub mod rebuild;
 mod rebuild;
 pub mod repair;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dedupfs_index::Index;
@@ -27,6 +29,7 @@ pub use rebuild::{BuildPlace, RebuildReport, Rebuilder};
 use self::affected::{AffectedFiles, AffectedFinder, Lost};
 use crate::containers::{ContainerStore, WorkerPool};
 use crate::error::Result;
+use crate::export::ExportCheck;
 use crate::fingerprint::Fingerprinter;
 use crate::namespace::Namespace;
 use crate::pool::Progress;
@@ -42,10 +45,17 @@ pub struct CheckOptions {
 /// What a check found.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CheckReport {
-    /// Each thing that is wrong, at most [`FINDINGS_MAX`] of them.
+    /// What is wrong, in words: at most [`FINDINGS_MAX`] things one by one, of one group at most [`GROUP_TOLD_MAX`], then a line for
+    /// each group of which more is wrong.
     pub findings: Vec<String>,
     /// All things that are wrong.
     pub finding_count: u64,
+    /// Of these, those that the findings tell of, one by one or with their group.
+    #[serde(default)]
+    pub told_count: u64,
+    /// Things of one kind at one place, and how many there are.
+    #[serde(skip)]
+    groups: BTreeMap<String, u64>,
     /// Some of it goes when the indexes are made anew.
     #[serde(default)]
     pub needs_rebuild: bool,
@@ -58,6 +68,9 @@ pub struct CheckReport {
     /// Files that need what is lost or cannot be read.
     #[serde(default)]
     pub affected: AffectedFiles,
+    /// What was found of the export on the data root; its findings are among the others.
+    #[serde(default)]
+    pub export: Option<ExportCheck>,
     /// Inodes checked.
     pub inodes: u64,
     /// Recipe nodes checked.
@@ -70,15 +83,48 @@ pub struct CheckReport {
     pub bytes_read: u64,
 }
 
-/// Findings that are told in words.
+/// Findings that are told one by one.
 pub const FINDINGS_MAX: usize = 100;
+/// Findings of one group that are told one by one; the others are counted. A disk that dies makes very many that are alike.
+pub const GROUP_TOLD_MAX: u64 = 5;
+/// Groups that are told apart: bounds memory.
+const GROUPS_MAX: usize = 100;
+/// What the others are told with.
+const OTHER_GROUPS: &str = "in further containers";
 
 impl CheckReport {
     /// Notes a finding.
     pub fn add(&mut self, finding: String) {
         self.finding_count += 1;
+        self.tell(finding);
+    }
+
+    /// Notes a finding of which there may be very many alike: `group` says what they have in common, in words that follow a number.
+    pub fn add_to(&mut self, group: &str, finding: impl FnOnce() -> String) {
+        self.finding_count += 1;
+        let is_known = self.groups.contains_key(group) || self.groups.len() < GROUPS_MAX;
+        let count = self.groups.entry((if is_known { group } else { OTHER_GROUPS }).to_owned()).or_insert(0);
+        *count += 1;
+        if *count <= GROUP_TOLD_MAX {
+            self.tell(finding());
+        }
+    }
+
+    fn tell(&mut self, finding: String) {
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(finding);
+            self.told_count += 1;
+        }
+    }
+
+    /// Adds a line for each group of which not all was told.
+    fn conclude(&mut self) {
+        for (group, count) in std::mem::take(&mut self.groups) {
+            let more = count.saturating_sub(GROUP_TOLD_MAX);
+            if more > 0 {
+                self.findings.push(format!("{more} more {group}"));
+                self.told_count += more;
+            }
         }
     }
 
@@ -136,6 +182,30 @@ impl Checker<'_> {
         let finder =
             AffectedFinder { namespace: self.namespace, recipe_index: self.recipe_index, nodes: self.nodes, progress };
         report.affected = finder.find(&lost)?;
+        report.conclude();
         Ok(report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each lost chunk had a line of its own, and a hundred of them hid whatever else was wrong.
+    #[test]
+    fn regression_what_is_alike_is_told_a_few_times_and_counted() {
+        let mut report = CheckReport::default();
+        for number in 0..1000 {
+            report.add_to("chunks that are lost", || format!("chunk {number} is lost"));
+        }
+        report.add("something else".to_owned());
+        (0..200)
+            .for_each(|number| report.add_to(&format!("chunks of container {number}"), || format!("bad in {number}")));
+        report.conclude();
+        assert_eq!((report.findings[4].as_str(), report.findings[5].as_str()), ("chunk 4 is lost", "something else"));
+        assert!(report.findings.contains(&"995 more chunks that are lost".to_owned()), "{:?}", report.findings);
+        assert!(report.findings.len() <= FINDINGS_MAX + GROUPS_MAX, "{}", report.findings.len());
+        assert_eq!(report.finding_count, 1201);
+        assert!(report.told_count > 1000 && report.told_count <= 1201, "{}", report.told_count);
     }
 }

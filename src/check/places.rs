@@ -111,7 +111,9 @@ impl Checker<'_> {
                 if index.committed(&bad.fingerprint)?.is_some_and(here) {
                     is_needed = true;
                     report.bad_copies += 1;
-                    report.add(format!("container {container}: {what} {}: {}", bad.fingerprint, bad.why));
+                    report.add_to(&bad_in(what, container), || {
+                        format!("container {container}: {what} {}: {}", bad.fingerprint, bad.why)
+                    });
                     match judged.record.kind {
                         ContainerKind::Data => lost.chunks.insert(bad.fingerprint),
                         ContainerKind::Recipe => lost.nodes.insert(bad.fingerprint),
@@ -162,10 +164,17 @@ impl Checker<'_> {
                 report.add(format!("container {container}: {error}"));
             }
             for print in wrong {
-                report.add(format!("container {container}: {what} {print} does not have the content of its name"));
+                report.add_to(&bad_in(what, container), || {
+                    format!("container {container}: {what} {print} does not have the content of its name")
+                });
             }
         }
     }
+}
+
+/// What bad chunks or nodes of one container are told with.
+fn bad_in(what: &str, container: ContainerId) -> String {
+    format!("{what}s of container {container} that are bad or not found there")
 }
 
 /// Containers whose content is not known that are looked up together: bounds memory.
@@ -194,7 +203,9 @@ fn report_unknown(
         if let Some(found) = unknown.get_mut(&container).filter(|found| !found.sound.contains(&fingerprint)) {
             found.is_needed = true;
             report.bad_copies += 1;
-            report.add(format!("container {container}: {what} {fingerprint} is not found there"));
+            report.add_to(&bad_in(what, container), || {
+                format!("container {container}: {what} {fingerprint} is not found there")
+            });
             let of_kind = if what == "chunk" { &mut lost.chunks } else { &mut lost.nodes };
             of_kind.insert(fingerprint);
         }

@@ -10,6 +10,7 @@
 //! less. Rows are consumed in order, each index skips rows that its checkpoint has already, so replaying after a
 //! crash gives the same state. Cost: one hash table access per chunk of a new segment; nothing for known segments.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use dedupfs_index::{Change, Index, Location};
@@ -36,6 +37,8 @@ pub struct Consumer<'a> {
     pub data: &'a Arc<ContainerStore>,
     /// See `data`.
     pub recipes: &'a Arc<ContainerStore>,
+    /// A container that is replayed lacks something that its record has: what is counted of that is not known to the index, and lost.
+    pub lacks: Cell<bool>,
 }
 
 /// Changes of one row that are not applied yet.
@@ -45,6 +48,7 @@ struct Pending {
     recipes: Vec<Change>,
     total: u64,
     inconsistencies: u64,
+    doubts: u64,
 }
 
 /// What consuming a row did.
@@ -54,6 +58,8 @@ pub struct Consumed {
     pub changes: u64,
     /// Counts that could not be right; `dedupfs fsck` tells more.
     pub inconsistencies: u64,
+    /// Of these, how many put counts in doubt.
+    pub doubts: u64,
 }
 
 impl Consumer<'_> {
@@ -63,7 +69,8 @@ impl Consumer<'_> {
     /// # Errors
     /// Reading a node or table failed. The indexes then miss a part of this row: nothing later may be applied.
     pub fn consume(&self, row: u64, ops: &[LogOp], fresh: Option<&[Extended]>) -> Result<Consumed> {
-        let mut pending = Pending { row, chunks: Vec::new(), recipes: Vec::new(), total: 0, inconsistencies: 0 };
+        let mut pending =
+            Pending { row, chunks: Vec::new(), recipes: Vec::new(), total: 0, inconsistencies: 0, doubts: 0 };
         let fresh_chunks = fresh.unwrap_or_default().iter().filter(|extended| extended.kind == ContainerKind::Data);
         for extended in fresh_chunks {
             for entry in &extended.entries {
@@ -112,7 +119,8 @@ impl Consumer<'_> {
             }
         }
         self.apply(&mut pending)?;
-        Ok(Consumed { changes: pending.total, inconsistencies: pending.inconsistencies })
+        let Pending { total: changes, inconsistencies, doubts, .. } = pending;
+        Ok(Consumed { changes, inconsistencies, doubts })
     }
 
     fn insert(
@@ -138,6 +146,9 @@ impl Consumer<'_> {
             // Reclaimed later: its checkpoint covered this row, or what it held is inserted from its new place.
             return Ok(());
         };
+        if store.record(container).is_some_and(|record| (table.entries.len() as u64) < u64::from(record.chunks)) {
+            self.lacks.set(true);
+        }
         for region in table.regions.iter().filter(|region| (from_bytes..to_bytes).contains(&region.offset_bytes)) {
             let entries = table.entries.iter().skip(region.first_entry as usize).take(region.entry_count as usize);
             for entry in entries {
@@ -192,7 +203,9 @@ impl Consumer<'_> {
         for (index, changes) in [(self.chunk_index, &mut pending.chunks), (self.recipe_index, &mut pending.recipes)] {
             // A commit without changes has the row of the one before, which may be complete already.
             if pending.row > index.position() && !changes.is_empty() {
-                pending.inconsistencies += index.apply(pending.row, changes)?.count;
+                let report = index.apply(pending.row, changes)?;
+                pending.inconsistencies += report.count;
+                pending.doubts += report.doubts - if self.lacks.get() { report.needed } else { 0 };
                 pending.total += changes.len() as u64;
             }
             changes.clear();

@@ -18,6 +18,7 @@
 //! lies in few tankers (2,048 buckets each). Written: nothing at once; each changed cell is a patch of some 70 to 130 bytes in memory until
 //! the next checkpoint writes 4 bytes for each cell of each tanker that has any (4 MiB), or 52 where cells went.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
@@ -94,9 +95,14 @@ impl Committer {
     pub(super) fn note(&self, consumed: Consumed) -> Result<()> {
         self.changes_since_checkpoint.fetch_add(consumed.changes, Ordering::Relaxed);
         self.inconsistencies.fetch_add(consumed.inconsistencies, Ordering::Relaxed);
-        // What was counted and is nowhere has become a cell without a place.
-        if consumed.inconsistencies > 0 {
-            match self.parts.namespace.set_losses(true) {
+        let namespace = &self.parts.namespace;
+        if consumed.doubts > 0 {
+            if !namespace.has_doubt() {
+                tracing::error!("{}", EngineError::CountsInDoubt);
+            }
+            self.note_doubt()?;
+        } else if consumed.inconsistencies > 0 {
+            match namespace.set_losses(true) {
                 // In force all the same; the next commit notes it.
                 Err(error) if error.is_no_space() => {
                     tracing::warn!(%error, "no space to note that something is lost; it is tried again");
@@ -107,6 +113,18 @@ impl Committer {
         Ok(())
     }
 
+    /// Notes durably that counts are in doubt. Returns whether it is noted: it is not if there is no space.
+    pub(super) fn note_doubt(&self) -> Result<bool> {
+        match self.parts.namespace.set_doubt() {
+            // In force all the same; the next commit notes it, and no checkpoint is begun before.
+            Err(error) if error.is_no_space() => {
+                tracing::warn!(%error, "no space to note that counts are in doubt; it is tried again");
+                Ok(false)
+            }
+            noted => noted.map(|()| true),
+        }
+    }
+
     pub(super) fn consumer(&self) -> Consumer<'_> {
         Consumer {
             chunk_index: &self.parts.chunk_index,
@@ -114,6 +132,7 @@ impl Committer {
             nodes: self.parts.dedup.nodes(),
             data: &self.parts.data,
             recipes: &self.parts.recipes,
+            lacks: Cell::new(false),
         }
     }
 }

@@ -40,6 +40,9 @@ impl Committer {
             if position >= row {
                 return Ok(position);
             }
+            if !self.has_noted_doubt()? {
+                return Err(EngineError::NoSpace);
+            }
             // One that is under way was frozen before.
             self.flushes.wait();
             self.changes_since_checkpoint.store(CHECKPOINT_CHANGES, Ordering::Relaxed);
@@ -72,19 +75,29 @@ impl Committer {
                 break;
             }
             // What was frozen before may not have been enough.
-            if indexes.iter().any(|index| index.is_full()) {
-                self.flush(row)?;
+            if indexes.iter().any(|index| index.is_full()) && !self.flush(row)? {
+                break;
             }
         }
         Ok(())
     }
 
-    /// Hands the state after `row` to the thread that writes checkpoints.
-    fn flush(&self, row: u64) -> Result<()> {
+    /// Hands the state after `row` to the thread that writes checkpoints. Returns whether it did: not while there is no space to note
+    /// that counts are in doubt. What a checkpoint holds is not counted again, so nothing would tell of the doubt once more.
+    fn flush(&self, row: u64) -> Result<bool> {
+        if !self.has_noted_doubt()? {
+            self.is_starved.store(true, Ordering::Release);
+            return Ok(false);
+        }
         let changes = self.changes_since_checkpoint.swap(0, Ordering::Relaxed);
         let (chunks, recipes) = (self.parts.chunk_index.freeze(row)?, self.parts.recipe_index.freeze(row)?);
         self.flushes.submit(Flush { chunks, recipes, changes });
-        Ok(())
+        Ok(true)
+    }
+
+    /// Whether there is no doubt, or it is durable.
+    fn has_noted_doubt(&self) -> Result<bool> {
+        Ok(!self.parts.namespace.has_doubt() || self.note_doubt()?)
     }
 
     /// The thread that writes checkpoints.

@@ -22,6 +22,9 @@
 //! writers, reclaiming, quarantine -> the commit thread -> the counting thread -> sections (whoever is inside waits for none of these),
 //! the store of the namespace (across a transaction), the flush thread -> devices. The export thread is waited for by none of them.
 //!
+//! Right before 3, and in rounds that have nothing to commit as well, it is made sure that the pool is still locked. If it is not, another
+//! process may write it: nothing more is written then.
+//!
 //! A round that fails before 3 loses nothing: generation and containers keep what they have for the next round. A
 //! failed sync is never retried into a success: the layers below remember it and the pool turns read-only (I-7).
 //!
@@ -34,13 +37,14 @@ mod flush;
 mod flush_queue;
 mod rounds;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dedupfs_index::Index;
-use dedupfs_store::{ContainerId, waiting};
+use dedupfs_store::device::PoolLock;
+use dedupfs_store::{ContainerId, StoreError, waiting};
 use parking_lot::{Condvar, Mutex};
 
 pub use consume::{Consumed, Consumer};
@@ -49,7 +53,7 @@ use self::backlog::{Backlog, Weight};
 use self::counting::Row;
 use self::flush::Flush;
 use self::flush_queue::FlushQueue;
-use crate::config::{BACKLOG_BYTES_PER_CHANGE, BACKLOG_ROWS, PENDING_CHANGES_MIN, PENDING_OPERATIONS_MAX};
+use crate::config::{BACKLOG_BYTES_PER_CHANGE, BACKLOG_ROWS, PENDING_CHANGES_MIN};
 use crate::containers::ContainerStore;
 use crate::dedup::Deduplicator;
 use crate::error::{EngineError, Result};
@@ -75,6 +79,10 @@ pub struct CommitParts {
     pub space: Arc<SpaceGuard>,
     /// Copies of the namespace on the data root.
     pub exporter: Arc<Exporter>,
+    /// What keeps other processes out; held by the pool alone.
+    pub locks: Weak<Vec<PoolLock>>,
+    /// Changes of the namespace in memory that start a round early; twice as many make who changes names wait for one.
+    pub pending_operations_max: usize,
 }
 
 #[derive(Default)]
@@ -149,10 +157,10 @@ impl Committer {
     /// A node or table that the log refers to cannot be read.
     pub fn replay(&self) -> Result<u64> {
         let from = self.parts.chunk_index.position().min(self.parts.recipe_index.position());
-        let mut rows = 0;
+        let (mut rows, consumer) = (0, self.consumer());
         self.parts.namespace.log_after(from, &mut |row, ops| {
             rows += 1;
-            self.note(self.consumer().consume(row, &ops, None)?)
+            self.note(consumer.consume(row, &ops, None)?)
         })?;
         Ok(rows)
     }
@@ -202,9 +210,10 @@ impl Committer {
     pub fn relieve(&self) -> Result<()> {
         let pending = self.parts.namespace.pending_operations();
         let (changes, most) = (self.uncommitted_changes(), self.row_changes_max);
-        if pending >= 2 * PENDING_OPERATIONS_MAX || changes >= most {
+        let pending_max = self.parts.pending_operations_max;
+        if pending >= 2 * pending_max || changes >= most {
             self.commit()?;
-        } else if pending >= PENDING_OPERATIONS_MAX || changes >= most / 2 {
+        } else if pending >= pending_max || changes >= most / 2 {
             let mut state = self.state.lock();
             if state.requested == state.finished {
                 state.requested += 1;
@@ -257,8 +266,21 @@ impl Committer {
     }
 
     /// The next round makes the namespace forget these containers, and frees them afterwards.
-    pub fn remove_containers(&self, containers: Vec<ContainerId>) {
+    ///
+    /// # Errors
+    /// [`CountsInDoubt`](EngineError::CountsInDoubt): they stay.
+    pub fn remove_containers(&self, containers: Vec<ContainerId>) -> Result<()> {
+        self.check_counts()?;
         self.removed.lock().extend(containers);
+        Ok(())
+    }
+
+    /// Whether something may be freed by the counts of the indexes.
+    ///
+    /// # Errors
+    /// [`CountsInDoubt`](EngineError::CountsInDoubt).
+    pub fn check_counts(&self) -> Result<()> {
+        if self.parts.namespace.has_doubt() { Err(EngineError::CountsInDoubt) } else { Ok(()) }
     }
 
     /// Commits, and waits until the counts in the indexes are those of everything done before this call.
@@ -334,5 +356,11 @@ impl Committer {
     fn fail(&self, failure: &EngineError, what: &str) {
         tracing::error!(%failure, "{what}; the pool is read-only from now on");
         self.failure.lock().get_or_insert_with(|| failure.clone());
+        if matches!(failure, EngineError::Store(StoreError::LockLost { .. })) {
+            // Slots that are free for this process may be another's by now.
+            self.parts.data.stop();
+            self.parts.recipes.stop();
+            self.parts.exporter.end();
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use dedupfs_store::device::PoolLock;
 use dedupfs_store::{ContainerId, StoreError};
 
 use super::Committer;
@@ -138,9 +139,23 @@ impl Committer {
 
     fn round_until_durable(&self, asked: bool) -> Result<Option<Row>> {
         let parts = &self.parts;
-        let removed = std::mem::take(&mut *self.removed.lock());
+        let mut removed = std::mem::take(&mut *self.removed.lock());
+        if !removed.is_empty() && self.check_counts().is_err() {
+            tracing::error!(containers = removed.len(), "emptied containers stay: {}", EngineError::CountsInDoubt);
+            removed.clear();
+        }
+        // One that is written, or that nobody knows, is not forgotten by the stores: it must not be forgotten by the namespace either.
+        removed.retain(|&id| {
+            let is_closed = parts.data.is_closed(id) || parts.recipes.is_closed(id);
+            if !is_closed {
+                tracing::error!(container = %id, "a container stays: it was to be removed, and is not closed");
+            }
+            is_closed
+        });
         let mut left = Vec::new();
         let outcome = (|| {
+            // The flush writes into slots that may be another's by now.
+            self.check_locks()?;
             // No section may be cut in two: what it logs belongs into one row.
             let is_any = parts.dedup.between_sections(|| {
                 // What an earlier round could not commit is still to come.
@@ -167,6 +182,7 @@ impl Committer {
             // After the flush: whoever uses a slot that was freed is recorded in no earlier commit than this.
             let position = parts.exporter.position();
             left = position.left;
+            self.check_locks()?;
             let committed = parts.namespace.commit(CommitInput {
                 exported: position.exported,
                 trim_changes_through: position.trim_through,
@@ -194,5 +210,11 @@ impl Committer {
             parts.exporter.not_left(left);
         }
         outcome
+    }
+
+    /// Whether the pool is still this process's alone.
+    fn check_locks(&self) -> Result<()> {
+        let locks = self.parts.locks.upgrade();
+        Ok(locks.iter().flat_map(|locks| locks.iter()).try_for_each(PoolLock::check)?)
     }
 }

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dedupfs_store::device::aligned::AlignedBuffer;
 use parking_lot::Mutex;
@@ -14,19 +15,21 @@ use super::WRITER_THREADS;
 
 /// Staging buffers kept: one for each writer, and as many for who flushes or makes room. A fresh one has to be mapped and cleared.
 const STAGING_KEPT_MAX: usize = 2 * WRITER_THREADS;
-/// Bytes of them: fewer are kept of large containers.
-const STAGING_KEPT_BYTES_MAX: usize = 32 << 20;
+/// Bytes of them at most: fewer are kept of large containers, and no more than may be in flight, but one.
+const STAGING_KEPT_BYTES_MAX: u64 = 32 << 20;
 
 /// Free buffers of one capacity; bounded.
 pub(super) struct BufferPool {
     free: Mutex<Vec<Vec<u8>>>,
     buffer_bytes: usize,
     kept_max: usize,
+    /// Whether a buffer was taken since the last look.
+    is_used: AtomicBool,
 }
 
 impl BufferPool {
     pub(super) fn new(buffer_bytes: usize, kept_max: usize) -> Arc<Self> {
-        Arc::new(Self { free: Mutex::new(Vec::new()), buffer_bytes, kept_max })
+        Arc::new(Self { free: Mutex::new(Vec::new()), buffer_bytes, kept_max, is_used: AtomicBool::default() })
     }
 
     /// An empty buffer of at least `capacity_bytes`.
@@ -34,8 +37,14 @@ impl BufferPool {
         if capacity_bytes > self.buffer_bytes {
             return Vec::with_capacity(capacity_bytes);
         }
+        self.is_used.store(true, Ordering::Relaxed);
         let reused = self.free.lock().pop();
         reused.unwrap_or_else(|| Vec::with_capacity(self.buffer_bytes))
+    }
+
+    /// Frees the buffers that are kept, if none was taken since the last call; whether there were any.
+    pub(super) fn trim_if_idle(&self) -> bool {
+        !self.is_used.swap(false, Ordering::Relaxed) && !std::mem::take(&mut *self.free.lock()).is_empty()
     }
 
     fn put(&self, mut buffer: Vec<u8>) {
@@ -132,20 +141,34 @@ impl fmt::Debug for ChunkData {
 }
 
 /// Aligned buffers in which frames are put together for one large write.
-#[derive(Default)]
 pub(super) struct StagingPool {
     free: Mutex<Vec<AlignedBuffer>>,
+    kept_bytes_max: usize,
+    /// Whether a buffer was taken since the last look.
+    is_used: AtomicBool,
 }
 
 impl StagingPool {
+    /// A pool of a store with so many bytes in flight at most.
+    pub(super) fn new(in_flight_limit_bytes: u64) -> Self {
+        let kept_bytes_max = STAGING_KEPT_BYTES_MAX.min(in_flight_limit_bytes) as usize;
+        Self { free: Mutex::default(), kept_bytes_max, is_used: AtomicBool::default() }
+    }
+
+    /// Frees the buffers that are kept, if none was taken since the last call; whether there were any.
+    pub(super) fn trim_if_idle(&self) -> bool {
+        !self.is_used.swap(false, Ordering::Relaxed) && !std::mem::take(&mut *self.free.lock()).is_empty()
+    }
+
     pub(super) fn take(&self, capacity_bytes: usize) -> AlignedBuffer {
+        self.is_used.store(true, Ordering::Relaxed);
         let reused = self.free.lock().pop();
         reused.unwrap_or_else(|| AlignedBuffer::with_capacity(capacity_bytes))
     }
 
     pub(super) fn put(&self, mut buffer: AlignedBuffer) {
         buffer.clear();
-        let kept_max = (STAGING_KEPT_BYTES_MAX / buffer.capacity().max(1)).clamp(1, STAGING_KEPT_MAX);
+        let kept_max = (self.kept_bytes_max / buffer.capacity().max(1)).clamp(1, STAGING_KEPT_MAX);
         let mut free = self.free.lock();
         if free.len() < kept_max {
             free.push(buffer);

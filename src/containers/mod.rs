@@ -24,7 +24,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dedupfs_store::container::{Compression, REGION_RAW_BYTES_MAX, SlotFiles, Table, toc_bytes_bound};
+use dedupfs_store::container::{Compression, REGION_RAW_BYTES_MAX, SlotAddress, SlotFiles, Table, toc_bytes_bound};
+use dedupfs_store::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, PoolId, StoreError};
 use parking_lot::Mutex;
 
@@ -142,6 +143,11 @@ impl ContainerStore {
             streams: Mutex::new(Streams::default()),
             flushing: Mutex::new(()),
         }))
+    }
+
+    /// Frees buffers that are kept for reuse, if none was used since the last call; whether there were any.
+    pub fn trim_if_idle(&self) -> bool {
+        self.shared.buffers.trim_if_idle() | self.shared.staging.trim_if_idle()
     }
 
     /// Files that containers are recorded in and that are not there.
@@ -315,6 +321,49 @@ impl ContainerStore {
     /// Takes the slot of a container that was forgotten before the store was opened, until it is [freed](Self::free).
     pub fn keep(&self, forgotten: &ContainerRecord) -> Result<()> {
         Ok(self.shared.slots.occupy(forgotten.address)?)
+    }
+
+    /// Takes slots that no record names, until they are [released](Self::release); gives back those that could be taken.
+    #[must_use]
+    pub fn hold(&self, slots: Vec<SlotAddress>) -> Vec<SlotAddress> {
+        slots.into_iter().filter(|address| self.shared.slots.hold(*address)).collect()
+    }
+
+    /// Frees slots that were held.
+    ///
+    /// # Errors
+    /// The files cannot be cut. What cannot be punched out costs only its space.
+    pub fn release(&self, held: &[SlotAddress]) -> Result<()> {
+        for address in held {
+            if let Err(error) = self.shared.slots.free(*address) {
+                tracing::warn!(%address, %error, "the space of a slot is not given back yet");
+            }
+        }
+        self.trim();
+        Ok(())
+    }
+
+    /// Slots that no record names and that begin as a container of this pool does, with its id. One that the disk does not give may
+    /// hold one as well: it has no id.
+    #[must_use]
+    pub fn unnamed(&self) -> Vec<(SlotAddress, Option<ContainerId>)> {
+        let pool = self.shared.options.pool;
+        let look_at = |address: SlotAddress| {
+            match self.shared.slots.read(address, 0, FRAME_HEADER_BYTES) {
+                Ok(head) => {
+                    let header = FrameHeader::decode("a slot", &head).ok()?;
+                    let is_container = header.pool == pool && header.kind == FrameKind::Region;
+                    is_container.then_some((address, Some(ContainerId(header.owner))))
+                }
+                // The file ends within its head.
+                Err(StoreError::Corrupt { .. } | StoreError::NotFound { .. }) => None,
+                Err(error) => {
+                    tracing::warn!(%address, %error, "a slot that no record names cannot be read");
+                    Some((address, None))
+                }
+            }
+        };
+        self.shared.slots.free_in_files().into_iter().filter_map(look_at).collect()
     }
 
     /// Recorded bytes of a container, as they are on disk.

@@ -1,15 +1,21 @@
-//! Binding and connecting whatever the length of the pool's path.
+//! Where a daemon listens.
 //!
-//! A socket address holds 107 bytes of path, a pool's path may be longer. So the directory is opened and the socket
-//! is named through `/proc/self/fd/N/`, which is always short.
+//! 1. A socket in the pool. A socket address holds 107 bytes of path, a pool's path may be longer. So the directory is opened and the
+//!    socket is named through `/proc/self/fd/N/`, which is always short.
+//! 2. A socket without a file, in the abstract namespace, for a pool whose disk has failed, has no room for the first, or cannot be
+//!    written. Its name tells the device number of the mount and, as a number may be used again, the pool. Anybody may take such a name:
+//!    whoever connects looks at the credentials of the other end.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use dedupfs_store::device::owner;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_socket, socket_with};
 
 use super::SOCKET_NAME;
 
@@ -19,8 +25,12 @@ fn short_path(root: &Path) -> io::Result<(PathBuf, File)> {
     Ok((PathBuf::from(format!("/proc/self/fd/{}/{SOCKET_NAME}", directory.as_raw_fd())), directory))
 }
 
-/// Listens on the socket in `root`, replacing one that a killed daemon left. The caller holds the pool's lock.
+/// Listens on the socket in `root`, replacing one that a killed daemon left, but none at which somebody listens. The caller holds the
+/// pool's lock.
 pub(super) fn bind(root: &Path) -> io::Result<UnixListener> {
+    if is_living(root) {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
     remove(root)?;
     let (path, directory) = short_path(root)?;
     let listener = UnixListener::bind(&path)?;
@@ -28,6 +38,37 @@ pub(super) fn bind(root: &Path) -> io::Result<UnixListener> {
     std::fs::set_permissions(&path, only_owner)?;
     owner::give_socket(&directory, SOCKET_NAME)?;
     Ok(listener)
+}
+
+/// The name without a file of the daemon of the pool at `root` that serves the mount with this device number, as "0:57".
+fn beside(root: &Path, device: &str) -> io::Result<SocketAddr> {
+    let pool = blake3::hash(root.as_os_str().as_bytes()).to_hex();
+    SocketAddr::from_abstract_name(format!("dedupfs/{device}/{pool}"))
+}
+
+/// Listens at the name without a file.
+pub(super) fn bind_beside(root: &Path, device: &str) -> io::Result<UnixListener> {
+    UnixListener::bind_addr(&beside(root, device)?)
+}
+
+/// Connects to the name without a file: to whoever has taken it.
+pub(super) fn connect_beside(root: &Path, device: &str) -> io::Result<UnixStream> {
+    UnixStream::connect_addr(&beside(root, device)?)
+}
+
+/// Whether somebody listens at the socket in `root`. Never waits.
+pub(crate) fn is_living(root: &Path) -> bool {
+    let ask = || -> io::Result<()> {
+        let (path, _directory) = short_path(root)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        Ok(connect_socket(&socket, &SocketAddrUnix::new(path)?)?)
+    };
+    match ask() {
+        Ok(()) => true,
+        // More tools wait there than the daemon takes.
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
 }
 
 /// Connects to the socket in `root`.

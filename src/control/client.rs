@@ -16,7 +16,7 @@ use super::protocol::{
 };
 use super::{address, descriptor};
 use crate::check::{CheckOptions, CheckReport};
-use crate::pool::{NoProgress, PoolStats, Progress};
+use crate::pool::{NoProgress, PoolStats, Progress, TrialReport};
 use crate::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use crate::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 use crate::transfer::TransferReport;
@@ -30,10 +30,30 @@ const ATTENTION_INTERVAL: Duration = Duration::from_millis(100);
 /// Whom to tell, and after how long, that a request got no answer.
 type OnSilence = (Duration, fn(&Path));
 
+/// A mount whose daemon listens beside the pool's disk.
+#[derive(Debug)]
+struct Beside {
+    /// As "0:57".
+    device: String,
+    /// Who mounted it.
+    user: Uid,
+}
+
+impl Beside {
+    /// `None` if somebody else has taken the name.
+    fn connect(&self, root: &Path) -> io::Result<Option<UnixStream>> {
+        let stream = address::connect_beside(root, &self.device)?;
+        let peer = rustix::net::sockopt::socket_peercred(stream.as_fd())?;
+        Ok((peer.uid.is_root() || peer.uid == self.user).then_some(stream))
+    }
+}
+
 /// The daemon that holds a pool.
 #[derive(Debug)]
 pub struct ControlClient {
     root: PathBuf,
+    /// Found by its mount, and not by the socket in the pool.
+    beside: Option<Beside>,
     /// From the socket's credentials; `None` if it is in another pid namespace.
     daemon: Option<Pid>,
     /// Who the daemon runs as, if the socket tells.
@@ -50,7 +70,14 @@ impl ControlClient {
             Ok(stream) => {
                 let peer = rustix::net::sockopt::socket_peercred(stream.as_fd()).ok();
                 let (daemon, uid) = (peer.map(|peer| peer.pid), peer.map(|peer| peer.uid));
-                Ok(Some(Self { root: root.to_owned(), daemon, uid, first: Some(stream), on_silence: None }))
+                Ok(Some(Self {
+                    root: root.to_owned(),
+                    beside: None,
+                    daemon,
+                    uid,
+                    first: Some(stream),
+                    on_silence: None,
+                }))
             }
             Err(error) => match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory => Ok(None),
@@ -60,6 +87,25 @@ impl ControlClient {
                 ))),
                 _ => Err(Failure::failed(format!("cannot reach the daemon of pool {}: {error}", root.display()))),
             },
+        }
+    }
+
+    /// The daemon of the pool at `root` that serves the mount with the number `device` (as "0:57"), which the user with the id `user` has made;
+    /// `None` if it does not listen, or not in this network namespace. For pools whose own socket cannot be reached.
+    #[must_use]
+    pub fn connect_beside(root: &Path, device: &str, user: u32) -> Option<Self> {
+        let beside = Beside { device: device.to_owned(), user: Uid::from_raw(user) };
+        let stream = beside.connect(root).ok()??;
+        let peer = rustix::net::sockopt::socket_peercred(stream.as_fd()).ok()?;
+        let (daemon, uid) = (Some(peer.pid), Some(peer.uid));
+        Some(Self { root: root.to_owned(), beside: Some(beside), daemon, uid, first: Some(stream), on_silence: None })
+    }
+
+    /// A connection for one request.
+    fn open(&self) -> io::Result<UnixStream> {
+        match &self.beside {
+            None => address::connect(&self.root),
+            Some(beside) => beside.connect(&self.root)?.ok_or_else(|| io::ErrorKind::ConnectionRefused.into()),
         }
     }
 
@@ -145,6 +191,11 @@ impl ControlClient {
         self.ask(&Request::StopScrub, &NoProgress)
     }
 
+    /// Recovers from the data root alone, for a trial, in scratch space below this absolute path.
+    pub fn trial_recovery(&mut self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {
+        self.ask(&Request::TrialRecovery(scratch.to_owned()), progress)
+    }
+
     /// Copies what `from` is, a directory or a regular file, into the pool. If this end goes away, or `progress` is cancelled, what
     /// was copied is removed.
     pub fn put(
@@ -178,6 +229,11 @@ impl ControlClient {
             Ok(_) => Some(Ok(())),
             Err(_) => None,
         }
+    }
+
+    /// Whether [`set_read_only`](Self::set_read_only) would be refused now, and why; for a moment nothing begins for which it would be.
+    pub fn prepare_read_only(&mut self) -> Result<(), Failure> {
+        self.ask(&Request::PrepareReadOnly, &NoProgress)
     }
 
     /// Makes the pool read-only for a while, everything durable first, or writable again.
@@ -222,7 +278,7 @@ impl ControlClient {
         };
         let stream = match self.first.take() {
             Some(stream) => stream,
-            None => address::connect(&self.root).map_err(lost)?,
+            None => self.open().map_err(lost)?,
         };
         let request = serde_json::to_value(request)
             .map_err(|error| Failure::failed(format!("cannot encode the request: {error}")))?;

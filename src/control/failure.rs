@@ -1,5 +1,7 @@
 //! What a tool tells its user when something failed, and by which exit code; crosses the control socket.
 
+use std::io;
+
 use dedupfs_store::StoreError;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +28,8 @@ pub enum FailureKind {
     FuseUnavailable,
     /// The mountpoint is absent, taken, or has files open on it.
     MountpointUnusable,
+    /// A directory in which a pool was to be made holds one already, or something else.
+    Occupied,
 }
 
 /// A failure as the user sees it.
@@ -63,7 +67,7 @@ impl From<&StoreError> for FailureKind {
             StoreError::NoSpace { .. } => Self::NoSpace,
             StoreError::Corrupt { .. } => Self::Damaged,
             StoreError::Unsupported { .. } | StoreError::NotFound { .. } => Self::NotAPool,
-            StoreError::Busy { .. } => Self::PoolInUse,
+            StoreError::Busy { .. } | StoreError::LockLost { .. } => Self::PoolInUse,
             StoreError::Usage(_) => Self::Usage,
         }
     }
@@ -75,6 +79,7 @@ impl From<&EngineError> for FailureKind {
             EngineError::Store(error) => error.into(),
             EngineError::NoSpace | EngineError::OutOfSpace(_) => Self::NoSpace,
             EngineError::Invalid(_) => Self::Usage,
+            EngineError::CountsInDoubt => Self::Damaged,
             _ => Self::Failed,
         }
     }
@@ -96,6 +101,9 @@ impl From<TransferError> for Failure {
     fn from(error: TransferError) -> Self {
         match error {
             TransferError::Pool(error) => error.into(),
+            TransferError::Disk { error: ref cause, .. } if lacks_room(cause) => {
+                Self::new(FailureKind::NoSpace, error.to_string())
+            }
             TransferError::Disk { .. } | TransferError::Top(_) | TransferError::Interrupted => {
                 Self::failed(error.to_string())
             }
@@ -103,9 +111,30 @@ impl From<TransferError> for Failure {
     }
 }
 
+/// Whether a disk or a quota is full.
+#[must_use]
+pub fn lacks_room(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A script could not tell it from a disk that fails.
+    #[test]
+    fn regression_a_full_destination_of_get_is_a_lack_of_space() {
+        for (cause, kind) in [
+            (io::ErrorKind::StorageFull, FailureKind::NoSpace),
+            (io::ErrorKind::QuotaExceeded, FailureKind::NoSpace),
+            (io::ErrorKind::ReadOnlyFilesystem, FailureKind::Failed),
+        ] {
+            let error = TransferError::Disk { what: "/d/file (writing)".to_owned(), error: cause.into() };
+            let failure = Failure::from(error);
+            assert_eq!(failure.kind, kind);
+            assert!(failure.message.starts_with("/d/file (writing): "), "{failure}");
+        }
+    }
 
     #[test]
     fn errors_keep_their_message_and_get_their_kind() {

@@ -1,6 +1,7 @@
 //! Lines of the control socket: their types, and reading them within limits.
 
 use std::io::{self, BufRead, Read};
+use std::path::PathBuf;
 
 use dedupfs_fuse::service::Ino;
 use serde::de::DeserializeOwned;
@@ -72,6 +73,9 @@ pub enum Request {
     ScrubStatus,
     /// Ends a scrub that is running, soon.
     StopScrub,
+    /// Recovers from the data root alone, for a trial, in scratch space below this absolute path:
+    /// [`TrialReport`](crate::pool::TrialReport).
+    TrialRecovery(PathBuf),
     /// Copies a tree into the pool: [`TransferReport`](crate::transfer::TransferReport).
     Put(PutRequest),
     /// Copies a tree out of the pool: [`TransferReport`](crate::transfer::TransferReport).
@@ -83,6 +87,8 @@ pub enum Request {
     },
     /// Answered when the pool is closed, with how that went: for tools that unmount by themselves.
     AwaitEnd,
+    /// Whether the pool may become read-only; what would prevent it does not begin for a moment.
+    PrepareReadOnly,
     /// Makes the pool read-only, which makes everything durable first, or writable again. The mount is the tool's to change.
     SetReadOnly(bool),
 }
@@ -171,6 +177,7 @@ mod tests {
             Request::Scrub(ScrubOptions { rate_bytes_per_s: 5, restart: true }),
             Request::ScrubStatus,
             Request::StopScrub,
+            Request::TrialRecovery(PathBuf::from("/scratch")),
             Request::Reclaim(ReclaimOptions::default()),
             Request::ReclaimStatus,
             Request::StopReclaim,

@@ -1,7 +1,8 @@
 //! The daemon's side of the control socket.
 //!
 //! 1. A thread waits for connections and for the order to stop (a byte on a pair of sockets).
-//! 2. Each connection gets a thread: peer checked, one request read within a time limit, answered, closed.
+//! 2. Each connection gets a thread: peer checked, one request read within a time limit, answered, closed. Progress is left out
+//!    for a client that does not read; the answer waits for it as long as it is connected, for what it asked may have taken hours.
 //! 3. [`ControlServer::stop_listening`] removes the socket file, while the pool is still locked, so that it can never
 //!    remove the next daemon's; requests that are being answered go on. [`ControlServer::finish`] waits for them.
 //!
@@ -26,7 +27,7 @@ use super::descriptor::Incoming;
 use super::failure::Failure;
 use super::protocol::{GetRequest, PutRequest, REQUEST_BYTES_MAX, Reply, Request, decode_request, encode, read_line};
 use crate::check::{CheckOptions, CheckReport};
-use crate::pool::{PoolStats, Progress};
+use crate::pool::{PoolStats, Progress, TrialReport};
 use crate::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use crate::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 use crate::transfer::TransferReport;
@@ -35,7 +36,7 @@ use crate::transfer::TransferReport;
 pub const CONNECTIONS_MAX: usize = 16;
 /// A client that has not sent its request by then is cut off.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// A client that has not taken a line by then gets no more.
+/// A client that has not taken a line of progress by then gets no more.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Progress is sent at most so often.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
@@ -62,6 +63,11 @@ pub trait ControlTarget: Send + Sync + 'static {
     fn scrub_status(&self) -> Result<ScrubStatus, Failure>;
     /// Ends a scrub that is running, soon.
     fn stop_scrub(&self) -> Result<(), Failure>;
+    /// Recovers from the data root alone, for a trial, below `scratch`.
+    fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {
+        let _unused = (scratch, progress);
+        Err(Failure::failed("this daemon makes no trial recoveries"))
+    }
     /// Copies what `from` is into the pool.
     fn put(&self, request: &PutRequest, from: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure>;
     /// Copies out of the pool into the directory `to`.
@@ -70,6 +76,8 @@ pub trait ControlTarget: Send + Sync + 'static {
     fn unmount(&self, lazy: bool) -> Result<(), Failure>;
     /// Returns when the pool is closed, whoever unmounts.
     fn await_end(&self) -> Result<(), Failure>;
+    /// Whether the pool may become read-only for a while; what would prevent it does not begin for a moment.
+    fn prepare_read_only(&self) -> Result<(), Failure>;
     /// Makes the pool read-only for a while, or writable again.
     fn set_read_only(&self, read_only: bool) -> Result<(), Failure>;
 }
@@ -94,7 +102,8 @@ impl Drop for Slot {
 /// A listening control socket.
 #[derive(Debug)]
 pub struct ControlServer {
-    root: PathBuf,
+    /// Where the socket's file is, if it has one.
+    root: Option<PathBuf>,
     stop: UnixStream,
     listener: Option<JoinHandle<()>>,
     connections: Arc<Connections>,
@@ -104,20 +113,53 @@ impl ControlServer {
     /// Listens in the pool's meta root. The caller holds the pool's lock.
     pub fn start(root: &Path, target: Arc<dyn ControlTarget>) -> io::Result<Self> {
         let listener = address::bind(root)?;
-        listener.set_nonblocking(true)?;
+        Self::listen(Some(root.to_owned()), vec![listener], target)
+    }
+
+    /// The same of a pool whose mount has the number `device` (as "0:57"): listens beside the pool's disk as well. The socket in the pool may
+    /// be missing if `is_dispensable` says so of the error.
+    pub fn start_for_mount(
+        root: &Path,
+        device: Option<&str>,
+        is_dispensable: impl Fn(&io::Error) -> bool,
+        target: Arc<dyn ControlTarget>,
+    ) -> io::Result<Self> {
+        let (mut listeners, mut place) = (Vec::new(), None);
+        match address::bind(root) {
+            Ok(listener) => {
+                listeners.push(listener);
+                place = Some(root.to_owned());
+            }
+            Err(error) if is_dispensable(&error) => tracing::info!(%error, "no control socket in the pool"),
+            Err(error) => return Err(error),
+        }
+        if let Some(device) = device {
+            match address::bind_beside(root, device) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) => tracing::warn!(%error, "no control socket beside the pool's disk"),
+            }
+        }
+        if listeners.is_empty() {
+            tracing::warn!("no tool can reach this mount; umount(8) ends it");
+        }
+        Self::listen(place, listeners, target)
+    }
+
+    fn listen(root: Option<PathBuf>, listeners: Vec<UnixListener>, target: Arc<dyn ControlTarget>) -> io::Result<Self> {
+        listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
         let (stop, stopped) = UnixStream::pair()?;
         let connections = Arc::new(Connections::default());
         let accepting = connections.clone();
         let listener = std::thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || accept_until_stopped(&listener, &stopped, &accepting, &target))?;
-        Ok(Self { root: root.to_owned(), stop, listener: Some(listener), connections })
+            .spawn(move || accept_until_stopped(&listeners, &stopped, &accepting, &target))?;
+        Ok(Self { root, stop, listener: Some(listener), connections })
     }
 
     /// Takes no further connections and removes the socket file. Call it while the pool's lock is held.
     pub fn stop_listening(&mut self) {
         let Some(listener) = self.listener.take() else { return };
-        if let Err(error) = address::remove(&self.root) {
+        if let Some(Err(error)) = self.root.as_deref().map(address::remove) {
             tracing::warn!(%error, "cannot remove the control socket");
         }
         if self.stop.write_all(b".").is_ok() && listener.join().is_err() {
@@ -146,13 +188,14 @@ impl Drop for ControlServer {
 }
 
 fn accept_until_stopped(
-    listener: &UnixListener,
+    listeners: &[UnixListener],
     stopped: &UnixStream,
     connections: &Arc<Connections>,
     target: &Arc<dyn ControlTarget>,
 ) {
     loop {
-        let mut waiting = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
+        let sockets = listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN));
+        let mut waiting: Vec<_> = sockets.chain([PollFd::new(stopped, PollFlags::IN)]).collect();
         match poll(&mut waiting, None) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => continue,
@@ -161,16 +204,18 @@ fn accept_until_stopped(
                 return;
             }
         }
-        if waiting.iter().skip(1).any(|stop| !stop.revents().is_empty()) {
+        if waiting.last().is_some_and(|stop| !stop.revents().is_empty()) {
             return;
         }
-        match listener.accept() {
-            Ok((stream, _)) => take(stream, connections, target),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Err(error) => {
-                // Out of descriptors, most likely: without the pause this would spin.
-                tracing::warn!(%error, "cannot take a control connection");
-                std::thread::sleep(PROGRESS_INTERVAL);
+        for listener in listeners {
+            match listener.accept() {
+                Ok((stream, _)) => take(stream, connections, target),
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => {
+                    // Out of descriptors, most likely: without the pause this would spin.
+                    tracing::warn!(%error, "cannot take a control connection");
+                    std::thread::sleep(PROGRESS_INTERVAL);
+                }
             }
         }
     }
@@ -233,7 +278,7 @@ fn answer(stream: &UnixStream, target: &dyn ControlTarget) {
         Ok(value) => Reply::Done(value),
         Err(failure) => Reply::Failed(failure),
     };
-    sink.send(&last);
+    sink.send_last(&last);
 }
 
 /// Whether the other end is root or the daemon's own user.
@@ -281,10 +326,12 @@ fn perform(
         Request::Scrub(options) => target.scrub(&options, sink).and_then(to_value),
         Request::ScrubStatus => target.scrub_status().and_then(to_value),
         Request::StopScrub => target.stop_scrub().and_then(to_value),
+        Request::TrialRecovery(scratch) => target.trial_recovery(&scratch, sink).and_then(to_value),
         Request::Put(request) => target.put(&request, descriptor()?, sink).and_then(to_value),
         Request::Get(request) => target.get(&request, descriptor()?, sink).and_then(to_value),
         Request::Unmount { lazy } => target.unmount(lazy).and_then(to_value),
         Request::AwaitEnd => target.await_end().and_then(to_value),
+        Request::PrepareReadOnly => target.prepare_read_only().and_then(to_value),
         Request::SetReadOnly(read_only) => target.set_read_only(read_only).and_then(to_value),
     }
 }
@@ -315,6 +362,10 @@ impl<'a> ReplySink<'a> {
     fn send(&self, reply: &Reply) {
         self.state.lock().send(reply);
     }
+
+    fn send_last(&self, reply: &Reply) {
+        self.state.lock().send_last(reply);
+    }
 }
 
 impl SinkState<'_> {
@@ -324,6 +375,29 @@ impl SinkState<'_> {
             encode(reply).and_then(|line| stream.write_all(&line).map_err(|error| Failure::failed(error.to_string())))
         {
             tracing::debug!(%failure, "a control client is gone");
+            self.stream = None;
+        }
+    }
+
+    /// Sends the answer, however long the other end takes: a stopped process finds it when it goes on. That the other end went
+    /// away ends it.
+    fn send_last(&mut self, reply: &Reply) {
+        let Some(mut stream) = self.stream else { return };
+        let sent = encode(reply).and_then(|line| {
+            let mut rest = line.as_slice();
+            while !rest.is_empty() {
+                match stream.write(rest) {
+                    Ok(0) => return Err(Failure::failed("the connection takes no more")),
+                    Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+                    // The time limit for a line.
+                    Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                    Err(error) => return Err(Failure::failed(error.to_string())),
+                }
+            }
+            Ok(())
+        });
+        if let Err(failure) = sent {
+            tracing::debug!(%failure, "a control client is gone before its answer");
             self.stream = None;
         }
     }

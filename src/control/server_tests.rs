@@ -86,6 +86,9 @@ impl ControlTarget for Target {
     fn await_end(&self) -> Result<(), Failure> {
         Err(Failure::new(FailureKind::NoSpace, "not all is durable"))
     }
+    fn prepare_read_only(&self) -> Result<(), Failure> {
+        Err(Failure::new(FailureKind::MountpointUnusable, "a tree is being copied"))
+    }
     fn set_read_only(&self, read_only: bool) -> Result<(), Failure> {
         if read_only { Ok(()) } else { Err(Failure::failed("it stays read-only")) }
     }
@@ -243,6 +246,44 @@ fn a_socket_left_by_a_killed_daemon_is_replaced() {
     ControlClient::connect(root.path()).unwrap().unwrap().sync().unwrap();
 }
 
+/// Two daemons wrote one pool when the lock of the first had been removed.
+#[test]
+fn regression_a_living_socket_is_not_replaced() {
+    let root = tempfile::tempdir().unwrap();
+    let (_server, target) = serve(root.path());
+    let refused = ControlServer::start(root.path(), target).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);
+    ControlClient::connect(root.path()).unwrap().unwrap().sync().unwrap();
+    assert!(address::is_living(root.path()));
+    // The lock itself could be had.
+    let opened = crate::pool::claim(root.path(), "a test").unwrap_err();
+    assert!(opened.to_string().contains("is in use by a daemon that answers"), "{opened}");
+}
+
+/// Tools failed with an I/O error when the disk under the pool had.
+#[test]
+fn regression_a_daemon_is_found_without_its_socket_in_the_pool() {
+    let directory = tempfile::tempdir().unwrap();
+    let gone = directory.path().join("gone");
+    // No number of a device: tests run beside mounts.
+    let device = format!("test:{}", std::process::id());
+    let target = Arc::new(Target::default());
+    let start =
+        |is_dispensable: bool| ControlServer::start_for_mount(&gone, Some(&device), |_| is_dispensable, target.clone());
+    assert_eq!(start(false).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    let mut server = start(true).unwrap();
+    let own = rustix::process::geteuid().as_raw();
+    let mut client = ControlClient::connect_beside(&gone, &device, own).unwrap();
+    // Each request has a connection of its own.
+    client.sync().unwrap();
+    assert!(client.prepare_read_only().unwrap_err().message.contains("being copied"));
+    assert!(client.is_allowed() && client.watch_daemon().is_ok());
+    assert!(ControlClient::connect_beside(directory.path(), &device, own).is_none(), "another pool");
+    server.stop_listening();
+    drop(server);
+    assert!(ControlClient::connect_beside(&gone, &device, own).is_none());
+}
+
 #[test]
 fn long_paths_work() {
     let root = tempfile::tempdir().unwrap();
@@ -311,4 +352,26 @@ fn who_wants_no_more_ends_what_is_copied() {
     assert_eq!(failure.message, "interrupted");
     assert!(server.finish(Duration::from_secs(10)));
     assert_eq!(target.gets_cancelled.load(Ordering::Relaxed), 1);
+}
+
+/// Found by an attack: a put whose client was stopped lost its answer, and the client then removed the copy.
+#[test]
+fn regression_an_answer_waits_for_a_client_that_is_stopped() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
+    // More than any buffer of the socket takes.
+    let long = "x".repeat(8 << 20);
+    let sink = ReplySink::new(&ours);
+    std::thread::scope(|scope| {
+        scope.spawn(|| sink.send_last(&Reply::Done(serde_json::json!(long))));
+        std::thread::sleep(Duration::from_millis(300));
+        let mut line = Vec::new();
+        theirs.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        BufReader::new(&theirs).read_until(b'\n', &mut line).unwrap();
+        assert_eq!(serde_json::from_slice::<Reply>(&line).unwrap(), Reply::Done(serde_json::json!(long)));
+    });
+    // One that has gone is not waited for.
+    drop(theirs);
+    sink.send_last(&Reply::Done(serde_json::json!(long)));
+    assert!(sink.is_cancelled());
 }

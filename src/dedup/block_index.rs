@@ -3,6 +3,9 @@
 //! An overwrite with mostly the same bytes (`rsync --inplace`, a dump written over yesterday's) finds its chunks in
 //! the old recipe and asks no index. The old recipe's references keep these chunks alive until the new one is
 //! published, so the answer is exact.
+//!
+//! Memory: at most [`BLOCK_INDEX_CHUNKS_MAX`] chunks, in two generations; beyond that the older one is forgotten. Content moves on
+//! through a file, and the index knows what is forgotten here.
 
 use std::collections::HashMap;
 
@@ -12,27 +15,37 @@ use dedupfs_store::recipe::Child;
 use dedupfs_store::{ContainerId, Fingerprint};
 use parking_lot::RwLock;
 
+use crate::config::BLOCK_INDEX_CHUNKS_MAX;
+
+type Chunks = HashMap<Fingerprint, Location>;
+
 /// Chunks of the segments that are being rewritten.
 #[derive(Debug, Default)]
 pub struct BlockIndex {
-    chunks: RwLock<HashMap<Fingerprint, Location>>,
+    /// Those that were added last, and those before.
+    chunks: RwLock<(Chunks, Chunks)>,
 }
 
 impl BlockIndex {
     /// Adds the old chunks of one segment.
     pub fn extend(&self, chunks: &[Child]) {
         let mut known = self.chunks.write();
+        let (newest, older) = &mut *known;
+        if newest.len() + chunks.len() > BLOCK_INDEX_CHUNKS_MAX / 2 {
+            *older = std::mem::take(newest);
+        }
         let placed = |child: &&Child| !child.fingerprint.is_zero() && child.hint != ContainerId::NONE;
         for child in chunks.iter().filter(placed) {
             let len_bytes = u32::try_from(child.len_bytes).unwrap_or(u32::MAX);
-            known.insert(child.fingerprint, Location { container: child.hint, len_bytes });
+            newest.insert(child.fingerprint, Location { container: child.hint, len_bytes });
         }
     }
 
     /// Whether it knows nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.chunks.read().is_empty()
+        let known = self.chunks.read();
+        known.0.is_empty() && known.1.is_empty()
     }
 }
 
@@ -45,10 +58,35 @@ impl Filter for BlockIndex {
         let known = self.chunks.read();
         let open: Vec<usize> = query.open_entries().collect();
         for position in open {
-            if let Some(location) = query.fingerprints.get(position).and_then(|fingerprint| known.get(fingerprint)) {
+            let Some(fingerprint) = query.fingerprints.get(position) else { continue };
+            if let Some(location) = known.0.get(fingerprint).or_else(|| known.1.get(fingerprint)) {
                 query.existing(position, *location);
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_it_knows_the_newest_chunks_and_a_bounded_number() {
+        let chunk = |number: u64| Child {
+            fingerprint: Fingerprint(*blake3::hash(&number.to_le_bytes()).as_bytes()),
+            len_bytes: 8192,
+            hint: ContainerId(7),
+        };
+        let index = BlockIndex::default();
+        for first in (0..4 * BLOCK_INDEX_CHUNKS_MAX as u64).step_by(512) {
+            index.extend(&(first..first + 512).map(chunk).collect::<Vec<_>>());
+            let known = index.chunks.read();
+            assert!(known.0.len() + known.1.len() <= BLOCK_INDEX_CHUNKS_MAX);
+        }
+        let known = index.chunks.read();
+        let newest = 4 * BLOCK_INDEX_CHUNKS_MAX as u64 - BLOCK_INDEX_CHUNKS_MAX as u64 / 2;
+        let all = (newest..4 * BLOCK_INDEX_CHUNKS_MAX as u64).map(|number| chunk(number).fingerprint);
+        assert!(all.into_iter().all(|print| known.0.contains_key(&print) || known.1.contains_key(&print)));
     }
 }

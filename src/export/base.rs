@@ -10,7 +10,8 @@ use dedupfs_store::device::OpenMode;
 use super::files::{self, Current};
 use super::frames::{Group, GroupWriter};
 use super::mirror::Mirror;
-use super::{Exporter, Live, Work, is_damage, log, now_secs};
+use super::reached::Reached;
+use super::{Exporter, Live, Work, is_damage, kept, log, now_secs};
 use crate::config::EXPORT_FRAME_BYTES;
 use crate::error::{EngineError, Result};
 use crate::namespace::ExportSource;
@@ -19,25 +20,29 @@ impl Exporter {
     /// Writes a base and makes it count. `is_throttled`: takes half of the time of one thread and one disk at most. Without
     /// room, or when it is to give up, everything stays as it was.
     pub(super) fn write_base(&self, is_throttled: bool) -> Result<()> {
+        self.base_wanted.fetch_add(1, Ordering::Relaxed);
         let _one = self.building.lock();
-        if is_throttled && self.give_up.load(Ordering::Relaxed) {
+        self.base_wanted.fetch_sub(1, Ordering::Relaxed);
+        if is_throttled && self.give_up.load(Ordering::Relaxed) || self.is_at_rest() {
             return Ok(());
         }
         let outcome = self.build_and_switch(is_throttled);
         self.state.lock().building = None;
         let mut work = self.working.lock();
-        match outcome {
+        let outcome = match outcome {
             Err(error) if error.is_no_space() => {
                 tracing::warn!(%error, "no space for a new base of the namespace's export; it is tried again");
-                self.remove_files(work.live.as_ref().map(|live| live.current.generation))
+                self.make_room(&mut work)
             }
             // What counted before still counts.
             Err(error) if is_damage(&error) => {
                 tracing::error!(%error, "the namespace is damaged: no new base of its export can be written");
-                self.remove_files(work.live.as_ref().map(|live| live.current.generation))
+                self.remove_files(&work, work.counting());
+                Ok(())
             }
-            outcome => self.remember(&mut work, outcome),
-        }
+            outcome => outcome,
+        };
+        self.conclude(&mut work, outcome)
     }
 
     fn build_and_switch(&self, is_throttled: bool) -> Result<()> {
@@ -46,7 +51,12 @@ impl Exporter {
             if let Some(failed) = &work.failed {
                 return Err(failed.clone());
             }
+            self.check_possession()?;
             files::create(&*self.device)?;
+            if work.is_to_set_aside {
+                kept::set_aside(&*self.device)?;
+                work.is_to_set_aside = false;
+            }
             // From here on no commit trims what this base does not have.
             self.state.lock().building = Some(0);
             // Then all recipes that the snapshot names are copied, or will be with the first group.
@@ -63,6 +73,12 @@ impl Exporter {
             // Nobody else copies while no export counts.
             let mut mirror = Mirror::new(self.device.clone(), self.slot_bytes);
             for record in source.containers()?.iter().filter(|record| record.kind == ContainerKind::Recipe) {
+                // What was copied is copied once more by the next base.
+                if is_throttled && self.give_up.load(Ordering::Relaxed) {
+                    self.device.remove(&files::base_path(generation))?;
+                    return Ok(());
+                }
+                self.check_possession()?;
                 copied_bytes += mirror.copy(&self.recipes, record, 0)?;
             }
             mirror.sync()?;
@@ -72,7 +88,8 @@ impl Exporter {
         // The export was given up meanwhile, and with it the copies of recipes on which this base rests, and its own file.
         if work.live.as_ref().map(|live| live.current.generation) != rests_on {
             tracing::warn!("the export was given up while a new base was written: the base is written again");
-            return self.remove_files(work.live.as_ref().map(|live| live.current.generation));
+            self.remove_files(&work, work.counting());
+            return Ok(());
         }
         let current = Current { generation, base_bytes, row: source.row() };
         drop(source);
@@ -113,6 +130,7 @@ impl Exporter {
 
     /// Makes a base count, with a log that has everything since. Until `current` is replaced, the old one counts.
     fn switch(&self, work: &mut Work, current: Current, changes_after: u64) -> Result<()> {
+        self.check_possession()?;
         let log = self.device.open(&files::log_path(current.generation), OpenMode::CreateOrWrite)?;
         log.set_len(0)?;
         let source = self.namespace.export_source()?;
@@ -124,6 +142,7 @@ impl Exporter {
             time_secs: now_secs(),
         };
         let appended = log::append(self, &source, &mut work.mirror, &log, 0, changes_after, group)?;
+        let inodes = source.inodes();
         drop(source);
         log.sync()?;
         let mut live = Live { current, log, log_bytes: 0, group: 0, row: current.row, time_secs: group.time_secs };
@@ -132,6 +151,7 @@ impl Exporter {
             self.state.lock().written_bytes += appended.written_bytes;
         }
         self.device.sync_directory(files::DIRECTORY)?;
+        self.check_possession()?;
         if let Err(error) = current.write(&*self.device, &self.pool) {
             // Either it was not replaced, or nobody knows which one a crash would leave: then none counts.
             let found = Current::read(&*self.device, &self.pool);
@@ -141,12 +161,24 @@ impl Exporter {
             return Err(error);
         }
         self.state.lock().show(Some(&live));
-        work.live = Some(live);
-        self.remove_files(Some(current.generation))
+        work.reached.write(&*self.device, &self.pool, &Reached::of(&live.exported(), inodes));
+        (work.live, work.stale) = (Some(live), None);
+        self.remove_files(work, Some(current.generation));
+        Ok(())
     }
 
     /// Removes all bases and logs but those of one generation. What cannot be removed costs only its space.
-    pub(super) fn remove_files(&self, kept: Option<u64>) -> Result<()> {
+    pub(super) fn remove_files(&self, work: &Work, kept: Option<u64>) {
+        // Nobody may write over slots that are another process's by now, nor remove its files.
+        if work.is_to_set_aside || self.check_possession().is_err() {
+            return;
+        }
+        if let Err(error) = self.try_remove_files(kept) {
+            tracing::warn!(%error, "exports that were replaced cannot be removed");
+        }
+    }
+
+    fn try_remove_files(&self, kept: Option<u64>) -> Result<()> {
         if !self.device.exists(files::DIRECTORY)? {
             return Ok(());
         }

@@ -20,6 +20,8 @@ pub(super) const DIRECTORY: &str = "export";
 const CURRENT: &str = "current";
 const OWNER: &str = "owner";
 const VERSION: u16 = 1;
+/// Of an owner whose data root has slots that are kept (see [`super::kept`]): a release that would use them again refuses it.
+const VERSION_KEEPS: u16 = 2;
 /// Both files are one small frame.
 const SMALL_BYTES_MAX: usize = 4096;
 
@@ -55,14 +57,14 @@ impl Current {
     /// # Errors
     /// It is damaged.
     pub(super) fn read(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
-        read_small(device, CURRENT, pool, FrameKind::ExportCurrent, |reader| {
+        read_small(device, CURRENT, pool, FrameKind::ExportCurrent, VERSION, |_, reader| {
             Ok(Self { generation: reader.u64()?, base_bytes: reader.u64()?, row: reader.u64()? })
         })
     }
 
     /// From here on this one counts.
     pub(super) fn write(&self, device: &dyn Device, pool: &PoolId) -> Result<()> {
-        write_small(device, CURRENT, pool, FrameKind::ExportCurrent, |writer| {
+        write_small(device, CURRENT, pool, FrameKind::ExportCurrent, VERSION, |writer| {
             [self.generation, self.base_bytes, self.row].into_iter().for_each(|number| writer.u64(number));
         })
     }
@@ -82,6 +84,8 @@ impl Current {
 pub(super) struct Owner {
     pub(super) lineage: Lineage,
     pub(super) epoch: u32,
+    /// There is something that a recovery could not name and keeps.
+    pub(super) keeps: bool,
 }
 
 impl Owner {
@@ -90,14 +94,16 @@ impl Owner {
     /// # Errors
     /// It is damaged.
     pub(super) fn read(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
-        read_small(device, OWNER, pool, FrameKind::ExportOwner, |reader| {
-            Ok(Self { lineage: Lineage(reader.array()?), epoch: reader.u32()? })
+        read_small(device, OWNER, pool, FrameKind::ExportOwner, VERSION_KEEPS, |version, reader| {
+            let keeps = version == VERSION_KEEPS;
+            Ok(Self { lineage: Lineage(reader.array()?), epoch: reader.u32()?, keeps })
         })
     }
 
     pub(super) fn write(&self, device: &dyn Device, pool: &PoolId) -> Result<()> {
         create(device)?;
-        write_small(device, OWNER, pool, FrameKind::ExportOwner, |writer| {
+        let version = if self.keeps { VERSION_KEEPS } else { VERSION };
+        write_small(device, OWNER, pool, FrameKind::ExportOwner, version, |writer| {
             writer.bytes(&self.lineage.0);
             writer.u32(self.epoch);
         })
@@ -152,7 +158,8 @@ fn read_small<T>(
     name: &str,
     pool: &PoolId,
     kind: FrameKind,
-    decode: impl FnOnce(&mut ByteReader<'_>) -> Result<T>,
+    version_max: u16,
+    decode: impl FnOnce(u16, &mut ByteReader<'_>) -> Result<T>,
 ) -> Result<Option<T>> {
     let path = format!("{DIRECTORY}/{name}");
     let bytes = match device.read_file(&path, SMALL_BYTES_MAX as u64) {
@@ -163,11 +170,11 @@ fn read_small<T>(
     let frame = decode_frame(&path, &bytes, &expect, SMALL_BYTES_MAX)?;
     let mut reader = ByteReader::new(frame.meta, &path);
     let version = reader.u16()?;
-    if version != VERSION {
+    if !(VERSION..=version_max).contains(&version) {
         let advice = "use the release that wrote it, or a newer one".to_owned();
         return Err(StoreError::Unsupported { what: path.clone(), found: format!("version {version}"), advice }.into());
     }
-    let value = decode(&mut reader)?;
+    let value = decode(version, &mut reader)?;
     reader.finish()?;
     Ok(Some(value))
 }
@@ -177,10 +184,11 @@ fn write_small(
     name: &str,
     pool: &PoolId,
     kind: FrameKind,
+    version: u16,
     fill: impl FnOnce(&mut ByteWriter),
 ) -> Result<()> {
     let mut meta = ByteWriter::new();
-    meta.u16(VERSION);
+    meta.u16(version);
     fill(&mut meta);
     let mut bytes = encode_frame(kind, pool, 0, meta.as_slice(), &[]);
     bytes.resize(SMALL_BYTES_MAX, 0);

@@ -115,9 +115,12 @@ pub(super) struct ReadFrame {
     /// Number within its group.
     pub(super) frame: u32,
     pub(super) is_last: bool,
-    items: u32,
+    /// Number of its items.
+    pub(super) items: u32,
     raw_bytes: usize,
     packed: Vec<u8>,
+    /// Where its own bytes end; zeros follow up to the next one.
+    own_end_bytes: u64,
     /// Where the next one begins.
     pub(super) end_bytes: u64,
 }
@@ -164,8 +167,20 @@ impl ReadFrame {
             items,
             raw_bytes,
             packed: frame.payload.to_vec(),
+            own_end_bytes: end_bytes,
             end_bytes: if is_last { align_up(end_bytes, GROUP_ALIGNMENT_BYTES) } else { end_bytes },
         })
+    }
+
+    /// Checks what lies between it and the next one, which nothing else reads.
+    pub(super) fn check_padding(&self, file: &dyn DeviceFile, what: &str) -> Result<()> {
+        let len = usize::try_from(self.end_bytes.saturating_sub(self.own_end_bytes)).unwrap_or(0);
+        let mut padding = vec![0; len.min(GROUP_ALIGNMENT_BYTES as usize)];
+        file.read_exact_at(&mut padding, self.own_end_bytes)?;
+        if padding.iter().any(|&byte| byte != 0) {
+            return Err(StoreError::corrupt(what, "zeros behind a group", "other bytes").into());
+        }
+        Ok(())
     }
 
     /// The payload's bytes, unpacked.

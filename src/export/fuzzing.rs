@@ -5,6 +5,8 @@ use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 
 use super::files::{self, Current, Owner};
 use super::frames::ReadFrame;
+use super::kept::kept;
+use super::reached::Reached;
 
 fn disk(path: &str, bytes: &[u8]) -> MemoryDevice {
     let device = MemoryDevice::new();
@@ -26,7 +28,8 @@ pub fn frame(bytes: &[u8], pool: &PoolId, generation: u64) {
     }
 }
 
-/// The file that says which base counts, and the one that says whose the data root is: what decodes is written the same.
+/// The small files: which base counts and whose the data root is (what decodes is written the same), slots that are kept, how far the
+/// export had come.
 pub fn small(bytes: &[u8], pool: &PoolId) {
     let device = disk(&format!("{}/current", files::DIRECTORY), bytes);
     if let Ok(Some(current)) = Current::read(&device, pool) {
@@ -38,4 +41,9 @@ pub fn small(bytes: &[u8], pool: &PoolId) {
         owner.write(&device, pool).expect("is memory");
         assert_eq!(Owner::read(&device, pool).expect("decodes again"), Some(owner));
     }
+    let device = disk(&format!("{}/kept-slots", files::DIRECTORY), bytes);
+    // Any answer will do, if it is not a panic.
+    drop(kept(&device, pool));
+    let device = disk(&format!("{}/reached", files::DIRECTORY), bytes);
+    drop(Reached::read(&device, pool));
 }

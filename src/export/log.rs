@@ -96,6 +96,9 @@ fn write(
     Ok(Some(copied_bytes))
 }
 
+/// Is given each frame of a log.
+pub(super) type FrameVisitor<'v> = dyn FnMut(&ReadFrame) -> Result<()> + 'v;
+
 /// How far a log is whole.
 #[derive(Debug)]
 pub(super) struct Scanned {
@@ -122,16 +125,27 @@ impl Scanned {
 ///
 /// # Errors
 /// The file cannot be read at all.
-pub(super) fn scan(
+pub(super) fn scan(file: &dyn DeviceFile, what: &str, pool: &PoolId, generation: u64, at: Scanned) -> Result<Scanned> {
+    let end_bytes = file.len()?;
+    scan_to(file, what, pool, generation, at, end_bytes, &mut |_| Ok(()))
+}
+
+/// As [`scan`], up to the first group that ends at `end_bytes` or behind; `visit` is given each frame. An error of `visit` ends the log
+/// as damage does.
+///
+/// # Errors
+/// As [`scan`].
+pub(super) fn scan_to(
     file: &dyn DeviceFile,
     what: &str,
     pool: &PoolId,
     generation: u64,
     mut at: Scanned,
+    end_bytes: u64,
+    visit: &mut FrameVisitor<'_>,
 ) -> Result<Scanned> {
-    let len_bytes = file.len()?;
-    while at.log_bytes < len_bytes {
-        match scan_group(file, what, pool, generation, &at) {
+    while at.log_bytes < end_bytes {
+        match scan_group(file, what, pool, generation, &at, visit) {
             Ok((group, end_bytes)) => {
                 at = Scanned {
                     log_bytes: end_bytes,
@@ -150,7 +164,14 @@ pub(super) fn scan(
     Ok(at)
 }
 
-fn scan_group(file: &dyn DeviceFile, what: &str, pool: &PoolId, generation: u64, at: &Scanned) -> Result<(Group, u64)> {
+fn scan_group(
+    file: &dyn DeviceFile,
+    what: &str,
+    pool: &PoolId,
+    generation: u64,
+    at: &Scanned,
+    visit: &mut FrameVisitor<'_>,
+) -> Result<(Group, u64)> {
     let mut frames = GroupFrames::new(at.log_bytes);
     while let Some(frame) = frames.next(file, what, pool, generation)? {
         let group = frame.group;
@@ -159,6 +180,7 @@ fn scan_group(file: &dyn DeviceFile, what: &str, pool: &PoolId, generation: u64,
             let expected = format!("group {} from row {}", at.group + 1, at.row);
             return Err(dedupfs_store::StoreError::corrupt(what, expected, found).into());
         }
+        visit(&frame)?;
         if frame.is_last {
             return Ok((group, frame.end_bytes));
         }

@@ -49,11 +49,11 @@ impl Mirror {
             return Ok(file.clone());
         }
         let path = path(DIRECTORY, number);
-        let file = match self.device.open(&path, OpenMode::Write) {
+        let file = match self.device.open_surely(&path, OpenMode::Write) {
             Err(StoreError::NotFound { .. }) => {
                 self.device.create_directory(DIRECTORY)?;
                 self.device.sync_directory(super::files::DIRECTORY)?;
-                let file = self.device.open(&path, OpenMode::CreateOrWrite)?;
+                let file = self.device.open_surely(&path, OpenMode::CreateOrWrite)?;
                 self.device.sync_directory(DIRECTORY)?;
                 file
             }
@@ -68,7 +68,9 @@ impl Mirror {
         let mut at = from_bytes;
         while at < record.used_bytes {
             let len = PIECE_BYTES.min(record.used_bytes - at);
-            match recipes.recorded_bytes(record, at, len as usize) {
+            // Once more: an error may pass, and what is left out here is missing until the export is read back.
+            let read = || recipes.recorded_bytes(record, at, len as usize);
+            match read().or_else(|_| read()) {
                 Ok(bytes) => {
                     let offset = self.offset(record.address) + u64::from(at);
                     self.file(record.address.file)?.write_at(&bytes, offset)?;
@@ -94,7 +96,7 @@ impl Mirror {
 
     /// Gives the space of a copy back that no export names any more.
     pub(super) fn free(&self, address: SlotAddress) -> Result<()> {
-        match self.device.open(&path(DIRECTORY, address.file), OpenMode::Write) {
+        match self.device.open_surely(&path(DIRECTORY, address.file), OpenMode::Write) {
             Err(StoreError::NotFound { .. }) => Ok(()),
             Err(error) => Err(error.into()),
             Ok(file) => {
@@ -119,12 +121,14 @@ impl Mirror {
         for entry in self.device.list(DIRECTORY)? {
             let path = format!("{DIRECTORY}/{}", entry.name);
             match ends.get(&path) {
-                Some(&end) if entry.len_bytes > end => self.device.open(&path, OpenMode::Write)?.set_len(end)?,
+                Some(&end) if entry.len_bytes > end => self.device.open_surely(&path, OpenMode::Write)?.set_len(end)?,
                 Some(_) => {}
                 None => {
                     self.unsynced.retain(|number, _| self::path(DIRECTORY, *number) != path);
-                    self.device.remove(&path)?;
-                    removes = true;
+                    match self.device.remove(&path) {
+                        Ok(()) | Err(StoreError::NotFound { .. }) => removes = true,
+                        Err(error) => return Err(error.into()),
+                    }
                 }
             }
         }
@@ -138,7 +142,12 @@ impl Mirror {
         }
         let mut bytes = 0;
         for entry in device.list(DIRECTORY)? {
-            bytes += device.open(&format!("{DIRECTORY}/{}", entry.name), OpenMode::Read)?.allocated_bytes()?;
+            match device.open(&format!("{DIRECTORY}/{}", entry.name), OpenMode::Read) {
+                Ok(file) => bytes += file.allocated_bytes()?,
+                // The export thread has removed it since.
+                Err(StoreError::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(bytes)
     }

@@ -20,22 +20,28 @@
 //!
 //! Cost: see `docs/decisions/0015`.
 
+mod anew;
 mod base;
 mod files;
 mod frames;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod kept;
 mod log;
 mod mirror;
 mod open;
+mod reached;
 mod recover;
+mod verify;
+mod watch;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use dedupfs_store::device::{Device, DeviceFile};
+use dedupfs_store::container::SlotAddress;
+use dedupfs_store::device::{Device, DeviceFile, OpenMode, PoolLock};
 use dedupfs_store::{ContainerId, ContainerKind, PoolId, StoreError};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
@@ -43,6 +49,7 @@ use serde::{Deserialize, Serialize};
 use self::files::Current;
 use self::frames::Group;
 use self::mirror::Mirror;
+use self::reached::{Reached, ReachedNote};
 use crate::config::{
     EXPORT_AT_ONCE_BYTES_MAX, EXPORT_FAILURES_MAX, EXPORT_INTERVAL, EXPORT_LOG_BYTES_MIN, EXPORT_SMALL_BYTES,
 };
@@ -51,8 +58,11 @@ use crate::error::{EngineError, Result};
 use crate::namespace::{ContainerRecord, Exported, Namespace};
 
 pub(crate) use files::check_owner;
+pub(crate) use kept::{Kept, keep, kept};
 pub use open::ExportParts;
 pub use recover::{RecoverReport, Restored, fence, restore};
+pub use verify::{CopyDepth, ExportCheck, Pace};
+pub(crate) use watch::ExportWatch;
 
 /// What a commit has to note of exports.
 #[derive(Clone, Debug, Default)]
@@ -78,6 +88,9 @@ pub struct ExportStats {
     pub time_secs: u64,
     /// Bytes written since the mount.
     pub written_bytes: u64,
+    /// When it was last found sound as a whole since the mount, in seconds since 1970; 0: not yet.
+    #[serde(default)]
+    pub verified_secs: u64,
 }
 
 /// The export that counts.
@@ -110,12 +123,19 @@ impl Live {
 struct Work {
     live: Option<Live>,
     mirror: Mirror,
+    /// An export of this generation counts on the disk, and is not gone on with: see [`anew`]. What it names stays.
+    stale: Option<u64>,
+    reached: ReachedNote,
     /// Failures in a row for lack of space.
     failures: u32,
+    /// Failures in a row for another reason.
+    failures_anew: u32,
     /// After it nothing is exported until the next mount (invariant I-7).
     failed: Option<EngineError>,
     /// The highest generation that was ever tried.
     last_generation: u64,
+    /// There was no room to set the files of a damaged export aside: none of them may be removed or cut off before.
+    is_to_set_aside: bool,
 }
 
 /// What the commit thread asks and tells.
@@ -125,8 +145,11 @@ struct State {
     /// Bytes of base and log.
     export_bytes: u64,
     written_bytes: u64,
+    verified_secs: u64,
     /// A base is being made of this commit's state: changes after it stay.
     building: Option<u64>,
+    /// So many rest on the export as it is: changes behind commits from this row on stay, and what leaves.
+    held: Option<(u32, u64)>,
     /// Removed by the commit with this row; an export may name them.
     leaving: Vec<(u64, ContainerRecord)>,
     left: Vec<ContainerId>,
@@ -155,8 +178,17 @@ pub struct Exporter {
     working: Mutex<Work>,
     state: Mutex<State>,
     wake: Condvar,
-    /// A base that is being written gives up.
+    /// A base that is being written gives up, and so does a verification.
     give_up: AtomicBool,
+    /// The pool may be another process's by now.
+    is_ended: AtomicBool,
+    locks: Weak<Vec<PoolLock>>,
+    /// So many wait to write a base: a verification gives way.
+    base_wanted: AtomicU64,
+    /// Why the export that was there at opening could not be gone on with, if it was damaged.
+    found_at_open: Mutex<Option<String>>,
+    /// Slots of containers that a recovery could not name, if anything is kept.
+    kept: Mutex<Option<Vec<SlotAddress>>>,
 }
 
 impl std::fmt::Debug for Exporter {
@@ -174,6 +206,50 @@ fn now_secs() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// See [`Exporter::hold`].
+pub struct HeldExport<'a> {
+    exporter: &'a Exporter,
+    exported: Exported,
+}
+
+impl std::fmt::Debug for HeldExport<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HeldExport").field("row", &self.exported.row).finish_non_exhaustive()
+    }
+}
+
+impl HeldExport<'_> {
+    /// The commit that was exported then.
+    #[must_use]
+    pub fn row(&self) -> u64 {
+        self.exported.row
+    }
+
+    /// Makes a view of the data root end where the export ended then: groups that are appended meanwhile may be there in part.
+    ///
+    /// # Errors
+    /// The view cannot be changed. That there is no log is no error here.
+    pub fn cut_view(&self, view: &dyn Device) -> Result<()> {
+        if self.exported.generation == 0 {
+            return Ok(());
+        }
+        match view.open(&files::log_path(self.exported.generation), OpenMode::Write) {
+            Ok(log) if log.len()? > self.exported.log_bytes => log.set_len(self.exported.log_bytes)?,
+            Ok(_) | Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // It tells of what was appended since.
+        ReachedNote::default().remove(view)
+    }
+}
+
+impl Drop for HeldExport<'_> {
+    fn drop(&mut self) {
+        let mut state = self.exporter.state.lock();
+        state.held = state.held.and_then(|(holders, row)| (holders > 1).then_some((holders - 1, row)));
+    }
+}
+
 impl Exporter {
     /// What the next commit has to note. Who cannot commit gives [`left`](Position::left) back with
     /// [`not_left`](Self::not_left).
@@ -186,7 +262,10 @@ impl Exporter {
         let durable = if state.exported.generation == 0 { u64::MAX } else { state.exported.row };
         Position {
             exported: Some(state.exported),
-            trim_through: state.building.map_or(durable, |row| row.min(durable)),
+            trim_through: [state.building, state.held.map(|(_, row)| row)]
+                .into_iter()
+                .flatten()
+                .fold(durable, u64::min),
             left: std::mem::take(&mut state.left),
         }
     }
@@ -236,6 +315,7 @@ impl Exporter {
             match outcome {
                 Ok(()) => {}
                 Err(error) if is_damage(&error) => tracing::error!(%error, "the namespace is exported no more"),
+                Err(error) if error.is_no_space() => tracing::warn!(%error, "no space to export the namespace"),
                 Err(error) => return fail(&error),
             }
         }
@@ -259,10 +339,14 @@ impl Exporter {
             return Err(failed.clone());
         }
         let outcome = self.export_into(&mut work);
-        match self.remember(&mut work, outcome) {
+        match self.conclude(&mut work, outcome) {
             // What cannot be read now was exported when it could: that stays, and with it what it names.
             Err(error) if is_damage(&error) && self.state.lock().leaving.is_empty() => {
                 tracing::error!(%error, "the namespace cannot be exported any more: the last export is kept as it is");
+                Ok(())
+            }
+            Err(error) if error.is_no_space() => {
+                tracing::warn!(%error, "no space to export the namespace to the data root; it is tried again");
                 Ok(())
             }
             outcome => outcome,
@@ -271,9 +355,13 @@ impl Exporter {
 
     fn export_into(&self, work: &mut Work) -> Result<()> {
         // Taken before the snapshot: what leaves later may be in it.
-        let waiting = self.state.lock().leaving.len();
+        let waiting = {
+            let state = self.state.lock();
+            if state.held.is_some() { 0 } else { state.leaving.len() }
+        };
         match self.append(work) {
-            Ok(()) => work.failures = 0,
+            Ok(()) if work.live.is_some() => (work.failures, work.failures_anew) = (0, 0),
+            Ok(()) => {}
             Err(error) if error.is_no_space() => {
                 work.failures += 1;
                 if waiting == 0 && work.failures < EXPORT_FAILURES_MAX {
@@ -290,21 +378,13 @@ impl Exporter {
         self.free(work, waiting)
     }
 
-    /// An error other than lack of space is final.
-    fn remember(&self, work: &mut Work, outcome: Result<()>) -> Result<()> {
-        if let Err(error) = &outcome
-            && !error.is_no_space()
-        {
-            work.failed.get_or_insert_with(|| error.clone());
-        }
-        outcome
-    }
-
     /// Frees the first `waiting` that leave: no durable export names them.
     fn free(&self, work: &mut Work, waiting: usize) -> Result<()> {
-        if waiting == 0 {
+        // What is stale counts on the disk, and names them.
+        if waiting == 0 || work.stale.is_some() {
             return Ok(());
         }
+        self.check_possession()?;
         let freed: Vec<ContainerRecord> = {
             let mut state = self.state.lock();
             let freed: Vec<_> = state.leaving.drain(..waiting).map(|(_, record)| record).collect();
@@ -314,7 +394,12 @@ impl Exporter {
         };
         let (recipes, data): (Vec<_>, Vec<_>) =
             freed.into_iter().partition(|record| record.kind == ContainerKind::Recipe);
-        let trimmed = (!recipes.is_empty()).then(|| self.trim_mirror(work, &recipes));
+        // So are copies that stay.
+        if !recipes.is_empty()
+            && let Err(error) = self.trim_mirror(work, &recipes)
+        {
+            tracing::warn!(%error, "copies of recipes that are gone keep their space");
+        }
         for (store, records) in [(&self.recipes, &recipes), (&self.data, &data)] {
             // A slot that cannot be freed is only space, and is found at the next mount.
             if !records.is_empty()
@@ -323,10 +408,13 @@ impl Exporter {
                 tracing::warn!(%error, "a freed container's slot is not free yet");
             }
         }
-        trimmed.unwrap_or(Ok(()))
+        Ok(())
     }
 
     fn trim_mirror(&self, work: &mut Work, freed: &[ContainerRecord]) -> Result<()> {
+        if work.is_to_set_aside {
+            return Ok(());
+        }
         for record in freed {
             work.mirror.free(record.address)?;
         }
@@ -335,18 +423,54 @@ impl Exporter {
         work.mirror.trim(kept.iter().chain(leaving.iter().filter(|record| record.kind == ContainerKind::Recipe)))
     }
 
-    /// From here on no export counts, durably, and its space is given back.
+    /// From here on no export counts, durably, and its space is given back. Without room even for that, the export is stale: for all
+    /// that is known it counts.
     fn give_up_export(&self, work: &mut Work) -> Result<()> {
-        Current::remove(&*self.device)?;
+        self.check_possession()?;
+        let removed = Current::remove(&*self.device).and_then(|()| work.reached.remove(&*self.device));
+        work.stale = removed.is_err().then(|| work.counting().unwrap_or(work.last_generation));
         work.live = None;
         self.state.lock().show(None);
-        self.remove_files(None)?;
-        work.mirror.trim(std::iter::empty())
+        match removed {
+            Err(error) if error.is_no_space() => {
+                tracing::warn!(%error, "no space to remove the export: what it names keeps its space, too");
+                return Ok(());
+            }
+            removed => removed?,
+        }
+        self.remove_files(work, None);
+        if !work.is_to_set_aside
+            && let Err(error) = work.mirror.trim(std::iter::empty())
+        {
+            tracing::warn!(%error, "copies of recipes keep their space though no export counts");
+        }
+        Ok(())
+    }
+
+    /// Whether the pool is still this process's alone: asked before anything is written or freed.
+    fn check_possession(&self) -> Result<()> {
+        let lost = || StoreError::LockLost { path: self.device.describe() };
+        if self.is_ended.load(Ordering::Relaxed) {
+            return Err(lost().into());
+        }
+        let locks = self.locks.upgrade();
+        let checked = locks.iter().flat_map(|locks| locks.iter()).try_for_each(PoolLock::check);
+        if matches!(checked, Err(StoreError::LockLost { .. })) {
+            self.is_ended.store(true, Ordering::Relaxed);
+        }
+        Ok(checked?)
+    }
+
+    /// The pool may be another process's: from here on nothing is written or freed.
+    pub fn end(&self) {
+        self.is_ended.store(true, Ordering::Relaxed);
+        self.stop();
     }
 
     /// Appends what has changed since the last export.
     fn append(&self, work: &mut Work) -> Result<()> {
         let Some(live) = &mut work.live else { return Ok(()) };
+        self.check_possession()?;
         let source = self.namespace.export_source()?;
         let group = Group {
             generation: live.current.generation,
@@ -359,11 +483,21 @@ impl Exporter {
         if let Some(appended) = appended {
             (live.log_bytes, live.group, live.row) = (appended.log_bytes, group.number, group.row);
             live.time_secs = group.time_secs;
+            let reached = Reached::of(&live.exported(), source.inodes());
+            work.reached.write(&*self.device, &self.pool, &reached);
             let mut state = self.state.lock();
             state.written_bytes += appended.written_bytes;
             state.show(Some(live));
         }
         Ok(())
+    }
+
+    /// Makes the note of how far the export has come durable, before the pool is closed.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn settle_note(&self) -> Result<()> {
+        if self.is_enabled { self.working.lock().reached.sync() } else { Ok(()) }
     }
 
     /// Writes a new base if the log has outgrown the one that counts, or there is none.
@@ -401,6 +535,23 @@ impl Exporter {
         if self.is_enabled { self.write_base(false) } else { Ok(()) }
     }
 
+    /// Work that takes long, bases and verifications, is given up from here on, or may be done again.
+    pub fn hurry(&self, hurries: bool) {
+        self.give_up.store(hurries, Ordering::Relaxed);
+    }
+
+    /// What the export as of now needs stays until this is dropped: slots that it names, and which keys changed since.
+    #[must_use]
+    pub fn hold(&self) -> HeldExport<'_> {
+        // Nobody is about to free what the export named a moment ago.
+        let _working = self.working.lock();
+        let mut state = self.state.lock();
+        let exported = state.exported;
+        let (holders, first) = state.held.unwrap_or((0, exported.row));
+        state.held = Some((holders + 1, first));
+        HeldExport { exporter: self, exported }
+    }
+
     /// Runs something while no export reads the namespace; a base that is being written is given up, and tried again later.
     pub fn while_quiet<T>(&self, run: impl FnOnce() -> T) -> T {
         let before = self.give_up.swap(true, Ordering::Relaxed);
@@ -408,6 +559,12 @@ impl Exporter {
         let _no_group = self.working.lock();
         self.give_up.store(before, Ordering::Relaxed);
         run()
+    }
+
+    /// Why the export that was there at opening could not be gone on with, if it was damaged: it is made anew.
+    #[must_use]
+    pub fn found_at_open(&self) -> Option<String> {
+        self.found_at_open.lock().clone()
     }
 
     /// Figures.
@@ -419,6 +576,7 @@ impl Exporter {
         let state = self.state.lock();
         let Exported { row, time_secs, .. } = state.exported;
         let (namespace_bytes, written_bytes) = (state.export_bytes, state.written_bytes);
-        Ok(ExportStats { namespace_bytes, recipe_bytes, row, time_secs, written_bytes })
+        let verified_secs = state.verified_secs;
+        Ok(ExportStats { namespace_bytes, recipe_bytes, row, time_secs, written_bytes, verified_secs })
     }
 }

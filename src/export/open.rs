@@ -1,15 +1,18 @@
 //! Opening: which export counts, how far its log is whole, what still leaves.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Weak};
 
-use dedupfs_store::device::{Device, OpenMode};
+use dedupfs_store::container::SlotAddress;
+use dedupfs_store::device::{Device, OpenMode, PoolLock};
 use dedupfs_store::{ContainerKind, PoolId, StoreError};
 use parking_lot::{Condvar, Mutex};
 
 use super::files::{self, Current, Owner};
+use super::kept;
 use super::log::{self, Scanned};
 use super::mirror::Mirror;
+use super::reached::ReachedNote;
 use super::{Exporter, Live, State, Work};
 use crate::containers::ContainerStore;
 use crate::error::{EngineError, Result};
@@ -29,8 +32,12 @@ pub struct ExportParts {
     pub data: Arc<ContainerStore>,
     /// Containers of recipe nodes, which are copied.
     pub recipes: Arc<ContainerStore>,
+    /// Slots of containers that a recovery could not name, if anything is kept; they are taken.
+    pub kept: Option<Vec<SlotAddress>>,
     /// Whether anything may be written.
     pub is_enabled: bool,
+    /// Locks of the pool, which are asked before anything is written.
+    pub locks: Weak<Vec<PoolLock>>,
 }
 
 impl Exporter {
@@ -39,7 +46,7 @@ impl Exporter {
     /// # Errors
     /// The data root cannot be read or written.
     pub fn open(parts: ExportParts) -> Result<Arc<Self>> {
-        let ExportParts { device, pool, slot_bytes, namespace, data, recipes, is_enabled } = parts;
+        let ExportParts { device, pool, slot_bytes, namespace, data, recipes, kept, is_enabled, locks } = parts;
         let mut state = State::default();
         let row = namespace.last_row();
         for record in namespace.leaving_containers()? {
@@ -53,9 +60,15 @@ impl Exporter {
                 }
             }
         }
-        let (mut live, mut last_generation) = (None, 0);
+        let (mut live, mut last_generation, mut damage, mut is_to_set_aside) = (None, 0, None, false);
+        let mut of_owner = None;
         if is_enabled {
-            let owner = Owner { lineage: namespace.export_mark().lineage, epoch: namespace.writer_epoch() };
+            // It is noted anew below, and so nobody would find it.
+            if let Err(error @ EngineError::Store(StoreError::Corrupt { .. })) = Owner::read(&*device, &pool) {
+                of_owner = Some(error.to_string());
+            }
+            let mark = namespace.export_mark();
+            let owner = Owner { lineage: mark.lineage, epoch: namespace.writer_epoch(), keeps: kept.is_some() };
             match owner.write(&*device, &pool) {
                 // Recovering leaves room for epochs that could not be noted.
                 Err(error) if error.is_no_space() => {
@@ -63,8 +76,19 @@ impl Exporter {
                 }
                 outcome => outcome?,
             }
-            live = find(&*device, &pool, &namespace)?;
-            last_generation = highest_generation(&*device)?.max(namespace.export_mark().exported.generation);
+            last_generation = highest_generation(&*device)?.max(mark.exported.generation);
+            // A recovery from an export that was damaged rests on none.
+            if kept.is_some() && mark.exported.generation == 0 {
+                match kept::set_aside(&*device) {
+                    Err(error) if error.is_no_space() => {
+                        tracing::warn!(%error, "no space to set a damaged export aside: it stays in its place, and there is no other");
+                        is_to_set_aside = true;
+                    }
+                    outcome => outcome?,
+                }
+            }
+            (live, damage) = find(&*device, &pool, &namespace)?;
+            damage = damage.or(of_owner);
         }
         if !is_enabled {
             // To tell of it only.
@@ -74,7 +98,18 @@ impl Exporter {
         // A pool is protected from its first second on.
         state.requested = is_enabled && live.is_none();
         let mirror = Mirror::new(device.clone(), slot_bytes);
-        let work = Work { live, mirror, failures: 0, failed: None, last_generation };
+        let reached = ReachedNote::default();
+        let work = Work {
+            live,
+            mirror,
+            reached,
+            stale: None,
+            failures: 0,
+            failures_anew: 0,
+            failed: None,
+            last_generation,
+            is_to_set_aside,
+        };
         Ok(Arc::new(Self {
             device,
             pool,
@@ -88,17 +123,33 @@ impl Exporter {
             state: Mutex::new(state),
             wake: Condvar::new(),
             give_up: AtomicBool::new(false),
+            is_ended: AtomicBool::new(false),
+            locks,
+            base_wanted: AtomicU64::new(0),
+            found_at_open: Mutex::new(damage),
+            kept: Mutex::new(kept),
         }))
     }
 }
 
+/// No pool comes so far: whoever named a file so, it is no export.
+const GENERATION_MAX: u64 = 1 << 48;
+
 /// Files of this number or a lower one may be there.
 fn highest_generation(device: &dyn Device) -> Result<u64> {
-    if !device.exists(files::DIRECTORY)? {
-        return Ok(0);
-    }
     let number = |name: &str| name.strip_prefix("base-").or_else(|| name.strip_prefix("log-"))?.parse::<u64>().ok();
-    Ok(device.list(files::DIRECTORY)?.iter().filter_map(|entry| number(&entry.name)).max().unwrap_or(0))
+    let mut highest = 0;
+    for directory in [files::DIRECTORY, kept::ASIDE] {
+        if device.exists(directory)? {
+            let entries = device.list(directory)?;
+            highest = entries
+                .iter()
+                .filter_map(|entry| number(&entry.name))
+                .filter(|number| *number <= GENERATION_MAX)
+                .fold(highest, u64::max);
+        }
+    }
+    Ok(highest)
 }
 
 /// The commit whose state the export gives that counts, as far as it can be read; `None` if there is none. `known` is what the
@@ -124,20 +175,26 @@ pub(super) fn exported_row(device: &dyn Device, pool: &PoolId, known: &Exported)
     }
 }
 
-/// The export that counts, if it can be gone on with; else none counts from here on, durably.
-fn find(device: &dyn Device, pool: &PoolId, namespace: &Namespace) -> Result<Option<Live>> {
+/// The export that counts, if it can be gone on with; else none counts from here on, durably, and why, if that is damage.
+fn find(device: &dyn Device, pool: &PoolId, namespace: &Namespace) -> Result<(Option<Live>, Option<String>)> {
+    let mut damage = None;
     match usable(device, pool, namespace) {
-        Ok(Some(live)) => return Ok(Some(live)),
+        Ok(Some(live)) => return Ok((Some(live), None)),
+        Ok(None) if namespace.export_mark().exported.generation != 0 => {
+            tracing::error!("the export on the data root is gone: it is made anew");
+            damage = Some("export/current is gone".to_owned());
+        }
         Ok(None) => {}
         Err(EngineError::Store(error @ (StoreError::Corrupt { .. } | StoreError::NotFound { .. }))) => {
-            tracing::warn!(%error, "the namespace's export cannot be gone on with: it is made anew");
+            tracing::error!(%error, "the namespace's export cannot be gone on with: it is made anew");
+            damage = Some(error.to_string());
         }
         Err(error) => return Err(error),
     }
     if device.exists(files::DIRECTORY)? {
         Current::remove(device)?;
     }
-    Ok(None)
+    Ok((None, damage))
 }
 
 fn usable(device: &dyn Device, pool: &PoolId, namespace: &Namespace) -> Result<Option<Live>> {

@@ -3,6 +3,7 @@
 //! 1. The base that `current` names must be whole: without it there is nothing to lay the log over.
 //! 2. The log is followed as far as its groups are whole; a damaged group ends it, and the report says so. What the device does
 //!    not give is no damage: what follows may be whole, and would be given up.
+//!    What is less than the data root leads to expect is a *shortfall*: whoever asked decides whether that is enough.
 //! 3. Items go into a new store, recipe containers from their copies to where their records say.
 //! 4. The caller makes the indexes anew and then takes possession of the data root with [`fence`].
 //!
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::files::{self, Current, Owner};
 use super::log::{self, GroupFrames, Scanned};
 use super::mirror;
+use super::reached::Reached;
 use crate::check::RebuildReport;
 use crate::config::EXPORT_KEYS_AT_ONCE;
 use crate::error::{EngineError, Result};
@@ -53,6 +55,12 @@ pub struct RecoverReport {
     pub recipes_damaged: u64,
     /// What the rebuild of the index found.
     pub rebuilt: RebuildReport,
+    /// What the data root leads to expect and does not give.
+    #[serde(default)]
+    pub shortfall: Vec<String>,
+    /// Slots that hold containers which nothing names: they are kept.
+    #[serde(default)]
+    pub kept_slots: u64,
     /// Time it took.
     pub elapsed_ms: u64,
 }
@@ -64,9 +72,17 @@ pub struct Restored {
     pub report: RecoverReport,
     /// Who owns the data root, until it is [fenced](fence).
     pub lineage: Lineage,
+    /// Containers of this writer epoch or a later one may have been named by what is missing.
+    pub epoch: u32,
+    /// Files needed what was lost already.
+    pub has_losses: bool,
+    /// Something of the export is damaged: nothing rests on it, and it is kept as it is.
+    pub is_damaged: bool,
 }
 
 /// Makes namespace and recipe containers on `meta`, which has neither, of what was exported to `data`.
+///
+/// `look_at_names` is called with the commit when the namespace is whole, before recipes are copied. `forced`: also if nothing says any more which export counts: then the newest whole base does.
 ///
 /// # Errors
 /// Nothing was exported, or its base is damaged; I/O errors.
@@ -74,20 +90,27 @@ pub fn restore(
     meta: &dyn Device,
     data: &dyn Device,
     superblock: &Superblock,
+    forced: bool,
     progress: &dyn Progress,
+    look_at_names: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Restored> {
     let started = Instant::now();
     let pool = &superblock.pool;
-    let Some(current) = Current::read(data, pool)? else {
-        let place = data.describe();
-        return Err(StoreError::Usage(format!(
-            "{place} has no export of the namespace: it was never mounted for writing by a release that exports, or there was no \
-             room for it. Only the meta root has the names"
-        ))
-        .into());
+    let mut shortfall = Vec::new();
+    let (reached, may_be_any) = match Reached::read(data, pool) {
+        Ok(reached) => (reached, reached.is_some()),
+        Err(error) => {
+            shortfall.push(format!("how far the export had come cannot be read: {error}"));
+            (None, true)
+        }
     };
+    let current = find_current(data, pool, may_be_any, forced, &mut shortfall)?;
     let owner = match Owner::read(data, pool) {
         Err(error @ EngineError::Store(StoreError::Corrupt { .. })) => {
+            tracing::warn!(%error, "the writer epoch is taken from the export");
+            None
+        }
+        Err(error @ EngineError::Store(StoreError::Io { .. })) if forced => {
             tracing::warn!(%error, "the writer epoch is taken from the export");
             None
         }
@@ -96,7 +119,12 @@ pub fn restore(
     let mut report = RecoverReport::default();
     let mut restorer = Restorer::create(meta)?;
     let base_path = files::base_path(current.generation);
-    let base = data.open(&base_path, OpenMode::Read)?;
+    let base = match data.open(&base_path, OpenMode::Read) {
+        Err(StoreError::NotFound { .. }) => {
+            return Err(StoreError::corrupt(base_path, "the base of the export", "no such file").into());
+        }
+        base => base?,
+    };
     let log_path = files::log_path(current.generation);
     let (log, scanned) = match data.open(&log_path, OpenMode::Read) {
         Ok(log) => {
@@ -110,6 +138,13 @@ pub fn restore(
     };
     if let Some(error) = &scanned.rest {
         check_end(error, &data.describe())?;
+        shortfall.push(format!("the export cannot be read behind commit {}: {error}", scanned.row));
+    }
+    if let Some(reached) = reached.filter(|reached| !reached.is_within(current.generation, scanned.log_bytes)) {
+        shortfall.push(format!(
+            "the export ends with commit {}, and one of commit {}, with {} inodes, was complete",
+            scanned.row, reached.row, reached.inodes
+        ));
     }
     progress.start("restoring the namespace", current.base_bytes + scanned.log_bytes);
     let mut apply = |file: &dyn dedupfs_store::device::DeviceFile, path: &str, offset: u64| -> Result<(u64, u64)> {
@@ -145,15 +180,84 @@ pub fn restore(
     let lineage = owner.map_or_else(Lineage::random, |owner| Ok(owner.lineage))?;
     let (log_bytes, group) = (scanned.log_bytes, scanned.group);
     let (row, time_secs) = (scanned.row, report.time_secs);
-    let exported = Exported { generation: current.generation, log_bytes, group, row, time_secs };
+    let is_damaged = !shortfall.is_empty();
+    let exported = match is_damaged {
+        false => Exported { generation: current.generation, log_bytes, group, row, time_secs },
+        // What is damaged is not gone on with, but kept.
+        true => Exported::default(),
+    };
+    let (header_epoch, has_losses) = restorer.epoch_and_losses();
     let epoch = owner.map_or(0, |owner| owner.epoch);
     let (totals, records) = restorer.finish(lineage, exported, epoch, EPOCHS_AHEAD)?;
     let count = |value: i64| u64::try_from(value).unwrap_or(0);
     (report.files, report.directories) = (count(totals.files), count(totals.directories));
     report.logical_bytes = count(totals.logical_bytes);
+    look_at_names(report.row)?;
     restore_recipes(meta, data, superblock, records, progress, &mut report)?;
+    if report.recipes_damaged > 0 {
+        shortfall.push(format!("{} copies of recipe containers are missing or cut off", report.recipes_damaged));
+    }
+    report.shortfall = shortfall;
     report.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    Ok(Restored { report, lineage })
+    Ok(Restored { report, lineage, epoch: header_epoch, has_losses, is_damaged })
+}
+
+/// Which export counts. `may_be_any`: something says that there was one, or that cannot be told.
+fn find_current(
+    data: &dyn Device,
+    pool: &PoolId,
+    may_be_any: bool,
+    forced: bool,
+    shortfall: &mut Vec<String>,
+) -> Result<Current> {
+    let error = match Current::read(data, pool) {
+        Ok(Some(current)) => return Ok(current),
+        Ok(None) if !may_be_any => {
+            let place = data.describe();
+            return Err(StoreError::Usage(format!(
+                "{place} has no export of the namespace: it was never mounted for writing by a release that exports, or there was no \
+                 room for it. Only the meta root has the names"
+            ))
+            .into());
+        }
+        Ok(None) => StoreError::corrupt("export/current", "the name of the export that counts", "no such file"),
+        Err(EngineError::Store(error @ StoreError::Corrupt { .. })) => error,
+        Err(error) => return Err(error),
+    };
+    if !forced {
+        let StoreError::Corrupt { what, expected, found } = error else { return Err(error.into()) };
+        let found = format!(
+            "{found}; nothing was changed. `dedupfs recover --force` takes the newest export of which the base is whole, if there is one"
+        );
+        return Err(StoreError::Corrupt { what, expected, found }.into());
+    }
+    for generation in bases(data)? {
+        if let Ok(current) = whole_base(data, pool, generation) {
+            shortfall.push(format!("which export counts is taken from its files: {error}"));
+            return Ok(current);
+        }
+    }
+    Err(error.into())
+}
+
+/// The numbers of all bases, the newest first.
+fn bases(data: &dyn Device) -> Result<Vec<u64>> {
+    let entries = data.list(files::DIRECTORY)?;
+    let number = |name: &str| name.strip_prefix("base-")?.parse::<u64>().ok();
+    let mut bases: Vec<u64> = entries.iter().filter_map(|entry| number(&entry.name)).collect();
+    bases.sort_unstable_by(|left, right| right.cmp(left));
+    Ok(bases)
+}
+
+/// What `current` said of a base, if that is whole.
+fn whole_base(data: &dyn Device, pool: &PoolId, generation: u64) -> Result<Current> {
+    let path = files::base_path(generation);
+    let file = data.open(&path, OpenMode::Read)?;
+    let (mut frames, mut row) = (GroupFrames::new(0), 0);
+    while let Some(frame) = frames.next(&*file, &path, pool, generation)? {
+        row = frame.group.row;
+    }
+    Ok(Current { generation, base_bytes: frames.end_bytes(), row })
 }
 
 /// A log that ends with this error has ended: it was cut off, or is damaged.
@@ -239,12 +343,13 @@ fn copy(
     Ok(Ok(()))
 }
 
-/// Takes possession of the data root for the meta root that was made: from here on no other one may write to it.
+/// Takes possession of the data root for the meta root that was made: from here on no other one may write to it. `keeps`: there is
+/// something there that it does not name and keeps.
 ///
 /// # Errors
 /// I/O errors.
-pub fn fence(namespace: &Namespace, data: &dyn Device, pool: &PoolId) -> Result<()> {
+pub fn fence(namespace: &Namespace, data: &dyn Device, pool: &PoolId, keeps: bool) -> Result<()> {
     let lineage = Lineage::random()?;
     namespace.change_lineage(lineage)?;
-    Owner { lineage, epoch: namespace.writer_epoch() }.write(data, pool)
+    Owner { lineage, epoch: namespace.writer_epoch(), keeps }.write(data, pool)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dedupfs_store::recipe::{Child, Root};
 
 use super::dirty::DirtyExtents;
-use crate::config::{BATCH_BYTES, DIRTY_FILE_BYTES_MAX, FILE_BYTES_MAX, GAP_AS_ZEROS_BYTES};
+use crate::config::{BATCH_BYTES, FILE_BYTES_MAX, GAP_AS_ZEROS_BYTES};
 use crate::containers::StreamId;
 use crate::dedup::{Deduplicator, Fetcher};
 use crate::error::{EngineError, Result};
@@ -21,8 +21,8 @@ pub struct FileContext {
     pub chunks: Fetcher,
     /// Dirty extents of all files.
     pub dirty: Arc<Gauge>,
-    /// Their bound.
-    pub dirty_limit_bytes: u64,
+    /// Memory of the dirty extents of one file at most.
+    pub dirty_file_limit_bytes: u64,
 }
 
 impl FileContext {
@@ -30,6 +30,12 @@ impl FileContext {
     #[must_use]
     pub fn dedup(&self) -> &Arc<Deduplicator> {
         &self.ingest.dedup
+    }
+
+    /// Whether open files hold more memory than they may.
+    #[must_use]
+    pub fn is_memory_exceeded(&self) -> bool {
+        self.ingest.memory.bytes() > self.ingest.memory_limit_bytes
     }
 }
 
@@ -51,6 +57,8 @@ pub struct FileBody {
     stream: Option<Ingest>,
     pub(super) dirty: DirtyExtents,
     dirty_hold: Option<Hold>,
+    /// Memory of the pieces and of the dirty extents.
+    memory: Hold,
     pub(super) changed: bool,
     /// A write that failed lost content that was acknowledged; every later use says so (I-7).
     failed: Option<EngineError>,
@@ -63,8 +71,10 @@ impl FileBody {
     /// `Corrupt` if the recipe is damaged; I/O errors.
     pub fn open(context: Arc<FileContext>, root: &Root) -> Result<Self> {
         let pieces = tree::flatten(context.dedup().nodes(), root)?;
+        let memory = context.ingest.memory.hold(size_of::<Self>() as u64 + pieces.memory_bytes(), 0);
         Ok(Self {
             context,
+            memory,
             pieces,
             stream: None,
             dirty: DirtyExtents::default(),
@@ -149,6 +159,7 @@ impl FileBody {
             self.stream = None;
             (self.pieces, self.failed) = (PieceList::default(), None);
             self.changed = true;
+            self.count_memory();
             return Ok(());
         }
         self.check_failed()?;
@@ -236,7 +247,7 @@ impl FileBody {
     /// The pool's write errors, which are remembered.
     pub fn merge(&mut self, stream: StreamId) -> Result<()> {
         self.check_failed()?;
-        if self.stream.is_none() && self.dirty.is_empty() {
+        if !self.is_unmerged() {
             return Ok(());
         }
         self.remembering(|body| {
@@ -251,6 +262,33 @@ impl FileBody {
         self.failed = Some(EngineError::Internal("a change of this file was interrupted"));
         let outcome = action(self);
         self.failed = outcome.as_ref().err().cloned();
+        self.count_memory();
+        outcome
+    }
+
+    pub(super) fn count_memory(&self) {
+        self.memory.set(size_of::<Self>() as u64 + self.pieces.memory_bytes() + self.dirty.memory_bytes());
+    }
+
+    /// Whether it holds content that [`merge`](Self::merge) would store.
+    #[must_use]
+    pub fn is_unmerged(&self) -> bool {
+        self.stream.is_some() || !self.dirty.is_empty()
+    }
+
+    /// Gives back the memory of what was written and is not stored: stores it, as for a reader. Who writes on goes on from there
+    /// and makes the same pieces. What a failed write has left goes as it is: the file says that it failed, until it is truncated.
+    ///
+    /// # Errors
+    /// As [`merge`](Self::merge).
+    pub fn put_away(&mut self, stream: StreamId) -> Result<()> {
+        let outcome = self.merge(stream);
+        if self.failed.is_some() {
+            // The stream first: what is under way in it may rest on the pieces.
+            self.stream = None;
+            self.set_dirty(DirtyExtents::clear);
+            self.count_memory();
+        }
         outcome
     }
 
@@ -262,8 +300,7 @@ impl FileBody {
             self.finish_stream()?;
         }
         self.set_dirty(|dirty| dirty.insert(offset, data));
-        let all = self.context.dirty.bytes();
-        if self.dirty.bytes() >= DIRTY_FILE_BYTES_MAX || all >= self.context.dirty_limit_bytes {
+        if self.dirty.memory_bytes() >= self.context.dirty_file_limit_bytes {
             self.apply_dirty(stream)?;
         }
         Ok(())
@@ -280,65 +317,77 @@ impl FileBody {
         push_gap(self.stream(stream)?, len_bytes)
     }
 
-    /// The stream behind the pieces; started anew it takes the last piece back.
+    /// The stream behind the pieces; started anew it takes the last pieces back.
     fn stream(&mut self, stream: StreamId) -> Result<&mut Ingest> {
         if self.stream.is_none() {
-            let last = self.pieces.len().wrapping_sub(1);
-            let start = self.pieces.get(last).map_or(0, |(start, _)| start);
+            let size_bytes = self.pieces.len_bytes();
+            let max_bytes = self.context.ingest.chunker.max_bytes() as u64;
+            let first = self.pieces.position_at(size_bytes.saturating_sub(max_bytes));
+            let start = self.pieces.get(first.min(self.pieces.len().wrapping_sub(1))).map_or(0, |(start, _)| start);
             if self.dirty.end() > start {
                 self.apply_dirty(stream)?;
             }
-            let size_bytes = self.pieces.len_bytes();
             self.restart_at(stream, size_bytes)?;
         }
         self.stream.as_mut().ok_or(EngineError::Internal("no stream after starting one"))
     }
 
-    /// Cuts the pieces at `size_bytes`: the piece there goes back into a new stream, up to that offset. Where the
-    /// offset is the end of a piece, this is the last piece: its last chunk and segment were cut by the end.
+    /// Cuts the pieces at `size_bytes`: the last of them go back into a new stream, up to that offset. Where the offset is the end of a
+    /// piece, these are the pieces whose last chunks were cut by the end: a chunker decides where a chunk ends only with as many bytes
+    /// behind its beginning as the longest has.
     fn restart_at(&mut self, stream: StreamId, size_bytes: u64) -> Result<()> {
         let mut run = Ingest::new(self.context.ingest.clone(), stream, None);
-        while self.pieces.len_bytes() >= size_bytes
-            && let Some(piece) = self.pieces.pop()
-        {
+        let max_bytes = self.context.ingest.chunker.max_bytes() as u64;
+        let mut back = Vec::new();
+        while back.is_empty() || self.pieces.len_bytes() + max_bytes > size_bytes {
+            let Some(piece) = self.pieces.pop() else { break };
             let start = self.pieces.len_bytes();
-            if start >= size_bytes && start > 0 {
-                continue;
+            if start < size_bytes || start == 0 {
+                back.push((start, piece));
             }
-            let keep = size_bytes.saturating_sub(start);
+        }
+        for (start, piece) in back.into_iter().rev() {
             run.hold(piece.pin);
             match piece.kind {
-                PieceKind::Hole => run.push_zeros(keep.min(piece.child.len_bytes))?,
-                PieceKind::Chunk => self.restart_chunks(&mut run, &[piece.child], keep)?,
+                PieceKind::Hole => run.push_zeros(piece.child.len_bytes.min(size_bytes - start))?,
+                PieceKind::Chunk => self.restart_chunks(&mut run, &[piece.child], start, size_bytes)?,
                 PieceKind::Segment => {
                     let view = self.context.dedup().nodes().node(0, &piece.child)?;
-                    self.restart_chunks(&mut run, view.children(), keep)?;
+                    self.restart_chunks(&mut run, view.children(), start, size_bytes)?;
                 }
             }
-            break;
         }
         self.stream = Some(run);
         Ok(())
     }
 
-    /// Pushes the first `keep` bytes of these chunks; the last chunk as data, so that it can grow.
-    fn restart_chunks(&self, run: &mut Ingest, chunks: &[Child], keep: u64) -> Result<()> {
-        let mut rest = keep;
-        let mut known = chunks.len();
-        for (at, child) in chunks.iter().enumerate() {
-            if child.len_bytes >= rest {
-                known = at;
-                break;
-            }
-            rest -= child.len_bytes;
+    /// Pushes these chunks, which begin at `start`, up to `end`; those whose ends were decided by the end of the file as data, so that
+    /// they can grow.
+    fn restart_chunks(&self, run: &mut Ingest, chunks: &[Child], start: u64, end: u64) -> Result<()> {
+        let max_bytes = self.context.ingest.chunker.max_bytes() as u64;
+        let mut at = start;
+        let mut known = 0;
+        while let Some(child) = chunks.get(known)
+            && at + max_bytes.max(child.len_bytes) <= end
+        {
+            at += child.len_bytes;
+            known += 1;
         }
         run.push_known(chunks.get(..known).unwrap_or_default())?;
-        let Some(last) = chunks.get(known) else { return Ok(()) };
-        if last.fingerprint.is_zero() {
-            return run.push_zeros(rest);
+        for child in chunks.get(known..).unwrap_or_default() {
+            let keep = child.len_bytes.min(end.saturating_sub(at));
+            at += child.len_bytes;
+            if keep == 0 {
+                break;
+            }
+            if child.fingerprint.is_zero() {
+                run.push_zeros(keep)?;
+                continue;
+            }
+            let data = self.context.chunks.chunk(child)?;
+            run.push_data(data.get(..keep as usize).unwrap_or(&data))?;
         }
-        let data = self.context.chunks.chunk(last)?;
-        run.push_data(data.get(..rest as usize).unwrap_or(&data))
+        Ok(())
     }
 
     fn cut_to(&mut self, stream: StreamId, size_bytes: u64) -> Result<()> {

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::DIRTY_EXTENT_BYTES_MAX;
+use crate::config::{DIRTY_EXTENT_BYTES_MAX, DIRTY_EXTENT_OVERHEAD_BYTES};
 
 /// Extents that lie over the old content: sorted, never overlapping, never empty.
 #[derive(Debug, Default)]
 pub struct DirtyExtents {
     extents: BTreeMap<u64, Vec<u8>>,
     bytes: u64,
+    /// Of all extents.
+    capacity_bytes: u64,
 }
 
 impl DirtyExtents {
@@ -16,6 +18,12 @@ impl DirtyExtents {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes of memory, about: many short extents take more than their bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.capacity_bytes + self.len() * DIRTY_EXTENT_OVERHEAD_BYTES
     }
 
     /// Whether there are none.
@@ -38,7 +46,7 @@ impl DirtyExtents {
 
     /// Lays `data` over everything at `offset`.
     pub fn insert(&mut self, offset: u64, data: &[u8]) {
-        if data.is_empty() {
+        if data.is_empty() || self.overwrite(offset, data) {
             return;
         }
         self.cut_out(offset, offset + data.len() as u64);
@@ -47,10 +55,30 @@ impl DirtyExtents {
             && start + before.len() as u64 == offset
             && before.len() + data.len() <= DIRTY_EXTENT_BYTES_MAX
         {
+            let capacity = before.capacity();
+            if before.len() + data.len() > capacity {
+                let wanted_bytes = (2 * capacity).clamp(before.len() + data.len(), DIRTY_EXTENT_BYTES_MAX);
+                before.reserve_exact(wanted_bytes - before.len());
+            }
             before.extend_from_slice(data);
+            self.capacity_bytes += (before.capacity() - capacity) as u64;
             return;
         }
-        self.extents.insert(offset, data.to_vec());
+        self.add(offset, data.to_vec());
+    }
+
+    /// If one extent holds all of the range, its bytes are replaced; whether that was so.
+    fn overwrite(&mut self, offset: u64, data: &[u8]) -> bool {
+        let Some((start, extent)) = self.extents.range_mut(..=offset).next_back() else { return false };
+        let from = (offset - start) as usize;
+        let Some(target) = extent.get_mut(from..from.saturating_add(data.len())) else { return false };
+        target.copy_from_slice(data);
+        true
+    }
+
+    fn add(&mut self, offset: u64, data: Vec<u8>) {
+        self.capacity_bytes += data.capacity() as u64;
+        self.extents.insert(offset, data);
     }
 
     /// Forgets what lies in `from..to`.
@@ -58,22 +86,27 @@ impl DirtyExtents {
         if let Some((&start, data)) = self.extents.range_mut(..from).next_back() {
             let end = start + data.len() as u64;
             if end > from {
-                let mut tail = data.split_off((from - start) as usize);
-                self.bytes -= tail.len() as u64;
+                let capacity = data.capacity();
+                self.bytes -= end - from;
+                let kept = data.get((to.min(end) - start) as usize..).unwrap_or_default().to_vec();
+                data.truncate((from - start) as usize);
+                // Else it would keep the memory of all that it ever was.
+                data.shrink_to_fit();
+                self.capacity_bytes -= (capacity - data.capacity()) as u64;
                 if end > to {
-                    let kept = tail.split_off((to - from) as usize);
                     self.bytes += kept.len() as u64;
-                    self.extents.insert(to, kept);
+                    self.add(to, kept);
                 }
             }
         }
         while let Some((&start, _)) = self.extents.range(from..to).next() {
             let Some(mut data) = self.extents.remove(&start) else { break };
             self.bytes -= data.len() as u64;
+            self.capacity_bytes -= data.capacity() as u64;
             if start + data.len() as u64 > to {
                 let kept = data.split_off((to - start) as usize);
                 self.bytes += kept.len() as u64;
-                self.extents.insert(to, kept);
+                self.add(to, kept);
             }
         }
     }
@@ -134,6 +167,8 @@ mod tests {
                 model[offset as usize..offset as usize + len].fill(Some(value));
                 let expected = model.iter().flatten().count() as u64;
                 prop_assert_eq!(extents.bytes(), expected);
+                let capacity: usize = extents.extents.values().map(Vec::capacity).sum();
+                prop_assert_eq!(extents.capacity_bytes, capacity as u64);
                 let mut seen = vec![0_u8; 400];
                 extents.overlay(0, &mut seen);
                 let plain: Vec<u8> = model.iter().map(|byte| byte.unwrap_or(0)).collect();
@@ -148,5 +183,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn regression_an_extent_that_is_cut_gives_its_memory_back() {
+        let mut extents = DirtyExtents::default();
+        for number in 0..64 {
+            extents.insert(number << 20, &vec![1; 1 << 20]);
+            // From within the extent to behind its end.
+            extents.insert((number << 20) + 4096, &vec![2; 1 << 20]);
+            extents.insert((number << 20) + 8192, &vec![3; 1 << 20]);
+        }
+        let capacity: usize = extents.extents.values().map(Vec::capacity).sum();
+        assert!(capacity as u64 <= 2 * extents.bytes(), "{capacity} bytes of memory for {}", extents.bytes());
+        assert!(extents.memory_bytes() >= capacity as u64);
     }
 }

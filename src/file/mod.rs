@@ -15,8 +15,8 @@
 //!
 //! A clone ([`splice`]) takes pieces over from another file.
 //!
-//! An append continues the last segment from its start and the last chunk from its start, so that boundaries are the
-//! same as if the file had been written at once.
+//! An append continues the last segments from their start, and the chunks whose ends the end of the file has decided from theirs, so that
+//! boundaries are the same as if the file had been written at once.
 
 pub mod body;
 pub mod dirty;

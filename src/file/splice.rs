@@ -97,6 +97,7 @@ impl FileBody {
             .collect();
         let pieces = self.join(stream, &row)?;
         (self.pieces, self.changed) = (pieces, true);
+        self.count_memory();
         Ok(())
     }
 

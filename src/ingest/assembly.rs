@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use dedupfs_store::recipe::Child;
 
+use super::IngestContext;
 use super::buffer::PooledBuffer;
 use crate::config::HOLE_CUT_BYTES;
 use crate::containers::StreamId;
@@ -37,19 +38,16 @@ pub struct Assembly {
     pieces: Vec<Piece>,
     /// What of this run is not stored yet.
     content: Arc<Hold>,
+    /// The memory of `entries`; that of their bytes is counted by the buffers.
+    listed: Hold,
 }
 
 impl Assembly {
     /// An empty assembly.
-    pub fn new(
-        dedup: Arc<Deduplicator>,
-        stream: StreamId,
-        known: Option<Arc<BlockIndex>>,
-        rule: SegmentRule,
-        content: Arc<Hold>,
-    ) -> Self {
+    pub fn new(context: &IngestContext, stream: StreamId, known: Option<Arc<BlockIndex>>, content: Arc<Hold>) -> Self {
         let (entries, pieces) = (Vec::new(), Vec::new());
-        Self { dedup, stream, known, rule, entries, bytes: 0, zero_run_bytes: 0, pieces, content }
+        let (dedup, listed) = (context.dedup.clone(), context.memory.hold(0, 0));
+        Self { dedup, stream, known, rule: context.rule, entries, bytes: 0, zero_run_bytes: 0, pieces, content, listed }
     }
 
     /// Whether everything pushed so far is stored: a segment could begin here.
@@ -97,8 +95,17 @@ impl Assembly {
         }
         let ends = self.rule.ends_behind(self.bytes + len_bytes, &entry.child.fingerprint);
         self.bytes += len_bytes;
-        self.entries.push(entry);
+        self.list(entry);
         if ends { self.end_segment(section) } else { Ok(()) }
+    }
+
+    fn list(&mut self, entry: Entry) {
+        let before = self.entries.capacity();
+        self.entries.push(entry);
+        let grown = self.entries.capacity() - before;
+        if grown > 0 {
+            self.listed.add((grown * size_of::<Entry>()) as u64);
+        }
     }
 
     fn settle_zeros(&mut self, section: Option<&Section<'_>>) -> Result<()> {
@@ -113,7 +120,7 @@ impl Assembly {
             if self.rule.must_end_before(self.bytes, self.entries.len(), run_bytes) {
                 self.end_segment(section)?;
             }
-            self.entries.push(Entry { child: hole_child(run_bytes), data: None });
+            self.list(Entry { child: hole_child(run_bytes), data: None });
             self.bytes += run_bytes;
         }
         self.zero_run_bytes = 0;

@@ -8,7 +8,9 @@
 //! (MEASURED). Chunks that are known already and zeros take their place in the order without being read.
 //!
 //! Invariants: items are assembled in the order in which they were pushed; after an error everything later fails
-//! with the same error (I-7). Memory: at most [`BATCHES_IN_FLIGHT_MAX`] batches and one segment for each run.
+//! with the same error (I-7). Memory: at most [`BATCHES_IN_FLIGHT_MAX`] batches and one segment for each run, fewer batches once half
+//! of the budget of all open files is in use ([`IngestContext::memory`]). Who finishes a run early gets its memory back; a run
+//! that goes on from there makes the same pieces ([`crate::file`]).
 
 mod assembly;
 mod buffer;
@@ -24,7 +26,7 @@ use assembly::Assembly;
 pub use buffer::{BufferPool, PooledBuffer};
 
 use crate::chunker::Chunker;
-use crate::config::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, INLINE_BATCH_BYTES};
+use crate::config::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, BATCHES_IN_FLIGHT_MIN, INLINE_BATCH_BYTES};
 use crate::containers::{StreamId, WorkerPool};
 use crate::dedup::{BlockIndex, Deduplicator, Pin, Section};
 use crate::error::{EngineError, Result};
@@ -47,6 +49,18 @@ pub struct IngestContext {
     pub rule: SegmentRule,
     /// Content that was pushed and is neither in a container nor found to be there.
     pub held: Arc<Gauge>,
+    /// Memory of all open files: of these runs, and what else files hold.
+    pub memory: Arc<Gauge>,
+    /// Its bound, in bytes. See [`crate::service::Service`] for who keeps to it.
+    pub memory_limit_bytes: u64,
+}
+
+impl IngestContext {
+    /// Batches of a run that may be under way now.
+    fn batches_max(&self) -> u64 {
+        let is_scarce = self.memory.bytes() > self.memory_limit_bytes / 2;
+        (if is_scarce { BATCHES_IN_FLIGHT_MIN } else { BATCHES_IN_FLIGHT_MAX }) as u64
+    }
 }
 
 /// One item in file order.
@@ -93,7 +107,7 @@ impl Ingest {
     #[must_use]
     pub fn new(context: Arc<IngestContext>, stream: StreamId, known: Option<Arc<BlockIndex>>) -> Self {
         let content = Arc::new(context.held.hold(0, 1));
-        let assembly = Assembly::new(context.dedup.clone(), stream, known, context.rule, content.clone());
+        let assembly = Assembly::new(&context, stream, known, content.clone());
         let state = State { next: 0, ready: BTreeMap::new(), assembly: Some(assembly), lost: false, error: None };
         let core = Arc::new(Core { state: Mutex::new(state), changed: Condvar::new() });
         let buffer = context.buffers.take();
@@ -139,7 +153,7 @@ impl Ingest {
         let full = BATCH_BYTES + self.context.chunker.max_bytes();
         while !data.is_empty() {
             let (now, later) = data.split_at(data.len().min(full.saturating_sub(self.buffer.len())));
-            self.buffer.bytes_mut().extend_from_slice(now);
+            self.buffer.extend_from_slice(now);
             data = later;
             if self.buffer.len() >= full {
                 self.cut(false);
@@ -200,7 +214,7 @@ impl Ingest {
         let uncut_bytes = (self.buffer.len() - self.cut_bytes) as u64;
         self.len_bytes -= uncut_bytes;
         self.content.release(uncut_bytes);
-        self.buffer.bytes_mut().truncate(self.cut_bytes);
+        self.buffer.truncate(self.cut_bytes);
     }
 
     /// All content as pieces, after [`prepare_finish`](Self::prepare_finish). See [`Assembly::finish`].
@@ -249,9 +263,9 @@ impl Ingest {
     /// Hands the chunks that are cut to a worker and keeps the rest.
     fn hand_off(&mut self) -> Result<()> {
         let mut rest = self.context.buffers.take();
-        rest.bytes_mut().extend_from_slice(self.buffer.get(self.cut_bytes..).unwrap_or_default());
+        rest.extend_from_slice(self.buffer.get(self.cut_bytes..).unwrap_or_default());
         let mut buffer = std::mem::replace(&mut self.buffer, rest);
-        buffer.bytes_mut().truncate(self.cut_bytes);
+        buffer.truncate(self.cut_bytes);
         self.cut_bytes = 0;
         let lengths = std::mem::take(&mut self.lengths);
         self.submit(buffer, lengths)
@@ -293,7 +307,7 @@ impl Ingest {
     fn wait_for_turn(&self) -> Result<()> {
         self.context.dedup.wait_for_room()?;
         let mut state = self.core.state.lock();
-        while state.error.is_none() && self.pushed - state.next >= BATCHES_IN_FLIGHT_MAX as u64 {
+        while state.error.is_none() && self.pushed - state.next >= self.context.batches_max() {
             waiting::announce();
             self.core.changed.wait(&mut state);
         }

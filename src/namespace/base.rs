@@ -255,6 +255,7 @@ impl Store {
             row: 0,
             trimmed_through: 0,
             has_losses: false,
+            has_doubt: false,
             index_side: IndexSide::A,
             next_ino: 0,
             next_cookie: 0,

@@ -274,12 +274,15 @@ fn check_inode(ino: Ino, facts: &Seen, is_orphan: bool, findings: &mut Findings)
 /// Every directory that is no orphan must lead up to the root.
 fn check_reachable(seen: &HashMap<Ino, Seen>, findings: &mut Findings) {
     let mut reachable: HashSet<Ino> = HashSet::from([ROOT_INO]);
+    // Where ways end, or go round: no way is gone twice.
+    let mut lost: HashSet<Ino> = HashSet::new();
     for (&start, facts) in seen {
         if !facts.inode.as_ref().is_some_and(|inode| inode.is_directory() && inode.nlink > 0) {
             continue;
         }
         let (mut at, mut way) = (start, Vec::new());
-        while !reachable.contains(&at) && way.len() <= seen.len() {
+        let mut is_on_way = HashSet::new();
+        while !reachable.contains(&at) && !lost.contains(&at) && is_on_way.insert(at) {
             way.push(at);
             match seen.get(&at).and_then(|facts| facts.inode.as_ref()) {
                 Some(inode) if inode.is_directory() => at = inode.parent,
@@ -289,6 +292,7 @@ fn check_reachable(seen: &HashMap<Ino, Seen>, findings: &mut Findings) {
         if reachable.contains(&at) {
             reachable.extend(way);
         } else {
+            lost.extend(way);
             findings.add(|| format!("directory {start} cannot be reached from the root"));
         }
     }

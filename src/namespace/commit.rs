@@ -100,6 +100,7 @@ impl Namespace {
             row: store.header.row + 1,
             // What could not be noted for lack of space is noted here.
             has_losses: self.has_losses(),
+            has_doubt: self.has_doubt(),
             index_side: store.header.index_side,
             trimmed_through: store.header.trimmed_through.max(input.trim_log_through),
             next_ino: self.next_ino.load(Ordering::Relaxed),

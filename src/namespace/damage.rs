@@ -28,6 +28,7 @@ impl Namespace {
         let mut header = store.header;
         header.row += 1;
         header.has_losses |= has_losses;
+        header.has_doubt |= self.has_doubt();
         let mark = ExportMark { tracked_row: header.row, ..store.mark };
         // Damage of a record is for who reads it: it ends the transaction.
         let mut damage = None;

@@ -9,6 +9,7 @@
 
 use std::collections::btree_map;
 use std::iter::Peekable;
+use std::sync::atomic::Ordering;
 
 use dedupfs_fuse::service::{FileKind, Ino};
 
@@ -34,6 +35,11 @@ pub struct DirItem {
 }
 
 impl Namespace {
+    /// A cookie behind those of all entries that exist, in whichever directory.
+    pub fn directory_end(&self) -> u64 {
+        self.next_cookie.load(Ordering::Relaxed)
+    }
+
     /// At most `limit` entries behind the cookie `after` (0: from the start), without `.` and `..`. Fewer than `limit`
     /// only at the end.
     pub fn read_directory(&self, directory: Ino, after: u64, limit: usize) -> Result<Vec<DirItem>> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dedupfs_fuse::service::{Ino, Timestamp};
+use dedupfs_store::StoreError;
 use dedupfs_store::recipe::Root;
 
 use super::Namespace;
@@ -115,7 +116,12 @@ impl<'n> Draft<'n> {
     /// One name of an inode is gone: a file loses a link, a directory all; without any it becomes an orphan.
     pub(super) fn drop_link(&mut self, ino: Ino, now: Timestamp) -> Result<Inode> {
         let inode = self.inode(ino)?;
-        inode.nlink = if inode.is_directory() { 0 } else { inode.nlink.saturating_sub(1) };
+        // It has the name that goes. Were it to be dropped with it, any other name that it has would lead nowhere.
+        if inode.nlink == 0 {
+            let expected = "as many links as it has names (`dedupfs fsck --repair POOL` counts them anew)";
+            return Err(StoreError::corrupt(format!("inode {ino}"), expected, "none").into());
+        }
+        inode.nlink = if inode.is_directory() { 0 } else { inode.nlink - 1 };
         inode.ctime = now;
         let after = inode.clone();
         if after.nlink == 0 {

@@ -11,7 +11,7 @@ use redb::ReadOnlyTable;
 use super::base::{Snapshot, guarded};
 use super::changes::{self, ChangedKey, ExportMark};
 use super::container_record::ContainerRecord;
-use super::tables::HEADER_KEY;
+use super::tables::{HEADER_KEY, Header};
 use super::{Lineage, Namespace, commit};
 use crate::error::{EngineError, Result};
 
@@ -127,6 +127,12 @@ impl ExportSource {
         self.snapshot.header.row
     }
 
+    /// Inodes in its state.
+    #[must_use]
+    pub fn inodes(&self) -> u64 {
+        u64::try_from(self.snapshot.header.totals.inodes()).unwrap_or(0)
+    }
+
     fn guard<T>(&self, read: impl FnOnce(&Snapshot) -> Result<T>) -> Result<T> {
         guarded(&self.snapshot.session, || read(&self.snapshot))
     }
@@ -206,6 +212,16 @@ impl ExportSource {
             each_name(base, &tables.xattrs, ExportTable::Xattrs, visit)?;
             each_number(base, &tables.containers, ExportTable::Containers, visit)
         })
+    }
+
+    /// Whether a header that was exported is that of commit `row`; of this commit's own, its sums are compared as well.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn agrees_with(&self, header: &[u8], row: u64) -> Result<bool> {
+        let (exported, own) = (Header::decode(header)?, &self.snapshot.header);
+        Ok(exported.row == row
+            && (own.row != row || (exported.totals, exported.next_ino) == (own.totals, own.next_ino)))
     }
 
     /// The header.

@@ -143,6 +143,7 @@ pub struct Namespace {
     next_ino: AtomicU64,
     next_cookie: AtomicU64,
     has_losses: AtomicBool,
+    has_doubt: AtomicBool,
     is_side_b: AtomicBool,
     writer_epoch: AtomicU32,
     next_container_sequence: AtomicU64,
@@ -185,6 +186,7 @@ impl Namespace {
             row: 0,
             trimmed_through: 0,
             has_losses: false,
+            has_doubt: false,
             index_side: IndexSide::A,
             next_ino: ROOT_INO + 1,
             next_cookie: COOKIE_FIRST,
@@ -301,6 +303,7 @@ impl Namespace {
             next_ino: AtomicU64::new(header.next_ino),
             next_cookie: AtomicU64::new(header.next_cookie),
             has_losses: AtomicBool::new(header.has_losses),
+            has_doubt: AtomicBool::new(header.has_doubt),
             is_side_b: AtomicBool::new(header.index_side == IndexSide::B),
             writer_epoch: AtomicU32::new(0),
             next_container_sequence: AtomicU64::new(1),
@@ -354,18 +357,41 @@ impl Namespace {
         self.change_header(|header| header.has_losses = has_losses)
     }
 
+    /// Whether counts of the indexes are in doubt, so that nothing may be freed by them: from the first count on that could not be
+    /// right, until the indexes are made anew.
+    #[must_use]
+    pub fn has_doubt(&self) -> bool {
+        self.has_doubt.load(Ordering::Relaxed)
+    }
+
+    /// Notes durably that counts of the indexes are in doubt, and that there may be losses. In force whether it can be noted or not.
+    ///
+    /// # Errors
+    /// It could not be noted; the next commit, or the next call, notes it.
+    pub fn set_doubt(&self) -> Result<()> {
+        self.has_doubt.store(true, Ordering::Relaxed);
+        self.has_losses.store(true, Ordering::Relaxed);
+        if self.store.lock().header.has_doubt {
+            return Ok(());
+        }
+        self.change_header(|header| (header.has_doubt, header.has_losses) = (true, true))
+    }
+
     /// Where the indexes lie.
     #[must_use]
     pub fn index_side(&self) -> IndexSide {
         if self.is_side_b.load(Ordering::Relaxed) { IndexSide::B } else { IndexSide::A }
     }
 
-    /// From here on the indexes of this side count, durably, together with whether they have cells of what is lost.
+    /// From here on the indexes of this side count, durably, together with whether they have cells of what is lost. They were made
+    /// anew, so their counts are in no doubt.
     ///
     /// # Errors
     /// It is unknown which side counts: only opening the namespace anew tells.
     pub fn change_side(&self, index_side: IndexSide, has_losses: bool) -> Result<()> {
-        self.change_header(|header| (header.index_side, header.has_losses) = (index_side, has_losses))
+        self.change_header(|header| {
+            (header.index_side, header.has_losses, header.has_doubt) = (index_side, has_losses, false);
+        })
     }
 
     fn change_header(&self, change: impl FnOnce(&mut Header)) -> Result<()> {
@@ -375,11 +401,13 @@ impl Namespace {
             let snapshot = store.reopen()?;
             self.state.write().base = Some(snapshot);
         }
-        let mut header = store.header;
+        // A doubt that could not be noted stays in force.
+        let mut header = Header { has_doubt: store.header.has_doubt || self.has_doubt(), ..store.header };
         change(&mut header);
         commit::write_header(&store, &header)?;
         store.header = header;
         self.has_losses.store(header.has_losses, Ordering::Relaxed);
+        self.has_doubt.store(header.has_doubt, Ordering::Relaxed);
         self.is_side_b.store(header.index_side == IndexSide::B, Ordering::Relaxed);
         Ok(())
     }

@@ -126,7 +126,8 @@ impl PageSums {
     pub(super) fn open(device: &dyn Device) -> Result<Self> {
         let is_new = !(device.exists(SUMS_FILES[0])? && device.exists(SUMS_FILES[1])?);
         let [first, second] = SUMS_FILES;
-        let files = [device.open(first, OpenMode::CreateOrWrite)?, device.open(second, OpenMode::CreateOrWrite)?];
+        let open = |name| device.open_surely(name, OpenMode::CreateOrWrite);
+        let files = [open(first)?, open(second)?];
         if is_new {
             device.sync_directory("")?;
         }

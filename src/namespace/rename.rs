@@ -30,7 +30,9 @@ struct Place<'a> {
 
 impl Namespace {
     /// renameat2. Renaming one name of an inode over another name of the same inode does nothing, as POSIX wants.
-    /// Both names keep their places in the order of their directories, unless the target is a new name.
+    /// A name that replaces another takes its place in the order of the directory; one that is new takes that of the old name if
+    /// it stays in the directory. So a reader meets each entry once, however often it is renamed; only what comes from another
+    /// directory, or leaves a whiteout in its place, gets a new place.
     pub fn rename(
         &self,
         parent: Ino,
@@ -124,7 +126,11 @@ impl Namespace {
         directory.nlink -= u32::from(is_directory && target.is_some());
         touch(directory, now);
         move_inode(draft, source.ino, to.directory, now)?;
-        let cookie = target.map_or_else(|| self.new_cookie(), |target| target.cookie);
+        let cookie = match target {
+            Some(target) => target.cookie,
+            None if from.directory == to.directory && left.is_none() => source.cookie,
+            None => self.new_cookie(),
+        };
         draft.name(from.directory, &Arc::from(from.name), Some(source), left);
         draft.name(to.directory, &Arc::from(to.name), target, Some(Entry { cookie, ..source }));
         Ok(Renamed { replaced })

@@ -86,6 +86,12 @@ impl Restorer {
         self.header.map(|header| header.row)
     }
 
+    /// The writer epoch as of that commit, and whether files needed what was lost already.
+    #[must_use]
+    pub fn epoch_and_losses(&self) -> (u32, bool) {
+        self.header.map_or((0, false), |header| (header.writer_epoch, header.has_losses))
+    }
+
     /// Makes it a namespace: of this lineage, resting on this export, and with a writer epoch that is `ahead` of `epoch` and of
     /// the header's. The indexes are still to be made. Returns its sums and containers.
     ///
@@ -104,10 +110,12 @@ impl Restorer {
         let header = Header {
             trimmed_through: header.row,
             index_side: IndexSide::A,
+            // Who recovers makes the indexes anew.
+            has_doubt: false,
             writer_epoch: header.writer_epoch.max(epoch).saturating_add(ahead).min(ContainerId::EPOCH_MAX),
             ..header
         };
-        let mark = ExportMark { lineage, tracked_row: header.row, trimmed_row: exported.row, exported };
+        let mark = ExportMark { lineage, tracked_row: header.row, trimmed_row: header.row, exported };
         commit::write_opened(&self.store, &header, &mark)?;
         Ok((header.totals, self.store.snapshot()?.containers()?))
     }

@@ -108,6 +108,8 @@ pub(super) fn decode_xattr(key: &[u8], bytes: &[u8]) -> Result<Vec<u8>> {
 const FLAG_LOSSES: u8 = 1;
 /// Flag of the header: the indexes of side B count.
 const FLAG_SIDE_B: u8 = 2;
+/// Flag of the header: counts of the indexes are in doubt. Releases that do not know it refuse the pool: they would free by these counts.
+const FLAG_DOUBT: u8 = 4;
 
 /// Which of two places the indexes lie in. A rebuild makes those of the other side, and then changes sides: one
 /// transaction for both indexes and what is known of losses.
@@ -140,6 +142,8 @@ pub(super) struct Header {
     pub(super) trimmed_through: u64,
     /// The indexes have cells of what is lost.
     pub(super) has_losses: bool,
+    /// Counts of the indexes are in doubt: nothing is freed until the indexes are made anew.
+    pub(super) has_doubt: bool,
     /// Where the indexes lie.
     pub(super) index_side: IndexSide,
     /// Next inode number to give.
@@ -158,7 +162,9 @@ impl Header {
             writer.u16(FORMAT_VERSION);
             writer.u32(self.writer_epoch);
             let side = if self.index_side == IndexSide::B { FLAG_SIDE_B } else { 0 };
-            writer.u8(if self.has_losses { FLAG_LOSSES } else { 0 } | side);
+            let losses = if self.has_losses { FLAG_LOSSES } else { 0 };
+            let doubt = if self.has_doubt { FLAG_DOUBT } else { 0 };
+            writer.u8(losses | side | doubt);
             for number in [self.row, self.trimmed_through, self.next_ino, self.next_cookie] {
                 writer.u64(number);
             }
@@ -183,7 +189,7 @@ impl Header {
                 }
                 let writer_epoch = reader.u32()?;
                 let flags = reader.u8()?;
-                if flags & !(FLAG_LOSSES | FLAG_SIDE_B) != 0 {
+                if flags & !(FLAG_LOSSES | FLAG_SIDE_B | FLAG_DOUBT) != 0 {
                     return Err(StoreError::Unsupported {
                         what: "namespace".into(),
                         found: format!("flags {flags:#x}"),
@@ -201,6 +207,7 @@ impl Header {
                     row,
                     trimmed_through,
                     has_losses: flags & FLAG_LOSSES != 0,
+                    has_doubt: flags & FLAG_DOUBT != 0,
                     index_side: if flags & FLAG_SIDE_B == 0 { IndexSide::A } else { IndexSide::B },
                     next_ino,
                     next_cookie,

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use dedupfs_index::Index;
-use dedupfs_store::PoolId;
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::PoolProperties;
+use dedupfs_store::{PoolId, StoreError};
 
 use super::activity::Activity;
 use super::gate::{Gate, Pass};
@@ -89,6 +89,10 @@ impl Core {
     /// `ReadOnly` with the reason, once a commit has failed for good.
     pub fn check_failure(&self) -> Result<()> {
         match self.committer.failure() {
+            Some(EngineError::Store(lost @ StoreError::LockLost { .. })) => Err(EngineError::ReadOnly(format!(
+                ", because it is not locked any more: {lost}. What was synced before is safe; end the other process, if there is one, \
+                 unmount the pool, check it with `dedupfs fsck`, and mount it again"
+            ))),
             Some(failure) => Err(EngineError::ReadOnly(format!(
                 ", because a failure put in doubt what is on disk: {failure}. What was synced before is safe; unmount the pool, \
                  see to the disk, and mount it again"

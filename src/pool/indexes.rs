@@ -88,12 +88,17 @@ impl IndexSources<'_> {
         index_options(&self.superblock.properties, self.memory, recipe)
     }
 
+    /// Files that containers are recorded in and that are not there.
+    fn missing_files(&self) -> Vec<String> {
+        [self.data.missing_files(), self.recipes.missing_files()].concat()
+    }
+
     /// Opens the indexes that count: of chunks, of nodes.
     pub(super) fn open(&self) -> Result<(Index, Index)> {
         let side = self.namespace.index_side();
         let open = |directory: &str, recipe| {
             Index::open(self.device, directory, &self.superblock.pool, self.options(recipe))
-                .map_err(|error| index_advice(directory, error))
+                .map_err(|error| index_advice(directory, error, &self.missing_files()))
         };
         Ok((open(chunk_index(side), false)?, open(recipe_index(side), true)?))
     }
@@ -173,14 +178,44 @@ pub(super) fn unused_bytes(device: &dyn Device, used: IndexSide) -> Result<u64> 
     Ok(Index::disk_bytes(device, chunks)? + Index::disk_bytes(device, nodes)?)
 }
 
-/// The index is never the only copy of anything: whatever is wrong with it, it can be made anew.
-pub(super) fn index_advice(directory: &str, error: StoreError) -> StoreError {
+/// The index is never the only copy of anything: whatever is wrong with it, it can be made anew, from the files of containers that are
+/// there. What lay in `missing` is given up by that.
+pub(super) fn index_advice(directory: &str, error: StoreError, missing: &[String]) -> StoreError {
+    let advice = if missing.is_empty() {
+        "nothing is lost: make it anew with `dedupfs fsck --rebuild-index POOL`".to_owned()
+    } else {
+        give_up_advice(missing)
+    };
+    advised(format!("the index in {directory}"), "a sound index", error, &advice)
+}
+
+/// What was written last, and is not in the indexes' checkpoints, cannot be counted from the containers.
+pub(super) fn replay_advice(error: StoreError, missing: &[String]) -> StoreError {
+    let advice = if missing.is_empty() {
+        "files that need this cannot be read there; no other file is lost. `dedupfs fsck --rebuild-index POOL` makes the index anew from \
+         the rest and tells how much is missing; backing the same data up again heals the files"
+            .to_owned()
+    } else {
+        give_up_advice(missing)
+    };
+    advised("the end of the operations log".to_owned(), "content that can be read and counted", error, &advice)
+}
+
+fn give_up_advice(missing: &[String]) -> String {
+    format!(
+        "{} is missing, and containers are recorded in it: put it back first, and make the index anew with `dedupfs fsck \
+         --rebuild-index POOL`. If it cannot be put back, the same command gives up what it held: files that need it stay damaged \
+         until the same data is backed up again. Mount with `-o ro` to copy out what can be read",
+        missing.join(", ")
+    )
+}
+
+/// What is wrong with something that is derived, with what can be done; other errors as they are.
+fn advised(what: String, expected: &str, error: StoreError, advice: &str) -> StoreError {
     match error {
-        StoreError::Corrupt { .. } | StoreError::NotFound { .. } => StoreError::Corrupt {
-            what: format!("the index in {directory}"),
-            expected: "a sound index".to_owned(),
-            found: format!("{error}; nothing is lost: make it anew with `dedupfs fsck --rebuild-index POOL`"),
-        },
+        StoreError::Corrupt { .. } | StoreError::NotFound { .. } => {
+            StoreError::Corrupt { what, expected: expected.to_owned(), found: format!("{error}; {advice}") }
+        }
         other => other,
     }
 }

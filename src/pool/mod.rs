@@ -9,6 +9,7 @@
 //! Dropping a pool without closing it is what a crash does: nothing more is written.
 
 mod activity;
+mod claim;
 mod core;
 mod format;
 mod gate;
@@ -20,6 +21,7 @@ mod reclaiming;
 mod recover;
 mod space;
 mod stats;
+mod trial;
 mod unrecovered;
 
 use std::sync::Arc;
@@ -32,6 +34,7 @@ use parking_lot::Mutex;
 pub use dedupfs_index::filter::FilterPlan;
 
 pub use self::activity::Activity;
+pub(crate) use self::claim::claim;
 pub use self::core::Core;
 pub(crate) use format::relative_or_absolute;
 pub use format::{format, format_on};
@@ -42,12 +45,14 @@ pub use progress::{NoProgress, Progress};
 pub use recover::{STAGE as RECOVERY_STAGE, recover, recover_on};
 pub use space::{ContentCost, Demand, Level, Promise, RootSpace, SpaceGuard, SpaceLimits};
 pub use stats::{ContainerSummary, FilterStats, IndexSummary, MemoryStats, PoolStats, SessionStats};
+pub use trial::TrialReport;
 pub use unrecovered::{Diagnosis, RecoveryReport, UnrecoveredPool};
 
 use crate::check::affected::{AffectedFiles, AffectedFinder, Lost};
 use crate::check::{CheckOptions, CheckReport, Checker, RebuildReport};
-use crate::config::CLOSE_PATIENCE;
+use crate::config::{CLOSE_PATIENCE, EXPORT_VERIFY_AFTER};
 use crate::error::{EngineError, Result};
+use crate::export::{CopyDepth, ExportWatch};
 use crate::reclaim::ReclaimControl;
 use crate::scrub::{BadCopy, ScrubControl, ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus, SuspectThread};
 use crate::service::Service;
@@ -65,6 +70,8 @@ pub struct Pool {
     scrub: ScrubControl,
     /// Of pools that may be changed.
     suspects: Mutex<Option<SuspectThread>>,
+    /// Of pools that somebody mounted for writing.
+    export_watch: Mutex<Option<ExportWatch>>,
     recovery: RecoveryReport,
     rebuilt: Option<RebuildReport>,
     /// Why the index on disk cannot be used, if this one was made anew in memory.
@@ -110,9 +117,24 @@ impl Pool {
                 "{files} is missing: what lies there gives an error where it is read; put it back if it was moved away"
             )
         });
+        let doubt = self.core.namespace.has_doubt().then(|| EngineError::CountsInDoubt.to_string());
         let space = if self.core.is_read_only() { Ok(Vec::new()) } else { self.core.space.notices() };
-        let notices: Vec<String> =
-            [recovered, damage, missing].into_iter().flatten().chain(space.unwrap_or_default()).collect();
+        let export = self.core.exporter.found_at_open();
+        let export = export.map(|found| {
+            format!("the export on the data root was damaged ({found}): it is made anew, and counts when that is done")
+        });
+        // Its size is told by a check.
+        let kept = self.core.exporter.kept().ok().filter(|(slots, bytes)| slots + bytes > 0).map(|(slots, _)| {
+            format!(
+                "{slots} slots with content that no file names, and what a recovery could not read, are kept: `dedupfs fsck --repair \
+                 --give-up-unnamed` gives their space back"
+            )
+        });
+        let notices: Vec<String> = [recovered, damage, missing, doubt, export, kept]
+            .into_iter()
+            .flatten()
+            .chain(space.unwrap_or_default())
+            .collect();
         (!notices.is_empty()).then(|| notices.join("; "))
     }
 
@@ -166,12 +188,53 @@ impl Pool {
             report.needs_rebuild = true;
             report.add(damage.clone());
         }
+        self.check_export(options, &mut report, progress)?;
         let inconsistencies = core.committer.inconsistencies();
         if inconsistencies > 0 {
             report.needs_rebuild = true;
             report.add(format!("{inconsistencies} counts could not be right while the log was consumed"));
         }
+        if core.namespace.has_doubt() {
+            report.needs_rebuild = true;
+            report.add(EngineError::CountsInDoubt.to_string());
+        }
         Ok(report)
+    }
+
+    /// Verifies the export: base and log always, the copies' content as the data is.
+    fn check_export(&self, options: &CheckOptions, report: &mut CheckReport, progress: &dyn Progress) -> Result<()> {
+        let depth = if options.read_data { CopyDepth::Content } else { CopyDepth::Ends };
+        progress.start("verifying the export", 0);
+        let export = match self.core.exporter.verify(depth, &mut |_| !progress.is_cancelled()) {
+            // Of the namespace, of which the rest of the report tells more.
+            Err(error) if crate::export::is_damage(&error) => {
+                progress.finish();
+                report.add(format!("the export on the data root cannot be verified: {error}"));
+                return Ok(());
+            }
+            export => export?,
+        };
+        progress.finish();
+        for finding in &export.findings {
+            if export.renewed {
+                report.note(format!("the export on the data root was bad and was made anew: {finding}"));
+            } else {
+                report.add(format!("export on the data root: {finding}"));
+            }
+        }
+        report.finding_count += if export.is_bad() { export.finding_count - export.findings.len() as u64 } else { 0 };
+        if export.stopped {
+            report.note("the export on the data root was being written anew, and was not verified".to_owned());
+        }
+        let (slots, bytes) = self.core.exporter.kept()?;
+        if slots + bytes > 0 {
+            report.note(format!(
+                "a recovery kept {slots} slots with content that no file names, and {bytes} bytes of damaged exports: `dedupfs fsck \
+                 --repair --give-up-unnamed` gives that up"
+            ));
+        }
+        report.export = Some(export);
+        Ok(())
     }
 
     /// Reads everything that is stored and quarantines what is bad; see [`crate::scrub`].
@@ -209,6 +272,7 @@ impl Pool {
             self.sync()?;
         }
         core.committer.settle()?;
+        report.counts_in_doubt = core.namespace.has_doubt();
         let mut lost = Lost::of(&core.chunk_index, &core.recipe_index)?;
         (report.lost_chunks, report.lost_nodes) = (lost.chunks.len() as u64, lost.nodes.len() as u64);
         for copy in found {
@@ -218,6 +282,17 @@ impl Pool {
             };
         }
         report.affected = self.affected(&lost, progress)?;
+        Ok(())
+    }
+
+    /// Verifies the export in the background, once, and writes anew what is bad of it: for mounts. Nothing on a pool that is only read.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn watch_export(&self) -> Result<()> {
+        if !self.core.is_read_only() {
+            *self.export_watch.lock() = Some(ExportWatch::start(&self.core, EXPORT_VERIFY_AFTER)?);
+        }
         Ok(())
     }
 
@@ -269,6 +344,8 @@ impl Pool {
         }
         self.scrub.stop();
         self.reclaiming.close();
+        self.core.exporter.hurry(true);
+        drop(self.export_watch.lock().take());
         drop(self.suspects.lock().take());
         if *self.is_settled.lock() {
             // Nothing was changed but in memory, or since everything was made durable.
@@ -309,7 +386,11 @@ impl Pool {
         core.recipes.seal_all();
         match committer.checkpoint() {
             // The last round trims the log.
-            Ok(_) => committer.settle().and_then(|()| committer.export()).and_then(|()| committer.settle()),
+            Ok(_) => committer
+                .settle()
+                .and_then(|()| committer.export())
+                .and_then(|()| committer.settle())
+                .and_then(|()| core.exporter.settle_note()),
             Err(error) => committer.commit().and(if error.is_no_space() {
                 tracing::warn!(
                     "no room to close the pool in order: what was written is durable, and the next mount counts the end of the \
@@ -336,8 +417,11 @@ impl Pool {
         let _no_reclaim = self.reclaiming.end(CLOSE_PATIENCE).ok_or_else(|| busy("a reclaim that does not end"))?;
         let _one = self.exclusively()?;
         self.scrub.stop();
-        let _no_scrub =
-            self.scrub.running.try_lock_for(CLOSE_PATIENCE).ok_or_else(|| busy("a scrub that does not end"))?;
+        self.core.exporter.hurry(true);
+        drop(self.export_watch.lock().take());
+        let no_scrub = self.scrub.running.try_lock_for(CLOSE_PATIENCE);
+        self.core.exporter.hurry(false);
+        let _no_scrub = no_scrub.ok_or_else(|| busy("a scrub that does not end"))?;
         if !self.core.gate.pause(CLOSE_PATIENCE) {
             return Err(busy("a request that does not end"));
         }
@@ -378,6 +462,8 @@ impl Pool {
     }
 
     fn stop(&self) {
+        self.core.exporter.hurry(true);
+        drop(self.export_watch.lock().take());
         drop(self.suspects.lock().take());
         self.core.committer.stop();
         if let Some(thread) = self.commit_thread.lock().take()

@@ -14,6 +14,7 @@ use dedupfs_store::device::lock::PoolLock;
 use dedupfs_store::device::{Device, OverlayDevice};
 use dedupfs_store::superblock::{Role, Superblock};
 
+use super::claim::claim;
 use super::progress::Progress;
 use super::space::SpaceLimits;
 use super::unrecovered::UnrecoveredPool;
@@ -80,7 +81,7 @@ impl Pool {
         }
         let meta_device: Arc<dyn Device> = Arc::new(FileDevice::open(meta)?);
         let superblock = Superblock::read(&*meta_device, Role::Meta)?;
-        let mut locks = vec![PoolLock::acquire(meta, &options.note)?];
+        let mut locks = vec![claim(meta, &options.note)?];
         let data_root = superblock.data_root_path(meta);
         let data_device: Arc<dyn Device> = if superblock.data_root == b"." {
             meta_device.clone()

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use dedupfs_index::{ContainerTables, Index};
-use dedupfs_store::container::{Compression, SlotFiles};
+use dedupfs_store::container::{Compression, SlotAddress, SlotFiles};
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::Superblock;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
@@ -16,12 +16,13 @@ use super::space::{ContentCost, PoolHoldings, SpaceGuard, SpaceLimits};
 use crate::chunker::{self, Chunker};
 use crate::commit::Committer;
 use crate::config::{
-    BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, DATA_REGION_BYTES, MemoryPlan, OPEN_CONTAINERS_MAX, RECIPE_REGION_BYTES,
+    BATCH_BUFFERS_KEPT_SHARE, BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, DATA_REGION_BYTES, DIRTY_FILE_BYTES_MAX, MemoryPlan,
+    OPEN_CONTAINERS_MAX, RECIPE_REGION_BYTES,
 };
 use crate::containers::{ContainerOptions, ContainerStore, WorkerPool};
 use crate::dedup::{Deduplicator, Fetcher};
 use crate::error::{EngineError, Result};
-use crate::export::{ExportParts, Exporter, check_owner};
+use crate::export::{ExportParts, Exporter, Kept, check_owner, kept};
 use crate::file::FileContext;
 use crate::gauge::Gauge;
 use crate::ingest::{BufferPool, IngestContext};
@@ -32,6 +33,15 @@ use crate::recipe::segmenter::SegmentRule;
 pub(crate) const DATA_DIRECTORY: &str = "containers";
 const RECIPE_DIRECTORY: &str = "recipes";
 
+/// Which meta root may be opened with a data root.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Admission {
+    /// The one that wrote it last.
+    Owner,
+    /// Any: the data root is only read, and a meta root that was made for a trial.
+    Any,
+}
+
 /// Names and containers: what an index can be made from.
 pub(super) struct Stores {
     pub(super) meta_device: Arc<dyn Device>,
@@ -40,6 +50,8 @@ pub(super) struct Stores {
     pub(super) namespace: Arc<Namespace>,
     pub(super) data: Arc<ContainerStore>,
     pub(super) recipes: Arc<ContainerStore>,
+    /// Slots of the data root that a recovery could not name, if it kept anything; they are taken.
+    pub(super) kept: Option<Vec<SlotAddress>>,
 }
 
 impl Stores {
@@ -49,12 +61,27 @@ impl Stores {
         superblock: &Superblock,
         memory: &MemoryPlan,
     ) -> Result<Self> {
+        Self::open_as(meta_device, data_device, superblock, memory, Admission::Owner)
+    }
+
+    /// As [`open`](Self::open), of a meta root that `admission` lets in.
+    pub(super) fn open_as(
+        meta_device: &Arc<dyn Device>,
+        data_device: &Arc<dyn Device>,
+        superblock: &Superblock,
+        memory: &MemoryPlan,
+        admission: Admission,
+    ) -> Result<Self> {
         let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         let workers = Arc::new(WorkerPool::new(threads));
-        let namespace =
-            Arc::new(Namespace::open_admitted(&**meta_device, memory.namespace_cache_bytes, &|ancestry| {
-                check_owner(&**data_device, &superblock.pool, ancestry)
-            })?);
+        let namespace = Arc::new(Namespace::open_admitted(
+            &**meta_device,
+            memory.namespace_cache_bytes,
+            &|ancestry| match admission {
+                Admission::Owner => check_owner(&**data_device, &superblock.pool, ancestry),
+                Admission::Any => Ok(()),
+            },
+        )?);
         let properties = &superblock.properties;
         let records = namespace.containers()?;
         let open_store = |kind: ContainerKind| -> Result<Arc<ContainerStore>> {
@@ -82,8 +109,16 @@ impl Stores {
         };
         let data = open_store(ContainerKind::Data)?;
         let recipes = open_store(ContainerKind::Recipe)?;
+        let kept = match kept(&**data_device, &superblock.pool)? {
+            Kept::Nothing => None,
+            Kept::Slots(slots) => Some(data.hold(slots)),
+            Kept::Unknown => {
+                let unnamed: Vec<_> = data.unnamed().into_iter().map(|(address, _)| address).collect();
+                (!unnamed.is_empty()).then(|| data.hold(unnamed))
+            }
+        };
         let (meta_device, data_device) = (meta_device.clone(), data_device.clone());
-        Ok(Self { meta_device, data_device, workers, namespace, data, recipes })
+        Ok(Self { meta_device, data_device, workers, namespace, data, recipes, kept })
     }
 
     /// What an exporter works on.
@@ -95,7 +130,9 @@ impl Stores {
             namespace: self.namespace.clone(),
             data: self.data.clone(),
             recipes: self.recipes.clone(),
+            kept: self.kept.clone(),
             is_enabled,
+            locks: std::sync::Weak::new(),
         }
     }
 
@@ -158,7 +195,7 @@ impl Parts {
             if !(trimmed_through..=last_row).contains(&index.position()) {
                 let expected = format!("a log row of {trimmed_through} to {last_row}");
                 let found = StoreError::corrupt("position", expected, index.position());
-                return Err(index_advice(directory, found).into());
+                return Err(index_advice(directory, found, &self.missing_files()).into());
             }
         }
         Ok(())
@@ -237,19 +274,25 @@ impl Parts {
     ) -> Core {
         let Self { stores, chunk_index, recipe_index } = self;
         let chunker = space.chunker;
+        let files_memory = Arc::<Gauge>::default();
+        let full_bytes = BATCH_BYTES + chunker.max_bytes();
+        let kept_max = memory.files_bytes / BATCH_BUFFERS_KEPT_SHARE / full_bytes as u64;
+        let kept_max = usize::try_from(kept_max).unwrap_or(usize::MAX).min(4 * BATCHES_IN_FLIGHT_MAX);
         let ingest = Arc::new(IngestContext {
             dedup: dedup.clone(),
-            buffers: BufferPool::new(4 * BATCHES_IN_FLIGHT_MAX, BATCH_BYTES + chunker.max_bytes()),
+            buffers: BufferPool::new(kept_max, full_bytes, files_memory.clone()),
             chunker,
             workers: stores.workers,
             rule: SegmentRule::new(superblock.properties.chunk_size_bytes, superblock.properties.container_bytes),
             held: space.streams,
+            memory: files_memory,
+            memory_limit_bytes: memory.files_bytes,
         });
         let files = Arc::new(FileContext {
             ingest,
             chunks: Fetcher::new(stores.data.clone(), chunk_index.clone()),
             dirty: space.dirty,
-            dirty_limit_bytes: memory.dirty_bytes,
+            dirty_file_limit_bytes: (memory.files_bytes / 2).min(DIRTY_FILE_BYTES_MAX),
         });
         Core {
             pool: superblock.pool,

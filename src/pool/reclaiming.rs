@@ -60,6 +60,7 @@ impl Pool {
             is_known: [&core.chunk_index, &core.recipe_index]
                 .iter()
                 .all(|index| index.stats().tankers_without_occupancy == 0),
+            counts_in_doubt: core.namespace.has_doubt(),
             live_bytes,
             garbage_bytes: stored_bytes.saturating_sub(live_bytes),
             background: None,

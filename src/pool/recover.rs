@@ -11,19 +11,21 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dedupfs_store::StoreError;
+use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::file::FileDevice;
-use dedupfs_store::device::lock::PoolLock;
 use dedupfs_store::device::{Device, Subdirectory};
 use dedupfs_store::superblock::{Role, Superblock};
 
+use super::claim::claim;
 use super::format::relative_or_absolute;
 use super::indexes::Rebuild;
 use super::open::OpenOptions;
-use super::parts::Stores;
+use super::parts::{Admission, Stores};
 use super::progress::Progress;
+use super::trial::SCRATCH as TRIAL_SCRATCH;
 use crate::config::MemoryPlan;
-use crate::error::Result;
-use crate::export::{RecoverReport, fence, restore};
+use crate::error::{EngineError, Result};
+use crate::export::{RecoverReport, fence, keep, restore};
 use crate::fingerprint::Fingerprinter;
 use crate::namespace::{NAMESPACE_FILE, NAMESPACE_SUMS_FILES};
 use crate::reclaim::HISTORY_FILE as RECLAIM_HISTORY_FILE;
@@ -34,7 +36,7 @@ pub const STAGE: &str = "recovered";
 /// What a meta root has besides its superblock and its namespace.
 const META_DIRECTORIES: [&str; 2] = ["index", "recipes"];
 /// What else may lie on a root.
-const OTHERS: [&str; 9] = [
+const OTHERS: [&str; 10] = [
     "lock",
     "dedupfs.log",
     "dedupfs.log.1",
@@ -44,30 +46,32 @@ const OTHERS: [&str; 9] = [
     SCRUB_POSITION_FILE,
     RECLAIM_HISTORY_FILE,
     STAGE,
+    TRIAL_SCRATCH,
 ];
 /// Directories are not nested deeper than this.
 const DEPTH_MAX: usize = 4;
 
-/// Makes the meta root `meta` (created if absent) from the data root `data`; both may be one directory. One that has a
-/// superblock or a namespace is replaced only if `replaces` says so.
+/// Makes the meta root `meta` (created if absent) from the data root `data`; both may be one directory. Only if it is `forced`, one that
+/// has a superblock or a namespace is replaced, and less is taken than the data root leads to expect.
 ///
 /// # Errors
-/// `Usage` if `data` is no data root or has no export, or `meta` has something else in it; `Busy`; damage; I/O errors.
+/// `Corrupt` if it gives less: then nothing was changed. `Usage` if `data` is no data root or has no export, or `meta` has something else in it; `Busy`; damage; I/O errors.
 pub fn recover(
     meta: &Path,
     data: &Path,
-    replaces: bool,
+    forced: bool,
     options: &OpenOptions,
     progress: &dyn Progress,
 ) -> Result<RecoverReport> {
     let data_device: Arc<dyn Device> = Arc::new(FileDevice::open(data)?);
     let of_data = Superblock::read(&*data_device, Role::Data)?;
-    let _data_lock = PoolLock::acquire(data, &options.note)?;
+    // Its control socket, too: of a pool with one root, this is the meta root.
+    let _data_lock = claim(data, &options.note)?;
     let is_one = meta.canonicalize().ok().is_some_and(|meta| data.canonicalize().is_ok_and(|data| data == meta));
     if is_one {
-        return recover_on(&data_device, &data_device, b".".to_vec(), replaces, options, progress);
+        return recover_on(&data_device, &data_device, b".".to_vec(), forced, options, progress);
     }
-    if !replaces && data_device.exists(Role::Meta.file_name())? && data_device.exists(NAMESPACE_FILE)? {
+    if !forced && data_device.exists(Role::Meta.file_name())? && data_device.exists(NAMESPACE_FILE)? {
         return Err(StoreError::Usage(format!(
             "{0} is a pool with a meta root of its own, which knows more than its export, and could not be used any more: try \
              `dedupfs mount` and `dedupfs fsck` first. If it is beyond repair, `dedupfs recover --force {0}` makes it anew in its place",
@@ -77,12 +81,27 @@ pub fn recover(
     }
     if let Ok(there) = FileDevice::open(meta) {
         // Before anything is left there: it may be somebody else's directory.
-        check_target(&there, &of_data, replaces)?;
+        check_target(&there, &of_data, forced)?;
     }
+    let is_new = !meta.exists();
     let meta_device: Arc<dyn Device> = Arc::new(FileDevice::create(meta)?);
-    let _meta_lock = PoolLock::acquire(meta, &options.note)?;
+    let meta_lock = claim(meta, &options.note)?;
     let data_root = relative_or_absolute(meta, data)?;
-    recover_on(&meta_device, &data_device, data_root, replaces, options, progress)
+    let outcome = recover_on(&meta_device, &data_device, data_root, forced, options, progress);
+    if outcome.is_err() && is_new {
+        drop(meta_lock);
+        remove_if_empty(meta, &*meta_device);
+    }
+    outcome
+}
+
+/// Removes a directory that was made for a meta root which did not come to be.
+fn remove_if_empty(meta: &Path, device: &dyn Device) {
+    let is_lock_alone = device.list("").is_ok_and(|entries| entries.iter().all(|entry| entry.name == "lock"));
+    if is_lock_alone && device.remove("lock").is_ok() {
+        // What somebody has put there meanwhile stays.
+        let _not_empty = std::fs::remove_dir(meta);
+    }
 }
 
 /// The same on two (or twice the same) devices that nobody else uses.
@@ -93,26 +112,59 @@ pub fn recover_on(
     meta: &Arc<dyn Device>,
     data: &Arc<dyn Device>,
     data_root: Vec<u8>,
-    replaces: bool,
+    forced: bool,
     options: &OpenOptions,
     progress: &dyn Progress,
 ) -> Result<RecoverReport> {
     let started = Instant::now();
     let of_data = Superblock::read(&**data, Role::Data)?;
-    check_target(&**meta, &of_data, replaces)?;
+    check_target(&**meta, &of_data, forced)?;
     let superblock = Superblock { role: Role::Meta, data_root, ..of_data };
     remove_below(&**meta, STAGE, 0)?;
     let stage: Arc<dyn Device> = Arc::new(Subdirectory::create(meta.clone(), STAGE)?);
-    let mut report = restore(&*stage, &**data, &superblock, progress)?.report;
+    let restored = match restore(&*stage, &**data, &superblock, forced, progress, &mut |_| Ok(())) {
+        Ok(restored) => restored,
+        Err(error) => {
+            // Best effort: the next attempt begins with that.
+            let _left_there = remove_below(&**meta, STAGE, 0);
+            remove_directories(&**meta, STAGE, 0);
+            return Err(error);
+        }
+    };
+    let mut report = restored.report;
     {
         let fingerprinter = Fingerprinter::new(superblock.properties.fingerprint);
         let options = OpenOptions { rebuild_index: true, ..options.clone() };
         let rebuild = Rebuild { options: &options, fingerprinter: &fingerprinter, progress };
         let memory = MemoryPlan::new(options.memory_bytes, 0);
-        let stores = Stores::open(&stage, data, &superblock, &memory)?;
-        stores.namespace.begin_writing()?;
-        (_, _, report.rebuilt) = stores.index_sources(&superblock, &memory).rebuild(&rebuild)?;
-        fence(&stores.namespace, &**data, &superblock.pool)?;
+        // Of a data root whose owner cannot be read, it is made from what is there.
+        let admission = if forced { Admission::Any } else { Admission::Owner };
+        let stores = Stores::open_as(&stage, data, &superblock, &memory, admission)?;
+        let unnamed = unnamed(&stores, restored.epoch, &mut report);
+        report.kept_slots = unnamed.len() as u64;
+        // Before the index is made, which takes longest.
+        if forced || report.shortfall.is_empty() {
+            stores.namespace.begin_writing()?;
+            (_, _, report.rebuilt) = stores.index_sources(&superblock, &memory).rebuild(&rebuild)?;
+            if report.rebuilt.missing > 0 && !restored.has_losses {
+                let missing = report.rebuilt.missing;
+                report
+                    .shortfall
+                    .push(format!("{missing} tables, recipe nodes or chunks that files need cannot be read"));
+            }
+        }
+        if !report.shortfall.is_empty() && !forced {
+            drop(stores);
+            remove_below(&**meta, STAGE, 0)?;
+            remove_directories(&**meta, STAGE, 0);
+            return Err(less_than_expected(&report));
+        }
+        let keeps = restored.is_damaged || !unnamed.is_empty() || stores.kept.is_some();
+        if keeps {
+            let slots = [stores.kept.as_deref().unwrap_or_default(), &unnamed].concat();
+            keep(&**data, &superblock.pool, &slots)?;
+        }
+        fence(&stores.namespace, &**data, &superblock.pool, keeps)?;
     }
     put_in_place(&**meta)?;
     superblock.write_new(&**meta)?;
@@ -120,8 +172,35 @@ pub fn recover_on(
     Ok(report)
 }
 
+/// Slots of containers that nothing names and that what is missing may have named; told in the report.
+fn unnamed(stores: &Stores, epoch: u32, report: &mut RecoverReport) -> Vec<SlotAddress> {
+    // What an earlier mount has left is garbage: what it wrote is in the namespace of the next one, or was given up.
+    let mut unnamed = stores.data.unnamed();
+    unnamed.retain(|(_, id)| id.is_none_or(|id| id.epoch() >= epoch));
+    let containers = unnamed.iter().filter(|(_, id)| id.is_some()).count();
+    if containers > 0 {
+        report.shortfall.push(format!(
+            "{containers} containers with content are named by nothing: they were written behind commit {}",
+            report.row
+        ));
+    }
+    unnamed.into_iter().map(|(address, _)| address).collect()
+}
+
+/// Nothing was changed: the user decides.
+fn less_than_expected(report: &RecoverReport) -> EngineError {
+    let expected = format!("everything that was exported or written ({})", report.shortfall.join("; "));
+    let found = format!(
+        "{} files in {} directories, as of commit {}; nothing was changed. If an older copy of the meta root is somewhere, it may have \
+         more. `dedupfs recover --force` goes on with what is there, and keeps what nothing names until `dedupfs fsck --repair \
+         --give-up-unnamed`",
+        report.files, report.directories, report.row
+    );
+    StoreError::corrupt("what the data root gives back", expected, found).into()
+}
+
 /// The target must be empty, or what is left of this pool's meta root.
-fn check_target(meta: &dyn Device, of_data: &Superblock, replaces: bool) -> Result<()> {
+fn check_target(meta: &dyn Device, of_data: &Superblock, forced: bool) -> Result<()> {
     let place = meta.describe();
     let usage = |message: String| Err(StoreError::Usage(message).into());
     let superblock_names = [Role::Meta.file_name(), Role::Data.file_name()];
@@ -142,17 +221,17 @@ fn check_target(meta: &dyn Device, of_data: &Superblock, replaces: bool) -> Resu
         Err(error @ StoreError::Unsupported { .. }) => return Err(error.into()),
         _ => {}
     }
-    if !replaces && meta.exists(Role::Meta.file_name())? && meta.exists(NAMESPACE_FILE)? {
+    if !forced && meta.exists(Role::Meta.file_name())? && meta.exists(NAMESPACE_FILE)? {
         return usage(format!(
             "{place} has a meta root, which knows more than the data root: try `dedupfs mount` and `dedupfs fsck` first. If it \
-             is beyond repair, --force replaces it"
+             is beyond repair, --force forced it"
         ));
     }
     Ok(())
 }
 
 /// Removes the files below a directory, however deep.
-fn remove_below(device: &dyn Device, directory: &str, depth: usize) -> Result<()> {
+pub(super) fn remove_below(device: &dyn Device, directory: &str, depth: usize) -> Result<()> {
     if depth > DEPTH_MAX || !device.exists(directory)? {
         return Ok(());
     }
@@ -164,7 +243,7 @@ fn remove_below(device: &dyn Device, directory: &str, depth: usize) -> Result<()
 }
 
 /// Removes a directory that has only directories in it. One that stays does no harm.
-fn remove_directories(device: &dyn Device, directory: &str, depth: usize) {
+pub(super) fn remove_directories(device: &dyn Device, directory: &str, depth: usize) {
     let entries = device.list(directory).unwrap_or_default();
     for entry in entries.iter().filter(|entry| entry.is_directory && depth <= DEPTH_MAX) {
         remove_directories(device, &format!("{directory}/{}", entry.name), depth + 1);

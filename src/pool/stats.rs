@@ -44,6 +44,9 @@ pub struct PoolStats {
     pub lost_chunks: u64,
     /// Recipe nodes that files need and no container has.
     pub lost_recipe_nodes: u64,
+    /// Counts of what is in use could not be right: nothing is freed until `dedupfs fsck --rebuild-index`.
+    #[serde(default)]
+    pub counts_in_doubt: bool,
     /// Recipe nodes.
     pub recipe_nodes: u64,
     /// Bytes of recipe nodes, uncompressed.
@@ -233,6 +236,7 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
         recipe_container_bytes: core.recipes.physical_bytes()?,
         lost_chunks: core.chunk_index.lost(),
         lost_recipe_nodes: core.recipe_index.lost(),
+        counts_in_doubt: core.namespace.has_doubt(),
         namespace_bytes: core.namespace.file_bytes()?,
         index_bytes: core.index_bytes()?,
         export_bytes: export.namespace_bytes,
@@ -339,7 +343,7 @@ fn memory(core: &Core) -> MemoryStats {
             "filters" => chunks.filter_bytes + nodes.filter_bytes,
             "on the way to disk" => data.in_flight_bytes + recipes.in_flight_bytes,
             "regions" => data.region_cache_bytes + recipes.region_cache_bytes,
-            "random writes" => dirty_bytes,
+            "open files" => core.files.ingest.memory.bytes(),
             "tables" => data.table_cache_bytes + recipes.table_cache_bytes,
             "buckets" => chunks.cache_bytes + nodes.cache_bytes,
             "locality" => chunks.locality_bytes,

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::Pool;
-use super::indexes::{self, Rebuild, index_advice};
+use super::indexes::{self, Rebuild};
 use super::open::OpenOptions;
 use super::parts::{Parts, Stores, TablesOf};
 use super::progress::Progress;
@@ -51,14 +51,18 @@ pub struct Diagnosis {
     pub index_damage: Option<String>,
     /// Whether files need what is lost.
     pub has_losses: bool,
+    /// Whether counts of what is in use could not be right.
+    pub has_doubt: bool,
 }
 
 impl Diagnosis {
     /// Whether the pool was closed in order and nothing is missing.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        let Self { rows_to_replay, containers_cut: _, orphans, missing_files, index_damage, has_losses } = self;
-        (*rows_to_replay, *orphans) == (0, 0) && missing_files.is_empty() && index_damage.is_none() && !has_losses
+        let Self { rows_to_replay, containers_cut: _, orphans, missing_files, index_damage, has_losses, has_doubt } =
+            self;
+        let is_whole = missing_files.is_empty() && index_damage.is_none() && !has_losses && !has_doubt;
+        (*rows_to_replay, *orphans) == (0, 0) && is_whole
     }
 }
 
@@ -160,6 +164,7 @@ impl UnrecoveredPool {
             missing_files: self.stores.missing_files(),
             index_damage,
             has_losses: namespace.has_losses(),
+            has_doubt: namespace.has_doubt(),
         })
     }
 
@@ -197,6 +202,7 @@ impl UnrecoveredPool {
         let optional = Arc::<OptionalWrites>::default();
         let mut exported = parts.export_parts(&superblock, !read_only);
         exported.device = optional.device(&exported.device);
+        exported.locks = Arc::downgrade(&locks);
         let exporter = Exporter::open(exported)?;
         let space = parts.space(&superblock, options.limits)?;
         optional.begin(&space.guard);
@@ -228,11 +234,22 @@ impl UnrecoveredPool {
             dedup: dedup.clone(),
             space: space.guard.clone(),
             exporter: exporter.clone(),
+            locks: Arc::downgrade(&locks),
+            pending_operations_max: memory.pending_operations_max(),
         });
-        recovery.rows_replayed = committer.replay().map_err(replay_advice)?;
+        recovery.rows_replayed = committer.replay().map_err(|error| match error {
+            EngineError::Store(error) => indexes::replay_advice(error, &parts.missing_files()).into(),
+            other => other,
+        })?;
         for ino in parts.namespace.orphans()? {
-            parts.namespace.drop_orphan(ino)?;
-            recovery.orphans_dropped += 1;
+            match parts.namespace.drop_orphan(ino) {
+                Ok(()) => recovery.orphans_dropped += 1,
+                // The table of orphans and the inode contradict each other: it stays, with its content.
+                Err(error @ (EngineError::Invalid(_) | EngineError::NotFound)) => {
+                    tracing::error!(ino, %error, "an inode that was to be dropped is kept: see `dedupfs fsck`");
+                }
+                Err(error) => return Err(error),
+            }
         }
         let core = Arc::new(parts.into_core(&superblock, memory, read_only, dedup, committer, (space, exporter)));
         let service = Service::new(core.clone(), options.access_times);
@@ -241,6 +258,7 @@ impl UnrecoveredPool {
             if let Some(service) = for_thread.upgrade() {
                 // Each file remembers its own error for whoever has it open.
                 let _remembered = service.publish_all(Some(PUBLISH_AFTER), Some(PUBLISH_PATIENCE));
+                service.trim_if_idle();
             }
         });
         let commit_thread = core.committer.start(options.commit_interval, publish_old)?;
@@ -255,6 +273,7 @@ impl UnrecoveredPool {
             reclaiming: ReclaimControl::default(),
             scrub: ScrubControl::default(),
             suspects: Mutex::new(suspects),
+            export_watch: Mutex::new(None),
             commit_thread: Mutex::new(Some(commit_thread)),
             is_settled: Mutex::new(read_only),
             exclusive: Mutex::new(()),
@@ -264,13 +283,5 @@ impl UnrecoveredPool {
             missing_files,
             _locks: locks,
         }))
-    }
-}
-
-/// What was written last and was not counted yet cannot be read: counting anew from the files does without it.
-fn replay_advice(error: EngineError) -> EngineError {
-    match error {
-        EngineError::Store(error) => index_advice("index", error).into(),
-        other => other,
     }
 }

@@ -117,6 +117,13 @@ impl PieceList {
         self.pieces.is_empty()
     }
 
+    /// Bytes of memory.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        let pins = self.pieces.len() * size_of::<Pin>();
+        (self.pieces.capacity() * size_of::<Piece>() + self.ends.capacity() * size_of::<u64>() + pins) as u64
+    }
+
     /// All pieces in order.
     #[must_use]
     pub fn pieces(&self) -> &[Piece] {

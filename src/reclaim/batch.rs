@@ -72,6 +72,7 @@ impl<'b, 'r> Batch<'b, 'r> {
         core.dedup.claim_containers(self.victims.iter().map(|victim| victim.id));
         core.dedup.barrier();
         core.committer.settle()?;
+        core.committer.check_counts()?;
         self.leave_out_what_came_alive();
         let was_searched = core.namespace.has_losses();
         let victims = self.victims.clone();

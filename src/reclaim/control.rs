@@ -40,6 +40,9 @@ pub struct ReclaimStatus {
     pub last: Option<LastRun>,
     /// Whether what is alive is known: not before the first run in a pool that an earlier version wrote.
     pub is_known: bool,
+    /// Counts of what is in use could not be right: nothing is freed until `dedupfs fsck --rebuild-index`.
+    #[serde(default)]
+    pub counts_in_doubt: bool,
     /// Uncompressed bytes that something refers to.
     pub live_bytes: u64,
     /// Uncompressed bytes of closed containers that nothing refers to; what recipes that are not freed yet refer to is not in it.

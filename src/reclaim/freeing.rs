@@ -94,8 +94,10 @@ impl Run<'_> {
         ready.retain(|emptied| !kept.contains(&emptied.id));
         let ids: Vec<ContainerId> = ready.iter().map(|emptied| emptied.id).collect();
         if !ids.is_empty() {
-            core.committer.remove_containers(ids.clone());
+            core.committer.remove_containers(ids.clone())?;
             core.committer.settle()?;
+            // The round leaves them where they are if a count became doubtful before it.
+            core.committer.check_counts()?;
             // Their slots are free once the export on the data root does not name them any more.
             core.committer.export()?;
             self.report.containers_freed += ready.len() as u64;

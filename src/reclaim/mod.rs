@@ -118,6 +118,7 @@ pub(crate) fn reclaim(
     let share_percent = if core.space.is_tight() { 100 } else { options.share_percent };
     let pace = Pace::new(ReclaimOptions { share_percent, ..*options }, control, progress, &core.activity);
     core.committer.settle()?;
+    core.committer.check_counts()?;
     let mut run = Run {
         core,
         options,

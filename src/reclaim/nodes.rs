@@ -102,6 +102,7 @@ impl Run<'_> {
         // Writers that found one of these before the claim are in a section until their reference is logged.
         core.dedup.barrier();
         core.committer.settle()?;
+        core.committer.check_counts()?;
         let (begun, mut freed) = (Instant::now(), 0);
         for (at, (number, fingerprint, container)) in claimed.into_iter().enumerate() {
             if self.is_step_over(at, begun) {
@@ -149,6 +150,10 @@ impl Run<'_> {
         if !self.core.namespace.has_losses() {
             return Ok(());
         }
+        // Who found a chunk before it was quarantined has counted it by the time that this is taken. From then on writers store it again,
+        // so nobody refers to it for the first time between the look at its count and the removal.
+        let _losses = self.core.committer.hold_losses();
+        self.core.committer.check_counts()?;
         let mut lost = Vec::new();
         self.core.chunk_index.for_each(&mut |fingerprint, cell| {
             if cell.references == 0 && cell.location.is_lost() {
@@ -167,7 +172,8 @@ impl Run<'_> {
 
     /// Once everything that was lost was stored again or forgotten, writers need not look for it any more.
     pub(super) fn note_losses(&self) -> Result<()> {
-        if !self.core.namespace.has_losses() {
+        // Where counts are in doubt, what is lost is, too.
+        if !self.core.namespace.has_losses() || self.core.namespace.has_doubt() {
             return Ok(());
         }
         let _losses = self.core.committer.hold_losses();

@@ -5,7 +5,8 @@
 //! 2. What is bad is quarantined ([`quarantine`]) before the position moves beyond it. What the disk does not give after some
 //!    tries counts as bad as soon as something else could be read again: a cable that fell out is no loss.
 //! 3. The position is made durable now and then ([`position`]): after a crash, or when it is stopped, a scrub goes on there.
-//! 4. At the end the files that need what is lost are named ([`crate::check::affected`]).
+//! 4. Then the export on the data root is verified; what is bad of it is written anew ([`crate::export`]).
+//! 5. At the end the files that need what is lost are named ([`crate::check::affected`]).
 //!
 //! It takes no lock that writers, reclaiming or checks wait for; one scrub at a time. A container that is freed
 //! meanwhile is no finding; one that is filled meanwhile is left to the next scrub. Reclaiming and a scrub only wait for each
@@ -34,6 +35,7 @@ pub use self::quarantine::BadCopy;
 pub use self::run::scrub;
 pub(crate) use self::suspects::SuspectThread;
 use crate::check::affected::AffectedFiles;
+use crate::export::ExportCheck;
 
 /// How to scrub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -81,12 +83,18 @@ pub struct ScrubReport {
     /// Of what the index calls lost, what this run has found sound in some container: an index that is made anew has it again.
     #[serde(default)]
     pub lost_and_readable: u64,
+    /// Counts of what is in use could not be right: nothing is freed until `dedupfs fsck --rebuild-index`.
+    #[serde(default)]
+    pub counts_in_doubt: bool,
     /// Each thing that is not as it was written, at most [`DAMAGE_TOLD_MAX`] of them.
     pub damage: Vec<String>,
     /// All of them.
     pub damage_count: u64,
     /// Files that need what is lost.
     pub affected: AffectedFiles,
+    /// What was found of the export on the data root, if the scrub came to it.
+    #[serde(default)]
+    pub export: Option<ExportCheck>,
 }
 
 impl ScrubReport {
@@ -94,6 +102,12 @@ impl ScrubReport {
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.bad_chunks + self.bad_nodes + self.lost_chunks + self.lost_nodes == 0
+    }
+
+    /// Whether the export is bad and could not be written anew.
+    #[must_use]
+    pub fn is_export_bad(&self) -> bool {
+        self.export.as_ref().is_some_and(ExportCheck::is_bad)
     }
 
     fn add_damage(&mut self, what: String) {

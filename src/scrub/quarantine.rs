@@ -146,7 +146,9 @@ impl Core {
         let _losses = self.committer.hold_losses();
         let inconsistencies = self.committer.inconsistencies();
         let lost = self.chunk_index.lost() + self.recipe_index.lost();
-        if lost > 0 || self.is_read_only() || !self.namespace.has_losses() {
+        // Where counts are in doubt, what is lost is, too.
+        let is_settled = !self.namespace.has_losses() || self.namespace.has_doubt();
+        if lost > 0 || self.is_read_only() || is_settled {
             return Ok(lost);
         }
         self.namespace.set_losses(false)?;

@@ -10,6 +10,7 @@ use super::quarantine::BadCopy;
 use super::{Judged, NAP, Pipeline, ScrubControl, ScrubOptions, ScrubPosition, ScrubReport};
 use crate::containers::{ContainerStore, Inspection, WholeContainer};
 use crate::error::{EngineError, Result};
+use crate::export::CopyDepth;
 use crate::namespace::ContainerRecord;
 use crate::pool::{Core, Progress};
 
@@ -19,6 +20,8 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(5);
 const BAD_AT_ONCE: usize = 4096;
 /// Containers one after another that the device does not give: then it is the device, and nothing is concluded.
 const UNREAD_MAX: usize = 64;
+/// Verifications of the export that a new base may end before the next scrub is left to it.
+const EXPORT_TRIES: usize = 20;
 /// Containers whose content is not known that are looked up together: bounds memory.
 const UNKNOWN_AT_ONCE: usize = 64;
 
@@ -88,7 +91,7 @@ pub fn scrub(
         found: Vec::new(),
         told_bytes: 0,
     };
-    let outcome = run.read_all();
+    let outcome = run.read_all().and_then(|()| run.verify_export());
     progress.finish();
     run.report.elapsed_ms = u64::try_from(run.started.elapsed().as_millis()).unwrap_or(u64::MAX);
     match outcome {
@@ -317,13 +320,51 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Verifies the export, and writes anew what is bad of it.
+    fn verify_export(&mut self) -> Result<()> {
+        if !self.report.finished {
+            return Ok(());
+        }
+        self.progress.start("verifying the export", 0);
+        let mut read_bytes = 0;
+        for _ in 0..EXPORT_TRIES {
+            let mut check = self.core.exporter.verify(CopyDepth::Content, &mut |bytes| {
+                read_bytes += bytes;
+                self.throttle_behind(read_bytes);
+                !self.is_stopped()
+            })?;
+            if self.is_stopped() {
+                self.report.finished = false;
+                return Ok(());
+            }
+            if check.stopped {
+                // A new base is written: that one is verified.
+                std::thread::sleep(NAP);
+                continue;
+            }
+            if !check.is_sound() && !self.core.is_read_only() {
+                let _pass = self.core.begin_change()?;
+                self.core.exporter.renew(&mut check)?;
+            }
+            self.report.export = Some(check);
+            return Ok(());
+        }
+        tracing::warn!("the export was written again and again while it was verified: the next scrub verifies it");
+        Ok(())
+    }
+
     /// Sleeps if more was read than the rate allows.
     fn throttle(&self) {
+        self.throttle_behind(0);
+    }
+
+    /// The same, of `more_bytes` besides containers.
+    fn throttle_behind(&self, more_bytes: u64) {
         let rate = self.options.rate_bytes_per_s;
         if rate == 0 {
             return;
         }
-        let due = Duration::from_secs_f64(self.report.disk_bytes as f64 / rate as f64);
+        let due = Duration::from_secs_f64((self.report.disk_bytes + more_bytes) as f64 / rate as f64);
         while let Some(left) = due.checked_sub(self.started.elapsed()).filter(|left| !left.is_zero()) {
             if self.is_stopped() {
                 return;

@@ -10,7 +10,6 @@ use dedupfs_fuse::service::{Ino, OpenOptions, access_is_due};
 
 use super::open_files::{Live, OpenFile};
 use super::{Service, now};
-use crate::config::PENDING_OPERATIONS_MAX;
 use crate::error::Result;
 use crate::namespace::Inode;
 
@@ -77,7 +76,8 @@ impl Service {
     fn set_access_time(&self, ino: Ino) -> Result<()> {
         let _pass = self.core.begin_change()?;
         // Nor where commits do not keep up: a read waits for none.
-        if self.core.space.is_tight() || self.core.namespace.pending_operations() >= PENDING_OPERATIONS_MAX {
+        let pending_max = self.core.memory.pending_operations_max();
+        if self.core.space.is_tight() || self.core.namespace.pending_operations() >= pending_max {
             return Ok(());
         }
         let _room = self.core.promise_change();

@@ -135,7 +135,7 @@ impl Service {
         let _room = self.admit(Demand::change(value.len() as u64))?;
         let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
         inode.check_unprotected()?;
-        if name == acl::ACCESS_XATTR || name == acl::DEFAULT_XATTR {
+        if acl::is_list(name) {
             self.set_acl(caller, &inode, name, value, mode)?;
         } else {
             self.core.namespace.set_xattr(ino, name, value, mode, now())?;
@@ -147,7 +147,11 @@ impl Service {
         let _pass = self.core.begin_change()?;
         let _room = self.core.promise_change();
         self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?.check_unprotected()?;
-        self.core.namespace.remove_xattr(ino, name, now())?;
+        match self.core.namespace.remove_xattr(ino, name, now()) {
+            // As on other filesystems: the list in effect then is what the mode says.
+            Err(EngineError::NoAttribute) if acl::is_list(name) => return Ok(()),
+            removed => removed.map(drop)?,
+        }
         self.core.relieve()
     }
 

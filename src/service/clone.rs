@@ -31,6 +31,7 @@ impl Service {
             let _held = [Held::new(self, from.ino), Held::new(self, to.ino)];
             self.copy_held(caller, from, to, len_bytes)?
         };
+        self.relieve_memory();
         if copied > 0 {
             self.drop_capability(to.ino)?;
         }

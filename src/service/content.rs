@@ -62,6 +62,8 @@ impl Service {
             body.read_ahead(&mut open.ahead.lock(), offset, len_bytes);
             Ok(())
         });
+        // Its content may have been loaded for this.
+        self.relieve_memory_unless_busy();
         match &outcome {
             Ok(()) if open.how.no_access_time => {}
             Ok(()) => self.note_file_access(&open.file),
@@ -82,6 +84,7 @@ impl Service {
         if let Some(body) = &*waiting::read(&file.body)
             && !body.read_needs_finish(offset, len_bytes)
         {
+            file.note_use();
             return read(body);
         }
         let mut guard = waiting::write(&file.body);
@@ -146,6 +149,7 @@ impl Service {
             file.note_change(body, now());
             inode.mode
         };
+        self.relieve_memory();
         if flags.drop_privileges && without_privileges(mode) != mode {
             self.drop_privileges(file.ino)?;
         }
@@ -294,7 +298,8 @@ impl Service {
     }
 
     /// fallocate(2). What is allocated stays a hole, and nothing is kept free for it: what will be written may be known
-    /// already, or compress. Only what could not be stored now is refused, as other filesystems that compress do.
+    /// already, or compress. Only what could not be stored now is refused, as other filesystems that compress do: more than statfs
+    /// calls available.
     pub(super) fn allocate_range(&self, handle: Handle, offset: u64, len_bytes: u64, mode: i32) -> Result<()> {
         let end = offset.checked_add(len_bytes).ok_or(EngineError::FileTooLarge)?;
         if len_bytes == 0 {
@@ -326,7 +331,7 @@ impl Service {
                 file.load(&mut guard, &self.core.files, &self.core.namespace)?.data_bytes()
             };
             let missing_bytes = len_bytes.min(end.saturating_sub(data_bytes)).min(FILE_BYTES_MAX);
-            drop(self.admit(self.core.cost.of_content(missing_bytes, 1))?);
+            self.check_available(missing_bytes)?;
             self.admit(self.core.cost.of_cut())?
         };
         {
@@ -343,6 +348,7 @@ impl Service {
             }
             file.note_change(body, now());
         }
+        self.relieve_memory();
         self.drop_capability(file.ino)?;
         self.core.relieve()
     }

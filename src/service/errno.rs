@@ -46,9 +46,11 @@ pub fn errno(error: &EngineError) -> Errno {
             | StoreError::Collision { .. }
             | StoreError::Unsupported { .. }
             | StoreError::NotFound { .. }
+            | StoreError::LockLost { .. }
             | StoreError::Usage(_),
         )
         | EngineError::Database(_)
+        | EngineError::CountsInDoubt
         | EngineError::Internal(_) => {
             tracing::error!(%error, "a client gets an I/O error");
             Errno::EIO

@@ -1,47 +1,75 @@
 //! What the kernel knows of inodes: how often it was told of each, until it forgets.
+//!
+//! Memory: some 24 bytes for each inode in a sorted map, which grows by small blocks. A hash table would take up to three times that
+//! while it grows. Who bounds their number is the kernel, which forgets inodes when it needs memory.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use dedupfs_fuse::service::Ino;
 use parking_lot::Mutex;
 
+/// How often the kernel was told, doubled; odd: of nothing but the inode's name and kind, because the rest could not be read.
 #[derive(Clone, Copy)]
-struct Known {
-    references: u64,
-    /// Nothing but its name and kind: the rest could not be read.
-    by_name_only: bool,
+struct Known(u32);
+
+impl Known {
+    /// So often that more cannot be counted: it stays known.
+    const TOO_OFTEN: u32 = u32::MAX >> 1;
+
+    const fn new(references: u32, by_name_only: bool) -> Self {
+        Self(references << 1 | by_name_only as u32)
+    }
+
+    const fn references(self) -> u32 {
+        self.0 >> 1
+    }
+
+    const fn is_by_name_only(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    const fn told_again(self, by_name_only: bool) -> Self {
+        let more = self.references() + (self.references() < Self::TOO_OFTEN) as u32;
+        Self::new(more, by_name_only)
+    }
 }
 
 /// The kernel's references to inodes.
 #[derive(Default)]
 pub(super) struct Lookups {
-    known: Mutex<HashMap<Ino, Known>>,
+    known: Mutex<BTreeMap<Ino, Known>>,
 }
 
 impl Lookups {
     /// The kernel is told of the inode, and of its attributes.
     pub(super) fn count(&self, ino: Ino) {
         let mut known = self.known.lock();
-        let of_inode = known.entry(ino).or_insert(Known { references: 0, by_name_only: false });
-        *of_inode = Known { references: of_inode.references + 1, by_name_only: false };
+        let of_inode = known.entry(ino).or_insert(Known::new(0, false));
+        *of_inode = of_inode.told_again(false);
     }
 
     /// The kernel is told of no more than the inode's name and kind; `false` if it knows more: it must not be told then, and nothing
     /// is counted.
     pub(super) fn count_name(&self, ino: Ino) -> bool {
         let mut known = self.known.lock();
-        let of_inode = known.entry(ino).or_insert(Known { references: 0, by_name_only: true });
-        of_inode.references += u64::from(of_inode.by_name_only);
-        of_inode.by_name_only
+        let of_inode = known.entry(ino).or_insert(Known::new(0, true));
+        if of_inode.is_by_name_only() {
+            *of_inode = of_inode.told_again(true);
+        }
+        of_inode.is_by_name_only()
     }
 
     /// The kernel gives so many references back; whether it knows the inode no more.
     pub(super) fn forget(&self, ino: Ino, count: u64) -> bool {
         let mut known = self.known.lock();
         let Entry::Occupied(mut entry) = known.entry(ino) else { return false };
-        let left = entry.get().references.saturating_sub(count);
-        entry.get_mut().references = left;
+        let before = *entry.get();
+        if before.references() == Known::TOO_OFTEN {
+            return false;
+        }
+        let left = before.references().saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
+        entry.insert(Known::new(left, before.is_by_name_only()));
         if left == 0 {
             entry.remove();
         }
@@ -80,5 +108,14 @@ mod tests {
         lookups.count(8);
         assert!(!lookups.count_name(8));
         assert!(lookups.forget(8, 1));
+    }
+
+    #[test]
+    fn what_was_told_too_often_to_be_counted_stays_known() {
+        let lookups = Lookups::default();
+        lookups.known.lock().insert(7, Known::new(Known::TOO_OFTEN - 1, false));
+        lookups.count(7);
+        lookups.count(7);
+        assert!(!lookups.forget(7, u64::from(Known::TOO_OFTEN)) && lookups.knows(7));
     }
 }

@@ -17,9 +17,11 @@ mod clone;
 mod content;
 mod errno;
 mod lookups;
+mod memory;
 mod names;
 mod open_files;
 mod protection;
+mod recency;
 mod space;
 mod staging;
 
@@ -39,6 +41,7 @@ pub(crate) use content::CAPABILITY_XATTR;
 pub use errno::errno;
 use lookups::Lookups;
 use open_files::OpenFiles;
+use parking_lot::Mutex;
 
 use crate::error::{EngineError, Result};
 use crate::pool::Core;
@@ -52,6 +55,8 @@ pub struct Service {
     files: OpenFiles,
     lookups: Lookups,
     settling: space::Settling,
+    /// One thread at a time takes memory from files.
+    relieving: Mutex<()>,
     staging: staging::Staging,
     access_times: AccessTimes,
 }
@@ -85,6 +90,7 @@ impl Service {
             files: OpenFiles::default(),
             lookups: Lookups::default(),
             settling: space::Settling::default(),
+            relieving: Mutex::default(),
             staging: staging::Staging::default(),
             access_times,
         })
@@ -264,6 +270,16 @@ impl FileService for Service {
         self.content_is_cached(handle, offset, len_bytes)
     }
 
+    fn note_cached(&self, _ino: Ino, handle: Handle) {
+        if let Ok(open) = self.files.handle(handle) {
+            open.file.note_cached();
+        }
+    }
+
+    fn may_be_cached(&self, _ino: Ino, handle: Handle) -> bool {
+        self.files.handle(handle).is_ok_and(|open| open.file.may_be_cached())
+    }
+
     fn write(
         &self,
         caller: Caller,
@@ -334,6 +350,10 @@ impl FileService for Service {
     ) -> std::result::Result<Vec<DirectoryEntry>, Errno> {
         self.staging.check(ino)?;
         answer(self.list(ino, after, limit, with_attributes))
+    }
+
+    fn directory_end(&self) -> u64 {
+        self.core.namespace.directory_end()
     }
 
     fn parent(&self, ino: Ino) -> std::result::Result<Ino, Errno> {

@@ -8,13 +8,18 @@
 //! so who reads meanwhile would put the old bytes back, to be served for as long as the pages stay. Pages of earlier opens go
 //! when the direct handle is opened ([`OpenHandle::keeps_cache`]).
 //!
+//! A handle that was opened with O_DIRECT to read and write is one of those that go through the page cache, but what is written
+//! through it goes past it all the same, while others read. So a file knows whether the kernel may have pages of it
+//! ([`OpenFile::may_be_cached`]); if so, those that a write past them made stale are dropped before it is answered, which is the
+//! business of the adapter.
+//!
 //! Lock order: `leaving` of one inode -> table -> (released) -> body -> namespace. The table's lock is never held across I/O: an
 //! inode that is being dropped is noted in it, and whoever opens that inode waits for `leaving`.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use dedupfs_fuse::service::{Handle, Ino, OpenOptions, Timestamp};
 use dedupfs_store::recipe::Root;
@@ -22,6 +27,7 @@ use dedupfs_store::waiting;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use super::now;
+use super::recency::{Recency, Turn};
 use crate::error::{EngineError, Result};
 use crate::file::{FileBody, FileContext, ReadAhead};
 use crate::namespace::{Inode, Namespace};
@@ -57,9 +63,71 @@ pub struct OpenFile {
     pub live: Mutex<Live>,
     /// The process that wrote last: whose container a publication goes to.
     pub last_writer: AtomicU64,
+    /// The kernel may have pages of it.
+    may_be_cached: AtomicBool,
+    /// Its place among those that were written.
+    pub(super) written: Turn,
+    /// Its place among those whose content is loaded.
+    pub(super) loaded: Turn,
+    /// When it was used last, in milliseconds since the orders began.
+    used_ms: AtomicU64,
+    orders: Arc<Orders>,
+    own: Weak<Self>,
+}
+
+/// The open files in the order of their last use.
+struct Orders {
+    /// Those with content that may not be stored.
+    written: Recency<OpenFile>,
+    /// Those whose content is loaded.
+    loaded: Recency<OpenFile>,
+    began: Instant,
+}
+
+impl Default for Orders {
+    fn default() -> Self {
+        Self { written: Recency::default(), loaded: Recency::default(), began: Instant::now() }
+    }
+}
+
+impl Orders {
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.orders.written.forget(&self.written);
+        self.orders.loaded.forget(&self.loaded);
+    }
 }
 
 impl OpenFile {
+    /// The kernel has pages of the file, or is about to fill some.
+    pub fn note_cached(&self) {
+        // Looked at first, because many threads read: a line of memory that nobody changes stays with all of them.
+        if !self.may_be_cached() {
+            self.may_be_cached.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the kernel may have pages of the file.
+    pub fn may_be_cached(&self) -> bool {
+        self.may_be_cached.load(Ordering::SeqCst)
+    }
+
+    /// Its content is used now.
+    pub fn note_use(&self) {
+        self.used_ms.store(self.orders.now_ms(), Ordering::Relaxed);
+        self.orders.loaded.note(&self.loaded, &self.own);
+    }
+
+    /// How long ago that was.
+    pub fn unused_for(&self) -> Duration {
+        Duration::from_millis(self.orders.now_ms().saturating_sub(self.used_ms.load(Ordering::Relaxed)))
+    }
+
     /// Loads the content if it is not there yet.
     ///
     /// # Errors
@@ -74,6 +142,7 @@ impl OpenFile {
             let root = namespace.inode(self.ino)?.ok_or(EngineError::NotFound)?.root;
             *body = Some(FileBody::open(context.clone(), &root)?);
         }
+        self.note_use();
         body.as_mut().ok_or(EngineError::Internal("a body that was just loaded is missing"))
     }
 
@@ -89,6 +158,7 @@ impl OpenFile {
         if body.is_none() {
             *body = Some(FileBody::open(context.clone(), &Root::Empty)?);
         }
+        self.note_use();
         body.as_mut().ok_or(EngineError::Internal("a body that was just loaded is missing"))
     }
 
@@ -97,6 +167,9 @@ impl OpenFile {
         if !body.is_changed() {
             // Nothing will be published, so stat must not show another time until then.
             return;
+        }
+        if body.is_unmerged() {
+            self.orders.written.note(&self.written, &self.own);
         }
         let mut live = self.live.lock();
         live.size = Some((body.size_bytes(), body.data_bytes()));
@@ -129,7 +202,7 @@ pub struct OpenHandle {
 impl OpenHandle {
     /// Whether pages that the kernel has of the file stay right while the handle is open.
     pub fn keeps_cache(&self) -> bool {
-        !self.writes_directly()
+        !(self.writes_directly() || self.how.direct && self.how.write)
     }
 
     fn writes_directly(&self) -> bool {
@@ -173,25 +246,59 @@ impl Drop for Leaving<'_> {
 pub struct OpenFiles {
     table: RwLock<Table>,
     next_handle: AtomicU64,
+    orders: Arc<Orders>,
 }
 
 impl OpenFiles {
     /// Opens a handle.
     pub fn open(&self, ino: Ino, how: OpenOptions) -> (Handle, Arc<OpenHandle>) {
         let mut table = self.table_with(ino);
-        let entry = hold(&mut table, ino);
+        let entry = self.hold_in(&mut table, ino);
         let is_direct = entry.direct_writers > 0 || (how.write && !how.read && entry.cached == 0);
         let open = Arc::new(OpenHandle { file: entry.file.clone(), how, is_direct, ahead: Mutex::default() });
         entry.cached += u64::from(!is_direct);
         entry.direct_writers += u64::from(open.writes_directly());
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed) + 1;
+        if open.keeps_cache() {
+            open.file.note_cached();
+        }
         table.handles.insert(handle, open.clone());
         (handle, open)
     }
 
     /// Holds a file without a handle, for one operation; ends with [`let_go`](Self::let_go).
     pub fn hold(&self, ino: Ino) -> Arc<OpenFile> {
-        hold(&mut self.table_with(ino), ino).file.clone()
+        self.hold_in(&mut self.table_with(ino), ino).file.clone()
+    }
+
+    fn hold_in<'a>(&self, table: &'a mut Table, ino: Ino) -> &'a mut Entry {
+        let entry = table.files.entry(ino).or_insert_with(|| {
+            let file = Arc::new_cyclic(|own| OpenFile {
+                ino,
+                body: RwLock::new(None),
+                live: Mutex::default(),
+                last_writer: AtomicU64::new(0),
+                may_be_cached: AtomicBool::new(false),
+                written: Turn::default(),
+                loaded: Turn::default(),
+                used_ms: AtomicU64::new(0),
+                orders: self.orders.clone(),
+                own: own.clone(),
+            });
+            Entry { file, holds: 0, cached: 0, direct_writers: 0 }
+        });
+        entry.holds += 1;
+        entry
+    }
+
+    /// The files with content that may not be stored.
+    pub(super) fn written(&self) -> &Recency<OpenFile> {
+        &self.orders.written
+    }
+
+    /// The files whose content is loaded.
+    pub(super) fn loaded(&self) -> &Recency<OpenFile> {
+        &self.orders.loaded
     }
 
     /// The table, with nobody about to drop this inode.
@@ -260,15 +367,6 @@ impl OpenFiles {
     }
 }
 
-fn hold(table: &mut Table, ino: Ino) -> &mut Entry {
-    let entry = table.files.entry(ino).or_insert_with(|| {
-        let file = OpenFile { ino, body: RwLock::new(None), live: Mutex::default(), last_writer: AtomicU64::new(0) };
-        Entry { file: Arc::new(file), holds: 0, cached: 0, direct_writers: 0 }
-    });
-    entry.holds += 1;
-    entry
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,6 +399,25 @@ mod tests {
             opened.push(handle);
         }
         letters
+    }
+
+    #[test]
+    fn a_file_may_be_cached_once_pages_are_kept_or_filled_and_not_by_direct_handles() {
+        let opened = |read, direct| {
+            let files = OpenFiles::default();
+            let (_, open) = files.open(7, OpenOptions { read, write: true, direct, ..OpenOptions::default() });
+            (open.keeps_cache(), open.file.may_be_cached())
+        };
+        assert_eq!(opened(false, false), (false, false), "what is only written is not cached");
+        assert_eq!(opened(true, true), (false, false), "an image of a virtual machine");
+        assert_eq!(opened(true, false), (true, true), "an ordinary file");
+        let files = OpenFiles::default();
+        let (_, image) = files.open(7, OpenOptions { read: true, write: true, direct: true, ..OpenOptions::default() });
+        let (reader, open) = files.open(7, OpenOptions { read: true, ..OpenOptions::default() });
+        assert!(open.keeps_cache() && image.file.may_be_cached());
+        files.close(reader);
+        files.let_go(7, || {});
+        assert!(image.file.may_be_cached(), "its pages stay");
     }
 
     #[test]

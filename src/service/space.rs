@@ -58,6 +58,26 @@ impl Service {
         }
     }
 
+    /// Whether so much content can be written now, as [`space`](Self::space) tells it. Takes nothing.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub(super) fn check_available(&self, bytes: u64) -> Result<()> {
+        // The worst case fits nearly always, and is asked for without asking the disks.
+        match self.core.admit(self.core.cost.of_content(bytes, 1)) {
+            Err(EngineError::NoSpace) => {}
+            admitted => return admitted.map(drop),
+        }
+        let is_available = || {
+            let available_bytes = self.space()?.blocks_available.saturating_mul(u64::from(BLOCK_BYTES));
+            if bytes <= available_bytes { Ok(self.core.promise_change()) } else { Err(EngineError::NoSpace) }
+        };
+        match is_available() {
+            Err(EngineError::NoSpace) => self.settle_and(&is_available).map(drop),
+            available => available.map(drop),
+        }
+    }
+
     /// Publishes all files and commits, and tries again; by one thread at a time, and not soon after that was of no use. To be
     /// called with no lock held.
     fn settle_and<'a>(&self, admit: &dyn Fn() -> Result<Promise<'a>>) -> Result<Promise<'a>> {

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dedupfs_fuse::service::{Errno, FileKind, Ino};
+use dedupfs_store::StoreError;
 use parking_lot::Mutex;
 
 use super::Service;
@@ -89,14 +90,20 @@ impl Service {
             after: u64,
         }
         let mut ways = vec![Way { above: parent, name: name.to_vec(), ino: top, after: 0 }];
+        let mut on_way = HashSet::from([top]);
         while let Some(way) = ways.last_mut() {
             let (ino, items) = (way.ino, namespace.read_directory(way.ino, way.after, PAGE_ENTRIES)?);
             way.after = items.last().map_or(way.after, |item| item.cookie);
             if items.is_empty() {
                 self.remove_empty_directory(way.above, &way.name)?;
                 ways.pop();
+                on_way.remove(&ino);
             }
             for item in items {
+                if item.kind == FileKind::Directory && !on_way.insert(item.ino) {
+                    let found = "one that contains itself";
+                    return Err(StoreError::corrupt(format!("directory {}", item.ino), "a tree", found).into());
+                }
                 match item.kind {
                     FileKind::Directory => ways.push(Way { above: ino, name: item.name, ino: item.ino, after: 0 }),
                     _ => self.remove_name(ino, &item.name)?,

@@ -5,6 +5,7 @@
 //!
 //! - [`put`]: a tree from a disk into a directory that the kernel does not see into until the tree is whole;
 //! - [`get`]: a tree out of the pool to a disk;
+//! - [`directory`]: the directories on the way, of which only some are open;
 //! - [`crew`]: threads that copy files, while one walks through the directories;
 //! - [`disk`]: the side that is no pool: what its filesystem tells and takes;
 //! - [`several_names`]: hard links;
@@ -15,11 +16,16 @@
 //! done: the last of its files gives them.
 //!
 //! Memory: a buffer of 1 MiB for each thread, the directories on the way, names of one directory at a time and of directories
-//! that are still to come, and the numbers of files with several names that have not all been seen.
+//! that are still to come, the numbers of files with several names that have not all been seen, and, of [`get`], the numbers of all
+//! directories (16 bytes each, or less). Descriptors: [`directory`] keeps 64, and each batch of files that waits has one.
 
 mod crew;
+mod directory;
 mod disk;
 mod get;
+#[cfg(test)]
+mod hostile_tests;
+mod pseudo;
 mod put;
 mod several_names;
 mod tally;
@@ -36,11 +42,16 @@ use crate::error::EngineError;
 
 /// Things that are told in words; of more there is only their number.
 pub const PROBLEMS_TOLD_MAX: usize = 1000;
+/// Bytes of all that is told in words: an answer stays short however deep the tree is.
+pub const PROBLEMS_BYTES_MAX: usize = 1 << 20;
+/// Longest path that is told; of a longer one its ends are. As many bytes as a path may have for the kernel.
+pub const PATH_TOLD_BYTES_MAX: usize = 4096;
 
 /// What could not be copied, or not as it should.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Problem {
-    /// Where in the tree, from its top; names that are no UTF-8 are shown with replacements.
+    /// Where in the tree, from its top; names that are no UTF-8 are shown with replacements, and what is longer than
+    /// [`PATH_TOLD_BYTES_MAX`] with `…` in its middle.
     pub path: String,
     /// What is wrong.
     pub what: String,

@@ -10,7 +10,9 @@ use dedupfs_fuse::service::Errno;
 use parking_lot::Mutex;
 use rustix::io::Errno as DiskErrno;
 
-use super::{PROBLEMS_TOLD_MAX, Problem, Result, TransferError, TransferReport};
+use super::{
+    PATH_TOLD_BYTES_MAX, PROBLEMS_BYTES_MAX, PROBLEMS_TOLD_MAX, Problem, Result, TransferError, TransferReport,
+};
 use crate::error::EngineError;
 use crate::pool::{Core, Progress};
 
@@ -97,6 +99,25 @@ pub(super) fn writing_pool_attributes<'a>(core: &'a Core, what: &'static str) ->
     }
 }
 
+/// What is told in words.
+#[derive(Default)]
+struct Told {
+    list: Vec<Problem>,
+    bytes: usize,
+}
+
+/// A path as it is told: of one that is too long its ends.
+fn shown(path: &Path) -> String {
+    let shown = path.to_string_lossy();
+    if shown.len() <= PATH_TOLD_BYTES_MAX {
+        return shown.into_owned();
+    }
+    let half = PATH_TOLD_BYTES_MAX / 2 - '…'.len_utf8();
+    let head = shown.get(..shown.floor_char_boundary(half)).unwrap_or_default();
+    let tail = shown.get(shown.ceil_char_boundary(shown.len() - half)..).unwrap_or_default();
+    format!("{head}…{tail}")
+}
+
 /// Counts for all threads.
 pub(super) struct Tally<'a> {
     progress: &'a dyn Progress,
@@ -109,7 +130,7 @@ pub(super) struct Tally<'a> {
     content_bytes: AtomicU64,
     copied_bytes: AtomicU64,
     unreadable_in_a_row: AtomicU64,
-    problems: Mutex<Vec<Problem>>,
+    problems: Mutex<Told>,
     problem_count: AtomicU64,
     end: Mutex<Option<TransferError>>,
     has_ended: AtomicBool,
@@ -182,9 +203,11 @@ impl<'a> Tally<'a> {
     /// Tells of what is wrong with one thing.
     pub(super) fn problem(&self, path: &Path, what: String) {
         self.problem_count.fetch_add(1, Ordering::Relaxed);
-        let mut problems = self.problems.lock();
-        if problems.len() < PROBLEMS_TOLD_MAX {
-            problems.push(Problem { path: path.to_string_lossy().into_owned(), what });
+        let mut told = self.problems.lock();
+        if told.list.len() < PROBLEMS_TOLD_MAX && told.bytes < PROBLEMS_BYTES_MAX {
+            let problem = Problem { path: shown(path), what };
+            told.bytes += problem.path.len() + problem.what.len();
+            told.list.push(problem);
         }
     }
 
@@ -196,13 +219,13 @@ impl<'a> Tally<'a> {
             Err(Trouble::Unreadable(what)) => {
                 let path = path();
                 if self.unreadable_in_a_row.fetch_add(1, Ordering::Relaxed) >= UNREADABLE_IN_A_ROW_MAX {
-                    let what = format!("{}, and all before it: {what}: the disk may be gone", path.display());
+                    let what = format!("{}, and all before it: {what}: the disk may be gone", shown(&path));
                     self.end(TransferError::Top(what));
                 }
                 self.problem(&path, what);
             }
             Err(Trouble::All(TransferError::Disk { what, error })) => {
-                self.end(TransferError::Disk { what: format!("{} ({what})", path().display()), error });
+                self.end(TransferError::Disk { what: format!("{} ({what})", shown(&path())), error });
             }
             Err(Trouble::All(error)) => self.end(error),
         }
@@ -240,7 +263,7 @@ impl<'a> Tally<'a> {
             content_bytes: self.content_bytes.into_inner(),
             elapsed_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             problem_count: self.problem_count.into_inner(),
-            problems: self.problems.into_inner(),
+            problems: self.problems.into_inner().list,
         })
     }
 }

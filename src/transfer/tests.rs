@@ -30,32 +30,32 @@ fn pool_on(device: &Arc<dyn Device>) -> Arc<Pool> {
     open(device)
 }
 
-fn pool() -> Arc<Pool> {
+pub(super) fn pool() -> Arc<Pool> {
     pool_on(&(Arc::new(MemoryDevice::new()) as Arc<dyn Device>))
 }
 
 /// An empty directory of the pool.
-fn staging(pool: &Pool) -> Ino {
+pub(super) fn staging(pool: &Pool) -> Ino {
     let node = NewNode { parent: ROOT_INO, name: b"staging", mode: 0o755, umask: 0 };
     pool.service().make(Caller::default(), node, NodeContent::Directory).unwrap().ino
 }
 
-fn put_into(pool: &Pool, into: Ino, from: &Path, progress: &dyn Progress) -> Result<TransferReport> {
+pub(super) fn put_into(pool: &Pool, into: Ino, from: &Path, progress: &dyn Progress) -> Result<TransferReport> {
     let from = File::open(from).unwrap().into();
     put(pool.core(), &pool.service(), &PutOptions::default(), from, (into, b"tree"), progress)
 }
 
-fn get_from(pool: &Pool, from: Ino, to: &Path) -> Result<TransferReport> {
+pub(super) fn get_from(pool: &Pool, from: Ino, to: &Path) -> Result<TransferReport> {
     get_with(pool, from, to, &NoProgress)
 }
 
-fn get_with(pool: &Pool, from: Ino, to: &Path, progress: &dyn Progress) -> Result<TransferReport> {
+pub(super) fn get_with(pool: &Pool, from: Ino, to: &Path, progress: &dyn Progress) -> Result<TransferReport> {
     let directory = File::open(to.parent().unwrap()).unwrap().into();
     let name = to.file_name().unwrap().as_encoded_bytes();
     get(&pool.service(), from, (directory, name), progress)
 }
 
-fn lookup(pool: &Pool, parent: Ino, name: &[u8]) -> std::result::Result<Ino, Errno> {
+pub(super) fn lookup(pool: &Pool, parent: Ino, name: &[u8]) -> std::result::Result<Ino, Errno> {
     let service = pool.service();
     let found = service.lookup(parent, name)?.ino;
     service.forget(found, 1);

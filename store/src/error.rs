@@ -84,6 +84,12 @@ pub enum StoreError {
         /// Who uses it, e.g. "process 4711 (dedupfs mount)".
         owner: String,
     },
+    /// The pool is locked by this process no more, as far as others can see.
+    #[error("{path} was removed or replaced while the pool was in use: another process may write it by now")]
+    LockLost {
+        /// The locked file.
+        path: String,
+    },
     /// The caller or the user asked for something that makes no sense.
     #[error("{0}")]
     Usage(String),

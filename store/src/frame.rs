@@ -79,8 +79,12 @@ pub enum FrameKind {
     ExportCurrent = 17,
     /// Which meta root a data root belongs to.
     ExportOwner = 18,
+    /// How far an export has come.
+    ExportReached = 19,
     /// Checksums of the namespace store's pages.
     PageSums = 20,
+    /// Slots that a recovery could not name and keeps.
+    ExportKept = 21,
 }
 
 impl FrameKind {
@@ -105,7 +109,9 @@ impl FrameKind {
             16 => Self::Export,
             17 => Self::ExportCurrent,
             18 => Self::ExportOwner,
+            19 => Self::ExportReached,
             20 => Self::PageSums,
+            21 => Self::ExportKept,
             _ => return None,
         })
     }
@@ -131,7 +137,9 @@ impl fmt::Display for FrameKind {
             Self::Export => "export",
             Self::ExportCurrent => "current export",
             Self::ExportOwner => "owner",
+            Self::ExportReached => "reach of an export",
             Self::PageSums => "checksums of pages",
+            Self::ExportKept => "kept slots",
         })
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Everything here is about bytes that must survive. Byte maps stand in `docs/format.md`, nowhere else.
 
+#![forbid(unsafe_code)]
+
 pub mod codec;
 pub mod container;
 pub mod device;

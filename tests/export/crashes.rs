@@ -13,7 +13,7 @@ use dedupfs_store::device::{Device, DeviceFile, Entry, MemoryDevice, OpenMode, S
 
 use crate::common::{content, read, write};
 use crate::site::{
-    Picture, Random, findings, format, open, picture, reclaim, recover, shared, step, try_open, try_recover,
+    Picture, Random, findings, force_recover, format, open, picture, reclaim, recover, shared, step, try_open,
 };
 
 /// The data device at one moment.
@@ -209,7 +209,8 @@ fn note_closed(pool: &Pool, pictures: &mut Pictures) {
 fn develop(photograph: &Photograph, pictures: &Pictures, seed: u64, goes_on: bool) -> bool {
     let at = format!("seed {seed}, power lost before operation {}", photograph.operation);
     let data = &photograph.disk;
-    let (meta, report) = match try_recover(data) {
+    // A crash leaves containers that no export names: that is told, and enough.
+    let (meta, report) = match force_recover(data) {
         Ok(recovered) => recovered,
         Err(error) => {
             assert!(photograph.exported_row == 0, "{at}: an export of {} is gone: {error}", photograph.exported_row);
@@ -217,6 +218,8 @@ fn develop(photograph: &Photograph, pictures: &Pictures, seed: u64, goes_on: boo
             return false;
         }
     };
+    // The note of how far the export had come is never ahead of it.
+    assert!(!report.shortfall.iter().any(|less| less.contains("was complete")), "{at}: {:?}", report.shortfall);
     assert!(report.row >= photograph.exported_row, "{at}: row {}, exported {}", report.row, photograph.exported_row);
     assert_eq!((report.rebuilt.missing, report.recipes_damaged), (0, 0), "{at}: {report:?}");
     let pool = open(&meta, data);

@@ -4,9 +4,14 @@
 mod common;
 mod crashes;
 mod damage;
+mod failing;
 #[path = "../common/falsify.rs"]
 mod falsify;
 mod interplay;
+mod less;
 mod life;
+mod refused;
 mod site;
 mod space;
+mod trial;
+mod verify;

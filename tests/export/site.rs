@@ -69,8 +69,19 @@ pub fn try_recover(data: &MemoryDevice) -> dedupfs::Result<(MemoryDevice, Recove
     Ok((meta, report))
 }
 
+/// The same, also if that is less than the data root leads to expect.
+pub fn force_recover(data: &MemoryDevice) -> dedupfs::Result<(MemoryDevice, RecoverReport)> {
+    let meta = MemoryDevice::new();
+    let report = recover_how(&meta, shared(data), true)?;
+    Ok((meta, report))
+}
+
 pub fn try_recover_onto(meta: &MemoryDevice, data: Arc<dyn Device>) -> dedupfs::Result<RecoverReport> {
-    recover_on(&shared(meta), &data, b"elsewhere".to_vec(), false, &PoolOptions::default(), &NoProgress)
+    recover_how(meta, data, false)
+}
+
+pub fn recover_how(meta: &MemoryDevice, data: Arc<dyn Device>, forced: bool) -> dedupfs::Result<RecoverReport> {
+    recover_on(&shared(meta), &data, b"elsewhere".to_vec(), forced, &PoolOptions::default(), &NoProgress)
 }
 
 /// A new meta root from the data root.

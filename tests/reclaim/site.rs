@@ -71,8 +71,16 @@ impl Site {
     }
 
     pub fn open(&self) -> Arc<Pool> {
-        let (device, options) = (&self.device, PoolOptions::default());
-        Pool::open_on(device, device, Vec::new(), &options, &NoProgress).expect("opens")
+        self.open_with(&PoolOptions::default())
+    }
+
+    /// With indexes that are made anew.
+    pub fn open_rebuilding(&self) -> Arc<Pool> {
+        self.open_with(&PoolOptions { rebuild_index: true, ..PoolOptions::default() })
+    }
+
+    fn open_with(&self, options: &PoolOptions) -> Arc<Pool> {
+        Pool::open_on(&self.device, &self.device, Vec::new(), options, &NoProgress).expect("opens")
     }
 
     /// Nothing of a container can be read any more.

@@ -12,7 +12,7 @@ use crate::common::{CALLER, content, read, write};
 use crate::{change, formatted, open};
 
 fn repair(device: &Arc<dyn Device>, apply: bool, read_data: bool) -> RepairReport {
-    let how = RepairOptions { apply, read_data };
+    let how = RepairOptions { apply, read_data, ..RepairOptions::default() };
     repair_on(device, device, b".", &how, &PoolOptions::default(), &NoProgress).expect("repairs")
 }
 

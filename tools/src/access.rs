@@ -11,7 +11,7 @@ use dedupfs_store::device::PoolLock;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::mountinfo::{self, MountEntry};
-use crate::{remount, silence};
+use crate::{remount, room, silence};
 
 /// A daemon that has just started does not listen yet, and one that ends does not listen any more, but both hold the
 /// lock: they are given so long.
@@ -51,6 +51,9 @@ pub fn open_with_progress(pool: &Path, options: &OpenOptions, progress: &dyn Pro
             FailureKind::PoolInUse => {
                 let advice = "wait until it is done; a mount ends with `dedupfs umount`";
                 Failure::new(failure.kind, format!("{failure}: {advice}"))
+            }
+            FailureKind::NoSpace if !options.read_only => {
+                Failure::new(failure.kind, format!("{failure}; {}", room::advice(pool)))
             }
             FailureKind::Failed if !options.read_only && remount::cannot_be_written(pool) => {
                 let advice = "the pool's disk is mounted read-only; `dedupfs mount -o ro` mounts the pool all the same";

@@ -42,7 +42,7 @@ directory; `dedupfs mount POOL MNT` again removes it and recovers the pool.
 
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
-  put and get: 9 copied, but not all of it. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
+  put and get: 9 copied, but not all of it. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
 
 /// The commands of `dedupfs`.
 #[derive(Subcommand, Debug)]
@@ -72,7 +72,7 @@ pub enum Command {
 
 /// Formats the directory POOL, which must be empty or absent. The options hold for the life of the pool.
 #[derive(Args, Debug)]
-#[command(after_help = exit::HELP_WITHOUT_MOUNT)]
+#[command(after_help = exit::HELP_OF_MKFS)]
 pub struct MkfsArgs {
     /// Directory of the pool: names, recipes and index (the meta root); put it on an SSD
     pub pool: PathBuf,
@@ -241,6 +241,9 @@ pub struct FsckArgs {
     /// that is bad. The pool must not be mounted
     #[arg(long, conflicts_with = "rebuild_index")]
     pub repair: bool,
+    /// Also give up what a recovery could not name and kept: content without names, and the export that was damaged
+    #[arg(long, requires = "repair")]
+    pub give_up_unnamed: bool,
     /// Do not ask before changing anything
     #[arg(long, short)]
     pub yes: bool,
@@ -252,6 +255,13 @@ pub struct FsckArgs {
     /// --read-data chunks that are damaged are given up, so that the next backup of the same data heals the files
     #[arg(long)]
     pub rebuild_index: bool,
+    /// Instead of checking: make a meta root from the data root alone, compare it with the pool's own, and remove it again. Tells
+    /// whether a lost meta root would come back whole; also of a mounted pool
+    #[arg(long, conflicts_with_all = ["repair", "rebuild_index", "read_data"])]
+    pub trial_recovery: bool,
+    /// Where that meta root is made; takes as much room as the pool's own [default: POOL]
+    #[arg(long, value_name = "DIR", requires = "trial_recovery")]
+    pub scratch: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
@@ -270,9 +280,13 @@ pub struct RecoverArgs {
     /// Directory with the content (the data root) [default: what the superblock in POOL says, else POOL]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Replace a meta root that is there: only when it is beyond repair, for it knows more than the data root
+    /// Replace a meta root that is there: only when it is beyond repair, for it knows more than the data root. And go on although the
+    /// data root gives less than it should: what nothing names is kept then. Asks before
     #[arg(long)]
     pub force: bool,
+    /// Do not ask before replacing anything
+    #[arg(long, short)]
+    pub yes: bool,
     /// Bound of all caches and buffers together, such as 512M or 2G
     #[arg(long, default_value = "512M", value_name = "SIZE", value_parser = size::parse_memory)]
     pub memory: u64,
@@ -286,7 +300,10 @@ pub struct RecoverArgs {
 /// What is bad is quarantined: never deduplicated against again, and replaced when the same data is backed up again, which
 /// makes the files whole. The files that need it are named. Interrupted (Ctrl-C, --stop, a crash), the next scrub goes on.
 #[derive(Args, Debug)]
-#[command(after_help = "Exit codes, as fsck's: 0 sound; 4 files need what is lost; 8 could not be made; 16 usage.")]
+#[command(
+    after_help = "Exit codes, as fsck's: 0 sound; 1 the export was bad and was written anew; 4 files need what is lost, or the
+  export is bad; 8 could not be made; 16 usage."
+)]
 pub struct ScrubArgs {
     /// Pool or mountpoint
     #[arg(value_name = "POOL|MNT")]
@@ -303,6 +320,12 @@ pub struct ScrubArgs {
     /// End the scrub that runs; the next one goes on there
     #[arg(long, conflicts_with_all = ["restart", "rate"])]
     pub stop: bool,
+    /// Behind a scrub that came to its end: `dedupfs fsck --trial-recovery`
+    #[arg(long, conflicts_with_all = ["status", "stop"])]
+    pub trial_recovery: bool,
+    /// Where that makes its meta root [default: POOL]
+    #[arg(long, value_name = "DIR", requires = "trial_recovery")]
+    pub scratch: Option<PathBuf>,
     /// Print the result as JSON, with all files
     #[arg(long)]
     pub json: bool,
@@ -346,7 +369,7 @@ pub struct Stats {
 /// first, until no more garbage is left than may stay. Backups go on meanwhile, and it gives way to them. Interrupted (Ctrl-C,
 /// --stop, a limit, a crash), it loses nothing, and the next one goes on.
 #[derive(Parser, Debug)]
-#[command(name = "dedupfs-gc", version, after_help = exit::HELP_WITHOUT_MOUNT)]
+#[command(name = "dedupfs-gc", version, after_help = exit::HELP_OF_GC)]
 pub struct Gc {
     /// Pool or mountpoint
     #[arg(value_name = "POOL|MNT")]

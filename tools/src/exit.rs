@@ -23,8 +23,10 @@ pub const FUSE_UNAVAILABLE: u8 = 7;
 /// The mountpoint is absent, taken, or busy.
 pub const MOUNTPOINT: u8 = 8;
 
-/// put and get: copied, but for what was told.
+/// put and get: copied, but for what was told. dedupfs-gc: others ended it before it was done.
 pub const PARTLY: u8 = 9;
+/// mkfs: the directory holds a pool already, or something else.
+pub const OCCUPIED: u8 = 10;
 
 /// fsck: something was wrong and was put right (as e2fsck).
 pub const FSCK_CORRECTED: u8 = 1;
@@ -52,16 +54,26 @@ pub const HELP_WITHOUT_MOUNT: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged.";
 
+/// The list of what reclaims.
+pub const HELP_OF_GC: &str = "\
+Exit codes: 0 ok, or ended by --max-time or --max-io; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown
+  format; 4 pool in use; 5 no space; 6 pool damaged, or its counts in doubt; 9 ended early by --stop or an unmount; 130 (SIGINT),
+  143 (SIGTERM), 129 (SIGHUP) interrupted. The next run goes on.";
+
 /// The list of what copies.
 pub const HELP_OF_COPIES: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
-  4 pool in use; 5 no space in the pool; 6 pool damaged; 9 copied, but not all of it: what is missing was told.";
+  4 pool in use; 5 no space in the pool, or at the destination; 6 pool damaged; 9 copied, but not all of it: what is missing was told.";
+
+/// The list of what makes a pool.
+pub const HELP_OF_MKFS: &str = "\
+Exit codes: 0 ok; 1 failed; 2 usage; 4 directory in use; 5 no space; 10 the directory holds a pool already, or something else.";
 
 /// The list of all commands together.
 pub const HELP_OF_ALL: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
-  put and get: 9 copied, but not all of it. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
+  put and get: 9 copied, but not all of it. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
 
 /// The code of a kind of failure.
 #[must_use]
@@ -75,6 +87,7 @@ pub const fn code(kind: FailureKind) -> u8 {
         FailureKind::Damaged => DAMAGED,
         FailureKind::FuseUnavailable => FUSE_UNAVAILABLE,
         FailureKind::MountpointUnusable => MOUNTPOINT,
+        FailureKind::Occupied => OCCUPIED,
     }
 }
 
@@ -89,7 +102,8 @@ pub const fn fsck_code(kind: FailureKind) -> u8 {
         | FailureKind::PoolInUse
         | FailureKind::NoSpace
         | FailureKind::FuseUnavailable
-        | FailureKind::MountpointUnusable => FSCK_OPERATIONAL,
+        | FailureKind::MountpointUnusable
+        | FailureKind::Occupied => FSCK_OPERATIONAL,
     }
 }
 
@@ -104,7 +118,8 @@ pub const fn mount_code(kind: FailureKind) -> u8 {
         | FailureKind::PoolInUse
         | FailureKind::NoSpace
         | FailureKind::Damaged
-        | FailureKind::MountpointUnusable => MOUNT_FAILED,
+        | FailureKind::MountpointUnusable
+        | FailureKind::Occupied => MOUNT_FAILED,
     }
 }
 
@@ -148,7 +163,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    const KINDS: [FailureKind; 8] = [
+    const KINDS: [FailureKind; 9] = [
         FailureKind::Failed,
         FailureKind::Usage,
         FailureKind::NotAPool,
@@ -157,6 +172,7 @@ mod tests {
         FailureKind::Damaged,
         FailureKind::FuseUnavailable,
         FailureKind::MountpointUnusable,
+        FailureKind::Occupied,
     ];
 
     #[test]
@@ -165,7 +181,7 @@ mod tests {
         assert_eq!(codes.len(), KINDS.len());
         assert!(!codes.contains(&OK));
         for code in codes {
-            assert!(HELP.contains(&format!(" {code} ")), "{code} is missing in the help");
+            assert!(HELP_OF_ALL.contains(&format!(" {code} ")), "{code} is missing in the help");
         }
         assert!(HELP_OF_ALL.starts_with(HELP) && HELP.starts_with(HELP_WITHOUT_MOUNT.trim_end_matches('.')));
     }

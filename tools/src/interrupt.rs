@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use dedupfs::control::{ControlClient, Failure};
 use dedupfs::pool::Progress;
@@ -39,6 +40,17 @@ impl Progress for Interruptible<'_> {
     }
 }
 
+/// The signal that came last; 0: none.
+static SEEN: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
+
+/// What a program exits with whose work a signal has ended early, as a shell says of one that the signal has killed: 128 and its
+/// number. `None` if no signal came.
+#[must_use]
+pub fn exit_code() -> Option<u8> {
+    let signal = SEEN.load(Ordering::Relaxed);
+    if signal == 0 { None } else { u8::try_from(128 + signal).ok() }
+}
+
 fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::failed(format!("cannot handle signals: {error}"))
 }
@@ -54,6 +66,8 @@ pub fn flag() -> Result<Arc<AtomicBool>, Failure> {
     for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
         // In this order: the first one finds the flag down.
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, interrupted.clone()).map_err(failed)?;
+        let number = usize::try_from(signal).unwrap_or_default();
+        signal_hook::flag::register_usize(signal, SEEN.clone(), number).map_err(failed)?;
         signal_hook::flag::register(signal, interrupted.clone()).map_err(failed)?;
     }
     Ok(interrupted)
@@ -79,6 +93,7 @@ pub fn on_signals(
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
     let wait = move || {
         for (count, signal) in signals.forever().enumerate() {
+            SEEN.store(usize::try_from(signal).unwrap_or_default(), Ordering::Relaxed);
             let stopped =
                 ControlClient::connect(&pool).and_then(|client| client.map_or(Ok(()), |mut client| stop(&mut client)));
             if count > 0 || stopped.is_err() {

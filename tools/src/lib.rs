@@ -4,9 +4,12 @@
 //! ([`access`]), and ends with one of the codes of [`exit`]. `dedupfs mount` starts itself again as the daemon
 //! ([`mount`], [`serve`]). Under other names `dedupfs` is what mount(8) and its like call ([`helper`]).
 
+#![forbid(unsafe_code)]
+
 pub mod access;
 pub mod args;
 pub mod commands;
+pub mod confirm;
 pub mod duration;
 pub mod exit;
 pub mod gc_policy;
@@ -23,6 +26,7 @@ pub mod progress;
 pub mod ready;
 pub mod remount;
 pub mod report;
+pub mod room;
 pub mod serve;
 pub mod silence;
 pub mod size;

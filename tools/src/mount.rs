@@ -18,6 +18,9 @@ use crate::mountinfo::contains;
 use crate::ready::{self, Outcome};
 use crate::{silence, target};
 
+/// Descriptors from this number on are no standard input or output.
+const FIRST_INHERITED: i32 = 3;
+
 /// A mountpoint that can be used, and what is left there to clean up first.
 #[derive(Debug)]
 pub struct Mountpoint {
@@ -29,7 +32,7 @@ pub struct Mountpoint {
 
 /// The pool's directories: POOL, and its data root if that can be told. A pool that cannot be read says so when it is
 /// opened.
-fn roots(pool: &Path) -> Vec<PathBuf> {
+pub(crate) fn roots(pool: &Path) -> Vec<PathBuf> {
     let superblock = FileDevice::open(pool).and_then(|device| Superblock::read(&device, Role::Meta));
     let data = superblock.ok().map(|superblock| superblock.data_root_path(pool));
     let data = data.and_then(|data| target::real_path(&data).ok());
@@ -167,6 +170,9 @@ pub fn start_daemon(args: &MountArgs) -> Result<(), Failure> {
     // Replaced by a newer one, or out of sight in another mount namespace.
     let program = if program.is_file() { program } else { "/proc/self/exe".into() };
     let hidden = hidden_files(&args.mountpoint);
+    // Else the daemon would have, for as long as the mount lives, what this process was given by the one that started it: a lock, a
+    // pipe that somebody reads to its end.
+    close_fds::set_fds_cloexec(FIRST_INHERITED, &[]);
     let mut child = Command::new(program)
         .arg0("dedupfs")
         .args(daemon_arguments(args))

@@ -38,6 +38,12 @@ impl MountEntry {
     pub fn is_dedupfs(&self) -> bool {
         self.filesystem_type == FILESYSTEM_TYPE && self.source.is_absolute()
     }
+
+    /// The id of the user who mounted it.
+    #[must_use]
+    pub fn user(&self) -> Option<u32> {
+        self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
+    }
 }
 
 /// All mounts of this mount namespace, in the order in which they were made.
@@ -146,7 +152,7 @@ mod tests {
         assert!(escaped.is_dedupfs());
         assert_eq!(escaped.source, Path::new("/pools/x\ny"));
         assert_eq!((escaped.device.as_str(), escaped.parent), ("0:50", 22));
-        assert_eq!(escaped.options, "rw,nosuid,nodev,rw,user_id=0");
+        assert_eq!((escaped.options.as_str(), escaped.user()), ("rw,nosuid,nodev,rw,user_id=0", Some(0)));
         let other = top_at(&mounts, Path::new("/mnt/z")).unwrap();
         assert!(!other.is_dedupfs());
         assert_eq!(other.source, Path::new("host:/dir"));

@@ -1,9 +1,9 @@
 //! `mount -o remount,ro MNT` and `remount,rw`: the kernel and the daemon are switched in the order in which nothing can slip
 //! through.
 //!
-//! The kernel tells a FUSE daemon nothing of a remount. Read-only: the kernel first, which refuses while files are open for
-//! writing and writes back what it caches; then the daemon makes everything durable and writes nothing more. Writable: the
-//! daemon first, which may refuse. When the second step fails, the first is taken back.
+//! The kernel tells a FUSE daemon nothing of a remount. Read-only: the daemon is asked whether it would refuse; then the kernel, which
+//! refuses while files are open for writing and writes back what it caches; then the daemon makes everything durable and writes
+//! nothing more. Writable: the daemon first, which may refuse. When the last step fails, the one before is taken back.
 //!
 //! What else the kernel keeps of a mount (nodev, nosuid, noexec, noatime, sync, dirsync) can be changed as well. Memory, filters,
 //! limits and threads are those of the daemon until it ends: other values are named in a warning and passed over, since mount(8)
@@ -71,8 +71,17 @@ pub fn run(mountpoint: &Path, lists: &[String], origin: Origin) -> Result<(), Fa
     let given = mount_options::parse(&mount.source, lists)?;
     let before = apply(MountFlags::empty(), mount.options.split(','));
     let options = mount_options::split(lists);
-    let wanted = apply(before, options.iter().map(String::as_str));
+    let mut wanted = apply(before, options.iter().map(String::as_str));
+    if origin == Origin::Mount {
+        // It repeats what the mount has, and leaves out what is the default: the flags that are not named are to be cleared.
+        let is_named = |name: &str| options.iter().any(|option| option == name);
+        wanted.set(MountFlags::NODEV, is_named("nodev"));
+        wanted.set(MountFlags::NOSUID, is_named("nosuid"));
+    }
     if wanted.contains(MountFlags::RDONLY) {
+        if !before.contains(MountFlags::RDONLY) {
+            prepare_read_only(&mount)?;
+        }
         change(&mount, wanted)?;
         set_read_only(&mount, true).inspect_err(|_| take_back(&mount, before))?;
     } else {
@@ -95,6 +104,16 @@ pub fn run(mountpoint: &Path, lists: &[String], origin: Origin) -> Result<(), Fa
         );
     }
     Ok(())
+}
+
+/// Asks the daemon whether it would refuse: the kernel's mount must not become read-only for a moment, beside the daemon's own work.
+fn prepare_read_only(mount: &MountEntry) -> Result<(), Failure> {
+    let Some(mut client) = silence::connect(&mount.source)? else { return Ok(()) };
+    match client.prepare_read_only() {
+        // A daemon of an older version does not know the question, and refuses later.
+        Err(failure) if failure.kind == FailureKind::Usage => Ok(()),
+        answer => answer,
+    }
 }
 
 /// Only for a warning: a daemon that cannot be asked is no failure.

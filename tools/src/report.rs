@@ -16,10 +16,13 @@ use serde::Serialize;
 use serde_json::json;
 
 use self::damage::affected;
-pub use self::damage::{could_repair, repair_json, repair_plan, repaired, scrub, scrub_status};
+pub use self::damage::{could_repair, repair_json, repair_plan, repaired, scrub, scrub_status, trial};
 pub use self::reclaim::{reclaim, reclaim_status};
 pub use self::transfer::{transfer, transfer_problems};
 use crate::size::show;
+
+/// What to do about counts that could not be right.
+const DOUBT: &str = "nothing is freed: unmount, and run `dedupfs fsck --rebuild-index POOL`";
 
 /// How many MiB a TiB is.
 const MIB_PER_TIB: f64 = 1024.0 * 1024.0;
@@ -92,6 +95,9 @@ pub fn stats(stats: &PoolStats, is_mounted: bool) -> String {
     if stats.lost_chunks + stats.lost_recipe_nodes > 0 {
         let (chunks, nodes) = (stats.lost_chunks, stats.lost_recipe_nodes);
         lines.line("LOST", format!("{chunks} chunks, {nodes} recipe nodes: `dedupfs scrub` says what to do"));
+    }
+    if stats.counts_in_doubt {
+        lines.line("COUNTS IN DOUBT", DOUBT);
     }
     lines.line("recipe nodes", format!("{}, {}", stats.recipe_nodes, show(stats.recipe_node_bytes)));
     lines.heading("what it takes on disk");
@@ -272,6 +278,16 @@ pub fn recovered(report: &RecoverReport, age: Option<Duration>) -> String {
     if let Some(damage) = &report.damage {
         let _ = writeln!(text, "OLDER than it might be: the export cannot be read further ({damage})");
     }
+    for less in &report.shortfall {
+        let _ = writeln!(text, "LESS than expected: {less}");
+    }
+    if report.kept_slots > 0 {
+        let _ = writeln!(
+            text,
+            "{} slots with content that nothing names are kept until `dedupfs fsck --repair --give-up-unnamed`",
+            report.kept_slots
+        );
+    }
     let missing = report.rebuilt.missing;
     if missing > 0 {
         let _ = writeln!(
@@ -306,7 +322,7 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
     for finding in &report.findings {
         let _ = writeln!(text, "wrong: {finding}");
     }
-    let untold = report.finding_count.saturating_sub(report.findings.len() as u64);
+    let untold = report.finding_count.saturating_sub(report.told_count.max(report.findings.len() as u64));
     if untold > 0 {
         let _ = writeln!(text, "wrong: {untold} more");
     }

@@ -8,27 +8,31 @@
 //!
 //! Invariants: the control socket lives only while the pool's lock is held; a mount is never left to be unmounted by a
 //! helper when the daemon dies (that would leave an empty directory that swallows writes); a signal never loses data:
-//! if files stay open, the mount is detached, and after [`DETACHED_TIMEOUT`] their users are cut off.
+//! if files stay open, the mount is detached, and after [`DETACHED_TIMEOUT`] their users are cut off. Once the kernel sends
+//! nothing any more, only the disk takes time: it is given as much as it needs, whatever the number of signals.
 
 mod background;
 mod daemon;
+mod ending;
 mod transfers;
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use dedupfs::config::COMMIT_INTERVAL;
-use dedupfs::control::{ControlServer, Failure, FailureKind};
+use dedupfs::control::{ControlServer, Failure, FailureKind, lacks_room};
 use dedupfs::pool::{OpenOptions, Pool};
-use dedupfs_fuse::MountError;
+use dedupfs_fuse::{MountError, MountedSession};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::background::Background;
 use self::daemon::{Daemon, End};
+use self::ending::ended_within;
 use self::transfers::Transfers;
 use crate::args::MountArgs;
 use crate::logging::{LOG_NAME, LogSink};
@@ -36,13 +40,14 @@ use crate::mount::{self, Mountpoint};
 use crate::mount_options::{self, Options};
 use crate::notify::Notifier;
 use crate::ready::{Outcome, ReadySender};
-use crate::{access, mountinfo, target};
+use crate::{access, mountinfo, room, target};
 
 /// While files are open, an unmount is tried for so long: indexers and the like go away by themselves.
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
+const BUSY_RETRY: Duration = Duration::from_millis(50);
 /// After a signal, users of a busy mount get so long before they are cut off.
 const DETACHED_TIMEOUT: Duration = Duration::from_secs(10);
-/// A session that was cut off ends within this time, or the pool is closed without it.
+/// The connection of a mount that was cut off ends within this time, or the pool is closed below it.
 const ABORTED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Tools that wait for an answer get it within this time before the daemon ends.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -125,10 +130,11 @@ fn serve(
     if let Some(path) = &log_file
         && let Err(error) = log.switch_to(path)
     {
-        if !(options.read_only && error.kind() == std::io::ErrorKind::ReadOnlyFilesystem) {
+        if !(lacks_room(&error) || options.read_only && is_unwritable(&error)) {
+            close(&pool)?;
             return Err(Failure::failed(format!("cannot write the log {}: {error}", path.display())));
         }
-        tracing::warn!("the pool's disk cannot be written: nothing is logged");
+        tracing::warn!(%error, "nothing is logged: {} cannot be written", path.display());
         log.release();
     }
     let served = mount_and_listen(&pool, &pool_root, &mountpoint, &given, &events);
@@ -154,6 +160,9 @@ fn serve(
         tracing::error!(%failure, "nothing is reclaimed in the background");
         None
     });
+    if let Err(error) = pool.watch_export() {
+        tracing::error!(%error, "the export on the data root is not verified by this mount");
+    }
     let session_result = wait_for_end(&daemon, &happened, notifier);
     notifier.stopping("unmounted, making everything durable");
     if let Some(background) = background {
@@ -219,7 +228,7 @@ fn mount_and_listen(
     mountpoint: &Mountpoint,
     given: &Options,
     events: &Sender<Event>,
-) -> Result<(Arc<Daemon>, Option<ControlServer>), Failure> {
+) -> Result<(Arc<Daemon>, ControlServer), Failure> {
     let options = &given.mount;
     if mountpoint.is_dead {
         tracing::warn!(mountpoint = %mountpoint.path.display(), "removing the dead mount that a killed daemon left");
@@ -228,9 +237,12 @@ fn mount_and_listen(
     warn_of_hidden_files(&mountpoint.path);
     let session =
         dedupfs_fuse::mount(pool.service(), &mountpoint.path, options).map_err(|error| mount::failure(&error))?;
+    // It cannot be found by its place any more once it is detached.
+    let device = target::mounted_at(session.mountpoint()).ok().flatten().map(|mount| mount.device);
     let daemon = Arc::new(Daemon {
         pool: pool.clone(),
         session,
+        device: device.clone(),
         gc: given.gc,
         transfers: Transfers::default(),
         end: End::default(),
@@ -241,13 +253,10 @@ fn mount_and_listen(
         // The main thread may have stopped listening: then it knows.
         let _ = events.send(Event::Ended(waiting.session.wait()));
     });
-    let server = started.and_then(|()| match ControlServer::start(pool_root, daemon.clone()) {
-        Ok(server) => Ok(Some(server)),
-        Err(error) if options.read_only && error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
-            tracing::warn!("the pool's disk cannot be written: no tool can reach this mount; umount(8) ends it");
-            Ok(None)
-        }
-        Err(error) => Err(Failure::failed(format!("cannot listen on the pool's control socket: {error}"))),
+    let is_dispensable = |error: &std::io::Error| options.read_only && is_unwritable(error);
+    let server = started.and_then(|()| {
+        let started = ControlServer::start_for_mount(pool_root, device.as_deref(), is_dispensable, daemon.clone());
+        started.map_err(|error| no_socket(pool_root, &error))
     });
     match server {
         Ok(server) => Ok((daemon, server)),
@@ -261,6 +270,23 @@ fn mount_and_listen(
     }
 }
 
+/// Whether a disk takes nothing, whatever the reason.
+fn is_unwritable(error: &io::Error) -> bool {
+    lacks_room(error) || error.kind() == io::ErrorKind::ReadOnlyFilesystem
+}
+
+fn no_socket(pool_root: &Path, error: &io::Error) -> Failure {
+    let message = format!("cannot listen on the pool's control socket: {error}");
+    match error.kind() {
+        io::ErrorKind::AddrInUse => Failure::new(
+            FailureKind::PoolInUse,
+            format!("{message}: another daemon answers there; `dedupfs umount {}` ends it", pool_root.display()),
+        ),
+        _ if lacks_room(error) => Failure::new(FailureKind::NoSpace, format!("{message}; {}", room::advice(pool_root))),
+        _ => Failure::failed(message),
+    }
+}
+
 /// Files below a mountpoint are out of reach while something is mounted there.
 fn warn_of_hidden_files(mountpoint: &Path) {
     if let Some(warning) = mount::hidden_files(mountpoint) {
@@ -271,6 +297,7 @@ fn warn_of_hidden_files(mountpoint: &Path) {
 /// Waits until the session has ended; heeds signals.
 fn wait_for_end(daemon: &Daemon, happened: &Receiver<Event>, notifier: &Notifier) -> Result<(), Failure> {
     let session = &daemon.session;
+    let is_connected = || session.is_connected();
     let ended = |result: Result<(), MountError>| result.map_err(|error| mount::failure(&error));
     match happened.recv() {
         Ok(Event::Ended(result)) => return ended(result),
@@ -282,51 +309,62 @@ fn wait_for_end(daemon: &Daemon, happened: &Receiver<Event>, notifier: &Notifier
         }
         Err(_) => return Err(Failure::failed("the daemon's threads are gone")),
     }
-    match session.unmount(BUSY_PATIENCE) {
-        Ok(()) => return Ok(()),
-        Err(error @ MountError::Session { .. }) => return ended(Err(error)),
-        Err(error) => tracing::warn!(%error, "detaching: open files may be used {DETACHED_TIMEOUT:?} longer"),
+    match unmount_here(session) {
+        // It may be mounted in another mount namespace too, or be one of those only.
+        Ok(()) => {
+            if let Some(result) = ended_within(BUSY_PATIENCE, happened, is_connected) {
+                return ended(result);
+            }
+            tracing::warn!(
+                "it is still mounted elsewhere (another mount namespace, a container's or a service's, has it): it may be used \
+                 {DETACHED_TIMEOUT:?} longer"
+            );
+        }
+        Err(error) => {
+            tracing::warn!(%error, "detaching: open files may be used {DETACHED_TIMEOUT:?} longer");
+            session.detach();
+        }
     }
-    // Taken down before it is detached, for then it cannot be found any more.
-    let connection = connection_of(session.mountpoint());
-    session.detach();
     // A second signal means: at once.
-    if let Ok(Event::Ended(result)) = happened.recv_timeout(DETACHED_TIMEOUT) {
+    if let Some(result) = ended_within(DETACHED_TIMEOUT, happened, is_connected) {
         return ended(result);
     }
-    tracing::warn!("files are still open: cutting their users off");
-    abort_connection(connection.as_deref());
-    match happened.recv_timeout(ABORTED_TIMEOUT) {
-        Ok(Event::Ended(result)) => ended(result),
-        _ => {
+    tracing::warn!("files are still open, or it is still mounted elsewhere: cutting its users off");
+    abort_connection(daemon.device.as_deref());
+    match ended_within(ABORTED_TIMEOUT, happened, is_connected) {
+        Some(result) => ended(result),
+        None => {
             tracing::warn!("the session goes on: closing the pool below it");
             Ok(())
         }
     }
 }
 
-/// The number of the FUSE connection of a mount: the minor number of its device.
-fn connection_of(mountpoint: &Path) -> Option<String> {
-    let mount = target::mounted_at(mountpoint).ok()??;
-    mount.device.split_once(':').map(|(_, minor)| minor.to_owned())
+/// Takes the mount away where it was made, unless it is busy for long; does not wait for the session's end.
+fn unmount_here(session: &MountedSession) -> Result<(), MountError> {
+    let deadline = Instant::now() + BUSY_PATIENCE;
+    while !session.is_finished() {
+        match dedupfs_fuse::unmount_path(session.mountpoint()) {
+            // Somebody else was faster.
+            Ok(()) | Err(MountError::NotMounted { .. }) => return Ok(()),
+            Err(MountError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(BUSY_RETRY),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
-fn abort_connection(connection: Option<&str>) {
-    let Some(connection) = connection else { return };
+/// Ends a FUSE connection, whose number is the minor number of the mount's device.
+fn abort_connection(device: Option<&str>) {
+    let Some((_, connection)) = device.and_then(|device| device.split_once(':')) else { return };
     if let Err(error) = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1") {
         tracing::warn!(%error, "cannot abort the FUSE connection");
     }
 }
 
 /// Makes everything durable and tells who waits for it.
-fn finish(
-    daemon: &Arc<Daemon>,
-    mut server: Option<ControlServer>,
-    session: Result<(), Failure>,
-) -> Result<(), Failure> {
-    if let Some(server) = &mut server {
-        server.stop_listening();
-    }
+fn finish(daemon: &Arc<Daemon>, mut server: ControlServer, session: Result<(), Failure>) -> Result<(), Failure> {
+    server.stop_listening();
     daemon.transfers.stop_and_wait(|| false);
     let closed = close(&daemon.pool);
     match &closed {
@@ -334,7 +372,7 @@ fn finish(
         Err(failure) => tracing::error!(%failure, "not everything could be made durable"),
     }
     daemon.end.tell(closed.clone());
-    if server.is_some_and(|server| !server.finish(ANSWER_TIMEOUT)) {
+    if !server.finish(ANSWER_TIMEOUT) {
         tracing::warn!("ending although a tool still waits for an answer");
     }
     closed?;

@@ -7,12 +7,33 @@ use std::time::Duration;
 use dedupfs::control::{ControlClient, Failure};
 use dedupfs_store::device::PoolLock;
 
+use crate::mountinfo;
+
 /// Who hears nothing for so long is told why.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The daemon that listens in a pool's meta root, if one does; who waits for its answers is told so.
+/// The daemon that listens in a pool's meta root, or that serves a mount of the pool, if one does; who waits for its answers is told so.
 pub fn connect(pool: &Path) -> Result<Option<ControlClient>, Failure> {
-    Ok(ControlClient::connect(pool)?.map(|client| client.on_silence(PATIENCE, tell)))
+    let found = match ControlClient::connect(pool) {
+        Ok(Some(client)) => Some(client),
+        // The disk under the pool has failed, or had no room for a socket.
+        without => match by_mount(pool) {
+            Some(client) => Some(client),
+            None => without?,
+        },
+    };
+    Ok(found.map(|client| client.on_silence(PATIENCE, tell)))
+}
+
+/// The daemon of a mount that is seen here, found without the pool's disk.
+fn by_mount(pool: &Path) -> Option<ControlClient> {
+    let mounts = mountinfo::read().ok()?;
+    let mut of_pool = mounts.iter().filter(|mount| mount.is_dedupfs() && mount.source == pool);
+    of_pool.find_map(|mount| {
+        let client = ControlClient::connect_beside(pool, &mount.device, mount.user()?)?;
+        // Else the socket in the pool has said why not.
+        client.is_allowed().then_some(client)
+    })
 }
 
 /// Tells, once for each process, that the daemon of a pool does not answer.

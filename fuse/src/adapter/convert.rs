@@ -105,6 +105,7 @@ pub(super) fn open_options(flags: i32) -> OpenOptions {
         truncate: flags & libc::O_TRUNC != 0,
         sync: flags & (libc::O_SYNC | libc::O_DSYNC) != 0,
         no_access_time: flags & libc::O_NOATIME != 0,
+        direct: flags & libc::O_DIRECT != 0,
     }
 }
 

@@ -24,6 +24,11 @@ use crate::service::{
     AttributeChanges, DirectoryEntry, FilePlace, FileService, NodeContent, SeekTarget, WriteFlags, XattrMode,
 };
 
+/// Whether a read or write goes through the kernel's page cache: the kernel names the owner of locks with direct ones only.
+fn fills_pages(lock_owner: Option<LockOwner>) -> bool {
+    lock_owner.is_none()
+}
+
 impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for capability in CAPABILITIES {
@@ -210,10 +215,13 @@ impl Filesystem for Adapter {
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let _turn = self.turn();
+        if fills_pages(lock_owner) {
+            self.service.note_cached(ino.0, fh.0);
+        }
         let quick = guarded("read", || Ok(self.service.read_is_quick(ino.0, fh.0, offset, size)));
         self.answer(quick == Ok(false), move |service| read_and_reply(service, ino.0, fh.0, offset, size, reply));
     }
@@ -227,10 +235,14 @@ impl Filesystem for Adapter {
         data: &[u8],
         write_flags: fuser::WriteFlags,
         open_flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let _turn = self.turn();
+        let is_direct = !fills_pages(lock_owner);
+        if !is_direct {
+            self.service.note_cached(ino.0, fh.0);
+        }
         let flags = WriteFlags {
             from_cache: write_flags.contains(fuser::WriteFlags::FUSE_WRITE_CACHE),
             at_offset: !open_options(open_flags.0).append,
@@ -243,13 +255,11 @@ impl Filesystem for Adapter {
         };
         let written = guarded("write", write);
         // The write itself is done here: requests that continue one another stay in order.
-        if written.is_ok() && open_options(open_flags.0).sync {
-            self.answer_when_durable(move |service| {
-                reply_written(guarded("sync", || service.fsync(ino.0, fh.0, true)).and(written), reply);
-            });
-        } else {
-            reply_written(written, reply);
-        }
+        let how = open_options(open_flags.0);
+        let to = if how.append { u64::MAX } else { offset.saturating_add(data.len() as u64) };
+        self.answer_write((ino.0, fh.0), (offset, to), is_direct, how.sync, written, |result| {
+            reply_written(result, reply)
+        });
     }
 
     fn flush(&self, _request: &Request, ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
@@ -292,16 +302,17 @@ impl Filesystem for Adapter {
 
     fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _turn = self.turn();
-        reply.opened(FileHandle(0), FopenFlags::empty());
+        let handle = self.streams.open(self.service.directory_end());
+        reply.opened(FileHandle(handle), FopenFlags::empty());
     }
 
-    fn readdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, _request: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let _turn = self.turn();
         let add = |entry: &DirectoryEntry| {
             let name = OsStr::from_bytes(&entry.name);
             Ok(reply.add(INodeNo(entry.ino), entry.cookie, convert::file_type(entry.kind), name))
         };
-        match guarded("readdir", || self.list(ino.0, offset, false, add)) {
+        match guarded("readdir", || self.list((ino.0, fh.0), offset, false, add)) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(errno(error)),
         }
@@ -311,7 +322,7 @@ impl Filesystem for Adapter {
         &self,
         _request: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
@@ -332,7 +343,7 @@ impl Filesystem for Adapter {
             }
             Ok(full)
         };
-        match guarded("readdirplus", || self.list(ino.0, offset, true, add)) {
+        match guarded("readdirplus", || self.list((ino.0, fh.0), offset, true, add)) {
             Ok(()) => reply.ok(),
             Err(error) => {
                 // The kernel gets no entry at all, so it will not forget those that were added.
@@ -342,8 +353,9 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn releasedir(&self, _request: &Request, _ino: INodeNo, _fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
         let _turn = self.turn();
+        self.streams.close(fh.0);
         reply.ok();
     }
 

@@ -7,6 +7,7 @@
 //!   a virtual machine are kept awake ([`awake`]).
 //! - A panic of the service becomes EIO for that request; the session goes on, so that the mount does not hang.
 //! - `release` and `forget` never fail.
+//! - A write past the page cache leaves no stale page there ([`pages`]); who reads a directory comes to an end ([`streams`]).
 //! - Before a file refuses changes (chattr), what is still in mappings of it is written back.
 //! - When the service drops setuid bits on its own (direct writes, truncating opens), the kernel is told that the
 //!   attributes it caches are stale; otherwise it would execute the file with the old bits.
@@ -18,9 +19,11 @@ mod ioctl;
 mod offload;
 #[cfg(test)]
 mod offload_tests;
+mod pages;
 mod relay;
 mod replies;
 mod seat;
+mod streams;
 mod watch;
 
 use std::ffi::OsStr;
@@ -40,9 +43,11 @@ pub use awake::KeepAwake;
 use convert::{caller, open_options, permissions};
 
 use offload::Offload;
+use pages::{Pages, Range};
 use relay::Relay;
 use seat::Turn;
 pub use seat::{about_to_wait, is_receiving};
+use streams::Streams;
 use watch::Watch;
 
 /// Largest write request, and so the largest read request too.
@@ -73,16 +78,20 @@ const CAPABILITIES: [InitFlags; 12] = [
     InitFlags::FUSE_EXPORT_SUPPORT,
 ];
 
-/// Where calls are answered that take long. Those that wait for a commit are by themselves: however many do, others go on.
+/// Where calls are answered that take long. Those that wait for a commit are by themselves: however many do, others go on. So are
+/// writes whose stale pages are dropped, which waits for reads.
 #[derive(Clone, Default)]
 pub(crate) struct SlowCalls {
     others: Arc<Offload>,
     commits: Arc<Offload>,
+    pages: Pages,
 }
 
 impl SlowCalls {
     /// Waits until none is left. No more may come.
     pub(crate) fn drain(&self) {
+        // Some go on in the others when their pages are dropped.
+        self.pages.drain();
         self.others.drain();
         self.commits.drain();
     }
@@ -107,6 +116,7 @@ pub(crate) struct Adapter {
     watch: Arc<Watch>,
     cache_time: Duration,
     policy: Policy,
+    streams: Streams,
     /// Set before the first request.
     notifier: Arc<OnceLock<Notifier>>,
 }
@@ -130,7 +140,8 @@ impl Adapter {
     pub(crate) fn new(service: Arc<dyn FileService>, slow: SlowCalls, receivers_max: usize, policy: Policy) -> Self {
         let cache_time = service.cache_time();
         let relay = Arc::new(Relay::new(receivers_max));
-        Self { service, slow, relay, watch: Arc::default(), cache_time, policy, notifier: Arc::default() }
+        let (watch, streams, notifier) = Default::default();
+        Self { service, slow, relay, watch, cache_time, policy, streams, notifier }
     }
 
     /// To be held by each request until behind its answer.
@@ -175,6 +186,33 @@ impl Adapter {
         self.slow.commits.submit(move || answer(&*service));
     }
 
+    /// Answers a write with what became of it: `range` of the file has new bytes, which went past the kernel's page cache if `is_direct`. With
+    /// `sync` it is durable then.
+    fn answer_write(
+        &self,
+        (ino, handle): (Ino, Handle),
+        range: Range,
+        is_direct: bool,
+        sync: bool,
+        written: Result<u32>,
+        reply: impl FnOnce(Result<u32>) + Send + 'static,
+    ) {
+        let (service, slow) = (Arc::clone(&self.service), self.slow.clone());
+        let sync = sync && written.is_ok();
+        let answer = move || match sync {
+            true => {
+                slow.commits.submit(move || reply(guarded("sync", || service.fsync(ino, handle, true)).and(written)))
+            }
+            false => reply(written),
+        };
+        // Asked behind the write: who has filled pages with the old bytes noted it before they were read.
+        if is_direct && guarded("write", || Ok(self.service.may_be_cached(ino, handle))) == Ok(true) {
+            let notifier = self.notifier();
+            return self.slow.pages.drop_then(ino, range, move |ino, range| drop_pages(&notifier, ino, range), answer);
+        }
+        answer();
+    }
+
     /// Runs `change` of a file's content, made through a handle of it and perhaps from another file, here or on another thread;
     /// with O_SYNC, or if the mount asks for it, it is durable when `reply` is called.
     fn answer_change<T>(
@@ -217,10 +255,10 @@ impl Adapter {
         self.reply_new(INodeNo(node.parent), made, reply);
     }
 
-    /// Passes entries to `add`, which says whether the reply is full, `.` and `..` first.
+    /// Passes entries of an open directory to `add`, which says whether the reply is full, `.` and `..` first.
     fn list(
         &self,
-        ino: Ino,
+        (ino, handle): (Ino, u64),
         offset: u64,
         with_attributes: bool,
         mut add: impl FnMut(&DirectoryEntry) -> Result<bool>,
@@ -236,6 +274,7 @@ impl Adapter {
                 }
             }
         }
+        let end = self.streams.end(handle, offset, || self.service.directory_end());
         let limit = if with_attributes { ENTRIES_BATCH } else { NAMES_BATCH };
         let mut after = if offset <= COOKIE_PARENT { 0 } else { offset };
         loop {
@@ -243,7 +282,8 @@ impl Adapter {
             let Some(last) = batch.last() else { return Ok(()) };
             after = last.cookie;
             for (at, entry) in batch.iter().enumerate() {
-                let full = add(entry);
+                let is_behind = entry.cookie >= end;
+                let full = if is_behind { Ok(true) } else { add(entry) };
                 if full != Ok(false) {
                     if with_attributes {
                         // Those were counted as looked up, but the kernel never hears of them.
@@ -272,6 +312,18 @@ fn stub(ino: Ino, kind: FileKind) -> Attributes {
         atime: Default::default(),
         mtime: Default::default(),
         ctime: Default::default(),
+    }
+}
+
+/// Drops what the kernel has cached of this range of a file. Waits for those who fill or write these pages.
+fn drop_pages(notifier: &OnceLock<Notifier>, ino: Ino, (from, to): Range) {
+    let Some(notifier) = notifier.get() else { return };
+    // A length of 0 stands for all that follows.
+    let (from, to) = (i64::try_from(from).unwrap_or(i64::MAX), i64::try_from(to).unwrap_or(i64::MAX));
+    if let Err(error) = notifier.inval_inode(INodeNo(ino), from, if to == i64::MAX { 0 } else { to - from })
+        && error.raw_os_error() != Some(libc::ENOENT)
+    {
+        tracing::error!(ino, %error, "pages that are stale now could not be dropped from the kernel's cache");
     }
 }
 

@@ -8,6 +8,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("an access list sets the mode", access_sets_mode),
     ("chmod changes the access list", chmod_changes_access),
     ("a default list is handed down", default_is_handed_down),
+    ("a list that is not there can be removed", absent_lists),
     ("lists that cannot be", impossible_lists),
 ];
 
@@ -65,6 +66,21 @@ fn default_is_handed_down(client: &Client) {
     assert!(good(client.service.xattr_names(link.ino)).is_empty());
     good(client.service.remove_xattr(parent, DEFAULT_XATTR));
     assert_eq!(make("after", 0o666, NodeContent::Regular).mode, 0o600);
+}
+
+fn absent_lists(client: &Client) {
+    let (file, directory) = (client.file(ROOT_INO, "file"), client.directory(ROOT_INO, "directory"));
+    for (ino, name) in [file, directory].into_iter().flat_map(|ino| [(ino, ACCESS_XATTR), (ino, DEFAULT_XATTR)]) {
+        // The kernel asks for the same when a list without entries is set.
+        good(client.service.remove_xattr(ino, name));
+        if ino == directory || name == ACCESS_XATTR {
+            good(client.service.set_xattr(ROOT, ino, name, &extended(6), XattrMode::Any));
+            good(client.service.remove_xattr(ino, name));
+            bad(client.service.xattr(ino, name), Errno::ENODATA);
+            good(client.service.remove_xattr(ino, name));
+        }
+    }
+    bad(client.service.remove_xattr(file, b"user.absent"), Errno::ENODATA);
 }
 
 fn impossible_lists(client: &Client) {

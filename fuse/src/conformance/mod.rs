@@ -59,8 +59,15 @@ pub fn check_names() -> Vec<&'static str> {
 }
 
 const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 1 };
-const READ_WRITE: OpenOptions =
-    OpenOptions { read: true, write: true, append: false, truncate: false, sync: false, no_access_time: false };
+const READ_WRITE: OpenOptions = OpenOptions {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    sync: false,
+    no_access_time: false,
+    direct: false,
+};
 
 /// A service with the short cuts that checks need.
 struct Client {

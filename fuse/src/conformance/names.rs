@@ -1,7 +1,7 @@
 //! Creating, finding, listing and removing names.
 
 use super::{Check, Client, READ_WRITE, bad, good};
-use crate::service::{Errno, FileKind, NewNode, NodeContent, ROOT_INO};
+use crate::service::{DirectoryEntry, Errno, FileKind, NewNode, NodeContent, ROOT_INO, RenameFlags};
 
 pub(super) const CHECKS: &[Check] = &[
     ("the root is an empty directory", root_is_empty),
@@ -11,6 +11,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("names that cannot be", impossible_names),
     ("listing is complete, unique and can be continued", listing),
     ("listing goes on while names come and go", listing_while_changing),
+    ("who reads up to the end meets each entry once, whatever is renamed", listing_while_renaming),
     ("listing with attributes counts as lookup", listing_with_attributes),
     ("unlink and rmdir refuse the other's kind", wrong_removal),
     ("link counts", link_counts),
@@ -141,6 +142,65 @@ fn listing_while_changing(client: &Client) {
     unique.sort();
     unique.dedup();
     assert_eq!(unique.len(), rest.len(), "no name is listed twice");
+}
+
+/// Reads up to the end that the directory has now, and calls `each` with every entry before it reads on.
+fn read_to_the_end(client: &Client, directory: u64, each: &dyn Fn(usize, &DirectoryEntry)) -> Vec<DirectoryEntry> {
+    let end = client.service.directory_end();
+    let mut read: Vec<DirectoryEntry> = Vec::new();
+    loop {
+        let after = read.last().map_or(0, |entry| entry.cookie);
+        let batch = good(client.service.read_directory(directory, after, 7, false));
+        let count = read.len();
+        read.extend(batch.into_iter().filter(|entry| entry.cookie < end));
+        if read.len() == count {
+            return read;
+        }
+        assert!(read.len() <= 1000, "reading goes on without end");
+        (count..read.len()).for_each(|number| each(number, &read[number]));
+    }
+}
+
+fn listing_while_renaming(client: &Client) {
+    const COUNT: usize = 100;
+    let (directory, other) = (client.directory(ROOT_INO, "directory"), client.directory(ROOT_INO, "other"));
+    let mut inodes: Vec<u64> = (0..COUNT).map(|number| client.file(directory, &format!("old {number}"))).collect();
+    inodes.sort_unstable();
+    let rename = |from: u64, name: &[u8], to: u64, to_name: &[u8]| {
+        good(client.service.rename(from, name, to, to_name, RenameFlags::default()));
+    };
+    let inodes_of = |read: &[DirectoryEntry]| {
+        let mut found: Vec<u64> = read.iter().map(|entry| entry.ino).collect();
+        found.sort_unstable();
+        found
+    };
+    // To a new name, and back as some programs do it; and those that nobody has read yet, too.
+    let renamed = read_to_the_end(client, directory, &|number, entry| {
+        rename(directory, &entry.name, directory, b"moment");
+        rename(directory, b"moment", directory, &entry.name);
+        rename(directory, &entry.name, directory, format!("new {number}").as_bytes());
+    });
+    assert_eq!(inodes_of(&renamed), inodes, "an entry that stays is met once, under whichever name");
+    let ahead = read_to_the_end(client, directory, &|number, _| {
+        let last = COUNT - 1 - number;
+        let name = format!("new {last}");
+        rename(directory, name.as_bytes(), directory, format!("newer {last}").as_bytes());
+    });
+    assert_eq!(inodes_of(&ahead), inodes, "those that are renamed before they are read, too");
+    // What leaves and comes back is new.
+    let moved = read_to_the_end(client, directory, &|_, entry| {
+        rename(directory, &entry.name, other, &entry.name);
+        rename(other, &entry.name, directory, &entry.name);
+    });
+    assert_eq!(inodes_of(&moved), inodes);
+    // One new name for each that is read.
+    let before = client.service.directory_end();
+    let read = read_to_the_end(client, directory, &|number, _| {
+        client.file(directory, &format!("added {number}"));
+    });
+    assert_eq!(inodes_of(&read), inodes);
+    assert!(client.list(directory, 50).iter().filter(|entry| entry.cookie >= before).count() == COUNT);
+    assert_eq!(read_to_the_end(client, directory, &|_, _| ()).len(), 2 * COUNT, "who begins anew finds the new ones");
 }
 
 fn listing_with_attributes(client: &Client) {

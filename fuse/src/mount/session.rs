@@ -1,14 +1,16 @@
 //! A running mount: waiting for its end and bringing it about.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fuser::Session;
 use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as SystemErrno;
 use rustix::mount::UnmountFlags;
 
@@ -34,6 +36,8 @@ struct End {
 pub struct MountedSession {
     mountpoint: PathBuf,
     end: Arc<End>,
+    /// The device, which is let go when the session has returned. `None` within: it could not be duplicated.
+    connection: Weak<Option<OwnedFd>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -47,8 +51,13 @@ impl MountedSession {
     ) -> Result<Self, MountError> {
         let end = Arc::new(End::default());
         let (ending, at) = (Arc::clone(&end), mountpoint.clone());
+        let device = session.as_fd().try_clone_to_owned();
+        let device = device.inspect_err(|error| tracing::warn!(%error, "the end of the connection is seen late")).ok();
+        let device = Arc::new(device);
+        let connection = Arc::downgrade(&device);
         let serve = move || {
             let outcome = session.run();
+            drop(device);
             if outcome.is_err() {
                 // The kernel still shows the mount, but nobody answers any more.
                 detach(&at);
@@ -60,7 +69,7 @@ impl MountedSession {
         };
         let thread = std::thread::Builder::new().name("fuse-session".to_owned()).spawn(serve);
         match thread {
-            Ok(thread) => Ok(Self { mountpoint, end, thread: Some(thread) }),
+            Ok(thread) => Ok(Self { mountpoint, end, connection, thread: Some(thread) }),
             Err(error) => {
                 detach(&mountpoint);
                 Err(MountError::Session { reason: format!("no thread for it: {error}") })
@@ -76,6 +85,13 @@ impl MountedSession {
     /// Whether the session has ended and the service was shut down.
     pub fn is_finished(&self) -> bool {
         self.end.outcome.lock().is_some()
+    }
+
+    /// Whether the kernel may still send requests: it is mounted somewhere, or files of it are open. If not, it is
+    /// only waited for what was answered or is being answered, and for the service's shutdown.
+    pub fn is_connected(&self) -> bool {
+        let Some(device) = self.connection.upgrade() else { return false };
+        device.as_ref().as_ref().is_none_or(is_connected)
     }
 
     /// Waits until somebody unmounts and the service was shut down.
@@ -121,6 +137,14 @@ impl MountedSession {
             detach(&self.mountpoint);
         }
     }
+}
+
+/// The kernel tells an error of a device whose connection has ended.
+fn is_connected(device: &OwnedFd) -> bool {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut devices = [PollFd::from_borrowed_fd(device.as_fd(), PollFlags::empty())];
+    // Interrupted: it is asked again.
+    poll(&mut devices, Some(&at_once)).is_err() || !devices[0].revents().contains(PollFlags::ERR)
 }
 
 fn outcome_of(outcome: &Option<Result<(), String>>) -> Result<(), MountError> {

@@ -9,7 +9,7 @@ mod tree;
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::acl;
 use crate::service::{
@@ -57,6 +57,7 @@ impl Default for MemoryOptions {
 pub struct MemoryService<C = Vec<u8>> {
     tree: Mutex<Tree<C>>,
     options: MemoryOptions,
+    shutting_down: Mutex<()>,
 }
 
 impl MemoryService {
@@ -75,7 +76,7 @@ impl<C: FileContent> Default for MemoryService<C> {
 impl<C: FileContent> MemoryService<C> {
     /// An empty filesystem.
     pub fn with_options(options: MemoryOptions) -> Self {
-        Self { tree: Mutex::new(Tree::new()), options }
+        Self { tree: Mutex::new(Tree::new()), options, shutting_down: Mutex::new(()) }
     }
 
     /// Inodes that exist, those without a name included.
@@ -86,6 +87,11 @@ impl<C: FileContent> MemoryService<C> {
     /// References to an inode that the kernel has not given back.
     pub fn lookup_count(&self, ino: Ino) -> u64 {
         self.tree.lock().nodes.get(&ino).map_or(0, |node| node.lookups)
+    }
+
+    /// Shutting down takes until this is dropped, as on a slow disk.
+    pub fn hold_shutdown(&self) -> MutexGuard<'_, ()> {
+        self.shutting_down.lock()
     }
 
     fn opened(&self, handle: Handle, how: OpenOptions) -> Opened {
@@ -278,6 +284,16 @@ impl<C: FileContent> FileService for MemoryService<C> {
         Ok(())
     }
 
+    fn note_cached(&self, ino: Ino, _handle: Handle) {
+        if let Ok(node) = self.tree.lock().node_mut(ino) {
+            node.may_be_cached = true;
+        }
+    }
+
+    fn may_be_cached(&self, ino: Ino, _handle: Handle) -> bool {
+        self.tree.lock().node(ino).is_ok_and(|node| node.may_be_cached)
+    }
+
     fn read_is_quick(&self, _ino: Ino, _handle: Handle, _offset: u64, _len_bytes: u32) -> bool {
         self.options.quick
     }
@@ -432,6 +448,10 @@ impl<C: FileContent> FileService for MemoryService<C> {
         Ok(list)
     }
 
+    fn directory_end(&self) -> u64 {
+        self.tree.lock().next_cookie
+    }
+
     fn parent(&self, ino: Ino) -> Result<Ino> {
         Ok(self.tree.lock().directory(ino)?.parent)
     }
@@ -478,7 +498,7 @@ impl<C: FileContent> FileService for MemoryService<C> {
             (XattrMode::Replace, false) => return Err(Errno::ENODATA),
             _ => {}
         }
-        if name == acl::ACCESS_XATTR || name == acl::DEFAULT_XATTR {
+        if acl::is_list(name) {
             set_acl(node, caller, name, value)?;
         } else {
             node.xattrs.insert(name.to_vec(), value.to_vec());
@@ -491,10 +511,14 @@ impl<C: FileContent> FileService for MemoryService<C> {
         let mut tree = self.tree.lock();
         tree.check_changes(ino)?;
         let node = tree.node_mut(ino)?;
-        node.xattrs.remove(name).ok_or(Errno::ENODATA)?;
+        if node.xattrs.remove(name).is_none() {
+            return if acl::is_list(name) { Ok(()) } else { Err(Errno::ENODATA) };
+        }
         node.attributes.ctime = now();
         Ok(())
     }
 
-    fn shutdown(&self) {}
+    fn shutdown(&self) {
+        drop(self.shutting_down.lock());
+    }
 }

@@ -25,6 +25,8 @@ pub(super) struct Node<C> {
     pub lookups: u64,
     /// Open handles.
     pub handles: u32,
+    /// The kernel may have pages of it.
+    pub may_be_cached: bool,
 }
 
 pub(super) enum Body<C> {
@@ -56,7 +58,7 @@ pub(super) struct Tree<C> {
     pub nodes: BTreeMap<Ino, Node<C>>,
     pub open_files: BTreeMap<Handle, OpenFile>,
     next_ino: Ino,
-    next_cookie: u64,
+    pub next_cookie: u64,
     next_handle: Handle,
 }
 
@@ -194,7 +196,7 @@ impl<C: FileContent> Tree<C> {
             ctime: time,
         };
         let (xattrs, flags) = Default::default();
-        self.nodes.insert(ino, Node { attributes, body, xattrs, flags, lookups: 0, handles: 0 });
+        self.nodes.insert(ino, Node { attributes, body, xattrs, flags, lookups: 0, handles: 0, may_be_cached: false });
         ino
     }
 
@@ -202,8 +204,13 @@ impl<C: FileContent> Tree<C> {
     fn set_entry(&mut self, parent: Ino, name: &[u8], ino: Ino) -> Result<()> {
         let fresh = self.next_cookie;
         self.next_cookie += 1;
+        self.set_entry_at(fresh, parent, name, ino)
+    }
+
+    /// The same, at this place if the name is new.
+    fn set_entry_at(&mut self, place: u64, parent: Ino, name: &[u8], ino: Ino) -> Result<()> {
         let directory = self.directory_mut(parent)?;
-        let cookie = directory.entries.get(name).map_or(fresh, |old| old.cookie);
+        let cookie = directory.entries.get(name).map_or(place, |old| old.cookie);
         directory.entries.insert(name.to_vec(), Entry { ino, cookie });
         directory.order.insert(cookie, name.to_vec());
         self.touch_directory(parent)
@@ -351,7 +358,7 @@ impl<C: FileContent> Tree<C> {
         }
         self.check_living_directory(from.0)?;
         self.check_living_directory(to.0)?;
-        let source = self.entry(from.0, from.1)?.ok_or(Errno::ENOENT)?.ino;
+        let Entry { ino: source, cookie: place } = self.entry(from.0, from.1)?.ok_or(Errno::ENOENT)?;
         let target = self.entry(to.0, to.1)?.map(|entry| entry.ino);
         if flags.no_replace && target.is_some() {
             return Err(Errno::EEXIST);
@@ -388,7 +395,11 @@ impl<C: FileContent> Tree<C> {
             }
         }
         self.remove_entry(from.0, from.1)?;
-        self.set_entry(to.0, to.1, source)?;
+        if from.0 == to.0 && !flags.whiteout {
+            self.set_entry_at(place, to.0, to.1, source)?;
+        } else {
+            self.set_entry(to.0, to.1, source)?;
+        }
         if source_is_directory {
             self.node_mut(from.0)?.attributes.nlink -= 1;
             self.node_mut(to.0)?.attributes.nlink += 1;

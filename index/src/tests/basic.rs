@@ -68,7 +68,8 @@ fn contradictions_are_reported_and_harmless() {
     assert!(report.inconsistencies.iter().all(|found| found.to_string().contains("log row 1")));
     // What was counted before it was known keeps its count.
     assert_eq!(index.committed(&fingerprint(1)).unwrap(), Some(cell(1, 1)));
-    assert_eq!(index.committed(&fingerprint(2)).unwrap(), Some(cell(1, 0)));
+    assert_eq!(index.committed(&fingerprint(2)).unwrap(), Some(cell(1, u32::MAX)));
+    assert_eq!((report.doubts, report.needed), (2, 1), "the built-in fingerprint has no count");
 
     let many: Vec<_> = (10..60).map(|number| count(number, 1)).collect();
     let report = index.apply(2, &many).unwrap();
@@ -77,6 +78,24 @@ fn contradictions_are_reported_and_harmless() {
     index.apply(3, &[insert(30, 7), count(31, -1), remove(31, 0)]).unwrap();
     assert_eq!(index.committed(&fingerprint(30)).unwrap(), Some(cell(7, 1)));
     assert_eq!(index.committed(&fingerprint(31)).unwrap(), None);
+}
+
+/// A count that would be negative became 0, which is garbage, and nothing in the cell told of it.
+#[test]
+fn regression_a_count_that_would_be_negative_is_no_garbage() {
+    let (disk, index) = empty(TINY);
+    index.apply(1, &[insert(1, 1), count(1, 1)]).unwrap();
+    let report = index.apply(2, &[count(1, -2)]).unwrap();
+    assert_eq!((report.count, report.doubts), (1, 1));
+    // Whatever is counted later, and however often: nobody knows how many there are.
+    let report = index.apply(3, &[count(1, -1), count(1, 5), remove(1, 1)]).unwrap();
+    assert_eq!((report.count, report.doubts), (1, 0), "a removal that is refused");
+    let unknown = Some(cell(1, u32::MAX));
+    assert_eq!(index.committed(&fingerprint(1)).unwrap(), unknown);
+    let occupied = index.occupied(cell(1, 0).location.container);
+    assert_eq!((occupied.cells, occupied.live_cells), (1, 1), "the garbage map calls it alive");
+    index.checkpoint(3).unwrap();
+    assert_eq!(reopen(&disk, TINY).committed(&fingerprint(1)).unwrap(), unknown);
 }
 
 #[test]

@@ -88,8 +88,11 @@ impl Model {
                 }
                 Some(cell) => {
                     let sum = i64::from(cell.references) + delta;
-                    cell.references = sum.max(0) as u32;
-                    sum < 0
+                    let is_known = cell.references != u32::MAX;
+                    if is_known {
+                        cell.references = u32::try_from(sum).unwrap_or(u32::MAX);
+                    }
+                    is_known && sum < 0
                 }
             },
             Change::Remove { fingerprint, container } => {

@@ -55,7 +55,14 @@ fn what_is_dead_and_what_is_alive_is_told_of_each_container() {
     contents(&index);
     index.checkpoint(4).unwrap();
     contents(&index);
-    let away = |number| [count(number, -2)].into_iter().chain([1, 2, 7].map(|container| remove(number, container)));
+    let references = |number| {
+        let cell = index.committed(&fingerprint(number)).unwrap();
+        cell.map_or(0, |cell| i64::from(cell.references))
+    };
+    let away = |number| {
+        let removals = [1, 2, 7].map(|container| remove(number, container));
+        [count(number, -references(number))].into_iter().chain(removals)
+    };
     let all: Vec<_> = (0..100).flat_map(away).collect();
     index.apply(5, &all).unwrap();
     assert_eq!((index.occupied_total(), index.stats().occupied_containers), (Occupied::default(), 0));

@@ -4,7 +4,8 @@
 //! 2. *Namespace*: see [`crate::namespace::repair`].
 //! 3. *Indexes*: missing, damaged, or wrong counts and places: both are made anew ([`super::Rebuilder`]).
 //! 4. *Content*, if it is read: what is bad is quarantined ([`crate::scrub`]).
-//! 5. *Files left over* by something that broke off are removed.
+//! 5. *The export* on the data root: what is bad of it is written anew; what a recovery kept is given up if that is asked for.
+//! 6. *Files left over* by something that broke off are removed.
 //!
 //! Then everything is checked again. What is lost stays lost until the same data is written again.
 
@@ -26,7 +27,9 @@ use self::superblocks::{check_is_data_root, restore_superblocks};
 use super::{CheckOptions, CheckReport, RebuildReport};
 use crate::error::{EngineError, Result};
 use crate::namespace;
-use crate::pool::{OpenOptions, Pool, Progress, UnrecoveredPool, missing_data_root, overlays, relative_or_absolute};
+use crate::pool::{
+    OpenOptions, Pool, Progress, UnrecoveredPool, claim, missing_data_root, overlays, relative_or_absolute,
+};
 use crate::scrub::ScrubOptions;
 
 /// How to repair.
@@ -36,6 +39,8 @@ pub struct RepairOptions {
     pub apply: bool,
     /// Read and verify all content, too.
     pub read_data: bool,
+    /// Give up what a recovery could not name and kept.
+    pub give_up_unnamed: bool,
 }
 
 /// What was, or would be, repaired.
@@ -70,7 +75,7 @@ pub fn repair_at(
     progress: &dyn Progress,
 ) -> Result<RepairReport> {
     let meta_device: Arc<dyn Device> = Arc::new(FileDevice::open(meta)?);
-    let _meta_lock = PoolLock::acquire(meta, &open.note)?;
+    let _meta_lock = claim(meta, &open.note)?;
     let (root, name) = match (Superblock::read(&*meta_device, Role::Meta), data) {
         (Ok(superblock), Some(data)) => data_root_of(meta, &superblock, data)?,
         (Ok(superblock), None) => (superblock.data_root_path(meta), superblock.data_root),
@@ -204,8 +209,26 @@ fn check_and_quarantine(
     progress: &dyn Progress,
     plan: &mut Vec<String>,
 ) -> Result<CheckReport> {
+    let (slots, bytes) = pool.core().exporter.kept()?;
+    if how.give_up_unnamed && slots + bytes > 0 {
+        plan.push(format!(
+            "give up {slots} slots with content that no file names, and {bytes} bytes of damaged exports, which a recovery kept: nothing \
+             can be rescued from there any more"
+        ));
+        if how.apply {
+            pool.core().exporter.give_up_kept()?;
+        }
+    }
     let options = CheckOptions { read_data: how.read_data };
-    let found = pool.check(&options, progress)?;
+    let mut found = pool.check(&options, progress)?;
+    // Opening for writing may have made it anew by now.
+    if let Some(export) = found.export.as_mut().filter(|export| !export.is_sound()) {
+        plan.push(format!("write the export on the data root anew: {}", export.findings.join("; ")));
+        if how.apply && export.is_bad() {
+            pool.core().exporter.renew(export)?;
+            found = pool.check(&options, progress)?;
+        }
+    }
     if found.bad_copies == 0 {
         return Ok(found);
     }

@@ -58,6 +58,7 @@ fn every_operation_fails(options: &ContainerOptions, chunks: u64) {
                 Fault::NoSpace => &[Operation::Create, Operation::Write],
                 Fault::ShortWrite | Fault::ShortWriteNoSpace => &[Operation::Write],
                 Fault::ShortRead => &[Operation::Read],
+                Fault::NotFound => &[Operation::Open, Operation::Create],
             };
             faulty.add(FaultPlan::new(fault, position).on(kinds));
             let stopped = work(&mut harness, chunks);

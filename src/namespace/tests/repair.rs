@@ -219,3 +219,23 @@ fn random_damage_is_repaired_in_one_go() {
         repaired(&disk, &format!("round {round}"));
     }
 }
+
+/// An inode without links was dropped with the first of its names, and what its other names led to was freed.
+#[test]
+fn regression_an_inode_whose_links_are_counted_wrong_is_not_dropped_with_one_of_its_names() {
+    let disk = tree();
+    let namespace = open(&disk);
+    let ino = namespace.entry(ROOT_INO, b"d0").unwrap().unwrap().ino;
+    let second = namespace.entry(ino, b"second").unwrap().unwrap().ino;
+    drop(namespace);
+    let inode = all_inodes(&disk).into_iter().find(|inode| inode.ino == second).unwrap();
+    spoil(&disk, |transaction| put_inode(transaction, &Inode { nlink: 0, ..inode }));
+    let namespace = open(&disk);
+    let refused = namespace.unlink(ino, b"second", at(9)).unwrap_err().to_string();
+    assert!(refused.contains("dedupfs fsck --repair"), "{refused}");
+    assert!(namespace.orphans().unwrap().iter().all(|orphan| *orphan != second));
+    drop(namespace);
+    repaired(&disk, "links");
+    let namespace = open(&disk);
+    assert_eq!(namespace.unlink(ino, b"second", at(10)).unwrap().nlink, 1, "the other name is still there");
+}

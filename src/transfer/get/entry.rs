@@ -3,7 +3,6 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use dedupfs_fuse::service::{
     Attributes, Caller, Errno as PoolErrno, FileKind, FileService, Handle, Ino, OpenOptions, SeekTarget,
@@ -19,6 +18,8 @@ use crate::service::CAPABILITY_XATTR;
 
 /// Set-user-ID and set-group-ID.
 const RIGHTS_OF_ANOTHER: u16 = 0o6000;
+/// Of a file that is longer, holes are looked for, whatever its attributes say.
+const ALWAYS_SOUGHT_BYTES: u64 = 1 << 30;
 const CANNOT_LOOK: &str = "cannot look at it";
 
 /// The superuser.
@@ -29,9 +30,8 @@ const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 impl Get<'_> {
     pub(super) fn entry(
         &self,
-        directory: &Arc<Directory>,
-        ino: Ino,
-        name: &CStr,
+        (directory, to): (&Directory, &OwnedFd),
+        (ino, name): (Ino, &CStr),
         buffer: &mut Vec<u8>,
         path: &dyn Fn() -> PathBuf,
     ) -> Outcome<()> {
@@ -48,7 +48,7 @@ impl Get<'_> {
                 None => return Ok(()),
             },
         };
-        let at = (&directory.to, name);
+        let at = (to, name);
         if attributes.nlink <= 1 {
             return self.make(at, attributes, buffer, path);
         }
@@ -166,7 +166,8 @@ impl Get<'_> {
 
     /// All that is no hole; returns its bytes.
     fn content(&self, (of, handle): (Attributes, Handle), to: &OwnedFd, buffer: &mut Vec<u8>) -> Outcome<u64> {
-        let has_holes = of.blocks.saturating_mul(512) < of.size_bytes;
+        // A record that says so much data may lie: holes would be written without end.
+        let has_holes = of.blocks.saturating_mul(512) < of.size_bytes || of.size_bytes > ALWAYS_SOUGHT_BYTES;
         let cannot_read = || reading_pool("cannot be read: its content is damaged, or lost");
         let (mut offset, mut bytes) = (0, 0);
         while offset < of.size_bytes {

@@ -13,32 +13,22 @@ use std::sync::{Arc, OnceLock};
 use dedupfs_fuse::service::{Attributes, FileKind, FileService, Ino};
 
 use super::crew::{self, Hand, Space};
+use super::directory::{self, Descriptors};
 use super::disk;
 use super::several_names::SeveralNames;
 use super::tally::{Tally, Trouble, reading_pool};
 use super::{Result, TransferError, TransferReport};
+use crate::namespace::check_name;
 use crate::pool::Progress;
 use crate::service::Service;
 
-/// A directory that is being made. The last of its entries gives it its attributes.
-struct Directory {
-    to: OwnedFd,
-    ino: Ino,
-    name: CString,
-    attributes: Attributes,
-    above: Option<Arc<Directory>>,
-}
-
-impl Directory {
-    fn path(&self, name: &[u8]) -> PathBuf {
-        let ways = std::iter::successors(Some(self), |directory| directory.above.as_deref());
-        disk::path_below(ways.map(|directory| directory.name.to_bytes()), name)
-    }
-}
+/// A directory that is being made.
+type Directory = directory::Directory<Attributes>;
 
 /// Entries of one directory, none of them a directory.
 struct Batch {
     directory: Arc<Directory>,
+    to: Arc<OwnedFd>,
     entries: Vec<(Ino, CString)>,
     /// Of all of them, as they were when they were listed.
     content_bytes: u64,
@@ -53,6 +43,7 @@ struct Get<'a> {
     top: OnceLock<OwnedFd>,
     /// The first name of each, as a path from the top.
     several_names: SeveralNames<Ino, PathBuf>,
+    descriptors: Descriptors,
 }
 
 /// Copies an inode of the pool, a directory with all below it or a regular file, to the new name `name` in the directory `to`.
@@ -60,17 +51,19 @@ struct Get<'a> {
 /// What cannot be copied is in the report, and the rest is there, and durable: a file that is damaged is left out.
 ///
 /// # Errors
-/// The disk takes no more, the name is taken, or `progress` is cancelled; what was copied until then stays.
+/// The name is none that an entry may have, or is taken; the disk takes no more; `progress` is cancelled; what was copied until then stays.
 pub fn get(
     service: &Service,
     ino: Ino,
     (to, name): (OwnedFd, &[u8]),
     progress: &dyn Progress,
 ) -> Result<TransferReport> {
+    // Whoever asks may have checked nothing: `..` and `/` lead out of the directory.
+    check_name(name)?;
     let name = disk::c_name(name).ok_or(crate::EngineError::Invalid("a name with a zero byte"))?;
     let tally = Tally::new(progress);
     let (top, several_names) = (OnceLock::new(), SeveralNames::default());
-    let get = Get { service, tally: &tally, to: &to, top, several_names };
+    let get = Get { service, tally: &tally, to: &to, top, several_names, descriptors: Descriptors::default() };
     match service.attributes(ino).map_err(reading_pool("cannot look at it")) {
         Ok(attributes) if attributes.kind == FileKind::Directory => {
             let walk = |hand: Hand<'_, Batch>| get.walk(&name, attributes, hand);

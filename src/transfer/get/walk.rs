@@ -1,13 +1,15 @@
 //! Through the directories of a tree of the pool, which are made on the way.
 
+use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use dedupfs_fuse::service::{Attributes, FileKind, FileService, Ino};
-use rustix::fs::{Mode, OFlags};
+use dedupfs_fuse::service::{Attributes, Errno as PoolErrno, FileKind, FileService, Ino};
+use rustix::fs::Mode;
 
 use super::super::crew::{BATCH_BYTES, BATCH_FILES, Hand};
+use super::super::directory::open_at;
 use super::super::disk::{self, Place};
 use super::super::tally::{Outcome, Trouble, reading_pool, writing};
 use super::{Batch, Directory, Get};
@@ -15,12 +17,17 @@ use crate::namespace::check_name;
 
 /// Entries of a directory that are read at once.
 const PAGE_ENTRIES: usize = 256;
+const CANNOT_OPEN: &str = "cannot open the directory";
 /// What only its owner can get at until it is whole.
 const PRIVATE_DIRECTORY: Mode = Mode::RWXU;
 
+const SECOND_NAME: &str = "left out: the directory belongs elsewhere. It was moved meanwhile, or it has two names, which is damage \
+     (`dedupfs fsck` tells)";
+
 impl Batch {
-    fn of(directory: &Arc<Directory>) -> Self {
-        Self { directory: directory.clone(), entries: Vec::with_capacity(BATCH_FILES), content_bytes: 0 }
+    fn of(directory: &Arc<Directory>, to: &Arc<OwnedFd>) -> Self {
+        let (directory, to) = (directory.clone(), to.clone());
+        Self { directory, to, entries: Vec::with_capacity(BATCH_FILES), content_bytes: 0 }
     }
 
     fn push(&mut self, ino: Ino, name: CString, size_bytes: u64) {
@@ -37,7 +44,8 @@ impl Get<'_> {
     /// Goes through all directories, each behind its parent.
     pub(super) fn walk(&self, name: &CStr, attributes: Attributes, hand: Hand<'_, Batch>) {
         let made = self.make_directory(self.to, name, attributes, None).and_then(|top| {
-            let [above, made] = [rustix::fs::fstat(self.to), rustix::fs::fstat(&top.to)];
+            let to = top.open(&self.descriptors).map_err(writing(CANNOT_OPEN))?;
+            let [above, made] = [rustix::fs::fstat(self.to), rustix::fs::fstat(&to)];
             let cannot_look = || writing("cannot look at the directory");
             if !disk::is_own(&above.map_err(cannot_look())?, &made.map_err(cannot_look())?) {
                 return Err(Trouble::One(
@@ -45,10 +53,10 @@ impl Get<'_> {
                         .to_owned(),
                 ));
             }
-            let from_top = top.to.try_clone().map_err(|error| Trouble::One(error.to_string()))?;
+            let from_top = to.try_clone().map_err(|error| Trouble::One(error.to_string()))?;
             self.top.get_or_init(|| from_top);
-            let cleared = Place::Open(top.to.as_fd()).clear_inherited();
-            let cleared = cleared.and_then(|()| rustix::fs::fchmod(&top.to, PRIVATE_DIRECTORY));
+            let cleared = Place::Open(to.as_fd()).clear_inherited();
+            let cleared = cleared.and_then(|()| rustix::fs::fchmod(&to, PRIVATE_DIRECTORY));
             cleared.map_err(writing("cannot take inherited access lists away"))?;
             Ok(top)
         });
@@ -62,11 +70,7 @@ impl Get<'_> {
         self.list(&top, &mut ways, hand);
         self.leave(top);
         while let Some((above, ino, name)) = ways.pop() {
-            let entered = self.tally.go_on().and_then(|()| {
-                let attributes = self.service.attributes(ino).map_err(reading_pool("cannot look at it"))?;
-                self.make_directory(&above.to, &name, attributes, Some(above.clone()))
-            });
-            match entered {
+            match self.tally.go_on().and_then(|()| self.enter(&above, ino, &name)) {
                 Ok(directory) => {
                     let directory = Arc::new(directory);
                     self.list(&directory, &mut ways, hand);
@@ -78,6 +82,22 @@ impl Get<'_> {
         }
     }
 
+    /// Makes a directory below `above`. A directory that records another parent is left out: followed, a directory that contains
+    /// itself would have no end, and one of two parents would be copied twice. This check and [`list`](Self::list)'s keep no set of all
+    /// directories of the tree in memory.
+    fn enter(&self, above: &Arc<Directory>, ino: Ino, name: &CStr) -> Outcome<Directory> {
+        let attributes = self.service.attributes(ino).map_err(reading_pool("cannot look at it"))?;
+        if attributes.kind != FileKind::Directory {
+            return Err(reading_pool("its name says that it is a directory")(PoolErrno::ENOTDIR));
+        }
+        let parent = self.service.parent(ino).map_err(reading_pool("cannot look at its parent"))?;
+        if parent != above.ino {
+            return Err(Trouble::One(SECOND_NAME.to_owned()));
+        }
+        let to = above.open(&self.descriptors).map_err(writing(CANNOT_OPEN))?;
+        self.make_directory(&to, name, attributes, Some(above.clone()))
+    }
+
     fn make_directory(
         &self,
         parent: &OwnedFd,
@@ -86,16 +106,21 @@ impl Get<'_> {
         above: Option<Arc<Directory>>,
     ) -> Outcome<Directory> {
         rustix::fs::mkdirat(parent, name, PRIVATE_DIRECTORY).map_err(writing("cannot make the directory"))?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let to =
-            rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(writing("cannot open the directory"))?;
+        let to = open_at(parent, name).map_err(writing(CANNOT_OPEN))?;
+        let stat = rustix::fs::fstat(&to).map_err(writing("cannot look at the directory"))?;
         self.tally.directory();
-        Ok(Directory { to, ino: attributes.ino, name: name.to_owned(), attributes, above })
+        let opened = (to, (stat.st_dev, stat.st_ino));
+        Ok(Directory::new((attributes.ino, name.to_owned(), attributes), above, opened, &self.descriptors))
     }
 
     /// Hands the entries of a directory over, and notes its directories.
     fn list(&self, directory: &Arc<Directory>, ways: &mut Vec<(Arc<Directory>, Ino, CString)>, hand: Hand<'_, Batch>) {
+        let to = match directory.open(&self.descriptors).map_err(writing(CANNOT_OPEN)) {
+            Ok(to) => to,
+            Err(trouble) => return self.tally.note(Err(trouble), || directory.path(b"")),
+        };
         let (first, mut after) = (ways.len(), 0);
+        let mut listed = HashSet::new();
         loop {
             if let Err(trouble) = self.tally.go_on() {
                 return self.tally.note(Err(trouble), || directory.path(b""));
@@ -109,7 +134,7 @@ impl Get<'_> {
             };
             let Some(last) = page.last() else { break };
             after = last.cookie;
-            let mut batch = Batch::of(directory);
+            let mut batch = Batch::of(directory, &to);
             for entry in page {
                 // The kernel is not there to refuse what would lead out of the tree.
                 let name = check_name(&entry.name).ok().and_then(|()| disk::c_name(&entry.name));
@@ -118,6 +143,10 @@ impl Get<'_> {
                     self.tally.problem(&directory.path(b""), format!("a name that none may have is left out: {shown}"));
                     continue;
                 };
+                if entry.kind == FileKind::Directory && !listed.insert(entry.ino) {
+                    self.tally.problem(&directory.path(name.to_bytes()), SECOND_NAME.to_owned());
+                    continue;
+                }
                 if entry.kind == FileKind::Directory {
                     ways.push((directory.clone(), entry.ino, name));
                     continue;
@@ -126,7 +155,7 @@ impl Get<'_> {
                 let size_bytes = self.service.attributes(entry.ino).map_or(0, |attributes| attributes.size_bytes);
                 batch.push(entry.ino, name, size_bytes);
                 if batch.is_full() {
-                    hand(std::mem::replace(&mut batch, Batch::of(directory)));
+                    hand(std::mem::replace(&mut batch, Batch::of(directory, &to)));
                 }
             }
             if !batch.entries.is_empty() {
@@ -141,21 +170,32 @@ impl Get<'_> {
 
     /// The directory's attributes, if nobody works in it any more, and then of those above it.
     fn leave(&self, directory: Arc<Directory>) {
-        let mut next = Some(directory);
+        let (mut next, mut below) = (Some(directory), None::<Arc<OwnedFd>>);
         while let Some(directory) = next.take().and_then(Arc::into_inner) {
             let path = || directory.path(b"");
-            let outcome = self.attributes(Place::Open(directory.to.as_fd()), directory.attributes, true, &path);
+            let opened = match &below {
+                Some(below) => directory.open_from(below, &self.descriptors),
+                None => directory.open(&self.descriptors),
+            };
+            let outcome = opened.map_err(writing(CANNOT_OPEN)).and_then(|to| {
+                let outcome = self.attributes(Place::Open(to.as_fd()), directory.attributes, true, &path);
+                below = Some(to);
+                outcome
+            });
             self.tally.note(outcome, path);
             next = directory.above;
         }
     }
 
     pub(super) fn batch(&self, batch: Batch, buffer: &mut Vec<u8>) {
-        for (ino, name) in &batch.entries {
-            let path = || batch.directory.path(name.to_bytes());
-            let outcome = self.tally.go_on().and_then(|()| self.entry(&batch.directory, *ino, name, buffer, &path));
+        let Batch { directory, to, entries, .. } = batch;
+        for (ino, name) in &entries {
+            let path = || directory.path(name.to_bytes());
+            let copy = |()| self.entry((&directory, &to), (*ino, name), buffer, &path);
+            let outcome = self.tally.go_on().and_then(copy);
             self.tally.note(outcome, path);
         }
-        self.leave(batch.directory);
+        drop(to);
+        self.leave(directory);
     }
 }

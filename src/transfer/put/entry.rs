@@ -1,7 +1,7 @@
 //! What is in a directory, but for directories.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
@@ -16,19 +16,26 @@ use super::super::disk::{self, Place, XattrSpace};
 use super::super::tally::{Outcome, Trouble, reading, writing_pool, writing_pool_attributes};
 use super::{Directory, Put, Spot, Version, version};
 
+/// Bytes that are copied behind the end that a file had when it was opened: some tell no size, and some have no end.
+const BEYOND_SIZE_BYTES_MAX: u64 = 16 << 20;
+
 impl Put<'_> {
-    pub(super) fn entry(&self, directory: &Directory, name: &CStr, space: &mut Space) -> Outcome<()> {
+    pub(super) fn entry(
+        &self,
+        (directory, above): (&Directory, &OwnedFd),
+        name: &CStr,
+        space: &mut Space,
+    ) -> Outcome<()> {
         let spot = Spot { parent: directory.ino, above: Some(directory), name };
-        let seen = rustix::fs::statat(&directory.from, name, AtFlags::SYMLINK_NOFOLLOW);
+        let seen = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
         let seen = seen.map_err(reading("cannot look at it"))?;
         // A device must not be opened to find out that it is one.
         if disk::kind_of(&seen) != Some(FileKind::Regular) {
-            let make = || self.new_node(spot, directory.from.as_fd(), &seen, &mut space.xattrs);
+            let make = || self.new_node(spot, above.as_fd(), &seen, &mut space.xattrs);
             return self.with_names(spot, &seen, make);
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let from =
-            rustix::fs::openat(&directory.from, name, flags, Mode::empty()).map_err(reading("cannot open it"))?;
+        let from = rustix::fs::openat(above, name, flags, Mode::empty()).map_err(reading("cannot open it"))?;
         let stat = rustix::fs::fstat(&from).map_err(reading("cannot look at it"))?;
         if disk::kind_of(&stat) != Some(FileKind::Regular) {
             return Err(became_another());
@@ -107,7 +114,7 @@ impl Put<'_> {
         if spot.above.is_none() {
             self.is_made.store(true, Ordering::Relaxed);
         }
-        let copied = self.content((ino, handle), from, stat, &mut space.content).and_then(|bytes| {
+        let copied = self.content((ino, handle), from, (stat, spot), &mut space.content).and_then(|bytes| {
             self.attributes(Place::Open(from), ino, stat, &mut space.xattrs, &|| spot.path())?;
             service.flush(ino, handle).map_err(writing_pool(self.core, "cannot write the file"))?;
             Ok(bytes)
@@ -130,9 +137,24 @@ impl Put<'_> {
     }
 
     /// All that is no hole; returns its bytes.
-    fn content(&self, to: (Ino, u64), from: BorrowedFd<'_>, stat: &Stat, buffer: &mut [u8]) -> Outcome<u64> {
+    fn content(
+        &self,
+        to: (Ino, u64),
+        from: BorrowedFd<'_>,
+        (stat, spot): (&Stat, Spot<'_>),
+        buffer: &mut [u8],
+    ) -> Outcome<u64> {
         let size_bytes = u64::try_from(stat.st_size).unwrap_or(0);
+        if spot.is_pseudo() && size_bytes > BEYOND_SIZE_BYTES_MAX {
+            return Err(Trouble::One("a view of the kernel, larger than any file of its kind: left out".to_owned()));
+        }
+        let limit = size_bytes.saturating_add(BEYOND_SIZE_BYTES_MAX);
         let has_holes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) < size_bytes;
+        let cannot_read = |errno: Errno| match reading("cannot read it")(errno) {
+            // What the kernel does not show says nothing of a disk.
+            Trouble::Unreadable(what) if spot.is_pseudo() => Trouble::One(what),
+            trouble => trouble,
+        };
         let (mut offset, mut copied_bytes) = (0, 0);
         loop {
             let mut end = u64::MAX;
@@ -146,7 +168,7 @@ impl Put<'_> {
                 self.tally.go_on()?;
                 let len = buffer.len().min(usize::try_from(end - offset).unwrap_or(usize::MAX));
                 let space = buffer.get_mut(..len).unwrap_or_default();
-                let read = rustix::io::pread(from, &mut *space, offset).map_err(reading("cannot read it"))?;
+                let read = rustix::io::pread(from, &mut *space, offset).map_err(cannot_read)?;
                 let bytes = space.get(..read).unwrap_or_default();
                 if bytes.is_empty() {
                     return Ok(copied_bytes);
@@ -156,6 +178,11 @@ impl Put<'_> {
                 self.tally.content(read);
                 offset += read as u64;
                 copied_bytes += read as u64;
+                if offset >= limit {
+                    let what = format!("goes on behind the {size_bytes} bytes that it had: cut at {offset}");
+                    self.tally.problem(&spot.path(), what);
+                    return Ok(copied_bytes);
+                }
             }
         }
         if offset < size_bytes {

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 
 pub use self::options::{Owner, PutOptions};
 use super::crew::{self, Hand, Space};
+use super::directory::{self, Descriptors};
 use super::disk;
 use super::several_names::SeveralNames;
 use super::tally::{Tally, Trouble, reading};
@@ -36,20 +37,14 @@ fn writer(into: Ino) -> Caller {
 
 const LISTING_BYTES: usize = 64 << 10;
 
-/// A directory that is being copied. The last of its entries gives it its attributes.
-struct Directory {
-    from: OwnedFd,
-    ino: Ino,
-    name: CString,
-    stat: Stat,
-    above: Option<Arc<Directory>>,
-}
+/// A directory that is being copied.
+type Directory = directory::Directory<Seen>;
 
-impl Directory {
-    fn path(&self, name: &CStr) -> PathBuf {
-        let ways = std::iter::successors(Some(self), |directory| directory.above.as_deref());
-        disk::path_below(ways.map(|directory| directory.name.to_bytes()), name.to_bytes())
-    }
+/// A directory as it was when it was opened.
+struct Seen {
+    stat: Stat,
+    /// What is in it is no file of a disk.
+    is_pseudo: bool,
 }
 
 /// Where something is to be.
@@ -64,9 +59,13 @@ struct Spot<'a> {
 impl Spot<'_> {
     fn path(&self) -> PathBuf {
         match self.above {
-            Some(directory) => directory.path(self.name),
+            Some(directory) => directory.path(self.name.to_bytes()),
             None => disk::path_of_top(self.name),
         }
+    }
+
+    fn is_pseudo(&self) -> bool {
+        self.above.is_some_and(|directory| directory.attributes.is_pseudo)
     }
 
     fn node(&self, mode: u16) -> NewNode<'_> {
@@ -77,6 +76,7 @@ impl Spot<'_> {
 /// Entries of one directory, none of them a directory.
 struct Batch {
     directory: Arc<Directory>,
+    from: Arc<OwnedFd>,
     names: Vec<CString>,
 }
 
@@ -91,6 +91,7 @@ struct Put<'a> {
     device: u64,
     /// The inodes in the pool, and the files as they were.
     several_names: SeveralNames<(u64, u64), (Ino, Version)>,
+    descriptors: Descriptors,
 }
 
 /// Whether a file is as it was: size and last change of content.
@@ -146,7 +147,8 @@ pub fn put(
     let mut unfinished = Unfinished { service, into, name, is_made: &is_made, is_whole: false };
     let several_names = SeveralNames::default();
     let (writer, is_made) = (writer(into), &is_made);
-    let put = Put { core, service, options, writer, is_made, tally: &tally, device: 0, several_names };
+    let descriptors = Descriptors::default();
+    let put = Put { core, service, options, writer, is_made, tally: &tally, device: 0, several_names, descriptors };
     put_all(put, from, into, c_name);
     // Whoever has gone meanwhile does not give it its name.
     tally.note(tally.go_on(), PathBuf::new);

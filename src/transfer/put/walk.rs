@@ -7,15 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dedupfs_fuse::service::{FileService, Ino, NodeContent};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
+use rustix::fs::{AtFlags, FileType, RawDir, Stat};
 
 use super::super::crew::{BATCH_FILES, Hand, Space};
+use super::super::directory::open_at;
 use super::super::disk::{Place, XattrSpace};
+use super::super::pseudo;
 use super::super::tally::{Outcome, Trouble, reading, writing_pool};
-use super::{Batch, Directory, LISTING_BYTES, Put, Spot};
+use super::{Batch, Directory, LISTING_BYTES, Put, Seen, Spot};
 
 /// Entries of a directory that are put in the order of their inodes, in which they lie on most disks. As many as fts(3) sorts.
 const ENTRIES_SORTED: usize = 10_000;
+
+const CANNOT_OPEN: &str = "cannot open it";
 
 impl Put<'_> {
     /// Goes through all directories, each behind its parent.
@@ -29,7 +33,7 @@ impl Put<'_> {
             return self.tally.note_top(Err(Trouble::One("it is the pool itself".to_owned())), &name);
         }
         let top = match self.make_top(Spot { parent: into, above: None, name: &name }) {
-            Ok(ino) => Arc::new(Directory { from, ino, name, stat, above: None }),
+            Ok(ino) => Arc::new(self.opened((ino, name), from, stat, None)),
             Err(trouble) => return self.tally.note_top(Err(trouble), &name),
         };
         // What is still to come, the next one last.
@@ -40,12 +44,12 @@ impl Put<'_> {
             match self.tally.go_on().and_then(|()| self.enter(&above, &name)) {
                 Ok(directory) => {
                     let directory = Arc::new(directory);
-                    if self.is_wanted(&directory.stat) {
+                    if self.is_wanted(&directory.attributes.stat) {
                         self.list(&directory, &mut ways, hand);
                     }
                     self.leave(directory, &mut space);
                 }
-                Err(trouble) => self.tally.note(Err(trouble), || above.path(&name)),
+                Err(trouble) => self.tally.note(Err(trouble), || above.path(name.to_bytes())),
             }
             self.leave(above, &mut space);
         }
@@ -73,31 +77,65 @@ impl Put<'_> {
     }
 
     fn enter(&self, above: &Arc<Directory>, name: &CStr) -> Outcome<Directory> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let from = rustix::fs::openat(&above.from, name, flags, Mode::empty()).map_err(reading("cannot open it"))?;
+        let from = above.open(&self.descriptors).map_err(reading(CANNOT_OPEN))?;
+        let from = open_at(&from, name).map_err(reading(CANNOT_OPEN))?;
         let stat = rustix::fs::fstat(&from).map_err(reading("cannot look at it"))?;
         let ino = self.make_directory(Spot { parent: above.ino, above: Some(above), name })?;
-        Ok(Directory { from, ino, name: name.to_owned(), stat, above: Some(above.clone()) })
+        Ok(self.opened((ino, name.to_owned()), from, stat, Some(above.clone())))
+    }
+
+    fn opened(
+        &self,
+        (ino, name): (Ino, CString),
+        from: OwnedFd,
+        stat: Stat,
+        above: Option<Arc<Directory>>,
+    ) -> Directory {
+        let inherited = above.as_ref().map(|above| &above.attributes).filter(|above| above.stat.st_dev == stat.st_dev);
+        // Asked once for each filesystem on the way.
+        let (is_pseudo, kind) = match inherited {
+            Some(above) => (above.is_pseudo, None),
+            None => {
+                let kind = pseudo::kind_of(&from);
+                (kind.is_some(), kind)
+            }
+        };
+        let is_wanted = self.is_wanted(&stat);
+        let opened = (from, (stat.st_dev, stat.st_ino));
+        let directory = Directory::new((ino, name, Seen { stat, is_pseudo }), above, opened, &self.descriptors);
+        if let Some(kind) = kind.filter(|_| is_wanted) {
+            let what = format!(
+                "a pseudo filesystem ({kind}): its files are views of the kernel, copied as they were read, if at all; \
+                 --one-file-system leaves it out"
+            );
+            self.tally.problem(&directory.path(b""), what);
+        }
+        directory
     }
 
     /// Hands the entries of a directory over, and notes its directories.
     fn list(&self, directory: &Arc<Directory>, ways: &mut Vec<(Arc<Directory>, CString)>, hand: Hand<'_, Batch>) {
+        let from = match directory.open(&self.descriptors).map_err(reading(CANNOT_OPEN)) {
+            Ok(from) => from,
+            Err(trouble) => return self.tally.note(Err(trouble), || directory.path(b"")),
+        };
         let first = ways.len();
         let mut space = vec![MaybeUninit::uninit(); LISTING_BYTES];
-        let mut listing = RawDir::new(&directory.from, &mut space);
+        let mut listing = RawDir::new(&from, &mut space);
         let mut entries: Vec<(u64, CString)> = Vec::new();
         let hand_over = |entries: &mut Vec<(u64, CString)>| {
             entries.sort_unstable();
             let mut names = entries.drain(..).map(|(_, name)| name).peekable();
             while names.peek().is_some() {
-                hand(Batch { directory: directory.clone(), names: names.by_ref().take(BATCH_FILES).collect() });
+                let names = names.by_ref().take(BATCH_FILES).collect();
+                hand(Batch { directory: directory.clone(), from: from.clone(), names });
             }
         };
         while let Some(entry) = listing.next() {
             let entry = match entry.map_err(reading("cannot list it")) {
                 Ok(entry) => entry,
                 Err(trouble) => {
-                    self.tally.note(Err(trouble), || directory.path(c""));
+                    self.tally.note(Err(trouble), || directory.path(b""));
                     break;
                 }
             };
@@ -106,7 +144,7 @@ impl Put<'_> {
                 continue;
             }
             let kind = match entry.file_type() {
-                FileType::Unknown => rustix::fs::statat(&directory.from, name, AtFlags::SYMLINK_NOFOLLOW)
+                FileType::Unknown => rustix::fs::statat(&from, name, AtFlags::SYMLINK_NOFOLLOW)
                     .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
                 kind => kind,
             };
@@ -127,21 +165,31 @@ impl Put<'_> {
 
     /// The directory's attributes, if nobody works in it any more, and then of those above it.
     fn leave(&self, directory: Arc<Directory>, space: &mut XattrSpace) {
-        let mut next = Some(directory);
+        let (mut next, mut below) = (Some(directory), None::<Arc<OwnedFd>>);
         while let Some(directory) = next.take().and_then(Arc::into_inner) {
-            let path = || directory.path(c"");
-            let from = Place::Open(directory.from.as_fd());
-            let outcome = self.attributes(from, directory.ino, &directory.stat, space, &path);
+            let path = || directory.path(b"");
+            let opened = match &below {
+                Some(below) => directory.open_from(below, &self.descriptors),
+                None => directory.open(&self.descriptors),
+            };
+            let outcome = opened.map_err(reading(CANNOT_OPEN)).and_then(|from| {
+                let stat = &directory.attributes.stat;
+                let outcome = self.attributes(Place::Open(from.as_fd()), directory.ino, stat, space, &path);
+                below = Some(from);
+                outcome
+            });
             self.tally.note(outcome, path);
             next = directory.above;
         }
     }
 
     pub(super) fn batch(&self, batch: Batch, space: &mut Space) {
-        for name in &batch.names {
-            let outcome = self.tally.go_on().and_then(|()| self.entry(&batch.directory, name, space));
-            self.tally.note(outcome, || batch.directory.path(name));
+        let Batch { directory, from, names } = batch;
+        for name in &names {
+            let outcome = self.tally.go_on().and_then(|()| self.entry((&directory, &from), name, space));
+            self.tally.note(outcome, || directory.path(name.to_bytes()));
         }
-        self.leave(batch.directory, &mut space.xattrs);
+        drop(from);
+        self.leave(directory, &mut space.xattrs);
     }
 }

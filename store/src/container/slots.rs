@@ -199,6 +199,25 @@ impl SlotFiles {
         Ok(())
     }
 
+    /// Takes a slot that no record names, so that nothing is written to it; false if there is no such slot, or it is taken.
+    pub fn hold(&self, address: SlotAddress) -> bool {
+        let mut state = self.state.lock();
+        if self.check_address(address).is_err() || !state.free.remove(&address) {
+            return false;
+        }
+        state.files.get_mut(&address.file).is_some_and(|file| file.taken.insert(address.slot))
+    }
+
+    /// Free slots that begin within their file.
+    #[must_use]
+    pub fn free_in_files(&self) -> Vec<SlotAddress> {
+        let state = self.state.lock();
+        let is_within = |address: &&SlotAddress| {
+            state.files.get(&address.file).is_some_and(|file| file.len_bytes > self.offset(**address))
+        };
+        state.free.iter().filter(is_within).copied().collect()
+    }
+
     /// Files that containers are recorded in and that are not there.
     #[must_use]
     pub fn missing_files(&self) -> Vec<String> {

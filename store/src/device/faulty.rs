@@ -98,6 +98,8 @@ pub enum Fault {
     ShortWriteNoSpace,
     /// A read ends after half of what was asked for, as if the file ended there.
     ShortRead,
+    /// A file is said not to be there, whether it is or not; by default when it is opened.
+    NotFound,
 }
 
 /// Which operations fail, and how.
@@ -121,6 +123,7 @@ impl FaultPlan {
             Fault::NoSpace => vec![Operation::Create, Operation::CreateDirectory, Operation::Write],
             Fault::ShortWrite | Fault::ShortWriteNoSpace => vec![Operation::Write],
             Fault::ShortRead => vec![Operation::Read],
+            Fault::NotFound => vec![Operation::Open, Operation::Create],
         };
         Self { fault, operations, path_part: String::new(), position, is_lasting: false, seen: 0 }
     }
@@ -255,6 +258,7 @@ fn error(fault: Fault, operation: Operation, path: &str) -> StoreError {
     let errno = match fault {
         Fault::Io | Fault::ShortWrite | Fault::ShortRead => Errno::IO,
         Fault::NoSpace | Fault::ShortWriteNoSpace => Errno::NOSPC,
+        Fault::NotFound => Errno::NOENT,
     };
     if matches!(operation, Operation::Sync | Operation::SyncDirectory) {
         return StoreError::from_sync(path, io::Error::from(errno));

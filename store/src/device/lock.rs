@@ -1,23 +1,32 @@
-//! One process per pool: an advisory lock on the file `lock` of a root.
+//! One process per pool: advisory locks on the superblocks of a root and on its file `lock`.
 //!
-//! The kernel drops the lock when its holder ends in whatever way, so a crash leaves nothing to clean up. The file's
-//! content ("pid note") only tells the next one who holds it; it is never believed to mean that the lock is taken. The
-//! file is never removed: two processes could then hold locks on two files of the same name.
+//! 1. The superblocks are locked first, those that are there: nobody removes them by reflex, as a file named `lock` is removed.
+//! 2. Then the file `lock` is locked. Its content ("pid note") only tells the next process who holds it; it is never believed to
+//!    mean that the lock is taken. Versions that lock this file alone are kept out by it, and keep others out.
+//! 3. [`PoolLock::check`] tells whether the names still lead to the locked files: two processes could hold locks on two files of one name.
+//!    Whoever writes asks it before each commit.
 //!
-//! Cost: one open, one flock and one small write.
+//! The kernel drops the locks when their holder ends in whatever way, so a crash leaves nothing to clean up. Names are looked up in the
+//! directory that was opened, so a root may be moved while it is locked.
+//!
+//! Cost: three opens, three flocks and one small write; a check is a stat(2) for each file.
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, statat};
+use rustix::io::{Errno, retry_on_intr};
 
 use super::owner;
 use crate::error::{Result, StoreError};
+use crate::superblock::Role;
 
 /// Name of the lock file within a root.
 pub const LOCK_FILE: &str = "lock";
+/// What else is locked, where it is there.
+const SUPERBLOCKS: [Role; 2] = [Role::Meta, Role::Data];
 
 /// Bytes of the note that are kept and shown.
 const NOTE_BYTES_MAX: usize = 200;
@@ -28,41 +37,123 @@ const NOTE_BYTES_MAX: usize = 200;
 /// file names the child.
 #[derive(Debug)]
 pub struct PoolLock {
+    root: PathBuf,
+    directory: File,
+    /// Has the note.
     file: File,
+    held: Vec<Held>,
+}
+
+/// A locked file with a name. It is locked as long as a descriptor of it is open.
+#[derive(Debug)]
+struct Held {
+    name: &'static str,
+    device: u64,
+    inode: u64,
+    _file: File,
+}
+
+impl Held {
+    fn new(name: &'static str, file: File) -> io::Result<Self> {
+        let found = file.metadata()?;
+        Ok(Self { name, device: found.dev(), inode: found.ino(), _file: file })
+    }
 }
 
 impl PoolLock {
     /// Locks the pool at `root`; `note` says what for, e.g. "dedupfs mount". Never waits: a pool in use is
     /// [`StoreError::Busy`], naming the process and its note.
     pub fn acquire(root: &Path, note: &str) -> Result<Self> {
-        let path = root.join(LOCK_FILE);
-        let shown = || path.display().to_string();
-        let file = open(root, &path)
-            .map_err(|error| StoreError::from_io("open", shown(), owner::explain(root, LOCK_FILE, error)))?;
-        loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::WOULDBLOCK) => {
-                    return Err(StoreError::Busy { what: format!("pool {}", root.display()), owner: owner(&file) });
-                }
-                Err(error) => return Err(StoreError::from_io("lock", shown(), error.into())),
+        let shown = |name: &str| root.join(name).display().to_string();
+        let fail = |name: &str, error| StoreError::from_io("open", shown(name), owner::explain(root, name, error));
+        let directory = File::open(root).map_err(|error| fail(LOCK_FILE, error))?;
+        let busy = |owner| StoreError::Busy { what: format!("pool {}", root.display()), owner };
+        let mut held = Vec::new();
+        for name in SUPERBLOCKS.map(Role::file_name) {
+            let file = match open_superblock(&directory, name) {
+                Ok(file) => file,
+                // What is to be made, or repaired.
+                Err(Errno::NOENT) => continue,
+                Err(error) => return Err(fail(name, error.into())),
+            };
+            match try_lock(&file) {
+                Ok(true) => held.push(Held::new(name, file).map_err(|error| fail(name, error))?),
+                Ok(false) => return Err(busy(noted_owner(root))),
+                // Network disks lock no file that is open for reading only: the lock file alone counts there.
+                Err(Errno::BADF) => {}
+                Err(error) => return Err(StoreError::from_io("lock", shown(name), error.into())),
             }
         }
-        let lock = Self { file };
+        let file = open(root, &root.join(LOCK_FILE)).map_err(|error| fail(LOCK_FILE, error))?;
+        match try_lock(&file) {
+            Ok(true) => {}
+            Ok(false) => return Err(busy(owner(&file))),
+            Err(error) => return Err(StoreError::from_io("lock", shown(LOCK_FILE), error.into())),
+        }
+        // On a disk that cannot be written it may be the directory.
+        if file.metadata().map_err(|error| fail(LOCK_FILE, error))?.is_file() {
+            let own = file.try_clone().and_then(|file| Held::new(LOCK_FILE, file));
+            held.push(own.map_err(|error| fail(LOCK_FILE, error))?);
+        }
+        let lock = Self { root: root.to_owned(), directory, file, held };
+        // Removed between opening and locking: another process may have the next one.
+        lock.check()?;
         lock.update_note(note);
         Ok(lock)
+    }
+
+    /// Whether the pool is still this process's alone: the names lead to the files that it has locked.
+    ///
+    /// # Errors
+    /// [`StoreError::LockLost`]; I/O errors.
+    pub fn check(&self) -> Result<()> {
+        for held in &self.held {
+            let shown = || self.root.join(held.name).display().to_string();
+            match retry_on_intr(|| statat(&self.directory, held.name, AtFlags::empty())) {
+                Ok(found) if (found.st_dev, found.st_ino) == (held.device, held.inode) => {}
+                Ok(_) | Err(Errno::NOENT | Errno::STALE) => return Err(StoreError::LockLost { path: shown() }),
+                Err(error) => return Err(StoreError::from_io("look at", shown(), error.into())),
+            }
+        }
+        Ok(())
     }
 
     /// Who holds the lock of the pool at `root`, e.g. "process 4711 (dedupfs scrub)"; `None` if nobody does, or it cannot be
     /// told. For messages: the next moment it may be another.
     #[must_use]
     pub fn holder(root: &Path) -> Option<String> {
-        let file = File::open(root.join(LOCK_FILE)).ok()?;
-        match flock(&file, FlockOperation::NonBlockingLockShared) {
-            Err(rustix::io::Errno::WOULDBLOCK) => Some(owner(&file)),
-            _ => None,
+        Self::find_holder(root).ok().flatten()
+    }
+
+    /// As [`holder`](Self::holder), telling apart that nobody holds it.
+    ///
+    /// # Errors
+    /// It cannot be told.
+    pub fn find_holder(root: &Path) -> io::Result<Option<String>> {
+        let directory = File::open(root)?;
+        let is_taken = |file: &File| {
+            let looked = retry_on_intr(|| flock(file, FlockOperation::NonBlockingLockShared));
+            looked == Err(Errno::WOULDBLOCK)
+        };
+        match File::open(root.join(LOCK_FILE)) {
+            Ok(file) if is_taken(&file) => return Ok(Some(owner(&file))),
+            Ok(_) => {}
+            // As the lock is taken: a disk that cannot be written may have no file for it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if is_taken(&directory) {
+                    return Ok(Some(owner(&directory)));
+                }
+            }
+            Err(error) => return Err(error),
         }
+        for name in SUPERBLOCKS.map(Role::file_name) {
+            match File::open(root.join(name)) {
+                Ok(file) if is_taken(&file) => return Ok(Some(noted_owner(root))),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(None)
     }
 
     /// Writes this process's id and `note` into the file. A failure (a full disk) is logged only: the lock holds
@@ -93,14 +184,43 @@ impl Drop for PoolLock {
     }
 }
 
-/// The file to lock. On a disk that cannot be written it is locked as it is, or the directory if there is none: a pool that
-/// can only be read is still one process's at a time.
+/// The file to lock. On a disk that cannot be written, or is full, it is locked as it is, or the directory if there is none: a pool
+/// that can only be read is still one process's at a time.
 fn open(root: &Path, path: &Path) -> io::Result<File> {
     match owner::open_or_create_file(path, OFlags::RDWR) {
-        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-            File::open(path).or_else(|_| File::open(root))
-        }
+        Err(error) if takes_nothing(error.kind()) => File::open(path).or_else(|_| File::open(root)),
         opened => opened,
+    }
+}
+
+fn takes_nothing(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(kind, ReadOnlyFilesystem | StorageFull | QuotaExceeded)
+}
+
+/// A superblock to be locked; for writing, because network disks lock no other files exclusively.
+fn open_superblock(directory: &File, name: &str) -> rustix::io::Result<File> {
+    let open = |flags| retry_on_intr(|| openat(directory, name, flags | OFlags::CLOEXEC, Mode::empty()));
+    match open(OFlags::RDWR) {
+        Err(Errno::ROFS | Errno::ACCESS | Errno::PERM | Errno::TXTBSY) => Ok(open(OFlags::RDONLY)?.into()),
+        opened => Ok(opened?.into()),
+    }
+}
+
+/// Locks a file unless another has it.
+fn try_lock(file: &File) -> rustix::io::Result<bool> {
+    match retry_on_intr(|| flock(file, FlockOperation::NonBlockingLockExclusive)) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Who holds a superblock's lock: the lock file tells, if it is still the same.
+fn noted_owner(root: &Path) -> String {
+    match File::open(root.join(LOCK_FILE)) {
+        Ok(file) => owner(&file),
+        Err(_) => format!("another process, whose file `{LOCK_FILE}` was removed"),
     }
 }
 
@@ -201,6 +321,54 @@ mod tests {
         assert_eq!(busy_owner(root.path()), format!("process {} (later)", std::process::id()));
         drop(lock);
         drop(PoolLock::acquire(root.path(), "again").unwrap());
+    }
+
+    /// Two daemons wrote one pool after that.
+    #[test]
+    fn regression_a_removed_lock_file_lets_nobody_else_in() {
+        for superblock in SUPERBLOCKS.map(Role::file_name) {
+            let root = tempfile::tempdir().unwrap();
+            std::fs::write(root.path().join(superblock), "").unwrap();
+            let lock = PoolLock::acquire(root.path(), "first").unwrap();
+            lock.check().unwrap();
+            std::fs::remove_file(root.path().join(LOCK_FILE)).unwrap();
+            assert!(busy_owner(root.path()).contains("`lock` was removed"));
+            assert!(PoolLock::holder(root.path()).is_some());
+            assert!(!root.path().join(LOCK_FILE).exists(), "left by a process that was refused");
+            let lost = lock.check().unwrap_err();
+            assert!(matches!(&lost, StoreError::LockLost { path } if path.ends_with("/lock")), "{lost}");
+            drop(lock);
+            drop(PoolLock::acquire(root.path(), "after").unwrap());
+        }
+    }
+
+    #[test]
+    fn regression_a_replaced_file_is_a_lost_lock() {
+        for name in [LOCK_FILE, Role::Meta.file_name(), Role::Data.file_name()] {
+            let root = tempfile::tempdir().unwrap();
+            for superblock in SUPERBLOCKS.map(Role::file_name) {
+                std::fs::write(root.path().join(superblock), "").unwrap();
+            }
+            let lock = PoolLock::acquire(root.path(), "first").unwrap();
+            let (path, copy) = (root.path().join(name), root.path().join("copy"));
+            std::fs::copy(&path, &copy).unwrap();
+            lock.check().unwrap();
+            std::fs::rename(&copy, &path).unwrap();
+            assert!(matches!(lock.check(), Err(StoreError::LockLost { .. })), "{name}");
+            // One of the others still keeps everybody out.
+            busy_owner(root.path());
+        }
+    }
+
+    #[test]
+    fn a_root_may_be_moved_while_it_is_locked() {
+        let directory = tempfile::tempdir().unwrap();
+        let (before, after) = (directory.path().join("before"), directory.path().join("after"));
+        std::fs::create_dir(&before).unwrap();
+        let lock = PoolLock::acquire(&before, "").unwrap();
+        std::fs::rename(&before, &after).unwrap();
+        lock.check().unwrap();
+        busy_owner(&after);
     }
 
     #[test]

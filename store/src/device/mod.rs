@@ -73,6 +73,20 @@ pub struct Space {
 pub trait Device: Debug + Send + Sync {
     /// Opens the file at `path`.
     fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DeviceFile>>;
+    /// As [`open`](Self::open), of a file that should be there: whoever says that it is not is asked once more if the name is there. Some
+    /// filesystems answer so once in a while, and a file that was replaced meanwhile is there under its name.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    fn open_surely(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DeviceFile>> {
+        match self.open(path, mode) {
+            Err(crate::StoreError::NotFound { .. }) if self.exists(path)? => {
+                tracing::warn!(path, "the filesystem said that a file is not there that is; it is asked again");
+                self.open(path, mode)
+            }
+            opened => opened,
+        }
+    }
     /// Removes the file (no directory) at `path`; what has it open goes on using it. Durable after [`sync_directory`](Self::sync_directory) of its parent.
     fn remove(&self, path: &str) -> Result<()>;
     /// Removes an empty directory; durable as [`remove`](Self::remove). A device whose directories are nothing but parts of its

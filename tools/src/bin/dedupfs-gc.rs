@@ -1,5 +1,7 @@
 //! `dedupfs-gc`: give back the space of what was deleted.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -9,6 +11,7 @@ use dedupfs_tools::{exit, panics};
 
 fn main() -> ExitCode {
     panics::install();
+    dedupfs::allocator::set_up();
     match Gc::try_parse() {
         Ok(args) => exit::conclude("dedupfs-gc", gc::run(&args)),
         Err(error) => ExitCode::from(exit::usage(&error)),

@@ -1,5 +1,7 @@
 //! `dedupfs-stats`: what a pool holds and what it saves.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -9,6 +11,7 @@ use dedupfs_tools::{exit, panics};
 
 fn main() -> ExitCode {
     panics::install();
+    dedupfs::allocator::set_up();
     match Stats::try_parse() {
         Ok(args) => exit::conclude("dedupfs-stats", stats::run(&args)),
         Err(error) => ExitCode::from(exit::usage(&error)),

@@ -1,5 +1,7 @@
 //! `dedupfs`: format, mount, unmount, sync, check and recover pools.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -14,6 +16,7 @@ const PROGRAM: &str = "dedupfs";
 
 fn main() -> ExitCode {
     panics::install();
+    dedupfs::allocator::set_up();
     if let Some(helper) = std::env::args_os().next().as_deref().and_then(Helper::named) {
         return helper.run();
     }

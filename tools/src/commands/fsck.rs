@@ -1,6 +1,5 @@
 //! `dedupfs fsck`; exit codes as e2fsck.
 
-use std::io::{BufRead as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,7 +12,9 @@ use crate::access::{self, Access};
 use crate::args::FsckArgs;
 use crate::progress::Bars;
 use crate::target::{self, Target};
-use crate::{exit, report};
+use crate::{confirm, exit, report};
+
+use super::trial;
 
 /// Checks a pool.
 pub fn run(args: &FsckArgs) -> Result<u8, Failure> {
@@ -21,6 +22,9 @@ pub fn run(args: &FsckArgs) -> Result<u8, Failure> {
         return repair(args);
     }
     let target = target::resolve(&args.target)?;
+    if args.trial_recovery {
+        return trial::run(&target.pool, args.scratch.as_deref(), args.json, &Bars::default());
+    }
     let options = CheckOptions { read_data: args.read_data };
     let bars = Bars::default();
     // What a repair would change, if something is wrong and nobody has the pool.
@@ -58,7 +62,7 @@ fn check(pool: &Arc<Pool>, options: &CheckOptions, bars: &Bars) -> Result<CheckR
 
 /// What `--repair` would change; found without changing anything.
 fn planned(pool: &Path, args: &FsckArgs) -> Result<Vec<String>, Failure> {
-    let how = RepairOptions { apply: false, read_data: args.read_data };
+    let how = RepairOptions { read_data: args.read_data, ..RepairOptions::default() };
     let open = access::open_options("dedupfs fsck", true);
     Ok(repair_at(pool, None, &how, &open, &Bars::default())?.plan)
 }
@@ -74,7 +78,7 @@ fn repair(args: &FsckArgs) -> Result<u8, Failure> {
     refuse_mounted(&pool, "it is repaired")?;
     let open = access::open_options("dedupfs fsck --repair", false);
     let run = |apply: bool| -> Result<RepairReport, Failure> {
-        let how = RepairOptions { apply, read_data: args.read_data };
+        let how = RepairOptions { apply, read_data: args.read_data, give_up_unnamed: args.give_up_unnamed };
         repair_at(&pool, args.data.as_deref(), &how, &open, &Bars::default()).map_err(access::of_the_pool)
     };
     let planned = run(false)?;
@@ -84,7 +88,7 @@ fn repair(args: &FsckArgs) -> Result<u8, Failure> {
     if !args.json {
         exit::print(&report::repair_plan(&planned.plan))?;
     }
-    if !args.yes && !is_confirmed()? {
+    if !args.yes && !confirm::ask("Make these changes?")? {
         exit::print("nothing was changed\n")?;
         return Ok(exit::FSCK_UNCORRECTED);
     }
@@ -98,15 +102,6 @@ fn conclude(args: &FsckArgs, report: &RepairReport) -> Result<u8, Failure> {
         (true, false) => exit::FSCK_CORRECTED,
         (false, _) => exit::FSCK_UNCORRECTED,
     })
-}
-
-fn is_confirmed() -> Result<bool, Failure> {
-    let failed = |error: std::io::Error| Failure::failed(format!("cannot ask: {error}; use --yes"));
-    let mut err = std::io::stderr().lock();
-    err.write_all(b"Make these changes? [y/N] ").and_then(|()| err.flush()).map_err(failed)?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer).map_err(failed)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 fn refuse_mounted(pool: &Path, before: &str) -> Result<(), Failure> {

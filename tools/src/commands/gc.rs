@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dedupfs::control::{ControlClient, Failure, FailureKind};
 use dedupfs::pool::Progress;
-use dedupfs::reclaim::{ReclaimOptions, ReclaimStatus};
+use dedupfs::reclaim::{ReclaimOptions, ReclaimStatus, Stopped};
 use dedupfs_store::device::PoolLock;
 
 use crate::access::{self, Access};
@@ -48,7 +48,16 @@ pub fn run(args: &Gc) -> Result<u8, Failure> {
     };
     drop(bars);
     exit::print(&if args.json { report::json_line("summary", &result)? } else { report::reclaim(&result) })?;
-    Ok(exit::OK)
+    Ok(code(result.stopped, interrupt::exit_code()))
+}
+
+/// What a run exits with that ended so. The limits that it was given are no failure; who stopped it otherwise should see that it is
+/// not done.
+fn code(stopped: Option<Stopped>, interrupted: Option<u8>) -> u8 {
+    match stopped {
+        None | Some(Stopped::Time | Stopped::Io) => exit::OK,
+        Some(Stopped::Asked | Stopped::Unmounted) => interrupted.unwrap_or(exit::PARTLY),
+    }
 }
 
 fn options(args: &Gc) -> ReclaimOptions {
@@ -106,5 +115,20 @@ fn of_the_pool(failure: Failure) -> Failure {
     match failure.kind {
         FailureKind::Usage => Failure::failed(failure.message),
         _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_a_run_that_was_interrupted_does_not_exit_as_one_that_is_done() {
+        assert_eq!(code(None, None), exit::OK);
+        assert_eq!(code(Some(Stopped::Time), None), exit::OK, "as it was told");
+        assert_eq!(code(Some(Stopped::Asked), Some(130)), 130, "as shells say");
+        assert_eq!(code(Some(Stopped::Asked), None), exit::PARTLY, "by --stop");
+        assert_eq!(code(Some(Stopped::Unmounted), None), exit::PARTLY);
+        assert_eq!(code(None, Some(143)), exit::OK, "it was done when the signal came");
     }
 }

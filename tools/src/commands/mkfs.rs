@@ -102,8 +102,9 @@ fn resolved(path: &Path) -> Result<PathBuf, Failure> {
 fn check_root(root: &Path) -> Result<(), Failure> {
     let shown = root.display();
     let failed = |message: String| Err(Failure::failed(message));
+    let occupied = |message: String| Err(Failure::new(FailureKind::Occupied, message));
     if let Some(mount) = target::mounted_at(root)? {
-        return failed(format!(
+        return occupied(format!(
             "pool {} is mounted on {shown}: a pool inside of a dedupfs makes no sense",
             mount.source.display()
         ));
@@ -111,13 +112,13 @@ fn check_root(root: &Path) -> Result<(), Failure> {
     let is_pool = |path: &Path| [SUPERBLOCK_NAME, "dedupfs.data"].iter().any(|name| path.join(name).exists());
     for parent in resolved(root)?.ancestors().skip(1) {
         if is_pool(parent) {
-            return failed(format!(
+            return occupied(format!(
                 "{shown} lies inside of the pool {}, whose files are not to be touched: choose another directory",
                 parent.display()
             ));
         }
         if let Some(mount) = target::mounted_at(parent)? {
-            return failed(format!(
+            return occupied(format!(
                 "{shown} lies in the mounted pool {}: a pool inside of a dedupfs makes no sense",
                 mount.source.display()
             ));
@@ -128,14 +129,14 @@ fn check_root(root: &Path) -> Result<(), Failure> {
         Err(error) => failed(format!("{shown} cannot be used as a pool: {error}")),
         Ok(mut entries) => {
             if is_pool(root) {
-                return failed(format!(
+                return occupied(format!(
                     "{shown} holds a dedupfs pool already: choose another directory, or remove the pool first if \
                      nothing in it is needed"
                 ));
             }
             match entries.next() {
                 None => Ok(()),
-                Some(_) => failed(format!("{shown} is not empty: choose an empty or new directory")),
+                Some(_) => occupied(format!("{shown} is not empty: choose an empty or new directory")),
             }
         }
     }

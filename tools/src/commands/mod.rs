@@ -10,4 +10,5 @@ pub mod recover;
 pub mod scrub;
 pub mod stats;
 pub mod sync;
+pub mod trial;
 pub mod umount;

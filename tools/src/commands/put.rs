@@ -1,5 +1,6 @@
 //! `dedupfs put`: the tree is copied into a directory that nobody sees into, and gets its name when it is whole.
 
+use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -173,20 +174,47 @@ fn path_of(directory: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 
-/// Removes everything in a directory, also what its owner may not write to.
-fn empty(directory: &File) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(path_of(directory))? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if !entry.file_type()?.is_dir() {
-            rustix::fs::unlinkat(directory, &name, AtFlags::empty())?;
+/// Removes everything in a directory, also what its owner may not write to. One directory is open at a time, however deep they lie.
+fn empty(top: &File) -> std::io::Result<()> {
+    let mut directory = top.try_clone()?;
+    // The names on the way down, with device and inode of the directory that each is in.
+    let mut way: Vec<(OsString, (u64, u64))> = Vec::new();
+    loop {
+        if let Some(name) = remove_all_but_directories(&directory)? {
+            let _as_far_as_it_goes = rustix::fs::chmodat(&directory, &name, Mode::RWXU, AtFlags::empty());
+            let below = open_directory(&directory, name.as_bytes())?;
+            way.push((name, identity(&directory)?));
+            directory = below;
             continue;
         }
-        let _as_far_as_it_goes = rustix::fs::chmodat(directory, &name, Mode::RWXU, AtFlags::empty());
-        empty(&open_directory(directory, name.as_bytes())?)?;
-        rustix::fs::unlinkat(directory, &name, AtFlags::REMOVEDIR)?;
+        let Some((name, is)) = way.pop() else { return Ok(()) };
+        let above = open_directory(&directory, b"..")?;
+        if identity(&above)? != is {
+            return Err(std::io::Error::other("a directory was moved while it was removed"));
+        }
+        rustix::fs::unlinkat(&above, &name, AtFlags::REMOVEDIR)?;
+        directory = above;
     }
-    Ok(())
+}
+
+fn identity(directory: &File) -> std::io::Result<(u64, u64)> {
+    directory.metadata().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+/// Returns the first directory.
+fn remove_all_but_directories(directory: &File) -> std::io::Result<Option<OsString>> {
+    let mut first = None;
+    for entry in std::fs::read_dir(path_of(directory))? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            // All files go in the first pass, and then there is one directory after the other.
+            true => {
+                first.get_or_insert(entry.file_name());
+            }
+            false => rustix::fs::unlinkat(directory, entry.file_name(), AtFlags::empty())?,
+        }
+    }
+    Ok(first)
 }
 
 fn random() -> u64 {

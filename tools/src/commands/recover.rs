@@ -10,7 +10,7 @@ use dedupfs_store::superblock::{Role, Superblock};
 
 use crate::args::RecoverArgs;
 use crate::progress::Bars;
-use crate::{access, exit, report, target};
+use crate::{access, confirm, exit, report, target};
 
 /// Makes a lost meta root anew.
 pub fn run(args: &RecoverArgs) -> Result<u8, Failure> {
@@ -32,6 +32,10 @@ pub fn run(args: &RecoverArgs) -> Result<u8, Failure> {
         let message = format!("pool {} is mounted: what is lost can still be copied out", pool.display());
         return Err(Failure::new(FailureKind::PoolInUse, message));
     }
+    if args.force && !args.yes && !confirm::ask_at_terminal(&question(&pool, &data))? {
+        exit::print("nothing was changed\n")?;
+        return Ok(exit::FAILED);
+    }
     let options = OpenOptions { memory_bytes: args.memory, ..access::open_options("dedupfs recover", false) };
     let bars = Bars::default();
     let outcome = recover(&pool, &data, args.force, &options, &bars);
@@ -48,6 +52,15 @@ pub fn run(args: &RecoverArgs) -> Result<u8, Failure> {
         report::recovered(&recovered, age(recovered.time_secs))
     })?;
     Ok(exit::OK)
+}
+
+fn question(pool: &Path, data: &Path) -> String {
+    format!(
+        "Replace the names of all files, the recipes and the index in {} by what was last exported to {}? What was done after that \
+         export is lost.",
+        pool.display(),
+        data.display()
+    )
 }
 
 /// Where the content of a pool lies whose user does not say it: where its meta superblock says, if that is there; else in

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use dedupfs::control::{ControlClient, Failure};
+use dedupfs::control::{ControlClient, Failure, FailureKind};
 use dedupfs::scrub::{ScrubOptions, ScrubPosition, ScrubStatus};
 use dedupfs_store::device::{FileDevice, PoolLock};
 use dedupfs_store::superblock::{Role, Superblock};
@@ -11,6 +11,8 @@ use crate::access::{self, Access};
 use crate::args::ScrubArgs;
 use crate::progress::Bars;
 use crate::{exit, interrupt, report, silence, target};
+
+use super::trial;
 
 /// Scrubs a pool.
 pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
@@ -26,13 +28,14 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
         return Ok(exit::OK);
     }
     if args.status
-        && ControlClient::connect(&target.pool)?.is_none()
+        && silence::connect(&target.pool)?.is_none()
         && let Some(holder) = PoolLock::holder(&target.pool)
     {
         return tell_of_another(&target.pool, &holder, args.json);
     }
     let options = ScrubOptions { rate_bytes_per_s: args.rate, restart: args.restart };
     let bars = Bars::default();
+    let pool = target.pool.clone();
     let result = match access::reach(&target.pool, "dedupfs scrub", args.status)? {
         Access::Daemon(mut client) if args.status => return tell(&client.scrub_status()?, args.json),
         Access::Local(pool) if args.status => {
@@ -50,7 +53,23 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     };
     drop(bars);
     exit::print(&if args.json { report::json(&result)? } else { report::scrub(&result) })?;
-    Ok(if result.is_clean() { exit::OK } else { exit::FSCK_UNCORRECTED })
+    if args.trial_recovery && result.finished {
+        match trial::run(&pool, args.scratch.as_deref(), args.json, &Bars::default()) {
+            Ok(exit::OK) => {}
+            Ok(code) => return Ok(code),
+            // No room for it, or too much that changes: that says nothing against the pool.
+            Err(failure) if failure.kind == FailureKind::Usage => {
+                eprintln!("dedupfs: warning: the trial recovery was left out: {failure}");
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    let is_renewed = result.export.as_ref().is_some_and(|export| export.renewed);
+    Ok(match result.is_clean() && !result.is_export_bad() && !result.counts_in_doubt {
+        false => exit::FSCK_UNCORRECTED,
+        true if is_renewed => exit::FSCK_CORRECTED,
+        true => exit::OK,
+    })
 }
 
 /// Why there is nothing that this command could stop, and what can.

@@ -5,18 +5,18 @@
 //!    it in other mount namespaces.
 //! 3. If it was the last, the daemon makes everything durable and ends: it is asked how that went, and waited for.
 
-use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use dedupfs::control::{ControlClient, DaemonWatch, Failure, FailureKind};
 use dedupfs_fuse::MountError;
-use dedupfs_store::device::lock::{LOCK_FILE, PoolLock};
+use dedupfs_store::device::lock::PoolLock;
 use rustix::mount::UnmountFlags;
 
 use crate::args::UmountArgs;
 use crate::mountinfo::{self, MountEntry};
-use crate::target::{self, Target};
+use crate::target::{self, SUPERBLOCK_NAME, Target};
 use crate::{exit, mount, silence};
 
 /// While files are open, an unmount is tried for so long: indexers and the like go away by themselves, and on a busy machine
@@ -54,7 +54,14 @@ pub fn run(args: &UmountArgs) -> Result<u8, Failure> {
 pub fn unmount(path: &Path, how: How) -> Result<(), Failure> {
     let (target, mount) = find(path)?;
     let (pool, at) = (target.pool.as_path(), mount.mountpoint.as_path());
-    let daemon = Daemon::connect(pool)?;
+    let daemon = match Daemon::connect(pool) {
+        // The disk under the pool has failed, and the daemon is out of reach: the kernel can take the mount away all the same.
+        Err(failure) if cannot_be_read(pool) => {
+            eprintln!("dedupfs: warning: {failure}; unmounting without it");
+            None
+        }
+        daemon => daemon?,
+    };
     // The daemon of the pool may serve another mount: that one is nobody's business here.
     let others = mountinfo::others_of(&mountinfo::read()?, &mount);
     if mount::is_dead(at) {
@@ -192,7 +199,7 @@ impl Daemon {
         let closed = match self.client.await_end() {
             // It did not take the first connection in time, or is of a version that does not know the question.
             Some(Err(failure)) if failure.kind == FailureKind::Usage => None,
-            None => ControlClient::connect(pool).ok().flatten().and_then(|mut client| client.await_end()),
+            None => silence::connect(pool).ok().flatten().and_then(|mut client| client.await_end()),
             told => told,
         };
         let Some(closed) = closed else { return wait_until_free(pool, CLOSE_TIMEOUT) };
@@ -201,20 +208,28 @@ impl Daemon {
     }
 }
 
+/// Whether not even the pool's superblock can be looked at.
+fn cannot_be_read(pool: &Path) -> bool {
+    let looked = std::fs::symlink_metadata(pool.join(SUPERBLOCK_NAME));
+    looked.is_err_and(|error| !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied))
+}
+
 /// Waits until nobody holds the pool's lock.
 fn wait_until_free(pool: &Path, at_most: Duration) -> Result<(), Failure> {
-    // As the lock is taken: a disk that cannot be written may have no file for it.
-    let lock = match File::open(pool.join(LOCK_FILE)).or_else(|_| File::open(pool)) {
-        Ok(lock) => lock,
-        Err(error) => return Err(Failure::failed(format!("unmounted, but the pool's lock cannot be read: {error}"))),
-    };
     let deadline = Instant::now() + at_most;
-    while lock.try_lock().is_err() {
-        if Instant::now() >= deadline {
-            let message = format!("unmounted, but the daemon still works on pool {}: see its log", pool.display());
-            return Err(Failure::new(FailureKind::PoolInUse, message));
+    loop {
+        match PoolLock::find_holder(pool) {
+            Ok(None) => return Ok(()),
+            Ok(Some(_)) if Instant::now() < deadline => std::thread::sleep(RETRY),
+            Ok(Some(_)) => {
+                let message = format!("unmounted, but the daemon still works on pool {}: see its log", pool.display());
+                return Err(Failure::new(FailureKind::PoolInUse, message));
+            }
+            Err(error) => {
+                return Err(Failure::failed(format!(
+                    "unmounted, but the pool's lock cannot be read ({error}): whether everything is durable is not known"
+                )));
+            }
         }
-        std::thread::sleep(RETRY);
     }
-    Ok(())
 }

@@ -40,6 +40,9 @@ pub fn run(args: &FsckHelper) -> Result<u8, Failure> {
         yes: args.yes,
         data: None,
         rebuild_index: false,
+        give_up_unnamed: false,
+        trial_recovery: false,
+        scratch: None,
         json: false,
     })
 }

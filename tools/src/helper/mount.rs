@@ -40,6 +40,7 @@ pub fn run(args: &MountHelper) -> Result<u8, Failure> {
         tell(args, "could be mounted");
         return Ok(exit::OK);
     }
+    let options = with_defaults(options);
     let is_netdev = mount_options::split(&options).iter().any(|option| option == "_netdev");
     mount::start_daemon(&MountArgs::with_options(pool.clone(), args.mountpoint.clone(), options))?;
     if !args.no_mtab && rustix::process::geteuid().is_root() {
@@ -47,6 +48,25 @@ pub fn run(args: &MountHelper) -> Result<u8, Failure> {
     }
     tell(args, "mounted");
     Ok(exit::OK)
+}
+
+/// mount(8) names no option that is the default of mounts: of `-o dev,suid`, and of `defaults`, nothing arrives. So device files and set-id
+/// bits work unless that is forbidden, as on every other filesystem that is mounted so; for ordinary users the kernel, and
+/// fusermount3, allow neither. As mount.fuse3 does.
+fn with_defaults(mut options: Vec<String>) -> Vec<String> {
+    if !rustix::process::geteuid().is_root() {
+        return options;
+    }
+    let given = mount_options::split(&options);
+    let has = |names: &[&str]| given.iter().any(|option| names.contains(&option.as_str()));
+    // `user` and its like stand for both, and mount(8) says so; who calls this program otherwise may leave it to them.
+    let is_for_users = has(&["user", "users", "owner", "group"]);
+    for (default, opposite) in [("dev", "nodev"), ("suid", "nosuid")] {
+        if !is_for_users && !has(&[default, opposite]) {
+            options.push(default.to_owned());
+        }
+    }
+    options
 }
 
 /// Without it, `umount` does not wait for the daemon: everything becomes durable all the same, only later.
@@ -73,5 +93,22 @@ fn note_for_umount(pool: &Path, mountpoint: &Path, is_netdev: bool) {
 fn tell(args: &MountHelper, what: &str) {
     if args.verbose {
         println!("mount.dedupfs: {} on {}: {what}", args.pool.display(), args.mountpoint.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_options_that_mount_8_leaves_out_are_the_defaults_of_mounts() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let with = |list: &str| with_defaults(vec![list.to_owned()]).join(",");
+        assert_eq!(with("rw"), "rw,dev,suid");
+        assert_eq!(with("rw,nosuid"), "rw,nosuid,dev");
+        assert_eq!(with("rw,nodev,nosuid,noexec"), "rw,nodev,nosuid,noexec");
+        assert_eq!(with("rw,user"), "rw,user");
     }
 }

@@ -5,9 +5,11 @@ use std::fmt::Write as _;
 use dedupfs::check::affected::AffectedFiles;
 use dedupfs::check::repair::RepairReport;
 use dedupfs::control::Failure;
+use dedupfs::export::ExportCheck;
+use dedupfs::pool::TrialReport;
 use dedupfs::scrub::{ScrubReport, ScrubStatus};
 
-use super::{check, json};
+use super::{DOUBT, check, json};
 use crate::size::show;
 use crate::time;
 
@@ -50,6 +52,28 @@ pub fn repair_json(report: &RepairReport) -> Result<String, Failure> {
     json(&json!({ "repaired": report.plan, "check": report.check, "rebuilt": report.rebuilt }))
 }
 
+/// `dedupfs fsck --trial-recovery`.
+#[must_use]
+pub fn trial(report: &TrialReport) -> String {
+    let mut text = String::new();
+    for missing in &report.missing {
+        let _ = writeln!(text, "missing: {missing}");
+    }
+    let TrialReport { row, files, directories, compared, containers, elapsed_ms, .. } = report;
+    let _ = writeln!(
+        text,
+        "trial recovery of {files} files in {directories} directories, as of commit {row}: {compared} records compared, index made from \
+         {containers} containers; {:.1} s",
+        *elapsed_ms as f64 / 1e3
+    );
+    text.push_str(if report.is_sound() {
+        "sound: a lost meta root would come back whole\n"
+    } else {
+        "a lost meta root would NOT come back whole: `dedupfs scrub` writes the export anew from this one\n"
+    });
+    text
+}
+
 /// Files that are named in words; `--json` has all.
 const FILES_TOLD_MAX: usize = 50;
 
@@ -63,6 +87,9 @@ pub fn scrub(report: &ScrubReport) -> String {
     let untold = report.damage_count.saturating_sub(report.damage.len() as u64);
     if untold > 0 {
         let _ = writeln!(text, "damage: {untold} more");
+    }
+    if let Some(export) = &report.export {
+        text.push_str(&export_check(export));
     }
     affected(&mut text, &report.affected);
     let rate = |bytes: u64| bytes as f64 / 1e6 / (report.elapsed_ms.max(1) as f64 / 1e3);
@@ -93,7 +120,12 @@ pub fn scrub(report: &ScrubReport) -> String {
         let by = if report.unmounted { " by the unmount" } else { "" };
         let _ = writeln!(text, "stopped{by}: the next scrub goes on here");
     }
-    text.push_str(&if report.is_clean() {
+    if report.counts_in_doubt {
+        let _ = writeln!(text, "COUNTS IN DOUBT: {DOUBT}");
+    }
+    text.push_str(&if report.is_clean() && report.is_export_bad() {
+        "every file is sound; the export is not\n".to_owned()
+    } else if report.is_clean() {
         if report.finished { "sound\n".to_owned() } else { "sound so far\n".to_owned() }
     } else {
         let needed_by = match report.unmounted {
@@ -107,6 +139,29 @@ pub fn scrub(report: &ScrubReport) -> String {
             losses_advice(report)
         )
     });
+    text
+}
+
+/// What a scrub says of the export on the data root; nothing if it is sound.
+fn export_check(export: &ExportCheck) -> String {
+    let mut text = String::new();
+    for finding in &export.findings {
+        let _ = writeln!(text, "export: {finding}");
+    }
+    let untold = export.finding_count.saturating_sub(export.findings.len() as u64);
+    if untold > 0 {
+        let _ = writeln!(text, "export: {untold} more");
+    }
+    if export.renewed {
+        text.push_str(
+            "export: it was written anew from the meta root; a disk that changes bytes should not be trusted for long\n",
+        );
+    } else if export.is_bad() {
+        text.push_str(
+            "export: it is STILL BAD: a lost meta root could not be recovered. The log says why it was not written anew (room on the \
+             data root, a damaged meta root, a mount for reading only)\n",
+        );
+    }
     text
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dedupfs::reclaim::{LastRun, ReclaimReport, ReclaimStatus, Stopped};
 
-use super::{Lines, exact};
+use super::{DOUBT, Lines, exact};
 use crate::duration;
 use crate::size::show;
 
@@ -94,6 +94,9 @@ pub fn reclaim_status(status: &ReclaimStatus) -> String {
         (None, false) => "nothing is under way",
     };
     lines.line("state", state);
+    if status.counts_in_doubt {
+        lines.line("COUNTS IN DOUBT", DOUBT);
+    }
     if let Some(background) = &status.background {
         lines.line("in the background", background);
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use dedupfs::control::{Failure, FailureKind};
+use dedupfs::error::EngineError;
 use dedupfs::pool::{NoProgress, Pool};
 
 use crate::gc_policy::{IDLE_AFTER, Policy};
@@ -24,7 +25,7 @@ impl Background {
             return Ok(None);
         }
         let (stop, stopped) = bounded(1);
-        let mut worker = Worker { pool: pool.clone(), policy, done: None };
+        let mut worker = Worker { pool: pool.clone(), policy, done: None, has_told_doubt: false };
         let work = move || {
             while stopped.recv_timeout(policy.interval) == Err(RecvTimeoutError::Timeout) {
                 worker.look();
@@ -48,6 +49,8 @@ struct Worker {
     policy: Policy,
     /// The last row of the log when there was nothing to reclaim.
     done: Option<u64>,
+    /// It was told that nothing can be freed, which lasts as long as the mount.
+    has_told_doubt: bool,
 }
 
 impl Worker {
@@ -55,6 +58,13 @@ impl Worker {
         let core = self.pool.core();
         let is_idle = core.activity.idle_for() >= IDLE_AFTER;
         let row = core.namespace.last_row();
+        if core.namespace.has_doubt() {
+            if !self.has_told_doubt {
+                tracing::error!("nothing is reclaimed in the background: {}", EngineError::CountsInDoubt);
+            }
+            self.has_told_doubt = true;
+            return;
+        }
         if core.is_read_only()
             || self.pool.reclaiming().is_paused()
             || self.done == Some(row)

@@ -1,11 +1,13 @@
 //! What the control socket reaches: the pool, its session, and their end.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dedupfs::check::{CheckOptions, CheckReport};
 use dedupfs::control::{ControlTarget, Failure, FailureKind, GetRequest, PutRequest};
-use dedupfs::pool::{Pool, PoolStats, Progress};
+use dedupfs::pool::{Pool, PoolStats, Progress, TrialReport};
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 use dedupfs::transfer::{self, TransferReport};
@@ -16,6 +18,9 @@ use super::BUSY_PATIENCE;
 use super::transfers::Transfers;
 use crate::gc_policy::Policy;
 use crate::mount;
+
+/// Between asking whether the pool may become read-only and making it so: the kernel writes back what it caches.
+const HOLD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How closing the pool went, once it is closed.
 #[derive(Default)]
@@ -46,6 +51,8 @@ impl End {
 pub(super) struct Daemon {
     pub(super) pool: Arc<Pool>,
     pub(super) session: MountedSession,
+    /// The mount's device number, as "0:57".
+    pub(super) device: Option<String>,
     pub(super) gc: Policy,
     pub(super) transfers: Transfers,
     pub(super) end: End,
@@ -111,6 +118,17 @@ impl ControlTarget for Daemon {
         Ok(())
     }
 
+    fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {
+        tracing::info!(scratch = %scratch.display(), "recovering for a trial");
+        let report = self.pool.trial_recovery(scratch, progress)?;
+        if report.is_sound() {
+            tracing::info!(?report, "a recovery would give everything that was exported");
+        } else {
+            tracing::error!(?report, "a recovery would give less than was exported");
+        }
+        Ok(report)
+    }
+
     fn put(&self, request: &PutRequest, from: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure> {
         let name = String::from_utf8_lossy(&request.name);
         tracing::info!(%name, "copying a tree into the pool");
@@ -142,11 +160,14 @@ impl ControlTarget for Daemon {
         self.end.wait()
     }
 
+    fn prepare_read_only(&self) -> Result<(), Failure> {
+        if self.transfers.hold(HOLD_TIMEOUT) { Ok(()) } else { Err(is_copying()) }
+    }
+
     fn set_read_only(&self, read_only: bool) -> Result<(), Failure> {
         if read_only {
             if self.transfers.are_running() {
-                let why = "a tree is being copied by `dedupfs put` or `get`: wait for it, or interrupt it";
-                return Err(Failure::new(FailureKind::MountpointUnusable, why));
+                return Err(is_copying());
             }
             self.pool.set_read_only()?;
             tracing::info!("read-only from now on: everything is durable, nothing more is written");
@@ -156,6 +177,11 @@ impl ControlTarget for Daemon {
         }
         Ok(())
     }
+}
+
+fn is_copying() -> Failure {
+    let why = "a tree is being copied by `dedupfs put` or `get`: wait for it, or interrupt it";
+    Failure::new(FailureKind::MountpointUnusable, why)
 }
 
 fn tell_copied(name: &str, copied: transfer::Result<TransferReport>) -> Result<TransferReport, Failure> {

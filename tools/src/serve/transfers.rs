@@ -17,6 +17,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) struct Transfers {
     running: Mutex<usize>,
     ended: Condvar,
+    /// None begins before.
+    held_until: Mutex<Option<Instant>>,
     is_stopping: AtomicBool,
     /// Until when they are waited for.
     deadline: OnceLock<Instant>,
@@ -30,8 +32,25 @@ pub(super) struct Transfer<'a> {
 
 impl Transfers {
     pub(super) fn begin<'a>(&'a self, listener: &'a dyn Progress) -> Transfer<'a> {
-        *self.running.lock() += 1;
-        Transfer { all: self, listener }
+        loop {
+            let mut running = self.running.lock();
+            let held_until = *self.held_until.lock();
+            if held_until.is_none_or(|until| until <= Instant::now()) {
+                *running += 1;
+                return Transfer { all: self, listener };
+            }
+            drop(running);
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+    }
+
+    /// Lets none begin for so long; `false`, and nothing is held, if there are any.
+    pub(super) fn hold(&self, at_most: Duration) -> bool {
+        let running = self.running.lock();
+        if *running == 0 {
+            *self.held_until.lock() = Some(Instant::now() + at_most);
+        }
+        *running == 0
     }
 
     /// Whether there are any.
@@ -108,7 +127,12 @@ mod tests {
             transfers.stop_and_wait(|| false);
         });
         assert!(!transfers.are_running());
+        assert!(transfers.hold(Duration::from_millis(300)));
+        let held = Instant::now();
         let hangs = transfers.begin(&NoProgress);
+        assert!(held.elapsed() >= Duration::from_millis(300), "it began while it was held");
+        assert!(!transfers.hold(Duration::from_secs(60)), "one is under way");
+        drop(transfers.begin(&NoProgress));
         assert!(hangs.is_cancelled());
         transfers.stop_and_wait(|| true);
         assert!(transfers.are_running());

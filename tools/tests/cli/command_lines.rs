@@ -44,20 +44,20 @@ fn what_is_no_pool_is_refused_and_left_alone() {
 }
 
 #[test]
-fn mkfs_spares_what_is_there() {
+fn regression_mkfs_spares_what_is_there_and_tells_it_by_its_exit_code() {
     let site = Site::new();
     let before = fs::read(site.pool.join("dedupfs.meta")).unwrap();
-    site.dedupfs("mkfs", &[&site.pool]).expect(1, &["holds a dedupfs pool already"]);
+    site.dedupfs("mkfs", &[&site.pool]).expect(10, &["holds a dedupfs pool already"]);
     assert_eq!(fs::read(site.pool.join("dedupfs.meta")).unwrap(), before);
     let full = site.root.path().join("full");
     fs::create_dir(&full).unwrap();
     fs::write(full.join("letter"), "dear").unwrap();
-    site.dedupfs("mkfs", &[&full]).expect(1, &["is not empty"]);
+    site.dedupfs("mkfs", &[&full]).expect(10, &["is not empty"]);
     let new = site.root.path().join("new");
-    site.dedupfs("mkfs", &[&new, Path::new("--data"), &full]).expect(1, &["is not empty"]);
+    site.dedupfs("mkfs", &[&new, Path::new("--data"), &full]).expect(10, &["is not empty"]);
     assert!(!new.exists());
     let inside = site.pool.join("containers/new");
-    site.dedupfs("mkfs", &[&inside]).expect(1, &["lies inside of the pool"]);
+    site.dedupfs("mkfs", &[&inside]).expect(10, &["lies inside of the pool"]);
     site.dedupfs("mkfs", &[&full.join("letter")]).expect(1, &["letter"]);
     assert_eq!(fs::read(full.join("letter")).unwrap(), b"dear");
 }

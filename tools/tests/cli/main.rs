@@ -7,4 +7,5 @@ mod command_lines;
 mod messages;
 mod mounts;
 mod site;
+mod sources;
 mod waiting;

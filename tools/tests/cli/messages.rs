@@ -1,5 +1,6 @@
 //! What is said of pools that are incomplete, damaged or taken.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
@@ -50,8 +51,11 @@ fn regression_what_an_interrupted_recover_leaves_says_to_run_it_again() {
     fs::create_dir_all(left.join(dedupfs::pool::RECOVERY_STAGE)).unwrap();
     site.dedupfs("mount", &[&left, &site.mnt]).expect(3, &["interrupted", "Run the same command again"]);
     run(STATS, &[&left]).expect(3, &["dedupfs recover"]);
-    run(DEDUPFS, &["recover".as_ref(), "--data".as_ref(), site.pool.as_os_str(), "--force".as_ref(), left.as_os_str()])
-        .ok();
+    let args: [&OsStr; 4] = ["recover".as_ref(), "--data".as_ref(), site.pool.as_os_str(), "--force".as_ref()];
+    let forced = |more: &[&OsStr]| run(DEDUPFS, &[&args[..], more].concat());
+    // It replaces all names that are there: whoever cannot be asked must say so.
+    forced(&[left.as_os_str()]).expect(1, &["Replace the names of all files", "--yes", "Nothing was changed"]);
+    forced(&["--yes".as_ref(), left.as_os_str()]).ok();
     run(STATS, &[&left]).ok();
 }
 
@@ -73,7 +77,7 @@ fn regression_recover_finds_the_data_root_and_leaves_others_directories_alone() 
     assert_eq!(fs::read_dir(&foreign).unwrap().count(), 1, "something was left there");
     recover(&[&root.join("absent")]).expect(3, &["dedupfs recover --data DIR"]);
     // There is no export yet, but that is said of the right directory.
-    let said = recover(&[Path::new("--force"), &pool]);
+    let said = recover(&[Path::new("--force"), Path::new("--yes"), &pool]);
     assert!(said.err.contains(data.to_str().unwrap()) || said.code == 0, "{}", said.err);
     // A superblock that cannot be read names nothing.
     let superblock = pool.join("dedupfs.meta");

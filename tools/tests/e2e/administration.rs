@@ -3,6 +3,11 @@
 //! The helpers are links in /sbin, in a mount namespace of each test: nothing of the machine is changed.
 
 use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use dedupfs_tools::target::mounted_at;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command::{DEDUPFS, Ran, Tool, in_namespace};
 use crate::machine::is_fit;
@@ -146,8 +151,8 @@ umount -i -l "$mnt"
     .expect(0, &["open for writing", "sound"])
     .said();
     let options: Vec<&str> = said.lines().filter(|line| line.contains("user_id=0")).collect();
-    assert!(options.len() == 2 && options[0].starts_with("ro,nosuid,nodev,"), "{said}");
-    assert!(options[1].starts_with("rw,nosuid,nodev,noatime,"), "{said}");
+    assert!(options.len() == 2 && options[0].starts_with("ro,relatime,"), "{said}");
+    assert!(options[1].starts_with("rw,noatime,"), "{said}");
     site.assert_clean();
     site.try_mount().expect(0, &[]);
     assert_eq!(fs::read_to_string(site.mnt.join("new")).unwrap(), "more\n");
@@ -156,6 +161,56 @@ umount -i -l "$mnt"
     let recovered = fs::read_to_string(site.pool.join("dedupfs.log")).unwrap();
     assert!(!recovered.contains("recovered after"), "{recovered}");
     site.umount();
+}
+
+/// mount(8) leaves out what is the default of mounts: nothing of `-o dev,suid` arrived.
+#[test]
+fn regression_mounts_of_the_system_have_the_default_flags_of_mounts() {
+    let Some(site) = Site::if_fit() else { return };
+    let said = administrate(
+        &site,
+        r#"
+show() { printf '%s ' "$1"; findmnt -n -o OPTIONS "$mnt"; }
+export LIBMOUNT_FSTAB="$base/fstab"
+: >"$base/fstab"
+mount -t dedupfs -o dev,suid "$pool" "$mnt"
+show given
+mknod "$mnt/null" c 1 3
+echo works >"$mnt/null"
+umount "$mnt"
+mount -t dedupfs -o nodev,nosuid "$pool" "$mnt"
+show forbidden
+expect 2 sh -c "echo no >'$mnt/null' 2>/dev/null"
+mount -o remount,dev "$mnt"
+show remounted
+umount "$mnt"
+echo "$pool $mnt dedupfs noauto 0 0" >"$base/fstab"
+mount "$mnt"
+show fstab
+umount "$mnt"
+echo "$pool $mnt dedupfs noauto,user 0 0" >"$base/fstab"
+mount "$mnt"
+show user
+umount "$mnt"
+$dedupfs mount "$pool" "$mnt"
+show itself
+umount "$mnt"
+"#,
+    )
+    .said();
+    for (how, nodev, nosuid) in [
+        ("given", false, false),
+        ("forbidden", true, true),
+        ("remounted", false, true),
+        ("fstab", false, false),
+        ("user", true, true),
+        ("itself", true, true),
+    ] {
+        let line = said.lines().find(|line| line.starts_with(how)).unwrap_or_else(|| panic!("{how}: {said}"));
+        let has = |flag: &str| line.split([' ', ',']).any(|option| option == flag);
+        assert_eq!((has("nodev"), has("nosuid")), (nodev, nosuid), "{line}");
+    }
+    site.assert_clean();
 }
 
 #[test]
@@ -174,6 +229,40 @@ fn remounts_without_the_system_and_what_a_read_only_pool_refuses() {
         .args([&site.pool, &site.mnt])
         .run()
         .expect(8, &["no dedupfs"]);
+    site.assert_clean();
+}
+
+/// The kernel's mount was read-only until the daemon had refused, and what a put had to remove in the end was left there.
+#[test]
+fn regression_a_remount_that_is_refused_leaves_the_mount_writable_all_the_while() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let source = site.base.join("source");
+    fs::write(&source, noise(1, 256 << 20)).unwrap();
+    let note = fs::read_to_string(site.pool.join("lock")).unwrap();
+    let daemon = Pid::from_raw(note.split(' ').next().unwrap().parse().unwrap()).unwrap();
+    let mut put = Command::new(DEDUPFS).arg("put").args([&source, &site.mnt.join("copy")]).spawn().unwrap();
+    // The daemon hides what it is copying.
+    let hides = |entry: fs::DirEntry| fs::read_dir(entry.path()).is_ok_and(|mut inside| inside.any(|one| one.is_err()));
+    while !fs::read_dir(&site.mnt).unwrap().flatten().any(hides) {
+        assert!(put.try_wait().unwrap().is_none(), "the put has ended already");
+    }
+    // It answers when it is let go on.
+    kill_process(daemon, Signal::STOP).unwrap();
+    let remount = std::thread::scope(|scope| {
+        let remounting =
+            scope.spawn(|| Tool::new(DEDUPFS).args(["mount", "-o", "remount,ro"]).args([&site.pool, &site.mnt]).run());
+        std::thread::sleep(Duration::from_secs(1));
+        let options = mounted_at(&site.mnt).unwrap().expect("mounted").options;
+        kill_process(daemon, Signal::CONT).unwrap();
+        assert!(options.starts_with("rw,"), "the mount is read-only before the daemon was asked: {options}");
+        remounting.join().unwrap()
+    });
+    remount.expect(8, &["being copied"]);
+    assert!(put.wait().unwrap().success());
+    assert_eq!(fs::read_dir(&site.mnt).unwrap().count(), 1, "something is left of the put");
+    // Nothing is copied any more.
+    Tool::new(DEDUPFS).args(["mount", "-o", "remount,ro"]).args([&site.pool, &site.mnt]).ok();
+    site.umount();
     site.assert_clean();
 }
 
@@ -273,7 +362,7 @@ cat <&3
 exec 3<&-
 "#,
     )
-    .expect(0, &["ro,nosuid", "content"]);
+    .expect(0, &["ro,relatime", "content"]);
     // Nobody waited for the daemon.
     while !is_free(&site.pool) {
         std::thread::sleep(std::time::Duration::from_millis(20));

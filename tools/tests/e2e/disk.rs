@@ -2,36 +2,72 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::command::Tool;
 
-/// A small ext4 in a file, mounted by a loop device that goes with the mount.
+/// What a disk is formatted with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Filesystem {
+    Ext4,
+    Xfs,
+    Btrfs,
+    /// In memory, with so many files at most.
+    Tmpfs(u32),
+}
+
+/// A small filesystem in a file, mounted by a loop device that goes with the mount.
 pub struct Disk {
     directory: tempfile::TempDir,
     image: PathBuf,
+    filesystem: Filesystem,
+    disk_bytes: u64,
     /// Where it is mounted: empty at first.
     pub mountpoint: PathBuf,
 }
 
 impl Disk {
-    /// A new filesystem in a file of `disk_bytes`, mounted.
+    /// A new ext4 in a file of `disk_bytes`, mounted.
     #[track_caller]
     pub fn new(disk_bytes: u64) -> Self {
+        Self::of(Filesystem::Ext4, disk_bytes)
+    }
+
+    /// A new filesystem of `disk_bytes`, mounted.
+    #[track_caller]
+    pub fn of(filesystem: Filesystem, disk_bytes: u64) -> Self {
         let directory = tempfile::Builder::new().prefix("dedupfs-disk-").tempdir().unwrap();
         let (image, mountpoint) = (directory.path().join("image"), directory.path().join("mounted"));
         File::create(&image).unwrap().set_len(disk_bytes).unwrap();
         fs::create_dir(&mountpoint).unwrap();
-        Tool::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&image).ok();
-        let disk = Self { directory, image, mountpoint };
+        let disk = Self { directory, image, filesystem, disk_bytes, mountpoint };
+        match filesystem {
+            Filesystem::Ext4 => drop(Tool::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&disk.image).ok()),
+            Filesystem::Xfs => drop(Tool::new("mkfs.xfs").args(["-q", "-f"]).arg(&disk.image).ok()),
+            Filesystem::Btrfs => drop(Tool::new("mkfs.btrfs").args(["-q", "-f"]).arg(&disk.image).ok()),
+            Filesystem::Tmpfs(_) => {}
+        }
         disk.mount();
-        fs::remove_dir(disk.mountpoint.join("lost+found")).unwrap();
+        if filesystem == Filesystem::Ext4 {
+            fs::remove_dir(disk.mountpoint.join("lost+found")).unwrap();
+        }
         disk
     }
 
     #[track_caller]
     fn mount(&self) {
-        Tool::new("mount").args(["-o", "loop,errors=remount-ro"]).args([&self.image, &self.mountpoint]).ok();
+        match self.filesystem {
+            Filesystem::Ext4 => {
+                Tool::new("mount").args(["-o", "loop,errors=remount-ro"]).args([&self.image, &self.mountpoint]).ok()
+            }
+            Filesystem::Xfs | Filesystem::Btrfs => {
+                Tool::new("mount").args(["-o", "loop"]).args([&self.image, &self.mountpoint]).ok()
+            }
+            Filesystem::Tmpfs(files) => {
+                let options = format!("size={},nr_inodes={files}", self.disk_bytes);
+                Tool::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&self.mountpoint).ok()
+            }
+        };
     }
 
     /// The filesystem meets an error and lets nothing be written any more, as ext4 does when its disk fails.
@@ -40,6 +76,25 @@ impl Disk {
         let found = Tool::new("findmnt").args(["-n", "-o", "SOURCE"]).arg(&self.mountpoint).ok().text();
         let device = Path::new(found.trim()).file_name().unwrap().to_owned();
         fs::write(Path::new("/sys/fs/ext4").join(device).join("trigger_fs_error"), "1").unwrap();
+    }
+
+    /// An XFS meets an error after which it answers nothing but EIO until it is mounted again.
+    #[track_caller]
+    pub fn shut_down(&self) {
+        Tool::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&self.mountpoint).ok();
+    }
+
+    /// Takes the disk away and mounts it again, without repairing it.
+    #[track_caller]
+    pub fn mount_again(&self) {
+        Tool::new("umount").arg(&self.mountpoint).ok();
+        // Mount namespaces of other tests began with a copy of this mount: until they end the filesystem is as it was.
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while !Tool::new("losetup").arg("-j").arg(&self.image).ok().text().is_empty() {
+            assert!(Instant::now() < deadline, "another mount namespace keeps the disk");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.mount();
     }
 
     /// Takes the disk away and mounts it again.

@@ -1,10 +1,12 @@
 //! Reclaiming as administrators see it: beside a mount that is in use, held, stopped, watched, and by the mount itself.
 
 use std::fs;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dedupfs::reclaim::{ReclaimStatus, Stopped};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command::{GC, Tool};
 use crate::compare::assert_same_content;
@@ -67,6 +69,41 @@ fn limits_end_a_run_and_the_next_goes_on() {
     assert!(last.stopped.is_none() && last.garbage_left_bytes == 0, "{last:?}");
     Tool::new(GC).args(["--max-time", "5"]).arg(&site.mnt).run().expect(2, &["30m"]);
     Tool::new(GC).args(["--pause", "--dry-run"]).arg(&site.mnt).run().expect(2, &[]);
+    site.umount();
+    site.assert_clean();
+}
+
+/// Whoever interrupts a run, or has it stopped, was told that all went well.
+#[test]
+fn regression_a_run_that_is_ended_early_does_not_exit_as_one_that_is_done() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    make_garbage(&site, 1);
+    let (is_over, begun) = (AtomicBool::new(false), Instant::now());
+    // It gives way to whoever writes, so it is still under way.
+    let ended = |end: &dyn Fn(&Child)| {
+        let mut run = Command::new(GC).args(["--share", "0"]).arg(&site.mnt).stdout(Stdio::null()).spawn().unwrap();
+        while status(&site).running.is_none() && begun.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        end(&run);
+        run.wait().unwrap().code()
+    };
+    let (interrupted, stopped) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0_u64.. {
+                if is_over.load(Ordering::Relaxed) || begun.elapsed() > PATIENCE {
+                    break;
+                }
+                fs::write(site.mnt.join("written all the time"), noise(round, 10_000)).unwrap();
+            }
+        });
+        let interrupted = ended(&|run| kill_process(Pid::from_child(run), Signal::INT).unwrap());
+        let stopped = ended(&|_| drop(Tool::new(GC).arg("--stop").arg(&site.mnt).ok()));
+        is_over.store(true, Ordering::Relaxed);
+        (interrupted, stopped)
+    });
+    assert_eq!((interrupted, stopped), (Some(128 + 2), Some(9)));
+    site.gc();
     site.umount();
     site.assert_clean();
 }

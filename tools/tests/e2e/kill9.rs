@@ -2,9 +2,11 @@
 //!
 //! All bytes that are written follow from a name and a version, so that each file tells by itself whether it is one
 //! version whole. In all rounds new files are written with fsync, files are replaced by rename, and rsync writes two
-//! versions of a tree in turn, while what was synced some rounds ago is deleted and its space reclaimed. Even rounds make everything durable by `dedupfs sync` now and then. Odd rounds write in
+//! versions of a tree in turn, while what was synced some rounds ago is deleted and its space reclaimed. Even rounds put trees
+//! and get them back, scrub, and make everything durable by `dedupfs sync` now and then. Odd rounds write in
 //! place: rsync, files truncated and written anew, and a file of which pieces are changed and synced. (Not in the same
-//! rounds: a sync of everything makes the half of a file durable that is written.)
+//! rounds: a sync of everything makes the half of a file durable that is written, and so does put.) After each kill the pool is mounted
+//! twice: once recovered and once in order.
 //!
 //! What writes in place are processes of their own: a process that starts another while it has a file open closes that
 //! file once more in the new process, and every close makes what is written so far the file's content.
@@ -12,6 +14,8 @@
 //! The floor of a file is the version that was known to be durable: any later one may be there, none before.
 //!
 //! `DEDUPFS_E2E_KILLS=N` kills N times instead of eight (`tools/kill-soak.sh`).
+
+mod copies;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -22,6 +26,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use self::copies::Copies;
 use crate::command::{DEDUPFS, GC, Tool};
 use crate::compare::inside;
 use crate::files::{Plan, walk};
@@ -111,6 +116,7 @@ struct Journal {
     patched: Mutex<(Vec<u8>, Option<Vec<u8>>)>,
     /// Files of the tree that rsync writes which were there when the round began.
     present: BTreeSet<PathBuf>,
+    copies: Copies,
 }
 
 struct Round<'a> {
@@ -290,6 +296,8 @@ impl Round<'_> {
                 scope.spawn(|| problem("patch", self.patch()));
             } else {
                 scope.spawn(|| self.sync_all());
+                scope.spawn(|| problem("copy_trees", self.copy_trees()));
+                scope.spawn(|| problem("scrub", self.scrub()));
             }
             std::thread::sleep(kill_after);
             self.stop.store(true, Ordering::Relaxed);
@@ -323,6 +331,7 @@ impl Journal {
             found == patched.0 || patched.1.as_ref().is_some_and(|pending| *pending == found),
             "the patched file is neither as it was synced nor as it was to be"
         );
+        self.copies.check(mnt, sources);
         let tree = mnt.join("tree");
         let found = walk(&tree);
         for path in &self.present {
@@ -373,6 +382,7 @@ fn what_was_synced_survives_and_nothing_is_a_mixture() {
         overwritten: files(),
         patched: Mutex::new((patched, None)),
         present: BTreeSet::new(),
+        copies: Copies::default(),
     };
     let mut random = Random::new(seed(8));
     let (mut synced, mut longest) = (0, Duration::ZERO);
@@ -410,8 +420,9 @@ fn what_was_synced_survives_and_nothing_is_a_mixture() {
     }
     let log = fs::read_to_string(site.pool.join("dedupfs.log")).unwrap();
     assert!(!log.contains("a client gets an I/O error"), "the daemon gave errors");
-    eprintln!("{} kills, {synced} files were synced, longest mount {longest:?}", kills());
-    assert!(synced > 20, "hardly anything was tested");
+    let put = journal.copies.acknowledged.load(Ordering::Relaxed);
+    eprintln!("{} kills, {synced} files were synced, {put} trees put and got, longest mount {longest:?}", kills());
+    assert!(synced > 20 && put > 0, "hardly anything was tested");
 }
 
 /// How often the daemon is killed.

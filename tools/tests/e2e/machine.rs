@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 /// Tools by the Debian package that has them.
-const TOOLS: [(&str, &str); 30] = [
+const TOOLS: [(&str, &str); 34] = [
     ("rsync", "rsync"),
     ("tar", "tar"),
     ("cp", "coreutils"),
@@ -19,6 +19,7 @@ const TOOLS: [(&str, &str); 30] = [
     ("setfacl", "acl"),
     ("getfacl", "acl"),
     ("python3", "python3"),
+    ("cc", "gcc"),
     ("fallocate", "util-linux"),
     ("unshare", "util-linux"),
     ("setpriv", "util-linux"),
@@ -31,6 +32,9 @@ const TOOLS: [(&str, &str); 30] = [
     ("findmnt", "mount"),
     ("mkfs.ext4", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("xfs_io", "xfsprogs"),
+    ("mkfs.btrfs", "btrfs-progs"),
     ("chattr", "e2fsprogs"),
     ("lsattr", "e2fsprogs"),
     ("git", "git"),

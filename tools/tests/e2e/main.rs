@@ -3,7 +3,7 @@
 //! One module per promise: [`rsync_roundtrip`], [`dd_operations`], [`kill9`], [`dedup_and_reclaim`], [`bad_input`],
 //! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`flags`], [`access_times`], [`handles`], [`posix`],
 //! [`private`], [`lent`], [`administration`], [`advice`], [`systemd`], [`install`], [`rebuild_index`], [`recover`], [`scrub`], [`clone`],
-//! [`exercise`], [`sparse`], [`clients`], [`transfer`]. The others
+//! [`exercise`], [`sparse`], [`clients`], [`transfer`], [`memory`], [`generic`], [`synchronous`]. The others
 //! are what they are made of: [`site`] is a pool and its mount, gone without a trace when dropped; [`command`] runs tools with
 //! a time limit; [`disk`] is a disk to fill and to break; [`tree`] and [`files`] make trees, the same ones every time; [`random`]
 //! is where all chance comes from.
@@ -22,19 +22,25 @@ mod command;
 mod compare;
 mod concurrent;
 mod dd_operations;
+mod dead_disk;
 mod dedup_and_reclaim;
 mod disk;
 mod exercise;
+mod exported;
 mod failing_disk;
 mod files;
 mod flags;
 mod full_disk;
 mod gc;
+mod generic;
 mod handles;
 mod install;
 mod kill9;
 mod lent;
+mod lock;
 mod machine;
+mod memory;
+mod no_room;
 mod posix;
 mod private;
 mod random;
@@ -46,6 +52,7 @@ mod scrub;
 mod site;
 mod sparse;
 mod special;
+mod synchronous;
 mod systemd;
 mod transfer;
 mod tree;

@@ -103,8 +103,12 @@ fn a_killed_daemon_costs_what_came_after_the_last_export() {
     site.kill_daemon();
     Tool::new("umount").arg("-l").arg(&site.mnt).ok();
     fs::remove_dir_all(&site.pool).unwrap();
-    let report = recover(&site);
-    assert_eq!((report.rebuilt.missing, report.damage), (0, None));
+    // What was written behind it is on the data root, without a name: that is told first.
+    let refused = Tool::new(DEDUPFS).args(["recover", "--data"]).args([&site.data, &site.pool]).run();
+    refused.expect(6, &["named by nothing", "dedupfs recover --force"]);
+    assert!(!site.pool.exists(), "it changed something");
+    let forced = Tool::new(DEDUPFS).args(["recover", "--force", "--yes", "--data"]).args([&site.data, &site.pool]).ok();
+    assert!(forced.text().contains("LESS than expected") && forced.text().contains("--give-up-unnamed"));
     site.mount();
     assert_eq!(differences(&source, &site.mnt.join("first")), "");
     fs::write(site.mnt.join("new"), noise(44, 5 << 20)).unwrap();

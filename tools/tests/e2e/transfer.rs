@@ -415,7 +415,7 @@ fn a_large_file_for_which_there_is_no_room_is_not_left_there() {
     fs::create_dir(&out).unwrap();
     Tool::new("mount").args(["-t", "tmpfs", "-o", "size=24M", "none"]).arg(&out).ok();
     let outcome = std::panic::catch_unwind(|| {
-        let said = get(&copy, &out.join("file")).expect(1, &["No space left"]).said();
+        let said = get(&copy, &out.join("file")).expect(5, &["No space left"]).said();
         assert!(!said.contains("interrupted"), "{said}");
         assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
         Tool::new("mount").args(["-o", "remount,size=64M"]).arg(&out).ok();

@@ -1,0 +1,220 @@
+//! What a recovery could not name and keeps: slots of containers on the data root, and the damaged export itself.
+//!
+//! - `kept-slots` lists slots that hold containers which no record of the recovered namespace names. They stay taken at each
+//!   opening, so that nothing is written over them, cut off or punched out.
+//! - `kept/` has the files of an export that was damaged, as they were.
+//! - `owner` has version 2 as long as there is any of that: a release that would use the slots again refuses the data root.
+//!
+//! Only [`Exporter::give_up_kept`] ends that: when the user says so.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
+
+use dedupfs_store::codec::{ByteReader, ByteWriter};
+use dedupfs_store::container::SlotAddress;
+use dedupfs_store::device::Device;
+use dedupfs_store::frame::{Expect, FrameKind, decode_frame, encode_frame};
+use dedupfs_store::{PoolId, StoreError};
+
+use super::files::{self, Current, DIRECTORY, Owner};
+use super::{Exporter, mirror};
+use crate::error::{EngineError, Result};
+
+const LIST: &str = "kept-slots";
+/// Directory of the files of a damaged export.
+pub(super) const ASIDE: &str = "export/kept";
+const VERSION: u16 = 1;
+const ENTRY_BYTES: usize = 8;
+/// More slots are not listed: then each opening looks for them.
+const LISTED_MAX: usize = 1 << 20;
+const LIST_BYTES_MAX: usize = LISTED_MAX * ENTRY_BYTES + 4096;
+
+/// Slots that are kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Kept {
+    /// None.
+    Nothing,
+    /// These.
+    Slots(Vec<SlotAddress>),
+    /// It is not known which: all that hold a container.
+    Unknown,
+}
+
+/// What the data root says of slots that are kept.
+///
+/// # Errors
+/// A newer release wrote it.
+pub(crate) fn kept(device: &dyn Device, pool: &PoolId) -> Result<Kept> {
+    let is_noted = match Owner::read(device, pool) {
+        Ok(owner) => owner.is_some_and(|owner| owner.keeps),
+        // Nobody knows: then they are.
+        Err(EngineError::Store(StoreError::Corrupt { .. } | StoreError::Io { .. })) => true,
+        Err(error) => return Err(error),
+    };
+    let path = format!("{DIRECTORY}/{LIST}");
+    let bytes = match device.read_file(&path, LIST_BYTES_MAX as u64) {
+        Err(StoreError::NotFound { .. }) if !is_noted => return Ok(Kept::Nothing),
+        Err(error @ (StoreError::NotFound { .. } | StoreError::Corrupt { .. } | StoreError::Io { .. })) => {
+            tracing::warn!(%error, "which slots are kept is not known: all that hold a container are");
+            return Ok(Kept::Unknown);
+        }
+        bytes => bytes?,
+    };
+    match decode(&path, &bytes, pool) {
+        Ok(slots) => Ok(Kept::Slots(slots)),
+        Err(error @ EngineError::Store(StoreError::Corrupt { .. })) => {
+            tracing::warn!(%error, "which slots are kept is not known: all that hold a container are");
+            Ok(Kept::Unknown)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn decode(path: &str, bytes: &[u8], pool: &PoolId) -> Result<Vec<SlotAddress>> {
+    let expect = Expect { kind: FrameKind::ExportKept, pool: Some(pool), owner: Some(0) };
+    let frame = decode_frame(path, bytes, &expect, LIST_BYTES_MAX)?;
+    let mut meta = ByteReader::new(frame.meta, path);
+    let version = meta.u16()?;
+    if version != VERSION {
+        let advice = "use the release that wrote it, or a newer one".to_owned();
+        return Err(
+            StoreError::Unsupported { what: path.to_owned(), found: format!("version {version}"), advice }.into()
+        );
+    }
+    meta.finish()?;
+    let mut reader = ByteReader::new(frame.payload, path);
+    let mut slots = Vec::with_capacity(frame.payload.len() / ENTRY_BYTES);
+    while reader.remaining() > 0 {
+        slots.push(SlotAddress { file: reader.u32()?, slot: reader.u32()? });
+    }
+    Ok(slots)
+}
+
+/// Notes, durably, that these slots are kept; before `owner` says so. Without a list, all that hold a container are.
+///
+/// # Errors
+/// I/O errors.
+pub(crate) fn keep(device: &dyn Device, pool: &PoolId, slots: &[SlotAddress]) -> Result<()> {
+    keep_listed(device, pool, slots, LISTED_MAX)
+}
+
+fn keep_listed(device: &dyn Device, pool: &PoolId, slots: &[SlotAddress], listed_max: usize) -> Result<()> {
+    files::create(device)?;
+    if slots.len() > listed_max {
+        // One of an earlier recovery would stand for fewer than there are.
+        return remove_list(device);
+    }
+    let (mut meta, mut payload) = (ByteWriter::new(), ByteWriter::with_capacity(slots.len() * ENTRY_BYTES));
+    meta.u16(VERSION);
+    for address in slots {
+        payload.u32(address.file);
+        payload.u32(address.slot);
+    }
+    let bytes = encode_frame(FrameKind::ExportKept, pool, 0, meta.as_slice(), payload.as_slice());
+    Ok(device.replace_file(DIRECTORY, LIST, &bytes)?)
+}
+
+fn remove_list(device: &dyn Device) -> Result<()> {
+    match device.remove(&format!("{DIRECTORY}/{LIST}")) {
+        Ok(()) | Err(StoreError::NotFound { .. }) => Ok(device.sync_directory(DIRECTORY)?),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Moves the files of an export that is damaged to where no other one writes: what can be read of them can be rescued.
+pub(super) fn set_aside(device: &dyn Device) -> Result<()> {
+    // First, so that what is moved counts no more.
+    Current::remove(device)?;
+    device.create_directory(ASIDE)?;
+    device.sync_directory(DIRECTORY)?;
+    let move_from = |directory: &str, prefix: &str, is_ours: &dyn Fn(&str) -> bool| -> Result<()> {
+        if !device.exists(directory)? {
+            return Ok(());
+        }
+        for entry in device.list(directory)?.into_iter().filter(|entry| !entry.is_directory && is_ours(&entry.name)) {
+            let target = format!("{ASIDE}/{prefix}{}", entry.name);
+            if !device.exists(&target)? {
+                device.rename(&format!("{directory}/{}", entry.name), &target)?;
+            }
+        }
+        device.sync_directory(ASIDE)?;
+        Ok(device.sync_directory(directory)?)
+    };
+    move_from(DIRECTORY, "", &|name| name.starts_with("base-") || name.starts_with("log-"))?;
+    move_from(mirror::DIRECTORY, "recipes-", &|_| true)
+}
+
+/// Bytes of the files of damaged exports.
+pub(super) fn aside_bytes(device: &dyn Device) -> Result<u64> {
+    if !device.exists(ASIDE)? {
+        return Ok(0);
+    }
+    Ok(device.list(ASIDE)?.iter().map(|entry| entry.len_bytes).sum())
+}
+
+impl Exporter {
+    /// Slots that a recovery could not name, and that are kept until [`give_up_kept`](Self::give_up_kept); bytes of damaged
+    /// exports that are.
+    ///
+    /// # Errors
+    /// The device does not tell.
+    pub fn kept(&self) -> Result<(u64, u64)> {
+        let slots = self.kept.lock().as_ref().map_or(0, |kept| kept.len() as u64);
+        Ok((slots, aside_bytes(&*self.device)?))
+    }
+
+    /// Frees what a recovery could not name: whatever it held cannot be rescued any more.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn give_up_kept(&self) -> Result<()> {
+        // First: from here on nothing is kept. If it fails, all are still.
+        Owner { keeps: false, ..self.owner() }.write(&*self.device, &self.pool)?;
+        let slots = self.kept.lock().take();
+        remove_list(&*self.device)?;
+        if self.device.exists(ASIDE)? {
+            for entry in self.device.list(ASIDE)? {
+                self.device.remove(&format!("{ASIDE}/{}", entry.name))?;
+            }
+            self.device.sync_directory(ASIDE)?;
+        }
+        self.data.release(&slots.unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use dedupfs_store::device::MemoryDevice;
+
+    use super::*;
+    use crate::namespace::Lineage;
+
+    fn slots(number: u32) -> Vec<SlotAddress> {
+        (0..number).map(|slot| SlotAddress { file: 1, slot }).collect()
+    }
+
+    fn owned(keeps: bool) -> (MemoryDevice, PoolId) {
+        let (device, pool) = (MemoryDevice::new(), PoolId([7; 16]));
+        files::create(&device).unwrap();
+        Owner { lineage: Lineage([1; 16]), epoch: 1, keeps }.write(&device, &pool).unwrap();
+        (device, pool)
+    }
+
+    /// The newer slots would have been free to be written over.
+    #[test]
+    fn regression_an_older_list_does_not_stand_for_more_slots_than_can_be_listed() {
+        let (device, pool) = owned(true);
+        keep_listed(&device, &pool, &slots(2), 3).unwrap();
+        assert_eq!(kept(&device, &pool).unwrap(), Kept::Slots(slots(2)));
+        keep_listed(&device, &pool, &slots(4), 3).unwrap();
+        assert_eq!(kept(&device, &pool).unwrap(), Kept::Unknown);
+    }
+
+    #[test]
+    fn regression_slots_are_kept_where_a_damaged_owner_tells_nothing_of_them() {
+        let (device, pool) = owned(false);
+        assert_eq!(kept(&device, &pool).unwrap(), Kept::Nothing);
+        device.replace_file(DIRECTORY, "owner", &[1; 4096]).unwrap();
+        assert_eq!(kept(&device, &pool).unwrap(), Kept::Unknown);
+    }
+}

@@ -1,0 +1,116 @@
+//! The background of a mount reads the export back, once, at the pace of a scrub; what is bad is told and written anew.
+//!
+//! One thread, which ends with the verification, or when the pool is closed. It gives way to bases, and rests longer while clients
+//! are active. Nothing on the way of a write waits for it.
+
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use dedupfs_store::StoreError;
+
+use super::{CopyDepth, ExportCheck, is_damage};
+use crate::config::{EXPORT_INTERVAL, EXPORT_VERIFY_BYTES_PER_S};
+use crate::error::Result;
+use crate::pool::Core;
+
+/// Verifications that a base, or a pool that may not be changed for a while, may put off.
+const TRIES: usize = 20;
+/// Clients that asked for something so recently are active.
+const ACTIVE: Duration = Duration::from_secs(1);
+/// It rests at most so long behind one step.
+const REST_MAX: Duration = Duration::from_secs(2);
+
+/// The thread, until it is dropped.
+pub(crate) struct ExportWatch {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ExportWatch {
+    /// Starts it; it begins `after` so long.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn start(core: &Arc<Core>, after: Duration) -> Result<Self> {
+        let (stop, stopped) = bounded(1);
+        let core = Arc::downgrade(core);
+        let thread = std::thread::Builder::new()
+            .name("export-verify".to_owned())
+            .spawn(move || watch(&core, after, &stopped))
+            .map_err(|error| StoreError::from_io("start", "thread that verifies the export", error))?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for ExportWatch {
+    fn drop(&mut self) {
+        // Closing the channel ends it after the step that it is at.
+        self.stop = None;
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that verifies the export panicked");
+        }
+    }
+}
+
+fn watch(core: &Weak<Core>, after: Duration, stopped: &Receiver<()>) {
+    let mut wait = after;
+    for _ in 0..TRIES {
+        if !goes_on_after(stopped, wait) {
+            return;
+        }
+        let Some(core) = core.upgrade() else { return };
+        match verify(&core, stopped) {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(error) => return tracing::warn!(%error, "the export on the data root cannot be verified"),
+        }
+        wait = EXPORT_INTERVAL;
+    }
+}
+
+/// Waits; false if it is to end.
+fn goes_on_after(stopped: &Receiver<()>, wait: Duration) -> bool {
+    stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout)
+}
+
+/// Whether it came to its end.
+fn verify(core: &Core, stopped: &Receiver<()>) -> Result<bool> {
+    let (begun, mut read_bytes, mut since) = (Instant::now(), 0_u64, Instant::now());
+    let mut check = core.exporter.verify(CopyDepth::Content, &mut |bytes| {
+        read_bytes += bytes;
+        let worked = since.elapsed() * if core.activity.idle_for() < ACTIVE { 3 } else { 1 };
+        let due = Duration::from_secs_f64(read_bytes as f64 / EXPORT_VERIFY_BYTES_PER_S as f64);
+        let rest = worked.max(due.saturating_sub(begun.elapsed())).min(REST_MAX);
+        let goes_on = goes_on_after(stopped, rest);
+        since = Instant::now();
+        goes_on
+    })?;
+    if check.stopped {
+        return Ok(false);
+    }
+    if check.is_bad() {
+        return renew(core, &mut check);
+    }
+    let ExportCheck { row, items, copies, bytes_read, .. } = check;
+    tracing::info!(row, items, copies, bytes_read, "the export on the data root was verified");
+    Ok(true)
+}
+
+fn renew(core: &Core, check: &mut ExportCheck) -> Result<bool> {
+    // Closing, or becoming read-only, waits for it.
+    let Ok(_pass) = core.begin_change() else { return Ok(false) };
+    match core.exporter.renew(check) {
+        Err(error) if is_damage(&error) => Err(error),
+        // What cannot be written to cannot be relied on; the next export meets it, too.
+        Err(error) => {
+            tracing::error!(%error, "the export on the data root cannot be written anew");
+            Ok(true)
+        }
+        Ok(()) => Ok(check.renewed),
+    }
+}

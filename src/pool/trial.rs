@@ -1,0 +1,276 @@
+//! A trial recovery: a meta root is made from the data root alone, in scratch space, compared with the pool's own, and thrown away.
+//!
+//! 1. What the export needs stays as it is until the end: no slot is freed, no change of the namespace forgotten. Reclaiming and checks
+//!    wait.
+//! 2. Names are restored from the export, as a recovery would do it, and compared with the namespace: each record, but for what
+//!    changed since.
+//! 3. Recipes are restored, and indexes are made from them and the data root's containers: whatever a file needs must be there.
+//!
+//! The data root is read through an [`OverlayDevice`](dedupfs_store::device::OverlayDevice) and never written. Scratch space takes as
+//! much as names, recipes and indexes of the meta root.
+//!
+//! Memory: [`TRIAL_MEMORY_BYTES`] for the indexes, as a pool of that `--memory`, besides the pool's own; 16 bytes for each key that
+//! changed since the export, at most [`CHANGED_MAX`] of them.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use dedupfs_store::StoreError;
+use dedupfs_store::device::file::FileDevice;
+use dedupfs_store::device::{Device, OverlayDevice, Subdirectory};
+use dedupfs_store::superblock::{Role, Superblock};
+use serde::{Deserialize, Serialize};
+
+use super::indexes::Rebuild;
+use super::open::OpenOptions;
+use super::parts::{Admission, Stores};
+use super::progress::Progress;
+use super::recover::{remove_below, remove_directories};
+use super::{Core, Pool};
+use crate::config::{MEMORY_BYTES_MIN, MemoryPlan};
+use crate::error::{EngineError, Result};
+use crate::export::{HeldExport, restore};
+use crate::fingerprint::Fingerprinter;
+use crate::namespace::{ChangedKey, ExportSource, ExportTable, Item, Namespace};
+
+/// Directory below the scratch space in which everything is made.
+pub(super) const SCRATCH: &str = "dedupfs-trial";
+/// Memory of what is made.
+const TRIAL_MEMORY_BYTES: u64 = MEMORY_BYTES_MIN;
+/// Scratch space besides that for what the meta root has.
+const ROOM_BYTES: u64 = 64 << 20;
+/// Keys that may have changed since the export.
+const CHANGED_MAX: usize = 4_000_000;
+/// Differences that are told in words.
+const TOLD_MAX: usize = 20;
+
+/// What a trial recovery gave.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct TrialReport {
+    /// The commit to which a recovery would lead.
+    pub row: u64,
+    /// When that was exported, in seconds since 1970.
+    pub time_secs: u64,
+    /// Regular files.
+    pub files: u64,
+    /// Directories, with the root.
+    pub directories: u64,
+    /// Records that were compared with the pool's own.
+    pub compared: u64,
+    /// Containers of which indexes were made.
+    pub containers: u64,
+    /// What is missing, or is not as in the pool; at most 20 of each kind.
+    pub missing: Vec<String>,
+    /// Time it took.
+    pub elapsed_ms: u64,
+}
+
+impl TrialReport {
+    /// Whether a recovery would give everything that was exported.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.missing.is_empty()
+    }
+}
+
+impl Pool {
+    /// Recovers from the data root alone into a directory below `scratch`, compares, and removes it again.
+    ///
+    /// # Errors
+    /// `Busy` if a reclaim or check is running; scratch space that cannot be written or is full; the namespace cannot be read. What is
+    /// wrong with the export is in the report.
+    pub fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport> {
+        self.end_background();
+        let _one = self.exclusively()?;
+        let started = Instant::now();
+        let device: Arc<dyn Device> = Arc::new(FileDevice::create(scratch)?);
+        check_own(scratch)?;
+        remove(&*device)?;
+        check_room(&self.core, &*device)?;
+        let stage: Arc<dyn Device> = Arc::new(Subdirectory::create(device.clone(), SCRATCH)?);
+        let outcome = try_recover(&self.core, &stage, progress);
+        drop(stage);
+        let removed = remove(&*device);
+        let mut report = outcome?;
+        removed?;
+        report.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Ok(report)
+    }
+}
+
+/// Whoever may write to the scratch space could have put a link there, and what it leads to would be removed.
+fn check_own(scratch: &Path) -> Result<()> {
+    let place = scratch.join(SCRATCH);
+    match std::fs::symlink_metadata(&place) {
+        Ok(found) if !found.is_dir() => {
+            let message = format!("{} is no directory of a trial recovery: remove it", place.display());
+            Err(StoreError::Usage(message).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The pool's own disk must not run full of it.
+fn check_room(core: &Core, scratch: &dyn Device) -> Result<()> {
+    let own_bytes = core.namespace.file_bytes()? + core.recipes.physical_bytes()? + core.index_bytes()?;
+    let needed_bytes = own_bytes + own_bytes / 2 + ROOM_BYTES;
+    let there_bytes = scratch.space()?.available_bytes;
+    if there_bytes < needed_bytes {
+        let place = scratch.describe();
+        let message = format!(
+            "a trial recovery may take {needed_bytes} bytes of scratch space, and {place} has {there_bytes}: name another place with \
+             --scratch DIR"
+        );
+        return Err(StoreError::Usage(message).into());
+    }
+    Ok(())
+}
+
+/// Removes what is, or was, made there.
+fn remove(device: &dyn Device) -> Result<()> {
+    remove_below(device, SCRATCH, 0)?;
+    if device.exists(SCRATCH)? {
+        remove_directories(device, SCRATCH, 0);
+    }
+    Ok(())
+}
+
+fn try_recover(core: &Core, stage: &Arc<dyn Device>, progress: &dyn Progress) -> Result<TrialReport> {
+    let held = core.exporter.hold();
+    let data: Arc<dyn Device> = Arc::new(OverlayDevice::new(core.data_device.clone(), TRIAL_MEMORY_BYTES));
+    held.cut_view(&*data)?;
+    let of_data = Superblock::read(&*data, Role::Data)?;
+    let superblock = Superblock { role: Role::Meta, data_root: b"elsewhere".to_vec(), ..of_data };
+    let mut report = TrialReport::default();
+    let mut compared = Ok(());
+    let restored = restore(&**stage, &*data, &superblock, false, progress, &mut |row| {
+        compared = compare(core, &**stage, row, &held, progress, &mut report);
+        Ok(())
+    });
+    compared?;
+    let restored = match restored {
+        Ok(restored) => restored,
+        // The meta root's disk, which has the scratch space, is another's matter.
+        Err(
+            error @ EngineError::Store(StoreError::Corrupt { .. } | StoreError::NotFound { .. } | StoreError::Usage(_)),
+        ) => {
+            report.missing.push(error.to_string());
+            return Ok(report);
+        }
+        Err(error) => return Err(error),
+    };
+    (report.row, report.time_secs) = (restored.report.row, restored.report.time_secs);
+    (report.files, report.directories) = (restored.report.files, restored.report.directories);
+    report.missing.extend(restored.report.shortfall);
+    let memory = MemoryPlan::new(TRIAL_MEMORY_BYTES, 0);
+    let stores = Stores::open_as(stage, &data, &superblock, &memory, Admission::Any)?;
+    let fingerprinter = Fingerprinter::new(superblock.properties.fingerprint);
+    let options = OpenOptions { rebuild_index: true, memory_bytes: TRIAL_MEMORY_BYTES, ..OpenOptions::default() };
+    let rebuild = Rebuild { options: &options, fingerprinter: &fingerprinter, progress };
+    stores.namespace.begin_writing()?;
+    let (_, _, rebuilt) = stores.index_sources(&superblock, &memory).rebuild(&rebuild)?;
+    report.containers = rebuilt.containers;
+    if rebuilt.missing > 0 && !restored.has_losses {
+        report
+            .missing
+            .push(format!("{} tables, recipe nodes or chunks that files need cannot be read", rebuilt.missing));
+    }
+    Ok(report)
+}
+
+/// Compares the restored names, as of commit `row`, with the pool's own.
+fn compare(
+    core: &Core,
+    stage: &dyn Device,
+    row: u64,
+    held: &HeldExport<'_>,
+    progress: &dyn Progress,
+    report: &mut TrialReport,
+) -> Result<()> {
+    let restored = Namespace::open(stage, MemoryPlan::new(TRIAL_MEMORY_BYTES, 0).namespace_cache_bytes)?;
+    let (ours, own) = (restored.export_source()?, core.namespace.export_source()?);
+    if own.row() < row || held.row() > row {
+        report.missing.push(format!(
+            "the export leads to commit {row}, and not to one of {} to {}",
+            held.row(),
+            own.row()
+        ));
+        return Ok(());
+    }
+    let changed = changed_since(&own, row)?;
+    progress.start("comparing names", 0);
+    let (mut alike, mut told) = (0_u64, 0_usize);
+    let mut tell = |what: String| {
+        told += 1;
+        if told <= TOLD_MAX {
+            report.missing.push(what);
+        }
+    };
+    ours.for_each(&mut |item| {
+        let key = key_of(&item)?;
+        if changed.contains(&hash(item.table, item.key)) {
+            return Ok(());
+        }
+        own.item(&key, &mut |owned| {
+            match owned.value {
+                value if value == item.value => alike += 1,
+                Some(_) => tell(format!("{key:?} would be recovered with another record")),
+                None => tell(format!("{key:?} would be recovered and does not exist")),
+            }
+            Ok(())
+        })
+    })?;
+    let mut unchanged = 0_u64;
+    own.for_each(&mut |item| {
+        unchanged += u64::from(!changed.contains(&hash(item.table, item.key)));
+        Ok(())
+    })?;
+    if unchanged > alike {
+        tell(format!("{} of {unchanged} records would not be recovered as they are", unchanged - alike));
+    }
+    report.compared = unchanged;
+    progress.finish();
+    restored.end();
+    Ok(())
+}
+
+fn changed_since(source: &ExportSource, row: u64) -> Result<HashSet<u128>> {
+    let mut changed = HashSet::new();
+    source.changes_after(row, &mut |keys| {
+        for key in keys {
+            changed.insert(match key {
+                ChangedKey::Inode(ino) => hash(ExportTable::Inodes, &ino.to_le_bytes()),
+                ChangedKey::Name(key) => hash(ExportTable::Names, &key),
+                ChangedKey::Xattr(key) => hash(ExportTable::Xattrs, &key),
+                ChangedKey::Container { id, .. } => hash(ExportTable::Containers, &id.0.to_le_bytes()),
+            });
+        }
+        if changed.len() > CHANGED_MAX {
+            let message = "too much changes while the trial runs: try again when backups are over";
+            return Err(StoreError::Usage(message.to_owned()).into());
+        }
+        Ok(())
+    })?;
+    Ok(changed)
+}
+
+fn hash(table: ExportTable, key: &[u8]) -> u128 {
+    twox_hash::XxHash3_128::oneshot_with_seed(table as u64, key)
+}
+
+fn key_of(item: &Item<'_>) -> Result<ChangedKey> {
+    let number = || {
+        let bytes: std::result::Result<[u8; 8], _> = item.key.try_into();
+        bytes.map(u64::from_le_bytes).map_err(|_| StoreError::corrupt("restored key", "8 bytes", item.key.len()))
+    };
+    Ok(match item.table {
+        ExportTable::Inodes => ChangedKey::Inode(number()?),
+        ExportTable::Names => ChangedKey::Name(item.key.to_vec()),
+        ExportTable::Xattrs => ChangedKey::Xattr(item.key.to_vec()),
+        ExportTable::Containers | ExportTable::Header => {
+            ChangedKey::Container { id: dedupfs_store::ContainerId(number()?), from_bytes: 0 }
+        }
+    })
+}

@@ -1,0 +1,218 @@
+//! The data root gives less than it should: a recovery says so and changes nothing; forced, it keeps what it cannot name.
+
+use std::collections::BTreeMap;
+
+use dedupfs::EngineError;
+use dedupfs::check::repair::{RepairOptions, repair_on};
+use dedupfs::namespace::ContainerRecord;
+use dedupfs::pool::{NoProgress, OpenOptions, format_on};
+use dedupfs_store::StoreError;
+use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
+use dedupfs_store::superblock::PoolProperties;
+
+use crate::common::{content, read, write};
+use crate::site::{findings, force_recover, format, open, picture, reclaim, recover_how, shared, try_recover};
+
+/// A pool that was mounted once, with some files; and where their content lies.
+pub fn filled() -> (MemoryDevice, MemoryDevice, Vec<ContainerRecord>) {
+    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
+    format(&meta, &data);
+    // The first base is of the empty pool, and nobody is about to write another one.
+    open(&meta, &data).close().expect("closes");
+    let pool = open(&meta, &data);
+    for number in 0..20 {
+        write(&pool, &format!("file {number}"), &content(number, 30_000));
+    }
+    pool.close().expect("closes");
+    let records = pool.core().data.containers();
+    assert!(records.len() > 3);
+    (meta, data, records)
+}
+
+pub fn log_of(disk: &MemoryDevice) -> String {
+    let logs: Vec<_> = disk.list("export").expect("lists").into_iter().filter(|e| e.name.starts_with("log-")).collect();
+    assert_eq!(logs.len(), 1);
+    format!("export/{}", logs[0].name)
+}
+
+pub fn damage(disk: &MemoryDevice, path: &str, offset: u64) {
+    let file = disk.open(path, OpenMode::Write).expect("opens");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).expect("reads");
+    file.write_at(&[byte[0] ^ 1], offset).expect("writes");
+}
+
+/// Every file of a disk.
+fn everything(disk: &MemoryDevice) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for directory in ["", "containers", "export", "export/recipes"] {
+        let entries = disk.list(directory).unwrap_or_default();
+        for entry in entries.into_iter().filter(|entry| !entry.is_directory) {
+            let path = if directory.is_empty() { entry.name } else { format!("{directory}/{}", entry.name) };
+            let bytes = disk.read_file(&path, 1 << 30).expect("reads");
+            files.insert(path, bytes);
+        }
+    }
+    files
+}
+
+fn bytes_of(disk: &MemoryDevice, records: &[ContainerRecord]) -> Vec<Vec<u8>> {
+    let slot_bytes = u64::from(crate::site::properties().container_bytes);
+    let read = |record: &ContainerRecord| {
+        let file = disk.open(&format!("containers/{:06}.slots", record.address.file), OpenMode::Read).expect("opens");
+        let mut bytes = vec![0; record.used_bytes as usize];
+        file.read_exact_at(&mut bytes, u64::from(record.address.slot) * slot_bytes).expect("reads");
+        bytes
+    };
+    records.iter().map(read).collect()
+}
+
+#[track_caller]
+fn refused(data: &MemoryDevice, why: &str) {
+    let before = everything(data);
+    let meta = MemoryDevice::new();
+    let error = recover_how(&meta, shared(data), false).expect_err("it is less than it should be");
+    assert!(matches!(error, EngineError::Store(StoreError::Corrupt { .. })), "{error:?}");
+    let message = error.to_string();
+    assert!(message.contains(why) && message.contains("dedupfs recover --force"), "{message}");
+    assert!(everything(data) == before, "the data root was changed");
+    let mut left = Vec::new();
+    for directory in ["", "recovered", "recovered/recipes", "recovered/index/chunks.b"] {
+        let entries = meta.list(directory).unwrap_or_default().into_iter().filter(|entry| !entry.is_directory);
+        left.extend(entries.map(|entry| entry.name));
+    }
+    assert_eq!(left, Vec::<String>::new(), "the meta root was changed");
+}
+
+#[test]
+fn regression_a_recovery_that_gets_less_is_refused_and_forced_keeps_what_it_cannot_name() {
+    let (_, data, records) = filled();
+    damage(&data, &log_of(&data), 100);
+    refused(&data, "containers with content are named by nothing");
+    let damaged_log = data.read_file(&log_of(&data), 1 << 30).expect("reads");
+    let before = bytes_of(&data, &records);
+
+    let (meta, report) = force_recover(&data).expect("recovers what is there");
+    assert_eq!((report.files, report.kept_slots), (0, records.len() as u64), "{report:?}");
+    assert!(!report.shortfall.is_empty());
+    // Across mounts, writes, reclaiming, and another loss of the meta root.
+    for round in 0..3 {
+        let pool = open(&meta, &data);
+        assert!(pool.notice().is_some_and(|notice| notice.contains("--give-up-unnamed")));
+        for number in 0..10 {
+            write(&pool, &format!("new {number}"), &content(100 + round * 20 + number, 30_000));
+        }
+        reclaim(&pool);
+        assert_eq!(findings(&pool), Vec::<String>::new());
+        pool.close().expect("closes");
+        drop(pool);
+        assert!(bytes_of(&data, &records) == before, "round {round}: written over");
+    }
+    let kept: Vec<_> = data.list("export/kept").expect("lists").into_iter().map(|entry| entry.name).collect();
+    let log = kept.iter().find(|name| name.starts_with("log-")).expect("the damaged log is kept");
+    assert!(data.read_file(&format!("export/kept/{log}"), 1 << 30).expect("reads") == damaged_log);
+    let (meta, report) = try_recover(&data).expect("the new export is whole");
+    assert_eq!((report.files, report.shortfall.len()), (10, 0), "{report:?}");
+    drop(open(&meta, &data));
+    assert!(bytes_of(&data, &records) == before, "written over behind another recovery");
+
+    // Until the user says otherwise.
+    let repair = |give_up_unnamed| {
+        let how = RepairOptions { apply: true, give_up_unnamed, ..RepairOptions::default() };
+        let open = OpenOptions::default();
+        repair_on(&shared(&meta), &shared(&data), b"elsewhere", &how, &open, &NoProgress).expect("repairs").plan
+    };
+    assert_eq!(repair(false), Vec::<String>::new());
+    assert!(bytes_of(&data, &records) == before);
+    let plan = repair(true);
+    assert!(plan.len() == 1 && plan[0].contains("give up"), "{plan:?}");
+    let pool = open(&meta, &data);
+    assert_eq!(pool.core().exporter.kept().expect("tells"), (0, 0));
+    for number in 0..30 {
+        write(&pool, &format!("more {number}"), &content(500 + number, 30_000));
+    }
+    pool.close().expect("closes");
+    assert!(read(&open(&meta, &data), "more 29") == Some(content(529, 30_000)));
+}
+
+/// No container tells of files without content: the note of how far the export has come does.
+#[test]
+fn regression_a_recovery_that_lacks_empty_files_is_refused() {
+    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
+    format(&meta, &data);
+    open(&meta, &data).close().expect("closes");
+    let pool = open(&meta, &data);
+    for number in 0..50 {
+        write(&pool, &format!("{number}"), b"");
+    }
+    pool.close().expect("closes");
+    drop(pool);
+    let (_, report) = try_recover(&data.snapshot_all_synced()).expect("it is whole");
+    assert_eq!(report.files, 50);
+    let whole = data.snapshot_all_synced();
+    damage(&data, &log_of(&data), 100);
+    refused(&data, "51 inodes");
+    // Cut off between two groups, which is a log as any other.
+    let log = log_of(&whole);
+    whole.open(&log, OpenMode::Write).expect("opens").set_len(0).expect("cuts");
+    refused(&whole, "51 inodes");
+    let (_, report) = force_recover(&whole).expect("recovers what is there");
+    assert_eq!(report.files, 0);
+}
+
+#[test]
+fn lost_and_damaged_copies_of_recipes_are_less_than_expected() {
+    let (_, data, _) = filled();
+    let lost = data.snapshot_all_synced();
+    for entry in lost.list("export/recipes").expect("lists") {
+        lost.remove(&format!("export/recipes/{}", entry.name)).expect("removes");
+    }
+    refused(&lost, "copies of recipe containers are missing");
+    for entry in data.list("export/recipes").expect("lists") {
+        let path = format!("export/recipes/{}", entry.name);
+        for offset in (0..entry.len_bytes).step_by(500) {
+            damage(&data, &path, offset);
+        }
+    }
+    refused(&data, "cannot be read");
+}
+
+#[test]
+fn without_current_the_newest_whole_base_is_taken_when_it_is_forced() {
+    let (_, data, _) = filled();
+    data.remove("export/current").expect("removes");
+    refused(&data, "export/current");
+    let (meta, report) = force_recover(&data).expect("recovers");
+    assert_eq!(report.files, 20);
+    let pool = open(&meta, &data);
+    assert!(read(&pool, "file 7") == Some(content(7, 30_000)));
+    assert_eq!(findings(&pool), Vec::<String>::new());
+    pool.close().expect("closes");
+    drop(pool);
+    assert!(try_recover(&data).is_ok_and(|(_, report)| report.files == 20));
+}
+
+/// Written behind the last export, and the process is killed: the containers tell.
+#[test]
+fn what_a_crash_left_behind_the_last_export_is_told_and_kept() {
+    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
+    // Tankers of the usual size, so that no checkpoint exports in between.
+    let properties =
+        PoolProperties { tanker_cells: PoolProperties::default().tanker_cells, ..crate::site::properties() };
+    format_on(&shared(&meta), &shared(&data), b"elsewhere".to_vec(), &properties, (0, 0)).expect("formats");
+    let pool = open(&meta, &data);
+    write(&pool, "first", &content(3, 30_000));
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open(&meta, &data);
+    write(&pool, "later", &content(900, 200_000));
+    pool.sync().expect("syncs");
+    drop(pool);
+    refused(&data, "named by nothing");
+    let (meta, report) = force_recover(&data).expect("recovers");
+    assert!(report.files == 1 && report.kept_slots > 0, "{report:?}");
+    let pool = open(&meta, &data);
+    assert!(read(&pool, "first") == Some(content(3, 30_000)));
+    assert!(!picture(&pool).contains_key(b"/later".as_slice()));
+    pool.close().expect("closes");
+}

@@ -1,0 +1,168 @@
+//! The system calls that are counted, and which file each is about.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+/// Which arguments say what the call is about; arguments are counted from 0.
+#[derive(Clone, Copy)]
+enum About {
+    /// A descriptor.
+    Descriptor(usize),
+    /// A path, relative to where the process is.
+    Path(usize),
+    /// A directory's descriptor, and a path in it.
+    At(usize, usize),
+    /// The address of a socket.
+    Address(usize),
+}
+
+use About::{Address, At, Descriptor, Path as Named};
+
+/// Calls that touch files. Closing is not among them: no program can do anything about its failure.
+const CALLS: &[(&str, i64, About)] = &[
+    ("read", libc::SYS_read, Descriptor(0)),
+    ("readv", libc::SYS_readv, Descriptor(0)),
+    ("pread64", libc::SYS_pread64, Descriptor(0)),
+    ("preadv", libc::SYS_preadv, Descriptor(0)),
+    ("preadv2", libc::SYS_preadv2, Descriptor(0)),
+    ("write", libc::SYS_write, Descriptor(0)),
+    ("writev", libc::SYS_writev, Descriptor(0)),
+    ("pwrite64", libc::SYS_pwrite64, Descriptor(0)),
+    ("pwritev", libc::SYS_pwritev, Descriptor(0)),
+    ("pwritev2", libc::SYS_pwritev2, Descriptor(0)),
+    ("fsync", libc::SYS_fsync, Descriptor(0)),
+    ("fdatasync", libc::SYS_fdatasync, Descriptor(0)),
+    ("sync_file_range", libc::SYS_sync_file_range, Descriptor(0)),
+    ("fallocate", libc::SYS_fallocate, Descriptor(0)),
+    ("ftruncate", libc::SYS_ftruncate, Descriptor(0)),
+    ("lseek", libc::SYS_lseek, Descriptor(0)),
+    ("fstat", libc::SYS_fstat, Descriptor(0)),
+    ("fstatfs", libc::SYS_fstatfs, Descriptor(0)),
+    ("flock", libc::SYS_flock, Descriptor(0)),
+    ("ioctl", libc::SYS_ioctl, Descriptor(0)),
+    ("getdents64", libc::SYS_getdents64, Descriptor(0)),
+    ("fchmod", libc::SYS_fchmod, Descriptor(0)),
+    ("fchown", libc::SYS_fchown, Descriptor(0)),
+    ("openat", libc::SYS_openat, At(0, 1)),
+    ("mkdirat", libc::SYS_mkdirat, At(0, 1)),
+    ("unlinkat", libc::SYS_unlinkat, At(0, 1)),
+    ("renameat2", libc::SYS_renameat2, At(2, 3)),
+    ("statx", libc::SYS_statx, At(0, 1)),
+    ("newfstatat", libc::SYS_newfstatat, At(0, 1)),
+    ("fchownat", libc::SYS_fchownat, At(0, 1)),
+    ("fchmodat", libc::SYS_fchmodat, At(0, 1)),
+    ("statfs", libc::SYS_statfs, Named(0)),
+    ("bind", libc::SYS_bind, Address(1)),
+    ("connect", libc::SYS_connect, Address(1)),
+    #[cfg(target_arch = "x86_64")]
+    ("open", libc::SYS_open, Named(0)),
+    #[cfg(target_arch = "x86_64")]
+    ("mkdir", libc::SYS_mkdir, Named(0)),
+    #[cfg(target_arch = "x86_64")]
+    ("rmdir", libc::SYS_rmdir, Named(0)),
+    #[cfg(target_arch = "x86_64")]
+    ("unlink", libc::SYS_unlink, Named(0)),
+    #[cfg(target_arch = "x86_64")]
+    ("rename", libc::SYS_rename, Named(1)),
+    #[cfg(target_arch = "x86_64")]
+    ("renameat", libc::SYS_renameat, At(2, 3)),
+    #[cfg(target_arch = "x86_64")]
+    ("stat", libc::SYS_stat, Named(0)),
+    #[cfg(target_arch = "x86_64")]
+    ("lstat", libc::SYS_lstat, Named(0)),
+    #[cfg(target_arch = "x86_64")]
+    ("chmod", libc::SYS_chmod, Named(0)),
+    #[cfg(target_arch = "x86_64")]
+    ("chown", libc::SYS_chown, Named(0)),
+];
+
+/// Errors by their names.
+const ERRORS: &[(&str, i32)] = &[
+    ("EIO", libc::EIO),
+    ("ENOSPC", libc::ENOSPC),
+    ("EDQUOT", libc::EDQUOT),
+    ("EINTR", libc::EINTR),
+    ("EAGAIN", libc::EAGAIN),
+    ("EMFILE", libc::EMFILE),
+    ("ENFILE", libc::ENFILE),
+    ("ENOMEM", libc::ENOMEM),
+    ("ENOENT", libc::ENOENT),
+    ("EACCES", libc::EACCES),
+    ("EROFS", libc::EROFS),
+    ("EOPNOTSUPP", libc::EOPNOTSUPP),
+];
+
+/// The number of a call.
+pub fn number_of(name: &str) -> Option<i64> {
+    CALLS.iter().find(|call| call.0 == name).map(|call| call.1)
+}
+
+/// The numbers of all calls that are counted.
+pub fn numbers() -> Vec<i64> {
+    CALLS.iter().map(|call| call.1).collect()
+}
+
+/// The number of an error.
+pub fn errno(name: &str) -> Option<i32> {
+    ERRORS.iter().find(|error| error.0 == name).map(|error| error.1)
+}
+
+/// Name of a call that a thread makes, and the file that it is about; none if that cannot be told.
+pub fn describe(thread: u32, number: i64, arguments: &[u64; 6]) -> Option<(&'static str, PathBuf)> {
+    let (name, _, about) = *CALLS.iter().find(|call| call.1 == number)?;
+    let path = match about {
+        Descriptor(at) => descriptor(thread, arguments[at])?,
+        Named(at) => resolve(thread, None, &text(thread, arguments[at], 0)?)?,
+        At(directory, at) => {
+            // Without a path it is about the descriptor itself.
+            let path = if arguments[at] == 0 { PathBuf::new() } else { text(thread, arguments[at], 0)? };
+            resolve(thread, Some(arguments[directory]), &path)?
+        }
+        // Behind the family's two bytes.
+        Address(at) => resolve(thread, None, &text(thread, arguments[at], 2)?)?,
+    };
+    Some((name, path))
+}
+
+fn descriptor(thread: u32, number: u64) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{thread}/fd/{}", number as u32 as i32)).ok()
+}
+
+/// The text that ends with a zero at an address of the thread's memory.
+fn text(thread: u32, address: u64, skipped: u64) -> Option<PathBuf> {
+    let memory = File::open(format!("/proc/{thread}/mem")).ok()?;
+    let mut found = Vec::new();
+    let mut at = address.checked_add(skipped)?;
+    while found.len() < 4096 {
+        // Never across a page: the next may not be there.
+        let mut part = vec![0; 256 - (at % 256) as usize];
+        let len = memory.read_at(&mut part, at).ok().filter(|len| *len > 0)?;
+        if let Some(end) = part[..len].iter().position(|byte| *byte == 0) {
+            found.extend_from_slice(&part[..end]);
+            return Some(PathBuf::from(OsStr::from_bytes(&found)));
+        }
+        found.extend_from_slice(&part[..len]);
+        at += len as u64;
+    }
+    None
+}
+
+/// The absolute path. Paths through `/proc/self/fd/N` are those of that descriptor.
+fn resolve(thread: u32, directory: Option<u64>, path: &Path) -> Option<PathBuf> {
+    if let Ok(rest) = path.strip_prefix("/proc/self/fd") {
+        let mut parts = rest.components();
+        let number = parts.next()?.as_os_str().to_str()?.parse().ok()?;
+        return Some(descriptor(thread, number)?.join(parts.as_path()));
+    }
+    if path.is_absolute() {
+        return Some(path.to_owned());
+    }
+    let base = match directory {
+        Some(number) if number as u32 as i32 != libc::AT_FDCWD => descriptor(thread, number)?,
+        _ => fs::read_link(format!("/proc/{thread}/cwd")).ok()?,
+    };
+    Some(if path.as_os_str().is_empty() { base } else { base.join(path) })
+}

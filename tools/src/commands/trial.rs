@@ -1,0 +1,27 @@
+//! `--trial-recovery` of fsck and scrub.
+
+use std::path::{Path, PathBuf};
+
+use dedupfs::control::Failure;
+use dedupfs::pool::{Progress, TrialReport};
+
+use crate::access::{self, Access};
+use crate::{exit, report};
+
+/// Recovers for a trial, beside the mount if there is one, and tells how that went; the exit code, as fsck's.
+pub fn run(pool: &Path, scratch: Option<&Path>, json: bool, progress: &dyn Progress) -> Result<u8, Failure> {
+    let scratch = scratch_of(pool, scratch)?;
+    let result: TrialReport = match access::reach(pool, "dedupfs fsck --trial-recovery", true)? {
+        Access::Daemon(mut client) => client.trial_recovery(&scratch, progress)?,
+        Access::Local(pool) => access::with_local(&pool, |pool| Ok(pool.trial_recovery(&scratch, progress)?))?,
+    };
+    exit::print(&if json { report::json(&result)? } else { report::trial(&result) })?;
+    Ok(if result.is_sound() { exit::OK } else { exit::FSCK_UNCORRECTED })
+}
+
+/// Where it is made: the pool's own meta root, unless the user says otherwise.
+fn scratch_of(pool: &Path, scratch: Option<&Path>) -> Result<PathBuf, Failure> {
+    let scratch = scratch.unwrap_or(pool);
+    let absolute = std::path::absolute(scratch);
+    absolute.map_err(|error| Failure::failed(format!("cannot resolve {}: {error}", scratch.display())))
+}

@@ -1,0 +1,79 @@
+//! The filesystem under the pool is gone beneath the daemon: every look at its directory fails.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::command::{DEDUPFS, Tool};
+use crate::disk::{Disk, Filesystem};
+use crate::machine::is_fit;
+use crate::random::noise;
+use crate::site::Site;
+
+/// The least that mkfs.xfs formats.
+const DISK_BYTES: u64 = 300 << 20;
+const END_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A mounted pool on an XFS, with a file that was synced, and its daemon's process id.
+fn mounted_on(disk: &Disk) -> (Site, String) {
+    let site = Site::with(|_| (disk.mountpoint.join("pool"), disk.mountpoint.join("pool")));
+    let log = site.base.join("log");
+    Tool::new(DEDUPFS).args(["mount", "--log-file"]).args([&log, &site.pool, &site.mnt]).ok();
+    fs::write(site.mnt.join("kept"), noise(1, 3 << 20)).unwrap();
+    site.sync();
+    let note = fs::read_to_string(site.pool.join("lock")).unwrap();
+    let daemon = note.split(' ').next().unwrap().to_owned();
+    assert!(is_running(&daemon));
+    (site, daemon)
+}
+
+fn is_running(daemon: &str) -> bool {
+    fs::read_to_string(format!("/proc/{daemon}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// The daemon ends, and what was synced is there when the disk is.
+#[track_caller]
+fn assert_kept(site: &Site, daemon: &str, disk: &Disk) {
+    assert!(!site.is_mounted());
+    let deadline = Instant::now() + END_TIMEOUT;
+    while is_running(daemon) {
+        assert!(Instant::now() < deadline, "the daemon does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    disk.mount_again();
+    site.mount();
+    assert!(fs::read(site.mnt.join("kept")).unwrap() == noise(1, 3 << 20));
+    site.umount();
+    site.assert_clean();
+}
+
+/// Tools failed with EIO at the path of the socket, and the mount could not be ended by them.
+#[test]
+fn regression_tools_reach_the_daemon_of_a_pool_whose_filesystem_has_shut_down() {
+    if !is_fit() {
+        return;
+    }
+    let disk = Disk::of(Filesystem::Xfs, DISK_BYTES);
+    let (site, daemon) = mounted_on(&disk);
+    disk.shut_down();
+    // What the daemon says of its disk, and not that it cannot be reached.
+    let _unsynced = fs::write(site.mnt.join("new"), "new");
+    let synced = Tool::new(DEDUPFS).arg("sync").arg(&site.mnt).run().expect(1, &[]);
+    assert!(!synced.err.contains("reach the daemon"), "{}", synced.said());
+    let ended = Tool::new(DEDUPFS).arg("umount").arg(&site.mnt).run().expect(1, &[]);
+    assert!(!ended.err.contains("reach the daemon"), "{}", ended.said());
+    assert_kept(&site, &daemon, &disk);
+}
+
+/// In another network namespace the name without a file is another's.
+#[test]
+fn regression_umount_ends_the_mount_of_a_daemon_that_is_out_of_reach() {
+    if !is_fit() {
+        return;
+    }
+    let disk = Disk::of(Filesystem::Xfs, DISK_BYTES);
+    let (site, daemon) = mounted_on(&disk);
+    disk.shut_down();
+    let ended = Tool::new("unshare").args(["--net", DEDUPFS, "umount"]).arg(&site.mnt).run();
+    ended.expect(1, &["unmounting without it", "whether everything is durable is not known"]);
+    assert_kept(&site, &daemon, &disk);
+}
