@@ -2,7 +2,7 @@
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
-use dedupfs_store::container::SlotAddress;
+use dedupfs_store::container::{ENTRY_BYTES, SlotAddress};
 use dedupfs_store::{ContainerId, ContainerKind, StoreError};
 
 use super::{log, record};
@@ -32,6 +32,11 @@ pub struct ContainerRecord {
 }
 
 impl ContainerRecord {
+    /// Its number of chunks, or less where the record claims more than the container has room to list. Buffers are sized by it.
+    pub fn believable_chunks(&self) -> usize {
+        (self.chunks as usize).min(self.used_bytes as usize / ENTRY_BYTES)
+    }
+
     /// The record under key `id`.
     pub(super) fn encode(&self) -> Vec<u8> {
         record::seal(&self.id.0.to_le_bytes(), |writer| {
@@ -69,5 +74,28 @@ impl ContainerRecord {
                 damaged: flags & 4 != 0,
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `fsck --rebuild-index` reserved 196 GiB for the nodes of a forged record, and was aborted.
+    #[test]
+    fn regression_no_buffer_is_as_large_as_a_forged_record_claims() {
+        let record = ContainerRecord {
+            id: ContainerId(1),
+            kind: ContainerKind::Recipe,
+            address: SlotAddress { file: 0, slot: 0 },
+            used_bytes: 8192,
+            toc: None,
+            chunk_bytes: 0,
+            chunks: 3,
+            sealed: true,
+            damaged: false,
+        };
+        assert_eq!(record.believable_chunks(), 3);
+        assert_eq!(ContainerRecord { chunks: u32::MAX, ..record }.believable_chunks(), 8192 / ENTRY_BYTES);
     }
 }

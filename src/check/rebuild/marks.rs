@@ -14,6 +14,7 @@ use dedupfs_store::{ContainerId, Fingerprint, StoreError};
 use super::state::Phase;
 use super::{Build, Rebuilder, is_loss};
 use crate::error::Result;
+use crate::namespace::ContainerRecord;
 
 /// A node that some container has, or that something refers to.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +102,7 @@ impl Rebuilder<'_> {
     /// Marks all nodes. Chunks that inodes refer to themselves are counted on the way, as far as they were not before.
     pub(super) fn mark(&self, build: &mut Build) -> Result<Marks> {
         let records = self.recipes.containers();
-        let nodes = records.iter().map(|record| record.chunks as usize).sum();
+        let nodes = records.iter().map(ContainerRecord::believable_chunks).sum();
         let mut marks = Marks { nodes: HashMap::with_capacity(nodes), ..Marks::default() };
         self.progress.start("reading tables of recipe containers", records.len() as u64);
         for record in &records {
