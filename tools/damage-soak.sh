@@ -5,6 +5,7 @@
 #
 #   DEDUPFS_DAMAGE=KINDS    of "accidents nonsense", both unless said otherwise; ROUNDS pools of each
 #   DEDUPFS_DAMAGE_JOBS=N   so many at a time [default: one for each core]
+#   DEDUPFS_DAMAGE_ONLY=N   pool N of each kind alone: repeats a failure, with its seed
 #
 # tools/examples/damage_pool does the damage: accidents (flipped bytes, lost and misplaced blocks, cut, swapped, missing
 # files), or other values under checksums that fit. Every program ends in time, within its memory, without a panic or a signal, with an
@@ -210,7 +211,7 @@ round() {
 # every JOBS-th round, from FIRST on
 rounds_of() {
     local number kind
-    for ((number = $1; number <= rounds; number += $2)); do
+    for ((number = $1; number <= last; number += $2)); do
         for kind in "${kinds[@]}"; do round "$kind" "$number"; done
     done
 }
@@ -230,12 +231,15 @@ canary() {
 make_templates
 canary
 jobs=${DEDUPFS_DAMAGE_JOBS-$(nproc)}
+first=1 last=$rounds
+[[ ${DEDUPFS_DAMAGE_ONLY-1} =~ ^[1-9][0-9]{0,6}$ ]] || usage "DEDUPFS_DAMAGE_ONLY needs a number"
+[ -z "${DEDUPFS_DAMAGE_ONLY-}" ] || { first=$DEDUPFS_DAMAGE_ONLY last=$DEDUPFS_DAMAGE_ONLY jobs=1; }
 first_job=${#processes[@]}
-for ((job = 1; job <= jobs; job++)); do start rounds_of $job "$jobs"; done
+for ((job = first; job < first + jobs; job++)); do start rounds_of $job "$jobs"; done
 wait "${processes[@]:first_job}" || true
 processes=()
 [ ! -e "$work/failures" ] || cat "$work/failures"
 sort "$work/done" | uniq -c | sed "s/^/$script: pools: /" >&2
-[ "$(wc -l <"$work/done")" = $((rounds * ${#kinds[@]})) ] || fail "only $(wc -l <"$work/done") pools were judged"
+[ "$(wc -l <"$work/done")" = $(((last - first + 1) * ${#kinds[@]})) ] || fail "only $(wc -l <"$work/done") pools were judged"
 [ ! -e "$work/failures" ] || fail "$(grep -c '^FAILED' "$work/failures") of $(wc -l <"$work/done") pools"
 soak_end "$(wc -l <"$work/done") damaged pools; nothing read wrong, nothing hung, nothing panicked"
