@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use dedupfs::config::{MEMORY_BYTES_MIN, MIB, MemoryPlan};
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
+use dedupfs::recipe::Piece;
+use dedupfs::recipe::tree::flatten;
 use dedupfs_fuse::service::{FileService, Handle, Ino, NewNode, OpenOptions, ROOT_INO, WriteFlags};
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
@@ -17,8 +19,12 @@ use common::{CALLER, content, read, write};
 const NEWEST_BYTES: u64 = 12 * MIB;
 
 fn open() -> Arc<Pool> {
+    open_with(PoolProperties::default())
+}
+
+fn open_with(properties: PoolProperties) -> Arc<Pool> {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
-    format_on(&device, &device, b".".to_vec(), &PoolProperties::default(), (0, 0)).expect("formats");
+    format_on(&device, &device, b".".to_vec(), &properties, (0, 0)).expect("formats");
     let options = PoolOptions { memory_bytes: MEMORY_BYTES_MIN, ..PoolOptions::default() };
     Pool::open_on(&device, &device, Vec::new(), &options, &NoProgress).expect("opens")
 }
@@ -110,4 +116,48 @@ fn regression_random_writes_to_many_files_share_the_budget() {
         assert_eq!(read(&pool, &format!("file {number}")).as_ref(), Some(content), "file {number}");
     }
     pool.close().expect("closes");
+}
+
+/// A file whose last chunks lie in two segments, both cut where the end of the file has decided: taken back, the first of them was
+/// ended where its segment had ended.
+#[test]
+fn regression_an_append_behind_a_short_last_segment_keeps_the_root() {
+    // Then a segment has 256 chunks at most.
+    let pool =
+        open_with(PoolProperties { container_bytes: 64 << 10, chunk_size_bytes: 4096, ..PoolProperties::default() });
+    let service = pool.service();
+    let whole = content(5, 3 << 20);
+    write(&pool, "whole", &whole);
+    let last = last_chunk_of_the_first_segment(&pool, "whole");
+    let nodes = |pool: &Pool| pool.stats().expect("statistics").session.nodes_stored;
+    let mut in_two = 0;
+    for behind in (2100..6100).step_by(100) {
+        let cut = last + behind;
+        let name = format!("in parts {behind}");
+        let (ino, handle) = create(&pool, &name);
+        service.write(CALLER, ino, handle, 0, &whole[..cut], WriteFlags::default()).expect("writes");
+        service.flush(ino, handle).expect("flushes");
+        in_two += usize::from(segments(&pool, &name).len() > 1);
+        let before = nodes(&pool);
+        service.write(CALLER, ino, handle, cut as u64, &whole[cut..], WriteFlags::default()).expect("writes");
+        close(&pool, (ino, handle));
+        assert_eq!(nodes(&pool), before, "other nodes behind a cut at {cut}");
+    }
+    assert!(in_two > 5, "{in_two} files ended behind a segment");
+    pool.close().expect("closes");
+}
+
+fn segments(pool: &Pool, name: &str) -> Vec<Piece> {
+    let core = pool.core();
+    let (ino, _) = core.namespace.lookup(ROOT_INO, name.as_bytes()).expect("looks").expect("is there");
+    let root = core.namespace.inode(ino).expect("looks").expect("is there").root;
+    flatten(core.dedup.nodes(), &root).expect("reads the recipe").pieces().to_vec()
+}
+
+fn last_chunk_of_the_first_segment(pool: &Pool, name: &str) -> usize {
+    let segments = segments(pool, name);
+    assert!(segments.len() > 1);
+    let node = pool.core().dedup.nodes().node(0, &segments[0].child).expect("reads the segment");
+    let (_last, before) = node.children().split_last().expect("has chunks");
+    before.iter().map(|chunk| chunk.len_bytes as usize).sum()
 }

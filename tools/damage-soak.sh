@@ -175,15 +175,16 @@ judge() {
     rm -rf "$case/other"
     if [ "$root" = "$pool" ]; then
         cp -a "$pool" "$case/other"
-        step "0 1 3 6 $not_recovered" "${programs[dedupfs]}" recover --force "$case/other"
+        step "0 1 3 6" "${programs[dedupfs]}" recover --force --yes "$case/other"
     else
-        step "0 1 3 6 $not_recovered" "${programs[dedupfs]}" recover "$case/other" --data "$root"
+        step "0 1 3 6" "${programs[dedupfs]}" recover "$case/other" --data "$root"
+        if [ $STATUS = 6 ]; then
+            step "0 1 3 6" "${programs[dedupfs]}" recover --force --yes "$case/other" --data "$root"
+        fi
     fi
     [ $STATUS != 0 ] || mounted_as "recovered" "$case/other" write
     rm -rf "$case/other"
 }
-# recover asks before it takes anything away.
-not_recovered="9"
 
 # round KIND NUMBER
 round() {

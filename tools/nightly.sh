@@ -12,6 +12,7 @@
 #   faults       every operation fails in every way
 #   flips        a tenth of all bytes of a pool, another one each night of ten
 #   posix        fsx, pjdfstest and fio
+#   schedules    a million schedules of the code that threads share
 #   fuzz         every decoder for five minutes
 #   clients      all clients, and ten minutes of stress
 #   advisories   known defects of dependencies; fails if their database cannot be fetched
@@ -26,7 +27,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh
 . tools/prerequisites.sh
 
-all_parts=(kills power syscalls damage memory crash faults flips posix fuzz clients advisories)
+all_parts=(kills power syscalls damage memory crash faults flips posix schedules fuzz clients advisories)
 usage() {
     printf '%s: %s; see the head of the script\n' "${0##*/}" "$*" >&2
     exit 2
@@ -65,6 +66,7 @@ run_faults() {
 }
 run_flips() { tools/flip-soak.sh "$seed" "$((day % 10))/$(amount 10 2000)"; }
 run_posix() { tools/posix-soak.sh all --seed "$seed" --operations "$(amount 1000000 1900)"; }
+run_schedules() { DEDUPFS_SCHEDULES=$(amount 1000000 2000) cargo test --locked --release --test schedules; }
 run_fuzz() { tools/fuzz.sh "$(amount 300 2)"; }
 run_clients() {
     local arguments=(--stress 600)

@@ -41,6 +41,9 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Progress is sent at most so often.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The log is told of refused connections at most so often.
+const REFUSALS_TOLD_EVERY: Duration = Duration::from_secs(60);
+
 /// What the daemon does for its clients.
 pub trait ControlTarget: Send + Sync + 'static {
     /// Statistics.
@@ -87,6 +90,25 @@ pub trait ControlTarget: Send + Sync + 'static {
 struct Connections {
     active: Mutex<usize>,
     changed: Condvar,
+    /// When the log was last told of a connection of another user.
+    told: Mutex<Option<Instant>>,
+}
+
+impl Connections {
+    /// Lets root and the daemon's own user in; else why not. The log is told now and then: anybody can try any number of times.
+    fn admit(&self, stream: &UnixStream) -> Result<(), String> {
+        let peer = rustix::net::sockopt::socket_peercred(stream.as_fd());
+        let uid = peer.as_ref().ok().map(|peer| peer.uid);
+        if uid.is_some_and(|uid| uid.is_root() || uid == rustix::process::geteuid()) {
+            return Ok(());
+        }
+        let mut told = self.told.lock();
+        if told.is_none_or(|told| told.elapsed() >= REFUSALS_TOLD_EVERY) {
+            *told = Some(Instant::now());
+            tracing::warn!(uid = uid.map(|uid| uid.as_raw()), "refused a control connection of another user");
+        }
+        Err("only root and the user who mounted the pool may do this".to_owned())
+    }
 }
 
 /// Counts one connection for as long as it lives.
@@ -223,6 +245,10 @@ fn accept_until_stopped(
 
 /// Gives a connection its thread, if there are not too many.
 fn take(stream: UnixStream, connections: &Arc<Connections>, target: &Arc<dyn ControlTarget>) {
+    // First: anybody can reach the socket without a file, and must not keep tools out.
+    if let Err(why) = connections.admit(&stream) {
+        return refuse(&stream, &why);
+    }
     {
         let mut active = connections.active.lock();
         if *active >= CONNECTIONS_MAX {
@@ -261,9 +287,6 @@ fn answer(stream: &UnixStream, target: &dyn ControlTarget) {
         tracing::warn!(%error, "cannot set up a control connection");
         return;
     }
-    if !peer_is_allowed(stream) {
-        return refuse(stream, "only root and the user who mounted the pool may do this");
-    }
     let sink = ReplySink::new(stream);
     let descriptor = RefCell::new(None);
     let mut incoming = BufReader::new(Incoming { stream, descriptor: &descriptor });
@@ -279,21 +302,6 @@ fn answer(stream: &UnixStream, target: &dyn ControlTarget) {
         Err(failure) => Reply::Failed(failure),
     };
     sink.send_last(&last);
-}
-
-/// Whether the other end is root or the daemon's own user.
-fn peer_is_allowed(stream: &UnixStream) -> bool {
-    match rustix::net::sockopt::socket_peercred(stream.as_fd()) {
-        Ok(peer) if peer.uid.is_root() || peer.uid == rustix::process::geteuid() => true,
-        Ok(peer) => {
-            tracing::warn!(uid = peer.uid.as_raw(), "refused a control connection of another user");
-            false
-        }
-        Err(error) => {
-            tracing::warn!(%error, "refused a control connection of an unknown user");
-            false
-        }
-    }
 }
 
 /// A panic while answering is the client's error, not the end of the mount.

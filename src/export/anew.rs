@@ -59,6 +59,7 @@ impl Exporter {
 
     /// There is no room for a new base. Beside one that is stale there may be, for what waits to be freed.
     pub(super) fn make_room(&self, work: &mut Work) -> Result<()> {
+        work.failures += 1;
         if work.stale.is_some() && !self.state.lock().leaving.is_empty() {
             tracing::warn!("until there is space for an export, a lost meta root cannot be recovered");
             return self.give_up_export(work);

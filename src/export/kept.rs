@@ -131,16 +131,26 @@ pub(super) fn set_aside(device: &dyn Device) -> Result<()> {
             return Ok(());
         }
         for entry in device.list(directory)?.into_iter().filter(|entry| !entry.is_directory && is_ours(&entry.name)) {
-            let target = format!("{ASIDE}/{prefix}{}", entry.name);
-            if !device.exists(&target)? {
-                device.rename(&format!("{directory}/{}", entry.name), &target)?;
-            }
+            let target = free_name(device, &format!("{prefix}{}", entry.name))?;
+            device.rename(&format!("{directory}/{}", entry.name), &target)?;
         }
         device.sync_directory(ASIDE)?;
         Ok(device.sync_directory(directory)?)
     };
     move_from(DIRECTORY, "", &|name| name.starts_with("base-") || name.starts_with("log-"))?;
     move_from(mirror::DIRECTORY, "recipes-", &|_| true)
+}
+
+/// A path among the files of damaged exports that no earlier one has.
+fn free_name(device: &dyn Device, name: &str) -> Result<String> {
+    let mut path = format!("{ASIDE}/{name}");
+    for number in 2_u32.. {
+        if !device.exists(&path)? {
+            break;
+        }
+        path = format!("{ASIDE}/{number}-{name}");
+    }
+    Ok(path)
 }
 
 /// Bytes of the files of damaged exports.

@@ -185,6 +185,8 @@ pub struct Exporter {
     locks: Weak<Vec<PoolLock>>,
     /// So many wait to write a base: a verification gives way.
     base_wanted: AtomicU64,
+    /// So many wait to verify the export.
+    verification_wanted: AtomicU64,
     /// Why the export that was there at opening could not be gone on with, if it was damaged.
     found_at_open: Mutex<Option<String>>,
     /// Slots of containers that a recovery could not name, if anything is kept.
@@ -223,6 +225,12 @@ impl HeldExport<'_> {
     #[must_use]
     pub fn row(&self) -> u64 {
         self.exported.row
+    }
+
+    /// Whether another base took the place of the one that counted then.
+    #[must_use]
+    pub fn is_replaced(&self) -> bool {
+        self.exporter.state.lock().exported.generation != self.exported.generation
     }
 
     /// Makes a view of the data root end where the export ended then: groups that are appended meanwhile may be there in part.

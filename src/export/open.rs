@@ -60,14 +60,26 @@ impl Exporter {
                 }
             }
         }
-        let (mut live, mut last_generation, mut damage, mut is_to_set_aside) = (None, 0, None, false);
-        let mut of_owner = None;
+        let (mut live, mut stale, mut last_generation, mut damage, mut is_to_set_aside) = (None, None, 0, None, false);
         if is_enabled {
-            // It is noted anew below, and so nobody would find it.
-            if let Err(error @ EngineError::Store(StoreError::Corrupt { .. })) = Owner::read(&*device, &pool) {
-                of_owner = Some(error.to_string());
-            }
             let mark = namespace.export_mark();
+            // The owner is noted anew below: later nothing shows that it was bad.
+            let of_owner = match Owner::read(&*device, &pool) {
+                Err(error @ EngineError::Store(StoreError::Corrupt { .. })) => Some(error.to_string()),
+                Ok(None) if mark.exported.generation != 0 => Some("export/owner is gone".to_owned()),
+                _ => None,
+            };
+            if let Some(slots) = &kept
+                && kept::kept(&*device, &pool)? == kept::Kept::Unknown
+            {
+                // Without a list the next opening would also keep what a crash leaves until then.
+                match kept::keep(&*device, &pool, slots) {
+                    Err(error) if error.is_no_space() => {
+                        tracing::warn!(%error, "no space to list the slots that are kept")
+                    }
+                    outcome => outcome?,
+                }
+            }
             let owner = Owner { lineage: mark.lineage, epoch: namespace.writer_epoch(), keeps: kept.is_some() };
             match owner.write(&*device, &pool) {
                 // Recovering leaves room for epochs that could not be noted.
@@ -87,7 +99,12 @@ impl Exporter {
                     outcome => outcome?,
                 }
             }
-            (live, damage) = find(&*device, &pool, &namespace)?;
+            if is_to_set_aside {
+                // Nothing may be appended to it, or cut off: what it names stays.
+                stale = Current::read(&*device, &pool).ok().flatten().map(|current| current.generation);
+            } else {
+                (live, damage) = find(&*device, &pool, &namespace)?;
+            }
             damage = damage.or(of_owner);
         }
         if !is_enabled {
@@ -103,7 +120,7 @@ impl Exporter {
             live,
             mirror,
             reached,
-            stale: None,
+            stale,
             failures: 0,
             failures_anew: 0,
             failed: None,
@@ -126,6 +143,7 @@ impl Exporter {
             is_ended: AtomicBool::new(false),
             locks,
             base_wanted: AtomicU64::new(0),
+            verification_wanted: AtomicU64::new(0),
             found_at_open: Mutex::new(damage),
             kept: Mutex::new(kept),
         }))

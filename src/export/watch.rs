@@ -42,6 +42,11 @@ impl ExportWatch {
             .map_err(|error| StoreError::from_io("start", "thread that verifies the export", error))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
+
+    /// Ends it; whether it had not come to its end.
+    pub(crate) fn end(self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
 }
 
 impl Drop for ExportWatch {
@@ -71,6 +76,9 @@ fn watch(core: &Weak<Core>, after: Duration, stopped: &Receiver<()>) {
         }
         wait = EXPORT_INTERVAL;
     }
+    tracing::warn!(
+        "the export was written again and again while it was verified: the next scrub, fsck or mount verifies it"
+    );
 }
 
 /// Waits; false if it is to end.
@@ -88,7 +96,7 @@ fn verify(core: &Core, stopped: &Receiver<()>) -> Result<bool> {
         let rest = worked.max(due.saturating_sub(begun.elapsed())).min(REST_MAX);
         let goes_on = goes_on_after(stopped, rest);
         since = Instant::now();
-        goes_on
+        goes_on && !core.exporter.is_verification_wanted()
     })?;
     if check.stopped {
         return Ok(false);

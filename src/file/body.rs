@@ -373,7 +373,10 @@ impl FileBody {
             at += child.len_bytes;
             known += 1;
         }
-        run.push_known(chunks.get(..known).unwrap_or_default())?;
+        if known > 0 {
+            // Not for none: it would end a chunk where the one before ended only because the file did.
+            run.push_known(chunks.get(..known).unwrap_or_default())?;
+        }
         for child in chunks.get(known..).unwrap_or_default() {
             let keep = child.len_bytes.min(end.saturating_sub(at));
             at += child.len_bytes;

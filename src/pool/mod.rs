@@ -72,6 +72,8 @@ pub struct Pool {
     suspects: Mutex<Option<SuspectThread>>,
     /// Of pools that somebody mounted for writing.
     export_watch: Mutex<Option<ExportWatch>>,
+    /// Becoming read-only ended it before it was done.
+    watch_ended: Mutex<bool>,
     recovery: RecoveryReport,
     rebuilt: Option<RebuildReport>,
     /// Why the index on disk cannot be used, if this one was made anew in memory.
@@ -418,15 +420,26 @@ impl Pool {
         let _one = self.exclusively()?;
         self.scrub.stop();
         self.core.exporter.hurry(true);
-        drop(self.export_watch.lock().take());
+        *self.watch_ended.lock() |= self.export_watch.lock().take().is_some_and(ExportWatch::end);
         let no_scrub = self.scrub.running.try_lock_for(CLOSE_PATIENCE);
         self.core.exporter.hurry(false);
-        let _no_scrub = no_scrub.ok_or_else(|| busy("a scrub that does not end"))?;
+        let outcome = match no_scrub {
+            Some(_no_scrub) => self.settle(),
+            None => Err(busy("a scrub that does not end")),
+        };
+        *is_settled = outcome.is_ok();
+        if outcome.is_err() {
+            self.resume_watch();
+        }
+        outcome
+    }
+
+    /// Lets no change in any more, and makes everything durable. After an error the pool can be changed as before.
+    fn settle(&self) -> Result<()> {
         if !self.core.gate.pause(CLOSE_PATIENCE) {
             return Err(busy("a request that does not end"));
         }
         let outcome = self.service.publish_all(None, Some(CLOSE_PATIENCE)).and_then(|()| self.put_in_order());
-        *is_settled = outcome.is_ok();
         if outcome.is_err() {
             self.core.gate.resume();
         }
@@ -447,7 +460,17 @@ impl Pool {
         self.core.check_failure()?;
         self.core.gate.resume();
         *is_settled = false;
+        self.resume_watch();
         Ok(())
+    }
+
+    /// Starts the verification of the export anew, if becoming read-only ended it.
+    fn resume_watch(&self) {
+        if std::mem::take(&mut *self.watch_ended.lock())
+            && let Err(error) = self.watch_export()
+        {
+            tracing::warn!(%error, "the export is not verified in the background");
+        }
     }
 
     /// Ends a run of reclaiming that nobody waits for: whoever asks for something goes first.

@@ -153,6 +153,14 @@ impl Stores {
         [self.data.missing_files(), self.recipes.missing_files()].concat()
     }
 
+    /// What a recovery says of files that are not there.
+    pub(super) fn missing_shortfall(&self) -> Option<String> {
+        let missing = self.missing_files();
+        let containers = self.data.missing_containers().len() + self.recipes.missing_containers().len();
+        (!missing.is_empty())
+            .then(|| format!("{} not there: {containers} containers are recorded in it", missing.join(", ")))
+    }
+
     /// Containers that a crash left open: what is behind their marks is cut off.
     pub(super) fn unsealed_containers(&self) -> u64 {
         let records = self.data.containers().into_iter().chain(self.recipes.containers());

@@ -140,6 +140,7 @@ pub fn recover_on(
         // Of a data root whose owner cannot be read, it is made from what is there.
         let admission = if forced { Admission::Any } else { Admission::Owner };
         let stores = Stores::open_as(&stage, data, &superblock, &memory, admission)?;
+        report.shortfall.extend(stores.missing_shortfall());
         let unnamed = unnamed(&stores, restored.epoch, &mut report);
         report.kept_slots = unnamed.len() as u64;
         // Before the index is made, which takes longest.

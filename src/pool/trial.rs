@@ -9,20 +9,25 @@
 //! The data root is read through an [`OverlayDevice`](dedupfs_store::device::OverlayDevice) and never written. Scratch space takes as
 //! much as names, recipes and indexes of the meta root.
 //!
-//! Memory: [`TRIAL_MEMORY_BYTES`] for the indexes, as a pool of that `--memory`, besides the pool's own; 16 bytes for each key that
-//! changed since the export, at most [`CHANGED_MAX`] of them.
+//! Memory, besides the pool's own: [`TRIAL_MEMORY_BYTES`] for the indexes, as a pool of that `--memory`; 17 bytes for each key that
+//! changed since the export, at most [`CHANGED_MAX`] of them, so 36 MiB.
+//!
+//! It ends early when its caller goes away or the pool is closed: scratch space refuses the next change then.
 
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use dedupfs_store::StoreError;
 use dedupfs_store::device::file::FileDevice;
+use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
 use dedupfs_store::device::{Device, OverlayDevice, Subdirectory};
 use dedupfs_store::superblock::{Role, Superblock};
 use serde::{Deserialize, Serialize};
 
+use super::gate::Gate;
 use super::indexes::Rebuild;
 use super::open::OpenOptions;
 use super::parts::{Admission, Stores};
@@ -41,8 +46,12 @@ pub(super) const SCRATCH: &str = "dedupfs-trial";
 const TRIAL_MEMORY_BYTES: u64 = MEMORY_BYTES_MIN;
 /// Scratch space besides that for what the meta root has.
 const ROOM_BYTES: u64 = 64 << 20;
-/// Keys that may have changed since the export.
-const CHANGED_MAX: usize = 4_000_000;
+/// Keys that may have changed since the export: as many as a hash table of 2^21 places has room for.
+const CHANGED_MAX: usize = (1 << 21) / 8 * 7;
+/// Trials that a new base of the export may spoil.
+const ATTEMPTS: usize = 3;
+/// Records compared between two looks at whether to go on.
+const RECORDS_AT_ONCE: u64 = 4096;
 /// Differences that are told in words.
 const TOLD_MAX: usize = 20;
 
@@ -79,8 +88,8 @@ impl Pool {
     /// Recovers from the data root alone into a directory below `scratch`, compares, and removes it again.
     ///
     /// # Errors
-    /// `Busy` if a reclaim or check is running; scratch space that cannot be written or is full; the namespace cannot be read. What is
-    /// wrong with the export is in the report.
+    /// `Busy` if a reclaim or check is running, or too much changes meanwhile; scratch space that cannot be written or has too little
+    /// room; the namespace cannot be read; the caller went away. The report tells what is wrong with the export.
     pub fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport> {
         self.end_background();
         let _one = self.exclusively()?;
@@ -89,14 +98,86 @@ impl Pool {
         check_own(scratch)?;
         remove(&*device)?;
         check_room(&self.core, &*device)?;
-        let stage: Arc<dyn Device> = Arc::new(Subdirectory::create(device.clone(), SCRATCH)?);
-        let outcome = try_recover(&self.core, &stage, progress);
-        drop(stage);
-        let removed = remove(&*device);
-        let mut report = outcome?;
-        removed?;
+        let ending = Arc::new(Ending::default());
+        let progress = Watched { listener: progress, gate: &self.core.gate, ending: &ending };
+        let mut attempts = 1..=ATTEMPTS;
+        let mut report = loop {
+            let stage: Arc<dyn Device> = Arc::new(Subdirectory::create(device.clone(), SCRATCH)?);
+            let stage: Arc<dyn Device> = Arc::new(ObservedDevice::new(stage, ending.clone()));
+            let held = self.core.exporter.hold();
+            let outcome = try_recover(&self.core, &held, &stage, &progress);
+            drop(stage);
+            let removed = remove(&*device);
+            let report = outcome?;
+            removed?;
+            // A base that was switched to between holding and opening it is not the one that was held.
+            if report.is_sound() || !held.is_replaced() || attempts.next().is_none() {
+                break report;
+            }
+        };
         report.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         Ok(report)
+    }
+}
+
+/// Removes what a trial left in a meta root whose process was killed; the caller has the pool's lock.
+pub(super) fn remove_leftover(meta: &dyn Device) {
+    if let Err(error) = remove(meta) {
+        tracing::warn!(%error, "the leftover of a trial recovery stays");
+    }
+}
+
+/// Ends a trial: every change of its scratch space fails from then on.
+#[derive(Debug, Default)]
+struct Ending(AtomicBool);
+
+impl Observer for Ending {
+    fn around(
+        &self,
+        call: &Call<'_>,
+        perform: &mut dyn FnMut() -> dedupfs_store::Result<()>,
+    ) -> dedupfs_store::Result<()> {
+        if call.is_change() && self.0.load(Ordering::Relaxed) {
+            return Err(ended());
+        }
+        perform()
+    }
+}
+
+fn ended() -> StoreError {
+    let error = std::io::Error::new(std::io::ErrorKind::Interrupted, "it was ended");
+    StoreError::from_io("finish", "the trial recovery", error)
+}
+
+/// Tells the caller of progress, and the trial that it is to end.
+struct Watched<'a> {
+    listener: &'a dyn Progress,
+    gate: &'a Gate,
+    ending: &'a Ending,
+}
+
+impl Progress for Watched<'_> {
+    fn start(&self, what: &str, total: u64) {
+        self.listener.start(what, total);
+    }
+
+    fn advance(&self, by: u64) {
+        self.listener.advance(by);
+        if self.is_cancelled() {
+            self.ending.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn finish(&self) {
+        self.listener.finish();
+    }
+
+    fn say(&self, line: &str) {
+        self.listener.say(line);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.gate.is_closing() || self.listener.is_cancelled()
     }
 }
 
@@ -119,11 +200,11 @@ fn check_room(core: &Core, scratch: &dyn Device) -> Result<()> {
     let there_bytes = scratch.space()?.available_bytes;
     if there_bytes < needed_bytes {
         let place = scratch.describe();
-        let message = format!(
-            "a trial recovery may take {needed_bytes} bytes of scratch space, and {place} has {there_bytes}: name another place with \
-             --scratch DIR"
-        );
-        return Err(StoreError::Usage(message).into());
+        return Err(StoreError::NoSpace {
+            operation: "make a trial recovery, which may take",
+            path: format!("{needed_bytes} bytes of scratch space: {place} has {there_bytes}. Name another place with --scratch DIR"),
+        }
+        .into());
     }
     Ok(())
 }
@@ -137,8 +218,12 @@ fn remove(device: &dyn Device) -> Result<()> {
     Ok(())
 }
 
-fn try_recover(core: &Core, stage: &Arc<dyn Device>, progress: &dyn Progress) -> Result<TrialReport> {
-    let held = core.exporter.hold();
+fn try_recover(
+    core: &Core,
+    held: &HeldExport<'_>,
+    stage: &Arc<dyn Device>,
+    progress: &dyn Progress,
+) -> Result<TrialReport> {
     let data: Arc<dyn Device> = Arc::new(OverlayDevice::new(core.data_device.clone(), TRIAL_MEMORY_BYTES));
     held.cut_view(&*data)?;
     let of_data = Superblock::read(&*data, Role::Data)?;
@@ -146,7 +231,7 @@ fn try_recover(core: &Core, stage: &Arc<dyn Device>, progress: &dyn Progress) ->
     let mut report = TrialReport::default();
     let mut compared = Ok(());
     let restored = restore(&**stage, &*data, &superblock, false, progress, &mut |row| {
-        compared = compare(core, &**stage, row, &held, progress, &mut report);
+        compared = compare(core, &**stage, row, held, progress, &mut report);
         Ok(())
     });
     compared?;
@@ -166,6 +251,7 @@ fn try_recover(core: &Core, stage: &Arc<dyn Device>, progress: &dyn Progress) ->
     report.missing.extend(restored.report.shortfall);
     let memory = MemoryPlan::new(TRIAL_MEMORY_BYTES, 0);
     let stores = Stores::open_as(stage, &data, &superblock, &memory, Admission::Any)?;
+    report.missing.extend(stores.missing_shortfall());
     let fingerprinter = Fingerprinter::new(superblock.properties.fingerprint);
     let options = OpenOptions { rebuild_index: true, memory_bytes: TRIAL_MEMORY_BYTES, ..OpenOptions::default() };
     let rebuild = Rebuild { options: &options, fingerprinter: &fingerprinter, progress };
@@ -208,7 +294,19 @@ fn compare(
             report.missing.push(what);
         }
     };
+    let mut seen = 0_u64;
+    let mut goes_on = || {
+        seen += 1;
+        if seen.is_multiple_of(RECORDS_AT_ONCE) {
+            progress.advance(RECORDS_AT_ONCE);
+            if progress.is_cancelled() {
+                return Err(EngineError::from(ended()));
+            }
+        }
+        Ok(())
+    };
     ours.for_each(&mut |item| {
+        goes_on()?;
         let key = key_of(&item)?;
         if changed.contains(&hash(item.table, item.key)) {
             return Ok(());
@@ -224,6 +322,7 @@ fn compare(
     })?;
     let mut unchanged = 0_u64;
     own.for_each(&mut |item| {
+        goes_on()?;
         unchanged += u64::from(!changed.contains(&hash(item.table, item.key)));
         Ok(())
     })?;
@@ -248,8 +347,8 @@ fn changed_since(source: &ExportSource, row: u64) -> Result<HashSet<u128>> {
             });
         }
         if changed.len() > CHANGED_MAX {
-            let message = "too much changes while the trial runs: try again when backups are over";
-            return Err(StoreError::Usage(message.to_owned()).into());
+            let owner = "backups that change too much while the trial recovery runs: try again when they are over";
+            return Err(StoreError::Busy { what: "the pool".to_owned(), owner: owner.to_owned() }.into());
         }
         Ok(())
     })?;

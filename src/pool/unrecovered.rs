@@ -210,6 +210,7 @@ impl UnrecoveredPool {
             recovery.files_removed = indexes::clear_away(&*parts.meta_device, parts.namespace.index_side())
                 + indexes::remove_leftovers([&parts.chunk_index, &parts.recipe_index]);
             recovery.bytes_trimmed = parts.data.trim() + parts.recipes.trim();
+            super::trial::remove_leftover(&*parts.meta_device);
         }
         // The recipe index has none: nodes are freed one by one, which leaves few containers whole.
         parts.chunk_index.set_container_tables(Arc::new(TablesOf(parts.data.clone())));
@@ -274,6 +275,7 @@ impl UnrecoveredPool {
             scrub: ScrubControl::default(),
             suspects: Mutex::new(suspects),
             export_watch: Mutex::new(None),
+            watch_ended: Mutex::new(false),
             commit_thread: Mutex::new(Some(commit_thread)),
             is_settled: Mutex::new(read_only),
             exclusive: Mutex::new(()),

@@ -327,7 +327,7 @@ impl Run<'_> {
         }
         self.progress.start("verifying the export", 0);
         let mut read_bytes = 0;
-        for _ in 0..EXPORT_TRIES {
+        for attempt in 1..=EXPORT_TRIES {
             let mut check = self.core.exporter.verify(CopyDepth::Content, &mut |bytes| {
                 read_bytes += bytes;
                 self.throttle_behind(read_bytes);
@@ -337,7 +337,7 @@ impl Run<'_> {
                 self.report.finished = false;
                 return Ok(());
             }
-            if check.stopped {
+            if check.stopped && attempt < EXPORT_TRIES {
                 // A new base is written: that one is verified.
                 std::thread::sleep(NAP);
                 continue;
@@ -347,9 +347,8 @@ impl Run<'_> {
                 self.core.exporter.renew(&mut check)?;
             }
             self.report.export = Some(check);
-            return Ok(());
+            break;
         }
-        tracing::warn!("the export was written again and again while it was verified: the next scrub verifies it");
         Ok(())
     }
 

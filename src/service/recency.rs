@@ -1,7 +1,8 @@
 //! Which open files were used last, so that memory is taken from the others first.
 //!
-//! Files stand in the order of their last use, each once; a file that is used again goes to the end. Cost: the file that was used last
-//! costs one load, any other a place in a sorted map.
+//! Files stand in the order of their last use, each once; a file that is used again goes to the end, unless it is among the [`NEAR`] last
+//! ones: threads that use a few files in turns would move these all the time. Cost: one of the last costs two loads, any other a
+//! place in a sorted map.
 //!
 //! Lock order: `files` is a leaf. No file is dropped under it: its end takes the same lock.
 
@@ -10,6 +11,9 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+
+/// A file stays where it is as long as it is one of so many last ones.
+const NEAR: u64 = 8;
 
 /// The order of some `F`.
 pub(super) struct Recency<F> {
@@ -30,7 +34,8 @@ impl<F> Default for Recency<F> {
 impl<F> Recency<F> {
     /// The file is used now.
     pub(super) fn note(&self, turn: &Turn, file: &Weak<F>) {
-        if self.is_newest(turn) {
+        let own = turn.0.load(Ordering::Relaxed);
+        if own != 0 && self.newest.load(Ordering::Relaxed).saturating_sub(own) < NEAR {
             return;
         }
         let mut files = self.files.lock();
@@ -49,7 +54,7 @@ impl<F> Recency<F> {
         }
     }
 
-    /// Whether no file was used since.
+    /// Whether it is the last in the order.
     pub(super) fn is_newest(&self, turn: &Turn) -> bool {
         let own = turn.0.load(Ordering::Relaxed);
         own != 0 && own == self.newest.load(Ordering::Relaxed)
@@ -76,11 +81,9 @@ mod tests {
     #[test]
     fn files_stand_in_the_order_of_their_last_use() {
         let recency = Recency::default();
-        let files: Vec<_> = (0..4).map(|number| (Arc::new(number), Turn::default())).collect();
-        for number in [0, 1, 2, 3, 1, 1, 0] {
-            let (file, turn) = &files[number];
-            recency.note(turn, &Arc::downgrade(file));
-        }
+        let files: Vec<_> = (0..10).map(|number| (Arc::new(number), Turn::default())).collect();
+        let note = |number: usize| recency.note(&files[number].1, &Arc::downgrade(&files[number].0));
+        (0..10).for_each(note);
         recency.forget(&files[3].1);
         recency.forget(&files[3].1);
         let order = || {
@@ -92,9 +95,14 @@ mod tests {
             })
             .collect::<Vec<_>>()
         };
-        assert_eq!(order(), [2, 1, 0]);
-        assert!(recency.is_newest(&files[0].1) && !recency.is_newest(&files[3].1));
-        recency.note(&files[3].1, &Arc::downgrade(&files[3].0));
-        assert_eq!((order(), recency.len()), (vec![2, 1, 0, 3], 4));
+        assert_eq!(order(), [0, 1, 2, 4, 5, 6, 7, 8, 9]);
+        // One of the last stays, an older one moves, and one that was forgotten comes anew.
+        note(7);
+        note(1);
+        note(1);
+        assert_eq!(order(), [0, 2, 4, 5, 6, 7, 8, 9, 1]);
+        assert!(recency.is_newest(&files[1].1) && !recency.is_newest(&files[3].1));
+        note(3);
+        assert_eq!((order(), recency.len()), (vec![0, 2, 4, 5, 6, 7, 8, 9, 1, 3], 10));
     }
 }

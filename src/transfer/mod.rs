@@ -16,8 +16,8 @@
 //! done: the last of its files gives them.
 //!
 //! Memory: a buffer of 1 MiB for each thread, the directories on the way, names of one directory at a time and of directories
-//! that are still to come, the numbers of files with several names that have not all been seen, and, of [`get`], the numbers of all
-//! directories (16 bytes each, or less). Descriptors: [`directory`] keeps 64, and each batch of files that waits has one.
+//! that are still to come, the numbers of files with several names that have not all been seen, and, of [`get`], the numbers of the
+//! directories in the directory being listed. Descriptors: [`directory`] keeps 64, and each batch of files that waits has one.
 
 mod crew;
 mod directory;

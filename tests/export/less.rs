@@ -6,12 +6,15 @@ use dedupfs::EngineError;
 use dedupfs::check::repair::{RepairOptions, repair_on};
 use dedupfs::namespace::ContainerRecord;
 use dedupfs::pool::{NoProgress, OpenOptions, format_on};
+use dedupfs::scrub::ScrubOptions;
 use dedupfs_store::StoreError;
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;
 
 use crate::common::{content, read, write};
-use crate::site::{findings, force_recover, format, open, picture, reclaim, recover_how, shared, try_recover};
+use crate::site::{
+    findings, force_recover, format, open, open_read_only, picture, reclaim, recover_how, shared, try_recover,
+};
 
 /// A pool that was mounted once, with some files; and where their content lies.
 pub fn filled() -> (MemoryDevice, MemoryDevice, Vec<ContainerRecord>) {
@@ -40,6 +43,10 @@ pub fn damage(disk: &MemoryDevice, path: &str, offset: u64) {
     let mut byte = [0];
     file.read_exact_at(&mut byte, offset).expect("reads");
     file.write_at(&[byte[0] ^ 1], offset).expect("writes");
+}
+
+fn slot_start(record: &ContainerRecord) -> u64 {
+    u64::from(record.address.slot) * u64::from(crate::site::properties().container_bytes)
 }
 
 /// Every file of a disk.
@@ -215,4 +222,67 @@ fn what_a_crash_left_behind_the_last_export_is_told_and_kept() {
     assert!(read(&pool, "first") == Some(content(3, 30_000)));
     assert!(!picture(&pool).contains_key(b"/later".as_slice()));
     pool.close().expect("closes");
+}
+
+/// A known loss made a recovery call everything else that was missing a loss, too.
+#[test]
+fn regression_a_missing_file_of_containers_is_less_than_expected_whatever_was_lost_before() {
+    let (meta, data, records) = filled();
+    // One container goes bad, and the pool knows.
+    damage(&data, &format!("containers/{:06}.slots", records[0].address.file), slot_start(&records[0]) + 200);
+    let pool = open(&meta, &data);
+    let scrubbed = pool.scrub(&ScrubOptions { restart: true, ..ScrubOptions::default() }, &NoProgress).expect("scrubs");
+    assert!(scrubbed.lost_chunks > 0);
+    pool.close().expect("closes");
+    drop(pool);
+    assert!(try_recover(&data.snapshot_all_synced()).is_ok(), "what was lost before is no reason to refuse");
+    let file = records.iter().map(|record| record.address.file).max().expect("there are containers");
+    data.remove(&format!("containers/{file:06}.slots")).expect("removes");
+    refused(&data, "not there");
+    let pool = open_read_only(&meta, &data);
+    let report = pool.trial_recovery(tempfile::tempdir().expect("a directory").path(), &NoProgress).expect("is tried");
+    assert!(report.missing.iter().any(|missing| missing.contains("not there")), "{report:?}");
+}
+
+/// The copies of recipes of the second damaged export were written over.
+#[test]
+fn regression_a_second_damaged_export_is_set_aside_beside_the_first() {
+    let (_, data, _) = filled();
+    damage(&data, &log_of(&data), 100);
+    let kept = || {
+        let names = data.list("export/kept").expect("lists").into_iter().map(|entry| entry.name);
+        names.filter(|name| name.contains("recipes-")).count()
+    };
+    let mut before = 0;
+    for round in 0..2 {
+        let (meta, _) = force_recover(&data).expect("recovers what is there");
+        let pool = open(&meta, &data);
+        assert!(kept() > before, "round {round}: {} files of copies are kept", kept());
+        before = kept();
+        write(&pool, &format!("new {round}"), &content(100 + round, 30_000));
+        pool.close().expect("closes");
+        drop(pool);
+        damage(&data, &log_of(&data), 100);
+    }
+}
+
+/// Each opening kept what later crashes left, too.
+#[test]
+fn regression_slots_that_a_damaged_owner_keeps_are_listed_once() {
+    let (meta, data, _) = filled();
+    let pool = open(&meta, &data);
+    write(&pool, "begun", &content(700, 200_000));
+    pool.core().data.flush().expect("writes");
+    drop(pool);
+    data.open("export/owner", OpenMode::Write).expect("opens").write_at(&[0; 4096], 0).expect("writes");
+    let kept = || {
+        let pool = open(&meta, &data);
+        let kept = pool.core().exporter.kept().expect("tells").0;
+        write(&pool, "begun", &content(700, 200_000));
+        pool.core().data.flush().expect("writes");
+        kept
+    };
+    let first = kept();
+    assert!(first > 0);
+    assert_eq!((kept(), kept()), (first, first));
 }

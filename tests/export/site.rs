@@ -63,6 +63,11 @@ pub fn open(meta: &MemoryDevice, data: &MemoryDevice) -> Arc<Pool> {
     try_open(&shared(meta), &shared(data)).expect("opens")
 }
 
+pub fn open_read_only(meta: &MemoryDevice, data: &MemoryDevice) -> Arc<Pool> {
+    let options = PoolOptions { read_only: true, ..PoolOptions::default() };
+    Pool::open_on(&shared(meta), &shared(data), Vec::new(), &options, &NoProgress).expect("opens")
+}
+
 pub fn try_recover(data: &MemoryDevice) -> dedupfs::Result<(MemoryDevice, RecoverReport)> {
     let meta = MemoryDevice::new();
     let report = try_recover_onto(&meta, shared(data))?;

@@ -1,7 +1,5 @@
 //! The export is read back: whatever is not as it was written is found, told, and written anew.
 
-use std::sync::Arc;
-
 use dedupfs::check::repair::{RepairOptions, repair_on};
 use dedupfs::export::{CopyDepth, ExportCheck};
 use dedupfs::pool::{NoProgress, OpenOptions, Pool};
@@ -9,7 +7,7 @@ use dedupfs::scrub::ScrubOptions;
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 
 use crate::common::{content, write};
-use crate::site::{Random, findings, format, open, picture, recover, shared, step};
+use crate::site::{Random, findings, format, open, open_read_only, picture, recover, shared, step};
 
 /// A pool with a base and several groups behind it, closed.
 fn exported() -> (MemoryDevice, MemoryDevice) {
@@ -37,11 +35,6 @@ fn verify(pool: &Pool, depth: CopyDepth) -> ExportCheck {
     let check = pool.core().exporter.verify(depth, &mut |_| true).expect("verifies");
     assert!(!check.stopped);
     check
-}
-
-fn open_read_only(meta: &MemoryDevice, data: &MemoryDevice) -> Arc<Pool> {
-    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    Pool::open_on(&shared(meta), &shared(data), Vec::new(), &options, &NoProgress).expect("opens")
 }
 
 fn flip(disk: &MemoryDevice, path: &str, offset: u64, mask: u8) {
@@ -176,7 +169,7 @@ type Damage<'a> = &'a dyn Fn(&MemoryDevice);
 /// comes back whole.
 #[test]
 fn regression_a_damaged_export_is_found_told_and_written_anew() {
-    let damages: [(&str, Damage<'_>); 7] = [
+    let damages: [(&str, Damage<'_>); 8] = [
         ("byte 100 of the log", &|disk| flip(disk, &one(disk, "log-").0, 100, 1)),
         ("a cut base", &|disk| {
             let (path, len_bytes) = one(disk, "base-");
@@ -188,6 +181,7 @@ fn regression_a_damaged_export_is_found_told_and_written_anew() {
             disk.open(&path, OpenMode::Write).expect("opens").set_len(len_bytes / 2).expect("cuts");
         }),
         ("a missing current", &|disk| disk.remove("export/current").expect("removes")),
+        ("a missing owner", &|disk| disk.remove("export/owner").expect("removes")),
         ("lost copies", &|disk| {
             for (path, _) in files(disk, "export/recipes", "") {
                 disk.remove(&path).expect("removes");
@@ -221,29 +215,66 @@ fn regression_a_damaged_export_is_found_told_and_written_anew() {
     }
 }
 
-/// The base that is exported may be of another time than the namespace, with sound checksums.
+/// A log that ends early, with sound checksums.
 #[test]
-fn an_export_of_something_else_is_found() {
+fn a_log_that_ends_with_an_earlier_group_is_found() {
     let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
     format(&meta, &data);
     let pool = open(&meta, &data);
     write(&pool, "file", &content(1, 10_000));
     pool.sync().expect("syncs");
     pool.core().exporter.rebase().expect("writes a base");
-    let (base, log) = (one(&data, "base-").0, one(&data, "log-").0);
+    let log = one(&data, "log-").0;
     let bytes = |path: &str| data.read_file(path, 1 << 20).expect("reads");
-    let older = [bytes(&base), bytes(&log)];
+    let older = bytes(&log);
     write(&pool, "second", &content(2, 10_000));
     pool.sync().expect("syncs");
     pool.core().committer.export().expect("exports");
     assert!(verify(&pool, CopyDepth::Content).is_sound());
     let newer = bytes(&log);
     let file = data.open(&log, OpenMode::Write).expect("opens");
-    // The log as it was: what followed is missing.
-    file.set_len(older[1].len() as u64).expect("cuts");
+    file.set_len(older.len() as u64).expect("cuts");
     assert!(!verify(&pool, CopyDepth::Content).is_sound());
     file.write_at(&newer, 0).expect("writes");
     assert!(verify(&pool, CopyDepth::Content).is_sound());
+}
+
+/// Two pools that were one until a moment ago: the meta root of one meets the export of the other. Every frame of it is whole, its numbers are
+/// the expected ones, and only its records tell the difference.
+#[test]
+fn an_export_of_another_tree_with_sound_checksums_is_found_record_by_record() {
+    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
+    format(&meta, &data);
+    let pool = open(&meta, &data);
+    write(&pool, "both", &content(1, 10_000));
+    pool.close().expect("closes");
+    drop(pool);
+    for is_base in [false, true] {
+        let branch = |name: &str, seed| {
+            let (meta, data) = (meta.snapshot_all_synced(), data.snapshot_all_synced());
+            let pool = open(&meta, &data);
+            write(&pool, name, &content(seed, 10_000));
+            write(&pool, "both", &content(seed + 1, 10_000));
+            pool.sync().expect("syncs");
+            if is_base {
+                pool.core().exporter.rebase().expect("writes a base");
+            }
+            pool.close().expect("closes");
+            (meta, data)
+        };
+        let ((meta, own_data), (_, data)) = (branch("one", 10), branch("two", 20));
+        assert!(verify(&open_read_only(&meta, &own_data), CopyDepth::Ends).is_sound());
+        let check = verify(&open_read_only(&meta, &data), CopyDepth::Ends);
+        let found = |what: &str| check.findings.iter().any(|finding| finding.contains(what));
+        assert!(found("name \"one\" in directory 1 is not exported"), "base {is_base}: {:?}", check.findings);
+        assert!(found("is exported with another record"), "base {is_base}: {:?}", check.findings);
+        let beyond = if is_base {
+            "name \"two\" in directory 1 is exported and does not exist"
+        } else {
+            "records are in the export's log"
+        };
+        assert!(found(beyond), "base {is_base}: {:?}", check.findings);
+    }
 }
 
 #[test]
@@ -297,4 +328,57 @@ fn regression_a_damaged_owner_is_repaired() {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let pool = Pool::open_on(&shared(&meta), &shared(&data), Vec::new(), &options, &NoProgress).expect("opens");
     assert_eq!(findings(&pool), Vec::<String>::new());
+}
+
+/// Damaged at opening, and no room for another one: it was called sound, or written anew.
+#[test]
+fn regression_no_export_is_not_called_sound() {
+    let (meta, data) = exported();
+    flip(&data, &one(&data, "log-").0, 100, 1);
+    data.remove("export/current").expect("removes");
+    data.set_capacity(data.used_bytes());
+    let pool = open(&meta, &data);
+    assert!(pool.core().exporter.rebase().is_ok(), "lack of space is tried again");
+    let scrub = || {
+        let report = pool.scrub(&ScrubOptions { restart: true, ..ScrubOptions::default() }, &NoProgress);
+        report.expect("scrubs").export.expect("looked at the export")
+    };
+    for _ in 0..2 {
+        let check = scrub();
+        assert!(check.is_bad() && !check.renewed, "{check:?}");
+    }
+    data.set_capacity(u64::MAX / 2);
+    assert!(scrub().renewed);
+    // The owner could not be noted either.
+    assert!((0..2).any(|_| scrub().is_sound()));
+}
+
+/// It waited, deaf to its caller, for as long as the background of the mount took.
+#[test]
+fn regression_who_waits_to_verify_can_be_ended() {
+    let (meta, data) = exported();
+    let pool = open(&meta, &data);
+    let exporter = pool.core().exporter.clone();
+    let (begun, begins) = std::sync::mpsc::channel();
+    let (ends, end) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let first = scope.spawn({
+            let exporter = exporter.clone();
+            move || {
+                let mut is_begun = false;
+                exporter.verify(CopyDepth::Content, &mut |_| {
+                    if !std::mem::replace(&mut is_begun, true) {
+                        begun.send(()).expect("is waited for");
+                        end.recv().ok();
+                    }
+                    true
+                })
+            }
+        });
+        begins.recv().expect("it has begun");
+        let check = exporter.verify(CopyDepth::Content, &mut |_| false).expect("ends");
+        assert!(check.stopped);
+        drop(ends);
+        assert!(first.join().expect("runs").expect("verifies").is_sound());
+    });
 }

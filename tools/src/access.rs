@@ -145,14 +145,14 @@ fn daemon_without_mount(pool: &Path) -> Result<Unseen, Failure> {
     Ok(if matches!(ControlClient::connect(pool), Ok(Some(_))) { Unseen::Listens } else { Unseen::Silent })
 }
 
-/// The daemon of a pool, or the pool itself.
-pub fn reach(pool: &Path, note: &str, read_only: bool) -> Result<Access, Failure> {
+/// The daemon of a pool; a pool without one is opened with these options.
+pub fn reach(pool: &Path, options: &OpenOptions) -> Result<Access, Failure> {
     let deadline = Instant::now() + TRANSITION_TIMEOUT;
     loop {
         if let Some(client) = silence::connect(pool)? {
             return Ok(Access::Daemon(client));
         }
-        match open(pool, &open_options(note, read_only)) {
+        match open(pool, options) {
             Err(failure) if failure.kind == FailureKind::PoolInUse && Instant::now() < deadline => {
                 std::thread::sleep(TRANSITION_RETRY);
             }

@@ -262,6 +262,9 @@ pub struct FsckArgs {
     /// Where that meta root is made; takes as much room as the pool's own [default: POOL]
     #[arg(long, value_name = "DIR", requires = "trial_recovery")]
     pub scratch: Option<PathBuf>,
+    /// Bound of all caches and buffers together, such as 512M or 2G; the check of a mounted pool has those of the mount
+    #[arg(long, default_value = "512M", value_name = "SIZE", value_parser = size::parse_memory)]
+    pub memory: u64,
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,

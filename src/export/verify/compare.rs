@@ -260,7 +260,7 @@ impl<'a> BaseItems<'a> {
         let frame = self.frames.next(&**base, self.path, &exporter.pool, expected.current.generation)?;
         let Some(frame) = frame else { return Ok(false) };
         let raw = frame.unpack(self.path)?;
-        let mut items = Vec::with_capacity(frame.items as usize);
+        let mut items = Vec::new();
         for item in frame.items(self.path, &raw)? {
             if item.table == ExportTable::Header {
                 self.header = item.value.map(<[u8]>::to_vec);
@@ -272,5 +272,19 @@ impl<'a> BaseItems<'a> {
         }
         self.items = items.into_iter();
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_key_falls_to_one_pass() {
+        for of in 1..6 {
+            let passes: Vec<_> = (0..of).map(|number| Pass { number, of, last: HashMap::new() }).collect();
+            let falls_to = |key: u64| passes.iter().filter(|pass| pass.hash(&key.to_le_bytes()).is_some()).count();
+            assert!((0..1000).all(|key| falls_to(key) == 1), "{of} passes");
+        }
     }
 }

@@ -24,20 +24,24 @@ mod copies;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use dedupfs_store::device::{DeviceFile, OpenMode};
 use dedupfs_store::{ContainerId, StoreError};
+use parking_lot::MutexGuard;
 use serde::{Deserialize, Serialize};
 
 use super::files::{self, Current, Owner};
 use super::frames::ReadFrame;
 use super::log::{self, GroupFrames, Scanned};
 use super::mirror::Mirror;
-use super::{Exporter, is_damage, now_secs};
+use super::{Exporter, Work, is_damage, now_secs};
 use crate::config::EXPORT_VERIFY_KEYS;
 use crate::error::{EngineError, Result};
 use crate::namespace::{ChangedKey, ContainerRecord, ExportSource};
 
+/// Between two looks at whether to wait on.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Findings that are told in words.
 const FINDINGS_MAX: usize = 20;
 
@@ -168,14 +172,13 @@ impl Exporter {
     /// # Errors
     /// The namespace cannot be read. What the data root does not give is a finding.
     pub fn verify(&self, depth: CopyDepth, pace: &mut Pace<'_>) -> Result<ExportCheck> {
-        let _no_base = self.building.lock();
         let mut check = ExportCheck::default();
+        let Some(_no_base) = self.begin_verification(pace) else {
+            check.stopped = true;
+            return Ok(check);
+        };
         let is_made_anew = self.is_enabled && self.working.lock().live.is_some();
-        let mut found_at_open = self.found_at_open.lock();
-        // Told once, when it is over.
-        let found = if is_made_anew { found_at_open.take() } else { found_at_open.clone() };
-        drop(found_at_open);
-        if let Some(found) = found {
+        if let Some(found) = self.found_at_open.lock().clone() {
             check.is_there = true;
             check.add(found);
             check.renewed = is_made_anew;
@@ -194,11 +197,34 @@ impl Exporter {
             return Ok(check);
         }
         outcome?;
+        if is_made_anew {
+            // Told once, by a verification that came to its end.
+            *self.found_at_open.lock() = None;
+        }
         check.renewed &= check.finding_count == before;
         if check.is_sound() {
             self.state.lock().verified_secs = now_secs();
         }
         Ok(check)
+    }
+
+    /// Waits for a base or another verification; `None` if `pace` ends that.
+    fn begin_verification(&self, pace: &mut Pace<'_>) -> Option<MutexGuard<'_, ()>> {
+        self.verification_wanted.fetch_add(1, Ordering::Relaxed);
+        let begun = loop {
+            match self.building.try_lock_for(LOOK_INTERVAL) {
+                None if !pace(0) => break None,
+                None => {}
+                begun => break begun,
+            }
+        };
+        self.verification_wanted.fetch_sub(1, Ordering::Relaxed);
+        begun
+    }
+
+    /// Whether somebody waits to verify the export: the verification in the background gives way.
+    pub(super) fn is_verification_wanted(&self) -> bool {
+        self.verification_wanted.load(Ordering::Relaxed) > 0
     }
 
     /// What the export should be, and the namespace to compare it with. A finding if that cannot be told.
@@ -223,6 +249,9 @@ impl Exporter {
                     check.add_to_names(
                         "the export could not be gone on with: an older state counts until it is made anew".to_owned(),
                     );
+                } else if !self.is_first_due(&work) {
+                    check.is_there = true;
+                    check.add_to_names("there is no export: nothing stands in for a lost meta root".to_owned());
                 }
                 return Ok(None);
             };
@@ -253,10 +282,18 @@ impl Exporter {
         }
     }
 
+    /// Whether a new pool's first export is still on its way.
+    fn is_first_due(&self, work: &Work) -> bool {
+        let has_failed = work.failures + work.failures_anew > 0 || self.found_at_open.lock().is_some();
+        !has_failed && self.namespace.export_mark().exported.generation == 0
+    }
+
     /// The same, of a pool that is only read: nothing is known of it but what the last commit noted.
     fn expected_of_disk(&self) -> Result<Option<Expected>> {
         let mark = self.namespace.export_mark();
-        Owner::read(&*self.device, &self.pool)?;
+        if Owner::read(&*self.device, &self.pool)?.is_none() && mark.exported.generation != 0 {
+            return Err(StoreError::NotFound { path: "export/owner".to_owned() }.into());
+        }
         let Some(current) = Current::read(&*self.device, &self.pool)? else {
             if mark.exported.generation == 0 {
                 return Ok(None);
@@ -404,6 +441,7 @@ impl Exporter {
             }
         }
         check.renewed = !bad.is_beyond;
+        *self.found_at_open.lock() = None;
         tracing::warn!("what was bad of the export on the data root was written anew from the meta root");
         Ok(())
     }

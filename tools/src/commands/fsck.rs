@@ -30,11 +30,11 @@ pub fn run(args: &FsckArgs) -> Result<u8, Failure> {
     // What a repair would change, if something is wrong and nobody has the pool.
     let mut plan = None;
     let (result, rebuilt) = if args.rebuild_index {
-        let pool = open_rebuilding(&target, args.read_data, &bars)?;
+        let pool = open_rebuilding(&target, args, &bars)?;
         let rebuilt = pool.rebuilt().copied();
         (check(&pool, &options, &bars)?, rebuilt)
     } else {
-        let result = match access::reach(&target.pool, "dedupfs fsck", true)? {
+        let result = match access::reach(&target.pool, &open_options(args, "dedupfs fsck", true))? {
             Access::Daemon(mut client) => client.check(&options, &bars)?,
             Access::Local(pool) => {
                 let result = check(&pool, &options, &bars)?;
@@ -63,7 +63,7 @@ fn check(pool: &Arc<Pool>, options: &CheckOptions, bars: &Bars) -> Result<CheckR
 /// What `--repair` would change; found without changing anything.
 fn planned(pool: &Path, args: &FsckArgs) -> Result<Vec<String>, Failure> {
     let how = RepairOptions { read_data: args.read_data, ..RepairOptions::default() };
-    let open = access::open_options("dedupfs fsck", true);
+    let open = open_options(args, "dedupfs fsck", true);
     Ok(repair_at(pool, None, &how, &open, &Bars::default())?.plan)
 }
 
@@ -76,7 +76,7 @@ fn repair(args: &FsckArgs) -> Result<u8, Failure> {
             .map_err(|error| Failure::failed(format!("cannot look at {}: {error}", args.target.display())))?,
     };
     refuse_mounted(&pool, "it is repaired")?;
-    let open = access::open_options("dedupfs fsck --repair", false);
+    let open = open_options(args, "dedupfs fsck --repair", false);
     let run = |apply: bool| -> Result<RepairReport, Failure> {
         let how = RepairOptions { apply, read_data: args.read_data, give_up_unnamed: args.give_up_unnamed };
         repair_at(&pool, args.data.as_deref(), &how, &open, &Bars::default()).map_err(access::of_the_pool)
@@ -104,6 +104,10 @@ fn conclude(args: &FsckArgs, report: &RepairReport) -> Result<u8, Failure> {
     })
 }
 
+fn open_options(args: &FsckArgs, note: &str, read_only: bool) -> OpenOptions {
+    OpenOptions { memory_bytes: args.memory, ..access::open_options(note, read_only) }
+}
+
 fn refuse_mounted(pool: &Path, before: &str) -> Result<(), Failure> {
     if ControlClient::connect(pool)?.is_some() {
         return Err(Failure::new(
@@ -114,12 +118,12 @@ fn refuse_mounted(pool: &Path, before: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn open_rebuilding(target: &Target, read_data: bool, bars: &Bars) -> Result<Arc<Pool>, Failure> {
+fn open_rebuilding(target: &Target, args: &FsckArgs, bars: &Bars) -> Result<Arc<Pool>, Failure> {
     refuse_mounted(&target.pool, "its index is rebuilt")?;
     let options = OpenOptions {
         rebuild_index: true,
-        rebuild_reads_data: read_data,
-        ..access::open_options("dedupfs fsck --rebuild-index", false)
+        rebuild_reads_data: args.read_data,
+        ..open_options(args, "dedupfs fsck --rebuild-index", false)
     };
     access::open_with_progress(&target.pool, &options, bars)
 }

@@ -29,7 +29,7 @@ pub fn run(args: &Gc) -> Result<u8, Failure> {
     let (bars, lines) = (Bars::default(), JsonLines::default());
     let progress: &dyn Progress = if args.json { &lines } else { &bars };
     // A plan changes nothing: what a crash left is recovered in memory.
-    let result = match access::reach(&target.pool, "dedupfs-gc", args.dry_run)? {
+    let result = match access::reach(&target.pool, &access::open_options("dedupfs-gc", args.dry_run))? {
         Access::Daemon(mut client) => {
             if !args.dry_run {
                 interrupt::on_signals(target.pool, "reclaiming", ControlClient::stop_reclaim)?;
@@ -102,7 +102,7 @@ fn order(args: &Gc, pool: &Path) -> Result<u8, Failure> {
 }
 
 fn status(args: &Gc, pool: &Path) -> Result<u8, Failure> {
-    let status: ReclaimStatus = match access::reach(pool, "dedupfs-gc", true)? {
+    let status: ReclaimStatus = match access::reach(pool, &access::open_options("dedupfs-gc", true))? {
         Access::Daemon(mut client) => client.reclaim_status()?,
         Access::Local(pool) => access::with_local(&pool, |pool| Ok(pool.reclaim_status()))?,
     };

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use dedupfs::control::{ControlClient, Failure, FailureKind};
+use dedupfs::control::{ControlClient, Failure};
 use dedupfs::scrub::{ScrubOptions, ScrubPosition, ScrubStatus};
 use dedupfs_store::device::{FileDevice, PoolLock};
 use dedupfs_store::superblock::{Role, Superblock};
@@ -36,7 +36,7 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     let options = ScrubOptions { rate_bytes_per_s: args.rate, restart: args.restart };
     let bars = Bars::default();
     let pool = target.pool.clone();
-    let result = match access::reach(&target.pool, "dedupfs scrub", args.status)? {
+    let result = match access::reach(&target.pool, &access::open_options("dedupfs scrub", args.status))? {
         Access::Daemon(mut client) if args.status => return tell(&client.scrub_status()?, args.json),
         Access::Local(pool) if args.status => {
             let status = access::with_local(&pool, |pool| Ok(pool.scrub_status()?))?;
@@ -54,14 +54,10 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     drop(bars);
     exit::print(&if args.json { report::json(&result)? } else { report::scrub(&result) })?;
     if args.trial_recovery && result.finished {
-        match trial::run(&pool, args.scratch.as_deref(), args.json, &Bars::default()) {
-            Ok(exit::OK) => {}
-            Ok(code) => return Ok(code),
-            // No room for it, or too much that changes: that says nothing against the pool.
-            Err(failure) if failure.kind == FailureKind::Usage => {
-                eprintln!("dedupfs: warning: the trial recovery was left out: {failure}");
-            }
-            Err(failure) => return Err(failure),
+        let code = trial::run(&pool, args.scratch.as_deref(), args.json, &Bars::default())
+            .map_err(|failure| failure.while_trying("the scrub is done, and no trial recovery was made"))?;
+        if code != exit::OK {
+            return Ok(code);
         }
     }
     let is_renewed = result.export.as_ref().is_some_and(|export| export.renewed);

@@ -6,14 +6,17 @@ use dedupfs::control::Failure;
 use dedupfs::pool::{Progress, TrialReport};
 
 use crate::access::{self, Access};
-use crate::{exit, report};
+use crate::{exit, interrupt, report};
 
 /// Recovers for a trial, beside the mount if there is one, and tells how that went; the exit code, as fsck's.
 pub fn run(pool: &Path, scratch: Option<&Path>, json: bool, progress: &dyn Progress) -> Result<u8, Failure> {
     let scratch = scratch_of(pool, scratch)?;
-    let result: TrialReport = match access::reach(pool, "dedupfs fsck --trial-recovery", true)? {
+    let result: TrialReport = match access::reach(pool, &access::open_options("dedupfs fsck --trial-recovery", true))? {
         Access::Daemon(mut client) => client.trial_recovery(&scratch, progress)?,
-        Access::Local(pool) => access::with_local(&pool, |pool| Ok(pool.trial_recovery(&scratch, progress)?))?,
+        Access::Local(pool) => {
+            let progress = interrupt::Interruptible { listener: progress, interrupted: interrupt::flag()? };
+            access::with_local(&pool, |pool| Ok(pool.trial_recovery(&scratch, &progress)?))?
+        }
     };
     exit::print(&if json { report::json(&result)? } else { report::trial(&result) })?;
     Ok(if result.is_sound() { exit::OK } else { exit::FSCK_UNCORRECTED })

@@ -43,6 +43,7 @@ pub fn run(args: &FsckHelper) -> Result<u8, Failure> {
         give_up_unnamed: false,
         trial_recovery: false,
         scratch: None,
+        memory: dedupfs::config::MEMORY_BYTES_DEFAULT,
         json: false,
     })
 }

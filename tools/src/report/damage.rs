@@ -152,7 +152,9 @@ fn export_check(export: &ExportCheck) -> String {
     if untold > 0 {
         let _ = writeln!(text, "export: {untold} more");
     }
-    if export.renewed {
+    if export.stopped {
+        text.push_str("export: it was written again and again meanwhile, and was NOT verified: the next scrub, fsck or mount verifies it\n");
+    } else if export.renewed {
         text.push_str(
             "export: it was written anew from the meta root; a disk that changes bytes should not be trusted for long\n",
         );

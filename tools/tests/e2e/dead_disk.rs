@@ -77,3 +77,43 @@ fn regression_umount_ends_the_mount_of_a_daemon_that_is_out_of_reach() {
     ended.expect(1, &["unmounting without it", "whether everything is durable is not known"]);
     assert_kept(&site, &daemon, &disk);
 }
+
+/// Anybody can reach the socket without a file: whoever did kept root's tools out.
+#[test]
+fn regression_other_users_do_not_keep_tools_from_the_daemon() {
+    const KNOCKS: &str = "
+import os, socket, sys
+os.setgid(65534); os.setuid(65534)
+names = {line.split()[-1] for line in open('/proc/net/unix') if '@dedupfs' in line}
+assert names, 'no socket without a file'
+sockets = []
+for name in names:
+    for _ in range(40):
+        knock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        knock.settimeout(10)
+        knock.connect('\\0' + name[1:])
+        sockets.append(knock)
+print('knocked', flush=True)
+sys.stdin.read()
+";
+    let Some(site) = Site::if_fit() else { return };
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    site.mount();
+    let mut python = std::process::Command::new("python3")
+        .args(["-c", KNOCKS])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(python.stdout.take().unwrap()), &mut line).unwrap();
+    assert_eq!(line.trim(), "knocked");
+    for _ in 0..20 {
+        site.sync();
+    }
+    drop(python.stdin.take());
+    assert!(python.wait().unwrap().success());
+    site.umount();
+}
