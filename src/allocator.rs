@@ -10,8 +10,8 @@
 const MAPPED_FROM_BYTES: i32 = 512 << 10;
 /// Free memory at the end of an arena beyond this goes back at once.
 const KEPT_AT_END_BYTES: i32 = 512 << 10;
-/// Arenas of all threads together. The workers allocate most, one for each core; other threads find a free arena.
-const ARENAS_MAX: i32 = 4;
+/// Arenas of all threads together. With two, `put` of small files waits for the arena of another thread.
+const ARENAS_MAX: i32 = 8;
 
 /// Sets the allocator; for programs, before they start threads. Does nothing with other C libraries than glibc.
 pub fn set_up() {

@@ -26,11 +26,22 @@ impl Gauge {
         self.holders.load(Ordering::Acquire)
     }
 
+    /// Counts what one holds now and not what it held `before`. Threads share one line of memory here: a change that is none leaves it alone.
+    fn change(&self, now: u64, before: u64) {
+        match now.cmp(&before) {
+            std::cmp::Ordering::Greater => self.bytes.fetch_add(now - before, Ordering::AcqRel),
+            std::cmp::Ordering::Less => self.bytes.fetch_sub(before - now, Ordering::AcqRel),
+            std::cmp::Ordering::Equal => return,
+        };
+    }
+
     /// `holders` that hold `bytes` together, until the answer is dropped.
     #[must_use]
     pub fn hold(self: &Arc<Self>, bytes: u64, holders: u64) -> Hold {
-        self.holders.fetch_add(holders, Ordering::AcqRel);
-        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.change(bytes, 0);
+        if holders > 0 {
+            self.holders.fetch_add(holders, Ordering::AcqRel);
+        }
         Hold { gauge: self.clone(), bytes: AtomicU64::new(bytes), holders }
     }
 }
@@ -47,28 +58,28 @@ impl Hold {
     /// Holds so many more.
     pub fn add(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::AcqRel);
-        self.gauge.bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.gauge.change(bytes, 0);
     }
 
     /// Holds so many less.
     pub fn release(&self, bytes: u64) {
         let take = |held: u64| Some(held.saturating_sub(bytes));
         let held = self.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).unwrap_or_default();
-        self.gauge.bytes.fetch_sub(held.min(bytes), Ordering::AcqRel);
+        self.gauge.change(0, held.min(bytes));
     }
 
     /// Holds exactly so many; for one thread at a time.
     pub fn set(&self, bytes: u64) {
-        let before = self.bytes.swap(bytes, Ordering::AcqRel);
-        self.gauge.bytes.fetch_add(bytes, Ordering::AcqRel);
-        self.gauge.bytes.fetch_sub(before, Ordering::AcqRel);
+        self.gauge.change(bytes, self.bytes.swap(bytes, Ordering::AcqRel));
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.gauge.bytes.fetch_sub(self.bytes.load(Ordering::Acquire), Ordering::AcqRel);
-        self.gauge.holders.fetch_sub(self.holders, Ordering::AcqRel);
+        self.gauge.change(0, self.bytes.load(Ordering::Acquire));
+        if self.holders > 0 {
+            self.gauge.holders.fetch_sub(self.holders, Ordering::AcqRel);
+        }
     }
 }
 

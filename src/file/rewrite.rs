@@ -16,6 +16,7 @@ use dedupfs_store::recipe::Child;
 
 use super::body::FileBody;
 use super::dirty::DirtyExtents;
+use crate::allocator;
 use crate::config::GAP_AS_ZEROS_BYTES;
 use crate::containers::StreamId;
 use crate::dedup::BlockIndex;
@@ -23,6 +24,9 @@ use crate::error::Result;
 use crate::ingest::Ingest;
 use crate::recipe::tree::hole_child;
 use crate::recipe::{Piece, PieceKind, PieceList};
+
+/// Random writes of so many bytes that were merged are memory worth giving back to the system at once.
+const MERGE_GIVES_BACK_BYTES: u64 = 4 << 20;
 
 /// What changes.
 enum Edits {
@@ -80,7 +84,13 @@ impl FileBody {
             return Ok(());
         }
         let (extents, _held) = self.take_dirty();
-        self.rewrite(stream, &Edits::Dirty(extents))
+        let bytes = extents.bytes();
+        let outcome = self.rewrite(stream, &Edits::Dirty(extents));
+        if bytes >= MERGE_GIVES_BACK_BYTES {
+            // Small blocks of many threads: each arena would keep its share until all of them are used again.
+            allocator::give_back();
+        }
+        outcome
     }
 
     /// Replaces a range within the pieces by zeros.
