@@ -49,7 +49,7 @@ pub const BATCH_BUFFERS_KEPT_SHARE: u64 = 2;
 
 /// Mean bytes of file content that one recipe segment covers (Batch section 3; about 512 chunks of 8 KiB).
 pub const SEGMENT_TARGET_BYTES: u64 = 4 * MIB;
-/// Smallest segment, except at the end of a run.
+/// A segment ends by its content only from this size on.
 pub const SEGMENT_MIN_BYTES: u64 = MIB;
 /// Largest segment: bounds the memory of one segment.
 pub const SEGMENT_MAX_BYTES: u64 = 8 * MIB;
@@ -178,7 +178,7 @@ pub struct MemoryPlan {
     pub in_flight_bytes: u64,
     /// Decompressed regions kept for readers.
     pub region_cache_bytes: u64,
-    /// Tables of contents of containers.
+    /// Tables of containers.
     pub table_cache_bytes: u64,
     /// Decoded recipe nodes.
     pub node_cache_bytes: u64,

@@ -71,14 +71,14 @@ pub enum EngineError {
     /// The pool has no space for more data (a reserve is kept for deleting and reclaiming).
     #[error("no space left in the pool")]
     NoSpace,
-    /// No space, with the space that must be freed first.
+    /// No space, with advice on where to free some.
     #[error("no space left in the pool: {0}")]
     OutOfSpace(String),
     /// An impossible count was met, so no count is trusted: nothing is freed until the indexes are rebuilt.
     #[error(
-        "counts of what is in use could not be right, so nothing is freed: what is there could be what files need. Files can be read, and \
-         written while there is space; deleting gives none back. Unmount the pool and run `dedupfs fsck --rebuild-index POOL`, which counts \
-         anew from the files themselves; then reclaim again"
+        "a reference count is impossible, so all counts are in doubt and nothing is freed: content that looks unused may be needed by \
+         files. Files can be read, and written while there is space; deleting gives none back. Unmount the pool and run \
+         `dedupfs fsck --rebuild-index POOL`, which counts again from the files themselves; then reclaim again"
     )]
     CountsInDoubt,
     /// A defect of dedupfs itself; the operation failed and nothing wrong was stored.

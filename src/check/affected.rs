@@ -165,7 +165,7 @@ impl AffectedFinder<'_> {
             Ok(())
         })?;
         all.sort_unstable();
-        self.progress.start("looking for what needs it", all.len() as u64);
+        self.progress.start("looking for recipes with lost content", all.len() as u64);
         let mut lists: BTreeMap<u8, Vec<(ContainerId, Fingerprint)>> = BTreeMap::new();
         for (container, fingerprint) in all {
             self.progress.advance(1);

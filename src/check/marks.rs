@@ -104,7 +104,7 @@ fn compare(
             surplus += 1;
         } else if cell.references != marked {
             report.needs_rebuild = true;
-            report.add_to(&format!("{what}s of which the index counts other references than marking finds"), || {
+            report.add_to(&format!("{what}s whose references are counted differently by index and marking"), || {
                 format!("{what} {fingerprint}: the index counts {}, marking finds {marked}", cell.references)
             });
         }

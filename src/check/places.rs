@@ -166,7 +166,7 @@ impl Checker<'_> {
             }
             for print in wrong {
                 report.add_to(&bad_in(what, container), || {
-                    format!("container {container}: {what} {print} does not have the content of its name")
+                    format!("container {container}: {what} {print} does not match its fingerprint")
                 });
             }
         }

@@ -131,7 +131,7 @@ impl<R> Backlog<R> {
     /// Reports that the first of the taken rows is counted.
     pub fn counted(&self, handed: Handed<R>) {
         let Handed { ticket, weight, row } = handed;
-        // Its memory goes before its weight.
+        // Its memory is freed before its weight is released.
         drop(row);
         let mut state = self.state.lock();
         state.taken -= 1;

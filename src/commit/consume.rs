@@ -31,7 +31,7 @@ pub struct Consumer<'a> {
     pub chunk_index: &'a Index,
     /// Index of recipe nodes.
     pub recipe_index: &'a Index,
-    /// Reads nodes whose children are counted.
+    /// Reader of nodes whose children are counted.
     pub nodes: &'a NodeReader,
     /// Containers of chunks; for their tables, when a row is replayed.
     pub data: &'a Arc<ContainerStore>,

@@ -101,7 +101,7 @@ pub struct Committer {
     state: Mutex<State>,
     wake: Condvar,
     done: Condvar,
-    /// Containers that reclaiming has emptied: forgotten by the next round.
+    /// Containers that reclaiming has emptied; the next round forgets them.
     removed: Mutex<Vec<ContainerId>>,
     /// Why the pool is read-only, if it is.
     failure: Mutex<Option<EngineError>>,

@@ -291,7 +291,7 @@ impl Store {
     /// Opens a new session over the same file, at the last durable commit. First it syncs the writes of the ended
     /// session, so that reads see the state that a crash would leave.
     pub(super) fn reopen(&mut self) -> Result<Arc<Snapshot>> {
-        tracing::warn!("opening the namespace store anew after a failure");
+        tracing::warn!("opening the namespace store again after a failure");
         self.health.check()?;
         self.session.fail();
         self.close();
@@ -309,7 +309,7 @@ impl Store {
         if self.health.check().is_ok() {
             return self.reopen();
         }
-        tracing::warn!("opening the namespace store anew, for reading only");
+        tracing::warn!("opening the namespace store again, for reading only");
         self.session.fail();
         self.close();
         // Pages that the failed sync lost must not be read from the kernel's cache. The sync error itself is already

@@ -101,7 +101,11 @@ impl Inode {
         if self.chattr_flags().immutable { Err(EngineError::NotPermitted) } else { Ok(()) }
     }
 
-    /// Checks that names, attributes and (of a directory) entries may be removed.
+    /// Checks that the inode is neither immutable nor append-only: its names, attributes and (of a directory) entries
+    /// may be removed.
+    ///
+    /// # Errors
+    /// `NotPermitted`.
     pub fn check_unprotected(&self) -> Result<()> {
         if self.chattr_flags().protect() { Err(EngineError::NotPermitted) } else { Ok(()) }
     }

@@ -205,7 +205,7 @@ fn decode_op(reader: &mut ByteReader<'_>, what: &impl Fn() -> String) -> Result<
         },
         8 => LogOp::ChunkLost { fingerprint: reader.fingerprint()?, container: ContainerId(reader.u64()?) },
         9 => LogOp::NodeLost { fingerprint: reader.fingerprint()?, container: ContainerId(reader.u64()?) },
-        tag => return Err(StoreError::corrupt(what(), "an operation of 1 to 7", tag).into()),
+        tag => return Err(StoreError::corrupt(what(), "an operation of 1 to 9", tag).into()),
     })
 }
 

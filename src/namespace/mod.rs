@@ -256,7 +256,7 @@ impl Namespace {
                 if !store.learn(&verified)? {
                     return Err(error);
                 }
-                tracing::warn!(%error, "the namespace is sound: its checksums were not, and are made anew");
+                tracing::warn!(%error, "the namespace is sound, but its checksums were wrong: they have been rebuilt");
                 store
             }
             Err(error) => return Err(error),

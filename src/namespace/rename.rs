@@ -160,8 +160,8 @@ impl Namespace {
     }
 }
 
-/// Puts a moved inode under its new directory. A directory that replaces another takes over its link; the caller has
-/// subtracted it.
+/// Puts a moved inode under its new directory. If it replaces a directory, the caller has already subtracted the link
+/// of that directory.
 fn move_inode(draft: &mut Draft<'_>, ino: Ino, to: Ino, now: Timestamp) -> Result<()> {
     let inode = draft.inode(ino)?;
     inode.ctime = now;

@@ -25,9 +25,9 @@ pub(super) struct VerifiedFile {
 /// The checksums that are known when a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Known {
-    /// Every block that counts.
+    /// The checksums of all blocks that count.
     All,
-    /// Nothing: it has to be verified as a whole, then [`VerifiedFile::learn`] reads it.
+    /// None: the store must be verified as a whole, then [`VerifiedFile::learn`] reads it.
     Nothing,
 }
 

@@ -255,8 +255,8 @@ impl Run<'_> {
 
     fn device_is_gone(&self) -> EngineError {
         StoreError::Usage(format!(
-            "the device does not give {} containers one after another: nothing is concluded from that; check disk and cable, \
-             then scrub again, which goes on here",
+            "the device failed to read {} containers in a row, so nothing is concluded about them: check disk and cable, \
+             then scrub again; the scrub resumes here",
             self.unread_containers.len()
         ))
         .into()
@@ -312,7 +312,7 @@ impl Run<'_> {
             ContainerKind::Data => self.report.bad_chunks += 1,
             ContainerKind::Recipe => self.report.bad_nodes += 1,
         }
-        tracing::error!(kind = ?copy.kind, fingerprint = %copy.fingerprint, container = %copy.container, "bad");
+        tracing::error!(kind = ?copy.kind, fingerprint = %copy.fingerprint, container = %copy.container, "bad copy");
     }
 
     /// Adds the bad copies of containers whose table cannot be read: those that the index places there and that were

@@ -168,7 +168,7 @@ impl Rebuilder<'_> {
             return discard("the pool has been changed since");
         }
         if finished != (state.phase == Phase::Done).then_some(basis.row) {
-            return discard("it is not what its notes say");
+            return discard("it does not match its notes");
         }
         if let Some(container) = self.readable_again(&state.given_up)? {
             return discard(&format!("container {container} could not be read then and can be now"));
@@ -208,7 +208,7 @@ impl Rebuilder<'_> {
                 build.save()?;
             }
             if build.state.marks != marks.digest() {
-                return Err(StoreError::corrupt("recipes", "what was read before", "more, or less, of them").into());
+                return Err(StoreError::corrupt("recipes", "the same live nodes as before", "others").into());
             }
             self.count_segments(&mut build, &marks)?;
             // If marking could read a table and counting could not, the chunks of its nodes would be counted too low.

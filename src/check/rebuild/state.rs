@@ -27,7 +27,7 @@ pub(super) struct Basis {
 }
 
 impl Basis {
-    /// The basis as of now.
+    /// Returns the present basis.
     pub fn new(namespace: &Namespace, data: &ContainerStore, recipes: &ContainerStore, read_data: bool) -> Self {
         let mut records = ByteWriter::new();
         for record in [data.containers(), recipes.containers()].iter().flatten() {

@@ -196,7 +196,7 @@ impl Plan {
         self.header.next_ino += 1;
         self.facts.inodes.insert(ino, directory(ino, ROOT_INO, 0o700, self.now));
         let cookie = self.next_cookie();
-        self.set_name(&at, Entry { ino, kind: FileKind::Directory, cookie }, "new, for what nothing leads to");
+        self.set_name(&at, Entry { ino, kind: FileKind::Directory, cookie }, "new, for unreachable inodes");
         // Another file had that name.
         if let Some(displaced) = taken {
             self.rescue(displaced);
