@@ -54,7 +54,8 @@ const fn can_decide(data: &[u8], at_end: bool, max_bytes: usize) -> bool {
 
 /// Returns the chunker of a pool.
 ///
-/// # Panics If `average_bytes` lies outside of [`CHUNK_SIZE_BYTES`]; a superblock with such a size is refused before.
+/// # Panics
+/// If `average_bytes` lies outside of [`CHUNK_SIZE_BYTES`]; a superblock with such a size is refused before.
 #[must_use]
 pub fn chunker(kind: ChunkerKind, average_bytes: u32) -> Arc<dyn Chunker> {
     assert!(

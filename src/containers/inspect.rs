@@ -226,12 +226,12 @@ impl Shared {
                             sound.insert(entry.fingerprint);
                         }
                     } else {
-                        bad(entry, offset, "it is not what its name says");
+                        bad(entry, offset, "its bytes do not match its fingerprint");
                     }
                     offset = offset.saturating_add(entry.len_bytes);
                 }
                 if verdicts.iter().any(|is_sound| !is_sound) {
-                    found.damage.push(format!("region at {from}: chunks are not what their names say"));
+                    found.damage.push(format!("region at {from}: chunks do not match their fingerprints"));
                 }
             }
             Err(error) => {

@@ -104,7 +104,7 @@ pub struct ContainerStore {
     limits: Limits,
     /// Second in the lock order.
     streams: Mutex<Streams>,
-    /// First in the lock order: one flush at a time.
+    /// First in the lock order: one write-out at a time.
     flushing: Mutex<()>,
 }
 
@@ -216,7 +216,8 @@ impl ContainerStore {
     /// Waits while more bytes than the limit are in flight. Call it before appending, with no lock held. On a worker it
     /// writes, but does not wait for other jobs.
     ///
-    /// # Errors The disk's error, if that keeps the bytes in flight.
+    /// # Errors
+    /// The disk's error, if that keeps the bytes in flight.
     pub fn wait_for_room(&self) -> Result<()> {
         self.shared.wait_for_room()
     }
@@ -339,7 +340,8 @@ impl ContainerStore {
 
     /// Frees slots that were held.
     ///
-    /// # Errors None: a slot that cannot be punched out, or a file that cannot be cut, costs only space and is logged.
+    /// # Errors
+    /// None: a slot that cannot be punched out, or a file that cannot be cut, costs only space and is logged.
     pub fn release(&self, held: &[SlotAddress]) -> Result<()> {
         for address in held {
             if let Err(error) = self.shared.slots.free(*address) {

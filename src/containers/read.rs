@@ -364,14 +364,14 @@ impl Shared {
             match self.with_bytes(record.address, offset_bytes, len_bytes, decode) {
                 Ok(table) => return Ok(CachedTable::sound(Arc::new(table))),
                 Err(error) if !self.is_known(record.id) => return Err(error),
-                Err(error) => tracing::warn!(container = %record.id, %error, "table of contents unreadable, scanning"),
+                Err(error) => tracing::warn!(container = %record.id, %error, "table unreadable; scanning the regions"),
             }
         }
         let scanned = self.scan(record)?;
         if let Some(damage) = &scanned.damage
             && self.is_known(record.id)
         {
-            tracing::error!(container = %record.id, error = %damage, "container damaged behind its last sound region");
+            tracing::error!(container = %record.id, error = %damage, "a container is damaged behind its last sound region");
         }
         Ok(CachedTable { table: Arc::new(scanned.table), damage: scanned.damage.map(Arc::new) })
     }

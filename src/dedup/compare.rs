@@ -7,7 +7,7 @@
 //! If a hint leads to other bytes, storing the chunk again is not enough. The segment is written again with the new
 //! hints, and nothing is counted (`NodeMoved`, as reclaiming does). So is each list with a hint to the old copy of a
 //! node that was written again. Older files keep the old hints. Where these lead to damage that a checksum finds, the
-//! index has the sound copy; where no checksum finds it, those files stay as they were.
+//! index has the sound copy; where no checksum finds it, those files stay damaged.
 //!
 //! Nodes that cannot be read are written again in the same way and keep their count.
 
@@ -27,8 +27,8 @@ use crate::recipe::NodeView;
 impl Deduplicator {
     /// Compares a known segment with `entries`, and writes it again if it is damaged.
     ///
-    /// # Errors `Collision` if other content has its fingerprint or that of one of its chunks; errors of reading and
-    /// storing.
+    /// # Errors
+    /// `Collision` if other content has its fingerprint or that of one of its chunks; errors of reading and storing.
     pub(super) fn compare_segment(
         &self,
         section: &Section<'_>,

@@ -33,8 +33,8 @@ impl Fetcher {
     /// A copy in a damaged container is used only if the index has no other copy and does not call it lost: its frame
     /// may be sound while its bytes do not fit the fingerprint.
     ///
-    /// # Errors `Corrupt` if the region with the chunk is damaged, no container has it, or it is quarantined; I/O
-    /// errors.
+    /// # Errors
+    /// `Corrupt` if the region with the chunk is damaged, no container has it, or it is quarantined; I/O errors.
     pub fn fetch(&self, fingerprint: &Fingerprint, hint: ContainerId, len_bytes: Option<u32>) -> Result<ChunkData> {
         let mut failure = None;
         let is_doubtful = self.store.is_damaged(hint);
@@ -91,7 +91,8 @@ impl Fetcher {
 
     /// Returns the bytes of a chunk that a recipe names.
     ///
-    /// # Errors As [`fetch`](Self::fetch).
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
     pub fn chunk(&self, child: &Child) -> Result<ChunkData> {
         let len_bytes = u32::try_from(child.len_bytes).map_err(|_| {
             StoreError::corrupt(format!("chunk {}", child.fingerprint), "at most 4 GiB", child.len_bytes)

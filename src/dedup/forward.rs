@@ -29,7 +29,8 @@ impl Deduplicator {
     /// `sealed` holds the cells of these fingerprints in the sealed tankers, in their order. Writers wait during this
     /// call, so pass a few MiB at a time.
     ///
-    /// # Errors Index and container errors. A chunk that was not staged keeps its place.
+    /// # Errors
+    /// Index and container errors. A chunk that was not staged keeps its place.
     pub fn copy_forward(
         &self,
         recipe: bool,

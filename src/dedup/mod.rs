@@ -159,7 +159,8 @@ impl Deduplicator {
 
     /// Waits for room in the memory between writers and the disk; for the threads of writers, not for workers.
     ///
-    /// # Errors The remembered error of a failed store (I-7).
+    /// # Errors
+    /// The remembered error of a failed store (I-7).
     pub fn wait_for_room(&self) -> Result<()> {
         self.data.wait_for_room()?;
         self.recipes.wait_for_room()
@@ -177,7 +178,8 @@ impl Deduplicator {
 
     /// Stores a segment: see the module's head.
     ///
-    /// # Errors Lookup and container errors. Chunks stored before the error are garbage, which reclaiming finds.
+    /// # Errors
+    /// Lookup and container errors. Chunks stored before the error are garbage, which reclaiming finds.
     pub fn store_segment(
         &self,
         section: &Section<'_>,
@@ -215,7 +217,8 @@ impl Deduplicator {
 
     /// Stores one chunk that a root will name directly. The caller logs the root within the same section.
     ///
-    /// # Errors As [`store_segment`](Self::store_segment).
+    /// # Errors
+    /// As [`store_segment`](Self::store_segment).
     pub fn store_chunk(&self, _section: &Section<'_>, stream: StreamId, entry: SegmentEntry<'_>) -> Result<Child> {
         self.counters.bytes_in.fetch_add(entry.child.len_bytes, Ordering::Relaxed);
         let mut child = [entry.child];
@@ -315,7 +318,8 @@ impl Deduplicator {
     /// For recipe nodes, no reclaiming may run at the same time (see
     /// [`Committer::hold_losses`](crate::commit::Committer::hold_losses)).
     ///
-    /// # Errors The index cannot be read.
+    /// # Errors
+    /// The index cannot be read.
     pub fn lose(&self, kind: ContainerKind, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
         let (index, op) = match kind {
             ContainerKind::Data => (&self.chunk_index, LogOp::ChunkLost { fingerprint, container }),
@@ -336,7 +340,8 @@ impl Deduplicator {
 
     /// Claims a node that the index places in `container`. Returns false if a writer holds it or has stored it again.
     ///
-    /// # Errors The index cannot be read.
+    /// # Errors
+    /// The index cannot be read.
     pub fn claim_node(&self, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
         let _exclusive = waiting::lock(&self.store_lock);
         let cell = self.recipe_index.get(&fingerprint)?;
@@ -349,7 +354,8 @@ impl Deduplicator {
     /// If a writer has stored the node again since the claim, it has moved the node, and the counts of the children
     /// stay. Writers store nodes under the store lock, which makes the check and the freeing one step.
     ///
-    /// # Errors The index cannot be read.
+    /// # Errors
+    /// The index cannot be read.
     pub fn free_node(
         &self,
         level: u8,
@@ -374,7 +380,8 @@ impl Deduplicator {
     /// Ends the claim on a node whose copy in `container` cannot be read, so its children are unknown. Returns whether
     /// a writer has stored the node again: then it is sound.
     ///
-    /// # Errors The index cannot be read.
+    /// # Errors
+    /// The index cannot be read.
     pub fn keep_unreadable_node(&self, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
         let _exclusive = waiting::lock(&self.store_lock);
         let cell = self.recipe_index.get(&fingerprint)?;

@@ -67,7 +67,8 @@ pub struct FileBody {
 impl FileBody {
     /// Opens the content that `root` names.
     ///
-    /// # Errors `Corrupt` if the recipe is damaged; I/O errors.
+    /// # Errors
+    /// `Corrupt` if the recipe is damaged; I/O errors.
     pub fn open(context: Arc<FileContext>, root: &Root) -> Result<Self> {
         let pieces = tree::flatten(context.dedup().nodes(), root)?;
         let memory = context.ingest.memory.hold(size_of::<Self>() as u64 + pieces.memory_bytes(), 0);
@@ -116,14 +117,16 @@ impl FileBody {
 
     /// Returns the error of an earlier write.
     ///
-    /// # Errors That error, if there was one.
+    /// # Errors
+    /// That error, if there was one.
     pub fn check_failed(&self) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
     /// Writes `data` at `offset`; a gap behind the end reads as zeros.
     ///
-    /// # Errors `FileTooLarge`; the pool's write errors, which are remembered.
+    /// # Errors
+    /// `FileTooLarge`; the pool's write errors, which are remembered.
     pub fn write(&mut self, stream: StreamId, offset: u64, data: &[u8]) -> Result<()> {
         self.check_failed()?;
         let end = offset.checked_add(data.len() as u64).ok_or(EngineError::FileTooLarge)?;
@@ -174,7 +177,8 @@ impl FileBody {
 
     /// Replaces `from..to` by zeros, as far as it lies within the file.
     ///
-    /// # Errors As [`write`](Self::write).
+    /// # Errors
+    /// As [`write`](Self::write).
     pub fn zero(&mut self, stream: StreamId, from: u64, to: u64) -> Result<()> {
         self.check_failed()?;
         let to = to.min(self.size_bytes());
@@ -190,7 +194,8 @@ impl FileBody {
 
     /// Merges and stores all content, and hands the new root to `log` within the section that protects it.
     ///
-    /// # Errors The pool's write errors, which are remembered; those of `log`.
+    /// # Errors
+    /// The pool's write errors, which are remembered; those of `log`.
     pub fn publish(&mut self, stream: StreamId, log: &mut dyn FnMut(Published) -> Result<()>) -> Result<()> {
         self.check_failed()?;
         if !self.changed {
@@ -230,7 +235,8 @@ impl FileBody {
 
     /// Turns the run into pieces, so that they can be read.
     ///
-    /// # Errors The pool's write errors, which are remembered.
+    /// # Errors
+    /// The pool's write errors, which are remembered.
     pub fn finish_for_reading(&mut self) -> Result<()> {
         self.check_failed()?;
         self.remembering(Self::finish_stream)
@@ -238,7 +244,8 @@ impl FileBody {
 
     /// Merges the run and all dirty extents into the pieces, so that their shape can be seen.
     ///
-    /// # Errors The pool's write errors, which are remembered.
+    /// # Errors
+    /// The pool's write errors, which are remembered.
     pub fn merge(&mut self, stream: StreamId) -> Result<()> {
         self.check_failed()?;
         if !self.is_unmerged() {
@@ -274,7 +281,8 @@ impl FileBody {
     /// from there and makes the same pieces. After a failed write the unfinished content is dropped, and the file
     /// reports the failure until it is truncated.
     ///
-    /// # Errors As [`merge`](Self::merge).
+    /// # Errors
+    /// As [`merge`](Self::merge).
     pub fn put_away(&mut self, stream: StreamId) -> Result<()> {
         let outcome = self.merge(stream);
         if self.failed.is_some() {

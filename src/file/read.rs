@@ -10,7 +10,8 @@ impl FileBody {
     /// Appends at most `len_bytes` from `offset` to `into`; fewer only at the end. The run must not reach there (see
     /// [`read_needs_finish`](FileBody::read_needs_finish)).
     ///
-    /// # Errors `Corrupt` if the content is damaged; I/O errors.
+    /// # Errors
+    /// `Corrupt` if the content is damaged; I/O errors.
     pub fn read(&self, offset: u64, len_bytes: u64, into: &mut Vec<u8>) -> Result<()> {
         self.check_failed()?;
         let end = offset.saturating_add(len_bytes).min(self.pieces.len_bytes());

@@ -12,7 +12,8 @@ impl FileBody {
     /// Returns the first offset at or behind `offset` that is data, or with `hole`, that is a hole; the end counts as a
     /// hole. The run and the dirty extents must have been merged.
     ///
-    /// # Errors `BeyondEnd` at or behind the end, and for data if only a hole follows.
+    /// # Errors
+    /// `BeyondEnd` at or behind the end, and for data if only a hole follows.
     pub fn seek(&self, offset: u64, hole: bool) -> Result<u64> {
         let size_bytes = self.pieces.len_bytes();
         if offset >= size_bytes {

@@ -77,8 +77,8 @@ impl FileBody {
     /// must have the whole range. The source must stay locked; if this file then [is one chunk](Self::is_one_chunk),
     /// until it is published.
     ///
-    /// # Errors `Corrupt` if a cut chunk or a recipe is damaged; the pool's write errors. On an error the content is
-    /// unchanged.
+    /// # Errors
+    /// `Corrupt` if a cut chunk or a recipe is damaged; the pool's write errors. On an error the content is unchanged.
     pub fn clone_range(
         &mut self,
         stream: StreamId,

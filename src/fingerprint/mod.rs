@@ -50,7 +50,8 @@ impl Fingerprinter {
 
     /// Appends the fingerprints of consecutive chunks of `data` to `out`, in order.
     ///
-    /// # Panics If the lengths sum up to more than `data`.
+    /// # Panics
+    /// If the lengths sum up to more than `data`.
     pub fn batch(&self, data: &[u8], chunk_lens: &[u32], out: &mut Vec<Fingerprint>) {
         let mut rest = data;
         let chunks: Vec<&[u8]> = chunk_lens

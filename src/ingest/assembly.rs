@@ -58,7 +58,8 @@ impl Assembly {
     /// Adds a chunk that a live recipe names, or zeros of any length. A caller inside a section passes it on, because
     /// sections are not reentrant.
     ///
-    /// # Errors The errors of storing a segment.
+    /// # Errors
+    /// The errors of storing a segment.
     pub fn push_known(&mut self, child: Child, section: Option<&Section<'_>>) -> Result<()> {
         if child.fingerprint.is_zero() {
             self.zero_run_bytes += child.len_bytes;
@@ -69,7 +70,8 @@ impl Assembly {
 
     /// Adds a chunk with its bytes.
     ///
-    /// # Errors As [`push_known`](Self::push_known).
+    /// # Errors
+    /// As [`push_known`](Self::push_known).
     pub fn push_data(
         &mut self,
         child: Child,
@@ -155,7 +157,8 @@ impl Assembly {
     /// Returns all content as pieces. If this is a whole file of one chunk (`whole_file`), the chunk stands alone. The
     /// caller logs the root within the same `section`.
     ///
-    /// # Errors As [`push_known`](Self::push_known).
+    /// # Errors
+    /// As [`push_known`](Self::push_known).
     pub fn finish(mut self, section: &Section<'_>, whole_file: bool) -> Result<Vec<Piece>> {
         self.settle_zeros(Some(section))?;
         if whole_file

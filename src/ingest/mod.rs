@@ -147,7 +147,8 @@ impl Ingest {
 
     /// Adds content.
     ///
-    /// # Errors The first error of anything pushed earlier.
+    /// # Errors
+    /// The first error of anything pushed earlier.
     pub fn push_data(&mut self, mut data: &[u8]) -> Result<()> {
         self.len_bytes += data.len() as u64;
         self.content.add(data.len() as u64);
@@ -166,7 +167,8 @@ impl Ingest {
 
     /// Adds chunks that a live recipe names. Content before them ends in a cut.
     ///
-    /// # Errors As [`push_data`](Self::push_data).
+    /// # Errors
+    /// As [`push_data`](Self::push_data).
     pub fn push_known(&mut self, children: &[Child]) -> Result<()> {
         self.force_cut()?;
         self.len_bytes += children.iter().map(|child| child.len_bytes).sum::<u64>();
@@ -175,14 +177,16 @@ impl Ingest {
 
     /// Adds zeros without chunking them. Content before them ends in a cut.
     ///
-    /// # Errors As [`push_data`](Self::push_data).
+    /// # Errors
+    /// As [`push_data`](Self::push_data).
     pub fn push_zeros(&mut self, len_bytes: u64) -> Result<()> {
         self.push_known(&[hole_child(len_bytes)])
     }
 
     /// Waits until everything pushed is assembled. Returns whether a segment could begin here.
     ///
-    /// # Errors As [`push_data`](Self::push_data).
+    /// # Errors
+    /// As [`push_data`](Self::push_data).
     pub fn settle(&mut self) -> Result<bool> {
         self.force_cut()?;
         let mut state = self.core.state.lock();
@@ -193,7 +197,8 @@ impl Ingest {
     /// Waits until everything pushed so far is assembled, so that [`finish`](Self::finish) has little to do. Call it
     /// before entering a section, because workers enter sections of their own.
     ///
-    /// # Errors As [`push_data`](Self::push_data).
+    /// # Errors
+    /// As [`push_data`](Self::push_data).
     pub fn prepare_finish(&mut self) -> Result<()> {
         self.context.dedup.wait_for_room()?;
         let mut state = self.core.state.lock();
@@ -216,7 +221,8 @@ impl Ingest {
 
     /// Returns all content as pieces, after [`prepare_finish`](Self::prepare_finish). See [`Assembly::finish`].
     ///
-    /// # Errors As [`push_data`](Self::push_data).
+    /// # Errors
+    /// As [`push_data`](Self::push_data).
     pub fn finish(mut self, section: &Section<'_>, whole_file: bool) -> Result<Vec<Piece>> {
         self.cut(true);
         let mut assembly = {

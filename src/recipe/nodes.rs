@@ -93,7 +93,8 @@ impl NodeReader {
 
     /// Returns the node that `child` names; it must be of `level` and of the child's length.
     ///
-    /// # Errors `Corrupt` if the bytes are damaged or do not match the fingerprint; I/O errors.
+    /// # Errors
+    /// `Corrupt` if the bytes are damaged or do not match the fingerprint; I/O errors.
     pub fn node(&self, level: u8, child: &Child) -> Result<Arc<NodeView>> {
         if let Some(view) = self.cache.get(&child.fingerprint) {
             return check_shape(view, level, child);
@@ -107,7 +108,8 @@ impl NodeReader {
     /// Returns the node of this fingerprint, whose copy `hint` names; the shape is not checked. For counting the log,
     /// reclaiming and comparing.
     ///
-    /// # Errors As [`node`](Self::node).
+    /// # Errors
+    /// As [`node`](Self::node).
     pub fn node_of(&self, fingerprint: &Fingerprint, hint: dedupfs_store::ContainerId) -> Result<Arc<NodeView>> {
         if let Some(view) = self.cache.get(fingerprint) {
             return Ok(view);

@@ -19,7 +19,8 @@ use crate::error::{EngineError, Result};
 ///
 /// The root of a file of one segment or one chunk names it directly.
 ///
-/// # Errors The errors of storing a node.
+/// # Errors
+/// The errors of storing a node.
 pub fn build(dedup: &Deduplicator, section: &Section<'_>, stream: StreamId, pieces: &PieceList) -> Result<Root> {
     let [first, rest @ ..] = pieces.pieces() else { return Ok(Root::Empty) };
     if rest.is_empty() {
@@ -70,7 +71,8 @@ fn straight_at_single_chunk(dedup: &Deduplicator, piece: &Piece) -> Result<Root>
 
 /// Returns the pieces that `root` names.
 ///
-/// # Errors `Corrupt` if a node is damaged; I/O errors.
+/// # Errors
+/// `Corrupt` if a node is damaged; I/O errors.
 pub fn flatten(nodes: &NodeReader, root: &Root) -> Result<PieceList> {
     let mut list = PieceList::default();
     match root {

@@ -65,8 +65,9 @@ impl<'b, 'r> Batch<'b, 'r> {
 
     /// Empties the victims; see the module's head.
     ///
-    /// # Errors The index cannot be read, or the copies cannot be written: errors that concern more than one container.
-    /// Chunks moved before the error stay moved.
+    /// # Errors
+    /// The index cannot be read, or the copies cannot be written: errors that concern more than one container. Chunks
+    /// moved before the error stay moved.
     pub(super) fn empty(mut self) -> Result<()> {
         let core = self.run.core;
         core.dedup.claim_containers(self.victims.iter().map(|victim| victim.id));

@@ -46,7 +46,8 @@ pub struct LastRun {
 impl LastRun {
     /// Writes the record durably.
     ///
-    /// # Errors The device's; the old record is kept then.
+    /// # Errors
+    /// The device's; the old record is kept then.
     pub fn write(&self, device: &dyn Device, pool: &PoolId) -> Result<()> {
         let mut body = ByteWriter::new();
         body.u16(VERSION);
@@ -69,7 +70,8 @@ impl LastRun {
 
     /// Reads the record; `None` if there is none.
     ///
-    /// # Errors The record is damaged or of a newer version; the device's.
+    /// # Errors
+    /// The record is damaged or of a newer version; the device's.
     pub fn read(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
         let bytes = match device.read_file(FILE_NAME, FILE_BYTES_MAX) {
             Err(StoreError::NotFound { .. }) => return Ok(None),

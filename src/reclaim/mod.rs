@@ -105,7 +105,8 @@ struct Run<'a> {
 
 /// Reclaims, or plans.
 ///
-/// # Errors I/O errors, and damage that concerns more than one container. Completed work stays done and valid.
+/// # Errors
+/// I/O errors, and damage that concerns more than one container. Completed work stays done and valid.
 pub(crate) fn reclaim(
     core: &Core,
     options: &ReclaimOptions,
