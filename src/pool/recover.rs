@@ -4,7 +4,7 @@
 //! 2. Make namespace, recipes and indexes in a directory of the meta root ([`STAGE`]). The data root is only read.
 //! 3. Take possession of the data root: an older meta root that comes back may not write to it any more.
 //! 4. Remove the old meta root, its superblock first; move the new files into place; write the new superblock last. Until then there is
-//!   no pool, and recovery can start again: the data root has everything.
+//!    no pool, and recovery can start again: the data root has everything.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! A trial recovery: makes a meta root from the data root alone, in scratch space, compares it with the pool's own, and removes it.
 //!
 //! 1. Hold the export: until the end no slot that it names is freed, and no change of the namespace behind it is forgotten. Reclaiming
-//!   and checks wait.
+//!    and checks wait.
 //! 2. Restore the names from the export, as a recovery does, and compare each record with the namespace, except those that changed
-//!   since.
+//!    since.
 //! 3. Restore the recipes, and build indexes from them and the containers of the data root: all content that files need must be there.
 //!
 //! The data root is read through an [`OverlayDevice`](dedupfs_store::device::OverlayDevice) and never written. Scratch space takes as

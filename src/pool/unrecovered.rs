@@ -3,7 +3,7 @@
 //! Recovery takes these steps. A crash may interrupt any of them, and the next recovery repeats it.
 //! 1. Raise the writer epoch, so that container ids are new.
 //! 2. Remove files that never came to count: unfinished checkpoints, a replaced index, slots at the end of slot files that no record
-//!   names.
+//!    names.
 //! 3. Replay the log rows behind the checkpoints of the indexes.
 //! 4. Drop files that were unlinked while open.
 //!

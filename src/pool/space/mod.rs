@@ -2,10 +2,10 @@
 //! does not fit, and never a failed commit.
 //!
 //! 1. A request asks for its worst-case cost ([`cost`]), as if nothing were a duplicate or compressible. It keeps the [`Promise`] until
-//!   its bytes are in a gauge.
+//!    its bytes are in a gauge.
 //! 2. From then on a gauge counts the bytes (streams, dirty extents, open containers, generations of the namespace), until the device
-//!   has them or they prove to be known. So at any moment *room = free on the disk - promised - owed - reserve*, reduced further by a
-//!   configured limit.
+//!    has them or they prove to be known. So at any moment *room = free on the disk - promised - owed - reserve*, reduced further by a
+//!    configured limit.
 //! 3. A reading of the room is valid for a moment. Each grant is subtracted from it, so it can only be too low.
 //!
 //! The **reserve** is for operations that must work on a full disk: deleting (a commit copies the namespace pages that it changes),
