@@ -139,8 +139,7 @@ pub(crate) fn check_owner(device: &dyn Device, pool: &PoolId, ancestry: &Ancestr
             "the meta root is an older copy: its last commit is number {}, and the data root has an export of number {row}",
             ancestry.last_row
         );
-        let instead =
-            "To go on with the older one, and lose for good what is newer, remove export/current from the data root";
+        let instead = "To go on with the older one, and lose all newer changes for good, remove export/current from the data root";
         return Err(StoreError::Usage(format!("{problem}: {advice}. {instead}")).into());
     }
     if owner.epoch > ancestry.writer_epoch {

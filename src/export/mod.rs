@@ -441,7 +441,7 @@ impl Exporter {
         self.state.lock().show(None);
         match removed {
             Err(error) if error.is_no_space() => {
-                tracing::warn!(%error, "no space to remove the export: what it names keeps its space, too");
+                tracing::warn!(%error, "no space to remove the export: the containers that it names keep their space, too");
                 return Ok(());
             }
             removed => removed?,

@@ -90,11 +90,11 @@ impl Core {
     pub fn check_failure(&self) -> Result<()> {
         match self.committer.failure() {
             Some(EngineError::Store(lost @ StoreError::LockLost { .. })) => Err(EngineError::ReadOnly(format!(
-                ", because it is not locked any more: {lost}. What was synced before is safe; end the other process, if there is one, \
+                ", because it is not locked any more: {lost}. All data synced before is safe; end the other process, if there is one, \
                  unmount the pool, check it with `dedupfs fsck`, and mount it again"
             ))),
             Some(failure) => Err(EngineError::ReadOnly(format!(
-                ", because a failure put in doubt what is on disk: {failure}. What was synced before is safe; unmount the pool, \
+                ", because a failure put the state of the disk in doubt: {failure}. All data synced before is safe; unmount the pool, \
                  see to the disk, and mount it again"
             ))),
             None => Ok(()),

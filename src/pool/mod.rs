@@ -117,9 +117,7 @@ impl Pool {
             damage.map(|damage| format!("until the pool is closed, an index made anew in memory is used: {damage}"));
         let missing = (!self.missing_files.is_empty()).then(|| {
             let files = self.missing_files.join(", ");
-            format!(
-                "{files} is missing: what lies there gives an error where it is read; put it back if it was moved away"
-            )
+            format!("{files} is missing: reads of its content give errors; put it back if it was moved away")
         });
         let doubt = self.core.namespace.has_doubt().then(|| EngineError::CountsInDoubt.to_string());
         let space = if self.core.is_read_only() { Ok(Vec::new()) } else { self.core.space.notices() };
@@ -130,7 +128,7 @@ impl Pool {
         // `check` reports the bytes of damaged exports.
         let kept = self.core.exporter.kept().ok().filter(|(slots, bytes)| slots + bytes > 0).map(|(slots, _)| {
             format!(
-                "{slots} slots with content that no file names, and what a recovery could not read, are kept: `dedupfs fsck --repair \
+                "{slots} slots with content that no file names, and files that a recovery could not read, are kept: `dedupfs fsck --repair \
                  --give-up-unnamed` gives their space back"
             )
         });
@@ -361,14 +359,12 @@ impl Pool {
         // From here on, new changes are refused, because they could not become durable. Accepted changes are published.
         let drained = self.core.gate.drain(CLOSE_PATIENCE);
         if !drained {
-            tracing::error!("a request hangs: the pool is closed without what it does");
+            tracing::error!("a request hangs: the pool is closed without its changes");
         }
         // Log rows of a reclaim behind the last checkpoint would need a recovery.
         let ended = self.reclaiming.end(CLOSE_PATIENCE);
         if ended.is_none() {
-            tracing::error!(
-                "a reclaim hangs: the pool is closed beside it, and what it does is recovered by the next mount"
-            );
+            tracing::error!("a reclaim hangs: the pool is closed meanwhile, and the next mount recovers its changes");
         }
         let published = self.service.publish_all(None, (!drained).then_some(CLOSE_PATIENCE));
         self.core.gate.close(CLOSE_PATIENCE);
@@ -398,7 +394,7 @@ impl Pool {
                 .and_then(|()| core.exporter.settle_note()),
             Err(error) => committer.commit().and(if error.is_no_space() {
                 tracing::warn!(
-                    "no room to close the pool in order: what was written is durable, and the next mount counts the end of the \
+                    "no room to close the pool in order: all written data is durable, and the next mount counts the end of the \
                      log anew, once there is room for that"
                 );
                 Ok(())

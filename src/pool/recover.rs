@@ -198,7 +198,7 @@ fn less_than_expected(report: &RecoverReport) -> EngineError {
          --give-up-unnamed`",
         report.files, report.directories, report.row
     );
-    StoreError::corrupt("what the data root gives back", expected, found).into()
+    StoreError::corrupt("the content of the data root", expected, found).into()
 }
 
 /// Checks that the target is empty, or holds the remains of this pool's meta root.

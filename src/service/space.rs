@@ -15,10 +15,10 @@ use crate::pool::{Demand, Promise};
 const INODE_BYTES: u64 = 1024;
 /// Unit of statfs.
 const BLOCK_BYTES: u32 = 4096;
-/// Room that finishing must free on each root to be worth a repetition as soon as room runs out. It bounds the cost per written byte:
+/// Room that finishing must leave on each root to be worth a repetition as soon as room runs out. It bounds the cost per written byte:
 /// not every write on a full pool may trigger it.
 const WORTHWHILE_BYTES: u64 = 2 * MIB;
-/// After a finish that freed less, the pool counts as full for this time, and nothing is finished early.
+/// After a finish that left less, the pool counts as full for this time, and nothing is finished early.
 const FULL_FOR: Duration = Duration::from_secs(1);
 /// Least time between two log lines about refusals: clients retry often.
 const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(600);

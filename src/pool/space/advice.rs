@@ -140,7 +140,7 @@ fn others(measured: &Measured, pool_bytes: u64) -> String {
         return String::new();
     }
     format!(
-        " (of its {} the pool has {}, and what is not the pool's has {})",
+        " (of its {} the pool has {}, and other data has {})",
         mib(measured.space.total_bytes),
         mib(pool_bytes),
         mib(others_bytes)
