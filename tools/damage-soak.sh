@@ -9,7 +9,7 @@
 #
 # tools/examples/damage_pool does the damage: accidents (flipped bytes, lost and misplaced blocks, cut, swapped, missing
 # files), or other values under checksums that fit. Every program ends in time, within its memory, without a panic or a signal, with an
-# exit code of README; what is read is right or an error, before and after repair, rebuild and recovery; a pool that fsck
+# exit code of docs/guide.md; what is read is right or an error, before and after repair, rebuild and recovery; a pool that fsck
 # calls corrected is clean afterwards. See tools/soak/common.sh for the variables.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -196,9 +196,9 @@ mod tests {
 
     #[test]
     fn the_readme_documents_every_code() {
-        let readme = include_str!("../../README.md");
+        let guide = include_str!("../../docs/guide.md");
         for code in KINDS.iter().map(|kind| code(*kind)) {
-            assert!(readme.contains(&format!("| {code} |")), "exit code {code} is missing in the README");
+            assert!(guide.contains(&format!("| {code} |")), "exit code {code} is missing in docs/guide.md");
         }
     }
 }
