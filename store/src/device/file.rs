@@ -272,10 +272,7 @@ impl OpenFile {
 
     fn refuse_direct(&self) {
         if !self.refusals.direct.swap(true, Ordering::Relaxed) {
-            tracing::info!(
-                path = self.path,
-                "the filesystem lacks direct I/O: everything goes through the page cache"
-            );
+            tracing::info!(path = self.path, "the filesystem lacks direct I/O: everything goes through the page cache");
         }
     }
 }

@@ -93,7 +93,7 @@ pub(super) fn explain(root: &Path, path: &str, error: io::Error) -> io::Error {
     if pool.uid() != own {
         let whose = described(pool.uid());
         let message =
-                format!("{error}: {} belongs to {whose}; only its owner and root may open the pool", root.display());
+            format!("{error}: {} belongs to {whose}; only its owner and root may open the pool", root.display());
         return io::Error::new(error.kind(), message);
     }
     let mut place = root.to_owned();
