@@ -1,4 +1,4 @@
-//! Clones beside reclaiming and each other: what they share is never freed, and counts equal marks (invariant I-4).
+//! Clones beside reclaiming and each other: shared content is never freed, and counts equal marks (invariant I-4).
 
 #[path = "common/beside.rs"]
 mod beside;
@@ -16,7 +16,7 @@ use dedupfs_store::superblock::PoolProperties;
 
 const WORKERS: u64 = 3;
 const ROUNDS: u64 = 150;
-/// Files that each worker has at a time.
+/// Files that each worker has at the same time.
 const FILES: u64 = 4;
 const FILE_BYTES_MAX: usize = 8 << 20;
 const READ_WRITE: OpenOptions = OpenOptions {
@@ -40,7 +40,7 @@ impl Random {
     }
 }
 
-/// A file that is open all the time, with a name or without one.
+/// A file that stays open, with a name or without one.
 struct File {
     ino: Ino,
     handle: Handle,
@@ -71,7 +71,7 @@ impl File {
         assert!(read == self.expected, "{} {what}", String::from_utf8_lossy(&self.name));
     }
 
-    /// Without a name its content goes with the last reference.
+    /// Removes the name. The content of a file without a name goes with its last reference.
     fn remove(self, service: &dyn FileService) {
         service.unlink(ROOT_INO, &self.name).expect("unlinks");
         service.release(self.ino, self.handle);
@@ -142,7 +142,7 @@ fn pool() -> (Arc<dyn Device>, Arc<Pool>) {
         chunk_size_bytes: 4096,
         container_bytes: 256 << 10,
         slots_per_file: 8,
-        // Full all the time: checkpoints are written beside everything else.
+        // Always full, so that checkpoints are written in parallel.
         tanker_cells: 64,
         tanker_buckets: 4,
         ..PoolProperties::default()
@@ -173,7 +173,7 @@ fn clones_beside_reclaiming() {
     pool.close().expect("closes");
 }
 
-/// Each way locks both files.
+/// Two copies in opposite directions: each of them locks both files.
 #[test]
 fn two_files_cloned_onto_each_other_at_once() {
     let (_device, pool) = pool();
@@ -196,7 +196,7 @@ fn two_files_cloned_onto_each_other_at_once() {
     pool.close().expect("closes");
 }
 
-/// What a clone shares is there without what it was cloned from, after a power loss too.
+/// A clone keeps the shared content after its source is removed, and after a power loss.
 #[test]
 fn a_clone_is_as_durable_as_a_copy() {
     let device = MemoryDevice::new();

@@ -1,5 +1,5 @@
-//! The byte compare filter: damaged chunks are stored again when the same data are written again, and a collision of the
-//! hash is an error, never another file's bytes.
+//! The byte compare filter: damaged chunks are stored again when the same data is written again, and a hash collision
+//! is an error, never another file's bytes.
 
 mod common;
 
@@ -21,8 +21,8 @@ use common::{content, read, try_write, write};
 
 const COMPARING: &str = "zero,block,open,bloom,locality,sealed,compare";
 
-/// Two beginnings of PDF files with one SHA-1 (Stevens et al., "The first collision for full SHA-1", 2017): whatever follows
-/// both, they collide.
+/// Two beginnings of PDF files with one SHA-1 (Stevens et al., "The first collision for full SHA-1", 2017). They still
+/// collide when the same bytes follow both.
 const COLLIDING: [&str; 2] = [
     "7f46dc93a6b67e013b029aaa1db2560b45ca67d688c7f84b8c4c791fe02b3df614f86db1690901c56b45c1530afedfb76038e972722fe7ad728f0e\
      4904e046c230570fe9d41398abe12ef5bc942be33542a4802d98b5d70f2a332ec37fac3514e74ddc0f2cc1a874cd0c78305a2156646130978960\
@@ -36,7 +36,7 @@ const COLLIDING_PREFIX: &str = "255044462d312e330a25e2e3cfd30a0a0a312030206f626a
      3020522f42697473506572436f6d706f6e656e7420383e3e0a73747265616d0affd8fffe00245348412d3120697320646561642121212121852f\
      ec092339759c39b1a1c63c4c97e1fffe01";
 
-/// One of two contents whose first `320 + n` bytes have one SHA-1 for every `n`.
+/// Returns one of two contents whose first `320 + n` bytes have the same SHA-1 for every `n`.
 fn colliding(which: usize, rest: &[u8]) -> Vec<u8> {
     let hex = |text: &str| -> Vec<u8> {
         let digits = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("ascii"), 16).expect("hex");
@@ -76,7 +76,7 @@ fn holds(pool: &Pool, name: &str, data: &[u8]) -> bool {
     read(pool, name).as_deref() == Some(data)
 }
 
-/// What a check says but of containers that are damaged for good.
+/// Returns the findings of a check, without those about permanently damaged containers.
 fn findings(pool: &Pool) -> Vec<String> {
     let findings = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks").findings;
     findings.into_iter().filter(|finding| !finding.starts_with("container")).collect()
@@ -94,7 +94,7 @@ fn unlink_all_and_reclaim(pool: &Pool, names: &[&str]) {
     assert_eq!((stats.chunk_index.cells, stats.recipe_index.cells), (0, 0), "every count came to its end");
 }
 
-/// A pool with one file, closed.
+/// Makes a pool with one file, closed.
 fn with_file(data: &[u8]) -> Arc<dyn Device> {
     let device = new_device(FingerprintAlgorithm::Blake3);
     let pool = open(&device, "open,sealed");
@@ -114,7 +114,7 @@ fn each_slot_file(device: &Arc<dyn Device>, directory: &str, change: &dyn Fn(&mu
     }
 }
 
-/// Overwrites a part of the first region of each container: its checksum tells.
+/// Overwrites a part of the first region of each container. The region's checksum shows it.
 fn damage(device: &Arc<dyn Device>, directory: &str) {
     each_slot_file(device, directory, &|bytes| {
         for slot in bytes.chunks_mut(256 << 10) {
@@ -124,7 +124,7 @@ fn damage(device: &Arc<dyn Device>, directory: &str) {
     });
 }
 
-/// Changes a byte of each region's content under a checksum that is right: what a memory error before writing leaves.
+/// Changes a byte of each region's content and makes the checksum fit, as a memory error before writing does.
 fn falsify(device: &Arc<dyn Device>) {
     let pool = Superblock::read(&**device, Role::Meta).expect("reads").pool;
     each_slot_file(device, "containers", &|bytes| {
@@ -147,7 +147,7 @@ fn falsify(device: &Arc<dyn Device>) {
     });
 }
 
-/// `old` again, as it is and inside of something else, so that segments are known, and new ones have known chunks.
+/// Writes `old` again, as it is and inside other data, so that segments are known and new segments have known chunks.
 fn backed_up_again(device: &Arc<dyn Device>, filters: &str, data: &[u8]) -> [bool; 3] {
     let shifted = [&content(99, 5000)[..], data].concat();
     let pool = open(device, filters);
@@ -179,7 +179,8 @@ fn damaged_chunks_are_healed_by_writing_the_same_data_again() {
     }
 }
 
-/// A reader looks where the recipe says first, and cannot tell: new recipes must not lead there.
+/// A reader looks first where the recipe's hint leads, and cannot tell that the bytes are wrong: new recipes must not
+/// lead there.
 #[test]
 fn wrong_content_under_a_right_checksum_is_not_shared() {
     for len in [3000, 200_000, 60 << 20] {
@@ -221,7 +222,7 @@ fn sound_data_is_compared_and_shared() {
     pool.close().expect("closes");
 }
 
-/// A disk that does not answer is no reason to store everything again, nor to say that it is stored.
+/// A disk that does not answer must not cause everything to be stored again, nor be taken for a match.
 #[test]
 fn an_error_of_the_disk_fails_the_write() {
     let memory = MemoryDevice::new();
@@ -245,8 +246,8 @@ fn an_error_of_the_disk_fails_the_write() {
     pool.close().expect("closes");
 }
 
-/// One SHA-1, two contents: as a small file, at the beginning of a large one (whose segments then have one fingerprint, too),
-/// and over what a file held before.
+/// One SHA-1, two contents: as a small file, at the beginning of a large one (whose segments then also have the same
+/// fingerprint), and over a file's former content.
 #[test]
 fn a_collision_is_an_error_and_both_files_keep_their_bytes() {
     for rest_len in [0, 3000, 20 << 20] {
@@ -267,14 +268,14 @@ fn a_collision_is_an_error_and_both_files_keep_their_bytes() {
         assert!(holds(&pool, "second", &other), "{rest_len}");
         pool.close().expect("closes");
         drop(pool);
-        // Also when it lies on disk.
+        // The collision is also found when the first content lies on disk.
         let pool = comparing(&device);
         assert_eq!(try_write(&pool, "third", &second), Err(Errno::EIO), "{rest_len}");
         assert!(holds(&pool, "first", &first) && holds(&pool, "second", &other), "{rest_len}");
         assert_eq!(findings(&pool), Vec::<String>::new());
         pool.close().expect("closes");
         drop(pool);
-        // What it is for.
+        // The bytes that a reader would get without the filter.
         let pool = open(&device, "zero,block,open,bloom,locality,sealed");
         write(&pool, "third", &second);
         assert!(holds(&pool, "third", &first), "{rest_len}: without comparing, the bytes of the first are read");
@@ -287,7 +288,7 @@ fn a_collision_is_an_error_and_both_files_keep_their_bytes() {
 fn a_collision_within_a_segment_is_an_error() {
     let chunker = chunker(ChunkerKind::MinCdc, 4096);
     let cut = |data: &[u8]| chunker.next_cut(data, true).expect("has a chunk");
-    // Where the first chunk ends depends on what follows it: most contents are cut otherwise the second time.
+    // The end of the first chunk depends on the bytes behind it, so most contents are cut elsewhere the second time.
     let found = (0..1000).find_map(|seed| {
         let rest = content(seed, 30_000);
         let end = cut(&colliding(0, &rest));

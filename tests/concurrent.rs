@@ -1,7 +1,7 @@
-//! Writers beside reclaiming: nothing that a file needs is ever freed, and counts equal marks (invariant I-4).
+//! Writers beside reclaiming: no chunk that a file needs is ever freed, and counts equal marks (invariant I-4).
 //!
 //! All writers draw from the same few contents, so that they find each other's chunks and segments while reclaiming
-//! claims and frees them; files are patched, read back and appended to while they are open, and removed again.
+//! claims and frees them. Files are patched, read back and appended to while they are open, and removed again.
 
 #[path = "common/beside.rs"]
 mod beside;
@@ -29,7 +29,7 @@ impl Random {
     }
 }
 
-/// One of a few contents: 3 MiB, more than a segment on average.
+/// Returns one of a few contents: 3 MiB, more than a segment on average.
 fn content(number: u64) -> Vec<u8> {
     let mut random = Random(number + 1);
     (0..3 << 17).flat_map(|_| random.below(u64::MAX).to_le_bytes()).collect()
@@ -55,7 +55,7 @@ fn work(service: &dyn FileService, writer: u64, contents: &[Vec<u8>]) {
         expected.truncate(1 + random.below(expected.len() as u64) as usize);
         write(service, ino, opened.handle, 0, &expected);
         if random.below(2) == 0 {
-            // A patched header ends the stream; what is appended then continues a segment that no root names yet.
+            // A patched header ends the stream; an append then continues a segment that no root names yet.
             let patch = [round as u8; 100];
             let len = patch.len().min(expected.len());
             write(service, ino, opened.handle, 0, &patch[..len]);
@@ -90,7 +90,7 @@ fn writers_beside_reclaiming() {
         chunk_size_bytes: 4096,
         container_bytes: 256 << 10,
         slots_per_file: 8,
-        // Full all the time: checkpoints are written beside everything else.
+        // Always full, so that checkpoints are written in parallel.
         tanker_cells: 64,
         tanker_buckets: 4,
         ..PoolProperties::default()

@@ -1,4 +1,4 @@
-//! The engine passes the suite that every service must pass; then it is sound, and so is what was committed of it.
+//! The engine passes the suite that every service must pass; then the pool is sound, and so is its committed state.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is lost stays counted, is made whole by the next backup of the same data, and stops nothing else.
+//! Lost chunks stay counted, the next backup of the same data heals them, and they stop nothing else.
 
 mod common;
 
@@ -49,7 +49,7 @@ fn destroy(device: &Arc<dyn Device>, directory: &str) {
     }
 }
 
-/// A pool with one file, closed.
+/// Makes a pool with one file, closed.
 fn formatted_with(device: &Arc<dyn Device>, name: &str, data: &[u8]) {
     formatted(device);
     let pool = open(device, false);
@@ -57,7 +57,7 @@ fn formatted_with(device: &Arc<dyn Device>, name: &str, data: &[u8]) {
     pool.close().expect("closes");
 }
 
-/// The files of a directory, by their paths.
+/// Returns the files of a directory by path.
 fn files_in(device: &Arc<dyn Device>, directory: &str) -> Vec<(String, Vec<u8>)> {
     let entries = device.list(directory).expect("lists").into_iter();
     entries
@@ -66,7 +66,7 @@ fn files_in(device: &Arc<dyn Device>, directory: &str) -> Vec<(String, Vec<u8>)>
         .collect()
 }
 
-/// Two files that share all they have, then `directory` lost and the index made anew.
+/// Makes a pool with two files of the same content, destroys `directory`, and rebuilds the index.
 fn with_losses(directory: &str, data: &[u8]) -> Arc<dyn Device> {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
     formatted(&device);
@@ -93,7 +93,8 @@ fn healed_by_the_next_backup(directory: &str, len: usize) {
     for name in ["new", "old", "older"] {
         assert!(read(&pool, name).as_deref() == Some(&data), "{name} is whole");
     }
-    // The old files counted what was lost. Were that forgotten, deleting them would free what the new one needs.
+    // The old files still count the lost chunks. Without that, deleting the files would free chunks that the new file
+    // needs.
     let service = pool.service();
     for name in ["old", "older"] {
         service.unlink(ROOT_INO, name.as_bytes()).expect("unlinks");
@@ -148,8 +149,8 @@ fn what_is_lost_and_deleted_is_forgotten() {
     }
 }
 
-/// A disk that does not give a part of what it has is no reason to reclaim nothing at all; and nothing is freed that
-/// could not be read.
+/// A disk that cannot read some of its content does not stop reclaiming altogether; and nothing is freed that could not
+/// be read.
 #[test]
 fn reclaiming_goes_on_beside_what_cannot_be_read() {
     let memory = MemoryDevice::new();
@@ -159,7 +160,7 @@ fn reclaiming_goes_on_beside_what_cannot_be_read() {
     let data: Vec<Vec<u8>> = (0..6).map(|seed| content(seed, 3 << 20)).collect();
     {
         let pool = open(&device, false);
-        // Two at a time, so that each container holds what stays and what goes.
+        // Two at a time, so that each container holds some live and some dead content.
         for (number, data) in data.iter().enumerate() {
             write(&pool, &format!("{number}"), data);
             write(&pool, &format!("small {number}"), &content(100 + number as u64, 20_000));
@@ -168,7 +169,7 @@ fn reclaiming_goes_on_beside_what_cannot_be_read() {
     }
     let pool = open(&device, false);
     service_unlink_all(&pool, &["0", "1", "2", "3"]);
-    // A file of slots holds eight containers; the others can be read.
+    // A slot file holds eight containers; the others can be read.
     let slots = format!("containers/{}", device.list("containers").expect("lists")[0].name);
     faulty.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::Read]).path_contains(&slots).lasting());
     for _ in 0..2 {
@@ -189,7 +190,7 @@ fn reclaiming_goes_on_beside_what_cannot_be_read() {
     pool.close().expect("closes");
 }
 
-/// Recipes that the disk does not give stay with all that they name, run after run, and go as soon as it does.
+/// Unreadable recipes stay, with everything that they name, run after run. They go as soon as they can be read.
 #[test]
 fn recipes_that_cannot_be_read_are_freed_later() {
     let memory = MemoryDevice::new();
@@ -208,7 +209,7 @@ fn recipes_that_cannot_be_read_are_freed_later() {
         let report = reclaim(&pool);
         assert!(report.nodes_unreadable > 0 && report.containers_freed == 0, "{report:?}");
     }
-    // It may be stored again, meanwhile.
+    // The same content may be stored again meanwhile.
     write(&pool, "again", &content(1, 20 << 20));
     faulty.heal();
     assert!(read(&pool, "again") == Some(content(1, 20 << 20)));
@@ -219,7 +220,7 @@ fn recipes_that_cannot_be_read_are_freed_later() {
     pool.close().expect("closes");
 }
 
-/// An index from a copy of the meta root that is older than the log's first row would count wrongly.
+/// An index from a copy of the meta root that is older than the log's first row would count wrongly, so it is refused.
 #[test]
 fn an_index_older_than_the_log_is_refused() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
@@ -243,8 +244,8 @@ fn an_index_older_than_the_log_is_refused() {
     pool.close().expect("closes");
 }
 
-/// A file of containers is gone: the index is made anew all the same, a next backup heals, and nothing that may still be
-/// found again is freed before.
+/// A slot file is gone: the index can still be rebuilt, the next backup heals, and nothing that may yet come back is
+/// freed before.
 #[test]
 fn a_missing_file_of_containers_is_a_loss_like_another() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
@@ -252,7 +253,7 @@ fn a_missing_file_of_containers_is_a_loss_like_another() {
     formatted_with(&device, "old", &data);
     let missing = format!("containers/{}", device.list("containers").expect("lists")[0].name);
     device.remove(&missing).expect("removes");
-    // Nothing may be taken for known that is lost.
+    // A lost chunk must not be taken for known.
     let refused = Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress);
     let message = refused.err().expect("refuses").to_string();
     assert!(message.contains(&missing) && message.contains("--rebuild-index"), "{message}");
@@ -270,7 +271,7 @@ fn a_missing_file_of_containers_is_a_loss_like_another() {
         assert!(read(&pool, name).as_deref() == Some(&data), "{name}");
     }
     assert_eq!(pool.stats().expect("has statistics").lost_chunks, 0);
-    // Nothing is lost any more: what the missing file held is forgotten, and all is well.
+    // Nothing is lost any more: the missing containers are forgotten, and the check finds nothing.
     reclaim(&pool);
     assert_eq!(findings(&pool), Vec::<String>::new());
     pool.close().expect("closes");
@@ -280,7 +281,7 @@ fn a_missing_file_of_containers_is_a_loss_like_another() {
     pool.close().expect("closes");
 }
 
-/// Damage in the middle of content, with sound tables: only reading all of it finds it.
+/// Damage in the middle of content beside sound tables: only reading all content finds it.
 #[test]
 fn damaged_content_is_given_up_and_healed() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
@@ -328,8 +329,8 @@ fn a_rebuild_that_cannot_read_leaves_the_index_as_it_is() {
     }
 }
 
-/// All containers cannot be read for a while (a bad cable, a data root that is half restored): a rebuild and a reclaim in
-/// that time free nothing of it.
+/// All containers are unreadable for a while (a bad cable, a data root that is half restored): a rebuild and a reclaim
+/// in that time free none of them.
 #[test]
 fn what_cannot_be_read_for_a_while_is_not_freed() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
@@ -356,8 +357,8 @@ fn what_cannot_be_read_for_a_while_is_not_freed() {
     pool.close().expect("closes");
 }
 
-/// What was written last is damaged when the machine comes up again after a crash: the pool opens, the same data is stored
-/// again and not taken for known, and its count is right.
+/// The newest content is damaged when the machine comes up after a crash: the pool opens, the same data is stored again
+/// and not taken for known, and its count is right.
 #[test]
 fn damage_beside_a_crash_costs_what_it_covers_and_no_newer_backup() {
     for len in [500, 3000, 3 << 20] {
@@ -367,7 +368,7 @@ fn damage_beside_a_crash_costs_what_it_covers_and_no_newer_backup() {
         let pool = open(&device, false);
         write(&pool, "first", &data);
         pool.sync().expect("syncs");
-        // Not closed: what follows is what a crash leaves.
+        // Not closed: this is the state that a crash leaves.
         drop(pool);
         destroy(&device, "containers");
         let pool = open(&device, false);
@@ -384,7 +385,7 @@ fn damage_beside_a_crash_costs_what_it_covers_and_no_newer_backup() {
     }
 }
 
-/// A loss of old does not let a pool be written that misses another file.
+/// An old loss does not let a pool be mounted for writing while another slot file is missing.
 #[test]
 fn regression_an_old_loss_hides_no_missing_file() {
     let device = with_losses("recipes", &content(26, 10 << 20));
@@ -400,8 +401,8 @@ fn regression_an_old_loss_hides_no_missing_file() {
     assert!(message.contains(&missing), "{message}");
 }
 
-/// Containers that were away while the index was made: what is said of them is what helps, and a plan frees nothing that a
-/// run keeps.
+/// Containers that were away during a rebuild: the message gives the remedy, and a dry run lists nothing that a run
+/// keeps.
 #[test]
 fn regression_containers_that_came_back_are_named_and_a_dry_run_keeps_them() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
@@ -434,7 +435,7 @@ fn regression_containers_that_came_back_are_named_and_a_dry_run_keeps_them() {
     pool.close().expect("closes");
 }
 
-/// The record of an inode that could not be read ended the listing of its directory, and those listed before it were never forgotten.
+/// An unreadable inode record ended the listing of its directory, and the inodes listed before it were never forgotten.
 #[test]
 fn regression_an_inode_that_cannot_be_read_hides_no_other_name() {
     let inner: Arc<dyn Device> = Arc::new(MemoryDevice::new());
@@ -473,7 +474,7 @@ fn regression_an_inode_that_cannot_be_read_hides_no_other_name() {
         assert!(without == 0 || was_struck, "position {position}");
         by_name_only += without;
         listed.iter().for_each(|entry| pool.service().forget(entry.ino, 1));
-        // It may have had enough.
+        // The pool may have failed, so closing may fail.
         let _ = pool.close();
         if !was_struck {
             break;
@@ -482,13 +483,13 @@ fn regression_an_inode_that_cannot_be_read_hides_no_other_name() {
     assert!(by_name_only > 0, "no fault met the record of an inode");
 }
 
-/// What is refused because a file of containers is gone and something else is wrong besides.
+/// Returns the error that refuses to open the pool.
 fn refusal(device: &Arc<dyn Device>) -> String {
     let refused = Pool::open_on(device, device, Vec::new(), &PoolOptions::default(), &NoProgress);
     refused.err().expect("refuses").to_string()
 }
 
-/// Making the index anew gives up what lay in the missing file, and the message said that nothing is lost by it.
+/// Rebuilding the index gives up the content of the missing file, and the message said that nothing is lost.
 #[test]
 fn regression_where_a_file_of_containers_is_gone_nobody_is_told_that_nothing_is_lost() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
@@ -503,7 +504,7 @@ fn regression_where_a_file_of_containers_is_gone_nobody_is_told_that_nothing_is_
     assert!(told.contains(&missing) && told.contains("put it back") && told.contains("--rebuild-index"), "{told}");
 }
 
-/// The same where what is gone was written last, and is to be counted.
+/// The same where the missing or damaged content was written last and is not counted yet.
 #[test]
 fn regression_what_cannot_be_counted_is_not_said_to_be_no_loss() {
     for is_removed in [true, false] {
@@ -528,7 +529,7 @@ fn regression_what_cannot_be_counted_is_not_said_to_be_no_loss() {
     }
 }
 
-/// Some filesystems say once in a while that a file is not there that is.
+/// Some filesystems occasionally report an existing file as missing.
 #[test]
 fn regression_one_wrong_answer_about_the_checksums_does_not_keep_a_pool_from_opening() {
     for name in ["namespace.sums-a", "namespace.sums-b"] {

@@ -1,4 +1,4 @@
-//! Pools of every format that was ever released open and are whole: `fixtures/README.md`.
+//! Pools of every released format open and are whole: `fixtures/README.md`.
 
 use std::path::Path;
 use std::process::Command;

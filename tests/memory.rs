@@ -1,5 +1,5 @@
-//! Files that are open together share one budget, and what they hold is stored early when it is used up: with the same bytes and the same
-//! recipes as if each had been written at once.
+//! All open files share one budget. When it is used up, their content is put away: with the same bytes and the same
+//! recipes as if each file had been written at once.
 
 mod common;
 
@@ -15,7 +15,7 @@ use dedupfs_store::superblock::PoolProperties;
 
 use common::{CALLER, content, read, write};
 
-/// What the file that was written last may hold beyond the budget: batches under way, a batch buffer and a segment.
+/// Bytes that the file written last may hold beyond the budget: batches under way, a batch buffer and a segment.
 const NEWEST_BYTES: u64 = 12 * MIB;
 
 fn open() -> Arc<Pool> {
@@ -41,7 +41,7 @@ fn close(pool: &Pool, (ino, handle): (Ino, Handle)) {
     pool.service().release(ino, handle);
 }
 
-/// Of all open files, as statistics show it.
+/// Returns the bytes held by all open files, from the statistics.
 fn files_bytes(pool: &Pool) -> u64 {
     let parts = pool.stats().expect("statistics").memory.parts;
     parts.iter().find(|part| part.name == "open files").and_then(|part| part.used_bytes).expect("it is counted")
@@ -62,7 +62,7 @@ fn regression_files_that_are_put_away_early_keep_their_roots() {
             break;
         }
         for (number, &(ino, handle)) in files.iter().enumerate() {
-            // Of all sizes, in another order each time.
+            // Pieces of all sizes, in another order each time.
             let len = ((round * 7 + number * 13) % 11 + 1) * 77_777;
             let from = written[number];
             let to = FILE_BYTES.min(from + len);
@@ -101,7 +101,7 @@ fn regression_random_writes_to_many_files_share_the_budget() {
         service.write(CALLER, ino, handle, 0, content, WriteFlags::default()).expect("writes");
         service.flush(ino, handle).expect("flushes");
     }
-    // Every other page of each file: extents that cannot grow together.
+    // Every other page of each file, so that extents cannot merge.
     for page in (0..FILE_BYTES / 4096).step_by(2) {
         for (number, &(ino, handle)) in files.iter().enumerate() {
             let data = content(1000 + (page * 64 + number) as u64, 4096);
@@ -118,11 +118,11 @@ fn regression_random_writes_to_many_files_share_the_budget() {
     pool.close().expect("closes");
 }
 
-/// A file whose last chunks lie in two segments, both cut where the end of the file has decided: taken back, the first of them was
-/// ended where its segment had ended.
+/// A file's last chunks lie in two segments, both cut only because the file ended. When they were taken back, the first
+/// of them ended where its segment had ended.
 #[test]
 fn regression_an_append_behind_a_short_last_segment_keeps_the_root() {
-    // Then a segment has 256 chunks at most.
+    // This limits a segment to 256 chunks.
     let pool =
         open_with(PoolProperties { container_bytes: 64 << 10, chunk_size_bytes: 4096, ..PoolProperties::default() });
     let service = pool.service();

@@ -1,5 +1,5 @@
-//! The independent counter of `examples/offline_count.rs`: its own rules, and that it agrees with the engine's chunkers
-//! and fingerprints, so that a difference to `dedupfs-stats` later is the engine's and not the counter's.
+//! The independent counter of `examples/offline_count.rs`: its own rules, and its agreement with the engine's chunkers
+//! and fingerprints. A later difference to `dedupfs-stats` is then the engine's and not the counter's.
 
 #[path = "../examples/offline_count.rs"]
 #[expect(dead_code, reason = "the example's main and command line are not called here")]
@@ -26,7 +26,7 @@ fn random_bytes(mut state: u64, len_bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-/// The same count with the engine's parts; `files` are distinct inodes.
+/// Makes the same count with the engine's parts; `files` are distinct inodes.
 fn count_with_engine(files: &[PathBuf], kind: ChunkerKind, average_bytes: u32) -> Counts {
     let chunker = chunker(kind, average_bytes);
     let fingerprinter = Fingerprinter::new(FingerprintAlgorithm::Blake3);

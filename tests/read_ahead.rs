@@ -1,4 +1,4 @@
-//! Readers that go on are kept ahead, however their content is scattered and however small the cache is.
+//! Sequential readers are kept ahead, however scattered their content and however small the cache.
 
 mod common;
 
@@ -14,10 +14,10 @@ use dedupfs_store::superblock::PoolProperties;
 use common::{CALLER, content, read, write};
 
 const REGION_BYTES: usize = 256 << 10;
-/// More than the least cache holds.
+/// More regions than the smallest cache holds.
 const REGIONS: usize = 97;
 const PIECE_BYTES: usize = 64 << 10;
-/// Each begins or ends within a piece: where two of them meet are chunks that were new.
+/// Each read begins or ends within a piece, because the chunks at the border of two pieces were new.
 const READ_BYTES: usize = PIECE_BYTES / 2;
 
 fn open(device: &Arc<dyn Device>) -> Arc<Pool> {
@@ -25,8 +25,8 @@ fn open(device: &Arc<dyn Device>) -> Arc<Pool> {
     Pool::open_on(device, device, Vec::new(), &options, &NoProgress).expect("opens")
 }
 
-/// Reads the file from its beginning, and waits before each read but the first until that would find all of it in memory. Also returns
-/// before how many it waited in vain: now and then something is pushed out.
+/// Reads the file from its beginning. Before each read but the first, waits until the read would find everything in
+/// memory. Also returns how many waits failed: now and then a region is pushed out.
 fn read_when_it_is_there(pool: &Pool, name: &str) -> (Vec<u8>, usize) {
     let service = pool.service();
     let attributes = service.lookup(ROOT_INO, name.as_bytes()).expect("is there");
@@ -51,15 +51,15 @@ fn read_when_it_is_there(pool: &Pool, name: &str) -> (Vec<u8>, usize) {
     (bytes, in_vain)
 }
 
-/// A file of many generations asked for more regions at once than there was room for. What was refused was never asked for again: its
-/// reader went from one to the next alone.
+/// A file of many generations asked for more regions at once than the cache had space for. The refused regions were
+/// never asked for again, so the reader fetched them one by one.
 #[test]
 fn regression_what_there_was_no_room_for_is_asked_for_again() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
     format_on(&device, &device, b".".to_vec(), &PoolProperties::default(), (0, 0)).expect("formats");
     let pool = open(&device);
     let first = content(1, REGIONS * REGION_BYTES);
-    // A part of each region, from all over.
+    // A part of each region, in scattered order.
     let parts = (0..REGIONS).map(|number| number * 37 % REGIONS * REGION_BYTES);
     let scattered: Vec<_> = parts.flat_map(|at| first[at..at + PIECE_BYTES].iter().copied()).collect();
     write(&pool, "first", &first);

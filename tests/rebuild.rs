@@ -1,5 +1,5 @@
-//! Making the indexes anew: whatever fails and whenever the power goes, the pool opens with the old indexes or the new ones,
-//! and the next rebuild goes on and ends as one that nothing interrupted.
+//! Rebuilding the indexes: after any failure and any power loss the pool opens with the old indexes or the new ones,
+//! and the next rebuild goes on and ends like an uninterrupted one.
 
 #[expect(dead_code, reason = "these tests compare indexes and read no files")]
 mod common;
@@ -18,7 +18,7 @@ use dedupfs_store::superblock::PoolProperties;
 
 use common::{content, write};
 
-/// All that is told.
+/// Collects all progress messages.
 #[derive(Default)]
 struct Told(Mutex<Vec<String>>);
 
@@ -49,7 +49,7 @@ fn rebuilding() -> PoolOptions {
     PoolOptions { rebuild_index: true, ..PoolOptions::default() }
 }
 
-/// Files that share content, files of one chunk, garbage, and a full tanker.
+/// Makes a pool with files that share content, files of one chunk, garbage, and a full tanker.
 fn pool() -> MemoryDevice {
     let disk = MemoryDevice::new();
     let device: Arc<dyn Device> = Arc::new(disk.clone());
@@ -67,7 +67,7 @@ fn fill(meta: &Arc<dyn Device>, data: &Arc<dyn Device>) {
         ..PoolProperties::default()
     };
     format_on(meta, data, b".".to_vec(), &properties, (0, 0)).expect("formats");
-    // Each time other containers are begun.
+    // Each mount begins new containers.
     let mounted = |work: &dyn Fn(&Pool)| {
         let pool = Pool::open_on(meta, data, Vec::new(), &PoolOptions::default(), &NoProgress).expect("opens");
         work(&pool);
@@ -88,7 +88,7 @@ fn fill(meta: &Arc<dyn Device>, data: &Arc<dyn Device>) {
     });
 }
 
-/// Overwrites a file of containers, and a container of recipes, with nonsense.
+/// Overwrites a slot file of data and a container of recipes with nonsense.
 fn damage(disk: &MemoryDevice) {
     for (path, from, len) in [("containers/000001.slots", 0, 8 << 16), ("recipes/000001.slots", 1 << 16, 1 << 16)] {
         let file = disk.open(path, OpenMode::Write).expect("opens");
@@ -100,7 +100,7 @@ fn damage(disk: &MemoryDevice) {
 
 type Cells = BTreeMap<[u8; 32], (u64, u32, u32)>;
 
-/// All cells of both indexes.
+/// Returns all cells of both indexes.
 fn cells(pool: &Pool) -> [Cells; 2] {
     [&pool.core().chunk_index, &pool.core().recipe_index].map(|index| {
         index.self_check().expect("is sound");
@@ -120,7 +120,7 @@ fn findings(pool: &Pool) -> Vec<String> {
     pool.check(&CheckOptions { read_data: false }, &NoProgress).expect("checks").findings
 }
 
-/// What a rebuild that nothing interrupts makes of it.
+/// The result of an uninterrupted rebuild.
 struct Expected {
     cells: [Cells; 2],
     report: RebuildReport,
@@ -149,8 +149,8 @@ impl Expected {
     }
 }
 
-/// What is on the disk of a rebuild that broke off: a mount finds one index or the other, and a rebuild ends as if nothing
-/// had been.
+/// Checks the disk of an interrupted rebuild: a mount finds one index or the other, and a rebuild ends as if nothing
+/// had happened.
 fn check_broken_off(disk: &MemoryDevice, options: &PoolOptions, expected: &Expected, at: &str) -> u64 {
     let again = disk.snapshot_all_synced();
     let pool = open(&again, options).unwrap_or_else(|error| panic!("{at}: cannot be rebuilt: {error}"));
@@ -180,7 +180,7 @@ fn breaks_off_everywhere(disk: &MemoryDevice, options: &PoolOptions, step: usize
         let memory = disk.snapshot_all_synced();
         let faulty = FaultyDevice::over_memory(&memory);
         let plan = FaultPlan::new(Fault::Io, position);
-        // Every other time the power goes: from there on nothing works.
+        // Every other time the power goes: from there on every operation fails.
         let is_power_loss = broken % 2 == 1;
         faulty.add(if is_power_loss { plan.lasting() } else { plan });
         let device: Arc<dyn Device> = Arc::new(faulty.clone());
@@ -220,7 +220,7 @@ fn a_rebuild_of_a_damaged_pool_may_break_off_anywhere() {
     breaks_off_everywhere(&disk, &PoolOptions { rebuild_reads_data: true, ..rebuilding() }, 7);
 }
 
-/// Reads of these files fail, from the `position`th on.
+/// Makes reads of these files fail from the `position`th on.
 fn unreadable(faulty: &FaultyDevice, part: &str, position: u64) {
     faulty.add(FaultPlan::new(Fault::Io, position).on(&[Operation::Read]).path_contains(part).lasting());
 }
@@ -235,7 +235,7 @@ fn broken_off(disk: &MemoryDevice, part: &str, position: u64, options: &PoolOpti
     device
 }
 
-/// Each table is read once, however often a rebuild breaks off on the way.
+/// Each table is read once, however often a rebuild breaks off.
 #[test]
 fn what_was_taken_is_not_read_again() {
     let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
@@ -246,12 +246,12 @@ fn what_was_taken_is_not_read_again() {
         Pool::open_on(&meta, &data, Vec::new(), &rebuilding(), &NoProgress)
     };
     let reads = |data: &FaultyDevice| data.operations_of(&[Operation::Read]);
-    // A copy: what this one writes makes the other meta root an older one.
+    // A copy: the changes of this rebuild make the other meta root an older one.
     let whole = FaultyDevice::over_memory(&data.snapshot_all_synced());
     let before = reads(&whole);
     let pool = rebuild(&meta.snapshot_all_synced(), &whole).expect("rebuilds");
-    // The superblock, the owner (to admit the meta root, for slots that are kept, and before it is noted anew) and the current export (to admit the meta root,
-    // then to go on with it) are read, too.
+    // Six more reads: the superblock, the owner (to admit the meta root, for kept slots, and before it is noted anew)
+    // and the current export (to admit the meta root, then to continue it).
     let (tables, expected) = (reads(&whole) - before - 6, cells(&pool));
     assert_eq!(tables, pool.core().data.containers().len() as u64, "one read for each");
     drop(pool);
@@ -261,7 +261,7 @@ fn what_was_taken_is_not_read_again() {
         let broken = FaultyDevice::over_memory(&data);
         unreadable(&broken, "containers/", read);
         assert!(rebuild(&meta, &broken).is_err());
-        // Superblock, owner and current export come first; its table was asked for, then its regions.
+        // Superblock, owner and current export come first; the last table was asked for, then its regions.
         assert_eq!(reads(&broken), 4 + read + 2, "nothing is read behind an error");
         taken += read;
     }
@@ -273,7 +273,7 @@ fn what_was_taken_is_not_read_again() {
     assert_eq!(findings(&pool), Vec::<String>::new());
 }
 
-/// Broken off while recipes are counted: neither tables nor the recipes counted already are needed again.
+/// Broken off while recipes are counted: neither the tables nor the counted recipes are needed again.
 #[test]
 fn counting_goes_on_behind_what_was_counted() {
     let disk = pool();
@@ -308,7 +308,7 @@ fn counting_goes_on_behind_what_was_counted() {
     assert!(continued > 3);
 }
 
-/// Complete and not in use yet: the next rebuild only changes sides.
+/// The new index is complete but not in use yet: the next rebuild only changes sides.
 #[test]
 fn what_is_complete_is_only_put_to_use() {
     let disk = pool();
@@ -341,7 +341,7 @@ fn what_is_complete_is_only_put_to_use() {
     assert!(complete > 0, "{position} positions");
 }
 
-/// What a rebuild left beside the index, to be put back behind a mount that removes it.
+/// Returns the files that a rebuild left beside the index. The test puts them back after a mount has removed them.
 fn left_over(device: &dyn Device) -> Vec<(String, Vec<u8>)> {
     let directories = ["index/chunks.b", "index/recipes.b"].into_iter();
     let paths = directories.flat_map(|directory| {
@@ -359,7 +359,7 @@ fn a_pool_that_was_changed_starts_over() {
     let device = broken_off(&disk, &last, 0, &rebuilding());
     let left = left_over(&*device);
     assert!(left.iter().any(|(path, _)| path.contains("progress-")));
-    // A mount for reading keeps it, and tells of its bytes.
+    // A read-only mount keeps the half-built index and includes it in the statistics.
     let read_only = PoolOptions { read_only: true, ..PoolOptions::default() };
     let pool = open_on(&device, &read_only, &NoProgress).expect("opens");
     let stats = pool.stats().expect("has statistics");
@@ -367,7 +367,7 @@ fn a_pool_that_was_changed_starts_over() {
     assert_eq!(stats.index_bytes, stats.chunk_index.disk_bytes + stats.recipe_index.disk_bytes + unused);
     pool.close().expect("closes");
     drop(pool);
-    // A mount for writing removes it. Were it not for that, its notes would tell.
+    // A mount for writing removes it. Otherwise the notes of the rebuild show that it is out of date.
     let pool = open_on(&device, &PoolOptions::default(), &NoProgress).expect("opens");
     assert!(left_over(&*device).is_empty());
     write(&pool, "new", &content(77, 100_000));
@@ -399,7 +399,7 @@ fn another_thoroughness_starts_over() {
     expected.check(&pool, "with data");
 }
 
-/// A container that was given up is put back before the rebuild goes on: nothing of it is taken for lost.
+/// A container that was given up is put back before the rebuild goes on: none of its chunks is taken for lost.
 #[test]
 fn what_can_be_read_again_is_read_again() {
     let disk = pool();
@@ -412,7 +412,7 @@ fn what_can_be_read_again_is_read_again() {
     let lossy = Expected::of(&disk);
     assert!(lossy.report.lost_chunks > 0);
     let device = broken_off(&disk, &last, 0, &rebuilding());
-    // As it is, it goes on.
+    // Without the container the rebuild goes on.
     let copy = disk.snapshot_all_synced();
     let told = Told::default();
     let pool = open_on(&(Arc::new(copy) as Arc<dyn Device>), &rebuilding(), &told).expect("rebuilds");
@@ -427,7 +427,7 @@ fn what_can_be_read_again_is_read_again() {
     assert_eq!(pool.rebuilt().expect("was rebuilt").missing, 0);
 }
 
-/// Damage to what was built so far costs the progress, not the rebuild.
+/// Damage to the half-built index costs the progress, not the rebuild.
 #[test]
 fn a_damaged_half_built_index_is_built_anew() {
     let disk = pool();

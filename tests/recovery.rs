@@ -1,4 +1,5 @@
-//! A pool before and after its recovery: what diagnosis says, what recovery does and reports, and that reading changes nothing.
+//! A pool before and after its recovery: the diagnosis, the actions and report of the recovery, and that reading
+//! changes nothing.
 
 mod common;
 
@@ -44,7 +45,7 @@ fn contents() -> Vec<(String, Vec<u8>)> {
     (0..6).map(|number| (format!("file {number}"), content(number, 200_000 << (number % 3)))).collect()
 }
 
-/// The disk after a crash: files were synced, one more was unlinked while it was open, and much was begun.
+/// Returns the disk after a crash: files were synced, one more was unlinked while it was open, and much was begun.
 fn crashed(seed: u64) -> MemoryDevice {
     let disk = formatted();
     let pool = open(over(&disk), false).expect("opens");
@@ -103,7 +104,7 @@ fn reading_a_crashed_pool_changes_nothing_on_its_disk() {
         drop((service, pool));
         assert_eq!(device.operations_of(&Operation::CHANGING), 0, "something was written");
         assert!(everything(&disk) == before, "the disk is another");
-        // What was read was the same as what is recovered for good.
+        // The read-only pool showed the same state that is now recovered for good.
         let pool = open(over(&disk), false).expect("opens");
         assert_whole(&pool);
         pool.close().expect("closes");
@@ -191,7 +192,7 @@ fn diagnosis_says_what_recovery_does() {
     assert!(!pool.recovery().is_needed(), "{:?}", pool.recovery());
 }
 
-/// Files of a checkpoint that did not come to its end, and slots of containers that no record names.
+/// Files of an unfinished checkpoint, and slots of containers that no record names.
 #[test]
 fn what_never_came_to_count_is_removed() {
     let disk = formatted();
@@ -201,7 +202,7 @@ fn what_never_came_to_count_is_removed() {
         write(&pool, &name, &data);
     }
     pool.sync().expect("syncs");
-    // The power goes while a checkpoint is written: what is renamed last is its manifest.
+    // The power goes while a checkpoint is written: its manifest is renamed last.
     faulty.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::Rename]).path_contains("index/").lasting());
     pool.close().expect_err("cannot write its checkpoint");
     drop(pool);

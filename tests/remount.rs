@@ -1,4 +1,5 @@
-//! A pool that is made read-only while it is open: everything is durable then, nothing is written any more, and it goes on after.
+//! A pool is made read-only while it is open: everything is durable then, nothing more is written, and it goes on
+//! afterwards.
 
 mod common;
 
@@ -55,14 +56,15 @@ fn nothing_is_lost_and_nothing_is_written_while_it_is_read_only() {
     let pool = open(Arc::new(device.clone()), false);
     write(&pool, "whole", &content(1, 900_000));
     write(&pool, "doomed", &content(3, 50_000));
-    // Open for writing, and neither flushed nor closed: the kernel would refuse, the pool makes it durable as it is.
+    // Open for writing, and neither flushed nor closed: the kernel would refuse, but the pool makes it durable as it
+    // is.
     let service = pool.service();
     let ino = service.lookup(ROOT_INO, b"whole").expect("is there").ino;
     let how = OpenOptions { write: true, ..OpenOptions::default() };
     let handle = service.open(CALLER, ino, how).expect("opens").handle;
     service.write(CALLER, ino, handle, 900_000, b"and more", WriteFlags::default()).expect("writes");
     let whole: Vec<u8> = content(1, 900_000).into_iter().chain(*b"and more").collect();
-    // Unlinked, and only forgotten by the kernel later.
+    // Unlinked; the kernel forgets it only later.
     let doomed = service.lookup(ROOT_INO, b"doomed").expect("is there").ino;
     service.unlink(ROOT_INO, b"doomed").expect("unlinks");
     service.forget(doomed, 1);
@@ -101,7 +103,7 @@ fn nothing_is_lost_and_nothing_is_written_while_it_is_read_only() {
     assert_recovered(disk, &expected);
 }
 
-/// What was acknowledged before is durable, whenever it comes.
+/// Acknowledged writes are durable, whenever the pool becomes read-only.
 #[test]
 fn writers_are_cut_off_between_two_files() {
     for seed in 0..4 {
@@ -176,7 +178,7 @@ fn try_write_new(pool: &Pool) -> Result<(), dedupfs_fuse::service::Errno> {
     pool.service().create(CALLER, node, OpenOptions { write: true, ..OpenOptions::default() }).map(drop)
 }
 
-/// Changing a file goes wrong while the pool is read-only, and well afterwards.
+/// Changing a file fails while the pool is read-only, and works afterwards.
 #[test]
 fn who_has_a_file_open_is_told() {
     let disk = formatted();

@@ -1,4 +1,4 @@
-//! A disk that can be made to hang, and threads that must not hang with it.
+//! A disk that can be made to hang, and a check that other threads do not hang with it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use dedupfs_store::device::observed::{Call, Observer};
 use dedupfs_store::waiting;
 use parking_lot::{Condvar, Mutex};
 
-/// After so long without an answer somebody hangs: much longer than anything takes on a slow machine, and shorter than the
-/// export's interval, so that it is not the export that comes to hang.
+/// Time without an answer after which a request hangs: much longer than any step on a slow machine, and shorter than
+/// the export's interval, so that the export does not hang in the gate.
 const PATIENCE: Duration = Duration::from_secs(45);
 
 type Matches = fn(&Call<'_>) -> bool;
 
 #[derive(Default)]
 struct State {
-    /// Which operations hang, and how many of them may.
+    /// The operations that hang, and how many more of them may.
     closed: Option<(Matches, usize)>,
     hanging: usize,
 }
 
-/// Holds operations of a device back.
+/// Holds back operations of a device.
 #[derive(Default)]
 pub struct Gate {
     state: Mutex<State>,
@@ -46,7 +46,7 @@ impl Observer for Gate {
             *left -= 1;
             state.hanging += 1;
             self.changed.notify_all();
-            // As the real device does before it waits for its disk.
+            // The real device announces its waits in the same way.
             waiting::announce();
             while state.closed.is_some() {
                 self.changed.wait(&mut state);
@@ -59,18 +59,18 @@ impl Observer for Gate {
 }
 
 impl Gate {
-    /// From now on the next `count` such operations hang.
+    /// Makes the next `count` matching operations hang.
     pub fn close(self: &Arc<Self>, count: usize, matches: Matches) -> Closed {
         self.state.lock().closed = Some((matches, count));
         Closed(self.clone())
     }
 }
 
-/// Until this is dropped operations hang.
+/// Keeps the gate closed until it is dropped.
 pub struct Closed(Arc<Gate>);
 
 impl Closed {
-    /// Waits until one does.
+    /// Waits until an operation hangs.
     #[track_caller]
     pub fn wait(&self) {
         let mut state = self.0.state.lock();
@@ -80,7 +80,7 @@ impl Closed {
         }
     }
 
-    /// Runs something that must not have to wait for what hangs.
+    /// Runs `action`, which must not wait for the hanging operations.
     #[track_caller]
     pub fn goes_on<T: Send>(&self, what: &str, action: impl FnOnce() -> T + Send) -> T {
         let (send, receive) = channel();
@@ -89,7 +89,7 @@ impl Closed {
             let outcome = receive.recv_timeout(PATIENCE);
             let hung = self.0.state.lock().hanging;
             if outcome.is_err() {
-                // Or nothing would ever end.
+                // Without this the threads would never end.
                 self.0.open();
             }
             (outcome, hung)

@@ -1,7 +1,7 @@
-//! Nobody waits for somebody else's disk: while one request hangs in a device, all others complete, on a real mount with one
-//! thread that receives requests.
+//! No request waits for another request's disk: while one request hangs in a device, all others complete, on a real
+//! mount with one thread that receives requests.
 //!
-//! No times are measured. The device hangs for as long as a test wants it to, so whoever waits for it does not come back.
+//! No times are measured. The device hangs for as long as a test wants, so a request that waits for it does not return.
 
 mod gate;
 mod site;
@@ -53,7 +53,7 @@ fn writes_content(call: &Call<'_>) -> bool {
     matches!(call, Call::Write { path, .. } if is_of(path, "containers/"))
 }
 
-/// While an fsync hangs in each of the steps of a commit.
+/// An fsync hangs in each of the steps of a commit.
 #[test]
 fn others_go_on_while_an_fsync_hangs() {
     let site = Site::new();
@@ -73,7 +73,7 @@ fn others_go_on_while_an_fsync_hangs() {
     site.check();
 }
 
-/// More fsyncs than there are threads for slow calls.
+/// More fsyncs hang than there are threads for slow calls.
 #[test]
 fn others_go_on_while_many_fsyncs_hang() {
     const CLIENTS: usize = 40;
@@ -95,14 +95,14 @@ fn others_go_on_while_many_fsyncs_hang() {
     site.check();
 }
 
-/// While a reader waits for content, and while somebody who opens a file to append waits for its recipe.
+/// A reader waits for content, and a client that opens a file to append waits for its recipe.
 #[test]
 fn others_go_on_while_a_read_hangs() {
     let site = Site::new();
     let closed = site.gate.close(1, reads_content);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // From a container that nobody else needs: who wants the same bytes waits for them.
+            // Reads from a container that no other client needs: another reader of the same bytes would wait for them.
             let (mut read, half) = (vec![0; 1 << 20], LARGE_BYTES / 2);
             let file = fs::File::open(site.path("large-0")).expect("opens");
             file.read_exact_at(&mut read, half as u64).expect("reads");
@@ -121,7 +121,7 @@ fn others_go_on_while_a_read_hangs() {
     let closed = site.gate.close(1, reads_recipes);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Its recipe lies in a region by itself; the table of the only container of recipes is in memory by now.
+            // The recipe lies in a region of its own; the table of the only container of recipes is in memory by now.
             let file = fs::OpenOptions::new().write(true).open(site.path("large-2")).expect("opens");
             file.write_all_at(b"tail", LARGE_BYTES as u64).expect("appends");
         });
@@ -132,11 +132,12 @@ fn others_go_on_while_a_read_hangs() {
     site.check();
 }
 
-/// While a lookup waits for a page of the namespace.
+/// A lookup waits for a page of the namespace.
 #[test]
 fn others_go_on_while_a_lookup_hangs() {
     let site = Site::new();
-    // The last ones: nobody else looks there. The kernel itself lets nobody change a directory in which it looks a name up.
+    // The last directories: no other client looks there. The kernel lets no client change a directory while it looks a
+    // name up in it.
     let directories = (site::DIRECTORIES - 4)..site::DIRECTORIES;
     for directory in directories.clone() {
         assert!(fs::metadata(site.path(format!("{directory}"))).expect("is there").is_dir());
@@ -155,7 +156,7 @@ fn others_go_on_while_a_lookup_hangs() {
     site.check();
 }
 
-/// While writers have filled what may be in flight, because no write ends: only writers wait.
+/// Writers have used up the bytes in flight, because no write ends: only writers wait.
 #[test]
 fn readers_go_on_while_writers_wait_for_room() {
     const WRITERS: u64 = 4;
@@ -175,7 +176,7 @@ fn readers_go_on_while_writers_wait_for_room() {
             });
         }
         closed.wait();
-        // Until no writer gets any further.
+        // Waits until no writer gets any further.
         let mut before = u64::MAX;
         while written.load(Ordering::Relaxed) != before {
             before = written.load(Ordering::Relaxed);
@@ -189,12 +190,12 @@ fn readers_go_on_while_writers_wait_for_room() {
     site.check();
 }
 
-/// While reclaiming waits for the disk: where it reads what it copies, and where it syncs what it has copied.
+/// Reclaiming waits for the disk, once while it reads chunks to copy and once while it syncs the copies.
 #[test]
 fn others_go_on_while_reclaiming_hangs() {
     for hangs in [reads_content, syncs_content] {
         let mut site = Site::new();
-        // Containers that are half garbage: two files, written at once by one process, of which one goes.
+        // Makes containers that are half garbage: one process writes two files at once, and one of them is removed.
         let file = |name: &str| fs::File::create(site.path(name)).expect("creates");
         let (mut kept, mut gone) = (file("kept"), file("gone"));
         for piece in 0..24 {

@@ -28,12 +28,12 @@ pub struct Site {
     directory: tempfile::TempDir,
     pub pool: Option<Arc<Pool>>,
     session: Option<MountedSession>,
-    /// Each check looks at directories and files that nobody, and no cache, has seen before.
+    /// Number of the next check. Each check uses directories and files that no client and no cache has seen before.
     next: AtomicU32,
 }
 
 impl Site {
-    /// With `large-0` to `large-9`, and directories `0`, `1`, ... of small files; nothing is in any cache.
+    /// Makes a pool with `large-0` to `large-9`, and directories `0`, `1`, ... of small files; nothing is in any cache.
     pub fn new() -> Self {
         let gate = Arc::new(Gate::default());
         let device: Arc<dyn Device> = Arc::new(ObservedDevice::new(Arc::new(MemoryDevice::new()), gate.clone()));
@@ -82,13 +82,13 @@ impl Site {
         self.directory.path().join(name)
     }
 
-    /// Everything that others do beside somebody who waits for the disk.
+    /// Checks that every request of other clients completes while one waits for the disk.
     pub fn others_go_on(&self, closed: &Closed) {
         self.others_read(closed);
         self.others_change(closed);
     }
 
-    /// Names, attributes and content, of which nothing was looked at before.
+    /// Checks names, attributes and content that were not read before.
     pub fn others_read(&self, closed: &Closed) {
         let next = self.next.fetch_add(1, Ordering::Relaxed) as usize;
         let (first, second) = (2 * next % DIRECTORIES, (2 * next + 1) % DIRECTORIES);
@@ -103,7 +103,7 @@ impl Site {
             assert!(rustix::fs::llistxattr(in_first(2), &mut [0; 100][..]).is_ok());
         });
         closed.goes_on("space", || assert!(rustix::fs::statvfs(self.directory.path()).expect("tells").f_blocks > 0));
-        // Of the files that no test lets hang, first past all caches, then from them.
+        // Reads files that no test lets hang, first past all caches, then from them.
         let number = 5 + next % 5;
         for _ in 0..2 {
             closed.goes_on("a large file", || {
@@ -115,7 +115,7 @@ impl Site {
         }
     }
 
-    /// New names and content, closed but not synced.
+    /// Checks new names and content, closed but not synced.
     pub fn others_change(&self, closed: &Closed) {
         let next = self.next.fetch_add(1, Ordering::Relaxed);
         let directory = self.path(format!("new-{next}"));
@@ -137,7 +137,7 @@ impl Site {
         closed.goes_on("an unlink", || fs::remove_file(directory.join("e")).expect("unlinks"));
     }
 
-    /// Unmounts, and finds everything as it was written.
+    /// Remounts, and checks that everything reads as it was written.
     pub fn check(mut self) {
         self.remount();
         for number in 0..DIRECTORIES {
@@ -152,12 +152,12 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // The session first: the pool under it is closed by who opened it, or crashes with the test.
+        // The session first: the test closes the pool under it, or lets it crash.
         self.session = None;
     }
 }
 
-/// Bytes that do not repeat and do not compress.
+/// Returns bytes that do not repeat and do not compress.
 pub fn content(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let words = std::iter::repeat_with(|| {

@@ -1,4 +1,4 @@
-//! Workers beside reclaiming.
+//! Workers in parallel with reclaiming.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,7 +6,7 @@ use dedupfs::pool::{NoProgress, Pool};
 use dedupfs::reclaim::ReclaimOptions;
 use dedupfs_fuse::service::FileService;
 
-/// Runs workers numbered from 0 while all garbage is reclaimed again and again.
+/// Runs workers, numbered from 0, while all garbage is reclaimed again and again.
 pub fn beside_reclaiming(pool: &Pool, workers: u64, work: impl Fn(&dyn FileService, u64) + Sync) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,9 +1,9 @@
-//! Damage that no checksum shows.
+//! Damage that checksums do not show.
 
 use dedupfs_store::codec::checksum;
 
-/// Puts other bytes into the payload of every region, and the checksums that fit them: as if memory had gone bad before the
-/// chunks were written, but after they were named.
+/// Changes a byte in the payload of every region and makes the checksums fit, as if memory had gone bad after the
+/// chunks were named and before they were written.
 pub fn falsify(bytes: &mut [u8]) {
     let number = |bytes: &[u8], at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let mut at = 0;

@@ -1,11 +1,11 @@
-//! What tests of whole pools share.
+//! Helpers for tests of whole pools.
 
 use dedupfs::pool::Pool;
 use dedupfs_fuse::service::{Caller, Errno, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
 
 pub const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 
-/// Bytes that do not repeat and do not compress.
+/// Returns bytes that do not repeat and do not compress.
 pub fn content(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let words = std::iter::repeat_with(|| {
@@ -17,7 +17,7 @@ pub fn content(seed: u64, len: usize) -> Vec<u8> {
     words.flatten().take(len).collect()
 }
 
-/// Writes a file from its beginning, whatever is there, and closes it.
+/// Writes a file from its beginning, over any old content, and closes it.
 pub fn try_write(pool: &Pool, name: &str, data: &[u8]) -> Result<(), Errno> {
     let service = pool.service();
     let how = OpenOptions { write: true, ..OpenOptions::default() };
@@ -41,12 +41,12 @@ pub fn try_write(pool: &Pool, name: &str, data: &[u8]) -> Result<(), Errno> {
     outcome.and(flushed)
 }
 
-/// As [`try_write`], which must succeed.
+/// Calls [`try_write`], which must succeed.
 pub fn write(pool: &Pool, name: &str, data: &[u8]) {
     try_write(pool, name, data).expect("writes");
 }
 
-/// The content, or `None` if any of it gives an error.
+/// Returns the content, or `None` if any read gives an error.
 pub fn read(pool: &Pool, name: &str) -> Option<Vec<u8>> {
     let service = pool.service();
     let attributes = service.lookup(ROOT_INO, name.as_bytes()).expect("is there");

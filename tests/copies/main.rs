@@ -1,4 +1,4 @@
-//! Two copies of a chunk or of a node, one of which is lost or damaged: the one that is kept must be the one that is relied on.
+//! Two copies of a chunk or of a node, one of them lost or damaged: the engine must rely on the copy that it keeps.
 
 mod rotting;
 
@@ -36,7 +36,7 @@ fn change(device: &Arc<dyn Device>, change: &dyn Fn(&mut Vec<u8>)) {
     }
 }
 
-/// A new pool without compression, so that damage can be aimed.
+/// Makes a new pool without compression, so that damage can be aimed.
 fn formatted() -> Arc<dyn Device> {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
     let properties = PoolProperties {
@@ -56,8 +56,8 @@ fn close(pool: Arc<Pool>) {
     pool.close().expect("closes");
 }
 
-/// A pool with one file, whose index was rebuilt while the disk gave nonsense: all its chunks are called lost. The disk is well
-/// again.
+/// Makes a pool with one file whose index was rebuilt while the disk returned nonsense: the index calls all its chunks
+/// lost. The disk is sound again.
 fn called_lost(data: &[u8]) -> Arc<dyn Device> {
     let device = formatted();
     let pool = open(&device, PLAIN, false);
@@ -100,7 +100,7 @@ fn regression_reclaiming_keeps_what_the_index_calls_lost_and_can_be_read_again()
     assert!(read(&open(&device, PLAIN, false), "old").as_ref() == Some(&data));
 }
 
-/// The recipe's hint leads to a sound copy, the index to a damaged one. Only the index's is kept by reclaiming.
+/// The recipe's hint leads to a sound copy, the index to a damaged one. Reclaiming keeps only the index's copy.
 #[test]
 fn regression_the_copy_that_is_kept_is_the_one_that_is_compared() {
     let data = content(1, 190_000);
@@ -109,7 +109,7 @@ fn regression_the_copy_that_is_kept_is_the_one_that_is_compared() {
     write(&pool, "old", &data);
     write(&pool, "junk", &content(2, 20_000));
     close(pool);
-    // Reclaiming copies what it can read, and keeps the container for the rest.
+    // Reclaiming copies the readable chunks, and keeps the container for the rest.
     change(&device, &|bytes| bytes[150_000..150_400].fill(0x5a));
     let pool = open(&device, PLAIN, false);
     pool.service().unlink(ROOT_INO, b"junk").expect("unlinks");

@@ -1,5 +1,5 @@
-//! Writers that compare, beside reclaiming, on a disk that rots between mounts: everything that was written is whole, and the
-//! counts are right. `DEDUPFS_ROTTING_SEEDS` makes more of it.
+//! Writers that compare, beside reclaiming, on a disk that rots between mounts: every file reads as it was written, and
+//! the counts are right. `DEDUPFS_ROTTING_SEEDS` sets the number of runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,7 +27,8 @@ fn damage(device: &Arc<dyn Device>, directory: &str, state: &mut u64) {
     }
 }
 
-/// One worker's files of a round; a third of them is removed again at once. The answer: names that stay, with their contents.
+/// Writes one worker's files of a round, and removes a third of them at once. Returns the remaining names with their
+/// contents.
 fn work(pool: &Pool, contents: &[Vec<u8>], round: usize, worker: usize) -> Vec<(String, usize)> {
     let mut names = Vec::new();
     for number in 0..6 {
@@ -59,7 +60,7 @@ fn run(seed: u64) {
         std::thread::scope(|scope| {
             let reclaiming = scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    // What is damaged may be an error of one run.
+                    // Damage may fail one run.
                     let _ = pool.reclaim(&WHOLE, &NoProgress);
                 }
             });
@@ -76,8 +77,8 @@ fn run(seed: u64) {
             assert!(read(&pool, name).as_ref() == Some(&contents[*which]), "{name} of seed {seed}");
         }
         let findings = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks").findings;
-        // Containers that are damaged stay until all that was in them is stored again. Copies of recipes rot, too: mounts and scrubs write
-        // them anew.
+        // Damaged containers stay until all their chunks are stored again. Copies of recipes rot, too: mounts and
+        // scrubs write them anew.
         let is_rot =
             |finding: &String| ["container", "export on the data root: "].iter().any(|of| finding.starts_with(of));
         let wrong: Vec<_> = findings.iter().filter(|finding| !is_rot(finding)).collect();

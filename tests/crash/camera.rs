@@ -1,5 +1,5 @@
-//! Photographs of disks in use: before every operation that changes anything, disks and caches are kept as they are, with
-//! what a power loss at that moment may show afterwards.
+//! Photographs of disks in use. Before every operation that changes anything, the camera keeps the disks and their
+//! caches, with the states that a power loss at that moment may show afterwards.
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use dedupfs_store::device::observed::{Call, Observer};
 
 use crate::disks::Disks;
 
-/// All states that the work went through, in order, and the last one that is durable for certain.
+/// All states of the work so far, in order, and the index of the last one that is certainly durable.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     pub states: Vec<Arc<str>>,
@@ -17,7 +17,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// What a power loss now may show afterwards.
+    /// Returns the states that a power loss now may show afterwards.
     pub fn allowed(&self) -> Vec<Arc<str>> {
         self.states[self.durable..].to_vec()
     }
@@ -29,7 +29,7 @@ pub struct Photograph {
     pub operation: u64,
     /// The operation, in words.
     pub call: String,
-    /// Whether it makes something durable or replaces something: what is lost before it matters most.
+    /// Whether the operation makes something durable or replaces something. A power loss before it matters most.
     pub is_barrier: bool,
     pub disks: Disks,
     pub allowed: Vec<Arc<str>>,
@@ -41,14 +41,14 @@ struct Roll {
     taken: Vec<Photograph>,
 }
 
-/// Puts every operation that changes the disks into one order and photographs them before it. The disks are photographed
-/// together: no operation runs on one while the other is being kept.
+/// Puts all operations that change the disks into one order and photographs the disks before each. Both disks are
+/// photographed together: no operation runs on one disk while the other is copied.
 #[derive(Debug)]
 pub struct Camera {
     disks: Disks,
     ledger: Mutex<Ledger>,
     roll: Mutex<Roll>,
-    /// Only these operations; all if there is none.
+    /// Photographs only these operations; `None`: all.
     window: Option<RangeInclusive<u64>>,
 }
 
@@ -65,12 +65,12 @@ impl Camera {
         lock(&self.ledger)
     }
 
-    /// What was photographed since the last call.
+    /// Takes the photographs since the last call.
     pub fn develop(&self) -> Vec<Photograph> {
         std::mem::take(&mut lock(&self.roll).taken)
     }
 
-    /// One more photograph, of the disks as they are now.
+    /// Photographs the disks once more, as they are now.
     pub fn photograph_now(&self) {
         self.take(&mut lock(&self.roll), "nothing more".to_owned(), true);
     }

@@ -1,5 +1,5 @@
-//! Disks with a known wrong order beneath the engine: the suite must notice each, or it would not notice the same mistake in
-//! the engine.
+//! Disks with a known wrong order beneath the engine. The suite must notice each of them; otherwise it would also miss
+//! the same mistake in the engine.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::inspect::{Point, examine_saved};
 use crate::suite::{Goal, again, run};
 use crate::workload::Below;
 
-/// Says that it did what it did not do.
+/// Reports success for the chosen calls without performing them.
 #[derive(Debug)]
 struct Forgets(fn(&Call<'_>) -> bool);
 
@@ -23,7 +23,7 @@ impl Observer for Forgets {
     }
 }
 
-/// Files of an index become durable only after the manifest that names them.
+/// Makes the files of an index durable only after the manifest that names them.
 #[derive(Debug)]
 struct ManifestFirst {
     disks: Disks,
@@ -34,7 +34,7 @@ struct ManifestFirst {
 struct Late {
     /// Files whose sync was put off.
     files: Vec<String>,
-    /// Manifests that were replaced, and whose directory was not synced since.
+    /// Replaced manifests whose directory was not synced since.
     manifests: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ impl Observer for ManifestFirst {
                 late.manifests.retain(|manifest| *manifest != format!("{path}/manifest"));
                 let is_of_it = |file: &mut String| file.starts_with(&format!("{path}/"));
                 for path in late.files.extract_if(.., is_of_it) {
-                    // Removed meanwhile, perhaps.
+                    // The file may have been removed meanwhile.
                     if let Ok(file) = self.disks.meta.open(&path, OpenMode::Read) {
                         file.sync()?;
                     }
@@ -67,7 +67,7 @@ impl Observer for ManifestFirst {
     }
 }
 
-/// The suite fails within the number of points that it tries in any case; its messages lead to the same failure again.
+/// Checks that the suite fails within its usual number of points, and that its message leads to the same failure again.
 fn is_noticed(below: Below<'_>) {
     let error = run(0, Goal::Points(crate::POINTS), Some(below)).expect_err("the suite notices nothing");
     println!("noticed: {error}");
@@ -79,11 +79,11 @@ fn is_noticed(below: Below<'_>) {
     let image = value("DEDUPFS_CRASH_IMAGE=");
     match examine_saved(Path::new(&image)) {
         Err(saved) => println!("the image: {saved}"),
-        // The export's thread may have written it anew before it was looked at.
+        // The export's thread may have rewritten the export before the image was examined.
         Ok(()) => assert!(error.contains("export on the data root"), "the image is sound"),
     }
     std::fs::remove_dir_all(&image).expect("removes the image");
-    // The thread that writes checkpoints runs beside the others: most seeds give the same order of operations, not all.
+    // The thread that writes checkpoints runs in parallel: most seeds give the same order of operations, but not all.
     let point = value("DEDUPFS_CRASH=");
     let (seed, point) = point.split_once(':').expect("has a seed");
     let seed = seed.parse().expect("is a number");

@@ -1,5 +1,5 @@
-//! Plain file operations by path on any [`FileService`], as an application does them through the kernel, and a description
-//! of all that can be seen.
+//! Plain file operations by path on any [`FileService`], as an application does them through the kernel, and a
+//! description of everything that can be seen.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 
 type Outcome<T> = Result<T, Errno>;
 
-/// A mounted filesystem, so to say.
+/// A client of a service, in the role of a mounted filesystem.
 #[derive(Clone)]
 pub struct Client(pub Arc<dyn FileService>);
 
 impl Client {
-    /// The directory of `path` ("a" or "d/a"), and the name in it.
+    /// Returns the directory of `path` ("a" or "d/a") and the name in it.
     fn place<'a>(&self, path: &'a str) -> Outcome<(Ino, &'a [u8])> {
         match path.split_once('/') {
             None => Ok((ROOT_INO, path.as_bytes())),
@@ -26,7 +26,7 @@ impl Client {
         }
     }
 
-    /// What is at `path`; the kernel forgets it at once.
+    /// Looks `path` up. The kernel forgets it at once.
     pub fn find(&self, path: &str) -> Outcome<Attributes> {
         let (parent, name) = self.place(path)?;
         let found = self.0.lookup(parent, name)?;
@@ -34,7 +34,7 @@ impl Client {
         Ok(found)
     }
 
-    /// Opens the file, which is created if it is not there.
+    /// Opens the file; creates it if it is missing.
     pub fn open(&self, path: &str, append: bool) -> Outcome<(Ino, Handle)> {
         let how = OpenOptions { read: true, write: true, append, ..OpenOptions::default() };
         if let Ok(found) = self.find(path) {
@@ -75,7 +75,7 @@ impl Client {
         written
     }
 
-    /// Opens both, lets one have the content of the other as far as that reaches, closes.
+    /// Opens both files, clones the content of `from` over the start of `to`, and closes them.
     pub fn clone_file(&self, from: &str, to: &str) -> Outcome<()> {
         let (source, target) = (self.open(from, false)?, self.open(to, false)?);
         let place = |(ino, handle)| FilePlace { ino, handle, offset: 0 };
@@ -153,8 +153,8 @@ impl Client {
         outcome.map(|()| bytes)
     }
 
-    /// Everything that can be seen, a line for each name: path, kind, mode, links, length and hash of the content, target,
-    /// extended attributes. Times and inode numbers are left out.
+    /// Describes everything that can be seen, one line for each name: path, kind, mode, links, length and hash of the
+    /// content, target, extended attributes. Times and inode numbers are left out.
     pub fn describe(&self) -> Outcome<String> {
         let mut text = String::new();
         self.describe_directory(ROOT_INO, "", &mut text)?;
@@ -199,7 +199,7 @@ impl Client {
         Ok(())
     }
 
-    /// Removes all that is there.
+    /// Removes everything in the tree.
     pub fn remove_everything(&self) -> Outcome<()> {
         self.empty(ROOT_INO)
     }

@@ -1,4 +1,4 @@
-//! What opening after a power loss costs: as much as was not flushed, not as much as there is.
+//! The cost of opening after a power loss: it grows with the unsynced tail, not with the pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,14 +13,14 @@ use crate::disks::{Disks, observed};
 use crate::random::Random;
 use crate::workload::{open, options};
 
-/// Reads, and bytes read, of a part of the pool.
+/// Number of reads and of bytes read, of one part of the pool.
 #[derive(Default, Debug)]
 struct Counted {
     reads: AtomicU64,
     bytes: AtomicU64,
 }
 
-/// Counts what is read, by where it lies.
+/// Counts reads by the part of the pool that they touch.
 #[derive(Default, Debug)]
 struct Reads {
     containers: Counted,
@@ -45,7 +45,7 @@ impl Observer for Reads {
     }
 }
 
-/// What an opening read (reads, bytes), and what there is.
+/// The reads of one opening (calls, bytes), and the size of the pool.
 #[derive(Debug)]
 struct Opening {
     rows_replayed: u64,
@@ -80,7 +80,8 @@ impl Opening {
 const FILE_BYTES: usize = 40_000;
 const TAIL_FILES: u64 = 20;
 
-/// Opens a pool of so many files that are flushed, and some that are only synced: after a power loss, and after a clean end.
+/// Opens a pool of `files` files in checkpoints and `TAIL_FILES` that are only synced: once after a power loss and once
+/// after a clean end.
 fn openings(files: u64) -> [Opening; 2] {
     let disks = Disks::new(false);
     let roots = disks.roots();
@@ -111,8 +112,8 @@ fn openings(files: u64) -> [Opening; 2] {
     [Opening::of(&crashed), Opening::of(&disks)]
 }
 
-/// Replaying reads what the rows name that were not flushed: as much in a pool ten times as large. What opening reads in any case
-/// grows by a record for each container and some bytes of filter and directory for each fingerprint.
+/// Replaying reads only what the rows since the last checkpoint name: no more in a pool ten times as large. The fixed
+/// cost of opening grows by a record for each container and some bytes of filter and directory for each fingerprint.
 #[test]
 fn opening_after_a_power_loss_reads_what_was_not_flushed() {
     let ([small, small_clean], [large, large_clean]) = (openings(200), openings(2000));
@@ -131,7 +132,7 @@ fn opening_after_a_power_loss_reads_what_was_not_flushed() {
     let extra = |crashed: &Opening, clean: &Opening| crashed.namespace[0].saturating_sub(clean.namespace[0]);
     let (small_extra, large_extra) = (extra(&small, &small_clean), extra(&large, &large_clean));
     assert!(large_extra <= small_extra + 20, "pages that a power loss adds: {small_extra} and {large_extra}");
-    // With debug assertions the embedded store walks through all of its pages whenever it is opened.
+    // With debug assertions the embedded store walks through all of its pages at each opening.
     if !cfg!(debug_assertions) {
         let namespace = large.namespace[1].saturating_sub(small.namespace[1]);
         assert!(

@@ -1,21 +1,21 @@
-//! The disks of a pool: one for both roots, or one for each, whose caches are lost independently.
+//! The disks of a pool: one for both roots, or one for each. Their caches are lost independently.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use dedupfs_store::device::{Device, FileDevice, MemoryDevice, ObservedDevice, OpenMode, observed::Observer};
 
-/// Names of the directories that an image is written out to.
+/// Names of the directories of a saved image.
 const ROOTS: [&str; 2] = ["meta", "data"];
 
 #[derive(Clone, Debug)]
 pub struct Disks {
     pub meta: MemoryDevice,
-    /// `None` if there is one disk for both.
+    /// `None` if one disk holds both roots.
     pub data: Option<MemoryDevice>,
 }
 
-/// What a pool is opened on: meta, data.
+/// The roots on which a pool is opened: meta, data.
 pub type Roots = [Arc<dyn Device>; 2];
 
 impl Disks {
@@ -41,13 +41,13 @@ impl Disks {
         if self.data.is_some() { b"/data".to_vec() } else { b".".to_vec() }
     }
 
-    /// Disks and their caches, as of now.
+    /// Copies the disks and their caches as of now.
     pub fn fork(&self) -> Self {
         self.map(MemoryDevice::fork)
     }
 
-    /// What a power loss may leave. 0: nothing of what was not synced; 1: all of it; 2 and 3: all of it on one disk and nothing
-    /// of it on the other; else an arbitrary part that `seed` and the number decide.
+    /// The disks after a power loss. Variant 0: no unsynced change survives; 1: all survive; 2 and 3: all survive on
+    /// one disk and none on the other; else `seed` and the number choose an arbitrary part.
     pub fn crash(&self, variant: u32, seed: u64) -> Self {
         let nothing = |disk: &MemoryDevice| disk.crash(0);
         let all = |disk: &MemoryDevice| disk.snapshot_all_synced();
@@ -70,7 +70,7 @@ impl Disks {
         (self.meta.content_hash(), self.data.as_ref().map_or(0, MemoryDevice::content_hash))
     }
 
-    /// Writes them out, so that they can be looked at and loaded again.
+    /// Writes the disks to a directory, for inspection and for [`load`](Self::load).
     pub fn save(&self, to: &Path) -> dedupfs_store::Result<()> {
         for (disk, name) in self.all().zip(ROOTS) {
             copy(disk, &FileDevice::create(&to.join(name))?, "")?;
@@ -105,7 +105,7 @@ fn copy(from: &dyn Device, to: &dyn Device, directory: &str) -> dedupfs_store::R
     Ok(())
 }
 
-/// The same roots, with an observer before each.
+/// Returns the same roots, each with an observer before it.
 pub fn observed(roots: &Roots, observer: &Arc<dyn Observer>) -> Roots {
     let is_one = Arc::ptr_eq(&roots[0], &roots[1]);
     let observe =

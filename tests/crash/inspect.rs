@@ -1,7 +1,9 @@
-//! From photographs to verdicts: which power losses are tried at each, counting them, and crashes of the recovery itself.
+//! From photographs to verdicts: chooses the power losses at each photograph, counts them, and crashes the recovery
+//! itself.
 //!
-//! A crash point is one image: what a power loss at one operation could have left of the disks. An image that was examined
-//! already is not counted again, nor opened: what it showed is judged anew, because more may be durable by now.
+//! A crash point is one image: a possible state of the disks after a power loss at one operation. An image that was
+//! examined before is not counted or opened again. Its recorded state is judged anew, because more may be durable by
+//! now.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,23 +18,23 @@ use crate::disks::{Disks, observed};
 use crate::random::Random;
 use crate::verdict;
 
-/// Power losses in the recovery of a power loss, in whose recovery the power goes again.
+/// Depth of power losses during recovery: one in the recovery, and one in the recovery of that.
 const DEPTH_MAX: usize = 2;
-/// Of so many images of the work, one's recovery is photographed.
+/// One in this many images of the work has its recovery photographed.
 const RECOVERY_ONE_IN: u64 = 600;
-/// Of so many images of a recovery, one's recovery is photographed.
+/// One in this many images of a recovery has its own recovery photographed.
 const RECOVERY_OF_RECOVERY_ONE_IN: u64 = 500;
-/// Of so many images, one is worked on afterwards.
+/// One in this many images is worked on afterwards.
 const GO_ON_ONE_IN: u64 = 10;
 
-/// What was done so far.
+/// Counts of the work so far.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Tally {
     pub workloads: u64,
     pub operations: u64,
     /// Different images, opened and verified.
     pub points: u64,
-    /// Those of them that are of a power loss during recovery, at both depths.
+    /// The points after a power loss during recovery, at both depths. They are part of `points`.
     pub recoveries: [u64; DEPTH_MAX],
     /// Images that had been seen before.
     pub repeated: u64,
@@ -68,7 +70,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// A moment and a choice of what is lost: `operation:variant`, with those of recoveries behind it, each after a slash.
+/// A moment and a choice of losses: `operation:variant`. Those of recoveries follow, each after a slash.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Point(pub Vec<(u64, u32)>);
 
@@ -93,7 +95,7 @@ impl fmt::Display for Point {
     }
 }
 
-/// An image that a pool does not survive.
+/// An image from which a pool does not recover correctly.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub seed: u64,
@@ -113,18 +115,18 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Examines what a workload's camera has seen.
+/// Examines the photographs of a workload's camera.
 pub struct Inspector {
     seed: u64,
     seen: HashMap<(u128, u128), Arc<str>>,
     images: PathBuf,
     pub tally: Tally,
-    /// Only this one, if there is one, and everything at it.
+    /// Examines only this point, with everything that can be done at it; `None`: all points.
     only: Option<Point>,
 }
 
 impl Inspector {
-    /// Images of failures are written into the directory `images`.
+    /// Creates an inspector that writes images of failures into the directory `images`.
     pub fn new(seed: u64, images: &Path, only: Option<Point>) -> Self {
         Self { seed, seen: HashMap::new(), images: images.to_owned(), tally: Tally::default(), only }
     }
@@ -134,8 +136,8 @@ impl Inspector {
         photographs.iter().try_for_each(|photograph| self.photograph(photograph, &Point::default()))
     }
 
-    /// What is tried at a photograph: where nothing is made durable, one loss of a part is enough, because the next operation
-    /// shows the same unsynced changes and one more.
+    /// Chooses the losses to try at a photograph. An operation that makes nothing durable needs only one partial loss,
+    /// because the next operation shows the same unsynced changes and one more.
     fn variants(&self, photograph: &Photograph, at: &Point) -> Vec<u32> {
         if let Some(only) = &self.only {
             return match only.0.get(at.0.len()) {
@@ -161,7 +163,7 @@ impl Inspector {
         Ok(())
     }
 
-    /// The outer error is of this image, the inner one of a recovery of it.
+    /// Examines one image. The outer error is about this image, the inner one about a recovery of it.
     fn image(
         &mut self,
         photograph: &Photograph,
@@ -181,7 +183,7 @@ impl Inspector {
         }
         self.seen.insert(hash, seen.clone());
         verdict::judge(&seen, &photograph.allowed)?;
-        // The image decides what is done with it, so that the same image has the same fate.
+        // The image's hash makes the choices, so that equal images are treated equally.
         let mut random = Random::new(hash.0 as u64 ^ hash.1 as u64);
         let is_only = self.only.as_ref().is_some_and(|only| only == point);
         if random.one_in(GO_ON_ONE_IN) || is_only {
@@ -198,7 +200,7 @@ impl Inspector {
         Ok(Ok(()))
     }
 
-    /// The power goes while the pool recovers, and while it is closed right after: all of that must show what was there.
+    /// Lets the power fail during the recovery and the close after it. Every image of that must show the same state.
     fn recovery(&mut self, image: &Disks, seen: &Arc<str>, point: &Point) -> Result<Result<(), Box<Failure>>, String> {
         let disks = image.fork();
         let camera = Arc::new(Camera::new(&disks, Ledger { states: vec![seen.clone()], durable: 0 }, None));
@@ -209,7 +211,7 @@ impl Inspector {
     }
 
     fn failure(&self, photograph: &Photograph, image: &Disks, point: &Point, what: String) -> Box<Failure> {
-        // Tests of one process may come to the same point at the same time.
+        // Tests of one process may reach the same point at the same time.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("crash-{}-{}-{number}", self.seed, point.to_string().replace([':', '/'], "-"));
@@ -225,7 +227,7 @@ impl Inspector {
 const ALLOWED: &str = "allowed";
 const BETWEEN_STATES: &str = "----\n";
 
-/// Writes out an image and what it may show.
+/// Writes an image and its allowed states to a directory.
 fn save(place: &Path, image: &Disks, allowed: &[Arc<str>]) -> std::io::Result<()> {
     let _may_be_absent = std::fs::remove_dir_all(place);
     std::fs::create_dir_all(place)?;
@@ -234,7 +236,7 @@ fn save(place: &Path, image: &Disks, allowed: &[Arc<str>]) -> std::io::Result<()
     image.save(place).map_err(std::io::Error::other)
 }
 
-/// Examines an image that a failure has written out.
+/// Examines an image that a failed run has saved.
 pub fn examine_saved(place: &Path) -> Result<(), String> {
     let disks = Disks::load(place).map_err(|error| format!("{} cannot be loaded: {error}", place.display()))?;
     let states = std::fs::read_to_string(place.join(ALLOWED)).map_err(|error| error.to_string())?;

@@ -1,21 +1,22 @@
-//! The power goes at any moment: the pool opens, is sound, and shows a state that it went through, with all that was synced
-//! (invariants I-1 to I-4).
+//! The power goes at any moment: the pool opens, is sound, and shows a state that it went through, with everything that
+//! was synced (invariants I-1 to I-4).
 //!
 //! - `workload`: random file operations, syncs, reclaiming, mounts and rebuilds on one disk or two, beside a reference;
 //! - `camera`: disks and their caches before every operation;
-//! - `inspect`: which losses are tried at each, what is counted, and power losses in recoveries, and in recoveries of those;
-//! - `verdict`: what must hold of each image;
+//! - `inspect`: chooses and counts the losses at each photograph, with power losses in recoveries, and in recoveries of
+//!   those;
+//! - `verdict`: judges each image;
 //! - `canary`: disks with a wrong order, which the suite must notice;
-//! - `mkfs`, `cost`: making a pool, and what opening after a power loss reads.
+//! - `mkfs`, `cost`: power losses during mkfs, and the reads of an opening after a power loss.
 //!
-//! What is required is more than the contract of the filesystem asks: after a power loss the whole tree is as it was between two
-//! operations, not before the last one that was made durable, because the engine commits its changes in order.
+//! The requirement is stricter than the filesystem's contract: after a power loss the whole tree must be as it was
+//! between two operations, none of them before the last durable one, because the engine commits its changes in order.
 //!
-//! *What a seed decides*: the operations and their content, the disks, and at each device operation what is lost. *What it does
-//! not*: pool id, times of files, and when the threads that count and write checkpoints come to work beside the others. So `DEDUPFS_CRASH`
-//! repeats the same work and mostly meets the same image; the image that failed is written out, and `DEDUPFS_CRASH_IMAGE` examines
-//! that very image, always with the same verdict. (Rounds of the commit thread run only when they are asked for, and everything
-//! is small enough that no other thread writes.)
+//! *A seed decides* the operations and their content, the disks, and the losses at each device operation. *It does not
+//! decide* the pool id, the times of files, and when the threads that count and write checkpoints come to work. So
+//! `DEDUPFS_CRASH` repeats the same work and mostly meets the same image. A failed run saves its image, and
+//! `DEDUPFS_CRASH_IMAGE` examines exactly that image, always with the same verdict. (Rounds of the commit thread run
+//! only on request, and everything is small enough that no other thread writes.)
 
 mod camera;
 mod canary;
@@ -36,7 +37,7 @@ use std::time::Duration;
 use inspect::Point;
 use suite::{Goal, again, run};
 
-/// Crash points of a normal run.
+/// Crash points in a normal run.
 pub const POINTS: u64 = 100_000;
 
 #[test]
@@ -46,7 +47,7 @@ fn power_loss_at_any_moment() {
             let tally = run(seed, goal, None).unwrap_or_else(|error| panic!("{error}"));
             let points = tally.points;
             assert!(!matches!(goal, Goal::Points(least) if points < least), "{tally}");
-            // Fewer come from a workload or two, which may be onesided.
+            // A workload or two may be one-sided, so fewer may come from a short run.
             let is_mixed = tally.recoveries.iter().all(|of| *of > points / 200) && tally.gone_on > points / 20;
             assert!(is_mixed || points < POINTS, "{tally}");
         }
@@ -60,7 +61,7 @@ fn power_loss_at_any_moment() {
     }
 }
 
-/// The judgement itself.
+/// Tests the judgement itself.
 #[test]
 fn a_mixture_of_two_states_is_no_state() {
     let states = ["/a 1\n/b 1\n", "/a 2\n/b 1\n", "/a 2\n/b 2\n"].map(Arc::from);
@@ -73,13 +74,14 @@ fn a_mixture_of_two_states_is_no_state() {
     assert!(verdict::judge("/a 1\n/b 1\n", &states[1..]).is_err(), "what is durable stays");
 }
 
-/// What the environment asks for instead of a normal run: `tools/crash-soak.sh` and the lines that failures print set it.
+/// The task that the environment names instead of a normal run. `tools/crash-soak.sh` and the messages of failures set
+/// it.
 enum Task {
     /// `DEDUPFS_CRASH_POINTS` or `DEDUPFS_CRASH_MINUTES`, from `DEDUPFS_CRASH_SEED` on.
     Run { seed: u64, goal: Goal },
     /// `DEDUPFS_CRASH`: one point again.
     Again { seed: u64, point: Point },
-    /// `DEDUPFS_CRASH_IMAGE`: what a failed run has written out.
+    /// `DEDUPFS_CRASH_IMAGE`: the saved image of a failed run.
     Examine(PathBuf),
 }
 

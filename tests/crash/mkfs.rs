@@ -1,4 +1,4 @@
-//! The power goes while a pool is made: afterwards there is no pool, and it says so, or there is one.
+//! The power goes while a pool is made: afterwards there is a pool, or there is none and the error says so.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::disks::{Disks, observed};
 use crate::verdict;
 use crate::workload::properties;
 
-/// What is said where no pool is, or half of one.
+/// The message for a directory that holds no pool, or half of one.
 const NO_POOL: &str = "is not a dedupfs pool (no ";
 
 fn interrupted(two: bool) -> (usize, usize) {

@@ -1,4 +1,4 @@
-//! Workload after workload on all cores, until enough crash points were verified.
+//! Workload after workload on all cores, until enough crash points are verified.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,24 +9,24 @@ use crate::inspect::{Failure, Inspector, Point, Tally};
 use crate::verdict::guarded;
 use crate::workload::{Below, Workload};
 
-/// Operations of a workload: each begins with an empty pool, and ends with a clean close.
+/// Operations of a workload. Each workload begins with an empty pool and ends with a clean close.
 const STEPS: u64 = 30;
 
-/// When it is enough.
+/// When a run ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Goal {
     Points(u64),
     Time(Duration),
 }
 
-/// Between two lines of progress.
+/// Time between two lines of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
 
 fn images() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// One workload with all its crash points.
+/// Runs one workload with all its crash points.
 fn workload(seed: u64, below: Option<Below<'_>>) -> Result<Tally, String> {
     let mut inspector = Inspector::new(seed, images(), None);
     let outcome = guarded(|| {
@@ -83,7 +83,7 @@ pub fn run(first_seed: u64, goal: Goal, below: Option<Below<'_>>) -> Result<Tall
     failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(total), Err)
 }
 
-/// The work of `seed` again, with the one power loss of `point`; whether it came to that point.
+/// Repeats the work of `seed` with the one power loss of `point`. Returns whether the work reached that point.
 pub fn again(seed: u64, point: &Point, below: Option<Below<'_>>) -> Result<bool, String> {
     let window = point.0.first().map(|(operation, _)| *operation..=*operation);
     let mut inspector = Inspector::new(seed, images(), Some(point.clone()));

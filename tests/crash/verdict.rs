@@ -1,5 +1,5 @@
-//! What must hold of a disk that a power loss left: it opens, is sound, and shows one of the states that it may show; and
-//! whatever is done next rests on it safely.
+//! Verdicts on a disk after a power loss: the pool opens, is sound and shows one of the allowed states, and later work
+//! can safely build on it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +18,7 @@ fn words(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
-/// A panic is a verdict, too.
+/// Runs `work` and turns a panic into an error, which is a verdict too.
 pub fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(format!("panicked: {}", words(&*panic))))
 }
@@ -27,7 +27,7 @@ fn open(roots: &Roots) -> Result<Arc<Pool>, String> {
     workload::open(roots, &workload::options()).map_err(|error| format!("the pool does not open: {error}"))
 }
 
-/// Counts equal marks, names and places are right, and all content is what its fingerprint says.
+/// Checks that counts equal marks, that names and places are right, and that all content matches its fingerprints.
 fn sound(pool: &Pool) -> Result<(), String> {
     let report = pool.check(&CheckOptions { read_data: true }, &NoProgress);
     let report = report.map_err(|error| format!("cannot be checked: {error}"))?;
@@ -38,7 +38,7 @@ fn describe(pool: &Pool) -> Result<String, String> {
     Client(pool.service()).describe().map_err(|error| format!("cannot be read: {error:?}"))
 }
 
-/// Opens the pool, checks it, and reads all that is in it.
+/// Opens the pool, checks it, and reads everything in it.
 pub fn examine(roots: &Roots) -> Result<String, String> {
     guarded(|| {
         let pool = open(roots)?;
@@ -47,12 +47,12 @@ pub fn examine(roots: &Roots) -> Result<String, String> {
     })
 }
 
-/// Opens the pool as [`examine`] does and closes it, without looking.
+/// Opens the pool as [`examine`] does and closes it, without reading.
 pub fn mount_and_close(roots: &Roots) -> Result<(), String> {
     guarded(|| open(roots)?.close().map_err(|error| format!("does not close: {error}")))
 }
 
-/// Whether `seen` is one of the states that may be seen: wholly, never a mixture.
+/// Checks that `seen` is exactly one of the allowed states, never a mixture.
 pub fn judge(seen: &str, allowed: &[Arc<str>]) -> Result<(), String> {
     if allowed.iter().any(|state| **state == *seen) {
         return Ok(());
@@ -72,8 +72,8 @@ pub fn judge(seen: &str, allowed: &[Arc<str>]) -> Result<(), String> {
 
 const AGAIN: &str = "again";
 
-/// The next backup rests on what the power loss left, and reclaiming goes over it: all content is written again, everything
-/// is checked, and when all is deleted nothing is left.
+/// Works on after the power loss: writes all content again, reclaims, checks everything, deletes everything, and checks
+/// that nothing is left.
 pub fn go_on(disks: &Disks, seen: &str) -> Result<(), String> {
     let roots = disks.roots();
     let fails = |what: &'static str| move |error: &dyn std::fmt::Debug| format!("afterwards {what} fails: {error:?}");

@@ -1,7 +1,8 @@
 //! The work during which the power goes: random file operations, syncs, reclaiming, mounts.
 //!
-//! Each operation is done to the reference first, whose description joins the ledger, and to the engine then: a power loss
-//! during the operation may show it or not. What an open file holds back goes to the reference when it is published.
+//! Each operation is done on the reference first, and its description joins the ledger; then it is done on the engine.
+//! A power loss during the operation may show it or not. Unpublished writes of an open file reach the reference when
+//! they are published.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use crate::client::Client;
 use crate::disks::{Disks, Roots, observed};
 use crate::random::Random;
 
-/// Pieces of which all content is made: few, so that much is written again.
+/// Number of pieces that make up all content: few, so that the same data is written often.
 pub const PIECES: u64 = 10;
 
-/// The smallest of everything, so that all that happens in a large pool happens within a few operations.
+/// Limits so small that everything that happens in a large pool happens within a few operations.
 pub fn properties() -> PoolProperties {
     PoolProperties {
         chunk_size_bytes: 4096,
@@ -34,7 +35,7 @@ pub fn properties() -> PoolProperties {
     }
 }
 
-/// Rounds of the commit thread only when they are asked for: a seed gives the same operations every time.
+/// Options with rounds of the commit thread only on request: a seed gives the same operations every time.
 pub fn options() -> PoolOptions {
     PoolOptions {
         memory_bytes: dedupfs::config::MEMORY_BYTES_MIN,
@@ -58,10 +59,10 @@ pub fn piece(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Puts wrong order below the camera; see `canary`.
+/// Makes the observer that puts a wrong order below the camera; see `canary`.
 pub type Below<'a> = &'a (dyn Fn(&Disks) -> Arc<dyn Observer> + Sync);
 
-/// A file that is kept open on both sides, and what was written to the engine's and is not published.
+/// A file that is kept open on both sides, with the writes to the engine's that are not published yet.
 struct Kept {
     engine: (Ino, Handle),
     reference: (Ino, Handle),
@@ -95,7 +96,7 @@ impl Workload {
         workload
     }
 
-    /// What was photographed since the last call.
+    /// Takes the photographs since the last call.
     pub fn develop(&self) -> Vec<Photograph> {
         self.camera.develop()
     }
@@ -112,7 +113,7 @@ impl Workload {
         Client(self.pool().service())
     }
 
-    /// The reference has come into a state that a power loss may show from now on.
+    /// Adds the reference's state to the ledger: a power loss may show it from now on.
     fn note(&self) {
         let state: Arc<str> = self.reference.describe().expect("describes").into();
         let mut ledger = self.camera.ledger();
@@ -121,13 +122,13 @@ impl Workload {
         }
     }
 
-    /// All that was done so far is durable.
+    /// Marks everything so far as durable.
     fn durable(&self) {
         let mut ledger = self.camera.ledger();
         ledger.durable = ledger.states.len() - 1;
     }
 
-    /// An operation on both sides, which must have one outcome.
+    /// Does an operation on both sides, which must have the same outcome.
     fn both(&self, what: &dyn Fn(&Client) -> Result<(), Errno>) -> bool {
         let expected = what(&self.reference);
         self.note();
@@ -176,7 +177,7 @@ impl Workload {
             40..=42 => {
                 let threshold_percent = [0, 50, 100][self.random.below(3) as usize];
                 self.pool().reclaim(&ReclaimOptions::below(threshold_percent), &NoProgress).expect("reclaims");
-                // It commits all that is published.
+                // Reclaiming commits everything published.
                 self.durable();
             }
             43..=44 => self.close_and_mount(&options()),
@@ -192,7 +193,7 @@ impl Workload {
     }
 
     fn is_kept(&self, path: &str) -> bool {
-        // It may have other names by now.
+        // The file may have other names by now.
         let is_it = |kept: &Kept| self.reference.find(path).is_ok_and(|found| found.ino == kept.reference.0);
         self.kept.as_ref().is_some_and(is_it)
     }
@@ -201,7 +202,7 @@ impl Workload {
         self.reference.find(path).is_ok_and(|found| found.kind == FileKind::Regular)
     }
 
-    /// Whether there is a regular file then.
+    /// Creates the file if nothing is there. Returns whether `path` is a regular file afterwards.
     fn create(&self, path: &str) -> bool {
         let create = |client: &Client| client.open(path, false).map(|open| client.release(open));
         self.is_regular(path) || self.reference.find(path).is_err() && self.both(&create)
@@ -220,7 +221,7 @@ impl Workload {
         }
     }
 
-    /// Cut to nothing and written anew.
+    /// Truncates a file to nothing and writes it anew.
     fn rewrite(&mut self) {
         let (path, bytes) = (self.file(), self.content());
         if !self.is_kept(&path) && self.create(&path) {
@@ -229,7 +230,7 @@ impl Workload {
         }
     }
 
-    /// Written beside and renamed over, as careful programs do; the most careful sync it first.
+    /// Writes a file beside the old one and renames it over, as careful programs do. The most careful sync it first.
     fn replace(&mut self) {
         let (path, bytes, is_careful) = (self.file(), self.content(), self.random.one_in(3));
         self.put("temporary", 0, &bytes, false);
@@ -296,7 +297,7 @@ impl Workload {
         kept.unpublished.push((offset, bytes));
     }
 
-    /// The reference comes to have what the engine is about to publish.
+    /// Gives the reference the writes that the engine is about to publish.
     fn note_unpublished(&mut self) {
         let Some(kept) = self.kept.as_mut() else { return };
         for (offset, bytes) in std::mem::take(&mut kept.unpublished) {
@@ -326,7 +327,7 @@ impl Workload {
         self.engine().flush(kept.engine).expect("flushes");
         self.engine().release(kept.engine);
         self.reference.release(kept.reference);
-        // Without a name it is gone now.
+        // A file without a name is gone now.
         self.note();
     }
 

@@ -1,7 +1,7 @@
-//! The power goes at any operation of the data device, and the meta device with it, for good.
+//! The power goes at any operation of the data device, and the meta device is lost for good.
 //!
-//! Every commit is followed by a picture of the tree, kept by its row. What is recovered must be the picture of the row that the
-//! recovery names, and no older than what was known to be exported.
+//! Every commit is followed by a picture of the tree, kept by its row. A recovery must show the picture of the row that
+//! it names, and that row is no older than the last one that was certainly exported.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use crate::site::{
 struct Photograph {
     operation: u64,
     disk: MemoryDevice,
-    /// The commit that was certainly exported.
+    /// The last row that was certainly exported.
     exported_row: u64,
 }
 
@@ -46,7 +46,7 @@ impl Camera {
             return;
         }
         let exported_row = self.exported_row.load(Ordering::SeqCst);
-        // Every fourth keeps nothing that was not synced.
+        // Every fourth keeps no unsynced change.
         let seed =
             if operation.is_multiple_of(4) { 0 } else { self.seed.wrapping_mul(1 << 20).wrapping_add(operation) };
         let disk = disk.crash(seed);
@@ -148,7 +148,7 @@ impl DeviceFile for WatchedFile {
 /// The tree as of each commit.
 type Pictures = BTreeMap<u64, Picture>;
 
-/// Everything up to now shows this picture: what commits beside it (reclaiming, opening) changes nothing to be seen.
+/// Notes the current picture for all rows up to now: commits of reclaiming and opening change nothing visible.
 fn note(pool: &Pool, camera: &Camera, pictures: &mut Pictures) {
     let row = pool.core().namespace.last_row();
     let first = pictures.last_key_value().map_or(0, |(row, _)| row + 1);
@@ -159,7 +159,7 @@ fn note(pool: &Pool, camera: &Camera, pictures: &mut Pictures) {
     camera.exported_row.store(pool.core().exporter.stats().expect("tells").row, Ordering::SeqCst);
 }
 
-/// Works on a pool with remounts, kills, reclaiming and exports; returns the photographs and what they may show.
+/// Works on a pool with remounts, kills, reclaiming and exports. Returns the photographs, and the picture of each row.
 fn work(seed: u64, every: u64, steps: u64) -> (Vec<Photograph>, Pictures) {
     let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
     format(&meta, &data);
@@ -197,7 +197,7 @@ fn work(seed: u64, every: u64, steps: u64) -> (Vec<Photograph>, Pictures) {
     (std::mem::take(&mut *camera.taken.lock().unwrap()), pictures)
 }
 
-/// Closing commits, and changes nothing to be seen.
+/// Notes the rows of closing: closing commits, but changes nothing visible.
 fn note_closed(pool: &Pool, pictures: &mut Pictures) {
     let (last, seen) = pictures.last_key_value().map(|(row, seen)| (*row, seen.clone())).expect("was noted");
     for row in last + 1..=pool.core().namespace.last_row() {
@@ -205,11 +205,11 @@ fn note_closed(pool: &Pool, pictures: &mut Pictures) {
     }
 }
 
-/// Recovers from a photograph; whether there was an export.
+/// Recovers from a photograph and checks the result. Returns whether there was an export.
 fn develop(photograph: &Photograph, pictures: &Pictures, seed: u64, goes_on: bool) -> bool {
     let at = format!("seed {seed}, power lost before operation {}", photograph.operation);
     let data = &photograph.disk;
-    // A crash leaves containers that no export names: that is told, and enough.
+    // A crash leaves containers that no export names. The recovery reports that, so it has to be forced.
     let (meta, report) = match force_recover(data) {
         Ok(recovered) => recovered,
         Err(error) => {
@@ -218,7 +218,7 @@ fn develop(photograph: &Photograph, pictures: &Pictures, seed: u64, goes_on: boo
             return false;
         }
     };
-    // The note of how far the export had come is never ahead of it.
+    // The note of the export's progress is never ahead of the export.
     assert!(!report.shortfall.iter().any(|less| less.contains("was complete")), "{at}: {:?}", report.shortfall);
     assert!(report.row >= photograph.exported_row, "{at}: row {}, exported {}", report.row, photograph.exported_row);
     assert_eq!((report.rebuilt.missing, report.recipes_damaged), (0, 0), "{at}: {report:?}");
@@ -232,7 +232,7 @@ fn develop(photograph: &Photograph, pictures: &Pictures, seed: u64, goes_on: boo
     true
 }
 
-/// What was recovered is a pool as any other, and can be recovered again.
+/// A recovered pool works as any other, and can be recovered again.
 fn go_on(pool: Arc<Pool>, meta: &MemoryDevice, data: &MemoryDevice, at: &str) {
     let mut random = Random(photo_seed(at));
     for _ in 0..6 {
@@ -274,7 +274,7 @@ fn the_data_root_alone_survives_a_power_loss_at_any_operation() {
     assert!(photographs > 1500 && recovered > photographs * 3 / 4, "{recovered} of {photographs}");
 }
 
-/// The check itself: a state that was never committed is noticed.
+/// Tests the check itself: it must notice a state that was never committed.
 #[test]
 #[should_panic(expected = "not the state of row")]
 fn another_state_is_noticed() {

@@ -1,4 +1,4 @@
-//! Damage to what was exported: an error, or an older state, whole; never wrong data.
+//! Damage to the export gives an error, or an older state, whole; never wrong data.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 
 use crate::site::{Picture, Random, findings, force_recover, format, open, picture, recover_how, step, try_recover};
 
-/// Pools in which several groups follow a base, with the tree as of each commit.
+/// Makes a pool with several groups behind a base, and the tree as of each commit.
 fn exported() -> (MemoryDevice, BTreeMap<u64, Picture>) {
     let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
     format(&meta, &data);
     let mut pictures = BTreeMap::new();
     let mut random = Random(5);
     let pool = open(&meta, &data);
-    // The base is of the state in which the pool was opened.
+    // The base holds the state in which the pool was opened.
     for row in 0..=pool.core().namespace.last_row() {
         pictures.insert(row, picture(&pool));
     }
@@ -38,26 +38,26 @@ fn flip(disk: &MemoryDevice, path: &str, offset: u64, mask: u8) {
     file.write_at(&[byte[0] ^ mask], offset).expect("writes");
 }
 
-/// Recovers from a damaged disk; if that succeeds it is one of the states, or lacks what it says it lacks.
+/// Recovers from a damaged disk. A recovery that succeeds must show one of the states, or lack exactly what it reports.
 fn check(disk: &MemoryDevice, pictures: &BTreeMap<u64, Picture>, at: &str) -> bool {
     let Ok((meta, report)) = force_recover(disk) else { return false };
     let expected = pictures.get(&report.row).unwrap_or_else(|| panic!("{at}: row {} was never exported", report.row));
     if report.rebuilt.missing > 0 {
-        // A recipe is damaged: files that need it give errors when they are read, and the check says so. If none needs it,
-        // all are whole.
+        // A recipe is damaged: files that need it give errors when they are read, and the check reports that. If no
+        // file needs it, all are whole.
         let pool = open(&meta, disk);
         assert!(!findings(&pool).is_empty() || picture(&pool) == *expected, "{at}: wrong data");
         return true;
     }
-    // A log that ends between two groups is a log.
+    // A log that ends between two groups is valid.
     let last = pictures.last_key_value().map(|(row, _)| *row);
     let is_told = !report.shortfall.is_empty() || at.contains("cut");
     assert!(Some(report.row) == last || is_told, "{at}: an older state, and nothing said");
     let pool = open(&meta, disk);
     assert!(picture(&pool) == *expected, "{at}: wrong data");
-    // What nothing refers to may be damaged, and is found.
+    // Damage where nothing refers to it is possible, and is found.
     if !at.contains("/recipes/") {
-        // Of the export itself, more is checked than a recovery needs.
+        // A check covers more of the export than a recovery needs.
         let mut found = findings(&pool);
         found.retain(|finding| !finding.starts_with("export on the data root"));
         assert_eq!(found, Vec::<String>::new(), "{at}");
@@ -90,7 +90,7 @@ fn flipped_bytes_give_an_error_or_an_older_state() {
     assert!(tried > 200 && recovered > 50 && recovered < tried, "{recovered} of {tried}");
 }
 
-/// What followed in the log was given up, though the disk had it.
+/// The log's groups behind a read error were given up, although the disk had them.
 #[test]
 fn regression_a_disk_that_does_not_answer_does_not_end_the_log() {
     let (data, pictures) = exported();
@@ -148,7 +148,7 @@ fn files_cut_off_or_gone_give_an_error_or_an_older_state() {
     }
 }
 
-/// A mount finds that the export cannot be gone on with, and makes a new one.
+/// A mount notices that it cannot continue the export, and makes a new one.
 #[test]
 fn a_damaged_export_is_made_anew_by_the_next_mount() {
     for name in ["current", "owner"] {

@@ -1,4 +1,4 @@
-//! A data root that fails under the export: the pool goes on, and what can be made anew is.
+//! A data root that fails under the export: the pool goes on, and the export is made anew where possible.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use dedupfs_store::device::{Device, MemoryDevice};
 use crate::common::{content, read, write};
 use crate::site::{findings, force_recover, format, open, picture, reclaim, recover, shared, try_open, try_recover};
 
-/// A pool with an export, on a data root that can fail.
+/// Makes a pool with an export, on a data root that can fail.
 fn failing() -> (MemoryDevice, MemoryDevice, FaultyDevice, Arc<Pool>) {
     let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
     format(&meta, &data);
@@ -25,7 +25,7 @@ fn failing() -> (MemoryDevice, MemoryDevice, FaultyDevice, Arc<Pool>) {
     (meta, data, faulty, pool)
 }
 
-/// Something changes in names, recipes and containers, and is exported, with all that follows.
+/// Changes names, recipes and containers, exports, and reclaims.
 fn change(pool: &Pool, round: u64) {
     write(pool, &format!("new {round}"), &content(100 + round, 200_000));
     pool.service().unlink(ROOT_INO, format!("{round}").as_bytes()).expect("unlinks");
@@ -35,7 +35,7 @@ fn change(pool: &Pool, round: u64) {
     assert!(pool.core().committer.failure().is_none(), "{:?}", pool.core().committer.failure());
 }
 
-/// The data root alone gives back what there was when the pool was closed.
+/// Checks that the data root alone gives back the pool as it was when it was closed.
 fn assert_recovers(data: &MemoryDevice, pool: Arc<Pool>) {
     let before = picture(&pool);
     pool.close().expect("closes");
@@ -47,7 +47,7 @@ fn assert_recovers(data: &MemoryDevice, pool: Arc<Pool>) {
     assert_eq!(findings(&pool), Vec::<String>::new());
 }
 
-/// One answer that a file of the export is not there, though it is, made the pool read-only.
+/// One wrong answer that a file of the export is missing made the pool read-only.
 #[test]
 fn regression_one_wrong_answer_about_a_file_of_the_export_does_not_end_the_pool() {
     for position in 0.. {
@@ -65,7 +65,8 @@ fn regression_one_wrong_answer_about_a_file_of_the_export_does_not_end_the_pool(
     }
 }
 
-/// The export's own files fail, once or for good: it is made anew, or rests, and what the last one names stays.
+/// The export's own files fail, once or for good: the export is made anew or rests, and everything that the last one
+/// names stays.
 #[test]
 fn regression_an_export_that_fails_does_not_end_the_pool() {
     for lasting in [false, true] {
@@ -82,7 +83,8 @@ fn regression_an_export_that_fails_does_not_end_the_pool() {
             assert_recovers(&data, pool);
             continue;
         }
-        // Older than it might be, which is told, and whole: what it names has kept its place.
+        // The export is older than it might be, which is reported, but whole: everything that it names has kept its
+        // place.
         assert!(try_recover(&data.fork()).is_err());
         let kept = force_recover(&data.fork()).expect("recovers what was exported").1;
         assert_eq!(kept.rebuilt.missing, 0);

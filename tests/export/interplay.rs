@@ -1,4 +1,4 @@
-//! What the export, recovery, quarantine and scrubs do to each other.
+//! Interplay of the export, recovery, quarantine and scrubs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ fn scrub(pool: &Pool) {
     assert!(pool.scrub(&options, &NoProgress).expect("scrubs").finished);
 }
 
-/// A scrub leaves its position on the meta root: that is nothing foreign.
+/// A scrub leaves its position on the meta root: that file does not make the root a foreign one.
 #[test]
 fn regression_a_meta_root_that_was_scrubbed_is_recovered_in_place() {
     let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
@@ -39,8 +39,8 @@ fn regression_a_meta_root_that_was_scrubbed_is_recovered_in_place() {
     assert_eq!(findings(&pool), Vec::<String>::new());
 }
 
-/// A copy of the meta root that was taken while the pool was mounted, put back without an opening in between: the export is
-/// newer, and the only one that has what was written since.
+/// A copy of the meta root was taken while the pool was mounted, and is put back without an opening in between: the
+/// export is newer, and it alone has the later writes.
 #[test]
 fn regression_a_meta_root_that_is_older_than_the_export_does_not_replace_it() {
     let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
@@ -64,7 +64,7 @@ fn regression_a_meta_root_that_is_older_than_the_export_does_not_replace_it() {
     assert!(picture(&open(&meta, &data)) == before);
 }
 
-/// Runs something once, before a base is synced.
+/// Runs an action once, before a base is synced.
 struct AtBase {
     armed: AtomicBool,
     pool: Mutex<Option<Arc<Pool>>>,
@@ -85,8 +85,8 @@ impl Observer for AtBase {
     ) -> dedupfs_store::Result<()> {
         if matches!(call, Call::Sync { path } if path.contains("base-")) && self.armed.swap(false, Ordering::SeqCst) {
             let pool = self.pool.lock().clone().expect("is set");
-            // Full before there is something to export: the pool's own thread would else export it while there is room,
-            // and nothing be left for which there is none.
+            // The disk is filled before there is something to export. Otherwise the pool's own thread would export it
+            // while there is space, and nothing would be left to export without space.
             self.data.set_capacity(self.data.used_bytes());
             for number in 0..400 {
                 let target: Vec<u8> = content(number, 1000).iter().map(|byte| byte | 1).collect();
@@ -108,7 +108,7 @@ impl Observer for AtBase {
     }
 }
 
-/// The export is given up for lack of room while a new base rests on it: that base does not count.
+/// The export is given up for lack of space while a new base is being written for it: that base must not count.
 #[test]
 fn regression_a_base_whose_export_was_given_up_meanwhile_does_not_count() {
     let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
@@ -129,13 +129,13 @@ fn regression_a_base_whose_export_was_given_up_meanwhile_does_not_count() {
     *observer.pool.lock() = None;
     let before = picture(&pool);
     if pool.core().exporter.stats().expect("tells").row > 0 {
-        // Recovering takes the data root over: a copy is enough.
+        // Recovering takes the data root over, so a copy is used.
         let copy = data.snapshot_all_synced();
         let (meta, report) = recover(&copy);
         assert_eq!((report.recipes_damaged, report.rebuilt.missing), (0, 0));
         assert!(picture(&open(&meta, &copy)) == before);
     }
-    // And there is one again.
+    // And there is an export again.
     pool.close().expect("closes");
     drop(pool);
     let (meta, report) = recover(&data);
@@ -154,7 +154,7 @@ fn falsify_content(data: &MemoryDevice) {
     }
 }
 
-/// Sound frames around wrong bytes, which were quarantined: a recovery knows of it, whether they were healed or not.
+/// Sound frames around wrong bytes were quarantined: a recovery knows of it, whether they were healed or not.
 #[test]
 fn regression_a_recovery_does_not_forget_the_quarantine() {
     for is_healed in [false, true] {

@@ -1,4 +1,5 @@
-//! The data root gives less than it should: a recovery says so and changes nothing; forced, it keeps what it cannot name.
+//! The data root gives less than it should: a recovery says so and changes nothing; when forced, it keeps everything
+//! that it cannot name.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +17,11 @@ use crate::site::{
     findings, force_recover, format, open, open_read_only, picture, reclaim, recover_how, shared, try_recover,
 };
 
-/// A pool that was mounted once, with some files; and where their content lies.
+/// Makes a pool that was mounted once, with some files. Also returns its containers' records.
 pub fn filled() -> (MemoryDevice, MemoryDevice, Vec<ContainerRecord>) {
     let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
     format(&meta, &data);
-    // The first base is of the empty pool, and nobody is about to write another one.
+    // The first base holds the empty pool, and no other base is due.
     open(&meta, &data).close().expect("closes");
     let pool = open(&meta, &data);
     for number in 0..20 {
@@ -49,7 +50,7 @@ fn slot_start(record: &ContainerRecord) -> u64 {
     u64::from(record.address.slot) * u64::from(crate::site::properties().container_bytes)
 }
 
-/// Every file of a disk.
+/// Returns every file of a disk.
 fn everything(disk: &MemoryDevice) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for directory in ["", "containers", "export", "export/recipes"] {
@@ -102,7 +103,7 @@ fn regression_a_recovery_that_gets_less_is_refused_and_forced_keeps_what_it_cann
     let (meta, report) = force_recover(&data).expect("recovers what is there");
     assert_eq!((report.files, report.kept_slots), (0, records.len() as u64), "{report:?}");
     assert!(!report.shortfall.is_empty());
-    // Across mounts, writes, reclaiming, and another loss of the meta root.
+    // The slots stay across mounts, writes, reclaiming, and another loss of the meta root.
     for round in 0..3 {
         let pool = open(&meta, &data);
         assert!(pool.notice().is_some_and(|notice| notice.contains("--give-up-unnamed")));
@@ -123,7 +124,7 @@ fn regression_a_recovery_that_gets_less_is_refused_and_forced_keeps_what_it_cann
     drop(open(&meta, &data));
     assert!(bytes_of(&data, &records) == before, "written over behind another recovery");
 
-    // Until the user says otherwise.
+    // They stay until the user gives them up.
     let repair = |give_up_unnamed| {
         let how = RepairOptions { apply: true, give_up_unnamed, ..RepairOptions::default() };
         let open = OpenOptions::default();
@@ -142,7 +143,7 @@ fn regression_a_recovery_that_gets_less_is_refused_and_forced_keeps_what_it_cann
     assert!(read(&open(&meta, &data), "more 29") == Some(content(529, 30_000)));
 }
 
-/// No container tells of files without content: the note of how far the export has come does.
+/// Containers do not show files without content; the note of the export's progress does.
 #[test]
 fn regression_a_recovery_that_lacks_empty_files_is_refused() {
     let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
@@ -159,7 +160,7 @@ fn regression_a_recovery_that_lacks_empty_files_is_refused() {
     let whole = data.snapshot_all_synced();
     damage(&data, &log_of(&data), 100);
     refused(&data, "51 inodes");
-    // Cut off between two groups, which is a log as any other.
+    // Cut off between two groups, which leaves a valid log.
     let log = log_of(&whole);
     whole.open(&log, OpenMode::Write).expect("opens").set_len(0).expect("cuts");
     refused(&whole, "51 inodes");
@@ -199,7 +200,7 @@ fn without_current_the_newest_whole_base_is_taken_when_it_is_forced() {
     assert!(try_recover(&data).is_ok_and(|(_, report)| report.files == 20));
 }
 
-/// Written behind the last export, and the process is killed: the containers tell.
+/// Files are written behind the last export, and the process is killed: the containers show it.
 #[test]
 fn what_a_crash_left_behind_the_last_export_is_told_and_kept() {
     let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
@@ -224,11 +225,11 @@ fn what_a_crash_left_behind_the_last_export_is_told_and_kept() {
     pool.close().expect("closes");
 }
 
-/// A known loss made a recovery call everything else that was missing a loss, too.
+/// A known loss made a recovery take everything else that was missing for a loss, too.
 #[test]
 fn regression_a_missing_file_of_containers_is_less_than_expected_whatever_was_lost_before() {
     let (meta, data, records) = filled();
-    // One container goes bad, and the pool knows.
+    // One container goes bad, and the pool notices.
     damage(&data, &format!("containers/{:06}.slots", records[0].address.file), slot_start(&records[0]) + 200);
     let pool = open(&meta, &data);
     let scrubbed = pool.scrub(&ScrubOptions { restart: true, ..ScrubOptions::default() }, &NoProgress).expect("scrubs");
@@ -244,7 +245,7 @@ fn regression_a_missing_file_of_containers_is_less_than_expected_whatever_was_lo
     assert!(report.missing.iter().any(|missing| missing.contains("not there")), "{report:?}");
 }
 
-/// The copies of recipes of the second damaged export were written over.
+/// The copies of recipes of the second damaged export were overwritten.
 #[test]
 fn regression_a_second_damaged_export_is_set_aside_beside_the_first() {
     let (_, data, _) = filled();
@@ -266,7 +267,7 @@ fn regression_a_second_damaged_export_is_set_aside_beside_the_first() {
     }
 }
 
-/// Each opening kept what later crashes left, too.
+/// Each opening also kept the slots that later crashes left.
 #[test]
 fn regression_slots_that_a_damaged_owner_keeps_are_listed_once() {
     let (meta, data, _) = filled();

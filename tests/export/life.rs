@@ -49,7 +49,7 @@ fn an_old_meta_root_is_refused_after_a_recovery() {
     pool.close().expect("closes");
     drop(pool);
     let older = meta.snapshot_all_synced();
-    // Opened once more: its epoch is ahead of what the data root knows of the copy.
+    // Opened once more: its epoch is ahead of the one that the data root knows of the copy.
     open(&meta, &data).close().expect("closes");
     let refused = |meta: &MemoryDevice, why: &str| {
         for _ in 0..3 {
@@ -83,7 +83,7 @@ fn container_ids_are_never_used_twice() {
     write(&pool, "first", &content(1, 300_000));
     pool.close().expect("closes");
     drop(pool);
-    // What comes now is in no export: the process is killed.
+    // Later changes are in no export: the process is killed.
     let pool = open(&meta, &data);
     write(&pool, "second", &content(2, 300_000));
     pool.sync().expect("syncs");
@@ -104,7 +104,7 @@ fn container_ids_are_never_used_twice() {
 #[test]
 fn what_is_exported_is_in_proportion_to_what_changed() {
     let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    // With tankers of the usual size, so that no checkpoint exports in between.
+    // Tankers of the usual size, so that no checkpoint exports in between.
     let properties = dedupfs_store::superblock::PoolProperties { chunk_size_bytes: 4096, ..Default::default() };
     dedupfs::pool::format_on(&shared(&meta), &shared(&data), b"elsewhere".to_vec(), &properties, (0, 0))
         .expect("formats");
@@ -126,7 +126,7 @@ fn what_is_exported_is_in_proportion_to_what_changed() {
     assert_eq!(written(&|| {}), 0, "nothing changed");
     let one = written(&|| write(&pool, "another", &content(5000, 100)));
     assert!(one <= 16 << 10, "{one} bytes for one file");
-    // Its keys are noted ten times and looked up once.
+    // The file's keys are noted ten times and looked up once.
     let log_bytes = || pool.core().exporter.stats().expect("tells").namespace_bytes;
     let before = log_bytes();
     written(&|| {
@@ -179,7 +179,7 @@ fn a_pool_of_one_root_is_recovered_in_place() {
     for _ in 0..60 {
         step(&pool, &mut random);
     }
-    // What it notes of that was in the way of recovering.
+    // The history of reclaiming once prevented a recovery.
     reclaim(&pool);
     pool.sync().expect("syncs");
     assert!(device.exists(dedupfs::reclaim::HISTORY_FILE).expect("tells"));
@@ -199,7 +199,7 @@ fn a_pool_of_one_root_is_recovered_in_place() {
     assert_eq!(findings(&pool), Vec::<String>::new());
     pool.close().expect("closes");
     drop(pool);
-    // A namespace that is there and damaged is replaced when that is said.
+    // A damaged namespace is replaced when the caller allows it.
     let file = device.open("namespace.redb", dedupfs_store::device::OpenMode::Write).expect("opens");
     file.write_at(&vec![0x5a; file.len().expect("has a length") as usize], 0).expect("writes");
     drop(file);
@@ -240,7 +240,7 @@ fn a_deleted_directory_is_made_anew() {
     assert_eq!(findings(&pool), Vec::<String>::new());
     pool.close().expect("closes");
     drop(pool);
-    // Beyond repair, and in its place.
+    // The namespace is beyond repair, and in its place.
     std::fs::write(meta.join("namespace.redb"), b"nonsense").expect("writes");
     assert!(dedupfs::pool::Pool::open(&meta, &options).is_err());
     recover(true).expect("recovers");

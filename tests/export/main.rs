@@ -1,4 +1,4 @@
-//! The meta root is lost, at whatever moment: the data root alone gives a pool back, as it was at the last export or later.
+//! The meta root is lost, at any moment: the data root alone gives a pool back, as it was at the last export or later.
 
 #[path = "../common/mod.rs"]
 mod common;

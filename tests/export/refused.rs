@@ -1,4 +1,4 @@
-//! What the data root refuses is told as it is, ends nothing that can go on, and costs space at most.
+//! Refusals by the data root are reported truthfully, stop nothing that can go on, and cost space at most.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::common::{content, read, write};
 use crate::less::{damage, filled, log_of};
 use crate::site::{findings, force_recover, format, open, reclaim, recover_how, shared, try_open};
 
-/// A pool with an export, on a data root that can fail.
+/// Makes a pool with an export, on a data root that can fail.
 fn exported() -> (MemoryDevice, MemoryDevice, FaultyDevice, Arc<Pool>) {
     let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
     format(&meta, &data);
@@ -39,7 +39,7 @@ fn scrub(pool: &Pool) -> ScrubReport {
     pool.scrub(&ScrubOptions { restart: true, ..ScrubOptions::default() }, &NoProgress).expect("scrubs")
 }
 
-/// The scrub said "written anew", and the damaged base still counted.
+/// The scrub said "written anew", although the damaged base still counted.
 #[test]
 fn regression_a_renewal_that_fails_is_not_told_as_done() {
     let (meta, data, faulty, pool) = exported();
@@ -49,7 +49,7 @@ fn regression_a_renewal_that_fails_is_not_told_as_done() {
     faulty.heal();
     pool.close().expect("closes");
     drop(pool);
-    // It may be at rest until the next mount.
+    // The export may rest until the next mount.
     let pool = open(&meta, &data);
     pool.core().committer.export().expect("exports");
     assert!(!scrub(&pool).is_export_bad());
@@ -57,7 +57,7 @@ fn regression_a_renewal_that_fails_is_not_told_as_done() {
     pool.close().expect("closes");
 }
 
-/// The next sync of the same file succeeded, and proved nothing; and who closed the pool waited for all copies.
+/// The next sync of the same file succeeded and proved nothing; and closing the pool waited for all copies.
 #[test]
 fn regression_copies_that_cannot_be_written_anew_or_are_given_up_are_not_told_as_done() {
     let (_meta, data, faulty, pool) = exported();
@@ -81,7 +81,7 @@ fn regression_copies_that_cannot_be_written_anew_or_are_given_up_are_not_told_as
     assert_eq!((report.files, report.rebuilt.missing), (10, 0));
 }
 
-/// One sector that cannot be read, of a file that recovery can do without.
+/// One unreadable sector of a file that recovery can do without.
 #[test]
 fn regression_notes_that_cannot_be_read_do_not_keep_a_forced_recovery_or_a_mount_away() {
     let (_, data, _) = filled();
@@ -112,7 +112,7 @@ fn regression_notes_that_cannot_be_read_do_not_keep_a_forced_recovery_or_a_mount
     }
 }
 
-/// A filesystem that needs space to give some back: the pool was read-only from then on.
+/// On a filesystem that needs space to free some, the pool became read-only.
 #[test]
 fn regression_a_data_root_without_space_to_clean_up_does_not_end_the_pool() {
     let cleaning = [Operation::Punch, Operation::Remove, Operation::SyncDirectory, Operation::SetLen];
@@ -149,7 +149,7 @@ fn replace(path: &Path) {
     fs::write(path, bytes).expect("writes");
 }
 
-/// Every file below a directory, with its content.
+/// Returns every file below a directory, with its content.
 fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).expect("lists") {
@@ -164,7 +164,7 @@ fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// Another process had the pool, and its export was cut off and written over.
+/// Another process had the pool, and its export was cut off and overwritten.
 #[test]
 fn regression_whoever_lost_the_lock_writes_nothing_to_export_or_containers() {
     let directory = tempfile::tempdir().expect("makes a directory");
@@ -179,7 +179,7 @@ fn regression_whoever_lost_the_lock_writes_nothing_to_export_or_containers() {
     pool.service().unlink(ROOT_INO, b"gone").expect("unlinks");
     write(&pool, "new", &content(3, 100_000));
     pool.sync().expect("syncs");
-    // Content that waits for its container to be written.
+    // Content that waits to be written out.
     write(&pool, "newer", &content(4, 20_000));
     for name in ["dedupfs.meta", "dedupfs.data", "lock"] {
         replace(&root.join(name));
@@ -194,7 +194,7 @@ fn regression_whoever_lost_the_lock_writes_nothing_to_export_or_containers() {
     assert!([files(&root.join("export")), files(&root.join("containers"))] == before, "something was written");
 }
 
-/// Neither a mount nor a reclaim was possible, and nothing else makes room.
+/// Neither a mount nor a reclaim was possible, and nothing else frees space.
 #[test]
 fn regression_a_full_data_root_that_keeps_slots_mounts() {
     let (_, data, _) = filled();

@@ -1,4 +1,4 @@
-//! Pools on two devices, one of which goes, and the pictures that are compared.
+//! Pools on two devices, one of which is lost, and pictures to compare.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use dedupfs_store::superblock::PoolProperties;
 
 use crate::common::CALLER;
 
-/// Everything that a user sees of a file.
+/// The visible state of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seen {
     kind: FileKind,
@@ -38,7 +38,7 @@ pub fn properties() -> PoolProperties {
         chunk_size_bytes: 4096,
         container_bytes: 64 << 10,
         slots_per_file: 8,
-        // Full all the time: checkpoints, and so exports, are written beside everything else.
+        // Always full, so that checkpoints, and with them exports, are written in parallel.
         tanker_cells: 64,
         tanker_buckets: 4,
         ..PoolProperties::default()
@@ -54,7 +54,7 @@ pub fn shared(device: &MemoryDevice) -> Arc<dyn Device> {
 }
 
 pub fn try_open(meta: &Arc<dyn Device>, data: &Arc<dyn Device>) -> dedupfs::Result<Arc<Pool>> {
-    // Only what a test asks for commits.
+    // Commits only on request of a test.
     let options = PoolOptions { commit_interval: Duration::from_secs(3600), ..PoolOptions::default() };
     Pool::open_on(meta, data, Vec::new(), &options, &NoProgress)
 }
@@ -74,7 +74,7 @@ pub fn try_recover(data: &MemoryDevice) -> dedupfs::Result<(MemoryDevice, Recove
     Ok((meta, report))
 }
 
-/// The same, also if that is less than the data root leads to expect.
+/// Recovers, even if that gives less than the data root leads to expect.
 pub fn force_recover(data: &MemoryDevice) -> dedupfs::Result<(MemoryDevice, RecoverReport)> {
     let meta = MemoryDevice::new();
     let report = recover_how(&meta, shared(data), true)?;
@@ -89,7 +89,7 @@ pub fn recover_how(meta: &MemoryDevice, data: Arc<dyn Device>, forced: bool) -> 
     recover_on(&shared(meta), &data, b"elsewhere".to_vec(), forced, &PoolOptions::default(), &NoProgress)
 }
 
-/// A new meta root from the data root.
+/// Makes a new meta root from the data root.
 pub fn recover(data: &MemoryDevice) -> (MemoryDevice, RecoverReport) {
     try_recover(data).expect("recovers")
 }
@@ -102,7 +102,7 @@ pub fn findings(pool: &Pool) -> Vec<String> {
     pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks").findings
 }
 
-/// Everything that can be seen.
+/// Returns the visible state of the whole tree.
 pub fn picture(pool: &Pool) -> Picture {
     let mut picture = Picture::new();
     look(&*pool.service(), ROOT_INO, b"", &mut picture);
@@ -157,7 +157,7 @@ fn read(service: &dyn FileService, ino: Ino) -> Vec<u8> {
     bytes
 }
 
-/// Deterministic choices.
+/// Deterministic random choices.
 pub struct Random(pub u64);
 
 impl Random {
@@ -168,7 +168,7 @@ impl Random {
         self.0 % bound
     }
 
-    /// Mostly pieces that were seen before.
+    /// Returns content made mostly of pieces that were used before.
     pub fn content(&mut self) -> Vec<u8> {
         let pieces = 1 + self.below(4);
         let mut bytes = Vec::new();
@@ -181,7 +181,7 @@ impl Random {
     }
 }
 
-/// Directories in which a random step may work: the root and those below it.
+/// Chooses the directory for a random step: the root or one below it.
 fn some_directory(service: &dyn FileService, random: &mut Random) -> Ino {
     let name = format!("dir {}", random.below(3));
     if random.below(3) == 0 {
@@ -191,7 +191,7 @@ fn some_directory(service: &dyn FileService, random: &mut Random) -> Ino {
     found.ok().filter(|found| found.kind == FileKind::Directory).map_or(ROOT_INO, |found| found.ino)
 }
 
-/// One random change of the tree; many change nothing, because there is nothing of the kind.
+/// Makes one random change of the tree. Many steps change nothing, because there is no such file.
 pub fn step(pool: &Pool, random: &mut Random) {
     let service = pool.service();
     let service: &dyn FileService = &*service;

@@ -1,4 +1,4 @@
-//! A data root without room: reclaiming comes before what might be recovered.
+//! A data root without space: reclaiming comes before the possibility of a recovery.
 
 use dedupfs_store::device::{Device, MemoryDevice};
 
@@ -20,20 +20,20 @@ fn a_full_data_root_can_be_reclaimed() {
         let name = format!("{number}");
         dedupfs_fuse::service::FileService::unlink(&*pool.service(), 1, name.as_bytes()).expect("unlinks");
     }
-    // Containers that are open would need room to be closed.
+    // Open containers would need space to be sealed.
     pool.close().expect("closes");
     drop(pool);
     let pool = open(&meta, &data);
     let row = pool.core().exporter.stats().expect("tells").row;
     assert!(row > 0);
-    // Not a page is left: not for the smallest group.
+    // Not a page is left, not even for the smallest group.
     data.set_capacity(data.used_bytes());
     let full_bytes = data.used_bytes();
     reclaim(&pool);
     assert!(!data.exists("export/base-1").expect("tells"), "the export that named what was freed is gone");
     assert!(data.used_bytes() < full_bytes / 4, "{} of {full_bytes} bytes are left", data.used_bytes());
     data.set_capacity(u64::MAX / 2);
-    // There is room now: the next export starts anew.
+    // There is space now: the next export starts anew.
     write(&pool, "new", &content(77, 100_000));
     pool.sync().expect("syncs");
     let before = picture(&pool);

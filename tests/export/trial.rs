@@ -1,4 +1,4 @@
-//! A trial recovery tells whether a lost meta root would come back, and leaves nothing behind.
+//! A trial recovery shows whether a lost meta root would come back, and leaves nothing behind.
 
 use std::path::Path;
 
@@ -39,7 +39,7 @@ fn a_sound_export_is_recovered_for_a_trial_beside_writers_and_offline() {
     for number in 0..10 {
         write(&pool, &format!("later {number}"), &content(50 + number, 20_000));
     }
-    // Behind the export, and not committed at all: neither is to be recovered.
+    // One change behind the export and one that is not committed: neither has to be recovered.
     pool.sync().expect("syncs");
     write(&pool, "not yet", &content(99, 20_000));
     let report = trial(&pool);
@@ -85,7 +85,7 @@ fn what_would_be_missing_is_told() {
     assert!(report.missing.iter().any(|missing| missing.contains("cannot be read")), "{report:?}");
 }
 
-/// Groups that are appended while the names are restored were taken for a damaged end of the log.
+/// Groups appended while the names are restored were taken for a damaged end of the log.
 #[test]
 fn regression_what_is_exported_during_a_trial_is_no_part_of_it() {
     let (meta, data) = filled();
@@ -110,7 +110,7 @@ fn regression_what_is_exported_during_a_trial_is_no_part_of_it() {
     assert!(trial(&pool).is_sound());
 }
 
-/// Whoever may write to the scratch space could have had a directory elsewhere emptied.
+/// A link in the scratch space could have led a trial to empty a directory elsewhere.
 #[test]
 fn regression_a_link_in_the_place_of_the_scratch_space_is_not_followed() {
     let (meta, data) = filled();

@@ -1,4 +1,4 @@
-//! The export is read back: whatever is not as it was written is found, told, and written anew.
+//! The export is read back: any difference from what was written is found, reported, and written anew.
 
 use dedupfs::check::repair::{RepairOptions, repair_on};
 use dedupfs::export::{CopyDepth, ExportCheck};
@@ -9,7 +9,7 @@ use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use crate::common::{content, write};
 use crate::site::{Random, findings, format, open, open_read_only, picture, recover, shared, step};
 
-/// A pool with a base and several groups behind it, closed.
+/// Makes a pool with a base and several groups behind it, closed.
 fn exported() -> (MemoryDevice, MemoryDevice) {
     let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
     format(&meta, &data);
@@ -44,7 +44,7 @@ fn flip(disk: &MemoryDevice, path: &str, offset: u64, mask: u8) {
     file.write_at(&[byte[0] ^ mask], offset).expect("writes");
 }
 
-/// The files of an export that begin so, with their lengths.
+/// Returns the export's files whose names begin with `start`, with their lengths.
 fn files(disk: &MemoryDevice, directory: &str, start: &str) -> Vec<(String, u64)> {
     let entries = disk.list(directory).expect("lists").into_iter().filter(|entry| !entry.is_directory);
     let files = entries.filter(|entry| entry.name.starts_with(start));
@@ -78,7 +78,7 @@ fn a_sound_export_is_found_sound_at_any_time() {
                 assert_eq!(check.findings, Vec::<String>::new(), "seed {seed}, step {number}");
             }
             pool.sync().expect("syncs");
-            // As after a crash: what changed behind the export is left out.
+            // As after a crash: the changes behind the export are left out.
             let crashed = open_read_only(&meta.snapshot_all_synced(), &data.snapshot_all_synced());
             let check = verify(&crashed, CopyDepth::Content);
             assert_eq!(check.findings, Vec::<String>::new(), "seed {seed}, not closed");
@@ -98,12 +98,12 @@ fn every_flipped_byte_of_names_is_found() {
     let mut tried = 0;
     for start in ["base-", "log-", "current", "owner"] {
         let (path, len_bytes) = one(&data, start);
-        // Frames' heads, and what is behind them, byte for byte; then some of each block.
+        // The heads of the frames and the bytes behind them, byte for byte; then some of each block.
         let offsets = (0..200).chain((200..).step_by(13)).take_while(|offset| *offset < len_bytes);
         for offset in offsets.chain([len_bytes - 1]) {
             let is_zero_behind = start == "current" || start == "owner";
             if is_zero_behind && offset >= 128 {
-                // Nothing reads what lies behind the one frame.
+                // The bytes behind the one frame are never read.
                 break;
             }
             let mask = 1 << random.below(8);
@@ -141,7 +141,7 @@ fn every_flipped_byte_of_copies_is_found_and_copied_again() {
     assert!(tried >= 60, "{tried}");
 }
 
-/// A copy that is sound is the only one when the container on the meta root is damaged.
+/// The sound copy is the only good one when the container on the meta root is damaged.
 #[test]
 fn a_sound_copy_is_not_replaced_by_a_damaged_container() {
     let (meta, data) = exported();
@@ -162,11 +162,11 @@ fn a_sound_copy_is_not_replaced_by_a_damaged_container() {
     assert_eq!(of(&data, &copy), before);
 }
 
-/// Does something to the disk of a data root.
+/// Damages the disk of a data root.
 type Damage<'a> = &'a dyn Fn(&MemoryDevice);
 
-/// Damage of each kind: done to the closed pool, found by a check, told and written anew by a scrub, and then a lost meta root
-/// comes back whole.
+/// Damage of each kind is done to the closed pool. A check finds it, a scrub reports it and writes the export anew, and
+/// then a lost meta root comes back whole.
 #[test]
 fn regression_a_damaged_export_is_found_told_and_written_anew() {
     let damages: [(&str, Damage<'_>); 8] = [
@@ -239,8 +239,8 @@ fn a_log_that_ends_with_an_earlier_group_is_found() {
     assert!(verify(&pool, CopyDepth::Content).is_sound());
 }
 
-/// Two pools that were one until a moment ago: the meta root of one meets the export of the other. Every frame of it is whole, its numbers are
-/// the expected ones, and only its records tell the difference.
+/// Two pools that were one until a moment ago: the meta root of one meets the export of the other. Every frame of it is
+/// whole and its numbers are the expected ones. Only its records show the difference.
 #[test]
 fn an_export_of_another_tree_with_sound_checksums_is_found_record_by_record() {
     let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
@@ -308,7 +308,7 @@ fn a_verification_gives_way_to_a_base_and_to_closing() {
     pool.close().expect("closes");
 }
 
-/// Found by a soak: the repair opened the pool, which noted the owner anew in its plan, and so it found nothing to repair.
+/// Found by a soak: opening the pool for the repair's plan noted the owner anew, so the repair found nothing to repair.
 #[test]
 fn regression_a_damaged_owner_is_repaired() {
     let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
@@ -330,7 +330,7 @@ fn regression_a_damaged_owner_is_repaired() {
     assert_eq!(findings(&pool), Vec::<String>::new());
 }
 
-/// Damaged at opening, and no room for another one: it was called sound, or written anew.
+/// The export was damaged at opening, and there was no space for another one: it was called sound, or written anew.
 #[test]
 fn regression_no_export_is_not_called_sound() {
     let (meta, data) = exported();
@@ -353,7 +353,7 @@ fn regression_no_export_is_not_called_sound() {
     assert!((0..2).any(|_| scrub().is_sound()));
 }
 
-/// It waited, deaf to its caller, for as long as the background of the mount took.
+/// A waiting verification ignored its caller for as long as the mount's background work took.
 #[test]
 fn regression_who_waits_to_verify_can_be_ended() {
     let (meta, data) = exported();

@@ -1,11 +1,11 @@
-//! What is tried: one fault at one position of one scenario. A case has a name, by which it is run again.
+//! A case: one fault at one position of one scenario. Its name runs it again.
 
 use std::fmt;
 use std::str::FromStr;
 
 use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
 
-/// A choice of a few values with names.
+/// Defines an enum of a few values with names.
 macro_rules! named {
     ($(#[$meta:meta])* $type:ident { $($value:ident = $name:literal),* $(,)? }) => {
         $(#[$meta])*
@@ -25,11 +25,11 @@ macro_rules! named {
 }
 
 named! {
-    /// What is done while the disk fails.
+    /// The work during which the disk fails.
     Scenario { Format = "format", Work = "work", Rebuild = "rebuild" }
 }
 named! {
-    /// Where the roots are.
+    /// Number of disks for the two roots.
     Layout { One = "one", Two = "two" }
 }
 named! {
@@ -37,7 +37,7 @@ named! {
     Disk { Meta = "meta", Data = "data" }
 }
 named! {
-    /// What comes after it.
+    /// The event after the fault.
     Aftermath { PowerLoss = "power-loss", Restart = "restart" }
 }
 
@@ -49,7 +49,7 @@ const FAULTS: [(Fault, &str); 5] = [
     (Fault::ShortRead, "short-read"),
 ];
 
-/// See the module.
+/// One fault to try, with the work around it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Case {
     pub scenario: Scenario,
@@ -70,7 +70,7 @@ impl Case {
         if self.is_lasting { plan.lasting() } else { plan }
     }
 
-    /// Whether a directory may be left that cannot be made durable any more.
+    /// Whether the fault may leave a directory that cannot be made durable any more.
     pub fn stops_journal(&self) -> bool {
         matches!(self.operation, None | Some(Operation::SyncDirectory))
     }
@@ -82,7 +82,7 @@ impl Case {
         }
     }
 
-    /// Different for all cases, the same in every run.
+    /// A seed that differs between cases and is the same in every run.
     pub fn seed(&self) -> u64 {
         let mut seed = 0xcbf2_9ce4_8422_2325_u64;
         for byte in self.to_string().bytes() {

@@ -1,4 +1,4 @@
-//! The disks under a pool: one, or one for each root, each of them able to fail and to lose power.
+//! The disks under a pool: one, or one for each root. Each can fail and lose power.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::case::Disk;
 pub struct Disks {
     memory: Vec<MemoryDevice>,
     faulty: Vec<FaultyDevice>,
-    /// The same ones: a pool on one disk must see one device.
+    /// The same disks as devices: a pool on one disk must see one device.
     devices: Vec<Arc<dyn Device>>,
-    /// Faults on what was there before a remount.
+    /// Number of faults that struck before a remount.
     injected_before: u64,
 }
 
 impl Disks {
-    /// Disks with the content of these, which stay as they are.
+    /// Creates disks with the content of `images`, which stay unchanged.
     pub fn like(images: &[MemoryDevice]) -> Self {
         let memory: Vec<_> = images.iter().map(MemoryDevice::snapshot_all_synced).collect();
         let faulty: Vec<_> = memory.iter().map(|disk| FaultyDevice::over_memory(disk).losing_names()).collect();
@@ -55,13 +55,13 @@ impl Disks {
         self.faulty.iter().for_each(FaultyDevice::heal);
     }
 
-    /// Faults that struck so far.
+    /// Returns the number of faults that struck so far.
     pub fn injected(&self) -> u64 {
         self.injected_before + self.faulty.iter().map(FaultyDevice::injected).sum::<u64>()
     }
 
-    /// The disks' filesystems are mounted anew, as they must be after a directory could not be made durable: their journals are at
-    /// an end until then. What the journal does not have is gone. Nothing fails from here on.
+    /// Mounts the disks' filesystems anew. That is necessary after a directory could not be made durable, because the
+    /// journal has stopped. Changes outside the journal are gone. Nothing fails from here on.
     pub fn remount(&mut self) {
         let injected_before = self.injected();
         *self = Self { injected_before, ..Self::like(&self.power_loss(0)) };
@@ -71,7 +71,8 @@ impl Disks {
         self.faulty(disk).operations_of(&[operation])
     }
 
-    /// The disks as the next start finds them if the power fails now. The meta root first: what it refers to is on the other.
+    /// Returns the disks as the next start finds them if the power fails now. The meta root goes first: it refers to
+    /// the data root.
     pub fn power_loss(&self, seed: u64) -> Vec<MemoryDevice> {
         self.memory.iter().map(|disk| disk.crash(seed)).collect()
     }
@@ -80,7 +81,7 @@ impl Disks {
         let options = OpenOptions {
             memory_bytes: 0,
             rebuild_index,
-            // Rounds when they are asked for only: positions then mean the same in every run.
+            // Rounds only on request: positions then mean the same in every run.
             commit_interval: std::time::Duration::from_secs(3600),
             ..OpenOptions::default()
         };

@@ -1,4 +1,4 @@
-//! What may be found of each file: by a reader now, and after a power loss.
+//! The states in which each file may be found: by a reader now, and after a power loss.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ pub struct Seen {
 /// `None`: there is no such file.
 pub type State = Option<Seen>;
 
-/// A name and all states that it may be in.
+/// A file's possible states.
 #[derive(Clone)]
 struct File {
-    /// What a reader may see.
+    /// States that a reader may see.
     live: Vec<State>,
-    /// What a reader may see once everybody has closed the file whose changes failed.
+    /// States that a reader may see after the last close of a file whose changes failed.
     published: Vec<State>,
-    /// What may be there after a power loss.
+    /// States that a power loss may leave.
     possible: Vec<State>,
 }
 
@@ -51,7 +51,7 @@ impl Expected {
         self.0.keys().copied().collect()
     }
 
-    /// What a reader sees, if that is certain.
+    /// Returns the state that a reader sees, if it is certain.
     pub fn live(&mut self, name: &'static str) -> State {
         self.file(name).live.last().cloned().flatten()
     }
@@ -60,7 +60,7 @@ impl Expected {
         self.file(name).live.len() == 1
     }
 
-    /// A change of the content of an open file was acknowledged.
+    /// Notes that a change of the content of an open file was acknowledged.
     pub fn written(&mut self, name: &'static str, state: Seen) {
         let file = self.file(name);
         file.live = vec![Some(state)];
@@ -68,7 +68,7 @@ impl Expected {
         add(&mut file.possible, &live);
     }
 
-    /// A change of a name, or of a file that is not open, was acknowledged.
+    /// Notes that a change of a name, or of a file that is not open, was acknowledged.
     pub fn changed(&mut self, name: &'static str, state: State) {
         let file = self.file(name);
         file.live = vec![state];
@@ -77,7 +77,7 @@ impl Expected {
         add(&mut file.possible, &live);
     }
 
-    /// A change failed: it may have taken place, or not.
+    /// Notes that a change failed: it may have taken place, or not.
     pub fn in_doubt(&mut self, name: &'static str, state: State) {
         let file = self.file(name);
         let state = [state];
@@ -85,13 +85,13 @@ impl Expected {
         add(&mut file.possible, &state);
     }
 
-    /// A file with changes was closed, or synced, without an error.
+    /// Notes that a file with changes was closed or synced without an error.
     pub fn closed(&mut self, name: &'static str) {
         let file = self.file(name);
         file.published = file.live.clone();
     }
 
-    /// Its users were told that its changes may be lost.
+    /// Notes that an error told the file's users that its changes may be lost.
     pub fn lost(&mut self, name: &'static str) {
         let file = self.file(name);
         let published = file.published.clone();
@@ -99,7 +99,7 @@ impl Expected {
         add(&mut file.published, &file.live.clone());
     }
 
-    /// What a reader sees now was acknowledged as durable.
+    /// Notes that the state that a reader sees now was acknowledged as durable.
     pub fn synced(&mut self, name: &'static str) {
         let file = self.file(name);
         file.possible = file.live.clone();
@@ -111,7 +111,7 @@ impl Expected {
         }
     }
 
-    /// The pool was opened anew: all that may have become durable may be seen.
+    /// Notes that the pool was opened anew: everything that may have become durable may be seen.
     pub fn reopened(&mut self) {
         for file in self.0.values_mut() {
             file.live = file.possible.clone();
@@ -119,7 +119,7 @@ impl Expected {
         }
     }
 
-    /// A reader sees this; from here on others must see it, too.
+    /// Notes that a reader sees `state`; from here on others must see it, too.
     pub fn see(&mut self, name: &'static str, state: &State) -> Result<(), String> {
         let file = self.file(name);
         if !file.live.contains(state) {

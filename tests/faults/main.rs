@@ -1,13 +1,16 @@
-//! The disk fails once, or from some moment on, at every operation of a workload: whoever asked gets a clear error or what was
-//! asked for, nobody gets wrong data, what was acknowledged stays true, and the pool goes on or is read-only and says why.
+//! The disk fails once, or from some moment on, at every operation of a workload. Each request gets its correct result
+//! or a clear error, no reader gets wrong data, acknowledged changes stay, and the pool goes on or is read-only and
+//! says why.
 //!
-//! [`work`] is what is done, through the same interface that the kernel uses; [`session`] does it and keeps book of what may be
-//! found of each file ([`expected`]); [`verdict`] says what must hold afterwards: in the pool that met the fault, in one that is
-//! opened on the same computer, whose memory has what the disk lost, and after a power loss. [`case`] names what is tried,
-//! [`runner`] tries it on all cores, [`watch`] sees panics of any thread and cases that do not end.
+//! [`work`] holds the workload, on the interface that the kernel uses. [`session`] runs it and keeps book of the
+//! possible states of each file ([`expected`]). [`verdict`] judges afterwards: the pool that met the fault, the pool
+//! opened again on the same computer, whose memory still has what the disk lost, and the pool after a power loss.
+//! [`case`] names the cases, [`runner`] runs them on all cores, [`watch`] notices panics of any thread and cases that
+//! do not end.
 //!
-//! Every position fails with EIO; the other faults are tried at a choice of positions that is the same in every run. With
-//! `DEDUPFS_FAULTS_ALL=1` (`tools/fault-soak.sh`) all are tried. A failed case is told with the command that runs it alone.
+//! Every position fails with EIO; the other faults are tried at a choice of positions that is the same in every run.
+//! With `DEDUPFS_FAULTS_ALL=1` (`tools/fault-soak.sh`) all are tried. The message of a failed case holds the command
+//! that runs it alone.
 
 mod case;
 mod disks;
@@ -26,7 +29,7 @@ use dedupfs_store::device::faulty::{Fault, Operation};
 /// Kinds that a full disk, or a quota, can refuse.
 const NEED_SPACE: [Operation; 9] = Operation::CHANGING;
 
-/// Cases of one fault at all positions of the kinds of operations; one in `every` of them.
+/// Makes the cases of one fault at all positions of the kinds of operations, and keeps one in `every` of them.
 fn cases(first: Case, kinds: &[Operation], every: u64) -> Vec<Case> {
     let disks = scenario::disks_after(&first);
     let mut cases = Vec::new();
@@ -36,7 +39,7 @@ fn cases(first: Case, kinds: &[Operation], every: u64) -> Vec<Case> {
             let is_sync = matches!(operation, Operation::Sync | Operation::SyncDirectory);
             let restart = Case { aftermath: Aftermath::Restart, ..case };
             match is_sync {
-                // What a failed sync leaves in memory is worth a look in each case.
+                // A failed sync leaves its changes in memory, so each of these cases tries a restart as well.
                 true => cases.extend([case, restart]),
                 false => cases.push(if case.seed().is_multiple_of(3) { restart } else { case }),
             }
@@ -52,7 +55,7 @@ fn first(scenario: Scenario, layout: Layout, disk: Disk, fault: Fault) -> Case {
     Case { scenario, layout, disk, fault, operation, position: 0, is_lasting: false, aftermath }
 }
 
-/// All faults that strike once. EIO at one position in `io_every`, the others at one in `others_every`.
+/// Runs the faults that strike once: EIO at one position in `io_every`, the others at one in `others_every`.
 fn once(scenario: Scenario, layout: Layout, disk: Disk, io_every: u64, others_every: u64) -> usize {
     let of = |fault, kinds: &[Operation], every| cases(first(scenario, layout, disk, fault), kinds, every);
     let mut all = of(Fault::Io, &Operation::ALL, io_every);
@@ -66,13 +69,13 @@ fn once(scenario: Scenario, layout: Layout, disk: Disk, io_every: u64, others_ev
 fn run(what: &str, cases: &[Case]) -> usize {
     let struck = runner::run(cases);
     println!("{what}: {} cases, in {struck} of them the fault struck", cases.len());
-    // Threads of the pool overtake each other, and the export's does more or less on the data root: a fault at the end of the work may come
-    // too late.
+    // Threads of the pool overtake each other, and the export's thread writes more or less to the data root: a fault at
+    // the end of the work may come too late.
     assert!(struck * 10 >= cases.len() * 9, "{what}: only {struck} of {} faults struck", cases.len());
     struck
 }
 
-/// `DEDUPFS_FAULT` names it.
+/// Runs the case in `DEDUPFS_FAULT`.
 #[test]
 fn one_case() {
     let Ok(name) = std::env::var("DEDUPFS_FAULT") else { return };
@@ -126,7 +129,7 @@ fn a_disk_that_goes_on_failing_never_makes_anything_wrong() {
     };
     let mut all = lasting(Fault::Io, &Operation::ALL, 12);
     all.extend(lasting(Fault::NoSpace, &NEED_SPACE, 12));
-    // All that changes something, at once: by the number of writes that there are.
+    // All kinds of changes fail at once, from as many positions as there are writes.
     let positions = lasting(Fault::Io, &[Operation::Write], 12);
     all.extend(positions.into_iter().map(|case| Case { operation: None, ..case }));
     let struck = run("Work, One, lasting", &all);

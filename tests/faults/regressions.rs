@@ -1,4 +1,4 @@
-//! What once went wrong, each alone.
+//! Faults that once went wrong, each alone.
 
 use dedupfs::error::EngineError;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
@@ -8,7 +8,7 @@ use crate::disks::Disks;
 use crate::session::Session;
 use crate::work::{content, image};
 
-/// Why the pool takes no more changes.
+/// Returns why the pool takes no more changes.
 fn why_read_only(session: &Session<'_>) -> String {
     match session.pool.core().begin_change().map(drop) {
         Err(EngineError::ReadOnly(why)) => why,
@@ -16,8 +16,8 @@ fn why_read_only(session: &Session<'_>) -> String {
     }
 }
 
-/// Filesystems over a network and disks that promise more than they have say ENOSPC at a sync, and may have dropped the pages: it was
-/// taken for lack of space, and every later sync failed without a word of the only way out.
+/// Network filesystems and overcommitted disks report ENOSPC at a sync, and may have dropped the pages. The engine took
+/// that for lack of space, and every later sync failed without naming the only way out.
 #[test]
 fn regression_a_disk_that_is_full_only_at_a_sync_makes_the_pool_read_only() {
     for path in ["containers", "recipes", "namespace"] {
@@ -35,7 +35,7 @@ fn regression_a_disk_that_is_full_only_at_a_sync_makes_the_pool_read_only() {
     }
 }
 
-/// Closing it was answered with success although no commit could follow any more.
+/// Closing the file succeeded although no commit could follow any more.
 #[test]
 fn regression_closing_a_file_tells_that_the_pool_has_failed_meanwhile() {
     let image = image(Layout::One);
@@ -52,8 +52,8 @@ fn regression_closing_a_file_tells_that_the_pool_has_failed_meanwhile() {
     assert!(why_read_only(&session).contains("cannot write namespace.redb"));
 }
 
-/// The error of the directory's sync was forgotten: the next attempt found the file there, and what was written into it was
-/// acknowledged.
+/// The error of the directory's sync was forgotten: the next attempt found the file, and acknowledged what was written
+/// into it.
 #[test]
 fn regression_a_file_of_slots_whose_name_may_be_lost_is_not_used() {
     let image = image(Layout::One);

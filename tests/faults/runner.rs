@@ -8,10 +8,10 @@ use crate::case::Case;
 use crate::scenario;
 use crate::watch::{self, RUNNER, UnderWay};
 
-/// Failed cases that are told.
+/// Most failed cases in a report.
 const TOLD_MAX: usize = 10;
 
-/// Set to run every case and not a choice of them.
+/// Whether to run every case rather than a choice of them.
 pub fn is_soak() -> bool {
     std::env::var_os("DEDUPFS_FAULTS_ALL").is_some()
 }
@@ -32,10 +32,10 @@ fn run_one(case: &Case) -> Result<bool, String> {
     Err(format!("{failure}\n  {}", watch::command(&case.to_string())))
 }
 
-/// Runs all; returns how many faults struck.
+/// Runs all cases; returns how many faults struck.
 ///
 /// # Panics
-/// If a case fails: with a command for each, to run it again.
+/// If a case fails. The message has a command for each failed case that runs it again.
 pub fn run(cases: &[Case]) -> usize {
     watch::install();
     let (next, struck) = (AtomicUsize::new(0), AtomicUsize::new(0));

@@ -1,4 +1,4 @@
-//! One case, from a sound disk to what is left of it.
+//! One case, from a sound disk to the final verdict.
 
 use crate::case::{Case, Scenario};
 use crate::disks::Disks;
@@ -15,7 +15,7 @@ pub fn run(case: &Case) -> bool {
     }
 }
 
-/// Operations of each kind without a fault: what there is to fail.
+/// Runs the scenario without a fault and returns the disks, which have counted the operations of each kind.
 pub fn disks_after(case: &Case) -> Disks {
     let mut disks = start(case);
     disks.heal();
@@ -27,7 +27,7 @@ pub fn disks_after(case: &Case) -> Disks {
     disks
 }
 
-/// The disks before, with the fault to come.
+/// Returns the disks before the scenario, with the fault to come.
 fn start(case: &Case) -> Disks {
     let disks = match case.scenario {
         Scenario::Format => Disks::empty(case.disks()),
@@ -37,7 +37,7 @@ fn start(case: &Case) -> Disks {
     disks
 }
 
-/// A pool is made, or it is said that it is not.
+/// Makes a pool, or gets an error that says that there is none.
 fn format(case: &Case) -> bool {
     let disks = start(case);
     match work::format(&disks) {
@@ -46,7 +46,7 @@ fn format(case: &Case) -> bool {
             work::check_message(&error);
             assert!(disks.injected() > 0, "nothing failed: {error}");
             disks.heal();
-            // No pool, and that is said; or one that only could not be made durable.
+            // Afterwards there is no pool and the error says so, or there is one that only could not be made durable.
             match disks.open(false) {
                 Ok(pool) => drop(pool),
                 Err(error) => work::check_message(&error),
@@ -79,7 +79,7 @@ fn use_pool(case: &Case, disks: &mut Disks, expected: &mut Expected) -> std::syn
     pool
 }
 
-/// The pool is used, closed, opened and used again.
+/// Uses the pool, closes it, opens it and uses it again.
 fn work(case: &Case) -> bool {
     let mut disks = start(case);
     let mut expected = work::image(case.layout).expected.clone();
@@ -90,7 +90,7 @@ fn work(case: &Case) -> bool {
     has_struck
 }
 
-/// The index is made anew.
+/// Rebuilds the index.
 fn rebuild(case: &Case) -> bool {
     let mut disks = start(case);
     let mut expected = work::image(case.layout).expected.clone();

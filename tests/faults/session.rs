@@ -1,4 +1,4 @@
-//! A pool in use by a client that keeps to its contract: it believes what succeeds, and doubts what fails.
+//! A pool in use by a client that keeps to its contract: it believes success and doubts the effect of failures.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const MARK: &[u8] = b"user.mark";
 /// Bytes of one write.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// See the module.
+/// A client of a pool, with its expectations.
 pub struct Session<'a> {
     pub pool: Arc<Pool>,
     pub expected: &'a mut Expected,
@@ -24,7 +24,7 @@ pub struct Session<'a> {
     pub errors: u64,
 }
 
-/// What a client does with its error: it may be one of a disk, and no other.
+/// Checks that a client's error is one that a failing disk may cause.
 fn check_errno(errno: Errno) {
     assert!(matches!(errno, Errno::EIO | Errno::ENOSPC | Errno::EROFS), "a client gets {errno}");
 }
@@ -38,12 +38,12 @@ impl<'a> Session<'a> {
         self.pool.service()
     }
 
-    /// The value, or the error counted.
+    /// Returns the value, or counts the error.
     fn try_to<T>(&mut self, result: Result<T, Errno>) -> Option<T> {
         result.inspect_err(|&errno| check_errno(errno)).map_err(|_| self.errors += 1).ok()
     }
 
-    /// The inode of a name; forgotten by [`Self::forget`].
+    /// Returns the inode of a name. [`Self::forget`] forgets it.
     fn find(&mut self, name: &str) -> Option<Option<Ino>> {
         match self.service().lookup(ROOT_INO, name.as_bytes()) {
             Ok(found) => Some(Some(found.ino)),
@@ -52,7 +52,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether it is known what the file is: after a failure a reader has to look.
+    /// Whether the file's state is known. After a failure a reader has to look first.
     fn is_certain(&mut self, name: &'static str) -> bool {
         if !self.expected.is_certain(name) {
             self.read(name);
@@ -85,7 +85,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Opens for writing; creates what is not there.
+    /// Opens for writing; creates a missing file.
     fn open(&mut self, name: &'static str, truncate: bool, append: bool) -> Option<(Ino, Handle)> {
         let how = OpenOptions { write: true, truncate, append, ..OpenOptions::default() };
         if !self.is_certain(name) {
@@ -125,7 +125,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Writes at an offset in pieces; whether all were taken.
+    /// Writes at an offset in pieces. Returns whether all were taken.
     fn write_at(&mut self, name: &'static str, ino: Ino, handle: Handle, offset: usize, bytes: &[u8]) -> bool {
         let mut at = offset;
         for piece in bytes.chunks(PIECE_BYTES) {
@@ -148,7 +148,7 @@ impl<'a> Session<'a> {
         true
     }
 
-    /// The whole file anew.
+    /// Writes the whole file anew.
     pub fn write(&mut self, name: &'static str, bytes: &[u8], syncs: bool) {
         let Some((ino, handle)) = self.open(name, true, false) else { return };
         if self.write_at(name, ino, handle, 0, bytes) && syncs {
@@ -164,11 +164,11 @@ impl<'a> Session<'a> {
         self.close(name, ino, handle);
     }
 
-    /// Changes in place, in several places, each synced if `syncs`.
+    /// Changes the file at several offsets, and syncs each change if `syncs`.
     pub fn overwrite(&mut self, name: &'static str, offsets: &[usize], bytes: &[u8], syncs: bool) {
         let Some((ino, handle)) = self.open(name, false, false) else { return };
         for &offset in offsets {
-            // Nobody goes on after a failure: what the file is by then is open.
+            // A client stops after a failure, because the file's state is unknown by then.
             if !self.write_at(name, ino, handle, offset, bytes) || (syncs && !self.fsync(name, ino, handle)) {
                 break;
             }
@@ -176,8 +176,8 @@ impl<'a> Session<'a> {
         self.close(name, ino, handle);
     }
 
-    /// A file that stays open while others are worked on: what it wrote without an error is read through the same handle, and
-    /// is durable once it is synced.
+    /// Keeps a file open while others are worked on. Acknowledged writes are read through the same handle, and are
+    /// durable once they are synced.
     pub fn hold<T>(&mut self, name: &'static str, bytes: &[u8], meanwhile: impl FnOnce(&mut Self) -> T) {
         let Some((ino, handle)) = self.open(name, true, false) else {
             meanwhile(self);
@@ -263,7 +263,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What a reader sees of the file.
+    /// Returns the state of the file as a reader sees it.
     pub fn look(&mut self, name: &'static str) -> Result<State, Errno> {
         let service = self.service();
         let ino = match service.lookup(ROOT_INO, name.as_bytes()) {
@@ -290,7 +290,7 @@ impl<'a> Session<'a> {
         seen
     }
 
-    /// Reads a file: what it gives is right, or it is an error.
+    /// Reads a file: the result is right, or an error.
     pub fn read(&mut self, name: &'static str) {
         let seen = self.look(name);
         if let Some(state) = self.try_to(seen) {

@@ -1,4 +1,4 @@
-//! What must hold after the fault: in the pool that met it, after a restart, and after a power loss.
+//! Verdicts after the fault: on the pool that met it, after a restart, and after a power loss.
 
 use dedupfs::error::EngineError;
 use dedupfs::pool::{NoProgress, Pool};
@@ -11,10 +11,10 @@ use crate::expected::Expected;
 use crate::session::Session;
 use crate::work::{CHECK_ALL, RECLAIM_ALL, content};
 
-/// The pool goes on, or it is read-only and says why; what can be read is right, and can be read.
+/// Checks that the pool goes on, or is read-only and says why, and that all files can be read and are right.
 pub fn goes_on_or_says_why(case: &Case, disks: &Disks, session: &mut Session<'_>) {
     if case.is_lasting {
-        // Nothing but truth is asked of a disk that goes on failing.
+        // A disk that goes on failing must only give no wrong data.
         session.expected.names().into_iter().for_each(|name| session.read(name));
         return;
     }
@@ -28,7 +28,7 @@ pub fn goes_on_or_says_why(case: &Case, disks: &Disks, session: &mut Session<'_>
     session.write("probe", &content(90, 20_000), true);
     let mut has_failed = session.errors > errors;
     if has_failed && disks.injected() > injected {
-        // It struck just now. Lack of space may be over.
+        // The fault struck just now. Lack of space may be over.
         let errors = session.errors;
         session.write("probe", &content(90, 20_000), true);
         has_failed = session.errors > errors;
@@ -52,11 +52,11 @@ pub fn goes_on_or_says_why(case: &Case, disks: &Disks, session: &mut Session<'_>
     }
 }
 
-/// The disks after the end of the pool, however that comes.
+/// Ends the pool as the case says and returns the disks afterwards.
 pub fn after(case: &Case, disks: &mut Disks, pool: std::sync::Arc<Pool>, expected: &mut Expected) -> Vec<MemoryDevice> {
     match case.aftermath {
         Aftermath::PowerLoss => {
-            // Half of them lose all that was not synced.
+            // Half of the cases lose everything unsynced.
             let seed = if case.seed().is_multiple_of(2) { 0 } else { case.seed() };
             let left = disks.power_loss(seed);
             drop(pool);
@@ -68,7 +68,7 @@ pub fn after(case: &Case, disks: &mut Disks, pool: std::sync::Arc<Pool>, expecte
             if case.stops_journal() && disks.injected() > 0 {
                 disks.remount();
             }
-            // The same computer: what a failed sync left in its memory is still there.
+            // The same computer: its memory still has the pages of a failed sync.
             let pool =
                 disks.open(false).unwrap_or_else(|error| panic!("the pool does not open after a restart: {error}"));
             expected.reopened();
@@ -98,9 +98,9 @@ fn assert_clean(pool: &Pool, when: &str) {
     assert!(report.is_clean(), "{when}: {:#?}", report.findings);
 }
 
-/// A disk that has failed may leave less of the export than there should be: recipes that could not be read were not copied, and
-/// the group of a log whose sync failed is lost with the power, though it could be read until then. A scrub finds that, as the background
-/// of a mount does, and writes it anew.
+/// A failed disk may leave an export that is not complete: unreadable recipes were not copied, and a group of the log
+/// whose sync failed is lost with the power, although it could be read until then. A scrub finds that, as the
+/// background of a mount does, and writes it anew.
 fn read_export_back(pool: &Pool) {
     let report = pool.check(&CHECK_ALL, &NoProgress).expect("checks");
     if !report.is_clean() && report.findings.iter().all(|finding| finding.starts_with("export on the data root: ")) {
@@ -110,7 +110,7 @@ fn read_export_back(pool: &Pool) {
     }
 }
 
-/// Opens what is left: all that was promised is there, nothing is wrong, and the pool can be used.
+/// Opens the disks: every promised state is there, nothing is wrong, and the pool can be used.
 pub fn is_whole_and_usable(left: &[MemoryDevice], expected: &mut Expected) {
     let disks = Disks::like(left);
     let pool = disks.open(false).unwrap_or_else(|error| panic!("the pool does not open after a power loss: {error}"));
@@ -119,7 +119,7 @@ pub fn is_whole_and_usable(left: &[MemoryDevice], expected: &mut Expected) {
     assert_clean(&pool, "after a power loss");
     let mut session = Session::new(pool.clone(), expected);
     see_all(&mut session);
-    // The next backup of the same data rests on what is there.
+    // The next backup of the same data builds on this state.
     session.write("again", &content(11, 300_000), false);
     session.write("small", &content(2, 300_000), true);
     pool.sync().expect("syncs");

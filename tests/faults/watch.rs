@@ -1,18 +1,18 @@
-//! Panics on any thread are remembered, and a case that does not end is told and ends the tests.
+//! Remembers panics on any thread; reports a case that does not end, and then ends the tests.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
-/// No case takes so long, however slow the machine is.
+/// A case that takes longer hangs, however slow the machine is.
 const HANGS_AFTER: Duration = Duration::from_secs(300);
-/// Threads that run cases: their panics are verdicts.
+/// Name of the threads that run cases: their panics are verdicts.
 pub const RUNNER: &str = "fault-runner";
 
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static UNDER_WAY: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 
-/// Begins to watch; once for all tests.
+/// Begins to watch, once for all tests.
 pub fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -23,7 +23,7 @@ pub fn install() {
             if name == RUNNER {
                 return;
             }
-            // Those of the tests' own threads are their verdicts.
+            // Panics on the tests' own threads are their verdicts.
             if !info.location().is_some_and(|location| location.file().starts_with("tests/")) {
                 PANICS.lock().unwrap().push(format!("{name}: {info}"));
             }
@@ -49,12 +49,12 @@ fn watch() {
     }
 }
 
-/// The command that runs one case.
+/// Returns the command that runs one case.
 pub fn command(case: &str) -> String {
     format!("DEDUPFS_FAULT={case} cargo test --test faults one_case -- --nocapture")
 }
 
-/// A case is under way as long as this exists.
+/// Marks a case as under way while it exists.
 pub struct UnderWay(String);
 
 impl UnderWay {
@@ -70,7 +70,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// Panics of background threads since the last time.
+/// Takes the panics of background threads since the last call.
 pub fn take_panics() -> Vec<String> {
     std::mem::take(&mut PANICS.lock().unwrap())
 }

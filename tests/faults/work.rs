@@ -1,4 +1,4 @@
-//! The work that is done while the disk fails.
+//! The work during which the disk fails.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,12 +14,12 @@ use crate::disks::Disks;
 use crate::expected::Expected;
 use crate::session::Session;
 
-/// Files that stay as they are all the while.
+/// Files that stay unchanged throughout.
 pub const OLD: [&str; 3] = ["old small", "old large", "old other"];
 pub const RECLAIM_ALL: ReclaimOptions = ReclaimOptions::below(100);
 pub const CHECK_ALL: CheckOptions = CheckOptions { read_data: true };
 
-/// Bytes that neither repeat nor compress.
+/// Returns bytes that neither repeat nor compress.
 pub fn content(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let words = std::iter::repeat_with(|| {
@@ -31,7 +31,7 @@ pub fn content(seed: u64, len: usize) -> Vec<u8> {
     words.flatten().take(len).collect()
 }
 
-/// Small containers, files and tankers: little content, and still all that a large pool does.
+/// Small containers, files and tankers: little content, and still everything that happens in a large pool.
 fn properties() -> PoolProperties {
     PoolProperties {
         chunk_size_bytes: 4096,
@@ -48,14 +48,14 @@ pub fn format(disks: &Disks) -> Result<()> {
     format_on(disks.meta(), disks.data(), data_root, &properties(), (0, 0)).map(drop)
 }
 
-/// A pool that was used for a while, and then lost power: what opening it finds to do.
+/// A pool that was used for a while and then lost power, so that opening it has work to do.
 #[derive(Clone)]
 pub struct Image {
     pub disks: Vec<MemoryDevice>,
     pub expected: Expected,
 }
 
-/// The image for a layout, made once.
+/// Returns the image for a layout, made once.
 pub fn image(layout: Layout) -> &'static Image {
     static IMAGES: [OnceLock<Image>; 2] = [OnceLock::new(), OnceLock::new()];
     match layout {
@@ -87,14 +87,14 @@ fn make_image(count: usize) -> Image {
     Image { disks: disks.power_loss(1), expected }
 }
 
-/// The error of an operation on the whole pool must say something to whoever runs it.
+/// Checks that the error of an operation on the whole pool tells its user something.
 pub fn check_message(error: &EngineError) {
     let text = error.to_string();
     assert!(!matches!(error, EngineError::Internal(_)), "a failing disk gives {text:?}");
     assert!(text.len() > 10, "{text:?} says nothing");
 }
 
-/// Counts an error whose message says what is wrong.
+/// Counts an error, and checks its message. Returns whether the operation succeeded.
 fn count(errors: &mut u64, outcome: Result<()>) -> bool {
     if let Err(error) = &outcome {
         check_message(error);
@@ -118,7 +118,7 @@ fn reclaim(session: &mut Session<'_>) {
 fn check(session: &mut Session<'_>) {
     match session.pool.check(&CHECK_ALL, &NoProgress) {
         Ok(report) => {
-            // What cannot be read shows as a finding of one run; what is really wrong is found again on the healed disk.
+            // A read fault shows as a finding of one run; real damage is found again on the healed disk.
             session.errors += report.finding_count;
         }
         Err(error) => {
@@ -127,7 +127,7 @@ fn check(session: &mut Session<'_>) {
     }
 }
 
-/// Everything that a client does, in the first opening.
+/// Does everything that a client does, in the first opening.
 pub fn work(session: &mut Session<'_>) {
     OLD.iter().for_each(|name| session.read(name));
     session.write("small", &content(10, 2500), false);
@@ -157,7 +157,7 @@ pub fn work(session: &mut Session<'_>) {
     session.read("large");
 }
 
-/// What follows in the second one.
+/// Continues the work in the second opening.
 pub fn work_again(session: &mut Session<'_>) {
     OLD.iter().for_each(|name| session.read(name));
     session.append("small", &content(18, 4000));
@@ -166,7 +166,7 @@ pub fn work_again(session: &mut Session<'_>) {
     session.read("small");
 }
 
-/// Opens the pool. A fault that is over must not be in the way of a second attempt.
+/// Opens the pool. A fault that is over must not prevent a second attempt.
 pub fn open(case: &Case, disks: &mut Disks, rebuild_index: bool) -> Arc<Pool> {
     if case.stops_journal() && disks.injected() > 0 {
         disks.remount();

@@ -1,4 +1,4 @@
-//! What disks do to files, as data: a [`Case`] can be printed, read again, and applied to an image.
+//! Damage that disks do to files, as data: a [`Case`] can be printed, read again, and applied to an image.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,43 +12,43 @@ pub const SECTOR_BYTES: u64 = 512;
 /// Bytes of a block.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// One thing that happened to one file.
+/// Damage to one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Damage {
-    /// Bits of one byte are turned.
+    /// Some bits of one byte are inverted.
     Flip { offset: u64, mask: u8 },
     /// A sector reads as zeros.
     ZeroSector { offset: u64 },
     /// Two blocks changed places.
     SwapBlocks { first: u64, second: u64 },
-    /// A block is as it was earlier: a write was lost.
+    /// A block has its older content: a write was lost.
     OldBlock { offset: u64 },
-    /// The whole file is as it was earlier.
+    /// The whole file has its older content.
     OldFile,
-    /// The file ends earlier.
+    /// The file is cut short.
     Truncate { len_bytes: u64 },
-    /// Something stands behind its end.
+    /// Foreign bytes follow the file's end.
     Extend { len_bytes: u64 },
-    /// It is gone.
+    /// The file is gone.
     Remove,
-    /// It is the file of another pool.
+    /// The file is from another pool.
     OtherPool,
 }
 
-/// What is done with the damaged pool.
+/// The way a damaged pool is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// Opened for writing, with recovery.
     Write,
     /// Opened for reading.
     ReadOnly,
-    /// The index is made anew.
+    /// The index is rebuilt.
     Rebuild,
-    /// The index is made anew, and all content read for that.
+    /// The index is rebuilt, and all content is read for that.
     RebuildThoroughly,
 }
 
-/// Damage of one file, and what is done then.
+/// Damage of one file, and the use of the pool afterwards.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Case {
     pub image: &'static str,

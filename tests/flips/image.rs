@@ -1,4 +1,4 @@
-//! Pools to be damaged: small, with something of everything that a pool can hold.
+//! Pools to be damaged: small, with an example of everything that a pool can hold.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use dedupfs_store::superblock::PoolProperties;
 use crate::model::Tree;
 
 pub const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
-/// Bytes of a slot: what damage at one place may cost at most.
+/// Bytes of a slot: the most that damage at one place may cost.
 pub const CONTAINER_BYTES: u32 = 64 << 10;
 
 /// Which of the two roots.
@@ -84,7 +84,7 @@ impl Disks {
         format_on(&meta, &data, name.to_vec(), &properties, (0, 0)).expect("formats");
     }
 
-    /// All files with their lengths, the lock excepted: its content means nothing.
+    /// Returns all files with their lengths, without the lock: its content means nothing.
     pub fn files(&self) -> Vec<(Root, String, u64)> {
         let mut files = Vec::new();
         for root in [Root::Meta, Root::Data].into_iter().filter(|&root| root == Root::Meta || self.data.is_some()) {
@@ -104,7 +104,7 @@ impl Disks {
         files
     }
 
-    /// Writes all files below a directory, so that a failure can be looked at and repeated.
+    /// Writes all files below a directory, to inspect and repeat a failure.
     pub fn save(&self, into: &Path) {
         for (root, path, _) in self.files() {
             let target = into.join(root.name()).join(&path);
@@ -113,7 +113,7 @@ impl Disks {
         }
     }
 
-    /// Reads what [`save`](Self::save) wrote.
+    /// Reads the files that [`save`](Self::save) wrote.
     pub fn load(&self, from: &Path) -> Self {
         let loaded = Self::new(self.data.is_some());
         for root in [Root::Meta, Root::Data] {
@@ -140,7 +140,7 @@ fn load_directory(device: &MemoryDevice, from: &Path, path: &str) {
     }
 }
 
-/// A pool, the same one earlier, another one of the same make, and what is in it.
+/// A pool, the same pool earlier, another one of the same make, and a model of its tree.
 #[derive(Debug)]
 pub struct Image {
     pub name: &'static str,
@@ -148,19 +148,19 @@ pub struct Image {
     pub older: Disks,
     pub other: Disks,
     pub tree: Tree,
-    /// Files by content: what their damage may cost.
+    /// Bytes of content in files: the most that damage may cost.
     pub content_bytes: u64,
 }
 
 impl Image {
-    /// As a clean end leaves it, its roots apart.
+    /// A pool after a clean end, its roots apart.
     pub fn closed() -> Self {
         let (disks, older, tree) = make("closed");
         let (other, _, _) = make("closed");
         Self::of("closed", disks, older, other, tree)
     }
 
-    /// As a crash leaves it, on one root: open containers, rows that no checkpoint has, files without a name.
+    /// A pool after a crash, on one root: open containers, rows that no checkpoint has, files without a name.
     pub fn crashed() -> Self {
         let (disks, older, tree) = make("crashed");
         let (other, _, _) = make("crashed");
@@ -197,7 +197,7 @@ impl Image {
     }
 }
 
-/// Bytes that do not repeat and do not compress.
+/// Returns bytes that do not repeat and do not compress.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let words = std::iter::repeat_with(|| {
@@ -209,7 +209,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     words.flatten().take(len).collect()
 }
 
-/// Bytes that do not repeat as chunks, and compress.
+/// Returns bytes that do not repeat as chunks, but compress.
 fn text(seed: u64, len: usize) -> Vec<u8> {
     let lines = (0_u64..).flat_map(|line| format!("{seed} line {} of the text\n", line * line).into_bytes());
     lines.take(len).collect()
@@ -291,7 +291,7 @@ fn first_session(maker: &mut Maker) {
     maker.write("large/text", &[(0, text(1002, 500 << 10))]);
     maker.write("gone", &[(0, noise(1003, 50_000))]);
     maker.pool.sync().expect("syncs");
-    // Opened anew its containers are sealed, and its tankers are on the disk.
+    // Opening seals the pool's containers, and its tankers are on the disk.
 }
 
 fn second_session(maker: &mut Maker) {
@@ -316,7 +316,7 @@ fn second_session(maker: &mut Maker) {
     maker.pool.sync().expect("syncs");
 }
 
-/// Makes a pool; returns it, the same after its first session, and what is in it.
+/// Makes a pool; returns it, its copy after the first session, and its model.
 fn make(kind: &str) -> (Disks, Disks, Tree) {
     let disks = Disks::new(kind == "closed");
     disks.format();
@@ -332,7 +332,7 @@ fn make(kind: &str) -> (Disks, Disks, Tree) {
         maker.pool.close().expect("closes");
         return (disks.copy(), older, maker.tree);
     }
-    // What follows is in no checkpoint; one file has no name and is open.
+    // The following writes are in no checkpoint; one file has no name and is open.
     maker.write("late", &[(0, noise(1010, 70_000))]);
     maker.write("late-text", &[(0, text(1011, 90_000))]);
     let how = OpenOptions { read: true, ..OpenOptions::default() };

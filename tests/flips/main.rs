@@ -1,16 +1,16 @@
-//! Damage of every file of a pool, at every place: what a pool then answers is right, or an error.
+//! Damage of every file of a pool, at every place: the pool's answer is then right, or an error.
 //!
-//! For each case one file of a copy of a pool is damaged. Then the pool is opened, asked for everything, checked and
-//! closed. Judged:
+//! Each case damages one file of a copy of a pool. Then the pool is opened, asked for everything, checked and closed.
+//! The test judges:
 //!
 //! - content, names, attributes, extended attributes and links are right or give an input/output error;
 //! - no thread panics, nothing hangs, memory stays within bounds;
 //! - a pool that does not open says what to do;
 //! - damage at one place of a container costs no more than a slot; damage of an index costs nothing once it is made anew;
-//! - what cannot be read is found by the check.
+//! - the check finds everything unreadable.
 //!
-//! Continuous integration tries a sample, by seed; `tools/flip-soak.sh` every byte. A failing case is printed with the
-//! command that repeats it.
+//! Continuous integration tries a sample, chosen by seed; `tools/flip-soak.sh` tries every byte. A failing case is
+//! printed with the command that repeats it.
 
 mod damage;
 mod image;
@@ -32,11 +32,11 @@ use plan::{Depth, EVERYTHING, SAMPLE, cases};
 #[global_allocator]
 static ALLOCATOR: memory::Counting = memory::Counting;
 
-/// A case takes milliseconds.
+/// A case that takes longer hangs. Cases take milliseconds.
 const HANG: Duration = Duration::from_secs(120);
-/// What all cases that run at once may allocate, each.
+/// Memory that each of the concurrent cases may allocate.
 const CASE_BYTES_MAX: usize = 64 << 20;
-/// What the process may use: all cases, and the images that they damage.
+/// Memory that the process may use: all cases, and the images that they damage.
 const PROCESS_BYTES_MAX: usize = 384 << 20;
 /// Cases at once.
 const RUNNERS: usize = 2;
@@ -111,7 +111,7 @@ fn run(images: &[Image], cases: &[Case]) -> Vec<String> {
     failures
 }
 
-/// The command that repeats a case, on the very same bytes.
+/// Returns the command that repeats a case on the same bytes.
 fn repeat(case: &Case) -> String {
     format!("DEDUPFS_FLIPS_IMAGES={} DEDUPFS_FLIPS_CASE='{case}' cargo test --test flips", saved().display())
 }
@@ -177,7 +177,7 @@ fn damage_gives_right_answers_or_errors() {
     conclude(&images, &run(&images, &all));
 }
 
-/// Every file and every kind of damage is among the cases, and enough of each.
+/// Checks that the cases include every file and enough of every kind of damage.
 fn assert_enough(images: &[Image], cases: &[Case]) {
     let count = |matches: fn(&Damage) -> bool| cases.iter().filter(|case| matches(&case.damage)).count();
     let counts = [

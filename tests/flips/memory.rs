@@ -1,8 +1,8 @@
-//! Counts what is allocated, so that damage which asks for much memory is noticed.
+//! Counts allocated bytes, to notice damage that causes large allocations.
 //!
-//! The embedded store allocates a page before it reads it, of a length that stands in the page's number: a damaged number asks for
-//! up to 4 GiB of zeros, and reading fails before one of them is touched. So what is that large counts only if it is used: as
-//! memory that the process has had ([`resident_peak_bytes`]).
+//! The embedded store takes the length of a page from the page's number and allocates it before reading. A damaged
+//! number asks for up to 4 GiB of zeros, and reading fails before one of them is touched. So a large allocation counts
+//! only once it is used, as resident memory of the process ([`resident_peak_bytes`]).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ pub struct Counting;
 static NOW_BYTES: AtomicUsize = AtomicUsize::new(0);
 static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Larger ones are the system's: it gives them a page at a time, when it is touched.
+/// Larger allocations are left to the system, which gives a page only when it is touched.
 const COUNTED_BYTES_MAX: usize = 64 << 20;
 
 fn grew(bytes: usize) {
@@ -57,12 +57,12 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Most bytes that were allocated at once since the last call, beside what is allocated now.
+/// Returns the most bytes allocated at once since the last call, and restarts from the current number.
 pub fn take_peak_bytes() -> usize {
     PEAK_BYTES.swap(NOW_BYTES.load(Ordering::Relaxed), Ordering::Relaxed)
 }
 
-/// Most memory that the process has ever had.
+/// Returns the most memory that the process has ever had resident.
 pub fn resident_peak_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("reads");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("is told by Linux");

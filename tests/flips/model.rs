@@ -1,4 +1,4 @@
-//! What a pool must answer.
+//! The answers that a pool must give.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use dedupfs_fuse::service::{Attributes, Errno, FileKind, FileService, Ino, OpenO
 
 use crate::image::CALLER;
 
-/// Bytes of one read: what damage makes unreadable is counted in these.
+/// Bytes of one read, the unit in which unreadable content is counted.
 pub const READ_BYTES: u32 = 16 << 10;
 
-/// One thing in the tree.
+/// One inode of the tree.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Node {
     pub attributes: Attributes,
@@ -20,14 +20,14 @@ pub struct Node {
     pub children: Vec<Vec<u8>>,
 }
 
-/// All of it, by path; the root's is empty.
+/// The whole tree by path; the root's path is empty.
 #[derive(Clone, Default, Debug)]
 pub struct Tree {
     pub contents: BTreeMap<String, Vec<u8>>,
     pub nodes: BTreeMap<String, Node>,
 }
 
-/// What could not be read.
+/// Amounts that could not be read.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Unreadable {
     /// Names, attributes, listings, extended attributes.
@@ -45,7 +45,7 @@ impl Tree {
         self.contents.insert(path.to_owned(), content);
     }
 
-    /// Completes the model of contents by all else that a sound pool says, and checks the contents.
+    /// Completes the model with everything else that a sound pool answers, and checks the contents.
     pub fn observe(&mut self, service: &dyn FileService) {
         self.nodes.clear();
         self.observe_below(service, "", ROOT_INO);
@@ -73,7 +73,7 @@ impl Tree {
         }
     }
 
-    /// Asks a pool for everything. What it answers must be right; what it does not answer must be an error of the disk.
+    /// Asks a pool for everything. Each answer must be right, or an error of the disk.
     pub fn verify(&self, service: &dyn FileService) -> Result<Unreadable, String> {
         let mut unreadable = Unreadable::default();
         for (path, node) in &self.nodes {
@@ -152,7 +152,7 @@ fn verify_content(
     Ok(())
 }
 
-/// The answer, or nothing if the disk has none.
+/// Returns the answer, or nothing if it is an error of the disk.
 fn answer<T>(outcome: Result<T, Errno>, unreadable: &mut u64, path: &str) -> Result<Option<T>, String> {
     match outcome {
         Ok(value) => Ok(Some(value)),
@@ -172,7 +172,7 @@ fn same<T: PartialEq + std::fmt::Debug>(path: &str, what: &str, found: &T, expec
     Err(format!("{path}: WRONG {what}: {} and not {}", short(found), short(expected)))
 }
 
-/// Access times change by reading.
+/// Removes the access time, which reading changes.
 fn comparable(attributes: Attributes) -> Attributes {
     Attributes { atime: attributes.mtime, ..attributes }
 }

@@ -1,27 +1,27 @@
-//! Which damage is tried: everything that has a meaning of its own byte by byte, the rest in strides.
+//! Chooses the damage to try: byte by byte where each byte has its own meaning, the rest in strides.
 
 use dedupfs_store::device::Device;
 
 use crate::damage::{BLOCK_BYTES, Case, Damage, SECTOR_BYTES, Way};
 use crate::image::{Image, Root};
 
-/// How much is tried of each file.
+/// Number of cases to try for each file.
 #[derive(Clone, Copy, Debug)]
 pub struct Depth {
-    /// Each byte of a file's first so many.
+    /// Every byte of this many at a file's start is damaged.
     pub head_bytes: u64,
-    /// Flips beyond, about.
+    /// Approximate number of flips behind the head.
     pub flips: u64,
-    /// Of each other kind, about.
+    /// Approximate number of cases of each other kind.
     pub others: u64,
 }
 
-/// What continuous integration does.
+/// The depth in continuous integration.
 pub const SAMPLE: Depth = Depth { head_bytes: 96, flips: 40, others: 8 };
 /// Every byte.
 pub const EVERYTHING: Depth = Depth { head_bytes: u64::MAX, flips: u64::MAX, others: u64::MAX };
 
-/// Numbers by seed.
+/// Random numbers from a seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Dice(pub u64);
 
@@ -35,14 +35,14 @@ impl Dice {
     }
 }
 
-/// Positions: every `unit`, but at most about `wanted` of them, evenly, from a random beginning.
+/// Returns positions at multiples of `unit`: about `wanted` of them, evenly spread, from a random beginning.
 fn strides(len_bytes: u64, unit: u64, wanted: u64, dice: &mut Dice) -> impl Iterator<Item = u64> + use<> {
     let units = len_bytes.div_ceil(unit);
     let step = (units / wanted.max(1)).max(1);
     (dice.below(step)..units).step_by(usize::try_from(step).unwrap_or(usize::MAX)).map(move |at| at * unit)
 }
 
-/// The cases of one image.
+/// Returns the cases of one image.
 pub fn cases(image: &Image, depth: Depth, seed: u64) -> Vec<Case> {
     let mut dice = Dice(seed);
     let mut cases = Vec::new();
@@ -56,7 +56,7 @@ pub fn cases(image: &Image, depth: Depth, seed: u64) -> Vec<Case> {
             };
             cases.push(Case { image: image.name, root, path: path.clone(), damage, way });
         };
-        // The lock's content means nothing, and a pool on memory has none.
+        // The lock's content means nothing, and a pool in memory has no lock.
         for offset in 0..len_bytes.min(depth.head_bytes) {
             let mask = 1 + dice.below(255) as u8;
             add(Damage::Flip { offset, mask }, &mut dice);
@@ -91,7 +91,8 @@ pub fn cases(image: &Image, depth: Depth, seed: u64) -> Vec<Case> {
             add(Damage::Extend { len_bytes }, &mut dice);
         }
         for damage in [Damage::Truncate { len_bytes: 0 }, Damage::Remove, Damage::OtherPool] {
-            // A namespace does not say which pool it is of: no disk does this, and a root is restored as a whole (docs/format.md).
+            // A namespace does not say which pool it is of: no disk does this, and a root is restored as a whole
+            // (docs/format.md).
             if damage == Damage::OtherPool && path == "namespace.redb" {
                 continue;
             }
@@ -103,13 +104,13 @@ pub fn cases(image: &Image, depth: Depth, seed: u64) -> Vec<Case> {
     cases
 }
 
-/// Whether damage at one place of one slot: it may cost no more than that.
+/// Whether the damage hits one place of one slot and may cost no more than that slot.
 pub fn is_local(case: &Case) -> bool {
     let in_containers = case.path.starts_with("containers/");
     in_containers && matches!(case.damage, Damage::Flip { .. } | Damage::ZeroSector { .. })
 }
 
-/// Whether all of it can be made anew from the rest.
+/// Whether the file can be made anew from the rest.
 pub fn is_derived(case: &Case) -> bool {
     case.root == Root::Meta && case.path.starts_with("index/")
 }

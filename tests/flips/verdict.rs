@@ -14,14 +14,15 @@ use crate::image::{CALLER, CONTAINER_BYTES, Image};
 use crate::model::{READ_BYTES, Unreadable};
 use crate::plan::{is_derived, is_local};
 
-/// Where threads panicked since the last case.
+/// Panics since the last case, with their places.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Notes panics of all threads, also of those in the background.
+/// Records the panics of all threads, including those in the background.
 ///
-/// The store asserts on pages that make no sense, which happens where checksums are doubted and it is read without them to
-/// find out which of the two is wrong. These are caught (`src/namespace/base.rs`): what gets away is judged by its
-/// consequences. They are not printed, since a backtrace takes more memory than all cases.
+/// The embedded store asserts on pages that make no sense. That happens when checksums are doubted and the store is
+/// read without them, to find out which of the two is wrong. The engine catches these panics (`src/namespace/base.rs`),
+/// and any that escape are judged by their consequences. They are not printed, since a backtrace takes more memory than
+/// all cases.
 pub fn listen_for_panics() {
     let others = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -36,17 +37,17 @@ pub fn listen_for_panics() {
 /// How a case ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Verdict {
-    /// It changed nothing.
+    /// The damage changed nothing.
     Nothing,
     /// The pool does not open, and says what to do.
     Refused,
-    /// All of it was answered, rightly.
+    /// Every answer was right.
     Whole,
-    /// Some of it gave errors, the rest was right.
+    /// Some answers were errors, the rest were right.
     Partly,
 }
 
-/// An undamaged image is whole in every way.
+/// Checks that an undamaged image is whole in every way of use.
 pub fn sound(image: &Image) {
     for way in [Way::Write, Way::ReadOnly, Way::Rebuild, Way::RebuildThoroughly] {
         let disks = image.disks.copy();
@@ -121,7 +122,7 @@ fn judge_open(image: &Image, case: &Case, pool: &Pool) -> Result<Verdict, String
     Ok(if (unreadable.answers, unreadable.bytes) == (0, 0) { Verdict::Whole } else { Verdict::Partly })
 }
 
-/// After all that was done to it the pool is still right.
+/// Checks that the pool is still right after everything that was done to it.
 fn again(image: &Image, case: &Case, disks: &crate::image::Disks) -> Result<(), String> {
     let Ok(pool) = disks.open(&options(Way::ReadOnly)) else { return Ok(()) };
     let mut tree = image.tree.clone();
@@ -134,12 +135,12 @@ fn again(image: &Image, case: &Case, disks: &crate::image::Disks) -> Result<(), 
     outcome.map(|_: Unreadable| ())
 }
 
-/// All regions of a slot, as often as their content is in files, and the reads that touch them.
+/// Limit of the cost: all regions of a slot, as often as their content is in files, and the reads that touch them.
 fn cost_max() -> u64 {
     3 * 4 * (u64::from(CONTAINER_BYTES) + 2 * u64::from(READ_BYTES))
 }
 
-/// Writing something new gives an error, or it is there.
+/// Writes something new, which either gives an error or can be read back.
 fn write_beside(service: &dyn FileService) -> Result<(), String> {
     let data: Vec<u8> = (0..40_000_u32).map(|at| (at.wrapping_mul(at) >> 7) as u8).collect();
     let node = NewNode { parent: ROOT_INO, name: b"beside", mode: 0o600, umask: 0 };
@@ -158,12 +159,12 @@ fn write_beside(service: &dyn FileService) -> Result<(), String> {
     }
 }
 
-/// Whether a message helps.
+/// Whether a message gives advice.
 fn says_what_to_do(message: &str) -> bool {
     ["`", "put it back", "restore", "use ", "mounted?"].iter().any(|advice| message.contains(advice))
 }
 
-/// Counts what happened.
+/// Counts of the cases by outcome.
 #[derive(Default)]
 pub struct Tally {
     counts: BTreeMap<(String, Verdict), u64>,

@@ -1,6 +1,6 @@
-//! The index's disk hangs while rows are counted: whoever syncs goes on, up to a bound, and what was counted late is counted right.
+//! The index's disk hangs while rows are counted: syncs go on, up to a bound, and rows counted late are counted right.
 //!
-//! No times are measured. The disk hangs for as long as a test wants it to.
+//! No times are measured. The disk hangs for as long as a test wants.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use dedupfs_store::superblock::PoolProperties;
 use crate::gate::Gate;
 use crate::site::{CALLER, File, READ_WRITE, SIZE_BYTES, content, listen};
 
-/// Longer than anything takes that does not hang.
+/// Longer than any step that does not hang.
 const PATIENCE: Duration = Duration::from_secs(45);
 const ALL: ReclaimOptions = ReclaimOptions::below(100);
 
-/// Only counting needs the cells of chunks that somebody else stored: nobody asks for them by name here.
+/// Only counting needs the cells of chunks that another session stored: no test looks them up by name.
 fn counts(call: &Call<'_>) -> bool {
     matches!(call, Call::Read { path, .. } if path.starts_with("index/chunks"))
 }
@@ -56,8 +56,8 @@ fn open(device: &Arc<dyn Device>) -> Arc<Pool> {
     Pool::open_on(device, device, Vec::new(), &options, &NoProgress).expect("opens")
 }
 
-/// A device with a pool in which a file `gone` was written, and another one beside it in the same containers, `kept`. Their chunks
-/// are in sealed tankers, and in no cache.
+/// Makes a device with a pool that has a file `gone` and, in the same containers, a file `kept`. Their chunks are in
+/// sealed tankers, and in no cache.
 fn prepared(observer: Arc<dyn Observer>) -> Arc<dyn Device> {
     listen();
     let device: Arc<dyn Device> = Arc::new(ObservedDevice::new(Arc::new(MemoryDevice::new()), observer));
@@ -87,7 +87,7 @@ fn check(pool: &Pool) {
     assert!(report.is_clean(), "{:#?}", report.findings);
 }
 
-/// Closes the pool, which is sound; the next mount has nothing to recover and finds it sound, too.
+/// Closes the pool. It must be sound, and the next mount must have nothing to recover and find it sound, too.
 #[track_caller]
 fn end(pool: Arc<Pool>, device: &Arc<dyn Device>) {
     pool.close().expect("closes");
@@ -105,7 +105,7 @@ fn syncs_go_on_while_counting_hangs_until_the_bound_is_reached() {
     let pool = open(&device);
     let (service, committer) = (pool.service(), &pool.core().committer);
     let most = committer.backlog_changes_max();
-    // Two changes each: more than are ever behind.
+    // Each makes two changes: more than are ever behind.
     let rewrites = most;
     let written = AtomicU64::new(0);
     service.unlink(ROOT_INO, b"gone").expect("unlinks");
@@ -129,7 +129,7 @@ fn syncs_go_on_while_counting_hangs_until_the_bound_is_reached() {
             }
             service.release(file.ino, file.handle);
         });
-        // Until it gets no further.
+        // Waits until it gets no further.
         let mut before = u64::MAX;
         while committer.backlog_changes() < most || written.load(Ordering::Relaxed) != before {
             assert!(!rewriting.is_finished(), "nobody waits: the backlog has no bound");
@@ -137,7 +137,7 @@ fn syncs_go_on_while_counting_hangs_until_the_bound_is_reached() {
             std::thread::sleep(Duration::from_secs(1));
         }
         assert!(before < rewrites, "nobody waits: this test proves nothing");
-        // A row has half as many at most, and one more for each of the threads that have not been told to wait.
+        // A row has half as many at most, plus one for each thread that has not been told to wait yet.
         assert!(committer.backlog_changes() <= most + most / 2 + 2 * 64, "{}", committer.backlog_changes());
         closed.goes_on("a read", || {
             let kept = File::open(&service, "kept");
@@ -157,7 +157,7 @@ fn syncs_go_on_while_counting_hangs_until_the_bound_is_reached() {
     end(pool, &device);
 }
 
-/// What was answered while counting hung is counted before a pool is closed.
+/// Rows that were acknowledged while counting hung are counted before the pool is closed.
 #[test]
 fn closing_counts_what_is_behind() {
     let gate = Arc::new(Gate::default());
@@ -183,7 +183,8 @@ fn closing_counts_what_is_behind() {
     end(pool, &device);
 }
 
-/// A reclaim that runs is stopped, and waited for: what it commits behind the last checkpoint would be there to recover.
+/// Closing stops a running reclaim and waits for it. Otherwise the next mount would have to recover the rows that it
+/// commits behind the last checkpoint.
 #[test]
 fn regression_closing_waits_for_a_reclaim() {
     let gate = Arc::new(Gate::default());
@@ -199,7 +200,7 @@ fn regression_closing_waits_for_a_reclaim() {
         while !pool.core().gate.is_closing() {
             std::thread::yield_now();
         }
-        // As long as closing takes if it waits for nobody.
+        // Longer than closing takes without waiting.
         std::thread::sleep(Duration::from_secs(2));
         let has_waited = !closing.is_finished();
         drop(closed);
@@ -212,13 +213,13 @@ fn regression_closing_waits_for_a_reclaim() {
     assert!(pool.reclaim(&ALL, &NoProgress).is_err(), "it is closed");
     drop(service);
     end(pool, &device);
-    // What was not done is done by the next one.
+    // The next run does the rest.
     let pool = open(&device);
     assert!(pool.reclaim(&ALL, &NoProgress).expect("reclaims").containers_freed > 0);
     end(pool, &device);
 }
 
-/// A reclaim is stopped, not a reason to stay writable; and the next one goes on when the pool is writable again.
+/// A reclaim is stopped and does not keep the pool writable; the next one goes on when the pool is writable again.
 #[test]
 fn becoming_read_only_waits_for_a_reclaim() {
     let gate = Arc::new(Gate::default());
@@ -242,7 +243,7 @@ fn becoming_read_only_waits_for_a_reclaim() {
     end(pool, &device);
 }
 
-/// Refuses what counting reads, once it is told to.
+/// Refuses the reads of counting once it is switched on.
 #[derive(Default)]
 struct Refuses(AtomicBool);
 
@@ -265,7 +266,8 @@ impl Observer for Refuses {
     }
 }
 
-/// The pool takes nothing more, nobody who waits for the counting waits for ever, and the next mount counts what this one could not.
+/// The pool takes no more changes, no request waits for counting for ever, and the next mount counts the remaining
+/// rows.
 #[test]
 fn a_failure_of_counting_ends_all_waits() {
     let refuses = Arc::new(Refuses::default());
@@ -291,7 +293,7 @@ fn a_failure_of_counting_ends_all_waits() {
             told.send(refused).expect("somebody listens");
         });
         let refused = hears.recv_timeout(PATIENCE).expect("the pool does not turn read-only");
-        // That of the round that found the failure, or of a later request.
+        // The error of the round that found the failure, or of a later request.
         assert!([Some(Errno::EIO), Some(Errno::EROFS)].contains(&refused), "{refused:?}");
         syncing.join().expect("ends");
         assert!(reclaiming.join().expect("ends").is_err());

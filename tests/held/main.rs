@@ -1,7 +1,7 @@
-//! Requests of one file while another request of it is at the disk: whoever has to wait says so first, so that another thread
-//! can receive the kernel's requests meanwhile; and what was decided while they waited holds for them.
+//! Requests of one file while another request of it is at the disk. A request that has to wait announces it first, so
+//! that another thread can receive the kernel's requests meanwhile; and decisions made while it waited apply to it.
 //!
-//! No times are measured. The file is held for as long as a test wants it to be.
+//! No times are measured. The file is held for as long as a test wants.
 
 mod counting;
 #[path = "../blocked/gate.rs"]
@@ -17,18 +17,18 @@ use dedupfs_fuse::service::{
 
 use site::{CALLER, File, Met, READ_WRITE, SIZE_BYTES, Site, beside};
 
-/// Of fallocate(2).
+/// Mode flags of fallocate(2).
 const PUNCH_HOLE_KEEP_SIZE: i32 = 0x03;
 
-/// A request of the file that is held, which has a neighbour with a lower number and one with a higher.
+/// A request of the held file, which has a neighbour with a lower number and one with a higher.
 type Request = fn(&Service, &Files) -> Result<()>;
 
-/// All open to read and write.
+/// Three files, all open to read and write.
 struct Files {
     lower: File,
     held: File,
     higher: File,
-    /// Of the file that is held; whoever releases it closes it.
+    /// A second handle of the held file. The request that releases it closes it.
     second: Handle,
 }
 
@@ -72,7 +72,7 @@ fn copy_within(service: &Service, files: &Files) -> Result<()> {
     nothing(service.copy_range(CALLER, files.held.place(0), files.held.place(SIZE_BYTES / 2), 1000))
 }
 
-/// What changes the content.
+/// Requests that change the content.
 const CHANGES: [(&str, Request); 8] = [
     ("write", write),
     ("truncate", truncate),
@@ -84,7 +84,7 @@ const CHANGES: [(&str, Request); 8] = [
     ("copy within the file", copy_within),
 ];
 
-/// What else needs it.
+/// Other requests that need the file.
 const OTHERS: [(&str, Request); 10] = [
     ("read", |service, files| service.read(files.held.ino, files.held.handle, 0, 100, &mut Vec::new())),
     ("flush", |service, files| service.flush(files.held.ino, files.held.handle)),
@@ -104,7 +104,7 @@ const OTHERS: [(&str, Request); 10] = [
         let changes = AttributeChanges { mtime: Some(TimeChange::Now), ..AttributeChanges::default() };
         nothing(service.set_attributes(CALLER, files.held.ino, changes))
     }),
-    // As for room on a full disk.
+    // As a full disk does to get room.
     ("publish all files, with patience", |service, _| {
         service.publish_all(None, Some(Duration::from_secs(600))).map_err(|error| dedupfs::service::errno(&error))
     }),
@@ -136,7 +136,7 @@ fn whoever_waits_for_a_file_says_so_first() {
     }
 }
 
-/// Whether a request will take long is asked on the thread on which everybody depends.
+/// The thread on which all requests depend asks whether a request will take long.
 #[test]
 fn nobody_waits_to_learn_whether_a_request_takes_long() {
     let site = Site::new();
@@ -154,7 +154,7 @@ fn nobody_waits_to_learn_whether_a_request_takes_long() {
     site.check(pool);
 }
 
-/// A flag that could be set while a request waited for the file holds for that request, too.
+/// A flag that was set while a request waited for the file also applies to that request.
 #[test]
 fn regression_what_waited_for_a_file_changes_nothing_behind_a_flag() {
     let immutable = InodeFlags { immutable: true, ..InodeFlags::default() };

@@ -1,4 +1,4 @@
-//! A pool whose disk can be made to hang, and a file that somebody holds meanwhile.
+//! A pool whose disk can be made to hang, and a file that a request holds meanwhile.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -29,34 +29,34 @@ pub const READ_WRITE: OpenOptions = OpenOptions {
     no_access_time: false,
     direct: false,
 };
-/// More than what is copied by reading it.
+/// More than is copied by reading it.
 pub const SIZE_BYTES: usize = 3 << 20;
-/// After so long without a word somebody waits in silence: much longer than anything takes on a slow machine.
+/// Time without an announcement after which a request waits in silence: much longer than any step on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(45);
 
 thread_local! {
-    /// Hears when this thread says that it is about to wait.
+    /// Receives the announcement of this thread that it is about to wait.
     static TOLD: RefCell<Option<Sender<Met>>> = const { RefCell::new(None) };
 }
 
 fn about_to_wait() {
     TOLD.with_borrow(|told| {
         if let Some(told) = told {
-            // Nobody listens any more to who goes on.
+            // After the end of the test nobody listens.
             let _ended = told.send(Met::Announcement);
         }
     });
 }
 
-/// To be called before any service listens: in a process the first one counts.
+/// Registers the listener. Call it before any service does: the first listener of a process counts.
 pub fn listen() {
     waiting::listen(waiting::Listener { is_concerned: || true, about_to_wait });
 }
 
-/// What a request came to first.
+/// The first event of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Met {
-    /// It said that it was about to wait.
+    /// It announced that it was about to wait.
     Announcement,
     /// It ended.
     End,
@@ -86,7 +86,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// With files `lower`, `held` and `higher`, in the order of their numbers.
+    /// Makes a pool with files `lower`, `held` and `higher`, in the order of their numbers.
     pub fn new() -> Self {
         listen();
         let gate = Arc::new(Gate::default());
@@ -106,13 +106,13 @@ impl Site {
         site
     }
 
-    /// Nothing of it is in any cache.
+    /// Opens the pool. Nothing of it is in any cache.
     pub fn open(&self) -> Arc<Pool> {
         let options = PoolOptions { commit_interval: Duration::from_secs(3600), ..PoolOptions::default() };
         Pool::open_on(&self.device, &self.device, Vec::new(), &options, &NoProgress).expect("opens")
     }
 
-    /// Closes the pool, which is sound, and gives all files their content again.
+    /// Checks and closes the pool, and restores the content of all files.
     pub fn check(&self, pool: Arc<Pool>) {
         let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
         assert!(report.is_clean(), "{:#?}", report.findings);
@@ -136,40 +136,40 @@ fn reads_content(call: &Call<'_>) -> bool {
 }
 
 impl Site {
-    /// Lets a request come to hang that has the content of `file` locked, with changes of it that are not published.
+    /// Starts a request that hangs while it holds the lock on the content of `file`, which has unpublished changes.
     #[track_caller]
     pub fn hold<'scope>(&self, scope: &'scope Scope<'scope, '_>, service: &'scope Service, file: File) -> Held<'scope> {
         let offset = SIZE_BYTES as u64 / 2;
         service.write(CALLER, file.ino, file.handle, offset, b"over", WriteFlags::default()).expect("writes");
         let closed = self.gate.close(1, reads_content);
-        // It merges what was written, and reads what was there for that.
+        // The request merges the write, and reads the old content for that.
         let merging = scope.spawn(move || service.seek(file.ino, file.handle, 0, SeekTarget::Hole));
         closed.wait();
         Held { closed, merging }
     }
 }
 
-/// A file in the hands of a request that is at the disk.
+/// A file held by a request that is at the disk.
 pub struct Held<'scope> {
     pub closed: Closed,
     merging: ScopedJoinHandle<'scope, Result<u64>>,
 }
 
 impl Held<'_> {
-    /// The request goes on, and so does whoever waits for the file.
+    /// Lets the request go on, and with it all requests that wait for the file.
     pub fn let_go(self) {
         drop(self.closed);
         self.merging.join().expect("ends").expect("merges");
     }
 }
 
-/// A request that was begun.
+/// A request that has begun.
 pub struct Asked<'scope> {
     hears: Receiver<Met>,
     asked: ScopedJoinHandle<'scope, Result<()>>,
 }
 
-/// Begins a request on a thread of its own.
+/// Begins a request on its own thread.
 pub fn beside<'scope>(
     scope: &'scope Scope<'scope, '_>,
     request: impl FnOnce() -> Result<()> + Send + 'scope,
@@ -186,7 +186,7 @@ pub fn beside<'scope>(
 }
 
 impl Asked<'_> {
-    /// What it comes to first; panics if it waits and does not say so.
+    /// Returns the first event of the request. Panics if the request waits without an announcement.
     #[track_caller]
     pub fn met(&self, what: &str) -> Met {
         self.hears.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{what}: waits without saying so"))
@@ -197,7 +197,7 @@ impl Asked<'_> {
     }
 }
 
-/// Bytes that do not repeat and do not compress.
+/// Returns bytes that do not repeat and do not compress.
 pub fn content(seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let words = std::iter::repeat_with(|| {

@@ -1,4 +1,4 @@
-//! Random operations on the engine and on the in-memory reference, side by side: content, attributes and listings must
+//! Random operations on the engine and on the in-memory reference, side by side. Content, attributes and listings must
 //! be equal at all times, through remounts, power losses after a sync, and reclaiming; counts must equal marks.
 
 mod operation;
@@ -33,14 +33,14 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 400, ..ProptestConfig::default() })]
 
-    /// Comparing what is stored changes nothing that can be seen.
+    /// Comparing stored chunks changes nothing visible.
     #[test]
     fn engine_that_compares_equals_reference(operations in operations()) {
         run_with("zero,block,open,bloom,locality,sealed,compare", &operations);
     }
 }
 
-/// Shapes that once went wrong, or that random choice meets seldom.
+/// Sequences that once went wrong, or that random choice rarely finds.
 mod fixed {
     use super::Operation::*;
     use super::run;
@@ -62,7 +62,7 @@ mod fixed {
         ]);
     }
 
-    /// Containers that a crash left unsealed were never chosen for reclaiming, and their space never came back.
+    /// Unsealed containers of a crash were never chosen for reclaiming, and their space never came back.
     #[test]
     fn regression_containers_left_open_by_a_crash_are_reclaimed() {
         run(&[Write { file: 0, offset: 0, len: 1, seed: 0, keep_open: false }, Crash { seed: 0 }]);

@@ -1,4 +1,4 @@
-//! What is done to both sides.
+//! The operations that are done on both sides.
 
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ pub enum Operation {
         from: u32,
         len: u32,
     },
-    /// copy_file_range, in one file or between two.
+    /// copy_file_range(2), in one file or between two.
     Clone {
         from: u8,
         to: u8,
@@ -74,7 +74,7 @@ pub enum Operation {
     CloseAll,
     Sync,
     Remount,
-    /// Power loss right after a sync.
+    /// A power loss right after a sync.
     Crash {
         seed: u64,
     },
@@ -94,14 +94,14 @@ fn offset() -> impl Strategy<Value = u32> {
     prop_oneof![3 => Just(0_u32), 3 => 0_u32..9_000, 2 => 0_u32..200_000, 1 => 0_u32..5_000_000]
 }
 
-/// Of clones: of whole files and of parts, shared and copied ones.
+/// Lengths of clones: whole files and parts, short enough to be copied or long enough to be shared.
 fn clone_length() -> impl Strategy<Value = u32> {
     prop_oneof![2 => Just(u32::MAX), 2 => length(), 2 => 1_000_000_u32..6_000_000]
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
     use Operation::*;
-    // Few seeds: much of what is written has been written before.
+    // Few seeds: much of the written data has been written before.
     let (file, seed) = (0_u8..8, 0_u8..4);
     prop_oneof![
         12 => (file.clone(), offset(), length(), seed.clone(), any::<bool>())

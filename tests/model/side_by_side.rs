@@ -32,7 +32,7 @@ struct Side {
     handles: BTreeMap<u8, (Ino, Handle)>,
 }
 
-/// Everything that can be seen of a node: kind, mode, links, length, content, extended attributes.
+/// The visible state of a node: kind, mode, links, length, content, extended attributes.
 type Seen = (FileKind, u16, u32, u64, Vec<u8>, BTreeMap<Vec<u8>, Vec<u8>>);
 
 fn as_device(device: &MemoryDevice) -> Arc<dyn Device> {
@@ -45,7 +45,8 @@ fn open(device: &MemoryDevice, filters: &FilterPlan, rebuild_index: bool) -> Arc
     Pool::open_on(&device, &device, Vec::new(), &options, &NoProgress).expect("the pool opens")
 }
 
-/// Bytes that depend on seed and offset; every seed has stretches of zeros and repeats itself after 700,001 bytes.
+/// Returns bytes that depend on seed and offset. Every seed has stretches of zeros and repeats itself after 700,001
+/// bytes.
 fn content(seed: u8, offset: u64, len: usize) -> Vec<u8> {
     let byte = |at: u64| {
         let at = at % 700_001;
@@ -86,7 +87,7 @@ impl Side {
         self.service.lookup(parent, &name).ok().map(|attributes| attributes.ino)
     }
 
-    /// A handle of the file, which is created if it is not there.
+    /// Returns a handle of the file; creates the file if it is missing.
     fn open(&mut self, file: u8, append: bool) -> Option<(Ino, Handle)> {
         if let Some(&open) = self.handles.get(&file).filter(|_| !append) {
             return Some(open);
@@ -119,7 +120,7 @@ impl Side {
 
     fn write(&mut self, file: u8, offset: u64, len: u32, seed: u8, keep_open: bool) {
         let Some((ino, handle)) = self.open(file, false) else { return };
-        // In pieces, as the kernel sends them; of an odd size, so that they fall anywhere.
+        // In pieces, as the kernel sends them; of an odd size, so that they begin anywhere.
         let mut at = 0;
         while at < u64::from(len) {
             let step = (u64::from(len) - at).min(131_071) as usize;
@@ -166,7 +167,7 @@ impl Side {
         self.close(file, (ino, handle));
     }
 
-    /// How many bytes were copied, or the error.
+    /// Returns how many bytes were copied, or the error.
     fn clone_range(&mut self, operation: &Operation) -> Result<u32, i32> {
         let Operation::Clone { from, to, offset, at, len, keep_open } = *operation else { return Ok(0) };
         let Some(source) = self.find(from) else { return Ok(0) };
@@ -187,7 +188,7 @@ impl Side {
         outcome
     }
 
-    /// Names, in order, with what can be seen behind each.
+    /// Returns all paths, in order, with the visible state of each.
     fn walk(&self) -> BTreeMap<Vec<u8>, Seen> {
         let mut seen = BTreeMap::new();
         self.walk_directory(ROOT_INO, b"", &mut seen);
@@ -224,7 +225,7 @@ impl Side {
         }
     }
 
-    /// An operation that may fail, in which case both must.
+    /// Does an operation that may fail. If it fails on one side, it must fail on both.
     fn change(&mut self, operation: &Operation) -> Result<(), i32> {
         let both = |from: u8, to: u8| Some((self.place(from)?, self.place(to)?));
         let outcome = match *operation {
@@ -289,7 +290,7 @@ impl SideBySide {
             chunk_size_bytes: 4096,
             container_bytes: 256 << 10,
             slots_per_file: 8,
-            // Full all the time: checkpoints are written beside everything else.
+            // Always full, so that checkpoints are written in parallel.
             tanker_cells: 64,
             tanker_buckets: 4,
             ..PoolProperties::default()
@@ -393,13 +394,13 @@ impl SideBySide {
         }
     }
 
-    /// Counts equal marks, and all content is what its name says.
+    /// Checks that counts equal marks and that all content matches its fingerprints.
     fn check(&self) {
         let report = self.pool().check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
         assert!(report.is_clean(), "{:#?}", report.findings);
     }
 
-    /// After everything is deleted, nothing is left.
+    /// Deletes everything and checks that nothing is left.
     pub fn finish(mut self) {
         self.close_all();
         self.check();

@@ -1,4 +1,5 @@
-//! Counts that cannot be right: from then on nothing is freed, until they were made anew. Other contradictions stop nothing.
+//! Counts that cannot be right: from then on nothing is freed until the index is rebuilt. Other contradictions stop
+//! nothing.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::site::{Site, remove};
 
 const SMALL_BYTES: usize = 600;
 
-/// A file of one chunk that stays, and one of many that is deleted. The answer is what the first one refers to.
+/// Makes a file of one chunk that stays and a deleted file of many. Returns the first one's chunk.
 fn with_garbage(site: &Site) -> (Arc<Pool>, Child) {
     let pool = site.open();
     write(&pool, "kept", &content(1, SMALL_BYTES));
@@ -34,7 +35,7 @@ fn with_garbage(site: &Site) -> (Arc<Pool>, Child) {
     (pool, child)
 }
 
-/// Counts what nobody did.
+/// Counts operations that no client made.
 fn count(pool: &Pool, ops: impl IntoIterator<Item = LogOp>) {
     ops.into_iter().for_each(|op| pool.core().namespace.log(op));
     pool.core().committer.settle().expect("settles");
@@ -57,7 +58,7 @@ fn assert_frees_nothing(pool: &Pool, when: &str) {
     assert!(pool.notice().is_some_and(|notice| notice.contains("--rebuild-index")), "{when}");
 }
 
-/// A count below 0 became 0: the chunk was garbage, and the next run freed it, though a file needed it.
+/// A count below 0 became 0: the chunk was garbage, and the next run freed it although a file needed it.
 #[test]
 fn regression_from_a_count_that_cannot_be_right_on_nothing_is_freed() {
     let site = Site::new();
@@ -67,14 +68,14 @@ fn regression_from_a_count_that_cannot_be_right_on_nothing_is_freed() {
     assert_frees_nothing(&pool, "at once");
     let found = pool.check(&CheckOptions::default(), &NoProgress).expect("checks");
     assert!(found.needs_rebuild && found.findings.iter().any(|found| found.contains("nothing is freed")), "{found:#?}");
-    // As a crash would: the log is counted once more.
+    // As after a crash: the log is counted once more.
     drop(pool);
     let pool = site.open();
     assert_frees_nothing(&pool, "after a crash");
     write(&pool, "new", &content(3, 300_000));
     pool.close().expect("closes");
     drop(pool);
-    // Nothing is left to be counted that would tell of it again.
+    // No row is left that would show the contradiction again when counted.
     let pool = site.open();
     assert_eq!(pool.recovery().rows_replayed, 0);
     assert_frees_nothing(&pool, "behind a checkpoint");
@@ -104,7 +105,7 @@ fn regression_a_count_of_what_the_index_does_not_have_is_a_doubt() {
     }
 }
 
-/// The count is right and says that the chunk stays: nothing rests on the removal.
+/// The count is right and says that the chunk stays: nothing depends on the removal.
 #[test]
 fn a_removal_that_is_refused_stops_nothing() {
     let site = Site::new();

@@ -1,5 +1,5 @@
-//! What a run of reclaiming chooses, in which order it copies, what it reads, and how it is ended: without a mount, over devices in
-//! memory that count.
+//! A run of reclaiming: its choices, the order of its copies, its reads, and its end. Without a mount, over in-memory
+//! devices that count.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -15,7 +15,7 @@ use dedupfs::reclaim::{ReclaimOptions, Stopped};
 use dedupfs_store::{ContainerId, Fingerprint};
 use site::{CONTAINER_BYTES, Site, remove};
 
-/// Bytes of a piece that becomes garbage, or stays.
+/// Bytes of a piece that becomes garbage or stays.
 const PIECE_BYTES: usize = 60_000;
 
 fn assert_sound(pool: &Pool) {
@@ -23,7 +23,7 @@ fn assert_sound(pool: &Pool) {
     assert!(report.is_clean(), "{:#?}", report.findings);
 }
 
-/// A file of so many pieces, and one of every `keep`-th of them, the last first.
+/// Writes a file of `pieces` pieces, and one of every `keep`-th of them, the last first.
 fn pieces_and_every(pool: &Pool, pieces: u64, keep: u64) -> Vec<u8> {
     let all: Vec<Vec<u8>> = (0..pieces).map(|piece| content(piece + 1, PIECE_BYTES)).collect();
     common::write(pool, "all", &all.concat());
@@ -37,7 +37,7 @@ fn pieces_and_every(pool: &Pool, pieces: u64, keep: u64) -> Vec<u8> {
 fn the_emptiest_go_until_little_enough_garbage_is_left() {
     let site = Site::new();
     let pool = site.open();
-    // Files of about a container; of each more and more stays.
+    // Files of about a container each; a larger part of each next one stays.
     let mut kept = Vec::new();
     for file in 0..40_u64 {
         let all = content(file + 1, CONTAINER_BYTES as usize);
@@ -55,7 +55,7 @@ fn the_emptiest_go_until_little_enough_garbage_is_left() {
     assert!(done.garbage_left_bytes * 10 > done.live_bytes / 2, "more was emptied than was needed: {done:?}");
     let freed = done.physical_before_bytes - done.physical_after_bytes;
     assert!(freed * 10 >= done.expected_bytes * 8, "freed {freed}: {done:?}");
-    // The next one has nothing to do; one that may leave nothing has.
+    // The next run has nothing to do; one that may leave no garbage has.
     let again = pool.reclaim(&options, &NoProgress).expect("reclaims");
     assert_eq!((again.containers_freed, again.chunks_moved), (0, 0), "{again:?}");
     let perfect = pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("reclaims");
@@ -80,7 +80,7 @@ fn what_is_dead_as_a_whole_is_freed_without_reading_its_content() {
     let report = pool.reclaim(&ReclaimOptions::below(0), &NoProgress).expect("reclaims");
     assert!(report.containers_dead >= 18 && report.chunks_moved == 0, "{report:?}");
     let read_bytes = site.data_read_bytes() - before;
-    // A table of contents each.
+    // A table for each.
     assert!(read_bytes < 20 * u64::from(CONTAINER_BYTES) / 10, "{read_bytes} bytes were read");
     assert_sound(&pool);
 }
@@ -97,7 +97,7 @@ fn looking_for_what_to_do_reads_no_container_and_no_tanker() {
     assert_eq!((site.data_read_bytes(), site.chunk_index_read_bytes()), before);
 }
 
-/// The chunks of all data containers in the order in which they lie: container and place.
+/// Returns the chunks of all data containers with their places: container and position in it.
 fn places(pool: &Pool) -> HashMap<Fingerprint, (ContainerId, usize)> {
     let data = &pool.core().data;
     let mut places = HashMap::new();
@@ -116,7 +116,7 @@ fn what_is_moved_lies_in_the_order_of_the_newest_file() {
     let pool = site.open();
     let kept = pieces_and_every(&pool, 60, 3);
     let older = common::read(&pool, "all").expect("reads");
-    // Uses the same in the first order, and is older.
+    // `newest` has the same pieces as `kept`.
     let all: Vec<&[u8]> = older.chunks(PIECE_BYTES).step_by(3).collect();
     common::write(&pool, "newest", &kept);
     remove(&*pool.service(), "all");
@@ -128,7 +128,7 @@ fn what_is_moved_lies_in_the_order_of_the_newest_file() {
     let order: Vec<_> = chunks.iter().filter_map(|fingerprint| places.get(fingerprint)).collect();
     assert_eq!(order.len(), chunks.len());
     let ascending = order.windows(2).filter(|pair| pair[0] < pair[1]).count();
-    // What was stored with the file itself (where its pieces meet) lies where it lies.
+    // Chunks stored with the file itself (at the borders of its pieces) keep their places.
     assert!(ascending * 100 >= order.len() * 85, "{ascending} of {} in order", order.len());
     assert!(all.len() == 20 && common::read(&pool, "newest") == Some(kept));
     assert_sound(&pool);
@@ -162,7 +162,7 @@ fn limits_end_a_run_and_the_next_goes_on() {
     assert_sound(&pool);
 }
 
-/// Stops, pauses or closes when the run has come to its `at`-th announcement.
+/// Acts on the pool (stops, pauses or closes) at the run's `at`-th announcement.
 struct Interrupt<'p> {
     pool: &'p Pool,
     at: u64,
@@ -202,7 +202,7 @@ fn a_run_may_be_stopped_anywhere() {
     }
 }
 
-/// The pool was closed below it: the next mount had to recover.
+/// The pool was closed under a run, and the next mount had to recover.
 #[test]
 fn regression_closing_the_pool_ends_a_run_in_order() {
     for at in 0..12 {
@@ -222,7 +222,7 @@ fn regression_closing_the_pool_ends_a_run_in_order() {
             });
             let interrupt = Interrupt { pool, at, seen: Default::default(), act: &tell };
             let report = pool.reclaim(&ReclaimOptions::below(100), &interrupt);
-            // A run that had ended by then.
+            // The run had ended by then.
             let _ = begun.lock().expect("is sound").send(());
             closing.join().expect("closes");
             report
@@ -239,8 +239,8 @@ fn regression_closing_the_pool_ends_a_run_in_order() {
     }
 }
 
-/// Containers are closed when their row is durable, and counted later: until then they seemed to be dead, and what had just been
-/// written was copied.
+/// Containers are sealed when their row is durable, and counted later. Until then they seemed dead, and freshly written
+/// content was copied.
 #[test]
 fn regression_what_is_not_counted_yet_is_not_taken_for_dead() {
     let site = Site::new();
@@ -282,7 +282,7 @@ fn regression_a_run_that_cannot_be_noted_is_made_all_the_same() {
     assert_sound(&pool);
 }
 
-/// A run in the background that gave way to clients without end kept out whoever wanted the space now.
+/// A run in the background that gave way to clients without end blocked a run that was asked for.
 #[test]
 fn regression_a_run_in_the_background_makes_way() {
     let site = Site::new();
@@ -290,14 +290,14 @@ fn regression_a_run_in_the_background_makes_way() {
     pieces_and_every(&pool, 60, 3);
     pool.close().expect("closes");
     drop(pool);
-    // No container is being filled: while clients are there, such are spared.
+    // No container is being filled: while clients are active, such containers are spared.
     let pool = site.open();
     remove(&*pool.service(), "all");
     let options = ReclaimOptions { is_background: true, share_percent: 0, ..ReclaimOptions::below(100) };
     let is_over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Somebody is always there.
+            // A client is always active.
             let begun = std::time::Instant::now();
             while !is_over.load(std::sync::atomic::Ordering::Relaxed) && begun.elapsed().as_secs() < 60 {
                 pool.core().activity.note();
@@ -338,7 +338,7 @@ impl Progress for StopAtSecond<'_> {
     fn finish(&self) {}
 }
 
-/// A pool with some 20 dead containers: a run was cut off between their recipes and them.
+/// Makes a pool with some 20 dead containers: a run was cut off after their recipes and before them.
 fn with_dead_containers() -> (Site, std::sync::Arc<Pool>) {
     for at in 0..12 {
         let site = Site::new();
@@ -356,7 +356,8 @@ fn with_dead_containers() -> (Site, std::sync::Arc<Pool>) {
     panic!("no run was cut off where it matters");
 }
 
-/// Of runs that were cut off again and again none freed a container: what an earlier one had made dead came behind all recipes.
+/// Repeatedly interrupted runs never freed a container: the containers that an earlier run had made dead came after all
+/// recipes.
 #[test]
 fn regression_what_is_dead_already_is_freed_first() {
     let (_site, pool) = with_dead_containers();
@@ -367,7 +368,8 @@ fn regression_what_is_dead_already_is_freed_first() {
     assert_sound(&pool);
 }
 
-/// It was tried with the dead ones, and again with those that are chosen: told of twice, counted twice, and its bytes expected twice.
+/// The container was tried with the dead ones and again with the chosen ones: reported twice, counted twice, and its
+/// bytes expected twice.
 #[test]
 fn regression_a_dead_container_that_cannot_be_read_is_tried_once() {
     let (site, pool) = with_dead_containers();

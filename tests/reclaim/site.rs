@@ -1,4 +1,4 @@
-//! A pool in memory whose reads are counted.
+//! A pool in memory that counts its reads.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use parking_lot::Mutex;
 
 pub const CONTAINER_BYTES: u32 = 256 << 10;
 
-/// Bytes read by the first directory of the path.
+/// Bytes read, by the first directory of the path.
 #[derive(Debug, Default)]
 struct Reads {
     bytes: Mutex<HashMap<String, u64>>,
-    /// Each sync of the index of chunks takes so much longer: counting, which waits for checkpoints, falls behind.
+    /// Extra time for each sync of the index of chunks: counting waits for checkpoints, so it falls behind.
     index_delay_ms: AtomicU64,
-    /// There is no space to note what reclaiming does.
+    /// Whether noting the history of reclaiming fails for lack of space.
     refuses_history: AtomicBool,
 }
 
@@ -74,7 +74,7 @@ impl Site {
         self.open_with(&PoolOptions::default())
     }
 
-    /// With indexes that are made anew.
+    /// Opens the pool and rebuilds its indexes.
     pub fn open_rebuilding(&self) -> Arc<Pool> {
         self.open_with(&PoolOptions { rebuild_index: true, ..PoolOptions::default() })
     }
@@ -83,7 +83,7 @@ impl Site {
         Pool::open_on(&self.device, &self.device, Vec::new(), options, &NoProgress).expect("opens")
     }
 
-    /// Nothing of a container can be read any more.
+    /// Makes a container unreadable.
     pub fn spoil(&self, record: &ContainerRecord) {
         let file =
             self.device.open(&format!("containers/{:06}.slots", record.address.file), OpenMode::Write).expect("opens");
@@ -91,12 +91,12 @@ impl Site {
         file.write_at(&noise, u64::from(record.address.slot) * u64::from(CONTAINER_BYTES)).expect("writes");
     }
 
-    /// From now on there is no space to note what reclaiming does.
+    /// Makes noting the history of reclaiming fail for lack of space.
     pub fn refuse_history(&self) {
         self.reads.refuses_history.store(true, Ordering::Relaxed);
     }
 
-    /// From now on counting is slow.
+    /// Slows counting down.
     pub fn slow_the_index(&self) {
         self.reads.index_delay_ms.store(20, Ordering::Relaxed);
     }
@@ -114,7 +114,7 @@ impl Site {
         self.read_bytes("index/chunks")
     }
 
-    /// The fingerprints of a file's chunks, in order.
+    /// Returns the fingerprints of a file's chunks, in order.
     pub fn chunks_of(&self, pool: &Pool, name: &str) -> Vec<Fingerprint> {
         let core = pool.core();
         let service = pool.service();

@@ -1,8 +1,9 @@
-//! Counting off the commit thread: all rows are counted, in order; who settles finds its own counted; what is behind is bounded;
-//! and nobody waits for ever, neither for a round, nor for the counting, nor for a checkpoint, nor at the end.
+//! Counting off the commit thread: all rows are counted, in order; a settling thread finds its own changes counted; the
+//! backlog is bounded; and no thread waits for ever: not for a round, the counting, a checkpoint, or the end.
 //!
-//! The backlog and the queue of checkpoints are the sources. Around them each step is that of the method of `Committer` that it is
-//! named after, on an index that keeps the changes themselves, and has as many open cells as were counted since a checkpoint.
+//! The backlog and the queue of checkpoints are compiled from their sources. Each step around them repeats the method
+//! of `Committer` with the same name, on an index that keeps the changes themselves. Its open cells are the changes
+//! counted since a checkpoint.
 
 use std::sync::Arc;
 
@@ -14,25 +15,25 @@ use crate::flush_queue::{FlushQueue, Flushed};
 use crate::sync::{Condvar, Mutex};
 use crate::{explore, must_fail};
 
-/// Open cells with which a checkpoint is due, and with which nothing more is counted before one is written.
+/// Open cells at which a checkpoint is due, and at which counting stops until one is written.
 const DUE: usize = 2;
 const FULL: usize = 4;
-/// Staged changes with which who makes more waits for the counting.
+/// Staged changes at which a thread that makes more waits for the counting.
 const STAGED_MAX: u64 = 2;
 
-/// What is left out.
+/// The step that a canary leaves out.
 #[derive(Clone, Copy, PartialEq)]
 enum Without {
     Nothing,
-    /// Rounds begin however much is behind.
+    /// Rounds begin however large the backlog is.
     Room,
-    /// Who settles waits for the round only.
+    /// A settling thread waits only for the round.
     Settling,
-    /// Who makes changes waits for the round only.
+    /// A thread that makes changes waits only for the round.
     Relief,
-    /// A row is no longer behind before it is counted.
+    /// A row leaves the backlog before it is counted.
     Applying,
-    /// The counting thread ends with what it has taken.
+    /// The counting thread ends with the rows that it has taken.
     Draining,
     /// Rows are counted however many cells are open.
     Checkpoint,
@@ -53,7 +54,7 @@ struct Index {
 
 struct Pool {
     without: Without,
-    /// Who syncs each change has one in a row; who streams, as many as may be staged.
+    /// Changes in a row: one for a writer that syncs each change, up to the staged limit for one that streams.
     row_max: usize,
     /// How the first checkpoints end; all others become durable.
     outcomes: &'static [Flushed],
@@ -218,7 +219,7 @@ fn syncs(pool: &Pool, number: u32) {
     }
 }
 
-/// Needs the counts of what it did, and of what was done before.
+/// Needs the counts of its own changes and of all earlier ones.
 fn settles(pool: &Pool, number: u32) {
     for change in 0..2 {
         pool.log(10 * number + change);
@@ -246,7 +247,8 @@ fn run(writers: &[Writer], bound: u64, without: Without) {
 
 fn run_on(outcomes: &'static [Flushed], writers: &[Writer], bound: u64, without: Without) {
     let has_streams = writers.iter().any(|&writer| std::ptr::fn_addr_eq(writer, streams as Writer));
-    // One more for each writer, and again for each of two rows: one that was answered and is about to be handed over, and the next.
+    // One more for each writer, and again for each of two rows: the one that was answered and is about to be handed
+    // over, and the next.
     let row_max = if has_streams { STAGED_MAX as usize + 3 * writers.len() } else { writers.len() };
     let pool = Arc::new(Pool::new(row_max, bound, outcomes, without));
     let beside = |run: fn(&Pool)| {
@@ -262,7 +264,7 @@ fn run_on(outcomes: &'static [Flushed], writers: &[Writer], bound: u64, without:
     };
     let writing: Vec<_> = (1..).zip(writers).map(write).collect();
     writing.into_iter().for_each(|thread| thread.join().expect("ends"));
-    // Whatever is still logged becomes durable as at the end of a session.
+    // Changes still in the log become durable as at the end of a session.
     pool.commit();
     pool.state.lock().stopping = true;
     pool.wake.notify_one();
@@ -286,7 +288,7 @@ fn everything_is_counted_in_order_and_no_more_than_the_bound_is_behind() {
     explore(|| run(&[syncs, settles, streams], 3, Without::Nothing));
 }
 
-/// On a full disk, and when a checkpoint failed, counting goes on: nobody waits for what does not come.
+/// Counting goes on on a full disk and after a failed checkpoint: nothing waits for a checkpoint that does not come.
 #[test]
 fn nobody_waits_for_a_checkpoint_that_cannot_be_written() {
     explore(|| run_on(&[Flushed::NoSpace, Flushed::Failed, Flushed::NoSpace], SYNCING, 2, Without::Nothing));

@@ -1,8 +1,9 @@
 //! Claims on containers and sections against reclaiming (invariant I-4), for chunks, which have no pins.
 //!
-//! One chunk that nothing refers to lies in container 1, which is emptied. Writers refer to it there as long as the container is
-//! not claimed, or store it anew; reclaiming removes it, or copies it forward once it is referred to. Whatever the order: what
-//! is referred to has a copy. Each step is that of the method of `Deduplicator` or `Reclaimer` that it is named after.
+//! One unreferenced chunk lies in container 1, which is being emptied. Writers refer to it there while the container is
+//! not claimed, or store it anew. Reclaiming removes it, or copies it forward if it is referenced by then. In every
+//! order a referenced chunk has a copy. Each step repeats the method of `Deduplicator` or `Reclaimer` with the same
+//! name.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::sections::Sections;
 use crate::sync::Mutex;
 use crate::{explore, must_fail};
 
-/// What is left out.
+/// The step that a canary leaves out.
 #[derive(Clone, Copy, PartialEq)]
 enum Without {
     Nothing,

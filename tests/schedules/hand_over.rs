@@ -14,7 +14,7 @@ const THREADS: usize = 3;
 #[derive(Clone, Copy)]
 enum Request {
     Quick,
-    /// Is answered when another request has opened this gate.
+    /// Answered when another request has opened this gate.
     WaitFor(usize),
     Open(usize),
 }
@@ -25,7 +25,7 @@ struct Kernel {
     unmounted: bool,
     answered: usize,
     open: [bool; 2],
-    /// Threads that wait for a request and have had one before.
+    /// Threads that wait for a request and have received one before.
     receiving: usize,
 }
 
@@ -38,7 +38,7 @@ struct Mount {
 }
 
 impl Mount {
-    /// The library's loop, and what the adapter does in it.
+    /// The FUSE library's loop, with the adapter's steps in it.
     fn serve(&self) {
         let mut receives = false;
         let mut is_seated = false;
@@ -108,7 +108,7 @@ fn mount(receivers_max: usize, steps_aside: bool, requests: &[Request]) {
     threads.into_iter().for_each(|thread| thread.join().expect("ends"));
 }
 
-/// Two that wait, and what lets them go comes behind them; in between all threads have been receivers and slept.
+/// Two requests wait, and those that release them come behind; in between every thread has been a receiver and slept.
 const BLOCKED: [Request; 9] = [
     Request::Quick,
     Request::Quick,

@@ -1,10 +1,10 @@
-//! Concurrency models: the sources that the programs are made of, compiled here with locks whose every decision is shuttle's.
+//! Concurrency models: the engine's own sources, compiled here with locks whose every decision shuttle makes.
 //!
-//! Each model runs some thousands of schedules, at random and with few preemptions at random places (PCT); a deadlock, a lost
-//! wake-up or a broken invariant ends the test with the schedule that led there. Each has canaries: the same model with a step
-//! left out, which must be found, or the model proves nothing.
+//! Each model runs some thousands of schedules, at random and with few preemptions at random places (PCT). A deadlock,
+//! a lost wake-up or a broken invariant ends the test with the schedule that led there. Each model has canaries: the
+//! same model with a step left out. The test must find that; otherwise the model proves nothing.
 //!
-//! `DEDUPFS_SCHEDULES=1000000` runs so many schedules of each instead.
+//! `DEDUPFS_SCHEDULES=1000000` sets the number of schedules of each model.
 
 mod counting;
 mod emptying;
@@ -45,11 +45,11 @@ fn explore(model: impl Fn() + Send + Sync + Clone + 'static) {
     shuttle::check_pct(model, schedules(), DEPTH);
 }
 
-/// As many times the schedules of a model are looked through for what a canary lacks: it ends with the first one that shows it, and
-/// by chance that may come late.
+/// Most explorations of a canary, each with the schedules of a model. The search ends at the first schedule that shows
+/// the missing step, and by chance that may come late.
 const CANARY_ROUNDS: usize = 50;
 
-/// A model that lacks something: it must fail.
+/// Checks that a model with a step left out fails.
 fn must_fail(what: &str, model: impl Fn() + Send + Sync + Clone + 'static) {
     let is_found = || catch_unwind(AssertUnwindSafe(|| explore(model.clone()))).is_err();
     assert!((0..CANARY_ROUNDS).any(|_| is_found()), "{what}: nobody noticed");

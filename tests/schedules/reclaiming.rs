@@ -1,9 +1,9 @@
 //! Pins, claims and sections against reclaiming: claim, wait, recheck, free (invariant I-4).
 //!
-//! One node that nothing refers to lies in container 1. Writers find it, or store it anew in a container of their own, and log
-//! a reference, all in one section; reclaiming frees the copy that it claimed. Whatever the order: what is referred to has a
-//! copy, and whatever is durable whenever power is lost, its children are counted once if it is known, and else not. Each step below
-//! is that of the method of `Deduplicator` that it is named after, on an index of one cell.
+//! One unreferenced node lies in container 1. Writers find it, or store it anew in a container of their own, and log a
+//! reference, all in one section; reclaiming frees the copy that it claimed. In every order a referenced node has a
+//! copy. After a power loss at any moment, the node's children are counted once if the node is known, and not at all
+//! otherwise. Each step below repeats the method of `Deduplicator` with the same name, on an index of one cell.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::{explore, must_fail};
 
 const NODE: Fingerprint = Fingerprint([7; 32]);
 
-/// What is left out.
+/// The step that a canary leaves out.
 #[derive(Clone, Copy, PartialEq)]
 enum Without {
     Nothing,
@@ -26,9 +26,9 @@ enum Without {
     Recheck,
     LastWait,
     Pin,
-    /// What is stored again beside a claim is counted again, whether or not the claimed copy is freed by then.
+    /// A node stored again beside a claim is counted again, whether or not the claimed copy is freed by then.
     Moving,
-    /// What is stored again beside a claim is never counted again.
+    /// A node stored again beside a claim is never counted again.
     Freed,
 }
 
@@ -42,9 +42,9 @@ enum Op {
 
 #[derive(Default)]
 struct Index {
-    /// Where the node lies, staged or counted; none: the index does not know it.
+    /// The node's container, staged or counted; `None`: the index does not know the node.
     place: Option<u32>,
-    /// The same without what is staged only.
+    /// The same, without staged entries.
     counted: Option<u32>,
     references: u32,
     children: i32,
@@ -88,7 +88,7 @@ impl Pool {
         pin
     }
 
-    /// Stores the node, and publishes a file of it in the same section, or in a later one.
+    /// Stores the node, and publishes a file of it in the same section or in a later one.
     fn write(&self, container: u32, at_once: bool) {
         let mut section = self.sections.enter(|| ());
         let pin = self.store_node(&section, container);
@@ -102,7 +102,7 @@ impl Pool {
         drop(pin);
     }
 
-    /// Counts what is logged so far.
+    /// Counts everything logged so far.
     fn settle(&self) {
         let take = || std::mem::take(&mut self.index.lock().log);
         let log = self.sections.between(take);
@@ -176,7 +176,7 @@ impl Pool {
     }
 }
 
-/// Containers of the writers, and whether they publish in the section in which they store.
+/// Containers of the writers, and whether each publishes in the section in which it stores.
 type Writers = &'static [(u32, bool)];
 const TWO: Writers = &[(2, true), (3, false)];
 const ONE: Writers = &[(2, true)];
@@ -215,8 +215,8 @@ fn what_files_refer_to_is_never_freed() {
     }
 }
 
-/// A node was stored, and counted, again beside its claim, and the claimed copy's counts were taken away later: power lost in
-/// between left both for ever.
+/// A node was stored and counted again beside its claim, and the claimed copy's counts were taken away later: a power
+/// loss in between left both for ever.
 #[test]
 fn regression_what_is_stored_beside_a_claim_is_counted_once_at_any_moment() {
     must_fail("counted again", || reclaim_beside(ONE, Without::Moving));
@@ -237,8 +237,8 @@ fn canary_freeing_without_a_second_look_is_found() {
     must_fail("no recheck", || reclaim_beside(ONE, Without::Recheck));
 }
 
-/// Claims were released as soon as what was freed was counted: a writer that had found it before, and looked for the claim
-/// after that, took it for known.
+/// Claims were released as soon as the freeing was counted. A writer that had found the node before, and looked for the
+/// claim after that, took it for known.
 #[test]
 fn regression_claims_end_behind_whoever_found_what_is_freed() {
     must_fail("no waiting before claims are released", || reclaim_beside(ONE, Without::LastWait));

@@ -1,4 +1,5 @@
-//! Sections: a barrier waits for those entered before, and keeps nobody out; between sections nobody is inside.
+//! Sections: a barrier waits for the sections entered before it and blocks no new ones; between sections nobody is
+//! inside.
 
 use std::sync::Arc;
 
@@ -60,8 +61,8 @@ fn barriers_wait_for_those_before_them_and_nobody_is_between() {
     });
 }
 
-/// A section that ends only when a later one has ended: with a lock that keeps newcomers out while a barrier waits, all three
-/// would wait for ever.
+/// A section ends only after a later one: a lock that blocks newcomers while a barrier waits would let all three wait
+/// for ever.
 #[test]
 fn a_section_may_end_behind_one_that_comes_after_a_barrier() {
     explore(|| {

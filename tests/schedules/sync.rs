@@ -1,4 +1,4 @@
-//! What `crate::sync` is in the sources, on shuttle's locks.
+//! The replacement for the sources' `crate::sync`, on shuttle's locks.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -65,7 +65,7 @@ impl Condvar {
         guard.1 = Some(self.0.wait(held).expect("nobody panicked"));
     }
 
-    /// Time passes as it likes.
+    /// Times out at random.
     pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _limit: Duration) -> WaitTimeoutResult {
         drop(guard.1.take());
         shuttle::thread::yield_now();

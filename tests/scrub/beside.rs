@@ -1,5 +1,4 @@
-//! Scrubs beside writers and reclaiming, with damage that comes on the way: nothing that can be read is lost, and counts
-//! equal marks.
+//! Scrubs beside writers and reclaiming, with damage in between: nothing readable is lost, and counts equal marks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,7 +14,7 @@ use crate::{Random, check, formatted, open, reclaim, scrub};
 const WRITERS: u64 = 3;
 const ROUNDS: u64 = 60;
 
-/// As [`crate::common::write`], by a process of its own.
+/// Writes as [`crate::common::write`] does, as another process.
 fn write(pool: &Pool, pid: u32, name: &str, data: &[u8]) {
     use dedupfs_fuse::service::{Caller, NewNode, OpenOptions, WriteFlags};
     let service = pool.service();
@@ -32,7 +31,8 @@ fn write(pool: &Pool, pid: u32, name: &str, data: &[u8]) {
     service.forget(attributes.ino, 1);
 }
 
-/// Marks random things bad that are not: the same steps as for real damage, and whatever is read is still right.
+/// Quarantines random copies that are sound. The steps are those for real damage, and everything still readable is
+/// right.
 fn quarantine_something(pool: &Pool, random: &mut Random) {
     use dedupfs::scrub::BadCopy;
     let core = pool.core();
@@ -97,19 +97,19 @@ fn writers_and_reclaiming_beside_scrubs_and_quarantine_keep_counts_right() {
         writers.into_iter().for_each(|writer| writer.join().expect("writes to the end"));
         done.store(true, Ordering::Release);
     });
-    // Everything again: heals whatever is lost by now.
+    // Writes everything again, which heals all losses.
     for (number, data) in contents.iter().enumerate() {
         write(&pool, 9, &format!("whole {number}"), data);
     }
     pool.sync().expect("syncs");
     let lost = scrub(&pool);
-    // Segments that end elsewhere come again only with their files; the chunks are all there.
+    // Segments with other ends come again only with their files; the chunks are all there.
     let needed: Vec<String> = crate::affected(&lost);
     for writer in 0..WRITERS {
         for round in 0..ROUNDS {
             let name = format!("{writer} {round}");
             match pool.service().lookup(ROOT_INO, name.as_bytes()) {
-                // Else it would stay when its name goes.
+                // Otherwise the inode would stay when its name goes.
                 Ok(attributes) => pool.service().forget(attributes.ino, 1),
                 Err(_) => continue,
             }

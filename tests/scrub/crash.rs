@@ -1,5 +1,5 @@
-//! The power goes at any device operation of a scrub that quarantines: the pool opens, nothing bad is deduplicated against
-//! that was quarantined durably, the next scrub finds the rest, and the same data heals all.
+//! The power goes at any device operation of a scrub that quarantines: the pool opens, no durably quarantined copy is
+//! deduplicated against, the next scrub finds the rest, and the same data heals all.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use dedupfs_store::device::{Device, MemoryDevice};
 use crate::common::{content, read, write};
 use crate::{affected, change, check, format, open, reclaim, scrub};
 
-/// A pool with damage in content and recipes, as it lies on the disk.
+/// Makes a pool with damage in content and recipes, and returns its disk.
 fn damaged() -> (MemoryDevice, Vec<u8>) {
     let memory = MemoryDevice::new();
     let device: Arc<dyn Device> = Arc::new(memory.clone());

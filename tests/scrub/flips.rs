@@ -1,4 +1,4 @@
-//! Random flipped bytes: exactly the files that cannot be read are named, and a second backup heals them all.
+//! Random flipped bytes: exactly the unreadable files are named, and a second backup heals them all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use dedupfs_store::device::Device;
 use crate::common::{CALLER, content, read, write};
 use crate::{Random, affected, check, formatted, open, open_with, reclaim, scrub};
 
-/// Names and contents; small and large, some of them alike, some with a second name.
+/// Returns names and contents; small and large, some of them alike, some with a second name.
 fn files(small: u64) -> BTreeMap<String, Vec<u8>> {
     let mut random = Random(77);
     let mut files = BTreeMap::new();
     for number in 0..small {
         let len = 200 + random.below(40_000) as usize;
-        // Every fifth has the content of one before.
+        // Every fifth has the content of an earlier one.
         let seed = if number % 5 == 4 { number - 3 } else { number };
         files.insert(format!("small {number:04}"), content(1000 + seed, len));
     }
@@ -46,7 +46,7 @@ fn filled(device: &Arc<dyn Device>, files: &BTreeMap<String, Vec<u8>>) {
     pool.close().expect("closes");
 }
 
-/// All names of files that do not read as they were written, told by reading each.
+/// Reads every file and returns all names of those that give errors.
 fn unreadable(device: &Arc<dyn Device>, files: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     let pool = open_with(device, &PoolOptions { read_only: true, ..PoolOptions::default() });
     let mut names = BTreeSet::new();
@@ -104,7 +104,7 @@ fn named_and_healed(directory: &str, small: u64, count: u64, seed: u64, compress
     let report = scrub(&pool);
     assert_eq!(affected(&report), expected, "exactly these");
     assert!(!report.is_clean() && report.damage_count > 0);
-    // fsck names the same, and a second scrub.
+    // A check names the same files, and so does a second scrub.
     let found = check(&pool);
     let mut names: Vec<String> = found.affected.files.iter().flat_map(|file| file.paths.clone()).collect();
     names.sort();
@@ -113,7 +113,7 @@ fn named_and_healed(directory: &str, small: u64, count: u64, seed: u64, compress
     assert_eq!((again.bad_chunks, again.bad_nodes, affected(&again)), (0, 0, expected.clone()), "known already");
     pool.close().expect("closes");
     drop(pool);
-    // Quarantine does not change what can be read.
+    // Quarantine does not change which files can be read.
     assert_eq!(unreadable(&device, &files), expected);
 
     // Another backup of the same data.
@@ -153,7 +153,7 @@ fn flipped_bytes_in_recipes() {
     named_and_healed("recipes", 400, 3, 5, Compression::Zstd(1));
 }
 
-/// A read-only pool is scrubbed and not changed; it names the same files.
+/// A read-only pool is scrubbed but not changed; the scrub names the same files.
 #[test]
 fn a_pool_that_may_not_be_changed_names_the_files_too() {
     let device = formatted(Compression::Zstd(1));

@@ -61,7 +61,7 @@ pub(crate) fn reclaim(pool: &Pool) -> ReclaimReport {
     pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("reclaims")
 }
 
-/// All names of affected files.
+/// Returns all names of affected files.
 pub(crate) fn affected(report: &ScrubReport) -> Vec<String> {
     let mut paths: Vec<String> = report.affected.files.iter().flat_map(|file| file.paths.clone()).collect();
     paths.sort();
@@ -82,7 +82,7 @@ pub(crate) fn change(device: &Arc<dyn Device>, directory: &str, change: &mut dyn
     }
 }
 
-/// Numbers that do not repeat.
+/// Pseudo-random numbers.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! What quarantine does to readers and writers.
+//! Effects of quarantine on readers and writers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ use crate::common::{CALLER, content, read, write};
 use crate::falsify::falsify;
 use crate::{affected, change, check, format, formatted, open, open_with, reclaim, scrub};
 
-/// Sound frames around bytes that are not what their names say: after healing, files that name the old container are
-/// read from the new one, at once and after a restart, before that container is reclaimed.
+/// Sound frames around wrong bytes: after healing, files whose recipes name the old container are read from the new
+/// one, at once and after a restart, before the old container is reclaimed.
 #[test]
 fn regression_a_healed_chunk_is_never_read_from_where_its_bytes_are_wrong() {
     let device = formatted(Compression::None);
@@ -76,7 +76,7 @@ fn regression_a_rebuild_that_gives_content_up_does_not_leave_it_to_old_hints() {
     pool.close().expect("closes");
 }
 
-/// A rebuild that reads tables only must not take for good what is quarantined.
+/// A rebuild that reads only tables must not take quarantined copies for good.
 #[test]
 fn regression_a_rebuild_does_not_forget_the_quarantine() {
     let device = formatted(Compression::None);
@@ -136,7 +136,8 @@ fn a_read_that_meets_damage_has_it_quarantined() {
     pool.close().expect("closes");
 }
 
-/// A scrub after readers have met all damage finds nothing anew; what is lost is told all the same, and whose it is.
+/// After readers have met all damage a scrub finds nothing new, but it still reports the losses and the files that they
+/// affect.
 #[test]
 fn regression_what_readers_have_met_is_told_by_a_scrub_and_its_status() {
     let (device, data) = damaged_pool();
@@ -160,7 +161,7 @@ fn regression_what_readers_have_met_is_told_by_a_scrub_and_its_status() {
     pool.close().expect("closes");
 }
 
-/// Copies `len` bytes of a file's content behind its first `from` into a new file.
+/// Copies `len` bytes of a file's content, from offset `from` on, into a new file.
 fn clone(pool: &Pool, source: &str, target: &str, from: u64, len: u64) {
     let service = pool.service();
     let how = OpenOptions { read: true, write: true, ..OpenOptions::default() };
@@ -178,7 +179,7 @@ fn clone(pool: &Pool, source: &str, target: &str, from: u64, len: u64) {
     }
 }
 
-/// A clone refers to what is lost as its source does: the same error, and whole again with it.
+/// A clone of lost content gives the same error as its source, and is healed with it.
 #[test]
 fn a_clone_of_what_is_lost_is_healed_with_it() {
     let (device, data) = damaged_pool();
@@ -216,7 +217,7 @@ fn a_pool_that_may_not_be_changed_quarantines_nothing() {
     pool.close().expect("closes");
 }
 
-/// What is damaged and garbage is no error, and not in the way of anything.
+/// Damaged garbage is no error and stops nothing.
 #[test]
 fn damaged_garbage_is_no_error() {
     let (device, _) = damaged_pool();
@@ -232,7 +233,7 @@ fn damaged_garbage_is_no_error() {
     pool.close().expect("closes");
 }
 
-/// A disk that gives nothing for a while loses nothing.
+/// A disk that does not answer for a while loses nothing.
 #[test]
 fn a_disk_that_does_not_answer_is_no_loss() {
     let memory = MemoryDevice::new();
@@ -256,7 +257,8 @@ fn a_disk_that_does_not_answer_is_no_loss() {
     pool.close().expect("closes");
 }
 
-/// Nodes that went bad keep the counts of what they name: stored again, nothing is counted twice; deleted, it stays.
+/// Damaged nodes keep the counts of their children: when they are stored again, nothing is counted twice; when they are
+/// deleted, the children stay.
 #[test]
 fn counts_stay_right_when_recipes_go_bad_and_heal() {
     for heals in [true, false] {
@@ -291,7 +293,7 @@ fn counts_stay_right_when_recipes_go_bad_and_heal() {
             assert_eq!(check(&pool).findings, Vec::<String>::new());
             pool.close().expect("closes");
             drop(pool);
-            // Counting anew frees the rest.
+            // A rebuild counts anew and frees the rest.
             let pool = open_with(&device, &PoolOptions { rebuild_index: true, ..PoolOptions::default() });
             reclaim(&pool);
             assert_eq!(pool.stats().expect("has statistics").chunk_index.cells, 0);
@@ -327,7 +329,7 @@ fn a_scrub_goes_on_where_it_was_stopped() {
     assert!(!first.finished && first.containers > 3 && first.containers < 40, "{first:?}");
     let status = pool.scrub_status().expect("has a status");
     assert_eq!(status.position.map(|position| position.containers), Some(first.containers));
-    // As a crash leaves it.
+    // Not closed, as after a crash.
     drop(pool);
     let pool = open(&device);
     let second = pool.scrub(&ScrubOptions::default(), &dedupfs::pool::NoProgress).expect("scrubs");

@@ -28,7 +28,7 @@ fn pool_with_files() -> (Arc<dyn Device>, Vec<u8>) {
     (device, data)
 }
 
-/// Plans without changing, repairs, finds nothing at the second look.
+/// Plans without changing, repairs, and finds nothing at the second look.
 fn planned_repaired_and_gone(
     damage: &dyn Fn(&Arc<dyn Device>),
     part_of_plan: &str,

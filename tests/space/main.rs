@@ -1,4 +1,4 @@
-//! Full disks: what was taken can be committed, whoever writes at the same time; what was acknowledged is there after a crash;
+//! Full disks: everything taken can be committed even with several writers; acknowledged data survives a crash;
 //! deleting and reclaiming work on a disk that is full to the last byte.
 //!
 //! `DEDUPFS_SPACE_SEED=N` starts at another seed, `DEDUPFS_SPACE_RUNS=N` makes more runs than CI has time for.
@@ -22,7 +22,7 @@ use site::{
 
 const WRITERS: u32 = 3;
 
-/// Filled by several writers, crashed, half deleted, reclaimed, refilled.
+/// Lets several writers fill the pool, crashes it, deletes half, reclaims, and refills it.
 fn cycles(site: &Site, seed: u64, largest: u64, fullness_percent: u64) {
     let pool = site.open();
     let mut files = Files::new();
@@ -92,13 +92,13 @@ fn a_full_data_root_beside_an_empty_meta_root() {
 #[test]
 fn a_full_meta_root_beside_an_empty_data_root() {
     for seed in seeds() {
-        // Small files and much that describes them.
+        // Small files and many names.
         let site = Site::two(2048 * MIB, (14 + Random::new(seed).below(8)) * MIB);
         cycles(&site, seed, 30_000, 30);
     }
 }
 
-/// Each holds 16 MiB between its writes and a container, which no reading of the disk shows.
+/// Each writer holds 16 MiB between its writes and a container, which the disk does not show as used.
 #[test]
 fn regression_many_open_writers_do_not_pass_the_reserve() {
     let site = Site::one(64 * MIB);
@@ -132,7 +132,7 @@ fn copies_of_what_is_stored_fit_a_disk_that_is_nearly_full() {
     let site = Site::one(96 * MIB);
     let pool = site.open();
     common::write(&pool, "original", &content(1, 16 << 20));
-    // Until 8 MiB are left.
+    // Writes until less than 14 MiB are available.
     for number in 0.. {
         let statistics = pool.service().statistics().expect("tells");
         if statistics.blocks_available * 4096 < 14 * MIB {
@@ -168,7 +168,7 @@ fn a_limit_holds_on_each_root() {
         assert!(used <= limit && used > limit / 4, "{used} bytes with a limit of {limit}");
         pool.close().expect("closes");
         drop(pool);
-        // Below what is used: it opens, takes nothing, and what is there can be read and deleted.
+        // The limit is below the used space: the pool opens and takes nothing, and its files can be read and deleted.
         let one = SpaceLimits { data_bytes: limits.data_bytes.map(|_| 1), meta_bytes: limits.meta_bytes.map(|_| 1) };
         let pool = site.open_with(&PoolOptions { limits: one, ..options() }).expect("opens");
         let taken = handle_of(&*pool.service(), 1, "more").and_then(|(ino, handle)| {
@@ -186,7 +186,7 @@ fn a_limit_holds_on_each_root() {
     }
 }
 
-/// Somebody else took all the rest of the disk.
+/// Another program took all the rest of the disk.
 #[test]
 fn a_disk_without_a_byte_left_loses_nothing() {
     let site = Site::one(64 * MIB);
@@ -195,16 +195,16 @@ fn a_disk_without_a_byte_left_loses_nothing() {
     pool.sync().expect("syncs");
     let capacity = site.data.capacity_bytes();
     site.data.set_capacity(site.data.used_bytes());
-    // What another one takes is seen by the next reading.
+    // The next check of the disk sees the space that others took.
     std::thread::sleep(2 * dedupfs::config::SPACE_CHECK_INTERVAL);
     let made = handle_of(&*pool.service(), 1, "more");
     assert_eq!(made.err(), Some(Errno::ENOSPC));
-    // Taken before, so a commit may fail; what was acknowledged stays.
+    // The removals were taken before, so a commit may fail; acknowledged files stay.
     files.keys().take(2).for_each(|name| remove(&*pool.service(), name));
     let outcome = pool.sync();
     assert!(outcome.is_ok() || outcome.is_err_and(|error| error.is_no_space()));
     assert_files(&pool, &files.clone().into_iter().skip(2).collect(), "with no byte left");
-    // Once there is space again all goes on, without a new mount.
+    // Once there is space again everything goes on, without a new mount.
     site.data.set_capacity(capacity);
     pool.sync().expect("space is back");
     pool.reclaim(&ReclaimOptions::default(), &NoProgress).expect("reclaims");
@@ -256,7 +256,7 @@ fn attributes_and_links_are_refused_in_time_and_removed_when_full() {
     assert_sound(&pool, "attributes");
 }
 
-/// cp asks for 2 GiB of whatever file; room is asked for what the file has, and for all of it that is copied.
+/// cp asks for 2 GiB of any file; a clone must ask for room for the file's real size, and for all of it that is copied.
 #[test]
 fn regression_a_clone_asks_for_room_for_what_there_is_to_copy() {
     const ASKED_BYTES: u64 = 1 << 40;
@@ -272,7 +272,7 @@ fn regression_a_clone_asks_for_room_for_what_there_is_to_copy() {
         let demand = pool.core().cost.of_clone(bytes, dedupfs::config::CLONE_BYTES_MIN);
         demand.data_bytes + demand.meta_bytes
     };
-    // Room for the tiny one, and less than for copying the other, or all that is copied at most.
+    // Room for the tiny file, but less than for copying the other one, or for the most that is copied at once.
     let wanted_bytes = needed(4096).midpoint(needed(900_000));
     let usable_bytes = pool.stats().expect("tells").roots[0].usable_bytes;
     site.data.set_capacity(site.data.capacity_bytes() - (usable_bytes - wanted_bytes));
@@ -311,7 +311,7 @@ fn times_of_access_stay_where_little_room_is_left() {
     service.forget(filler, 1);
     remove(&*service, "filler");
     pool.reclaim(&ReclaimOptions::default(), &NoProgress).expect("reclaims");
-    // Whoever writes next finds that there is room.
+    // The next writer finds that there is room.
     std::thread::sleep(2 * dedupfs::config::SPACE_CHECK_INTERVAL);
     common::write(&pool, "more", b"more");
     assert!(is_changed_by_reading(), "with room again");

@@ -1,4 +1,4 @@
-//! Pools on disks of some size, and writers that fill them.
+//! Pools on disks of limited size, and writers that fill them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Random {
     }
 }
 
-/// A pool on disks of some size: data and meta, which may be the same.
+/// A pool on disks of limited size: data and meta, which may be the same.
 pub struct Site {
     pub data: MemoryDevice,
     pub meta: MemoryDevice,
@@ -64,14 +64,14 @@ impl Site {
         self.open_with(&options()).expect("opens")
     }
 
-    /// Meta, data: the same device if the pool has one root.
+    /// Returns meta and data: the same device if the pool has one root.
     fn devices(&self) -> (Arc<dyn Device>, Arc<dyn Device>) {
         let meta: Arc<dyn Device> = Arc::new(self.meta.clone());
         let data: Arc<dyn Device> = if self.is_one { meta.clone() } else { Arc::new(self.data.clone()) };
         (meta, data)
     }
 
-    /// What a power loss leaves.
+    /// Returns the site after a power loss.
     pub fn crash(&self, seed: u64) -> Self {
         let meta = self.meta.crash(seed);
         let data = if self.is_one { meta.clone() } else { self.data.crash(seed + 1) };
@@ -83,7 +83,7 @@ pub fn options() -> PoolOptions {
     PoolOptions { memory_bytes: MEMORY_BYTES_MIN, ..PoolOptions::default() }
 }
 
-/// A file as its writer believes it is: all of it was acknowledged.
+/// Files with their acknowledged content, as their writers believe them.
 pub type Files = HashMap<String, Vec<u8>>;
 
 pub fn caller(writer: u32) -> Caller {
@@ -100,7 +100,7 @@ pub fn remove(service: &dyn FileService, name: &str) {
     service.unlink(ROOT_INO, name.as_bytes()).expect("deleting works on a full disk");
 }
 
-/// copy_file_range(2) from the file `source`.
+/// Calls copy_file_range(2) on the file `source`.
 pub fn clone_range(
     service: &dyn FileService,
     source: &str,
@@ -120,7 +120,7 @@ pub fn clone_range(
     copied
 }
 
-/// Writes files until the disk was full a few times; returns those that were acknowledged whole.
+/// Writes files until the disk was full a few times; returns those that were wholly acknowledged.
 pub fn fill(pool: &Pool, writer: u32, seed: u64, largest: u64) -> Files {
     let service = pool.service();
     let service: &dyn FileService = &*service;
@@ -142,7 +142,7 @@ pub fn fill(pool: &Pool, writer: u32, seed: u64, largest: u64) -> Files {
         };
         let bound = if random.below(3) == 0 { 9000 } else { largest };
         let len = 1 + random.below(bound) as usize;
-        // Some of it is known already, to this writer or to others.
+        // Some of the data is known already, to this writer or to others.
         let origin = if random.below(3) == 0 { random.below(4) } else { seed << 20 | u64::from(writer) << 16 | number };
         let mut data = content(origin, len);
         let write = |offset: u64, data: &[u8]| -> Result<(), Errno> {
@@ -180,7 +180,7 @@ pub fn fill(pool: &Pool, writer: u32, seed: u64, largest: u64) -> Files {
         }
         let is_taken = outcome.is_ok();
         if is_taken && random.below(4) == 0 {
-            // Every write was taken: so it can be made durable.
+            // Every write was taken, so the file can be made durable.
             service.fsync(ino, handle, false).unwrap_or_else(|error| panic!("fsync of {name}: {error:?}"));
         }
         let flushed = service.flush(ino, handle);

@@ -1,4 +1,4 @@
-//! What is told of room: by df, in statistics, in notices and errors.
+//! Reports of room: by df, in statistics, in notices and errors.
 
 use dedupfs::check::CheckOptions;
 use dedupfs::pool::{Level, NoProgress, OpenOptions as PoolOptions, SpaceLimits};
@@ -37,7 +37,7 @@ fn df_tells_what_can_be_written() {
     assert!(after + 2 * MIB > promised, "of {promised} bytes {after} came back");
 }
 
-/// Figures of a pool that is only read are its disk's: what is kept in memory has a limit of its own.
+/// A read-only pool shows the figures of its disk: its changes are kept in memory, which has a limit of its own.
 #[test]
 fn regression_a_pool_that_is_only_read_shows_the_disk_and_not_the_memory() {
     let site = Site::one(4096 * MIB);
@@ -57,7 +57,7 @@ fn regression_a_pool_that_is_only_read_shows_the_disk_and_not_the_memory() {
     pool.close().expect("closes");
 }
 
-/// Others took the whole disk, the reserve as well: what must be freed, and whose it is, is said.
+/// Other programs took the whole disk, with the reserve: the error says how much must be freed, and on which root.
 #[test]
 fn regression_reclaiming_without_a_byte_left_says_what_must_be_freed() {
     let site = Site::one(256 * MIB);
@@ -85,7 +85,7 @@ fn regression_reclaiming_without_a_byte_left_says_what_must_be_freed() {
     );
 }
 
-/// A limit below what must stay free is told with what to do, and not as thousands of percent.
+/// A limit below the reserve is reported with advice, and not as thousands of percent.
 #[test]
 fn regression_a_limit_that_lets_nothing_in_is_told_at_the_mount() {
     let site = Site::two(1024 * MIB, 256 * MIB);
