@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_documents_every_code() {
+    fn the_guide_documents_every_code() {
         let guide = include_str!("../../docs/guide.md");
         for code in KINDS.iter().map(|kind| code(*kind)) {
             assert!(guide.contains(&format!("| {code} |")), "exit code {code} is missing in docs/guide.md");
