@@ -93,7 +93,7 @@ impl IndexBuilder {
             Err(
                 error @ (StoreError::Corrupt { .. } | StoreError::NotFound { .. } | StoreError::Unsupported { .. }),
             ) => {
-                tracing::warn!("the unfinished rebuild in {directory} cannot be continued: {error}");
+                tracing::warn!("an earlier rebuild in {directory} cannot be continued: {error}");
                 Ok(None)
             }
             other => other,

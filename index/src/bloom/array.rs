@@ -27,7 +27,8 @@ use super::shape::{BITS_PER_CELL_SCANT, Fullness, bytes_for, choose, layout, nex
 use super::sieve::BLOCK;
 use super::transpose::{TOGETHER, rows_of};
 
-/// Columns of an unplanned group, first and widest: a small pool needs few, and a large one is soon mounted again.
+/// Columns of the first unplanned group, and of the widest: a small pool needs few, and a large one is soon mounted
+/// again with a better plan.
 const COLUMNS_GROWN: std::ops::RangeInclusive<u32> = 4..=64;
 
 /// Words of a filter that are merged under one lock: whole rows at every fold.

@@ -2,11 +2,13 @@
 //!
 //! 1. *Freeze* ([`Index::freeze`]): copy the open cells and the patches, as of the end of a row. Short, without I/O.
 //! 2. *Write* ([`Index::write`]), while rows are still applied (dedupv1 tech report section 3.4: no writer waits for
-//!    the index): - *fold* the patches of each sealed tanker. If only counts changed, write a new counts file;
-//!    otherwise rewrite the tanker without its removed cells. A tanker that became sparse is dissolved into the open
-//!    one; an empty one is dropped; - *seal* as many full tankers as the open cells fill. Cells are taken in the order
-//!    of their containers, which is their order of arrival, so that one backup's cells lie together (MAD2 section
-//!    III.A); - write the remaining open cells, sync the directory, and replace the manifest: the atomic switch.
+//!    the index):
+//!    - *fold* the patches of each sealed tanker. If only counts changed, write a new counts file; otherwise rewrite the
+//!      tanker without its removed cells. A tanker that became sparse is dissolved into the open one; an empty one is
+//!      dropped;
+//!    - *seal* as many full tankers as the open cells fill. Cells are taken in the order of their containers, which is
+//!      their order of arrival, so that one backup's cells lie together (MAD2 section III.A);
+//!    - write the remaining open cells, sync the directory, and replace the manifest: the atomic switch.
 //! 3. *Publish* in memory (see `publish`): changes since the freeze stay, as cells or as patches.
 //! 4. Remove the files that the manifest does not name.
 //!

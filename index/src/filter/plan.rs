@@ -78,10 +78,7 @@ pub enum FilterPlanError {
     #[error("the filter `{0}` is named twice")]
     Twice(&'static str),
     /// `sealed` is missing, or a filter other than `compare` follows it.
-    #[error(
-        "the last filter must be `sealed`: it alone decides every fingerprint; only `compare` \
-         may follow"
-    )]
+    #[error("the last filter must be `sealed`: it alone decides every fingerprint; only `compare` may follow")]
     SealedNotLast,
     /// `compare` would see only the finds of the filters before it.
     #[error("`compare` reads the finds of the other filters: it must be the last one, after `sealed`")]
