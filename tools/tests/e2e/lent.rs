@@ -1,4 +1,4 @@
-//! What root does to an ordinary user's pool leaves it the user's.
+//! Root's work on an ordinary user's pool leaves it the user's.
 
 use crate::administration::administrate;
 use crate::site::Site;
@@ -70,7 +70,7 @@ nobody_can_use_it crash
     administrate(&site, &format!("{USER}{script}"));
 }
 
-/// What was root's already, from elsewhere: the message says what helps.
+/// Files that other programs gave to root: the message shows how to repair that.
 #[test]
 fn a_file_of_another_in_a_pool_is_told_with_what_gives_it_back() {
     let Some(site) = Site::if_fit() else { return };
