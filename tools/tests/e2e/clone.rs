@@ -106,7 +106,7 @@ fn regression_what_was_cloned_synchronously_survives_a_killed_daemon() {
             site.mount_with(options);
             assert!(fs::read(&target).unwrap() == expected, "change {number} with flags {flags:o}, mounted {options}");
         }
-        // Reset to content without the flags of the last round.
+        // Content that differs from the state before.
         expected = noise(38, 5 * MIB);
         fs::write(&target, &expected).unwrap();
         site.sync();
