@@ -23,7 +23,7 @@ mkdir "$base/sbin"
 mount --bind "$sbin" "$base/sbin"
 mount -t tmpfs tmpfs "$sbin"
 ln -s "$base"/sbin/* "$sbin"
-# What mount(8) notes of mounts; and anybody may use FUSE.
+# A separate table of mounts for mount(8); and every user may use FUSE.
 mkdir -p /run/mount
 mount -t tmpfs tmpfs /run/mount
 mknod -m 666 "$sbin/fuse.device" c 10 229
@@ -64,7 +64,7 @@ mount -t fuse.dedupfs "$pool" "$mnt"
 cmp "$base/source" "$mnt/copy"
 umount "$mnt"
 is_free
-# Unmounted otherwise, and mounted again: what is noted of it stays one line.
+# Unmounted by the tool and mounted again: its entry stays one line.
 for again in 1 2 3; do
     mount -t dedupfs "$pool" "$mnt"
     $dedupfs umount "$mnt"
@@ -88,7 +88,7 @@ echo "$pool $mnt dedupfs noauto,user,memory=256M,filters=zero:open:bloom:localit
 export LIBMOUNT_FSTAB="$base/fstab"
 mount "$mnt"
 echo hello >"$mnt/file"
-# What fstab says comes along, and is in use already.
+# The options of fstab come along, and are in use already.
 mount -o remount,ro "$mnt"
 expect 2 sh -c "echo no >'$mnt/file' 2>/dev/null"
 umount "$mnt"
@@ -96,7 +96,7 @@ is_free
 mount --target "$mnt" -o ro
 cat "$mnt/file"
 expect 2 sh -c "echo no >'$mnt/file' 2>/dev/null"
-# It was recovered in memory only.
+# The pool was recovered in memory only.
 expect 32 mount -o remount,rw "$mnt"
 expect 2 sh -c "echo no >'$mnt/file' 2>/dev/null"
 umount "$mnt"
@@ -387,7 +387,7 @@ for lock in keep remove; do
     expect 32 mount -t dedupfs "$pool" "$mnt"
     mount -t dedupfs -o ro "$pool" "$mnt"
     cat "$mnt/file"
-    # Nor is there anything that the daemon would have to be told.
+    # The daemon has nothing to be told either.
     $dedupfs mount -o remount,ro,noexec "$pool" "$mnt"
     findmnt -n -o OPTIONS "$mnt" | grep noexec
     expect 1 $dedupfs mount -o remount,rw "$pool" "$mnt"

@@ -98,7 +98,7 @@ fn what_an_ordinary_user_copies_is_theirs() {
     let script = r#"
 nobody "$base/program" mount --memory 256M "$pool" "$mnt"
 source=$base/source
-# Of their groups, those of files stay.
+# A file keeps its group if its owner is a member.
 member() { setpriv --reuid=65534 --regid=65533 --groups=1234 "$@"; }
 echo shared >"$base/shared"
 chown 65534:1234 "$base/shared"
@@ -117,7 +117,7 @@ mknod "$source/device" c 1 3
 ln "$source/of root" "$source/link"
 chmod 4755 "$source/setuid"
 chmod 555 "$source/locked" "$source"
-# A device is for the superuser.
+# Only the superuser can make a device.
 code=0
 said=$(nobody "$base/program" put "$source" "$mnt/put" 2>&1) || code=$?
 [ $code = 9 ] || { echo "FAILED: put ended with $code: $said"; exit 99; }
@@ -132,7 +132,7 @@ chown 65534:65533 "$base/out"
 nobody "$base/program" get "$mnt/put" "$base/out/got"
 nobody diff -r --exclude device "$source" "$base/out/got"
 [ "$(stat -c %a "$base/out/got")" = 555 ]
-# What is not theirs is by root, through the mount that root has.
+# Files of root come from root, through root's mount.
 nobody "$base/program" umount "$mnt"
 is_free
 "$base/program" mount --memory 256M "$pool" "$mnt"

@@ -54,7 +54,7 @@ fn a_pool_is_its_owners() {
     site.assert_clean();
 }
 
-/// Tails behind a cut, holes, and bytes that a short write did not reach are zeros, whatever was in memory or on disk
+/// Tails behind a cut, holes, and bytes that a short write did not reach are zeros, even if memory or disk held other bytes
 /// before.
 #[test]
 fn no_file_shows_what_is_not_its_own() {

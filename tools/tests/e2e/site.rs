@@ -179,7 +179,7 @@ impl Site {
         assert!(wait_until_free(&self.pool), "the daemon does not end");
     }
 
-    /// Tears down the remains. The error names what could not be removed.
+    /// Tears down the remains. The error names the remaining parts.
     fn tear_down(&self) -> Result<(), String> {
         while self.is_mounted() {
             let ended = Tool::new(DEDUPFS).arg("umount").arg(&self.mnt).limit(END_TIMEOUT).try_run();

@@ -1,5 +1,5 @@
-//! `--memory` bounds the daemon's memory whatever clients do: anonymous resident memory is at most that, 64 MiB, and 24
-//! bytes for each inode that the kernel knows.
+//! `--memory` bounds the daemon's memory under any load: anonymous resident memory is at most the sum of that, 64
+//! MiB, and 24 bytes for each inode that the kernel knows.
 //!
 //! Each test runs one workload on a mount in a memory cgroup and measures the daemon throughout. `DEDUPFS_MEMORY_SIZES`
 //! (default `128M`) names the sizes, `DEDUPFS_MEMORY_SCALE=full` selects the workloads for long runs;
