@@ -11,154 +11,165 @@ pub const MIB: u64 = 1024 * KIB;
 
 /// Default of `--memory`: the bound of all caches and buffers together.
 pub const MEMORY_BYTES_DEFAULT: u64 = 512 * MIB;
-/// Least `--memory`: below it the write path could not hold one segment per worker.
+/// Smallest `--memory`: below it the write path could not hold one segment per worker.
 pub const MEMORY_BYTES_MIN: u64 = 128 * MIB;
 
-/// What a file closed without fsync may lose in a crash (durability contract, DESIGN section 5).
+/// Longest loss in a crash for a file closed without fsync (durability contract, DESIGN section 5).
 pub const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
-/// Changes of a file that stays open without fsync become part of a commit after this time.
+/// A file that stays open without fsync has its changes published for a commit after this time.
 pub const PUBLISH_AFTER: Duration = Duration::from_secs(30);
-/// Memory of namespace changes that start a commit early, in parts of `--memory`; twice as much makes who changes names wait.
+/// Share of `--memory` (its reciprocal) whose use by namespace changes starts a commit early. At twice as much, threads
+/// that change names wait.
 pub const PENDING_SHARE: u64 = 16;
-/// The same at most: bounds the commit's length, too.
+/// Upper bound of that memory. It also bounds the length of a commit.
 pub const PENDING_BYTES_MAX: u64 = 32 * MIB;
-/// Memory of one change of the namespace, about.
+/// Approximate memory of one namespace change.
 pub const PENDING_OPERATION_BYTES: u64 = 512;
-/// Changes of the indexes that may be under way however small tankers are: fewer would make commits of single files.
+/// Index changes that may be under way even with small tankers. With fewer, single files would become commits.
 pub const PENDING_CHANGES_MIN: u64 = 8192;
-/// Rows of the greatest size that may be durable and not counted yet: with as much, no round is begun. One for who reclaims, one for
-/// those who write meanwhile; what is not counted when the power fails is counted by the next mount.
+/// Bound of the backlog, in rows of the greatest size. When it is full, no round begins. One row is for reclaiming, one
+/// for clients that write meanwhile. After a power failure the next mount counts the uncounted rows.
 pub const BACKLOG_ROWS: u64 = 2;
-/// Bytes of memory for each change of such a row, at most, with which no round is begun: an operation of the log, or a chunk's entry,
-/// takes some 70.
+/// Bound of the backlog's memory, in bytes per change. A log operation or a chunk's entry takes some 70.
 pub const BACKLOG_BYTES_PER_CHANGE: u64 = 128;
-/// Log operations applied to the indexes since their checkpoint that start the next one: bounds replay at mount.
+/// Number of log operations applied since the last checkpoint that starts the next one: bounds replay at mount.
 pub const CHECKPOINT_CHANGES: u64 = 2_000_000;
 
 /// Sequential bytes of a file gathered before they are handed to a worker. Waking another core costs 50 us
 /// (MEASURED), so a hand-off must be worth hundreds.
 pub const BATCH_BYTES: usize = 1 << 20;
-/// A batch below this is fingerprinted where it is: handing it over would take longer.
+/// A smaller batch is fingerprinted by the thread that has it: handing it over would take longer.
 pub const INLINE_BATCH_BYTES: usize = 256 << 10;
 /// Batches of one file in flight before its writer waits.
 pub const BATCHES_IN_FLIGHT_MAX: usize = 8;
-/// The same once half of the memory of open files is in use: one is filled while another is fingerprinted.
+/// The same limit once half of the memory of open files is in use: one batch is filled while another is fingerprinted.
 pub const BATCHES_IN_FLIGHT_MIN: usize = 2;
-/// Unused batch buffers kept, in parts of the memory of open files.
+/// Share of the memory of open files (its reciprocal) for unused batch buffers.
 pub const BATCH_BUFFERS_KEPT_SHARE: u64 = 2;
 
 /// Mean bytes of file content that one recipe segment covers (Batch section 3; about 512 chunks of 8 KiB).
 pub const SEGMENT_TARGET_BYTES: u64 = 4 * MIB;
-/// A segment is not cut before this.
+/// A segment ends by its content only from this size on.
 pub const SEGMENT_MIN_BYTES: u64 = MIB;
-/// A segment is always cut here: bounds the memory of one segment.
+/// Largest segment: bounds the memory of one segment.
 pub const SEGMENT_MAX_BYTES: u64 = 8 * MIB;
-/// Entries of one segment at most (many small zero runs between chunks could exceed the byte rule's sense).
+/// Largest number of entries of one segment (with many small zero runs between chunks the byte limits would not bound
+/// it).
 pub const SEGMENT_ENTRIES_MAX: usize = 8192;
-/// A run of zeros of at least this length stands beside segments, not inside: a hole.
+/// A run of zeros of at least this length becomes a hole between segments.
 pub const HOLE_CUT_BYTES: u64 = MIB;
 /// A gap of at least this length in a sequential write is kept as a run of zeros without chunking it.
 pub const GAP_AS_ZEROS_BYTES: u64 = 64 * KIB;
-/// Holes are shown in multiples of this: the largest block size that programs which look for holes count on.
+/// Holes are reported in multiples of this: the largest block size that programs looking for holes assume.
 pub const HOLE_UNIT_BYTES: u64 = 4 * KIB;
 
-/// Children of a list node: at least, on average, at most.
+/// Children of a list node: minimum, mean, maximum.
 pub const LIST_CHILDREN_MIN: usize = 64;
 /// See [`LIST_CHILDREN_MIN`].
 pub const LIST_CHILDREN_MEAN: usize = 256;
 /// See [`LIST_CHILDREN_MIN`].
 pub const LIST_CHILDREN_MAX: usize = 1024;
 
-/// Memory of randomly written bytes that one file keeps before they are merged into its recipe, or half of the memory of open files.
+/// Memory of randomly written bytes that one file keeps before they are merged. Half of the memory of open files is a
+/// limit, too.
 pub const DIRTY_FILE_BYTES_MAX: u64 = 64 * MIB;
-/// Memory of a randomly written extent besides its bytes: its place in the file's list, and what the allocator rounds up.
+/// Memory of a randomly written extent besides its bytes: its place in the file's list, and the allocator's rounding.
 pub const DIRTY_EXTENT_OVERHEAD_BYTES: u64 = 96;
-/// Chunks that a file held before, kept as a first guess at what is written over them: with a mean of 8 KiB those of 256 MiB.
+/// Number of a file's former chunks that are kept as a first guess for data written over them. At a mean of 8 KiB they
+/// cover 256 MiB.
 pub const BLOCK_INDEX_CHUNKS_MAX: usize = 32_768;
-/// Randomly written bytes gathered into one extent.
+/// Largest extent into which randomly written bytes are gathered.
 pub const DIRTY_EXTENT_BYTES_MAX: usize = 1 << 20;
-/// Largest file: offsets are signed in the kernel, recipes are not the limit.
+/// Largest file. The kernel's offsets are signed; recipes would allow more.
 pub const FILE_BYTES_MAX: u64 = 1 << 60;
-/// A shorter part of a file is copied by reading and writing it: sharing it would describe whole segments anew, again and again.
+/// A shorter part of a file is cloned by reading and writing it: sharing it would describe whole segments again and
+/// again.
 pub const CLONE_BYTES_MIN: u64 = MIB;
-/// Bytes of one clone at most: what the kernel can be told of, in whole pages.
+/// Largest clone: the kernel's limit for one reply, in whole pages.
 pub const CLONE_BYTES_MAX: u64 = (1 << 32) - 4096;
 
-/// Bytes that a sequential reader is kept ahead.
+/// Distance that prefetching stays ahead of a sequential reader.
 pub const PREFETCH_BYTES: u64 = 16 * MIB;
 
 /// Raw bytes of a data region: chunks compressed together (MEASURED: 128 KiB gives most of the ratio).
 pub const DATA_REGION_BYTES: u32 = 256 * 1024;
 /// Raw bytes of a region of recipe nodes.
 pub const RECIPE_REGION_BYTES: u32 = 128 * 1024;
-/// Containers open at once for each kind: writing processes beyond this share.
+/// Number of open containers for each kind. Further writing processes share them.
 pub const OPEN_CONTAINERS_MAX: usize = 16;
 
-/// How long closing a pool waits for requests that hang, on a disk that does not answer perhaps.
+/// Longest wait of closing a pool for hanging requests, for example on a disk that does not answer.
 pub const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
-/// How long publishing at intervals waits for a file that is busy; the next interval tries again.
+/// Longest wait of publishing at intervals for a busy file. The next interval tries again.
 pub const PUBLISH_PATIENCE: Duration = Duration::from_secs(1);
-/// A namespace up to this size is compacted when its pool is closed, which then takes some 0.1 s.
+/// A namespace up to this size is compacted when its pool is closed. This takes some 0.1 s.
 pub const COMPACT_ON_CLOSE_BYTES_MAX: u64 = 8 * MIB;
 
 /// Items of an export gathered before they are compressed and written as a frame.
 pub const EXPORT_FRAME_BYTES: usize = 1 << 20;
-/// A frame of an export has at most this, packed or not: what is gathered, one more item, and what zstd may add.
+/// Largest frame of an export, packed or not: the gathered items, one more item, and the overhead of zstd.
 pub const EXPORT_FRAME_BYTES_MAX: usize = 2 << 20;
-/// Changed keys sorted and looked up at a time: bounds memory (some 5 MiB).
+/// Number of changed keys that are sorted and looked up at a time: bounds memory (some 5 MiB).
 pub const EXPORT_KEYS_AT_ONCE: usize = 50_000;
-/// What changed is exported at least this often: what a lost meta root costs.
+/// Longest time between exports: the changes that a lost meta root costs.
 pub const EXPORT_INTERVAL: Duration = Duration::from_secs(60);
-/// The log of an export may have this many bytes, or as many as its base, before a new base is written.
+/// The log of an export may grow to this size, or to that of its base, before a new base is written.
 pub const EXPORT_LOG_BYTES_MIN: u64 = 8 * MIB;
 /// Beyond this and some 250 bytes for each inode, reclaiming writes a new base.
 pub const EXPORT_SMALL_BYTES: u64 = 64 * KIB;
-/// A first base of a namespace up to this size is written at once (a second or two); that of a larger one in the background.
+/// The first base of a namespace up to this size is written at once (a second or two); that of a larger one in the
+/// background.
 pub const EXPORT_AT_ONCE_BYTES_MAX: u64 = 64 * MIB;
-/// Exports that fail in a row for lack of space before the export is given up: bounds what waits in the namespace.
+/// Number of consecutive exports that may fail for lack of space before the export is given up: bounds the changes kept
+/// in the namespace.
 pub const EXPORT_FAILURES_MAX: u32 = 10;
-/// Tries to make a failed export anew that fail in a row before no export is made until the next mount.
+/// Number of consecutive tries to rewrite a failed export. After that no export is made until the next mount.
 pub const EXPORT_ANEW_MAX: u32 = 3;
 
-/// Keys of a log that the verification of an export holds at a time; of a longer log it takes several passes. Some 20 MiB.
+/// Number of log keys that the verification of an export holds at a time (some 20 MiB). A longer log takes several
+/// passes.
 pub const EXPORT_VERIFY_KEYS: u64 = 400_000;
-/// Bytes of an export that the verification behind a mount reads in a second at most, as the monthly scrub does.
+/// Limit of the bytes of an export that the verification behind a mount reads in a second; the same as of the monthly
+/// scrub.
 pub const EXPORT_VERIFY_BYTES_PER_S: u64 = 50_000_000;
-/// The verification of the export behind a mount begins so long after it: what is mounted for a moment is left alone.
+/// Delay after a mount before the verification of the export begins: short mounts are left alone.
 pub const EXPORT_VERIFY_AFTER: Duration = Duration::from_secs(5);
 
-/// Kept free on the data root: reclaiming copies live chunks before it frees. Less on small disks, down to what one step takes.
+/// Reserve on the data root: reclaiming copies live chunks before it frees. Less on small disks, down to the need of
+/// one step.
 pub const DATA_RESERVE_BYTES: u64 = 64 * MIB;
-/// Kept free on the meta root for commits and steps of reclaiming, besides what a checkpoint of the indexes takes. Less on small disks.
+/// Reserve on the meta root for commits and steps of reclaiming, besides the need of an index checkpoint. Less on small
+/// disks.
 pub const META_RESERVE_BYTES: u64 = 64 * MIB;
-/// Of sealed tankers, kept free for writing them again without their removed cells: chunks of a container lie in few tankers,
-/// and reclaiming takes fewer containers at a time when space is short.
+/// Room reserved for rewriting sealed tankers without their removed cells. The chunks of a container lie in few
+/// tankers, and reclaiming takes fewer containers at a time when space is short.
 pub const INDEX_REWRITE_BYTES_MAX: u64 = 256 * MIB;
-/// A root this full is warned of.
+/// A warning is logged when a root is this full.
 pub const SPACE_LOW_PERCENT: u64 = 85;
-/// A root this full is warned of again.
+/// A second warning is logged when a root is this full.
 pub const SPACE_URGENT_PERCENT: u64 = 95;
-/// A warning is given again only after the root was less full than its mark by more than this.
+/// A warning is re-armed after the root is more than this below the mark.
 pub const SPACE_HYSTERESIS_PERCENT: u64 = 2;
-/// How long a reading of free space may be trusted.
+/// Longest age of a reading of free space.
 pub const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Containers whose live share is below this may be emptied by default: the emptiest first, and no more than are needed.
+/// Default: containers with a smaller live share may be emptied; the emptiest first, and no more than needed.
 pub const RECLAIM_THRESHOLD_PERCENT: u8 = 90;
-/// Garbage that stays by default, in percent of what is alive: the last of it costs the most.
+/// Default: garbage that stays, in percent of the live bytes. The last of it costs the most.
 pub const RECLAIM_LEAVE_PERCENT: u8 = 5;
-/// Share of the time that reclaiming works while clients are active, by default.
+/// Default: share of the time that reclaiming works while clients are active.
 pub const RECLAIM_SHARE_PERCENT: u8 = 50;
-/// Bytes of emptied containers that wait for a checkpoint of the indexes at most: until then they and what was copied out of them
-/// are both there. A 32nd of the pool, within these bounds.
+/// Upper bound of the bytes of emptied containers that wait for an index checkpoint: until then they and the copies of
+/// their content both exist. A 32nd of the pool, within these bounds.
 pub const RECLAIM_WAITING_BYTES: std::ops::RangeInclusive<u64> = 16 * MIB..=1 << 30;
-/// Tries to read a chunk whose container moved meanwhile.
+/// Number of tries to read a chunk whose container moved meanwhile.
 pub const READ_RETRIES: usize = 4;
 
-/// Fingerprints from which on filters of 48 bits pay (see `docs/decisions/0010`): with 24, false reads would cost more.
+/// Number of fingerprints from which on filters of 48 bits pay (see `docs/decisions/0010`): with 24, false reads would
+/// cost more.
 const FINE_FILTERS_FROM: u64 = 72 << 20;
 
-/// How `--memory` is divided. The sum of the parts is the whole.
+/// The division of `--memory`. The parts sum up to at most the whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryPlan {
     /// The bound of all parts together.
@@ -167,31 +178,31 @@ pub struct MemoryPlan {
     pub in_flight_bytes: u64,
     /// Decompressed regions kept for readers.
     pub region_cache_bytes: u64,
-    /// Tables of contents of containers.
+    /// Tables of containers.
     pub table_cache_bytes: u64,
     /// Decoded recipe nodes.
     pub node_cache_bytes: u64,
-    /// Open tankers of both indexes, what is staged and patched, and what sealing needs.
+    /// Open tankers of both indexes, staged and patched cells, and the memory of sealing.
     pub open_bytes: u64,
     /// Buckets of sealed tankers, both indexes.
     pub bucket_cache_bytes: u64,
-    /// Bloom filters of sealed tankers, both indexes: 3 MiB for each million fingerprints keep lookups of new chunks from
-    /// reading anything.
+    /// Bloom filters of sealed tankers, both indexes. 3 MiB for each million fingerprints keep lookups of new chunks
+    /// from reading.
     pub filter_bytes: u64,
     /// Fingerprints of whole containers, index of chunks.
     pub locality_bytes: u64,
-    /// What open files hold: runs that are being written, random writes, lists of pieces.
+    /// Memory of open files: runs being written, random writes, lists of pieces.
     pub files_bytes: u64,
     /// Pages of the namespace store.
     pub namespace_cache_bytes: u64,
 }
 
 impl MemoryPlan {
-    /// Divides `total_bytes` (at least [`MEMORY_BYTES_MIN`]) for a pool of so many fingerprints.
+    /// Divides `total_bytes` (at least [`MEMORY_BYTES_MIN`]) for a pool with this number of fingerprints.
     ///
-    /// 30% are for open tankers: some 260 bytes for each fingerprint of a tanker that fills. The filters get what keeps lookups
-    /// of new chunks from reading anything, 3 bytes for each fingerprint, or 6 from [`FINE_FILTERS_FROM`] on, and half as many again for
-    /// what comes, between 10% and 35%. The others share the rest.
+    /// 30% go to open tankers: some 260 bytes for each fingerprint of a filling tanker. Filters get enough to keep
+    /// lookups of new chunks from reading: 3 bytes for each fingerprint, or 6 from [`FINE_FILTERS_FROM`] on, plus half
+    /// as many for growth, between 10% and 35%. The other parts share the rest.
     #[must_use]
     pub fn new(total_bytes: u64, fingerprints: u64) -> Self {
         let total_bytes = total_bytes.max(MEMORY_BYTES_MIN);
@@ -217,14 +228,14 @@ impl MemoryPlan {
         }
     }
 
-    /// Changes of the namespace in memory that start a commit early.
+    /// Returns the number of uncommitted namespace changes that starts a commit early.
     #[must_use]
     pub fn pending_operations_max(&self) -> usize {
         let bytes = (self.total_bytes / PENDING_SHARE).min(PENDING_BYTES_MAX);
         usize::try_from(bytes / PENDING_OPERATION_BYTES).unwrap_or(usize::MAX)
     }
 
-    /// The parts with their names: their sum is at most the whole.
+    /// Returns the parts with their names. They sum up to at most the whole.
     #[must_use]
     pub const fn parts(&self) -> [(&'static str, u64); 10] {
         [

@@ -1,11 +1,11 @@
-//! The engine's error type, sorted by what a caller can do. The one match to error numbers is in `service`.
+//! The engine's error type, sorted by the caller's possible reactions. `service` has the one match to error numbers.
 
 use dedupfs_store::StoreError;
 
 /// Result of the engine.
 pub type Result<T> = std::result::Result<T, EngineError>;
 
-/// What went wrong in the engine.
+/// An error of the engine.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum EngineError {
     /// Durable bytes: I/O, space, damage, lock.
@@ -14,16 +14,16 @@ pub enum EngineError {
     /// The embedded store of the namespace failed.
     #[error("the namespace store failed: {0}")]
     Database(String),
-    /// A name, inode or container that is not there.
+    /// The name, inode or container does not exist.
     #[error("no such file or directory")]
     NotFound,
     /// The name is taken.
     #[error("the name exists already")]
     Exists,
-    /// A directory was needed.
+    /// The object is no directory.
     #[error("not a directory")]
     NotDirectory,
-    /// A directory was not wanted.
+    /// The object is a directory.
     #[error("is a directory")]
     IsDirectory,
     /// The directory has entries.
@@ -47,7 +47,7 @@ pub enum EngineError {
     /// The file would exceed the size limit.
     #[error("file is too large")]
     FileTooLarge,
-    /// Not allowed on this object, whoever asks.
+    /// Not allowed on this object for any caller.
     #[error("operation not permitted")]
     NotPermitted,
     /// Not allowed on an object of this kind.
@@ -56,13 +56,13 @@ pub enum EngineError {
     /// Not supported by this filesystem.
     #[error("operation not supported")]
     NotSupported,
-    /// Arguments that make no sense.
+    /// Invalid arguments.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
     /// Beyond the end of the file (SEEK_DATA, SEEK_HOLE).
     #[error("offset lies beyond the end")]
     BeyondEnd,
-    /// A handle that is not open (any more), or not for this.
+    /// The handle is not open (any more), or not for this operation.
     #[error("bad file handle")]
     BadHandle,
     /// The pool is mounted read-only, or turned read-only after a failure.
@@ -71,14 +71,14 @@ pub enum EngineError {
     /// The pool has no space for more data (a reserve is kept for deleting and reclaiming).
     #[error("no space left in the pool")]
     NoSpace,
-    /// The same, with what must be freed first.
+    /// No space, with advice on where to free some.
     #[error("no space left in the pool: {0}")]
     OutOfSpace(String),
-    /// A count could not be right, so none is believed: nothing is freed until the indexes are made anew.
+    /// An impossible count was met, so no count is trusted: nothing is freed until the indexes are rebuilt.
     #[error(
-        "counts of what is in use could not be right, so nothing is freed: what is there could be what files need. Files can be read, and \
-         written while there is space; deleting gives none back. Unmount the pool and run `dedupfs fsck --rebuild-index POOL`, which counts \
-         anew from the files themselves; then reclaim again"
+        "a reference count is impossible, so all counts are in doubt and nothing is freed: content that looks unused may be needed by \
+         files. Files can be read, and written while there is space; deleting gives none back. Unmount the pool and run \
+         `dedupfs fsck --rebuild-index POOL`, which counts again from the files themselves; then reclaim again"
     )]
     CountsInDoubt,
     /// A defect of dedupfs itself; the operation failed and nothing wrong was stored.
@@ -87,7 +87,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// The same for those who know only the errors of durable bytes.
+    /// Converts to an error of durable bytes, for callers that know only these.
     #[must_use]
     pub fn into_store(self) -> StoreError {
         match self {
@@ -96,13 +96,13 @@ impl EngineError {
         }
     }
 
-    /// Whether something could not be made durable, so that nothing more may be believed durable (I-7).
+    /// Whether a sync failed, so that nothing more counts as durable (I-7).
     #[must_use]
     pub fn is_failed_sync(&self) -> bool {
         matches!(self, Self::Store(StoreError::SyncFailed { .. }))
     }
 
-    /// Whether freeing space may help. Never after a failed sync, whatever its reason.
+    /// Whether freeing space may help. Never after a failed sync, for any reason.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(self, Self::NoSpace | Self::OutOfSpace(_) | Self::Store(StoreError::NoSpace { .. }))

@@ -1,12 +1,13 @@
-//! Bytes that somebody holds in memory on their way to disk, summed over all holders.
+//! Bytes held in memory on their way to disk, summed over all holders.
 //!
-//! What is admitted must be found in some gauge until the device has it (see [`crate::pool::SpaceGuard`]). So whoever passes
-//! bytes on adds them there before he takes them away here: they may count twice for a moment, and are never missing.
+//! Admitted bytes must be in some gauge until the device has them (see [`crate::pool::SpaceGuard`]). So a holder that
+//! passes bytes on adds them at the target before it releases them here: they may count twice for a moment, and are
+//! never missing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The sum.
+/// The sum over all holders.
 #[derive(Debug, Default)]
 pub struct Gauge {
     bytes: AtomicU64,
@@ -14,28 +15,39 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    /// Bytes held by all.
+    /// Returns the bytes of all holders.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
     }
 
-    /// How many hold something, or may at any moment.
+    /// Returns the number of holders that hold bytes, or may at any moment.
     #[must_use]
     pub fn holders(&self) -> u64 {
         self.holders.load(Ordering::Acquire)
     }
 
-    /// `holders` that hold `bytes` together, until the answer is dropped.
+    /// Replaces `before` by `now` in the sum. All threads share its cache line, so an equal value does not touch it.
+    fn change(&self, now: u64, before: u64) {
+        match now.cmp(&before) {
+            std::cmp::Ordering::Greater => self.bytes.fetch_add(now - before, Ordering::AcqRel),
+            std::cmp::Ordering::Less => self.bytes.fetch_sub(before - now, Ordering::AcqRel),
+            std::cmp::Ordering::Equal => return,
+        };
+    }
+
+    /// Adds `holders` that hold `bytes` together, until the returned value is dropped.
     #[must_use]
     pub fn hold(self: &Arc<Self>, bytes: u64, holders: u64) -> Hold {
-        self.holders.fetch_add(holders, Ordering::AcqRel);
-        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.change(bytes, 0);
+        if holders > 0 {
+            self.holders.fetch_add(holders, Ordering::AcqRel);
+        }
         Hold { gauge: self.clone(), bytes: AtomicU64::new(bytes), holders }
     }
 }
 
-/// What one holds.
+/// The bytes of one or more holders.
 #[derive(Debug)]
 pub struct Hold {
     gauge: Arc<Gauge>,
@@ -44,31 +56,31 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Holds so many more.
+    /// Holds `bytes` more.
     pub fn add(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::AcqRel);
-        self.gauge.bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.gauge.change(bytes, 0);
     }
 
-    /// Holds so many less.
+    /// Holds `bytes` less, down to 0.
     pub fn release(&self, bytes: u64) {
         let take = |held: u64| Some(held.saturating_sub(bytes));
         let held = self.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).unwrap_or_default();
-        self.gauge.bytes.fetch_sub(held.min(bytes), Ordering::AcqRel);
+        self.gauge.change(0, held.min(bytes));
     }
 
-    /// Holds exactly so many; for one thread at a time.
+    /// Holds exactly `bytes`; for one thread at a time.
     pub fn set(&self, bytes: u64) {
-        let before = self.bytes.swap(bytes, Ordering::AcqRel);
-        self.gauge.bytes.fetch_add(bytes, Ordering::AcqRel);
-        self.gauge.bytes.fetch_sub(before, Ordering::AcqRel);
+        self.gauge.change(bytes, self.bytes.swap(bytes, Ordering::AcqRel));
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.gauge.bytes.fetch_sub(self.bytes.load(Ordering::Acquire), Ordering::AcqRel);
-        self.gauge.holders.fetch_sub(self.holders, Ordering::AcqRel);
+        self.gauge.change(0, self.bytes.load(Ordering::Acquire));
+        if self.holders > 0 {
+            self.gauge.holders.fetch_sub(self.holders, Ordering::AcqRel);
+        }
     }
 }
 

@@ -1,13 +1,13 @@
 //! dedupfs: a FUSE-mounted deduplicating filesystem for backups.
 //!
-//! The way of the data, which is also the way through the folders:
+//! The path of the data through the folders:
 //!
 //! ```text
 //! service -> file -> ingest (chunker, fingerprint) -> dedup (index) -> containers -> commit (namespace)
 //! service -> file -> recipe -> containers
 //! ```
 //!
-//! `ARCHITECTURE.md` draws it, `docs/format.md` has the bytes.
+//! `ARCHITECTURE.md` has the drawing, `docs/format.md` the bytes.
 
 pub mod allocator;
 pub mod check;

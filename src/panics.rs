@@ -1,17 +1,17 @@
-//! Panics that are caught where they happen and become errors: the embedded store asserts what damaged pages break.
+//! Catching panics and turning them into errors: the embedded store asserts on damaged pages.
 //!
-//! The process' panic hook runs before a panic is caught, and cannot know that it will be. It asks [`is_caught`]: what is caught
-//! here is told as the error that it becomes, and needs no words of its own.
+//! The process' panic hook runs before a panic is caught, and cannot know of the catch. It asks [`is_caught`]: a panic
+//! caught here is reported as an error later, so the hook stays silent.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
-    /// Calls of [`catch`] that this thread is in.
+    /// Number of calls of [`catch`] that this thread is in.
     static CATCHING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Leaves a call of [`catch`], however it ends.
+/// Leaves a call of [`catch`] when dropped, on every path.
 struct Inside;
 
 impl Inside {
@@ -27,19 +27,19 @@ impl Drop for Inside {
     }
 }
 
-/// Runs something whose panics are errors of the caller; what it leaves behind must not be used after one.
+/// Runs a function and returns a panic as an error. State that a panicking function leaves must not be used.
 ///
 /// # Errors
-/// It panicked.
+/// The function panicked.
 pub fn catch<T>(run: impl FnOnce() -> T) -> std::thread::Result<T> {
     let _inside = Inside::enter();
     catch_unwind(AssertUnwindSafe(run))
 }
 
-/// Whether a panic of this thread becomes an error: for panic hooks.
+/// Whether a panic of this thread becomes an error; for panic hooks.
 #[must_use]
 pub fn is_caught() -> bool {
-    // A thread that ends has no depth any more.
+    // A thread that is ending has no depth any more.
     CATCHING.try_with(|depth| depth.get() > 0).unwrap_or(false)
 }
 

@@ -9,7 +9,7 @@
 #
 # tools/examples/damage_pool makes the damage: accidents (flipped bytes, lost and misplaced blocks, cut, swapped,
 # missing files), or other values under checksums that fit. Every program must end in time, within its memory, without a
-# panic or a signal, with an exit code of README. Every read gives right bytes or an error, before and after repair,
+# panic or a signal, with an exit code of docs/guide.md. Every read gives right bytes or an error, before and after repair,
 # rebuild and recovery. A pool that fsck calls corrected is clean afterwards. See tools/soak/common.sh for the
 # variables.
 set -euo pipefail

@@ -6,6 +6,7 @@
 #   ablation.tsv      from benches/ablation.sh --tsv
 #   index-scale.tsv   from cargo bench -p dedupfs-index --bench index_scale; empty where nothing was measured
 #   imbalance.tsv     cells of the fullest bucket less those of the emptiest, by depth; a column for each number of buckets
+#   rivals.tsv        series of benches/rivals.sh: MB/s of the first backup, the second and the restore; memory, MiB; on disk, MB
 #   retention.tsv     from benches/retention.sh --tsv; retention-series.tsv the same of a real series
 #
 # Needs gnuplot (Debian and Ubuntu: apt install gnuplot-nox). To look at a figure as PNG: rsvg-convert FIGURE.svg >FIGURE.png
@@ -28,6 +29,7 @@ draw ablation-decided ablation.tsv
 draw ablation-cost ablation.tsv
 draw index-scale index-scale.tsv
 draw imbalance imbalance.tsv
+draw rivals rivals.tsv
 for figure in size moved restore; do
     draw retention-$figure retention.tsv
     draw retention-$figure retention-series.tsv retention-series-$figure

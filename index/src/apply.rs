@@ -1,12 +1,11 @@
 //! Applying rows of the operations log (invariant I-3).
 //!
 //! 1. Group the changes by shard, keeping their order, and ask the shards which fingerprints they do not know.
-//! 2. Look those up in the sealed tankers, in the order of the files, without any lock. This is all of the I/O: if it
-//!    fails, nothing was changed and the same call can be made again.
-//! 3. Change shard by shard, each under its lock. The result does not depend on the order of shards, because a change
-//!    concerns one fingerprint only.
-//!
-//! 4. Add up what that means for each container, and change the garbage map.
+//! 2. Look those up in the sealed tankers, in the order of the files, without any lock. This is all of the I/O. If it
+//!    fails, nothing has changed and the caller can repeat the call.
+//! 3. Change shard by shard, each under its lock. The order of shards does not matter, because a change concerns one
+//!    fingerprint only.
+//! 4. Add up the changes for each container, and change the garbage map.
 //!
 //! A changed cell of a sealed tanker becomes a patch that holds its whole new value.
 
@@ -24,38 +23,38 @@ use crate::options::INCONSISTENCIES_MAX;
 /// One change of the committed state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// The fingerprint lies here now. References are kept, or start at 0.
+    /// The fingerprint is in this location now. References are kept, or start at 0.
     Insert {
-        /// Whose cell.
+        /// The cell's fingerprint.
         fingerprint: Fingerprint,
-        /// Where it lies.
+        /// The new location.
         location: Location,
     },
-    /// Its references change.
+    /// The number of references changes.
     Count {
-        /// Whose cell.
+        /// The cell's fingerprint.
         fingerprint: Fingerprint,
-        /// By how much.
+        /// The difference.
         delta: i64,
     },
-    /// It was removed from this container; nothing happens if it lies in another one by now.
+    /// The fingerprint was removed from this container. Ignored if its cell names another container by now.
     Remove {
-        /// Whose cell.
+        /// The cell's fingerprint.
         fingerprint: Fingerprint,
-        /// Where it was.
+        /// The former container.
         container: ContainerId,
     },
-    /// It is bad in this container: it is [nowhere](Location::bad) now, and its references are kept; nothing happens if it
-    /// lies in another one by now.
+    /// The copy in this container is bad: the cell becomes [lost](Location::bad) and keeps its references. Ignored if
+    /// its cell names another container by now.
     Lose {
-        /// Whose cell.
+        /// The cell's fingerprint.
         fingerprint: Fingerprint,
-        /// Where it was.
+        /// The former container.
         container: ContainerId,
     },
-    /// The whole cell is this now (rebuilding).
+    /// The cell takes this value (rebuilding).
     Set {
-        /// Whose cell.
+        /// The cell's fingerprint.
         fingerprint: Fingerprint,
         /// The cell.
         cell: Cell,
@@ -63,7 +62,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// The fingerprint concerned.
+    /// The fingerprint that the change concerns.
     #[must_use]
     pub const fn fingerprint(&self) -> &Fingerprint {
         match self {
@@ -81,29 +80,29 @@ impl Change {
 pub struct Inconsistency {
     /// The log row.
     pub row: u64,
-    /// Whose cell.
+    /// The cell's fingerprint.
     pub fingerprint: Fingerprint,
-    /// What is wrong.
+    /// The contradiction.
     pub kind: InconsistencyKind,
 }
 
-/// What contradicts the index. Whether counts can still be believed after it: [`InconsistencyKind::is_doubt`].
+/// The kinds of contradictions. [`InconsistencyKind::is_doubt`] tells whether counts can still be trusted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InconsistencyKind {
-    /// A count for a fingerprint that the index does not have: more than 0 makes a cell without a container, else it is
-    /// ignored.
+    /// A count for a fingerprint that the index does not have. Above 0 it makes a cell without a container; otherwise
+    /// it is ignored.
     Unknown {
-        /// The change asked for.
+        /// The requested change.
         delta: i64,
     },
-    /// A count that would become negative. Nobody knows it any more: from here on it is `u32::MAX`, which stays.
+    /// A count that would become negative. The true number is unknown: the count becomes `u32::MAX` and stays there.
     Negative {
         /// References before.
         references: u32,
-        /// The change asked for.
+        /// The requested change.
         delta: i64,
     },
-    /// A removal of what something refers to; ignored.
+    /// A removal of a fingerprint that still has references; ignored.
     Referenced {
         /// References.
         references: u32,
@@ -113,10 +112,10 @@ pub enum InconsistencyKind {
 }
 
 impl InconsistencyKind {
-    /// Whether a count is wrong, so that others may be: nothing may be freed then until all are made anew.
+    /// Whether a count is wrong, so that others may be wrong too. Nothing may be freed then until the index is rebuilt.
     ///
-    /// A count below 0, or one of a cell that is not there, says that references were lost before. A removal that is refused
-    /// leaves a right count as it is; and the built-in fingerprint has no count.
+    /// A count below 0, or one for a missing cell, shows that references were lost before. A refused removal leaves a
+    /// right count unchanged, and the built-in fingerprint has no count.
     #[must_use]
     pub const fn is_doubt(&self) -> bool {
         match self {
@@ -135,24 +134,24 @@ impl fmt::Display for Inconsistency {
                 write!(f, "a count of {delta:+} for {references} references")
             }
             InconsistencyKind::Referenced { references } => {
-                write!(f, "a removal of what has {references} references")
+                write!(f, "a removal of a fingerprint with {references} references")
             }
             InconsistencyKind::BuiltIn => f.write_str("a change of the built-in fingerprint of zeros"),
         }
     }
 }
 
-/// What applying found.
+/// The findings of applying.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct ApplyReport {
     /// The first ten inconsistencies.
     pub inconsistencies: Vec<Inconsistency>,
-    /// How many there were.
+    /// Number of inconsistencies.
     pub count: u64,
-    /// Of these, how many [put counts in doubt](InconsistencyKind::is_doubt).
+    /// The part of them that [puts counts in doubt](InconsistencyKind::is_doubt).
     pub doubts: u64,
-    /// Of these, counts above 0 of what the index does not have. Where it is known why, that is no doubt: what is counted from here on is
-    /// right.
+    /// The part of them that are counts above 0 for fingerprints that the index does not have. If the cause is known,
+    /// they are no doubt: counts from here on are right.
     pub needed: u64,
 }
 
@@ -162,7 +161,7 @@ impl ApplyReport {
         self.doubts += u64::from(inconsistency.kind.is_doubt());
         self.needed += u64::from(matches!(inconsistency.kind, InconsistencyKind::Unknown { delta: 1.. }));
         if self.inconsistencies.len() < INCONSISTENCIES_MAX {
-            // No row of the log has number 0: an index is being built, and who builds it tells.
+            // Row 0 is never in the log: an index is being built, and its builder reports.
             if inconsistency.row > 0 {
                 tracing::error!("the index and the operations log disagree: {inconsistency}");
             }
@@ -171,7 +170,7 @@ impl ApplyReport {
     }
 }
 
-/// What the sealed tankers say of a change's fingerprint.
+/// The sealed tankers' answer about a change's fingerprint.
 #[derive(Clone, Copy, Debug)]
 enum Home {
     /// They were not asked, or do not have it.
@@ -183,15 +182,16 @@ enum Home {
     },
 }
 
-/// Where a cell is to be changed.
+/// The place where a cell is to be changed.
 enum Place {
     Open,
     Sealed { tanker: u64, index: u32, relocated: bool },
 }
 
 impl Index {
-    /// Applies the changes of a row, all or (on an error) none of them. A row may come in several calls; rows come in
-    /// order. Rows up to [`position`](Self::position), and those that were frozen for a checkpoint, are refused: their effects are there already.
+    /// Applies the changes of a row: all of them or (on an error) none. A row may come in several calls; rows come in
+    /// order. Rows up to [`position`](Self::position) and rows frozen for a checkpoint are refused: the index already
+    /// holds their effects.
     pub fn apply(&self, row: u64, changes: &[Change]) -> Result<ApplyReport> {
         let mut applier = self.applier.lock();
         if row < applier.applied || row <= applier.frozen {
@@ -223,7 +223,7 @@ impl Index {
             }
             self.staged.fetch_sub(staged - shard.recent.len() as u64, Ordering::Relaxed);
         }
-        // Adding what wraps subtracts.
+        // Wrapping addition subtracts.
         self.cells.fetch_add(cells.cast_unsigned(), Ordering::Relaxed);
         self.lost.fetch_add(lost.cast_unsigned(), Ordering::Relaxed);
         self.occupancy.add(tally.iter());
@@ -233,8 +233,8 @@ impl Index {
         Ok(report)
     }
 
-    /// Looks up what memory does not know. Empty if there are no sealed tankers. No set can be published meanwhile:
-    /// the caller holds the applier's lock.
+    /// Looks up the fingerprints that memory does not know. Empty if there are no sealed tankers. No set can be
+    /// published meanwhile: the caller holds the applier's lock.
     fn find_homes(&self, changes: &[Change], grouped: &Grouped) -> Result<Vec<Home>> {
         let set = self.sealed_set();
         if set.tankers().is_empty() {
@@ -265,7 +265,8 @@ impl Index {
     }
 }
 
-/// The count after a change, and whether it would be negative. One that would is not known any more; 0 would be garbage.
+/// Returns the count after a change, and whether it would be negative. A negative count becomes `u32::MAX` (unknown): 0
+/// would be garbage.
 fn counted(references: u32, delta: i64) -> (u32, bool) {
     if references == u32::MAX {
         return (u32::MAX, false);
@@ -275,7 +276,7 @@ fn counted(references: u32, delta: i64) -> (u32, bool) {
 }
 
 impl Shard {
-    /// Applies one change; the answer is the cell before and after.
+    /// Applies one change; returns the cell before and after.
     fn change(
         &mut self,
         row: u64,
@@ -305,19 +306,19 @@ impl Shard {
                 }
                 Some(Cell { references, ..cell })
             }
-            // Something needs it, and nobody has it: the count must be right when it is stored again.
+            // Something needs it, and no container has it. The count must be right when it is stored again.
             (Change::Count { delta, .. }, None) => {
                 wrong(InconsistencyKind::Unknown { delta });
                 let references = counted(0, delta.max(0)).0;
                 (references > 0).then_some(Cell { location: Location::LOST, references })
             }
             (Change::Remove { container, .. }, current) => {
-                // The container gives its space back: a staged location in it would lead nowhere too.
+                // The container's space is given back: a staged location in it would dangle too.
                 if self.staged(&fingerprint).is_some_and(|location| location.container == container) {
                     self.recent.remove(&fingerprint);
                 }
                 match current {
-                    // Whoever removes it has seen that nothing refers to it; should that have been wrong, nothing is lost.
+                    // The caller of a removal has seen no references. If that was wrong, refusing loses nothing.
                     Some(cell) if cell.location.container == container && cell.references > 0 => {
                         wrong(InconsistencyKind::Referenced { references: cell.references });
                         current

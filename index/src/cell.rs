@@ -1,24 +1,24 @@
-//! What the index knows of a fingerprint, and the bytes of it.
+//! The index's knowledge of a fingerprint, and its encoding.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 use dedupfs_store::{ContainerId, FINGERPRINT_BYTES, Fingerprint};
 
-/// Where a chunk or recipe node lies.
+/// The location of a chunk or recipe node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Location {
-    /// Its container.
+    /// The container.
     pub container: ContainerId,
-    /// Its length in bytes.
+    /// Length of the chunk or node in bytes.
     pub len_bytes: u32,
 }
 
 impl Location {
-    /// Nowhere: something refers to it, and no container has it. Its count is kept for the day it is stored again.
+    /// Lost: something refers to it, and no container has it. Its count is kept until it is stored again.
     pub const LOST: Self = Self { container: ContainerId::NONE, len_bytes: 0 };
 
-    /// Nowhere any more: what lay in a container was found bad there. The length stays, and is never 0: it tells this
-    /// from [`LOST`](Self::LOST), of which nobody knows what it was.
+    /// Quarantined: its copy in a container was found bad. The length stays and is never 0. That distinguishes it from
+    /// [`LOST`](Self::LOST), whose length is unknown.
     #[must_use]
     pub fn bad(len_bytes: u32) -> Self {
         Self { container: ContainerId::NONE, len_bytes: len_bytes.max(1) }
@@ -30,7 +30,7 @@ impl Location {
         self.is_lost() && self.len_bytes > 0
     }
 
-    /// Whether it is nowhere: [`LOST`](Self::LOST) or [`bad`](Self::bad).
+    /// Whether no container has it: [`LOST`](Self::LOST) or [`bad`](Self::bad).
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.container == ContainerId::NONE
@@ -40,9 +40,9 @@ impl Location {
 /// A counting fingerprint (MAD2 section III.E) without the fingerprint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cell {
-    /// Where it lies.
+    /// Its location.
     pub location: Location,
-    /// How often it is referenced. `u32::MAX` means "too often to count" and stays.
+    /// Number of references. `u32::MAX` means "too many to count" and stays.
     pub references: u32,
 }
 
@@ -53,18 +53,18 @@ pub(crate) struct Entry {
     pub(crate) cell: Cell,
 }
 
-/// Bytes of a cell in a sealed tanker: fingerprint, container, length. The count lies apart.
+/// Bytes of a cell in a sealed tanker: fingerprint, container, length. Counts are in another file.
 pub(crate) const CELL_BYTES: usize = FINGERPRINT_BYTES + 8 + 4;
 
 /// Bytes of a count.
 pub(crate) const COUNT_BYTES: usize = 4;
 
-/// Bytes of a cell in an open tanker's file: a sealed tanker's, then the count.
+/// Bytes of a cell in an open tanker's file: as in a sealed tanker, plus the count.
 pub(crate) const OPEN_CELL_BYTES: usize = CELL_BYTES + COUNT_BYTES;
 
 const _: () = assert!(CELL_BYTES == 44 && OPEN_CELL_BYTES == 48);
 
-/// The bytes of a cell of a sealed tanker.
+/// Encodes a cell of a sealed tanker.
 pub(crate) fn encode_cell(fingerprint: &Fingerprint, location: Location, out: &mut Vec<u8>) {
     out.extend_from_slice(&fingerprint.0);
     out.extend_from_slice(&location.container.0.to_le_bytes());
@@ -73,7 +73,7 @@ pub(crate) fn encode_cell(fingerprint: &Fingerprint, location: Location, out: &m
 
 /// The fingerprint of a cell of a sealed tanker.
 pub(crate) fn cell_fingerprint(cell: &[u8; CELL_BYTES]) -> &[u8; FINGERPRINT_BYTES] {
-    // The array is long enough: asserted above, so the default is never taken.
+    // The array is long enough (asserted above), so the default is never taken.
     cell.first_chunk().unwrap_or(&[0; FINGERPRINT_BYTES])
 }
 
@@ -84,12 +84,12 @@ pub(crate) fn cell_location(cell: &[u8; CELL_BYTES]) -> Location {
     Location { container, len_bytes: u32::from_le_bytes([i, j, k, l]) }
 }
 
-/// A cell of a page of them by position.
+/// Returns the cell at a position of a page of cells.
 pub(crate) fn cell_at(page: &[u8], position: usize) -> Option<&[u8; CELL_BYTES]> {
     page.as_chunks::<CELL_BYTES>().0.get(position)
 }
 
-/// A count of a page of them by position.
+/// Returns the count at a position of a page of counts.
 pub(crate) fn count_at(page: &[u8], position: usize) -> Option<u32> {
     page.as_chunks::<COUNT_BYTES>().0.get(position).map(|count| u32::from_le_bytes(*count))
 }

@@ -1,4 +1,4 @@
-//! Reading an index through: all its cells, and all its invariants.
+//! Reading a whole index, and checking all its invariants.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,10 +13,12 @@ use crate::open::{Patch, SHARDS, shard_of};
 use crate::sealed::{OccupancyList, SealedSet, SealedTanker};
 
 impl Index {
-    /// Calls `each` for every committed cell as of now: tanker by tanker in order of fingerprint, then the open
-    /// tanker. Reads each tanker once, verified and past the cache. Changes made meanwhile are not seen, and are not held up.
+    /// Calls `each` for every committed cell in its current state: tanker by tanker in order of fingerprint, then the
+    /// open tanker. It reads each tanker once, verified and past the cache. Concurrent changes are not seen, and not
+    /// held up.
     ///
-    /// Cost: the cells file of each sealed tanker; a copy of the open cells (48 bytes each) and of the patches in memory.
+    /// Cost: the cells file of each sealed tanker; a copy of the open cells (48 bytes each) and of the patches in
+    /// memory.
     pub fn for_each(&self, each: &mut dyn FnMut(Fingerprint, Cell) -> Result<()>) -> Result<()> {
         let (set, patches, entries) = {
             let _applier = self.applier.lock();
@@ -32,9 +34,10 @@ impl Index {
         entries.iter().try_for_each(|entry| each(entry.fingerprint, entry.cell))
     }
 
-    /// Checks every file of cells and counts and every invariant: checksums, sorted buckets, no fingerprint in two tankers,
-    /// none that its tanker's filter denies, patches that name what they change, the numbers of cells and of lost ones, the
-    /// garbage map, and the lists that it is made of when the index is opened. Holds up applying and checkpoints, but no lookup.
+    /// Checks every file of cells and counts, and every invariant: checksums, sorted buckets, no fingerprint in two
+    /// tankers, no cell that its tanker's filter denies, patches that match their cells, the numbers of cells and of
+    /// lost ones, the garbage map, and the lists from which opening builds the map. It holds up applying and
+    /// checkpoints, but no lookup.
     ///
     /// Cost: reads every file twice.
     pub fn self_check(&self) -> Result<()> {
@@ -50,7 +53,7 @@ impl Index {
         }
         let is_lost = |cell: Option<Cell>| u64::from(cell.is_some_and(|cell| cell.location.is_lost()));
         let (mut cells, mut lost) = (0_u64, 0_u64);
-        // What the cells place in containers; of this, what the garbage map does not know yet.
+        // The occupancy of containers by cells, and the part of it that the garbage map lacks so far.
         let (mut placed, mut lacking) = (Tally::default(), Tally::default());
         for (position, tanker) in (0_u32..).zip(set.tankers()) {
             let mut unasked = Vec::with_capacity(FILTER_BATCH);
@@ -100,7 +103,7 @@ impl Index {
             }
         }
         if (cells, lost) != (self.len(), self.lost()) {
-            let expected = format!("{} cells, {} of what is lost", self.len(), self.lost());
+            let expected = format!("{} cells, {} of them lost", self.len(), self.lost());
             return Err(StoreError::corrupt(what, expected, format!("{cells}, {lost}")));
         }
         if let Some((container, found, right, wrong)) = self.occupancy.difference(&placed, &lacking) {
@@ -115,18 +118,18 @@ impl Index {
         self.check_disjoint(set.tankers())
     }
 
-    /// The list of what a tanker places in containers says what it `held`. None is as good: then it is made anew.
+    /// Checks that the occupancy list of a tanker equals `held`. A missing list is no error: it is made anew.
     fn check_list(&self, tanker: &SealedTanker, held: &Tally) -> Result<()> {
         match tanker.read_occupancy(self.writer()) {
             Ok(list) if list != OccupancyList::from(held) => {
-                let what = format!("what tanker {} of {} places in containers", tanker.id, self.directory);
-                Err(StoreError::corrupt(what, "what its cells and counts say", "something else"))
+                let what = format!("occupancy list of tanker {} of {}", tanker.id, self.directory);
+                Err(StoreError::corrupt(what, "the occupancy by its cells and counts", "another"))
             }
             _ => Ok(()),
         }
     }
 
-    /// No fingerprint in two tankers, partition by partition so that memory is bounded by a bucket of each.
+    /// Checks that no fingerprint is in two tankers, partition by partition: memory is bounded by a bucket of each.
     fn check_disjoint(&self, tankers: &[Arc<SealedTanker>]) -> Result<()> {
         let mut open: Vec<Fingerprint> = self.open.collect_cells().iter().map(|entry| entry.fingerprint).collect();
         open.sort_unstable();
@@ -147,7 +150,7 @@ impl Index {
             let in_partition = |fingerprint: &Fingerprint| {
                 fingerprint.prefix().checked_shr(shift).unwrap_or(0) == u64::from(partition)
             };
-            // Tankers are numbered from 1: 0 is the open one.
+            // Tankers are numbered from 1; 0 stands for the open one.
             seen.extend(std::iter::from_fn(|| open.next_if(in_partition)).map(|fingerprint| (fingerprint, 0)));
             seen.sort_unstable();
             for [(first, tanker), (second, other)] in seen.array_windows::<2>() {
@@ -162,10 +165,11 @@ impl Index {
     }
 }
 
-/// Fingerprints that filters are asked about at a time.
+/// Fingerprints per question to the filters.
 const FILTER_BATCH: usize = 1 << 12;
 
-/// A filter that denies what its tanker holds would make chunks be stored twice.
+/// Checks that the filter names all its tanker's fingerprints: a filter that denies one would make chunks be stored
+/// twice.
 fn check_filter(set: &SealedSet, position: u32, fingerprints: &[Fingerprint]) -> Result<()> {
     let hashes: Vec<Hashes> = fingerprints.iter().map(Hashes::of).collect();
     let mut candidates = Vec::new();

@@ -1,5 +1,5 @@
-//! The decoders of index files, for the fuzz targets. Each returns what was decoded in its encoded form, so that a target can
-//! compare; panics are defects.
+//! The decoders of index files, for the fuzz targets. Each returns the decoded value encoded again, so that a target
+//! can compare. Panics are defects.
 
 use dedupfs_store::codec::checksum;
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
@@ -20,7 +20,7 @@ fn disk(path: &str, bytes: &[u8]) -> Result<MemoryDevice> {
     Ok(disk)
 }
 
-/// A manifest with these bytes and the right checksums: encoded again after it was decoded.
+/// A manifest with these bytes and matching checksums: decoded, and encoded again.
 pub fn manifest(meta: &[u8], payload: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
     let bytes = encode_frame(FrameKind::Manifest, &POOL, 0, meta, payload);
     let manifest = Manifest::decode("fuzzed", &bytes, &POOL, "index")?;
@@ -33,7 +33,7 @@ pub fn directory_tag() -> u64 {
     checksum(b"index")
 }
 
-/// A file of an open tanker with one frame and a fitting seal; returns the number of cells.
+/// A file of an open tanker with one frame and a matching seal; returns the number of cells.
 pub fn open_tanker(generation: u64, cells: u32, meta: &[u8], payload: &[u8]) -> Result<usize> {
     let bytes = encode_frame(FrameKind::OpenTanker, &POOL, 0, meta, payload);
     let body = FrameHeader::decode("fuzzed", &bytes)?.body_checksum;
@@ -47,7 +47,7 @@ pub fn open_tanker(generation: u64, cells: u32, meta: &[u8], payload: &[u8]) -> 
     Ok(entries.len())
 }
 
-/// A file of a sealed tanker with a fitting seal, all its pages read; returns its cells.
+/// A file of a sealed tanker with a matching seal. Reads all its pages; returns its cells.
 pub fn tanker_file(kind: u8, generation: u64, meta: &[u8], payload: &[u8], pages: &[u8]) -> Result<u32> {
     let kind = match kind % 4 {
         0 => PagedFileKind { frame: FrameKind::TankerDirectory, cell_bytes: 44 },
@@ -64,7 +64,7 @@ pub fn tanker_file(kind: u8, generation: u64, meta: &[u8], payload: &[u8], pages
     for page in 0..file.pages() {
         let (start, end) = file.page_range(page);
         assert!(start <= end && end <= file.cells());
-        // A page of a wrong checksum is an error, and no more.
+        // A page with a wrong checksum is only an error.
         let _ = file.read_page(page);
     }
     let _ = file.read_through(&mut |_, _| Ok(()));
@@ -76,8 +76,8 @@ pub fn container_shares(bytes: &[u8]) -> Result<Vec<u8>> {
     Ok(ContainerShares::decode("fuzzed", bytes)?.encode())
 }
 
-/// What a tanker places in containers, in a frame with the right checksums, for a tanker of so many cells; returns the file and
-/// what was decoded, encoded again. Generation and seals must be those of [`occupancy_meta`].
+/// An occupancy list in a frame with matching checksums, for a tanker of `cells` cells. Returns the file, and the
+/// decoded list encoded again. Generation and seals must be those of [`occupancy_meta`].
 pub fn tanker_occupancy(cells: u32, meta: &[u8], payload: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
     let of = ListOf { tanker: 3, generation: 9, cells_seal: 17, counts_seal: 23, cells };
     let bytes = encode_frame(FrameKind::TankerOccupancy, &POOL, of.tanker, meta, payload);
@@ -85,7 +85,7 @@ pub fn tanker_occupancy(cells: u32, meta: &[u8], payload: &[u8]) -> Result<(Vec<
     Ok((bytes, again))
 }
 
-/// The fields before so many entries.
+/// The meta fields for a list of `entries` entries.
 pub fn occupancy_meta(entries: u32) -> Vec<u8> {
     let mut meta = vec![1, 0, 0, 0];
     for number in [9_u64, 17, 23] {
@@ -95,7 +95,7 @@ pub fn occupancy_meta(entries: u32) -> Vec<u8> {
     meta
 }
 
-/// A progress file; returns the notes in it.
+/// A progress file; returns its notes.
 pub fn progress(number: u64, meta: &[u8], payload: &[u8]) -> Result<Vec<u8>> {
     let bytes = encode_frame(FrameKind::Progress, &POOL, 0, meta, payload);
     let disk = MemoryDevice::new();

@@ -44,25 +44,25 @@ pub struct Index {
     pub(crate) checkpoints: AtomicU64,
 }
 
-/// What only the one who writes a checkpoint touches.
+/// The state that belongs to the writer of a checkpoint.
 #[derive(Debug)]
 pub(crate) struct Checkpointer {
-    /// The last attempt, successful or not.
+    /// Number of the last attempt, successful or not.
     pub(crate) generation: u64,
     pub(crate) next_tanker: u64,
     /// The open tanker's file of the last checkpoint.
     pub(crate) open_file: OpenFile,
-    /// The version of the open tanker that this file holds.
+    /// The version of the open tanker in this file.
     pub(crate) open_version: u64,
     pub(crate) rebuilding: bool,
 }
 
-/// What only the one who changes committed cells touches.
+/// The state that belongs to the thread that changes committed cells.
 #[derive(Debug)]
 pub(crate) struct Applier {
-    /// Last row applied.
+    /// The last applied row.
     pub(crate) applied: u64,
-    /// Last row that is complete: it was frozen for a checkpoint, or the opened one had it.
+    /// The last complete row: it was frozen for a checkpoint, or the opened checkpoint held it.
     pub(crate) frozen: u64,
     /// Number of changes of the open tanker since the index was opened.
     pub(crate) open_version: u64,
@@ -91,14 +91,14 @@ impl Index {
         Ok(())
     }
 
-    /// How many fingerprints the index in `directory` has at most: what its manifest tells, before anything else is opened.
+    /// The largest possible number of fingerprints of the index in `directory`, from its manifest alone.
     pub fn cells_at_most(device: &dyn Device, directory: &str, pool: &PoolId, cells_per_tanker: u32) -> Result<u64> {
         let manifest = Manifest::read(device, directory, pool)?;
         Ok(u64::from(manifest.open.cells) + manifest.tankers.len() as u64 * u64::from(cells_per_tanker))
     }
 
-    /// Opens the index in `directory` as of its last checkpoint; rows after [`position`](Self::position) are to be
-    /// applied again. Writes nothing.
+    /// Opens the index in `directory` as of its last checkpoint. The caller must apply the rows after
+    /// [`position`](Self::position) again. Writes nothing.
     ///
     /// Cost: reads the manifest, the open tanker's file, and for each sealed tanker of 2^20 cells two directories (some
     /// 20 KiB), its filter (6 MiB) and lists of its containers (some 100 KiB); no cells.
@@ -111,7 +111,7 @@ impl Index {
         Ok(index)
     }
 
-    /// As [`open`](Self::open), but an unfinished rebuild will do.
+    /// As [`open`](Self::open), but accepts an unfinished rebuild.
     pub(crate) fn open_any(
         device: &Arc<dyn Device>,
         directory: &str,
@@ -119,7 +119,7 @@ impl Index {
         options: IndexOptions,
     ) -> Result<Self> {
         options.check()?;
-        // A manifest that a failed checkpoint left visible might not be durable, but its position will be believed.
+        // A failed checkpoint may have left a manifest that is visible but not durable, and its position will be used.
         device.sync_directory(directory)?;
         let manifest = Manifest::read(&**device, directory, pool)?;
         let cache = PageCache::new(options.cache_bytes);
@@ -127,7 +127,7 @@ impl Index {
         let array = |fullest, tankers, limit_bytes| {
             FilterArray::new(cells_per_tanker, Fullness::new(fullest, cells_per_tanker), tankers, limit_bytes)
         };
-        // How full tankers are decides on their filters' shape, and is known when they are open.
+        // The fullness of the tankers decides the shape of their filters. It is known when they are open.
         let none = array(cells_per_tanker, 0, 0);
         let writer = Writer { device: &**device, directory, pool, cache: &cache, filters: &none, cells_per_tanker };
         let tankers =
@@ -144,7 +144,7 @@ impl Index {
             let expected = format!("{} different fingerprints", entries.len());
             return Err(StoreError::corrupt(format!("open tanker in {directory}"), expected, open.cell_count()));
         }
-        // What is lost lies in no container: the tankers' lists count it, too.
+        // Lost cells name no container: the tankers' lists count them under `NONE`.
         let lost_open = entries.iter().filter(|entry| entry.cell.location.is_lost()).count() as u64;
         let lost_sealed = tankers.iter().filter_map(|tanker| tanker.containers().of(Location::LOST.container));
         let lost = lost_open + lost_sealed.map(|share| u64::from(share.cells)).sum::<u64>();
@@ -181,10 +181,10 @@ impl Index {
         })
     }
 
-    /// Last row of the operations log whose effects the checkpoint on disk holds.
+    /// The last row of the operations log whose effects the checkpoint on disk holds.
     ///
-    /// Rows up to it need not be kept, once a checkpoint of this session succeeded: if the session before ended after a
-    /// failed sync, the manifest that was opened might not survive a power loss.
+    /// Earlier rows may be dropped once a checkpoint of this session has succeeded. Before that they may not: if the
+    /// previous session ended after a failed sync, the opened manifest might not survive a power loss.
     pub fn position(&self) -> u64 {
         self.position.load(Ordering::Acquire)
     }
@@ -194,7 +194,7 @@ impl Index {
         self.cells.load(Ordering::Relaxed)
     }
 
-    /// Number of committed cells of what is [lost](Location::LOST).
+    /// Number of committed cells that are [lost](Location::LOST).
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -208,7 +208,8 @@ impl Index {
         self.sealed.read().clone()
     }
 
-    /// Makes a fingerprint visible to lookups at once, before its row is applied. Not part of the committed state.
+    /// Makes a fingerprint visible to lookups at once, before its row is applied. It is not part of the committed
+    /// state.
     pub fn stage(&self, fingerprint: &Fingerprint, location: Location) {
         if !fingerprint.is_zero() {
             self.stage_in(&mut self.open.write(shard_of(fingerprint)), *fingerprint, location);
@@ -221,12 +222,12 @@ impl Index {
         self.staged.fetch_add((shard.recent.len() - before) as u64, Ordering::Relaxed);
     }
 
-    /// How many fingerprints are staged.
+    /// Number of staged fingerprints.
     pub fn staged(&self) -> u64 {
         self.staged.load(Ordering::Relaxed)
     }
 
-    /// Changes that may be under way, staged or logged and not applied: with half as many it is time to apply them, with as many
+    /// Limit of pending changes, staged or logged and not applied. At half of it they should be applied; at the limit
     /// nobody should make more. See [`IndexOptions::open_bytes`].
     pub fn pending_max(&self) -> u64 {
         self.options.pending_max()
@@ -245,7 +246,7 @@ impl Index {
         }
     }
 
-    /// Takes a staged fingerprint back, if it is still staged with this location (its container could not be written).
+    /// Removes a staged fingerprint, if it is still staged with this location (its container could not be written).
     pub fn unstage(&self, fingerprint: &Fingerprint, location: Location) {
         let mut shard = self.open.write(shard_of(fingerprint));
         if shard.staged(fingerprint) == Some(location) {

@@ -1,4 +1,4 @@
-//! Indexes that do not count: half built, or replaced by another.
+//! Indexes that are not in use: half built, or replaced by another.
 
 use dedupfs_store::Result;
 use dedupfs_store::device::Device;
@@ -8,18 +8,18 @@ use crate::manifest::Manifest;
 use crate::names::{MANIFEST_NAME, join, may_be_there};
 use crate::progress;
 
-/// What was removed.
+/// The number and size of removed files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Removed {
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Their lengths.
+    /// Sum of their lengths.
     pub bytes: u64,
 }
 
 impl Index {
-    /// Removes whatever there is of an index in `directory`, finished or not. The manifest goes
-    /// first, and durably, so that an index is there as a whole or not at all.
+    /// Removes the index in `directory`, finished or not. It removes the manifest first, durably, so that an index
+    /// exists as a whole or not at all.
     pub fn remove(device: &dyn Device, directory: &str) -> Result<Removed> {
         if !device.exists(directory)? {
             return Ok(Removed::default());
@@ -39,22 +39,22 @@ impl Index {
         Ok(Removed { files: entries.len() as u64, bytes })
     }
 
-    /// Removes what a checkpoint that was interrupted, or could not tidy up, left beside this index: files that the manifest
-    /// does not name (as it is on disk: it was made durable when the index was opened).
+    /// Removes the files beside this index that an interrupted checkpoint, or one that could not tidy up, has left.
+    /// These are the files that the manifest on disk does not name; it was made durable when the index was opened.
     ///
     /// # Errors
-    /// I/O errors; what is left then costs only its space.
+    /// I/O errors; remaining files cost only their space.
     pub fn remove_leftovers(&self) -> Result<Removed> {
         let _no_checkpoint = self.checkpointer.lock();
         self.remove_unnamed(&Manifest::read(&*self.device, &self.directory, &self.pool)?)
     }
 
-    /// Forgets how the index in `directory` was built: from now on it is used.
+    /// Removes the notes about building the index in `directory`: from now on it is in use.
     pub fn forget_progress(device: &dyn Device, directory: &str) -> Result<()> {
         if device.exists(directory)? { progress::remove_others(device, directory, None) } else { Ok(()) }
     }
 
-    /// Bytes of whatever there is of an index in `directory`, finished or not.
+    /// Bytes of all files of an index in `directory`, finished or not.
     pub fn disk_bytes(device: &dyn Device, directory: &str) -> Result<u64> {
         if !device.exists(directory)? {
             return Ok(0);

@@ -2,26 +2,26 @@
 //!
 //! # Structure
 //! Fingerprints live in *tankers* (MAD2 section III.A): groups in order of arrival, each split into buckets by
-//! fingerprint prefix. New ones go to the `open` tanker, which is mutable and in memory (MAD2's appendable tanker,
-//! dedupv1's auxiliary index, tech report section 3.4); full ones are `sealed`: files with sorted buckets and, apart
-//! from them, reference counts. An entry is a *counting fingerprint* ([`Cell`]): where it lies, how long it is, how
-//! often it is referenced.
+//! fingerprint prefix. New fingerprints go to the `open` tanker, which is mutable and in memory (MAD2's appendable
+//! tanker, dedupv1's auxiliary index, tech report section 3.4). Full tankers are `sealed`: files with sorted buckets,
+//! and separate files with reference counts. An entry is a *counting fingerprint* ([`Cell`]): location, length and
+//! number of references.
 //!
 //! # Committed and recent
-//! The *committed* state is a pure function of the last checkpoint on disk and the operations log after it, fed to
-//! [`Index::apply`] row by row (invariant I-3). Apart from it, [`Index::stage`] makes a fingerprint visible to lookups
-//! before its log row exists: the *recent* overlay, lost in a crash together with the data it names.
+//! The *committed* state is a pure function of the last checkpoint on disk and the later rows of the operations log,
+//! fed to [`Index::apply`] row by row (invariant I-3). Apart from it, [`Index::stage`] makes a fingerprint visible to
+//! lookups before its log row exists: the *recent* overlay. A crash loses it together with the data it names.
 //!
 //! # Checkpoints
-//! [`Index::freeze`] takes the state after a row, [`Index::write`] writes what changed under new names while rows are applied and
-//! looked up, syncs it, and then replaces one *manifest* that names
-//! all live files and the log position: the only switch. Nothing that a manifest names is ever modified. The byte maps
-//! stand in `docs/format.md`. Several tankers can be open: one fills while the ones before it are written.
+//! [`Index::freeze`] copies the state after a row. [`Index::write`] writes the changes under new names while rows are
+//! applied and looked up, syncs them, and then replaces one *manifest* that names all live files and the log position:
+//! the only switch. Files that a manifest names are never modified. The byte maps are in `docs/format.md`. Several
+//! tankers can be open: one fills while the earlier ones are written.
 //!
 //! # Locks, in this order
 //! 1. `checkpointer` (one checkpoint is written at a time; held across its I/O);
-//! 2. `applier` (one at a time changes committed cells; held across the reads of applying and while a state is frozen or
-//!    published, never across writing; lookups never take it);
+//! 2. `applier` (one thread at a time changes committed cells; held across the reads of applying and while a state is
+//!    frozen or published, never across writing; lookups never take it);
 //! 3. one shard of the open tanker (never two, never across I/O);
 //! 4. `sealed` (the pointer to the set of sealed tankers; held for the time of a clone);
 //! 5. a part of the garbage map, or its total (never two, never across I/O; see `occupancy`).

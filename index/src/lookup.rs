@@ -2,17 +2,19 @@
 //!
 //! # Consistency
 //! Lookups take no lock across I/O, while a checkpoint moves cells between the open tanker, patches and sealed tankers.
-//! So that a moving cell is never missed and no stale one is seen:
-//! 1. a lookup clones the pointer to the set of sealed tankers, asks the shards, then filters, caches and files of that set;
-//! 2. a checkpoint first adds (dissolved cells to the open tanker), then replaces the set, then makes the locality cache
-//!    forget what changed, then removes (sealed cells and folded patches);
-//! 3. a lookup that finds another set in place at its end starts again. Otherwise it either saw nothing of the
-//!    removals, or had the new set from the start.
+//! These rules ensure that a moving cell is never missed and a stale one never seen:
+//! 1. A lookup clones the pointer to the set of sealed tankers, asks the shards, then filters, caches and files of that
+//!    set.
+//! 2. A checkpoint first adds (dissolved cells to the open tanker), then replaces the set, then makes the locality
+//!    cache forget the changes, then removes (sealed cells and folded patches).
+//! 3. A lookup that finds another set in place at its end starts again. Otherwise it either saw none of the removals,
+//!    or had the new set from the start.
 //!
 //! # Order of a batch
-//! Memory; the Bloom filter array, for all that is left; the locality cache and then the tankers, for what it names. With a
-//! source of container tables these are asked in the order of the batch, which is that of the stream: the first hit may bring
-//! the container in that answers the rest. Without one they are asked in the order of their files.
+//! Memory first; then the Bloom filter array for the rest; then the locality cache and the tankers for the fingerprints
+//! that the array names. With a source of container tables, these are asked in the order of the batch, which is that of
+//! the stream: the first hit may cache the container that answers the rest. Without a source they are asked in the
+//! order of their files.
 
 use std::sync::Arc;
 
@@ -24,10 +26,10 @@ use crate::locality::ContainerTables;
 use crate::open::{Grouped, Held, shard_of};
 use crate::sealed::{SealedSet, Share};
 
-/// What a lookup may use beside the tankers themselves. The answers do not depend on it, only what they cost.
+/// The aids of a lookup beside the tankers. They affect its cost, never its answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Means {
-    /// The Bloom filter array: without it every tanker is asked.
+    /// The Bloom filter array. Without it every tanker is asked.
     pub filters: bool,
     /// The locality cache.
     pub locality: bool,
@@ -39,14 +41,14 @@ impl Means {
 }
 
 impl Index {
-    /// From now on lookups that hit a container may read its table, to answer what comes next without I/O. Only the first call
-    /// counts.
+    /// Sets the source of container tables. From now on a lookup that hits a container may read its table, so that the
+    /// following lookups need no I/O. Only the first call counts.
     pub fn set_container_tables(&self, tables: Arc<dyn ContainerTables>) {
         self.tables.set(tables);
     }
 
-    /// Runs `lookup` on the set of sealed tankers until that was not replaced meanwhile. An error counts only if it was
-    /// not: a replaced tanker's files may be gone.
+    /// Runs `lookup` on the set of sealed tankers; repeats it if the set was replaced meanwhile. Errors on a replaced
+    /// set are ignored: its files may be gone.
     pub(crate) fn consistently<T>(&self, mut lookup: impl FnMut(&SealedSet) -> Result<T>) -> Result<T> {
         loop {
             let set = self.sealed_set();
@@ -57,12 +59,12 @@ impl Index {
         }
     }
 
-    /// The cell of a fingerprint: a staged one first, with the references of the committed one if there is one.
+    /// Returns the cell of a fingerprint: a staged one first, with the references of the committed one if it exists.
     pub fn get(&self, fingerprint: &Fingerprint) -> Result<Option<Cell>> {
         self.look_up(fingerprint, true)
     }
 
-    /// The committed cell of a fingerprint.
+    /// Returns the committed cell of a fingerprint.
     pub fn committed(&self, fingerprint: &Fingerprint) -> Result<Option<Cell>> {
         self.look_up(fingerprint, false)
     }
@@ -94,10 +96,11 @@ impl Index {
         })
     }
 
-    /// Where the fingerprints lie, staged ones included: `found` becomes as long as `fingerprints`. Reads no counts.
+    /// Finds the locations of fingerprints, staged ones included: `found` becomes as long as `fingerprints`. Reads no
+    /// counts.
     ///
-    /// Cost: one lock per shard and batch; no I/O for what is absent, but for false positives of the filters; for what is
-    /// in sealed tankers a bucket each (some 45 KiB), unless bucket or container are cached.
+    /// Cost: one lock per shard and batch. Absent fingerprints need no I/O, except for false positives of the filters.
+    /// Each fingerprint in a sealed tanker costs a bucket (some 45 KiB), unless bucket or container are cached.
     pub fn locate_batch(&self, fingerprints: &[Fingerprint], found: &mut Vec<Option<Location>>) -> Result<()> {
         self.locate_batch_with(fingerprints, found, Means::ALL)
     }
@@ -146,7 +149,7 @@ impl Index {
         let candidates = set.candidates_with(means.filters, unknown.iter().map(|&item| &fingerprints[item as usize]));
         let mut named: Vec<u32> = candidates.iter().map(|&(query, _)| query).collect();
         named.dedup();
-        // From numbers of queries to numbers of fingerprints.
+        // Turns numbers of queries into numbers of fingerprints.
         named.iter_mut().for_each(|query| *query = unknown[*query as usize]);
         self.ask_locality(fingerprints, &named, found);
         for &(query, position) in &candidates {
@@ -165,17 +168,18 @@ impl Index {
         Ok(())
     }
 
-    /// Answers what the locality cache knows of `items` that have no answer yet.
+    /// Asks the locality cache about the `items` without an answer.
     fn ask_locality(&self, fingerprints: &[Fingerprint], items: &[u32], found: &mut [Option<Location>]) {
         let open: Vec<u32> = items.iter().copied().filter(|&item| found[item as usize].is_none()).collect();
         let wanted = open.iter().map(|&item| (item, &fingerprints[item as usize]));
         self.locality.find_many(wanted, |item, location| found[item as usize] = Some(location));
     }
 
-    /// After a hit in a sealed tanker: takes its container into the locality cache if that will pay. Whether anything came in.
+    /// After a hit in a sealed tanker: takes its container into the locality cache if that will pay. Returns whether
+    /// any came in.
     fn fill_locality(&self, set: &SealedSet, container: ContainerId) -> bool {
         let Some(tables) = self.tables.get() else { return false };
-        // What is lost lies in no container.
+        // A lost fingerprint is in no container.
         if container == ContainerId::NONE {
             return false;
         }
@@ -204,7 +208,7 @@ impl Index {
         prints.dedup();
         let mut listed = Share::default();
         prints.iter().for_each(|(fingerprint, _)| listed.add(fingerprint));
-        // Also unequal if a fingerprint is there with two lengths.
+        // Also unequal if a fingerprint occurs with two lengths.
         let sound = match outcome {
             Ok(known) => known && listed == indexed,
             Err(error) => {
@@ -219,8 +223,8 @@ impl Index {
         sound
     }
 
-    /// Which of the fingerprints are certainly not stored: `absent` becomes as long as `fingerprints`. Without I/O; what is
-    /// not ruled out need not be there.
+    /// Tells which of the fingerprints are certainly not stored: `absent` becomes as long as `fingerprints`. It needs
+    /// no I/O. A fingerprint that is not ruled out may still be absent.
     pub fn rule_out(&self, fingerprints: &[Fingerprint], absent: &mut Vec<bool>) -> Result<()> {
         let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
         let (mut found, mut unknown) = (Vec::new(), Vec::new());
@@ -236,8 +240,8 @@ impl Index {
         })
     }
 
-    /// As [`locate_batch`](Self::locate_batch), but only from memory and the locality cache, without any I/O: absent means
-    /// "not known here".
+    /// As [`locate_batch`](Self::locate_batch), but only from memory and the locality cache, without any I/O: absent
+    /// means "not known here".
     pub fn locate_cached(&self, fingerprints: &[Fingerprint], found: &mut Vec<Option<Location>>) -> Result<()> {
         let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
         let mut unknown = Vec::new();
@@ -248,8 +252,7 @@ impl Index {
         })
     }
 
-    /// Number of the set of sealed tankers. As long as it stays the same, nothing that was in memory has left it for a
-    /// tanker.
+    /// Number of the set of sealed tankers. While it stays the same, no cell has left memory for a tanker.
     pub fn sealed_epoch(&self) -> u64 {
         self.sealed.read().epoch()
     }

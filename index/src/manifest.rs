@@ -1,7 +1,7 @@
-//! The manifest: the one frame that says which files an index consists of, and up to which row of the operations log.
+//! The manifest: the one frame that names the files of an index, and the last row of the operations log that they hold.
 //!
-//! It is replaced atomically and last by every checkpoint, and names each file with its generation and with a checksum
-//! of its directory, so that no other file, however sound, can be taken for it.
+//! Every checkpoint replaces it, atomically and last. It names each file with its generation and a checksum of its
+//! directory, so no other file, however sound, can be taken for it.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -20,10 +20,10 @@ use crate::sealed::{SummaryNames, TankerNames};
 /// Version of the manifest's own fields.
 const VERSION: u16 = 1;
 
-/// Flag: a rebuild has not finished; what is there is not the whole index.
+/// Flag: a rebuild has not finished; the files are not the whole index.
 const FLAG_REBUILDING: u16 = 1;
 
-/// What a manifest says.
+/// A decoded manifest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Manifest {
     /// A rebuild has not finished.
@@ -41,12 +41,12 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    /// The manifest of an index that holds nothing.
+    /// The manifest of an empty index.
     pub(crate) fn empty(generation: u64, rebuilding: bool) -> Self {
         Self { rebuilding, generation, position: 0, next_tanker: 1, open: OpenFile::default(), tankers: Vec::new() }
     }
 
-    /// The file's bytes. `directory` tells the indexes of a pool apart.
+    /// Encodes the file. `directory` tells the indexes of a pool apart.
     pub(crate) fn encode(&self, pool: &PoolId, directory: &str) -> Vec<u8> {
         let mut meta = ByteWriter::new();
         meta.u16(VERSION);
@@ -130,7 +130,7 @@ impl Manifest {
         Ok(Self { rebuilding: flags & FLAG_REBUILDING != 0, generation, position, next_tanker, open, tankers })
     }
 
-    /// Makes it the manifest of the index in `directory`.
+    /// Makes this the manifest of the index in `directory`.
     pub(crate) fn replace(&self, device: &dyn Device, directory: &str, pool: &PoolId) -> Result<()> {
         device.replace_file(directory, MANIFEST_NAME, &self.encode(pool, directory))
     }

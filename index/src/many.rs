@@ -1,4 +1,4 @@
-//! Whole cells of many fingerprints, for work that looks at the same ones again later.
+//! Whole cells of many fingerprints, for work that looks at the same fingerprints again later.
 
 use dedupfs_store::{Fingerprint, Result};
 
@@ -6,20 +6,20 @@ use crate::cell::Cell;
 use crate::index::Index;
 use crate::open::{Grouped, Held, shard_of};
 
-/// What the sealed tankers say of some fingerprints, in their order; see [`Index::cells_of`].
+/// The sealed tankers' cells of some fingerprints, in their order; see [`Index::cells_of`].
 #[derive(Clone, Default, Debug)]
 pub struct SealedCells {
-    /// `None`: they do not have it, or memory knew better.
+    /// `None`: the tankers lack it, or memory held a newer answer.
     cells: Vec<Option<Cell>>,
     /// The set of tankers that was asked.
     epoch: u64,
 }
 
 impl Index {
-    /// The sealed cells of many fingerprints, for [`cells_of`](Self::cells_of).
+    /// Looks up the sealed cells of many fingerprints, for [`cells_of`](Self::cells_of).
     ///
-    /// Cost: each bucket of a candidate tanker, and its counts, are read once, tanker by tanker in the order of the files.
-    /// 24 bytes of memory for each.
+    /// Cost: reads each bucket of a candidate tanker and its counts once, tanker by tanker in the order of the files.
+    /// 24 bytes of memory for each fingerprint.
     pub fn sealed_cells_of(&self, fingerprints: &[Fingerprint]) -> Result<SealedCells> {
         let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
         self.consistently(|set| {
@@ -47,8 +47,8 @@ impl Index {
         })
     }
 
-    /// The cells of the same fingerprints now, as [`get`](Self::get) would tell each. What changed since they were looked up is in
-    /// memory, unless a checkpoint was published meanwhile: then they are looked up again.
+    /// Returns the current cells of the same fingerprints, as [`get`](Self::get) would. Changes since the lookup are in
+    /// memory, unless a checkpoint was published meanwhile: then the cells are looked up again.
     pub fn cells_of(&self, fingerprints: &[Fingerprint], sealed: &mut SealedCells) -> Result<Vec<Option<Cell>>> {
         let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
         loop {
@@ -70,7 +70,7 @@ impl Index {
                     };
                 }
             }
-            // Memory was looked at first: had a checkpoint taken anything from there by then, it would show here.
+            // Memory was read first: a checkpoint that had moved a cell out of it by then would show here.
             if self.sealed_epoch() == sealed.epoch && sealed.cells.len() == fingerprints.len() {
                 return Ok(cells);
             }

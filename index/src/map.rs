@@ -1,10 +1,11 @@
-//! Maps keyed by fingerprint or by container, that take little more memory than what is in them.
+//! Maps keyed by fingerprint or by container, with little memory beyond the entries.
 //!
-//! Entries lie one after another in a vector; a table of 32-bit positions leads to them (hashbrown's, the standard library's
-//! own, which that does not offer in this form). A fingerprint is uniformly distributed already, so its second word is its hash.
+//! Entries lie one after another in a vector. A table of 32-bit positions leads to them (hashbrown's; the standard
+//! library uses it too, but does not offer this form). A fingerprint is uniformly distributed already, so its second
+//! word is its hash.
 //!
-//! Memory for each entry at most [`CompactMap::bytes_per_entry_max`]: the vector grows by an eighth, the table is at least 7/16
-//! full. A plain hash table would double all of it at once.
+//! Memory for each entry is at most [`CompactMap::bytes_per_entry_max`]: the vector grows by an eighth, and the table
+//! is at least 7/16 full. A plain hash table would double everything at once.
 
 use dedupfs_store::{ContainerId, Fingerprint};
 use hashbrown::HashTable;
@@ -12,9 +13,9 @@ use hashbrown::HashTable;
 /// Bytes of a place of the table with its control byte.
 const PLACE_BYTES: usize = size_of::<u32>() + 1;
 
-/// What a map is keyed by.
+/// The key of a map.
 pub(crate) trait Key: Copy + Eq {
-    /// Uniformly distributed, also in its lowest and highest bits.
+    /// A hash that is uniformly distributed, also in its lowest and highest bits.
     fn hash(&self) -> u64;
 }
 
@@ -25,7 +26,7 @@ impl Key for Fingerprint {
 }
 
 impl Key for ContainerId {
-    /// Ids are numbered one after another: the last step of splitmix64 spreads them.
+    /// Ids are consecutive: the last step of splitmix64 spreads them.
     fn hash(&self) -> u64 {
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -39,7 +40,7 @@ pub(crate) type FingerprintMap<V> = CompactMap<Fingerprint, V>;
 /// A map from containers.
 pub(crate) type ContainerMap<V> = CompactMap<ContainerId, V>;
 
-/// A map of less than 2^32 entries.
+/// A map of fewer than 2^32 entries.
 #[derive(Clone, Debug)]
 pub(crate) struct CompactMap<K, V> {
     table: HashTable<u32>,
@@ -53,7 +54,7 @@ impl<K, V> Default for CompactMap<K, V> {
 }
 
 impl<K: Key, V: Copy> CompactMap<K, V> {
-    /// Bytes of memory for each entry at most, but for the first few.
+    /// Most bytes of memory for each entry, except for the first few entries.
     pub(crate) const fn bytes_per_entry_max() -> usize {
         size_of::<(K, V)>() * 9 / 8 + PLACE_BYTES * 16 / 7 + 1
     }
@@ -74,12 +75,12 @@ impl<K: Key, V: Copy> CompactMap<K, V> {
         self.table.find(key.hash(), is_it).copied()
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
         self.position(key).map(|at| &self.entries[at as usize].1)
     }
 
-    /// Whether a key is there.
+    /// Whether the map has a key.
     pub(crate) fn contains_key(&self, key: &K) -> bool {
         self.position(key).is_some()
     }
@@ -93,7 +94,7 @@ impl<K: Key, V: Copy> CompactMap<K, V> {
         self.push(key, value);
     }
 
-    /// Adds a key that is not there.
+    /// Adds an absent key.
     fn push(&mut self, key: K, value: V) {
         if self.entries.len() == self.entries.capacity() {
             self.entries.reserve_exact(self.entries.len() / 8 + 4);
@@ -104,7 +105,7 @@ impl<K: Key, V: Copy> CompactMap<K, V> {
         self.table.insert_unique(key.hash(), at, |at| entries[*at as usize].0.hash());
     }
 
-    /// The value of a key, which is the default one if it was not there.
+    /// Returns the value of a key; inserts the default value if the key is absent.
     pub(crate) fn entry(&mut self, key: K) -> &mut V
     where
         V: Default,
@@ -116,14 +117,14 @@ impl<K: Key, V: Copy> CompactMap<K, V> {
         &mut self.entries[at as usize].1
     }
 
-    /// Removes a key and gives its value.
+    /// Removes a key and returns its value.
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let entries = &self.entries;
         let is_it = |at: &u32| entries[*at as usize].0 == *key;
         let found = self.table.find_entry(key.hash(), is_it).ok()?;
         let (at, _) = found.remove();
         let (_, value) = self.entries.swap_remove(at as usize);
-        // The last entry lies where the removed one lay.
+        // The last entry moved to the removed one's position.
         if let Some((moved, _)) = self.entries.get(at as usize) {
             let last = self.entries.len() as u32;
             if let Some(place) = self.table.find_mut(moved.hash(), |place| *place == last) {
@@ -133,17 +134,17 @@ impl<K: Key, V: Copy> CompactMap<K, V> {
         Some(value)
     }
 
-    /// All entries, in no order.
+    /// All entries, unordered.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(K, V)> {
         self.entries.iter()
     }
 
-    /// All keys, in no order.
+    /// All keys, unordered.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
         self.entries.iter().map(|(key, _)| key)
     }
 
-    /// Gives memory back that is not needed.
+    /// Gives unused memory back.
     pub(crate) fn shrink_to_fit(&mut self) {
         self.entries.shrink_to_fit();
         let entries = &self.entries;

@@ -1,7 +1,7 @@
-//! Names of an index's files, and how whole files are written.
+//! The names of an index's files, and the writer of whole files.
 //!
-//! Every checkpoint attempt has a generation of its own, and each file's name carries the generation that wrote it: a file
-//! that some manifest names is never written again.
+//! Every checkpoint attempt has its own generation, and each file's name carries the generation that wrote it. So no
+//! file that a manifest names is ever written again.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(crate) fn containers_name(id: u64, generation: u64) -> String {
     format!("t-{id}-{generation}.containers")
 }
 
-/// Name of the list of what sealed tanker `id` places in each container, with the counts that `generation` wrote.
+/// Name of the occupancy list of sealed tanker `id`, with the counts that `generation` wrote.
 pub(crate) fn occupancy_name(id: u64, generation: u64) -> String {
     format!("t-{id}-{generation}.occupancy")
 }
@@ -46,43 +46,43 @@ pub(crate) fn open_name(generation: u64) -> String {
     format!("open-{generation}.cells")
 }
 
-/// Whether a file of that name is one of ours (and thus garbage if no manifest names it).
+/// Whether a file of this name belongs to the index (and is garbage if no manifest names it).
 pub(crate) fn is_ours(name: &str) -> bool {
-    // A list is also written while its tanker is in use, by replacement.
+    // An occupancy list may also be replaced while its tanker is in use.
     [".tanker", ".counts", ".filter", ".containers", ".occupancy", ".occupancy.new"]
         .iter()
         .any(|ending| name.ends_with(ending))
         || (name.starts_with("open-") && name.ends_with(".cells"))
 }
 
-/// The generation that wrote a file of that name.
+/// The generation that wrote a file of this name.
 pub(crate) fn generation_of(name: &str) -> Option<u64> {
     name.rsplit_once('.')?.0.rsplit_once('-')?.1.parse().ok()
 }
 
-/// Name of the file that says how far the building of an index has come, the `number`th.
+/// Name of progress file `number` of building an index.
 pub(crate) fn progress_name(number: u64) -> String {
     format!("{PROGRESS_PREFIX}{number}")
 }
 
-/// The number in the name of a [`progress_name`].
+/// The number in a [`progress_name`].
 pub(crate) fn progress_number(name: &str) -> Option<u64> {
     name.strip_prefix(PROGRESS_PREFIX)?.parse().ok()
 }
 
-/// Whether a file of that name may be in the directory of an index, finished or not.
+/// Whether a file of this name may be in the directory of an index, finished or not.
 pub(crate) fn may_be_there(name: &str) -> bool {
     let complete = name.strip_suffix(".new").unwrap_or(name);
     is_ours(name) || complete == MANIFEST_NAME || progress_number(complete).is_some()
 }
 
-/// `directory/name`.
+/// Joins to `directory/name`.
 pub(crate) fn join(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
 }
 
-/// Writes a file from its start to its end, in large pieces. What is there under its name is overwritten: it is left over
-/// from an attempt that no manifest names.
+/// Writes a file from start to end, in large pieces. It overwrites an existing file of that name: a leftover of an
+/// attempt that no manifest names.
 pub(crate) struct FileWriter {
     file: Arc<dyn DeviceFile>,
     buffer: AlignedBuffer,
@@ -98,7 +98,7 @@ impl FileWriter {
         Ok(Self { file, buffer: AlignedBuffer::with_capacity(SEQUENTIAL_BYTES), written_bytes: 0 })
     }
 
-    /// Adds bytes.
+    /// Appends bytes.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -119,7 +119,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Writes what is left and syncs the file.
+    /// Writes the rest and syncs the file.
     pub(crate) fn finish(mut self) -> Result<Arc<dyn DeviceFile>> {
         if !self.buffer.is_empty() {
             self.flush()?;

@@ -1,4 +1,4 @@
-//! Options of an index, and its limits: each with its unit and reason.
+//! The options and limits of an index, each with its unit and reason.
 
 use dedupfs_store::{Fingerprint, Result, StoreError};
 
@@ -15,22 +15,23 @@ pub(crate) const BUCKETS_PER_TANKER_MAX: u32 = 1 << 16;
 /// Most bytes of a manifest: more than a million tankers.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
-/// Most bytes of a file that says how far the building of an index has come.
+/// Most bytes of a progress file of building an index.
 pub(crate) const PROGRESS_BYTES_MAX: u64 = 1 << 20;
 
-/// Most inconsistencies that one report describes; all are counted.
+/// Most inconsistencies that one report describes; it counts all of them.
 pub(crate) const INCONSISTENCIES_MAX: usize = 10;
 
 /// Bytes of one read or write of a whole file: large enough for the full speed of a disk, small against `--memory`.
 pub(crate) const SEQUENTIAL_BYTES: usize = 1 << 20;
 
-/// A rewritten tanker that holds less than its nominal cells divided by this is dissolved into the open tanker: sparse
-/// tankers cost lookups as much as full ones.
+/// A rewritten tanker with fewer cells than its nominal number divided by this is dissolved into the open tanker: a
+/// sparse tanker costs lookups as much as a full one.
 pub(crate) const DISSOLVE_DIVISOR: u32 = 4;
 
-/// Bytes of memory that one cell of a tanker costs at most from the time when the tanker opens until it is sealed:
-/// - 1.5 cells in the open tankers: a quarter of another tanker fills while this one is written, and a row is not cut in two;
-/// - their copy that is written, 56, and a filter that is built from it, 6;
+/// Most bytes of memory that one cell of a tanker costs between the opening of the tanker and its sealing:
+/// - 1.5 cells in the open tankers: a quarter of another tanker fills while this one is written, and a row is not cut
+///   in two;
+/// - 56 for the copy that is written, and 6 for the filter that is built from it;
 /// - three eighths of a patch and of its copy: see [`IndexOptions::patches_max`];
 /// - a quarter of a staged fingerprint.
 const OPEN_BYTES_PER_CELL: u64 = {
@@ -40,27 +41,27 @@ const OPEN_BYTES_PER_CELL: u64 = {
     (cell * 3 / 2 + size_of::<Entry>() + 6 + patch * 3 / 8 + staged / 4) as u64
 };
 
-/// Cells that are sealed at least, however little memory there is: with fewer, files would be smaller than their directories.
+/// Fewest cells of a sealed tanker, even with little memory: with fewer, files would be smaller than their directories.
 const SEALED_CELLS_MIN: u64 = 16;
 
 /// Shape and memory of an [`Index`](crate::Index).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndexOptions {
-    /// Cells of one sealed tanker when it is sealed (later removals make it smaller), or fewer if `open_bytes` does not hold as
-    /// many.
+    /// Cells of a tanker when it is sealed; later removals make it smaller. Fewer if `open_bytes` does not suffice.
     pub cells_per_tanker: u32,
     /// Buckets of one sealed tanker, a power of two. A bucket is the unit of reading and should be some 20 to 40 KiB.
     pub buckets_per_tanker: u32,
     /// Limit in bytes of the cache of buckets and counts.
     pub cache_bytes: u64,
-    /// Limit in bytes of the open tankers and of all that is needed to seal them: some 260 for each cell of a tanker.
+    /// Limit in bytes of the open tankers and everything needed to seal them: some 260 for each cell of a tanker.
     pub open_bytes: u64,
-    /// Limit in bytes of the Bloom filters of the sealed tankers. 3 MiB for each tanker of 2^20 cells give 24 bits for each
-    /// cell; with less they become coarser, which costs false reads and is warned of. From some 70 tankers on 48 bits are taken
-    /// if they fit, because false reads become a good part of what an absent lookup costs. With 0 every tanker is read.
+    /// Limit in bytes of the Bloom filters of the sealed tankers. 3 MiB for each tanker of 2^20 cells give 24 bits for
+    /// each cell. With less they become coarser, which costs false reads and logs a warning. From some 70 tankers on
+    /// the filters take 48 bits if they fit, because false reads become a good part of the cost of an absent lookup.
+    /// With 0 every tanker is read.
     pub filter_bytes: u64,
-    /// Limit in bytes of the locality cache: 54 for each fingerprint of a container, thus some 30 KiB for a container of 512
-    /// chunks. A dozen containers for each stream that is written at the same time are plenty. Used only with
+    /// Limit in bytes of the locality cache: 54 for each fingerprint of a container, some 30 KiB for a container of 512
+    /// chunks. A dozen containers for each concurrently written stream are plenty. Used only with
     /// [`set_container_tables`](crate::Index::set_container_tables).
     pub locality_bytes: u64,
 }
@@ -80,22 +81,22 @@ impl Default for IndexOptions {
 }
 
 impl IndexOptions {
-    /// Cells of a tanker when it is sealed: what its shape says, or what memory allows.
+    /// Cells of a tanker when it is sealed: from its shape, or fewer if memory is short.
     pub(crate) fn sealed_cells(&self) -> u64 {
         (self.open_bytes / OPEN_BYTES_PER_CELL).max(SEALED_CELLS_MIN).min(u64::from(self.cells_per_tanker))
     }
 
-    /// Cells of the open tankers at most: with as many, nothing is to be applied before a checkpoint is published.
+    /// Most cells of the open tankers: at this number applying must wait until a checkpoint is published.
     pub(crate) fn open_cells_max(&self) -> u64 {
         self.sealed_cells() * 5 / 4
     }
 
-    /// Patches at most: with half as many a checkpoint is due, with as many nothing is to be applied before it is published.
+    /// Most patches: at half of it a checkpoint is due; at the limit applying must wait until one is published.
     pub(crate) fn patches_max(&self) -> u64 {
         (self.sealed_cells() / 4).max(1)
     }
 
-    /// Changes that are staged, or logged and not applied, at most: a row is never larger.
+    /// Most pending changes (staged, or logged and not applied). A row is never larger.
     pub(crate) fn pending_max(&self) -> u64 {
         (self.sealed_cells() / 8).max(1)
     }

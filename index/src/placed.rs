@@ -1,4 +1,4 @@
-//! Which of some containers anything lies in: the last question before they are freed, answered without the garbage map.
+//! The last question before containers are freed: does any cell name them? Answered without the garbage map.
 
 use std::collections::HashSet;
 
@@ -8,19 +8,20 @@ use crate::index::Index;
 use crate::open::SHARDS;
 
 impl Index {
-    /// Those of `containers` in which any cell lies, by the lists of the sealed tankers' files and by what is in memory. A cell that
-    /// was moved or removed since the last checkpoint still counts, so ask behind one.
+    /// Returns those of `containers` that any cell names, according to the lists of the sealed tankers' files and to
+    /// memory. A cell that was moved or removed since the last checkpoint still counts, so ask right after a
+    /// checkpoint.
     ///
     /// # Errors
-    /// A tanker's list is missing, because it is damaged and so are its cells.
+    /// A tanker's list is missing, because the list and the cells are damaged.
     ///
-    /// Cost: no I/O; a search in each tanker's list for each container, and a walk through what is in memory, some 10 ms for a
+    /// Cost: no I/O; a search in each tanker's list for each container, and a walk through memory, some 10 ms for a
     /// million cells.
     pub fn placed_in(&self, containers: &HashSet<ContainerId>) -> Result<HashSet<ContainerId>> {
         self.consistently(|set| {
             let mut placed = HashSet::new();
             for tanker in set.tankers() {
-                // One without a list would say that nothing lies anywhere.
+                // A tanker without a list would seem to name no container.
                 if tanker.containers().cells() != u64::from(tanker.cells()) {
                     let what = format!("list of containers of tanker {}", tanker.id);
                     return Err(StoreError::corrupt(

@@ -1,8 +1,8 @@
-//! How far the building of an index has come, in the words of whoever builds it.
+//! The progress of building an index, as notes of the builder.
 //!
-//! A file of its own, written before the manifest that rests on it: while an index is being built its manifest has no
-//! position in the operations log, and names the number of this file instead. So what the files hold and what is said of
-//! them change together, in the one atomic replacement of the manifest.
+//! It has a file of its own, written before the manifest that refers to it. The manifest of an unfinished index has no
+//! position in the operations log and names the number of this file instead. So the files and the notes about them
+//! change together, in the one atomic replacement of the manifest.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -31,7 +31,7 @@ pub(crate) fn write(device: &dyn Device, directory: &str, pool: &PoolId, number:
     device.replace_file(directory, &progress_name(number), &frame)
 }
 
-/// The notes of number `number`.
+/// Reads the notes of number `number`.
 pub(crate) fn read(device: &dyn Device, directory: &str, pool: &PoolId, number: u64) -> Result<Vec<u8>> {
     let path = join(directory, &progress_name(number));
     let bytes = device.read_file(&path, PROGRESS_BYTES_MAX)?;
@@ -58,12 +58,12 @@ pub(crate) fn read(device: &dyn Device, directory: &str, pool: &PoolId, number: 
     Ok(frame.payload.to_vec())
 }
 
-/// The highest number of which there is a file.
+/// The highest number with a file.
 pub(crate) fn newest(device: &dyn Device, directory: &str) -> Result<Option<u64>> {
     Ok(device.list(directory)?.iter().filter_map(|entry| progress_number(&entry.name)).max())
 }
 
-/// Removes all such files but that of number `kept`.
+/// Removes all progress files except number `kept`.
 pub(crate) fn remove_others(device: &dyn Device, directory: &str, kept: Option<u64>) -> Result<()> {
     for entry in device.list(directory)? {
         let complete = entry.name.strip_suffix(".new").unwrap_or(&entry.name);

@@ -1,9 +1,9 @@
 //! Building an index anew from containers and namespace (invariant I-6), in steps that survive an interruption.
 //!
-//! The manifest of an index that is being built says "unfinished", so that it is never taken for an index:
-//! [`Index::open`] refuses it. Each checkpoint of the builder makes durable what was set and counted so far, together with
-//! notes on how far that is ([`progress`]); [`IndexBuilder::resume`] goes on from the last one. Memory is bounded if
-//! whoever builds writes a checkpoint whenever [`IndexBuilder::wants_checkpoint`] says so.
+//! The manifest of an index that is being built says "unfinished", and [`Index::open`] refuses it. Each checkpoint of
+//! the builder makes all cells and counts so far durable, together with notes about the progress ([`progress`]).
+//! [`IndexBuilder::resume`] goes on from the last checkpoint. Memory is bounded if the caller writes a checkpoint
+//! whenever [`IndexBuilder::wants_checkpoint`] says so.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::names::{MANIFEST_NAME, generation_of, is_ours, join};
 use crate::options::IndexOptions;
 use crate::progress;
 
-/// Changes gathered before they are applied: large enough to visit each bucket of the sealed tankers once for many.
+/// Changes gathered before they are applied: enough to use each read of a bucket for many changes.
 const BATCH_CHANGES: u32 = 1 << 16;
 
-/// Fingerprints without a container that are told of one by one.
+/// Most fingerprints without a container that are logged one by one.
 const TOLD_MAX: u64 = 20;
 
-/// Builds an index from cells in any order and of any number.
+/// Builds an index from any number of cells in any order.
 #[derive(Debug)]
 pub struct IndexBuilder {
     index: Index,
@@ -34,24 +34,24 @@ pub struct IndexBuilder {
     number: u64,
 }
 
-/// What an interrupted build left.
+/// The remains of an interrupted build.
 #[derive(Debug)]
 pub struct Continued {
-    /// Goes on where the last checkpoint was.
+    /// A builder that goes on from the last checkpoint.
     pub builder: IndexBuilder,
-    /// What was said of it then.
+    /// The notes of that checkpoint.
     pub notes: Vec<u8>,
-    /// It is complete as the state after this row; adding to it makes it unfinished again.
+    /// The row up to which the index is complete, if it is; adding to it makes it unfinished again.
     pub finished: Option<u64>,
 }
 
 impl IndexBuilder {
-    /// Starts over in `directory`, whatever is there.
+    /// Starts over in `directory`, regardless of its content.
     pub fn new(device: &Arc<dyn Device>, directory: &str, pool: &PoolId, options: IndexOptions) -> Result<Self> {
         options.check()?;
         device.create_directory(directory)?;
-        // Attempts go on from the highest number in any file name, so that no file of the old index is written to while
-        // its manifest may still be the one on the disk.
+        // Attempts continue from the highest number in any file name, so that no file of the old index is written to
+        // while its manifest may still be the one on the disk.
         let generation = device
             .list(directory)?
             .iter()
@@ -68,8 +68,8 @@ impl IndexBuilder {
         Self { index, batch: Vec::new(), inconsistencies: 0, number }
     }
 
-    /// Goes on where an earlier build in `directory` had its last checkpoint; `None` if there is nothing sound to go on
-    /// from. Whether the notes still fit is for the caller to judge.
+    /// Continues from the last checkpoint of an earlier build in `directory`; `None` if there is nothing sound to
+    /// continue. The caller must judge whether the notes still fit.
     pub fn resume(
         device: &Arc<dyn Device>,
         directory: &str,
@@ -93,27 +93,27 @@ impl IndexBuilder {
             Err(
                 error @ (StoreError::Corrupt { .. } | StoreError::NotFound { .. } | StoreError::Unsupported { .. }),
             ) => {
-                tracing::warn!("what a rebuild left in {directory} cannot be used: {error}");
+                tracing::warn!("the unfinished rebuild in {directory} cannot be continued: {error}");
                 Ok(None)
             }
             other => other,
         }
     }
 
-    /// The cell of a fingerprint. If it is set again, the later one wins (containers are to be scanned in ascending
-    /// order of their ids).
+    /// Sets the cell of a fingerprint. If it is set again, the later one wins (scan containers in ascending order of
+    /// their ids).
     pub fn set(&mut self, fingerprint: Fingerprint, location: Location, references: u32) -> Result<()> {
         self.push(Change::Set { fingerprint, cell: Cell { location, references } })
     }
 
-    /// Adds to the references of a fingerprint; one that was not set becomes a cell without a container.
+    /// Adds to the references of a fingerprint. An unset fingerprint becomes a cell without a container.
     pub fn count(&mut self, fingerprint: Fingerprint, delta: i64) -> Result<()> {
         self.push(Change::Count { fingerprint, delta })
     }
 
     fn push(&mut self, change: Change) -> Result<()> {
         self.batch.push(change);
-        // Of small tankers no more is gathered than a checkpoint becomes due by.
+        // For small tankers, gather no more than makes a checkpoint due.
         let limit = BATCH_CHANGES.min(self.index.options.cells_per_tanker.div_ceil(4));
         if self.batch.len() < limit as usize {
             return Ok(());
@@ -125,20 +125,20 @@ impl IndexBuilder {
         let report = self.index.apply_changes(&mut self.index.applier.lock(), 0, &self.batch)?;
         for (number, inconsistency) in (self.inconsistencies..TOLD_MAX).zip(&report.inconsistencies) {
             let fingerprint = inconsistency.fingerprint;
-            tracing::error!(number, %fingerprint, "files need what no container has ({})", self.index.directory);
+            tracing::error!(number, %fingerprint, "files need a fingerprint that no container has ({})", self.index.directory);
         }
         self.inconsistencies += report.count;
         self.batch.clear();
         Ok(())
     }
 
-    /// Whether memory asks for a checkpoint.
+    /// Whether memory requires a checkpoint.
     pub fn wants_checkpoint(&self) -> bool {
         self.index.wants_checkpoint()
     }
 
-    /// Makes durable all that was set and counted so far, and `notes` (at most 512 KiB) on how far that is, both or (on an
-    /// error) neither. After an error the builder must be dropped.
+    /// Makes all cells and counts so far durable, together with `notes` (at most 512 KiB) about the progress: both or
+    /// (on an error) neither. After an error the builder must be dropped.
     pub fn checkpoint(&mut self, notes: &[u8]) -> Result<()> {
         self.apply_batch()?;
         self.note(notes)?;
@@ -156,31 +156,31 @@ impl IndexBuilder {
         progress::write(&*index.device, &index.directory, &index.pool, self.number, notes)
     }
 
-    /// Looks up what was set so far (references counted before stand in the answer).
+    /// Returns the cell of a fingerprint so far, with the references counted so far.
     pub fn get(&mut self, fingerprint: &Fingerprint) -> Result<Option<Cell>> {
         self.apply_batch()?;
         self.index.committed(fingerprint)
     }
 
-    /// Number of cells, so far.
+    /// Number of cells so far.
     pub fn cells(&mut self) -> Result<u64> {
         self.apply_batch()?;
         Ok(self.index.len())
     }
 
-    /// Cells without a container, so far.
+    /// Number of cells without a container so far.
     pub fn lost(&mut self) -> Result<u64> {
         self.apply_batch()?;
         Ok(self.index.lost())
     }
 
-    /// Counts for fingerprints that were not set, in this session.
+    /// Number of counts for unset fingerprints, in this session.
     pub fn inconsistencies(&self) -> u64 {
         self.inconsistencies
     }
 
     /// Completes the index as the state after log row `position` and makes it durable. The notes stay until
-    /// [`Index::forget_progress`]: a build that is complete and not in use yet need not be repeated.
+    /// [`Index::forget_progress`], so that a build that is complete and not in use yet need not be repeated.
     pub fn finish(mut self, position: u64, notes: &[u8]) -> Result<Index> {
         self.apply_batch()?;
         self.note(notes)?;

@@ -4,25 +4,26 @@ use std::sync::atomic::Ordering;
 
 use crate::index::Index;
 
-/// Figures of an index: sizes as of now, and counters since it was opened.
+/// Figures of an index: current sizes, and counters since it was opened.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct IndexStats {
     /// Committed cells.
     pub cells: u64,
     /// Cells in the open tanker.
     pub open_cells: u64,
-    /// Cells of a tanker when it is sealed: what its shape says, or as many as memory allows.
+    /// Cells of a tanker when it is sealed: from its shape, or fewer if memory is short.
     pub sealed_cells: u64,
-    /// Bytes of open tankers, patches, staged fingerprints and of what is being written.
+    /// Bytes of open tankers, patches, staged fingerprints and of the state that is being written.
     pub open_bytes: u64,
-    /// Bytes of the directories of sealed tankers and of their lists of containers; they grow with the pool, 0.1 for each
-    /// fingerprint.
+    /// Bytes of the directories of sealed tankers and of their lists of containers. They grow with the pool, 0.1 for
+    /// each fingerprint.
     pub directory_bytes: u64,
-    /// Bytes of the garbage map: some 44 for each container; it is never smaller than it was for the most containers so far.
+    /// Bytes of the garbage map: some 44 for each container. It never shrinks below its size at the largest number of
+    /// containers so far.
     pub occupancy_bytes: u64,
-    /// Containers in it.
+    /// Containers in the garbage map.
     pub occupied_containers: u64,
-    /// Sealed tankers that are not in it: see [`Index::complete_occupancy`].
+    /// Sealed tankers that the map lacks: see [`Index::complete_occupancy`].
     pub tankers_without_occupancy: u64,
     /// Staged fingerprints.
     pub recent_cells: u64,
@@ -30,36 +31,37 @@ pub struct IndexStats {
     pub patched_cells: u64,
     /// Sealed tankers.
     pub sealed_tankers: u64,
-    /// Cells of the fullest bucket of all: 44 times as many bytes are the largest read of a lookup.
+    /// Cells of the fullest bucket. 44 bytes for each are the largest read of a lookup.
     pub bucket_cells_max: u64,
-    /// MAD2's imbalance (section IV.A), of the tanker where it is greatest: cells of its fullest bucket less those of its
-    /// emptiest. Buckets have no fixed size here, so it costs nothing but longer reads, and starts anew with each tanker.
+    /// MAD2's imbalance (section IV.A) of the most imbalanced tanker: cells of its fullest bucket less those of its
+    /// emptiest. Buckets have no fixed size here, so imbalance costs only longer reads, and starts anew with each
+    /// tanker.
     pub bucket_imbalance_max: u64,
     /// Memory in use with the caches and filters, in bytes.
     pub memory_bytes: u64,
-    /// Of it, the cache of buckets and counts.
+    /// The part of it for the cache of buckets and counts.
     pub cache_bytes: u64,
-    /// Of it, the Bloom filters of the sealed tankers.
+    /// The part of it for the Bloom filters of the sealed tankers.
     pub filter_bytes: u64,
-    /// Of it, the locality cache.
+    /// The part of it for the locality cache.
     pub locality_bytes: u64,
     /// Containers in the locality cache.
     pub locality_containers: u64,
     /// Fingerprints that the locality cache answered.
     pub locality_answers: u64,
-    /// Tables of containers read for it.
+    /// Tables of containers read for the locality cache.
     pub locality_tables_read: u64,
-    /// Bits that the filters have for each cell of the fullest tanker.
+    /// Bits of the filters for each cell of the fullest tanker.
     pub filter_bits_per_cell: u64,
     /// Sealed tankers without a filter, for lack of memory or because of damage: each lookup reads them.
     pub tankers_without_filter: u64,
-    /// False bucket reads of a million lookups of absent fingerprints, by formula.
+    /// Expected false bucket reads of a million lookups of absent fingerprints.
     pub false_reads_per_million: u64,
     /// Bytes of the last checkpoint's files, without the manifest.
     pub disk_bytes: u64,
     /// Buckets and pages of counts read from disk.
     pub bucket_reads: u64,
-    /// Bytes of these.
+    /// Bytes of these reads.
     pub bucket_read_bytes: u64,
     /// Buckets and pages of counts found in the cache.
     pub bucket_cache_hits: u64,
@@ -67,19 +69,19 @@ pub struct IndexStats {
     pub checkpoints: u64,
 }
 
-/// What a checkpoint may write beside the files that count. All in bytes, at most.
+/// Upper bounds of the bytes that a checkpoint may write beside the current files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CheckpointSizes {
-    /// For open and staged cells: the open tanker's file, or a sealed one with all that belongs to it.
+    /// For open and staged cells: the open tanker's file, or a sealed tanker with all its files.
     pub fresh_bytes: u64,
     /// For counts of all sealed tankers.
     pub counts_bytes: u64,
-    /// For writing all sealed tankers again.
+    /// For rewriting all sealed tankers.
     pub sealed_bytes: u64,
 }
 
 impl Index {
-    /// What the next checkpoint may take. Short: asked for each time the free space is looked at.
+    /// Upper bounds for the next checkpoint. Quick: it is called at each look at the free space.
     pub fn checkpoint_sizes(&self) -> CheckpointSizes {
         // A cell and its count, 6 bytes of a filter, directories, frames.
         const CELL_BYTES: u64 = 64;
@@ -96,7 +98,7 @@ impl Index {
         }
     }
 
-    /// Figures. Waits for nobody and holds up nobody.
+    /// Returns the figures. It waits for nobody and holds up nobody.
     pub fn stats(&self) -> IndexStats {
         let open_file_bytes = self.open_file_bytes.load(Ordering::Relaxed);
         let set = self.sealed_set();

@@ -1,15 +1,16 @@
-//! From what is lost to the files that need it: all names of each, and which bytes.
+//! Finds the files that need lost content: all their names, and the lost byte ranges.
 //!
-//! 1. *Nodes*: every recipe node that is referred to is read once, in the order of its containers. A segment that names a lost
-//!    chunk is affected; then, level by level, lists that name something affected or lost.
+//! 1. *Nodes*: every recipe node with references is read once, in the order of its containers. A segment that names a
+//!    lost chunk is affected. Then, level by level, so is a list that names an affected or lost node.
 //! 2. *Inodes*: those whose root is lost or affected.
 //! 3. *Names*: one walk over all entries gives the names of these inodes, and the directories that lead up to the root.
-//! 4. *Bytes*: down from the roots, through what is affected, for the first [`RANGED_FILES_MAX`] files.
+//! 4. *Bytes*: down from the roots through affected nodes, for the first [`RANGED_FILES_MAX`] files.
 //!
-//! Names and inodes are those of one moment each: a file that is renamed in between may be missing, or be named as before.
+//! Names and inodes are read at one moment each: a file that is renamed in between may be missing, or appear with its
+//! old name.
 //!
-//! Memory: 40 bytes for what is lost, 48 for each node (read in order), 32 for each affected one, the affected names, and for each
-//! directory some 100 bytes.
+//! Memory: 40 bytes for each lost fingerprint, 48 for each node (read in order), 32 for each affected node, the
+//! affected names, and some 100 bytes for each directory.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -24,43 +25,43 @@ use crate::namespace::Namespace;
 use crate::pool::Progress;
 use crate::recipe::NodeReader;
 
-/// Names that are kept; all are counted.
+/// Largest number of names that are kept; all files are counted.
 pub const NAMES_MAX: usize = 1_000_000;
-/// Files of which the lost bytes are told.
+/// Number of files whose lost ranges are reported.
 pub const RANGED_FILES_MAX: usize = 10_000;
-/// Ranges that are told of one file; all lost bytes are counted.
+/// Number of ranges reported for one file; all lost bytes are counted.
 pub const RANGES_MAX: usize = 16;
-/// Lost chunks and nodes that are looked for; further ones are found when these are healed.
+/// Number of lost chunks and nodes that are traced. Further ones are found after these are healed.
 pub const LOST_MAX: usize = 4_000_000;
-/// Directories above a name that are followed.
+/// Largest number of directories followed above a name.
 const DEPTH_MAX: usize = 4096;
-/// Longest path that is told, in bytes, as many as one may have for the kernel; of a longer one its last names are.
+/// Longest reported path in bytes, the kernel's limit for one path. Of a longer path only the last names are reported.
 const PATH_BYTES_MAX: usize = 4096;
 const LEFT_OUT: &[u8] = b"(...)";
 
-/// A file that needs what is lost.
+/// A file that needs lost content.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct AffectedFile {
     /// Its number.
     pub ino: u64,
     /// All its names, from the root of the pool; bytes that are no UTF-8 are escaped. Empty: it was unlinked while open.
     pub paths: Vec<String>,
-    /// Lost ranges, offset and length, ascending; at most [`RANGES_MAX`].
+    /// Lost ranges as offset and length, ascending; at most [`RANGES_MAX`].
     pub ranges: Vec<(u64, u64)>,
-    /// All lost bytes; 0 if they were not counted.
+    /// Number of lost bytes; 0 if they were not counted.
     pub lost_bytes: u64,
 }
 
-/// All files that need what is lost.
+/// All files that need lost content.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct AffectedFiles {
-    /// In order of their first name; as many as have [`NAMES_MAX`] names together.
+    /// The files in order of their first name, with at most [`NAMES_MAX`] names together.
     pub files: Vec<AffectedFile>,
-    /// All of them.
+    /// Number of all affected files.
     pub file_count: u64,
 }
 
-/// What is lost.
+/// The fingerprints of lost content.
 #[derive(Clone, Default, Debug)]
 pub struct Lost {
     /// Chunks.
@@ -70,7 +71,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// What the indexes call lost and files need, at most [`LOST_MAX`] of each kind.
+    /// Returns the content that the indexes call lost and files need, at most [`LOST_MAX`] of each kind.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -90,29 +91,29 @@ impl Lost {
         Ok(Self { chunks: of(chunk_index)?, nodes: of(recipe_index)? })
     }
 
-    /// Whether nothing is.
+    /// Whether nothing is lost.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty() && self.nodes.is_empty()
     }
 }
 
-/// What finding affected files works on. Counts must be settled before.
+/// The parts of a pool that the search reads. Counts must be settled before.
 pub struct AffectedFinder<'a> {
     /// Inodes and names.
     pub namespace: &'a Namespace,
     /// All nodes.
     pub recipe_index: &'a Index,
-    /// Reads them.
+    /// Reader of nodes.
     pub nodes: &'a NodeReader,
-    /// Told of the steps.
+    /// Receives the progress.
     pub progress: &'a dyn Progress,
 }
 
-/// Nodes that cannot be used whole: lost ones, unreadable ones, and those above them or above lost chunks.
+/// Nodes that are not fully usable: lost ones, unreadable ones, and those above them or above lost chunks.
 struct Affected<'l> {
     lost: &'l Lost,
-    /// Lost, or found unreadable on the way.
+    /// Nodes that are lost, or were found unreadable during the search.
     unreadable: HashSet<Fingerprint>,
     nodes: HashSet<Fingerprint>,
 }
@@ -131,10 +132,10 @@ impl Affected<'_> {
 }
 
 impl AffectedFinder<'_> {
-    /// The files that need what is lost.
+    /// Finds the files that need lost content.
     ///
     /// # Errors
-    /// The index or the namespace cannot be read. Nodes that cannot be read count as lost.
+    /// The index or the namespace cannot be read. Unreadable nodes count as lost.
     pub fn find(&self, lost: &Lost) -> Result<AffectedFiles> {
         if lost.is_empty() {
             return Ok(AffectedFiles::default());
@@ -164,7 +165,7 @@ impl AffectedFinder<'_> {
             Ok(())
         })?;
         all.sort_unstable();
-        self.progress.start("looking for what needs it", all.len() as u64);
+        self.progress.start("looking for recipes with lost content", all.len() as u64);
         let mut lists: BTreeMap<u8, Vec<(ContainerId, Fingerprint)>> = BTreeMap::new();
         for (container, fingerprint) in all {
             self.progress.advance(1);
@@ -182,7 +183,7 @@ impl AffectedFinder<'_> {
             }
         }
         self.progress.finish();
-        // Ascending: what is below is decided first.
+        // Ascending, so that lower levels are decided first.
         for (level, lists) in lists {
             for (container, fingerprint) in lists {
                 let is_affected = match self.nodes.node_of(&fingerprint, container) {
@@ -275,7 +276,7 @@ fn add_range(file: &mut AffectedFile, offset: u64, len_bytes: u64) {
 fn path(directories: &HashMap<Ino, (Ino, Box<[u8]>)>, directory: Ino, name: &[u8]) -> Vec<u8> {
     let (mut parts, mut at, mut bytes) = (vec![name], directory, name.len());
     while at != ROOT_INO {
-        // A very deep tree, or directories that contain each other.
+        // The tree is very deep, or directories contain each other.
         if parts.len() >= DEPTH_MAX || bytes >= PATH_BYTES_MAX {
             parts.push(LEFT_OUT);
             break;
@@ -292,7 +293,7 @@ fn path(directories: &HashMap<Ino, (Ino, Box<[u8]>)>, directory: Ino, name: &[u8
     parts.join(&b'/')
 }
 
-/// As it is, if it is UTF-8.
+/// Returns the path, escaped if it is no UTF-8.
 fn shown(path: &[u8]) -> String {
     std::str::from_utf8(path).map_or_else(|_| path.escape_ascii().to_string(), str::to_owned)
 }
@@ -317,7 +318,7 @@ mod tests {
         assert_eq!(path(&directories, 6, b"file"), b"a/b/file");
         assert_eq!(path(&directories, ROOT_INO, b"file"), b"file");
         assert_eq!(path(&directories, 9, b"file"), b"(unreachable)/file");
-        // In itself.
+        // A directory in itself.
         let long = vec![b'x'; 250];
         let circle = HashMap::from([(5, (6, long.as_slice().into())), (6, (5, b"b".as_slice().into()))]);
         let shown_path = path(&circle, 5, b"file");

@@ -11,7 +11,7 @@ use super::{CheckReport, Checker};
 use crate::error::Result;
 use crate::pool::Progress;
 
-/// How often each chunk and node is referred to.
+/// The reference counts of chunks and nodes.
 #[derive(Default)]
 pub struct Marks {
     /// Chunks.
@@ -21,7 +21,7 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Marks what a root refers to; the node, if it is one.
+    /// Marks the chunk or node of a root.
     pub fn root(&mut self, root: &Root) {
         match root {
             Root::Empty | Root::Zero { .. } => {}
@@ -56,13 +56,13 @@ impl Checker<'_> {
             marks.root(&inode.root);
             Ok(())
         })?;
-        // Every node that the index has counts its children, also one that nothing refers to yet.
+        // Every node of the index counts its children, even one without references.
         let mut cells = Vec::new();
         let mut is_surplus_known = false;
         self.recipe_index.for_each(&mut |fingerprint, cell| {
-            // What went bad still counts what it names, but nobody can tell what that is.
+            // A damaged copy still counts its children, but they are unknown.
             is_surplus_known |= cell.location.is_bad();
-            // Another lost one counts nothing; the comparison tells of it.
+            // A lost node without a damaged copy counts nothing; the comparison reports it.
             if !cell.location.is_lost() {
                 cells.push((fingerprint, cell.location.container));
             }
@@ -88,7 +88,8 @@ impl Checker<'_> {
     }
 }
 
-/// With `is_surplus_known` there are nodes that count what cannot be read: more counts than marks are no error then.
+/// Compares the counts of an index with the marks. With `is_surplus_known` some unreadable nodes still count their
+/// children, so counts above the marks are no error.
 fn compare(
     what: &str,
     index: &Index,
@@ -103,7 +104,7 @@ fn compare(
             surplus += 1;
         } else if cell.references != marked {
             report.needs_rebuild = true;
-            report.add_to(&format!("{what}s of which the index counts other references than marking finds"), || {
+            report.add_to(&format!("{what}s whose references are counted differently by index and marking"), || {
                 format!("{what} {fingerprint}: the index counts {}, marking finds {marked}", cell.references)
             });
         }

@@ -1,12 +1,12 @@
-//! Checking a pool: what is written down against what follows from the rest.
+//! Checking a pool: compares stored facts with those derived from the rest.
 //!
 //! - names: entries, link counts, reachability (the namespace's own check);
 //! - counts: each index's counts against those recomputed by marking from the roots and nodes;
-//! - places: each cell's container really has that chunk, by the container's own table;
+//! - places: each cell's container has that chunk, according to the container's own table;
 //! - the export on the data root against the namespace (by [`crate::pool::Pool::check`]; see [`crate::export`]);
-//! - with `read_data`: every region is read, and every chunk hashed and compared with its name.
+//! - with `read_data`: every region is read, and every chunk is hashed and compared with its fingerprint.
 //!
-//! Nothing is changed. Memory: 40 bytes for each distinct chunk and node that is referred to.
+//! A check changes nothing. Memory: 40 bytes for each distinct chunk and node with references.
 
 pub mod affected;
 mod marks;
@@ -38,37 +38,37 @@ use crate::recipe::NodeReader;
 /// How thoroughly to check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CheckOptions {
-    /// Read and verify all data, not only what describes it.
+    /// Read and verify all content, not only metadata.
     pub read_data: bool,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CheckReport {
-    /// What is wrong, in words: at most [`FINDINGS_MAX`] things one by one, of one group at most [`GROUP_TOLD_MAX`], then a line for
-    /// each group of which more is wrong.
+    /// The defects in words: at most [`FINDINGS_MAX`] one by one, of each group at most [`GROUP_TOLD_MAX`], then a line
+    /// for each group with more.
     pub findings: Vec<String>,
-    /// All things that are wrong.
+    /// Number of all defects.
     pub finding_count: u64,
-    /// Of these, those that the findings tell of, one by one or with their group.
+    /// Number of defects that `findings` covers, one by one or as part of a group.
     #[serde(default)]
     pub told_count: u64,
-    /// Things of one kind at one place, and how many there are.
+    /// Number of findings in each group: one kind at one place.
     #[serde(skip)]
     groups: BTreeMap<String, u64>,
-    /// Some of it goes when the indexes are made anew.
+    /// Whether a rebuild of the indexes removes some of the defects.
     #[serde(default)]
     pub needs_rebuild: bool,
-    /// Chunks and nodes that are bad where the index places them; for checks that read content.
+    /// Number of chunks and nodes that are bad where the index places them; for checks that read content.
     #[serde(default)]
     pub bad_copies: u64,
-    /// What is not as it was written and does no harm, at most [`FINDINGS_MAX`] of them.
+    /// Deviations from the written bytes that do no harm, at most [`FINDINGS_MAX`].
     #[serde(default)]
     pub notes: Vec<String>,
-    /// Files that need what is lost or cannot be read.
+    /// Files that need lost or unreadable content.
     #[serde(default)]
     pub affected: AffectedFiles,
-    /// What was found of the export on the data root; its findings are among the others.
+    /// Result for the export on the data root. Its findings are among the others.
     #[serde(default)]
     pub export: Option<ExportCheck>,
     /// Inodes checked.
@@ -83,23 +83,25 @@ pub struct CheckReport {
     pub bytes_read: u64,
 }
 
-/// Findings that are told one by one.
+/// Number of findings that are listed one by one.
 pub const FINDINGS_MAX: usize = 100;
-/// Findings of one group that are told one by one; the others are counted. A disk that dies makes very many that are alike.
+/// Number of findings of one group that are listed one by one; the others are counted. A dying disk causes very many
+/// alike.
 pub const GROUP_TOLD_MAX: u64 = 5;
-/// Groups that are told apart: bounds memory.
+/// Number of groups that are distinguished: bounds memory.
 const GROUPS_MAX: usize = 100;
-/// What the others are told with.
+/// Group of all findings beyond these groups.
 const OTHER_GROUPS: &str = "in further containers";
 
 impl CheckReport {
-    /// Notes a finding.
+    /// Adds a finding.
     pub fn add(&mut self, finding: String) {
         self.finding_count += 1;
         self.tell(finding);
     }
 
-    /// Notes a finding of which there may be very many alike: `group` says what they have in common, in words that follow a number.
+    /// Adds a finding of a kind that may be very frequent. `group` names the common property, in words that follow a
+    /// number.
     pub fn add_to(&mut self, group: &str, finding: impl FnOnce() -> String) {
         self.finding_count += 1;
         let is_known = self.groups.contains_key(group) || self.groups.len() < GROUPS_MAX;
@@ -117,7 +119,7 @@ impl CheckReport {
         }
     }
 
-    /// Adds a line for each group of which not all was told.
+    /// Adds a line for each group with more findings than listed.
     fn conclude(&mut self) {
         for (group, count) in std::mem::take(&mut self.groups) {
             let more = count.saturating_sub(GROUP_TOLD_MAX);
@@ -128,21 +130,21 @@ impl CheckReport {
         }
     }
 
-    /// Notes what does no harm.
+    /// Adds a deviation that does no harm.
     pub fn note(&mut self, note: String) {
         if self.notes.len() < FINDINGS_MAX {
             self.notes.push(note);
         }
     }
 
-    /// Whether nothing is wrong.
+    /// Whether there are no findings.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.finding_count == 0
     }
 }
 
-/// What a check works on. Counts must be settled before.
+/// The parts of a pool that a check reads. Counts must be settled before.
 pub struct Checker<'a> {
     /// Inodes and names.
     pub namespace: &'a Namespace,
@@ -154,11 +156,11 @@ pub struct Checker<'a> {
     pub chunk_index: &'a Index,
     /// Index of recipe nodes.
     pub recipe_index: &'a Index,
-    /// Reads nodes.
+    /// Reader of nodes.
     pub nodes: &'a NodeReader,
-    /// Compares content with names.
+    /// Hashes content to compare it with its fingerprint.
     pub fingerprinter: &'a Fingerprinter,
-    /// Hash what was read.
+    /// Threads that hash the content.
     pub workers: &'a Arc<WorkerPool>,
 }
 
@@ -166,7 +168,7 @@ impl Checker<'_> {
     /// Checks everything.
     ///
     /// # Errors
-    /// Only what prevents checking at all; what is wrong with the pool is in the report.
+    /// The check itself is impossible. Defects of the pool are in the report.
     pub fn run(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport> {
         let mut report = CheckReport::default();
         self.namespace.check()?.into_iter().for_each(|finding| report.add(format!("namespace: {finding}")));
@@ -191,7 +193,7 @@ impl Checker<'_> {
 mod tests {
     use super::*;
 
-    /// Each lost chunk had a line of its own, and a hundred of them hid whatever else was wrong.
+    /// Each lost chunk had a line of its own, and a hundred of them hid all other defects.
     #[test]
     fn regression_what_is_alike_is_told_a_few_times_and_counted() {
         let mut report = CheckReport::default();

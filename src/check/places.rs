@@ -1,4 +1,4 @@
-//! Every cell's container really has its chunk; with data, every chunk is what its name says.
+//! Checks that every cell's container has its chunk and, with data, that every chunk matches its fingerprint.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Returns the cells that were found where they say.
+    /// Returns the number of cells whose container has them.
     fn check_containers(
         &self,
         what: &str,
@@ -80,7 +80,8 @@ impl Checker<'_> {
         Ok(found)
     }
 
-    /// Reads everything and compares it with its name. Bad is what the index places where it is bad; other damage does no harm.
+    /// Reads all content and compares it with the fingerprints. A bad copy counts only if the index places the
+    /// fingerprint there; other damage does no harm.
     fn check_content(
         &self,
         what: &str,
@@ -148,7 +149,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The same for containers that are being filled.
+    /// Does the same for containers that are still open.
     fn check_open_content(&self, what: &str, store: &ContainerStore, report: &mut CheckReport) {
         for record in store.containers().iter().filter(|record| !store.is_closed(record.id)) {
             let (container, mut wrong) = (record.id, Vec::new());
@@ -165,29 +166,30 @@ impl Checker<'_> {
             }
             for print in wrong {
                 report.add_to(&bad_in(what, container), || {
-                    format!("container {container}: {what} {print} does not have the content of its name")
+                    format!("container {container}: {what} {print} does not match its fingerprint")
                 });
             }
         }
     }
 }
 
-/// What bad chunks or nodes of one container are told with.
+/// Names the group of bad chunks or nodes of one container.
 fn bad_in(what: &str, container: ContainerId) -> String {
     format!("{what}s of container {container} that are bad or not found there")
 }
 
-/// Containers whose content is not known that are looked up together: bounds memory.
+/// Number of containers with unknown content that are looked up together: bounds memory.
 const UNKNOWN_AT_ONCE: usize = 64;
 
-/// A container whose lists cannot be read as a whole.
+/// A container whose table cannot be read as a whole.
 struct Unknown {
     sound: HashSet<Fingerprint>,
     damage: Vec<String>,
     is_needed: bool,
 }
 
-/// What the index places in containers whose lists cannot be read, and was not found sound there, is bad. Reads the index once.
+/// Reports every fingerprint that the index places in these containers, but that was not found sound there. Reads the
+/// index once.
 fn report_unknown(
     what: &str,
     unknown: &mut HashMap<ContainerId, Unknown>,
@@ -217,7 +219,7 @@ fn report_unknown(
     Ok(())
 }
 
-/// Damage of a container is a finding if anything bad in it is needed, else a note.
+/// Reports the damage of a container: a finding if anything bad in it is needed, else a note.
 fn report_damage(container: ContainerId, is_needed: bool, damage: Vec<String>, report: &mut CheckReport) {
     for damage in damage {
         if is_needed {

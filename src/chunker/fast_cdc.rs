@@ -1,9 +1,9 @@
 //! FastCDC (Xia et al., 2020): cut where the gear hash has given bits zero, with normalised chunking of level 3.
 //!
 //! Below the *centre* a cut needs three bits more than the average asks for, above it three fewer (section 4.4 of the
-//! 2016 paper). So nearly all chunks end shortly behind the centre: with the shortest length at a quarter of the average
-//! the mean lies 10% above the centre, and a centre at 29/32 of the average gives a mean of about the average (within
-//! 1% for powers of two; the masks are whole bits, so it is up to 6% less between them).
+//! 2016 paper). So nearly all chunks end shortly behind the centre. With the shortest length at a quarter of the
+//! average, the mean lies 10% above the centre. A centre at 29/32 of the average gives a mean of about the average:
+//! within 1% for powers of two, and up to 6% less between them, because the masks are whole bits.
 
 use fastcdc::v2020::{Normalization, cut, select_masks};
 
@@ -21,7 +21,7 @@ pub struct FastCdc {
 }
 
 impl FastCdc {
-    /// Parameters from the average alone. All lengths are even, because the scan takes two bytes at a time.
+    /// Derives all parameters from the average. All lengths are even, because the scan takes two bytes at a time.
     #[must_use]
     pub fn new(average_bytes: usize) -> Self {
         let center_bytes = even(average_bytes * 29 / 32);

@@ -1,9 +1,9 @@
 //! `MinCDC`: cut behind the four bytes whose hash is the smallest between the shortest and the longest length.
 //!
-//! The position of a minimum over a window is uniform on random data, so lengths spread evenly over
-//! `average / 2 ..= average * 3 / 2`, and no chunk is ever cut by force. (The mean lies 2 to 3% above the average: the
-//! start of a window has often been searched for the chunk before, and found to hold nothing small.) Of equal minima the
-//! earliest wins: a run of one byte value is cut at the shortest length.
+//! The position of a minimum over a window is uniform on random data, so lengths spread evenly over `average / 2 ..=
+//! average * 3 / 2`, and no chunk is ever cut by force. The mean lies 2 to 3% above the average: the start of a window
+//! has often been searched for the chunk before, and holds no small hash. Among equal minima the earliest wins: a run
+//! of one byte value is cut at the shortest length.
 
 use mincdc::{MinCdcHash4, SliceChunker};
 
@@ -19,7 +19,7 @@ pub struct MinCdc {
 }
 
 impl MinCdc {
-    /// Parameters from the average alone.
+    /// Derives all parameters from the average.
     #[must_use]
     pub const fn new(average_bytes: usize) -> Self {
         Self { min_bytes: average_bytes / 2, average_bytes, max_bytes: average_bytes / 2 * 3, hash: MinCdcHash4::new() }

@@ -1,16 +1,16 @@
-//! Content-defined chunking: where a stream of bytes is cut into chunks.
+//! Content-defined chunking: cutting a stream of bytes into chunks.
 //!
-//! Pure computation: no I/O, no state between calls, no allocation. A cut depends only on the bytes from the
-//! start of the chunk on, at most [`Chunker::max_bytes`] of them, so that
+//! Pure computation: no I/O, no state between calls, no allocation. A cut depends only on the bytes from the start of
+//! the chunk on, at most [`Chunker::max_bytes`] of them, so that
 //! - the same bytes give the same cuts however they arrive (in one buffer or piece by piece), and
 //! - after an insertion or deletion the cuts fall back into step within a few chunks.
 //!
-//! Steps of a caller: gather at least `max_bytes` (or reach the end of the stream), ask [`Chunker::next_cut`] for
-//! the length of the chunk at the start, drop that many bytes, repeat.
+//! Steps of a caller: gather at least `max_bytes` (or reach the end of the stream), ask [`Chunker::next_cut`] for the
+//! length of the chunk at the start, drop that many bytes, repeat.
 //!
-//! **Boundaries are part of the pool format.** Another boundary for the same bytes destroys deduplication against
-//! everything stored before, without any error. So the crates that compute them are pinned to exact versions, the
-//! parameters below never change for a given [`ChunkerKind`], and golden tests pin the boundaries.
+//! **Boundaries are part of the pool format.** Another boundary for the same bytes destroys deduplication against all
+//! stored data, without any error. So the crates that compute them are pinned to exact versions, the parameters below
+//! never change for a given [`ChunkerKind`], and golden tests pin the boundaries.
 //!
 //! | kind | shortest | longest | mean on random data | cost |
 //! |---|---|---|---|---|
@@ -31,27 +31,28 @@ pub use min_cdc::MinCdc;
 
 /// A content-defined chunker with fixed parameters.
 pub trait Chunker: Send + Sync {
-    /// Length of the longest chunk; the number of bytes that always suffices to decide on a cut.
+    /// Length of the longest chunk: this many bytes always suffice to decide on a cut.
     fn max_bytes(&self) -> usize;
 
-    /// Length of the shortest chunk, but for the last one of a stream.
+    /// Length of the shortest chunk, except the last one of a stream.
     fn min_bytes(&self) -> usize;
 
-    /// Mean length of the chunks of random data, nearly.
+    /// Approximate mean length of the chunks of random data.
     fn average_bytes(&self) -> usize;
 
-    /// Length of the chunk at the start of `data`, `1..=max_bytes`. `at_end` says that the stream ends with `data`.
+    /// Returns the length of the chunk at the start of `data`, `1..=max_bytes`. `at_end` says that the stream ends with
+    /// `data`.
     ///
     /// `None` if `data` is empty, or too short to decide: shorter than `max_bytes` and not at the end.
     fn next_cut(&self, data: &[u8], at_end: bool) -> Option<usize>;
 }
 
-/// Whether a cut can be decided with what is there; the rule that all chunkers share.
+/// Whether `data` suffices to decide on a cut; all chunkers share this rule.
 const fn can_decide(data: &[u8], at_end: bool, max_bytes: usize) -> bool {
     data.len() >= max_bytes || (at_end && !data.is_empty())
 }
 
-/// The chunker of a pool.
+/// Returns the chunker of a pool.
 ///
 /// # Panics
 /// If `average_bytes` lies outside of [`CHUNK_SIZE_BYTES`]; a superblock with such a size is refused before.

@@ -196,7 +196,7 @@ fn an_average_out_of_range_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Whatever pieces the bytes arrive in, the cuts are those of the whole buffer.
+    /// The cuts are those of the whole buffer, for any pieces in which the bytes arrive.
     #[test]
     fn streaming_equals_whole_buffer(
         seed in any::<u64>(),

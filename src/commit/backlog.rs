@@ -1,17 +1,18 @@
-//! What is durable and waits to be counted: it goes from the commit thread to the counting thread, in order.
+//! The backlog: durable rows that are not counted yet, on their way from the commit thread to the counting thread, in
+//! order.
 //!
-//! 1. Before a round begins, the commit thread waits while the bound is reached ([`wait_for_room`](Backlog::wait_for_room)). So the
-//!    backlog is never more than the bound and one row.
-//! 2. Behind each round it [hands over](Backlog::hand_over) what became durable, under the last ticket that the round served. That
-//!    never waits: whoever asked is answered already.
-//! 3. The counting thread [takes](Backlog::take) all that waits, counts row by row, and says so after each
-//!    ([`counted`](Backlog::counted)). Only then does the row's weight go.
-//! 4. Who needs the counts waits for a ticket ([`wait_for`](Backlog::wait_for)); who makes changes waits until less is behind
-//!    ([`wait_while`](Backlog::wait_while)).
-//! 5. [`end`](Backlog::end): what was handed over before is still taken; then the counting thread ends.
+//! 1. Before a round begins, the commit thread waits while the backlog is full
+//!    ([`wait_for_room`](Backlog::wait_for_room)). So the backlog never exceeds the bound by more than one row.
+//! 2. After each round the commit thread [hands over](Backlog::hand_over) the durable row, under the last ticket that
+//!    the round served. This never waits: requesters already have their answer.
+//! 3. The counting thread [takes](Backlog::take) all waiting rows, counts row by row, and reports each
+//!    ([`counted`](Backlog::counted)). Only then the row's weight is released.
+//! 4. A thread that needs the counts waits for a ticket ([`wait_for`](Backlog::wait_for)). A thread that makes changes
+//!    waits until the backlog is smaller ([`wait_while`](Backlog::wait_while)).
+//! 5. After [`end`](Backlog::end) the rows handed over before are still taken; then the counting thread ends.
 //!
-//! Invariants: rows are taken in the order in which they were handed over, each once; a ticket counts as counted when all rows up
-//! to it are; whoever waits is woken whenever something was counted, and nobody waits while nothing is behind.
+//! Invariants: rows are taken in the order of handing over, each once. A ticket is counted when all rows up to it are
+//! counted. Each counted row wakes all waiting threads, and no thread waits while the backlog is empty.
 //!
 //! Lock: taken alone, for moments.
 
@@ -19,12 +20,12 @@ use std::collections::VecDeque;
 
 use crate::sync::{Condvar, Mutex};
 
-/// How much there is to count.
+/// The size of uncounted work.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Weight {
-    /// Changes of the indexes, about.
+    /// Approximate number of index changes.
     pub changes: u64,
-    /// Of these, the ones that give a fingerprint a place: until they are counted it is staged.
+    /// Of these, the changes that give a fingerprint a place: it is staged until they are counted.
     pub places: u64,
     /// Bytes of memory.
     pub bytes: u64,
@@ -44,19 +45,19 @@ impl Weight {
     }
 }
 
-/// What one round handed over.
+/// The result of one round.
 pub struct Handed<R> {
     ticket: u64,
     weight: Weight,
-    /// None: the round made nothing durable.
+    /// `None`: the round made nothing durable.
     pub row: Option<R>,
 }
 
 struct State<R> {
     waiting: VecDeque<Handed<R>>,
-    /// How many were taken and are not counted yet.
+    /// Number of rows that were taken and are not counted yet.
     taken: usize,
-    /// Of what waits and what was taken.
+    /// Weight of all waiting and taken rows.
     weight: Weight,
     /// Everything up to this ticket is counted.
     counted: u64,
@@ -77,34 +78,34 @@ pub struct Backlog<R> {
 }
 
 impl<R> Backlog<R> {
-    /// With as many changes or bytes as in `bound`, no round is begun.
+    /// Creates an empty backlog. No round begins while it holds as many changes or bytes as `bound`.
     pub fn new(bound: Weight) -> Self {
         let state =
             State { waiting: VecDeque::new(), taken: 0, weight: Weight::default(), counted: 0, is_ended: false };
         Self { state: Mutex::new(state), changed: Condvar::new(), bound }
     }
 
-    /// How much is not counted yet.
+    /// Returns the size of the uncounted rows.
     pub fn weight(&self) -> Weight {
         self.state.lock().weight
     }
 
-    /// With as much, no round is begun.
+    /// Returns the size from which on no round begins.
     pub fn bound(&self) -> Weight {
         self.bound
     }
 
-    /// Waits while the bound is reached.
+    /// Waits while the backlog is full.
     pub fn wait_for_room(&self) {
         let bound = self.bound;
         self.wait_while(|| (), |weight| weight.changes >= bound.changes || weight.bytes >= bound.bytes);
     }
 
-    /// Hands over what the round that served all tickets up to `ticket` made durable.
+    /// Hands over the durable row of the round that served all tickets up to `ticket`.
     pub fn hand_over(&self, ticket: u64, weight: Weight, row: Option<R>) {
         let mut state = self.state.lock();
         if state.is_ended || (row.is_none() && state.is_empty()) {
-            // Nobody counts any more, or there is nothing to count.
+            // The counting has ended, or there is nothing to count.
             state.counted = ticket;
         } else if let (None, Some(last)) = (&row, state.waiting.back_mut()) {
             last.ticket = ticket;
@@ -116,7 +117,7 @@ impl<R> Backlog<R> {
         self.changed.notify_all();
     }
 
-    /// All that waits, in order; waits until there is something. Empty once there will be nothing any more.
+    /// Takes all waiting rows, in order; waits until there is one. Empty after the last row.
     pub fn take(&self) -> VecDeque<Handed<R>> {
         let mut state = self.state.lock();
         while state.waiting.is_empty() && !state.is_ended {
@@ -127,10 +128,10 @@ impl<R> Backlog<R> {
         all
     }
 
-    /// The first of what was taken is counted.
+    /// Reports that the first of the taken rows is counted.
     pub fn counted(&self, handed: Handed<R>) {
         let Handed { ticket, weight, row } = handed;
-        // Its memory goes before its weight.
+        // Its memory is freed before its weight is released.
         drop(row);
         let mut state = self.state.lock();
         state.taken -= 1;
@@ -140,7 +141,7 @@ impl<R> Backlog<R> {
         self.changed.notify_all();
     }
 
-    /// Waits until everything up to `ticket` is counted. `before_waiting` is called if it is not.
+    /// Waits until everything up to `ticket` is counted. Calls `before_waiting` if it has to wait.
     pub fn wait_for(&self, ticket: u64, before_waiting: impl FnOnce()) {
         let mut state = self.state.lock();
         if state.counted < ticket {
@@ -151,7 +152,8 @@ impl<R> Backlog<R> {
         }
     }
 
-    /// Waits while something is not counted yet and `is_too_much` says so of it. `before_waiting` is called then.
+    /// Waits while the backlog is not empty and `is_too_much` holds for its size. Calls `before_waiting` if it has to
+    /// wait.
     pub fn wait_while(&self, before_waiting: impl FnOnce(), is_too_much: impl Fn(Weight) -> bool) {
         let mut state = self.state.lock();
         if state.is_empty() || !is_too_much(state.weight) {
@@ -163,7 +165,7 @@ impl<R> Backlog<R> {
         }
     }
 
-    /// Nothing more is handed over.
+    /// Ends the backlog: nothing more is handed over.
     pub fn end(&self) {
         self.state.lock().is_ended = true;
         self.changed.notify_all();

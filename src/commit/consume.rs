@@ -1,13 +1,13 @@
-//! The operations log becomes counts (invariant I-3): MAD2 section 3.5's counting fingerprints, fed in the
+//! Turns the operations log into counts (invariant I-3): the counting fingerprints of MAD2 section 3.5, updated in the
 //! background as in dedupv1 section 3.7.
 //!
-//! Chunks become known when an `Extend` makes them durable; one that nothing refers to is garbage, but sound. Nodes
-//! become known by their own entries only: a round may make a node durable that was stored after its generation was
-//! frozen, and whose chunks it does not have. Were such a node known after a crash, the next backup of the same data
-//! would rest on it.
+//! Chunks become known when an `Extend` makes them durable. A chunk without references is garbage, but sound. Nodes
+//! become known only by their own entries: a round may make a node durable that was stored after its generation was
+//! frozen, and whose chunks the round does not have. If such a node were known after a crash, the next backup of the
+//! same data would rest on it.
 //!
-//! Log entries are short; consuming them expands them: a stored node counts its children once more, a freed one once
-//! less. Rows are consumed in order, each index skips rows that its checkpoint has already, so replaying after a
+//! Log entries are short, and consuming them expands them: a stored node counts its children up by one, a freed one
+//! counts them down. Rows are consumed in order. Each index skips the rows up to its position, so a replay after a
 //! crash gives the same state. Cost: one hash table access per chunk of a new segment; nothing for known segments.
 
 use std::cell::Cell;
@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::namespace::LogOp;
 use crate::recipe::NodeReader;
 
-/// Changes gathered before they are applied: bounds memory whatever a row expands to.
+/// Number of changes gathered before they are applied. It bounds memory for rows of any size.
 const CHANGES_MAX: usize = 65_536;
 
 /// Applies log rows to both indexes.
@@ -31,13 +31,14 @@ pub struct Consumer<'a> {
     pub chunk_index: &'a Index,
     /// Index of recipe nodes.
     pub recipe_index: &'a Index,
-    /// Reads nodes whose children are counted.
+    /// Reader of nodes whose children are counted.
     pub nodes: &'a NodeReader,
-    /// For tables of containers, when a row is replayed.
+    /// Containers of chunks; for their tables, when a row is replayed.
     pub data: &'a Arc<ContainerStore>,
-    /// See `data`.
+    /// Containers of recipe nodes; for the same.
     pub recipes: &'a Arc<ContainerStore>,
-    /// A container that is replayed lacks something that its record has: what is counted of that is not known to the index, and lost.
+    /// Whether a replayed container lacks chunks that its record counts. The index does not know these chunks, so
+    /// counting them makes them lost.
     pub lacks: Cell<bool>,
 }
 
@@ -51,23 +52,23 @@ struct Pending {
     doubts: u64,
 }
 
-/// What consuming a row did.
+/// The result of consuming a row.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Consumed {
     /// Changes applied.
     pub changes: u64,
-    /// Counts that could not be right; `dedupfs fsck` tells more.
+    /// Counts that are impossible; `dedupfs fsck` tells more.
     pub inconsistencies: u64,
-    /// Of these, how many put counts in doubt.
+    /// Of these, the ones that put counts in doubt.
     pub doubts: u64,
 }
 
 impl Consumer<'_> {
-    /// Applies one row. `fresh` has the entries that this row's `Extend`s made durable; without it (replay) they are
+    /// Applies one row. `fresh` has the entries that this row's `Extend`s made durable. Without it (replay) they are
     /// read from the containers.
     ///
     /// # Errors
-    /// Reading a node or table failed. The indexes then miss a part of this row: nothing later may be applied.
+    /// Reading a node or table failed. The indexes then miss a part of this row: no later row may be applied.
     pub fn consume(&self, row: u64, ops: &[LogOp], fresh: Option<&[Extended]>) -> Result<Consumed> {
         let mut pending =
             Pending { row, chunks: Vec::new(), recipes: Vec::new(), total: 0, inconsistencies: 0, doubts: 0 };
@@ -97,7 +98,7 @@ impl Consumer<'_> {
                     self.insert(&mut pending, ContainerKind::Recipe, *fingerprint, location)?;
                 }
                 LogOp::NodeFreed { level, fingerprint, container } => {
-                    // A lost node counts nothing: whatever was stored under its name since is another copy.
+                    // A lost node counts nothing. A node stored under its name since then is another copy.
                     if *container != ContainerId::NONE {
                         self.count_children(&mut pending, *level, fingerprint, *container, -1)?;
                     }
@@ -143,7 +144,7 @@ impl Consumer<'_> {
     ) -> Result<()> {
         let store = if kind == ContainerKind::Data { self.data } else { self.recipes };
         let Some(table) = store.table(container)? else {
-            // Reclaimed later: its checkpoint covered this row, or what it held is inserted from its new place.
+            // Reclaimed later. Either its checkpoint covered this row, or its content is inserted from the new place.
             return Ok(());
         };
         if store.record(container).is_some_and(|record| (table.entries.len() as u64) < u64::from(record.chunks)) {
@@ -175,7 +176,7 @@ impl Consumer<'_> {
         container: ContainerId,
         delta: i64,
     ) -> Result<()> {
-        // What both checkpoints have needs no node, which may be reclaimed since.
+        // If both positions cover this row, the node is not needed, and may have been reclaimed.
         if pending.row <= self.chunk_index.position().min(self.recipe_index.position()) {
             return Ok(());
         }

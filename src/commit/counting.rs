@@ -1,22 +1,25 @@
-//! The counting thread: durable rows become counts, in their order (invariant I-3), off the way of whoever syncs.
+//! The counting thread: applies durable rows to the indexes in order (invariant I-3), so that no sync waits for it.
 //!
-//! 1. It takes all rows that wait. Whoever appended what they made durable must have staged it before it is applied, or the staged
-//!    place would stay for ever: so it waits once for the sections that were entered before.
-//! 2. Each row is consumed (see [`consume`](super::consume)) under its own number, and a checkpoint is begun when it is time.
-//! 3. Only then the row is no longer behind: who settles goes on, and a round may begin that waited for room.
+//! 1. It takes all waiting rows. A chunk can be durable before it is staged, and applying first would leak the staged
+//!    entry. So the thread waits once for all sections entered before.
+//! 2. It consumes each row (see [`consume`](super::consume)) under the row's number, and begins a checkpoint when one
+//!    is due.
+//! 3. Only then the row leaves the backlog. Threads that settle go on, and a round that waited for room may begin.
 //!
-//! After a failure nothing more is applied: the indexes may miss a part of a row, and the next mount counts from their checkpoint
-//! on. Rows are still taken, so that nobody waits for ever.
+//! After a failure no row is applied any more: the indexes may miss a part of a row, and the next mount counts from
+//! their checkpoint on. Rows are still taken, so that no thread waits for ever.
 //!
-//! A row that is not counted rests on nothing that could go meanwhile: a container is forgotten only behind a checkpoint that holds
-//! every row that reads it, because a replay would read it just so.
+//! An uncounted row needs nothing that could be freed meanwhile: a container is forgotten only after a checkpoint that
+//! holds every row that reads the container, because a replay would read it in the same way.
 //!
-//! Cost, for a freed node of *c* children (some 512 of 8 KiB, 4 MiB of file): *c* + 1 changes. Of those whose cells lie in sealed tankers,
-//! each bucket is read once in 65,536 changes, in the order of the files, and its page of counts with it: at most 2 reads and, at 48 and
-//! 4 bytes for each of a bucket's cells (512), 26 KiB for a change, if no two share a bucket and neither is cached. So at worst
-//! 131,072 changes, 262,144 reads and 3.3 GiB for each GiB deleted, which the rows' order makes *min(changes, buckets)*: a backup of its own
-//! lies in few tankers (2,048 buckets each). Written: nothing at once; each changed cell is a patch of some 70 to 130 bytes in memory until
-//! the next checkpoint writes 4 bytes for each cell of each tanker that has any (4 MiB), or 52 where cells went.
+//! Cost, for a freed node of *c* children (some 512 of 8 KiB, 4 MiB of file): *c* + 1 changes. If their cells lie in
+//! sealed tankers, each bucket is read once in 65,536 changes, in the order of the files, and with it its page of
+//! counts. That is at most 2 reads for a change and, at 48 and 4 bytes for each of a bucket's cells (512), 26 KiB, if
+//! no two changes share a bucket and neither is cached. So at worst 131,072 changes, 262,144 reads and 3.3 GiB for each
+//! GiB deleted. The order of rows reduces this to *min(changes, buckets)*: a backup of its own lies in few tankers
+//! (2,048 buckets each). Nothing is written at once: each changed cell is a patch of some 70 to 130 bytes in memory.
+//! The next checkpoint writes 4 bytes for each cell of each tanker with patches (4 MiB), or 52 where cells were
+//! removed.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,7 +44,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// `logged`: changes that its operations stand for.
+    /// Returns the weight of the row. `logged`: index changes of its operations.
     fn weight(&self, logged: u64) -> Weight {
         let entries = |of: &dyn Fn(&Extended) -> usize| self.extended.iter().map(of).sum::<usize>();
         let is_data = |extended: &Extended| extended.kind == ContainerKind::Data;
@@ -55,12 +58,12 @@ impl Row {
 }
 
 impl Committer {
-    /// Hands what a round made durable to the counting thread.
+    /// Hands the durable row of a round to the counting thread.
     pub(super) fn hand_over(&self, ticket: u64, row: Option<Row>) {
         let Some(row) = row else { return self.backlog.hand_over(ticket, Weight::default(), None) };
         let logged = self.committing.load(Ordering::Relaxed);
         self.backlog.hand_over(ticket, row.weight(logged), Some(row));
-        // They count twice for a moment, and are never missing.
+        // The changes count twice for a moment, and are never missing.
         self.committing.fetch_sub(logged, Ordering::Relaxed);
     }
 
@@ -103,7 +106,7 @@ impl Committer {
             self.note_doubt()?;
         } else if consumed.inconsistencies > 0 {
             match namespace.set_losses(true) {
-                // In force all the same; the next commit notes it.
+                // The flag is in force all the same; the next commit records it.
                 Err(error) if error.is_no_space() => {
                     tracing::warn!(%error, "no space to note that something is lost; it is tried again");
                 }
@@ -113,10 +116,10 @@ impl Committer {
         Ok(())
     }
 
-    /// Notes durably that counts are in doubt. Returns whether it is noted: it is not if there is no space.
+    /// Records durably that counts are in doubt. Returns whether it is recorded; `false` for lack of space.
     pub(super) fn note_doubt(&self) -> Result<bool> {
         match self.parts.namespace.set_doubt() {
-            // In force all the same; the next commit notes it, and no checkpoint is begun before.
+            // The doubt is in force all the same. The next commit records it, and no checkpoint begins before.
             Err(error) if error.is_no_space() => {
                 tracing::warn!(%error, "no space to note that counts are in doubt; it is tried again");
                 Ok(false)

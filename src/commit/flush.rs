@@ -1,7 +1,8 @@
-//! Checkpoints of the indexes by a thread of their own, so that no commit waits for one (dedupv1 tech report section 3.4).
+//! Checkpoints of the indexes on a thread of their own, so that no commit waits for one (dedupv1 tech report section
+//! 3.4).
 //!
-//! The counting thread freezes both indexes at the end of a row and hands that over; one checkpoint is written at a time. The
-//! row lies as far behind the last durable one as the counting does: the log is trimmed up to it, and no further.
+//! The counting thread freezes both indexes after a row and hands them over. One checkpoint is written at a time. Its
+//! row is older than the last durable one by the backlog. The log is trimmed up to it, and no further.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -13,25 +14,25 @@ use super::flush_queue::Flushed;
 use crate::config::{CHECKPOINT_CHANGES, PENDING_CHANGES_MIN};
 use crate::error::{EngineError, Result};
 
-/// Bytes of the log for each change, about.
+/// Approximate log bytes of one change.
 const LOGGED_CHANGE_BYTES: u64 = 128;
 
-/// What is to be written.
+/// The work of one checkpoint.
 pub(super) struct Flush {
-    /// Of the index of chunks.
+    /// The frozen index of chunks.
     pub(super) chunks: Frozen,
-    /// Of the index of nodes.
+    /// The frozen index of nodes.
     pub(super) recipes: Frozen,
-    /// Log operations applied since the checkpoint before.
+    /// Log operations applied since the previous checkpoint.
     pub(super) changes: u64,
 }
 
 impl Committer {
-    /// Settles and writes the indexes' checkpoints; returns the log row that both then hold. The next round trims
+    /// Settles, and writes checkpoints of both indexes. Returns the log row that both then hold. The next round trims
     /// the log.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit); a checkpoint could not be written.
+    /// The errors of [`commit`](Self::commit); a checkpoint could not be written.
     pub fn checkpoint(&self) -> Result<u64> {
         self.settle()?;
         let row = self.parts.namespace.last_row();
@@ -43,25 +44,26 @@ impl Committer {
             if !self.has_noted_doubt()? {
                 return Err(EngineError::NoSpace);
             }
-            // One that is under way was frozen before.
+            // A checkpoint under way was frozen earlier.
             self.flushes.wait();
             self.changes_since_checkpoint.store(CHECKPOINT_CHANGES, Ordering::Relaxed);
             self.settle()?;
             match self.flushes.wait() {
                 Flushed::Whole => {}
-                // It is tried again later; who needs it now must know.
+                // It is tried again later, but this caller needs it now.
                 Flushed::NoSpace => return Err(EngineError::NoSpace),
                 Flushed::Failed => return Err(self.failure().unwrap_or(EngineError::Internal("a checkpoint failed"))),
             }
         }
     }
 
-    /// Starts a checkpoint of the state after `row` if it is time, and waits for it if as much is open as memory allows.
+    /// Starts a checkpoint of the state after `row` if it is due. Waits for it while an index has no memory left for
+    /// open tankers.
     pub(super) fn flush_if_due(&self, row: u64) -> Result<()> {
         let indexes = [&self.parts.chunk_index, &self.parts.recipe_index];
         let space = &self.parts.space;
         let changes_max = if space.is_tight() {
-            // The log is trimmed by a checkpoint only.
+            // Only a checkpoint trims the log.
             (space.commit_bytes() / LOGGED_CHANGE_BYTES).clamp(PENDING_CHANGES_MIN, CHECKPOINT_CHANGES)
         } else {
             CHECKPOINT_CHANGES
@@ -74,7 +76,7 @@ impl Committer {
             if self.flushes.wait() != Flushed::Whole {
                 break;
             }
-            // What was frozen before may not have been enough.
+            // The checkpoint frozen earlier may not have freed enough.
             if indexes.iter().any(|index| index.is_full()) && !self.flush(row)? {
                 break;
             }
@@ -82,8 +84,9 @@ impl Committer {
         Ok(())
     }
 
-    /// Hands the state after `row` to the thread that writes checkpoints. Returns whether it did: not while there is no space to note
-    /// that counts are in doubt. What a checkpoint holds is not counted again, so nothing would tell of the doubt once more.
+    /// Hands the state after `row` to the thread that writes checkpoints. Returns whether it did. It refuses while
+    /// there is no space to record a doubt: the rows in a checkpoint are not counted again, so nothing would reveal the
+    /// doubt a second time.
     fn flush(&self, row: u64) -> Result<bool> {
         if !self.has_noted_doubt()? {
             self.is_starved.store(true, Ordering::Release);
@@ -95,17 +98,17 @@ impl Committer {
         Ok(true)
     }
 
-    /// Whether there is no doubt, or it is durable.
+    /// Returns whether there is no doubt, or it is durable.
     fn has_noted_doubt(&self) -> Result<bool> {
         Ok(!self.parts.namespace.has_doubt() || self.note_doubt()?)
     }
 
-    /// The thread that writes checkpoints.
+    /// Runs the thread that writes checkpoints.
     pub(super) fn write_checkpoints(&self) {
         while let Some(Flush { chunks, recipes, changes }) = self.flushes.next() {
             let needed_bytes = chunks.disk_bytes() + recipes.disk_bytes();
             let write = || -> Result<()> {
-                // One that fails halfway would for that long take the space from commits.
+                // A checkpoint that fails halfway would take space from commits meanwhile.
                 self.parts.space.expect_checkpoint(needed_bytes)?;
                 self.parts.chunk_index.write(chunks)?;
                 Ok(self.parts.recipe_index.write(recipes)?)
@@ -115,7 +118,7 @@ impl Committer {
             let how = match outcome {
                 Ok(()) => Flushed::Whole,
                 Err(error) => {
-                    // The log stays long enough to replay.
+                    // The log is kept, so that it can be replayed.
                     self.changes_since_checkpoint.fetch_add(changes, Ordering::Relaxed);
                     if error.is_no_space() {
                         tracing::warn!(%error, "no space for an index checkpoint; it is tried again");

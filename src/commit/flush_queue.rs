@@ -1,14 +1,14 @@
-//! Where the counting thread and the thread that writes checkpoints meet: one checkpoint at a time.
+//! The queue between the counting thread and the thread that writes checkpoints: one checkpoint at a time.
 
 use crate::sync::{Condvar, Mutex};
 
-/// How a flush ended.
+/// The outcome of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Flushed {
-    /// Durable.
+    /// The checkpoint is durable.
     #[default]
     Whole,
-    /// There was no space: a later one tries again.
+    /// There was no space. A later checkpoint tries again.
     NoSpace,
     /// The pool is read-only now.
     Failed,
@@ -35,12 +35,12 @@ impl<F> Default for FlushQueue<F> {
 }
 
 impl<F> FlushQueue<F> {
-    /// Whether one is under way, or about to be.
+    /// Whether a checkpoint is under way, or about to be.
     pub fn is_busy(&self) -> bool {
         self.state.lock().is_busy
     }
 
-    /// Hands one over; only when none is under way.
+    /// Hands over a checkpoint; only when none is under way.
     pub fn submit(&self, flush: F) {
         let mut state = self.state.lock();
         debug_assert!(!state.is_busy, "one at a time");
@@ -49,7 +49,7 @@ impl<F> FlushQueue<F> {
         self.changed.notify_all();
     }
 
-    /// Waits until none is under way; the answer is how the last one ended.
+    /// Waits until no checkpoint is under way. Returns the outcome of the last one.
     pub fn wait(&self) -> Flushed {
         let mut state = self.state.lock();
         while state.is_busy && !state.stopping {
@@ -58,7 +58,7 @@ impl<F> FlushQueue<F> {
         state.last
     }
 
-    /// The next one to write; `None` when there will be none.
+    /// Waits for the next checkpoint to write; `None` when the queue is stopped.
     pub fn next(&self) -> Option<F> {
         let mut state = self.state.lock();
         loop {
@@ -72,14 +72,14 @@ impl<F> FlushQueue<F> {
         }
     }
 
-    /// The one that [`next`](Self::next) gave has ended.
+    /// Ends the checkpoint that [`next`](Self::next) returned.
     pub fn done(&self, how: Flushed) {
         let mut state = self.state.lock();
         (state.is_busy, state.last) = (false, how);
         self.changed.notify_all();
     }
 
-    /// No more are written. One that is being written is completed, one that waits is given up.
+    /// Stops the queue. A checkpoint being written is completed; a waiting one is dropped.
     pub fn stop(&self) {
         self.state.lock().stopping = true;
         self.changed.notify_all();

@@ -1,34 +1,34 @@
-//! Commits: what was done becomes durable, in the one order that is safe.
+//! Commits: make changes durable, in the one safe order.
 //!
 //! A round, by the one commit thread:
-//! 1. the namespace's generation is frozen: everything it refers to has been appended to containers before;
-//! 2. all containers are flushed and synced (I-1);
-//! 3. the generation, the containers' records and the log row become durable in one transaction (I-2);
-//! 4. whoever waited is answered;
-//! 5. the row is handed to the counting thread ([`backlog`]).
+//! 1. The namespace's generation is frozen. Everything it refers to has been appended to containers before.
+//! 2. All containers are written out and synced (I-1).
+//! 3. The generation, the container records and the log row become durable in one transaction (I-2).
+//! 4. The waiting requests are answered.
+//! 5. The row is handed to the counting thread ([`backlog`]).
 //!
-//! Beside it, each by a thread of its own:
-//! - *counting* ([`counting`]): durable rows are consumed into the indexes in their order (I-3), and from time to time the indexes are
-//!   frozen as of the row that was counted last;
-//! - *flushing* ([`flush`]): what was frozen is written as a checkpoint, up to which the log can be trimmed;
+//! Beside it, each on a thread of its own:
+//! - *counting* ([`counting`]): applies durable rows to the indexes, in order (I-3), and from time to time freezes the
+//!   indexes as of the last counted row;
+//! - *checkpoints* ([`flush`]): writes the frozen indexes. The log can then be trimmed up to their row;
 //! - *exporting* ([`crate::export`]).
 //!
-//! What is durable and not counted yet is bounded, in changes and in bytes: with as much, the next round waits for the counting; and
-//! when little more than the reserve is left on the disks, each does. Counting waits for a checkpoint only when as much is open as
-//! memory allows. Who makes changes waits ([`Committer::relieve`]) when as many are not durable yet as one row may have, and when as
-//! many are staged, which only counting ends.
+//! The backlog of uncounted rows is bounded, in changes and in bytes. When it is full, the next round waits for the
+//! counting; when the free space is near the reserve, every round does. Counting waits for a checkpoint only when open
+//! tankers fill their memory. Threads that make changes wait ([`Committer::relieve`]) in two cases: the uncommitted
+//! changes reach the size of one row, or as many fingerprints are staged. Only counting ends the latter.
 //!
-//! **Waiting order**: whoever stands here may wait for those behind it, never for those before it:
-//! writers, reclaiming, quarantine -> the commit thread -> the counting thread -> sections (whoever is inside waits for none of these),
-//! the store of the namespace (across a transaction), the flush thread -> devices. The export thread is waited for by none of them.
+//! **Waiting order**: each may wait for those behind it, never for those before it: writers, reclaiming, quarantine ->
+//! the commit thread -> the counting thread -> sections (a thread in a section waits for none of these), the store of
+//! the namespace (across a transaction), the checkpoint thread -> devices. None of them waits for the export thread.
 //!
-//! Right before 3, and in rounds that have nothing to commit as well, it is made sure that the pool is still locked. If it is not, another
-//! process may write it: nothing more is written then.
+//! Right before step 3, and also in rounds with nothing to commit, the round checks that the pool is still locked. If
+//! it is not, another process may write it, and nothing more is written here.
 //!
-//! A round that fails before 3 loses nothing: generation and containers keep what they have for the next round. A
+//! A round that fails before step 3 loses nothing: generation and containers keep their content for the next round. A
 //! failed sync is never retried into a success: the layers below remember it and the pool turns read-only (I-7).
 //!
-//! Cost: two or three syncs per round, however many operations it carries. That of counting stands in [`counting`].
+//! Cost: two or three syncs per round, for any number of operations. See [`counting`] for the cost of counting.
 
 mod backlog;
 mod consume;
@@ -61,7 +61,7 @@ use crate::export::Exporter;
 use crate::namespace::Namespace;
 use crate::pool::SpaceGuard;
 
-/// What commits work on.
+/// The parts of a pool that commits use.
 pub struct CommitParts {
     /// Inodes, names and the log.
     pub namespace: Arc<Namespace>,
@@ -79,9 +79,10 @@ pub struct CommitParts {
     pub space: Arc<SpaceGuard>,
     /// Copies of the namespace on the data root.
     pub exporter: Arc<Exporter>,
-    /// What keeps other processes out; held by the pool alone.
+    /// The locks that keep other processes out. Only the pool holds them.
     pub locks: Weak<Vec<PoolLock>>,
-    /// Changes of the namespace in memory that start a round early; twice as many make who changes names wait for one.
+    /// Number of uncommitted namespace changes that starts a round early. At twice as many, threads that change names
+    /// wait for a round.
     pub pending_operations_max: usize,
 }
 
@@ -89,7 +90,7 @@ pub struct CommitParts {
 struct State {
     requested: u64,
     finished: u64,
-    /// Outcome of the round that finished last.
+    /// Error of the round that finished last.
     outcome: Option<EngineError>,
     stopping: bool,
 }
@@ -100,31 +101,31 @@ pub struct Committer {
     state: Mutex<State>,
     wake: Condvar,
     done: Condvar,
-    /// Containers that reclaiming has emptied: forgotten by the next round.
+    /// Containers that reclaiming has emptied; the next round forgets them.
     removed: Mutex<Vec<ContainerId>>,
     /// Why the pool is read-only, if it is.
     failure: Mutex<Option<EngineError>>,
     changes_since_checkpoint: AtomicU64,
-    /// Changes of the indexes that were frozen and are not in a durable row yet.
+    /// Index changes that were frozen and are not in a durable row yet.
     committing: AtomicU64,
     /// Durable rows that are not counted yet.
     backlog: Backlog<Row>,
-    /// Changes that one row has, about, at most.
+    /// Approximate upper bound of the changes in one row.
     row_changes_max: u64,
     flushes: FlushQueue<Flush>,
-    /// The last checkpoint failed for lack of space.
+    /// Whether the last checkpoint failed for lack of space.
     is_starved: AtomicBool,
     inconsistencies: AtomicU64,
     /// See [`hold_losses`](Self::hold_losses).
     losses: Mutex<()>,
     rounds: AtomicU64,
     rounds_without_space: AtomicU64,
-    /// Called before each round that the interval starts: publishes what has been open for long.
+    /// Called at the interval, before a round: publishes files that have been open for long.
     before_interval: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 impl Committer {
-    /// A committer whose thread is not running yet.
+    /// Creates a committer whose thread is not running yet.
     #[must_use]
     pub fn new(parts: CommitParts) -> Arc<Self> {
         let row_changes_max = parts.chunk_index.pending_max().max(PENDING_CHANGES_MIN);
@@ -151,7 +152,7 @@ impl Committer {
         })
     }
 
-    /// Brings the indexes up to the log's end: what a mount after a crash has to do. Returns rows replayed.
+    /// Applies the rest of the log to the indexes, as a mount after a crash must. Returns the number of replayed rows.
     ///
     /// # Errors
     /// A node or table that the log refers to cannot be read.
@@ -165,7 +166,7 @@ impl Committer {
         Ok(rows)
     }
 
-    /// Starts the commit thread. `before_interval` is called before each round that the interval starts.
+    /// Starts the commit thread. It calls `before_interval` before a round, once per interval.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -182,7 +183,7 @@ impl Committer {
             .map_err(|error| dedupfs_store::StoreError::from_io("start", "commit thread", error).into())
     }
 
-    /// Everything done before this call is durable when it returns.
+    /// Commits: everything done before this call is durable when it returns.
     ///
     /// # Errors
     /// The round's error. Nothing is lost then, but nothing is promised either.
@@ -198,15 +199,15 @@ impl Committer {
         while state.finished < ticket {
             self.done.wait(&mut state);
         }
-        // A later round may have finished since; a failure that it repaired is no failure any more.
+        // A later round may have finished since. If it repaired a failure, there is no failure any more.
         state.outcome.clone().map_or(Ok(()), Err)
     }
 
-    /// Keeps the memory of the namespace and of the indexes bounded: starts a round early, waits for it when it is late, and waits
-    /// for the counting when that is. To be called with no lock held.
+    /// Bounds the memory of the namespace and of the indexes. It starts a round early, waits for the round when it is
+    /// late, and waits for the counting when that is late. To be called without locks.
     ///
     /// # Errors
-    /// The round's error; why the pool is read-only.
+    /// The round's error; the reason why the pool is read-only.
     pub fn relieve(&self) -> Result<()> {
         let pending = self.parts.namespace.pending_operations();
         let (changes, most) = (self.uncommitted_changes(), self.row_changes_max);
@@ -223,16 +224,16 @@ impl Committer {
         if self.staged() < most {
             return Ok(());
         }
-        // What is committed is staged until it is counted.
+        // Committed fingerprints stay staged until they are counted.
         self.backlog.wait_while(waiting::announce, |_| self.staged() >= most);
         self.failure().map_or(Ok(()), Err)
     }
 
-    /// As [`relieve`](Self::relieve), for work that nobody waits for and that makes much to count: at most half a row of it is behind
-    /// when this returns, so that there is room for the rows of those who sync meanwhile.
+    /// Slows background work that makes much to count. Besides [`relieve`](Self::relieve), it waits until less than
+    /// half a row is uncounted, which leaves room for the rows of clients that sync meanwhile.
     ///
     /// # Errors
-    /// As [`relieve`](Self::relieve).
+    /// The errors of [`relieve`](Self::relieve).
     pub fn pace(&self) -> Result<()> {
         self.relieve()?;
         let most = self.row_changes_max / 2;
@@ -247,35 +248,35 @@ impl Committer {
         self.parts.chunk_index.staged() + self.parts.recipe_index.staged()
     }
 
-    /// Changes of the indexes that are staged, or logged, and in no durable row yet.
+    /// Returns the index changes that are staged or logged, and in no durable row yet.
     fn uncommitted_changes(&self) -> u64 {
         let logged = self.parts.namespace.logged_changes() + self.committing.load(Ordering::Relaxed);
         logged + self.staged().saturating_sub(self.backlog.weight().places)
     }
 
-    /// Changes of the indexes that are durable and not counted yet, about.
+    /// Returns the approximate number of index changes that are durable and not counted yet.
     #[must_use]
     pub fn backlog_changes(&self) -> u64 {
         self.backlog.weight().changes
     }
 
-    /// With so many [`backlog_changes`](Self::backlog_changes) no round is begun.
+    /// Returns the number of [`backlog_changes`](Self::backlog_changes) from which on no round begins.
     #[must_use]
     pub fn backlog_changes_max(&self) -> u64 {
         self.backlog.bound().changes
     }
 
-    /// The next round makes the namespace forget these containers, and frees them afterwards.
+    /// Makes the next round remove these containers from the namespace, and free them afterwards.
     ///
     /// # Errors
-    /// [`CountsInDoubt`](EngineError::CountsInDoubt): they stay.
+    /// [`CountsInDoubt`](EngineError::CountsInDoubt): the containers stay.
     pub fn remove_containers(&self, containers: Vec<ContainerId>) -> Result<()> {
         self.check_counts()?;
         self.removed.lock().extend(containers);
         Ok(())
     }
 
-    /// Whether something may be freed by the counts of the indexes.
+    /// Checks that the counts of the indexes are good enough to free content.
     ///
     /// # Errors
     /// [`CountsInDoubt`](EngineError::CountsInDoubt).
@@ -286,7 +287,7 @@ impl Committer {
     /// Commits, and waits until the counts in the indexes are those of everything done before this call.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// The errors of [`commit`](Self::commit).
     pub fn settle(&self) -> Result<()> {
         self.commit()?;
         let ticket = self.state.lock().finished;
@@ -308,56 +309,56 @@ impl Committer {
         outcome
     }
 
-    /// Why the pool takes no more changes, if it does not.
+    /// Returns the reason why the pool takes no more changes, if there is one.
     #[must_use]
     pub fn failure(&self) -> Option<EngineError> {
         self.failure.lock().clone()
     }
 
-    /// Whether as much is counted in memory as it allows, and there is no space to write it: nothing new should be taken.
+    /// Whether an index has filled its memory and there is no space for a checkpoint: nothing new should be accepted.
     #[must_use]
     pub fn is_held_up(&self) -> bool {
         self.is_starved.load(Ordering::Acquire)
             && (self.parts.chunk_index.is_full() || self.parts.recipe_index.is_full())
     }
 
-    /// One at a time: quarantining (which makes losses), freeing recipe nodes (a node that is claimed must not be lost
-    /// before it is freed), noting that nothing is lost any more. May be held while waiting for rounds and for their
-    /// counting: neither thread takes it.
+    /// Locks out the others of: quarantining (which makes losses), freeing recipe nodes (a claimed node must not be
+    /// lost before it is freed), and recording that nothing is lost any more. May be held while waiting for rounds and
+    /// for their counting: neither thread takes it.
     pub fn hold_losses(&self) -> parking_lot::MutexGuard<'_, ()> {
         self.losses.lock()
     }
 
-    /// Counts that could not be right since the pool was opened.
+    /// Returns the number of impossible counts since the pool was opened.
     #[must_use]
     pub fn inconsistencies(&self) -> u64 {
         self.inconsistencies.load(Ordering::Relaxed)
     }
 
-    /// Rounds since the pool was opened.
+    /// Returns the number of rounds since the pool was opened.
     #[must_use]
     pub fn rounds(&self) -> u64 {
         self.rounds.load(Ordering::Relaxed)
     }
 
-    /// Rounds that failed for lack of space: none, unless something else took the reserve.
+    /// Returns the number of rounds that failed for lack of space: 0 unless another program used the reserve.
     #[must_use]
     pub fn rounds_without_space(&self) -> u64 {
         self.rounds_without_space.load(Ordering::Relaxed)
     }
 
-    /// Ends the threads after the rounds that were asked for, and after counting them.
+    /// Ends the threads after the requested rounds and their counting.
     pub fn stop(&self) {
         self.state.lock().stopping = true;
         self.wake.notify_one();
     }
 
-    /// From now on the pool takes no changes.
+    /// Makes the pool refuse changes from now on.
     fn fail(&self, failure: &EngineError, what: &str) {
         tracing::error!(%failure, "{what}; the pool is read-only from now on");
         self.failure.lock().get_or_insert_with(|| failure.clone());
         if matches!(failure, EngineError::Store(StoreError::LockLost { .. })) {
-            // Slots that are free for this process may be another's by now.
+            // Slots that look free to this process may belong to another by now.
             self.parts.data.stop();
             self.parts.recipes.stop();
             self.parts.exporter.end();

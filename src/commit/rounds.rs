@@ -1,4 +1,4 @@
-//! The commit thread: when a round is made, and its steps in their order. See the parent's head.
+//! The commit thread: the time of each round, and its steps in order. See the head of the parent module.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ impl Committer {
             if let Err(error) = Builder::new().name("export".to_owned()).spawn_scoped(scope, export) {
                 tracing::warn!(%error, "cannot start the export thread: the namespace is exported when the pool is closed");
             }
-            // Without these nothing could be committed for long.
+            // Without these threads commits would soon be impossible.
             self.start_beside(scope, "flush", || self.write_checkpoints());
             let counting = self.start_beside(scope, "count", || self.count_rows());
             if counting.is_none() {
@@ -28,7 +28,7 @@ impl Committer {
             }
             self.run_rounds(interval);
             self.backlog.end();
-            // It may wait for a checkpoint, so that one is still written.
+            // The counting may wait for a checkpoint, so checkpoints are still written until it ends.
             if counting.is_some_and(|thread| thread.join().is_err()) {
                 tracing::error!("the counting thread panicked");
             }
@@ -37,7 +37,7 @@ impl Committer {
         });
     }
 
-    /// Starts a thread without which the pool is read-only.
+    /// Starts a thread. Without it the pool becomes read-only.
     fn start_beside<'scope>(
         &self,
         scope: &'scope Scope<'scope, '_>,
@@ -68,7 +68,8 @@ impl Committer {
                 return;
             }
             drop(state);
-            // Not only in rounds of its own: who syncs all the time must not keep the others from being published.
+            // Before requested rounds, too: a client that syncs all the time must not keep other files from being
+            // published.
             if last_before.elapsed() >= interval
                 && let Some(before) = &*self.before_interval.lock()
             {
@@ -79,7 +80,7 @@ impl Committer {
             }
             self.wait_for_counting();
             last = Instant::now();
-            // Whoever came while this thread waited is served, too.
+            // Also serves the requests that arrived while this thread waited.
             let (goal, asked) = {
                 let state = self.state.lock();
                 (state.requested, state.requested != state.finished)
@@ -100,16 +101,16 @@ impl Committer {
         }
     }
 
-    /// Waits while too much is behind.
+    /// Waits while the backlog is too large.
     fn wait_for_counting(&self) {
         if self.parts.space.is_tight() {
-            // The log is trimmed by checkpoints of what is counted only: as little of it as can be.
+            // A checkpoint trims only counted rows of the log, so keep the log as short as possible.
             self.backlog.wait_while(|| (), |_| true);
         }
         self.backlog.wait_for_room();
     }
 
-    /// One round; `answer` is called as soon as it is durable, or failed. Returns what is to be counted.
+    /// Runs one round. Calls `answer` as soon as it is durable or failed. Returns the row to count.
     fn round(&self, asked: bool, answer: &dyn Fn(&Result<()>)) -> Option<Row> {
         if let Some(failure) = self.failure() {
             answer(&Err(failure));
@@ -144,7 +145,8 @@ impl Committer {
             tracing::error!(containers = removed.len(), "emptied containers stay: {}", EngineError::CountsInDoubt);
             removed.clear();
         }
-        // One that is written, or that nobody knows, is not forgotten by the stores: it must not be forgotten by the namespace either.
+        // The stores do not forget a container that is being written or is unknown, so the namespace must not forget it
+        // either.
         removed.retain(|&id| {
             let is_closed = parts.data.is_closed(id) || parts.recipes.is_closed(id);
             if !is_closed {
@@ -154,11 +156,11 @@ impl Committer {
         });
         let mut left = Vec::new();
         let outcome = (|| {
-            // The flush writes into slots that may be another's by now.
+            // Writing out goes to slots that may belong to another process by now.
             self.check_locks()?;
-            // No section may be cut in two: what it logs belongs into one row.
+            // A section must not be cut in two: its log entries belong into one row.
             let is_any = parts.dedup.between_sections(|| {
-                // What an earlier round could not commit is still to come.
+                // Added to the entries that an earlier round could not commit.
                 self.committing.fetch_add(parts.namespace.take_logged_changes(), Ordering::Relaxed);
                 parts.namespace.freeze()
             });
@@ -179,7 +181,7 @@ impl Committer {
                 .collect();
             let record = |id: &ContainerId| parts.data.record(*id).or_else(|| parts.recipes.record(*id));
             let leaving: Vec<_> = removed.iter().filter_map(record).collect();
-            // After the flush: whoever uses a slot that was freed is recorded in no earlier commit than this.
+            // After writing out: a container that uses a freed slot is recorded in this commit at the earliest.
             let position = parts.exporter.position();
             left = position.left;
             self.check_locks()?;
@@ -196,7 +198,8 @@ impl Committer {
             parts.data.acknowledge(&data.records);
             parts.recipes.acknowledge(&recipes.records);
             for store in [&parts.data, &parts.recipes] {
-                // The transaction is durable: a container that is not forgotten is only space, and is found at the next mount.
+                // The transaction is durable. A container that is not forgotten only costs space, and the next mount
+                // finds it.
                 if let Err(error) = store.forget(&removed) {
                     tracing::warn!(%error, "a removed container is not forgotten yet");
                 }
@@ -212,7 +215,7 @@ impl Committer {
         outcome
     }
 
-    /// Whether the pool is still this process's alone.
+    /// Checks that this process still owns the pool alone.
     fn check_locks(&self) -> Result<()> {
         let locks = self.parts.locks.upgrade();
         Ok(locks.iter().flat_map(|locks| locks.iter()).try_for_each(PoolLock::check)?)

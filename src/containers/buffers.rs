@@ -1,7 +1,7 @@
 //! Buffers that are used again, and the bytes of a chunk as a reader gets them.
 //!
-//! The first touch of fresh memory costs more than compressing it on a virtual machine (0.3 to 0.5 GB/s), so the raw buffer
-//! of a region goes back to a [`BufferPool`] when its last reader lets go of it.
+//! On a virtual machine the first touch of fresh memory costs more than compressing it (0.3 to 0.5 GB/s). So the raw
+//! buffer of a region returns to a [`BufferPool`] when its last reader drops it.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -13,17 +13,18 @@ use parking_lot::Mutex;
 
 use super::WRITER_THREADS;
 
-/// Staging buffers kept: one for each writer, and as many for who flushes or makes room. A fresh one has to be mapped and cleared.
+/// Staging buffers kept at most: one for each writer thread, and as many for threads that write out or make room. A
+/// fresh buffer has to be mapped and cleared.
 const STAGING_KEPT_MAX: usize = 2 * WRITER_THREADS;
-/// Bytes of them at most: fewer are kept of large containers, and no more than may be in flight, but one.
+/// Bytes of kept staging buffers at most. The in-flight limit bounds them too; one buffer is always kept.
 const STAGING_KEPT_BYTES_MAX: u64 = 32 << 20;
 
-/// Free buffers of one capacity; bounded.
+/// A bounded pool of free buffers of one capacity.
 pub(super) struct BufferPool {
     free: Mutex<Vec<Vec<u8>>>,
     buffer_bytes: usize,
     kept_max: usize,
-    /// Whether a buffer was taken since the last look.
+    /// Whether a buffer was taken since the last [`trim_if_idle`](Self::trim_if_idle).
     is_used: AtomicBool,
 }
 
@@ -32,7 +33,7 @@ impl BufferPool {
         Arc::new(Self { free: Mutex::new(Vec::new()), buffer_bytes, kept_max, is_used: AtomicBool::default() })
     }
 
-    /// An empty buffer of at least `capacity_bytes`.
+    /// Returns an empty buffer of at least `capacity_bytes`.
     pub(super) fn take(&self, capacity_bytes: usize) -> Vec<u8> {
         if capacity_bytes > self.buffer_bytes {
             return Vec::with_capacity(capacity_bytes);
@@ -42,13 +43,13 @@ impl BufferPool {
         reused.unwrap_or_else(|| Vec::with_capacity(self.buffer_bytes))
     }
 
-    /// Frees the buffers that are kept, if none was taken since the last call; whether there were any.
+    /// Frees the kept buffers if none was taken since the last call. Returns whether there were any.
     pub(super) fn trim_if_idle(&self) -> bool {
         !self.is_used.swap(false, Ordering::Relaxed) && !std::mem::take(&mut *self.free.lock()).is_empty()
     }
 
     fn put(&self, mut buffer: Vec<u8>) {
-        // Only buffers of the pool's own size: a large chunk's buffer would pin its memory.
+        // Keep only buffers of the pool's own size: the buffer of a large chunk would pin its memory.
         if buffer.capacity() < self.buffer_bytes || buffer.capacity() > self.buffer_bytes.saturating_mul(2) {
             return;
         }
@@ -98,7 +99,7 @@ impl fmt::Debug for RegionBytes {
     }
 }
 
-/// The bytes of one chunk: a range of its region, which stays in memory as long as this lives. Cheap to clone.
+/// The bytes of one chunk: a range of its region, which it keeps in memory. Cheap to clone.
 #[derive(Clone)]
 pub struct ChunkData {
     region: Arc<RegionBytes>,
@@ -144,18 +145,18 @@ impl fmt::Debug for ChunkData {
 pub(super) struct StagingPool {
     free: Mutex<Vec<AlignedBuffer>>,
     kept_bytes_max: usize,
-    /// Whether a buffer was taken since the last look.
+    /// Whether a buffer was taken since the last [`trim_if_idle`](Self::trim_if_idle).
     is_used: AtomicBool,
 }
 
 impl StagingPool {
-    /// A pool of a store with so many bytes in flight at most.
+    /// Makes the pool of a store with this limit of bytes in flight.
     pub(super) fn new(in_flight_limit_bytes: u64) -> Self {
         let kept_bytes_max = STAGING_KEPT_BYTES_MAX.min(in_flight_limit_bytes) as usize;
         Self { free: Mutex::default(), kept_bytes_max, is_used: AtomicBool::default() }
     }
 
-    /// Frees the buffers that are kept, if none was taken since the last call; whether there were any.
+    /// Frees the kept buffers if none was taken since the last call. Returns whether there were any.
     pub(super) fn trim_if_idle(&self) -> bool {
         !self.is_used.swap(false, Ordering::Relaxed) && !std::mem::take(&mut *self.free.lock()).is_empty()
     }

@@ -1,7 +1,7 @@
-//! Containers in which something was found bad, and suspicions of readers.
+//! Containers with damage, and the suspicions of readers.
 //!
-//! What lies in a damaged container is believed only where the index places it there: a chunk of it may have a sound frame
-//! and other bytes than its name says, and old recipes go on naming the container.
+//! A chunk in a damaged container is used only where the index places it there: its frame can be sound while its bytes
+//! do not fit its fingerprint, and old recipes still name the container.
 
 use std::sync::atomic::Ordering;
 
@@ -14,14 +14,14 @@ use super::shared::Known;
 /// A container in which a reader met damage.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Suspect {
-    /// What it holds.
+    /// The container's kind.
     pub kind: ContainerKind,
-    /// Which.
+    /// The container's id.
     pub container: ContainerId,
 }
 
 impl ContainerStore {
-    /// From here on these containers are damaged; those that are gone, or not closed, are passed over.
+    /// Marks these containers as damaged; skips those that are gone or not closed.
     pub fn set_damaged(&self, containers: &[ContainerId]) {
         let mut directory = self.shared.directory.write();
         for container in containers {
@@ -32,20 +32,22 @@ impl ContainerStore {
         }
     }
 
-    /// Whether something in the container was found bad.
+    /// Whether damage was found in the container.
     #[must_use]
     pub fn is_damaged(&self, container: ContainerId) -> bool {
         self.shared.any_damaged.load(Ordering::Acquire)
             && matches!(self.shared.known(container), Some(Known::Closed(record)) if record.damaged)
     }
 
-    /// Where suspicions go, from the first call on. The sender must not block for long: readers send.
+    /// Sets the receiver of suspicions; only the first call counts. Readers send, so the channel must not block for
+    /// long.
     pub fn report_suspects(&self, to: Sender<Suspect>) {
         // A second receiver would be a second quarantine.
         let _first_counts = self.shared.suspects.set(to);
     }
 
-    /// A reader met damage in the container. One that cannot be queued is met again, or found by a scrub.
+    /// Reports that a reader met damage in the container. If the queue is full, a later reader or a scrub finds it
+    /// again.
     pub fn suspect(&self, container: ContainerId) {
         if let Some(suspects) = self.shared.suspects.get() {
             let _full = suspects.try_send(Suspect { kind: self.shared.options.kind, container });

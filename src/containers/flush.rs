@@ -1,14 +1,14 @@
-//! Making appended chunks durable, and telling the namespace about it.
+//! Writes out the open containers: makes appended chunks durable and tells the namespace about them.
 //!
 //! 1. [`flush`](ContainerStore::flush) cuts the filling region of every open container and has it compressed.
-//! 2. It waits until the regions cut so far are placed, pads each container to a whole block and writes it. The end of that
-//!    is the container's *mark*; regions placed later begin behind it.
-//! 3. It syncs the slot files once each, then reports the difference between each mark and what the namespace acknowledged.
-//! 4. The caller commits the records, then calls [`acknowledge`](ContainerStore::acknowledge). If the commit fails it does not,
-//!    and the next flush reports the difference again, merged with what came since.
+//! 2. It waits until the regions cut so far are placed, pads each container to a whole block and writes it. The end of
+//!    the written part is the container's *mark*; regions placed later begin behind it.
+//! 3. It syncs each slot file once, then reports the difference between each mark and the acknowledged record.
+//! 4. The caller commits the records, then calls [`acknowledge`](ContainerStore::acknowledge). If the commit fails, it
+//!    does not, and the next call reports the difference again, merged with newer chunks.
 //!
-//! Invariant I-1: a reported record covers synced bytes only: the mark is taken before the sync begins, after everything below
-//! it was written. Appends go on all the while.
+//! Invariant I-1: a reported record covers synced bytes only. The mark is taken before the sync begins, and all bytes
+//! below it are written by then. Appending goes on at the same time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,35 +24,35 @@ use super::shared::{Known, Shared};
 use crate::error::{EngineError, Result};
 use crate::namespace::ContainerRecord;
 
-/// Newly durable chunks of one container: `from_bytes..to_bytes` of its slot.
+/// The newly durable chunks of one container: `from_bytes..to_bytes` of its slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Extended {
     /// The container.
     pub container: ContainerId,
     /// Its kind.
     pub kind: ContainerKind,
-    /// End of what the namespace acknowledged before.
+    /// End of the bytes acknowledged before.
     pub from_bytes: u32,
-    /// End of what is durable now.
+    /// End of the bytes durable now.
     pub to_bytes: u32,
     /// The chunks in between, in the order of their regions.
     pub entries: Vec<TableEntry>,
 }
 
-/// What a flush made durable and the namespace does not know yet.
+/// The result of writing out: durable chunks that the namespace does not know yet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Flushed {
     /// The whole new record of each container that changed.
     pub records: Vec<ContainerRecord>,
-    /// The new chunks of those that got some.
+    /// The new chunks of each container that got some.
     pub extends: Vec<Extended>,
 }
 
 impl ContainerStore {
-    /// Makes durable what was appended before the call. On an error nothing is lost and nothing is reported; unless the sync
-    /// failed, the next flush tries again.
+    /// Makes durable all chunks appended before the call. On an error nothing is lost and nothing is reported. Unless
+    /// the sync failed, the next call tries again.
     ///
-    /// Not for workers: it waits for their jobs.
+    /// Workers must not call this: it waits for their jobs.
     pub fn flush(&self) -> Result<Flushed> {
         let _serial = self.flushing.lock();
         let shared = &self.shared;
@@ -75,7 +75,8 @@ impl ContainerStore {
         Ok(flushed)
     }
 
-    /// The namespace holds these records durably: they are not reported again. Sealed containers become immutable.
+    /// Notes that the namespace holds these records durably, so they are not reported again. Sealed containers become
+    /// closed.
     pub fn acknowledge(&self, records: &[ContainerRecord]) {
         for record in records {
             let Some(Known::Open(container)) = self.shared.known(record.id) else { continue };
@@ -86,12 +87,13 @@ impl ContainerStore {
         }
     }
 
-    /// Closes all containers that take chunks: the next flush writes them with their tables. For unmounting.
+    /// Closes all containers that take chunks, for unmounting. The next [`flush`](Self::flush) writes them with their
+    /// tables.
     pub fn seal_all(&self) {
         let containers = self.streams.lock().retire_all();
         for container in containers {
             self.close(&container);
-            // Only now can nothing be appended any more.
+            // Nothing can be appended after the closing; before it, this check could race with an append.
             if container.is_empty() {
                 self.shared.directory.write().remove(&container.id);
             }
@@ -106,7 +108,7 @@ impl ContainerStore {
     }
 }
 
-/// Writes every container to its mark; all are tried, the first error is returned.
+/// Writes every container to its mark. Tries all of them and returns the first error.
 fn write_all(shared: &Shared, open: Vec<Arc<OpenContainer>>) -> Result<Vec<(Arc<OpenContainer>, Mark)>> {
     let mut marked = Vec::with_capacity(open.len());
     let mut failure: Option<EngineError> = None;
@@ -128,7 +130,7 @@ fn sync(shared: &Shared, marked: &[(Arc<OpenContainer>, Mark)]) -> Result<()> {
     }
     shared.counters.syncs.fetch_add(1, Ordering::Relaxed);
     shared.slots.sync(&addresses).inspect_err(|error| {
-        // The kernel may have dropped what it could not write: a second sync would succeed without it (I-7).
+        // The kernel may have dropped pages it could not write: a second sync would succeed without them (I-7).
         shared.poison(error.clone().into());
     })?;
     marked.iter().for_each(|(container, mark)| container.set_synced(mark.used_bytes));
@@ -166,7 +168,7 @@ fn report(shared: &Shared, container: &OpenContainer, mark: &Mark, flushed: &mut
     }
 }
 
-/// The containers of records, as the store knows them at open.
+/// The containers of these records, as the store knows them when it opens.
 pub(super) fn closed(records: &[ContainerRecord]) -> HashMap<ContainerId, Known> {
     records.iter().map(|record| (record.id, Known::Closed(*record))).collect()
 }

@@ -1,12 +1,13 @@
-//! Looking through whole containers: every frame checked, every chunk judged by its name.
+//! Inspecting whole containers: every frame is checked, and every chunk is judged by its fingerprint.
 //!
-//! 1. [`ContainerStore::read_whole`] reads a closed container in one read. What the disk does not give is read again in
-//!    pieces, each a few times; what stays unreadable is left as zeros, which no checksum fits, and noted.
-//! 2. [`ContainerStore::inspect`] works on those bytes alone, so it can run on another thread: the table of contents, the
-//!    chain of region headers, and each region are decoded; each chunk is given to a [`Judge`].
+//! 1. [`ContainerStore::read_whole`] reads a closed container in one read. If that fails, it reads the container in
+//!    pieces and tries each a few times. Pieces that stay unreadable become zeros, which fit no checksum, and are
+//!    noted.
+//! 2. [`ContainerStore::inspect`] works on those bytes alone, so it can run on another thread. It decodes the table,
+//!    the chain of region headers and each region, and gives the chunks to a [`Judge`].
 //!
-//! A chunk is bad if a reader would not get it as its name says: readers believe the table of contents, and without a sound one
-//! the scan. Damage that costs no chunk (padding, a table of contents beside sound regions) is noted and no more.
+//! A chunk is bad if a reader would get other bytes than its fingerprint says. Readers believe a sound table, otherwise
+//! the scan. Damage that costs no chunk (padding, a table beside sound regions) is only noted.
 
 use std::collections::HashSet;
 
@@ -18,49 +19,51 @@ use super::shared::{Known, Shared};
 use crate::error::EngineError;
 use crate::namespace::ContainerRecord;
 
-/// Bytes of one read after the whole could not be read at once.
+/// Bytes of one read after the whole container could not be read at once.
 const PIECE_BYTES: usize = 64 << 10;
-/// Tries of a piece: a disk may give at the third time what it did not at the first.
+/// Tries for each piece: a disk may succeed at the third try.
 const PIECE_TRIES: usize = 3;
 
-/// Says of each chunk of a region (its entries, its bytes one after another) whether it is what its name says.
+/// Judges whether each chunk of a region matches its fingerprint. Arguments: the region's entries, and their bytes in
+/// the same order.
 pub type Judge<'j> = dyn Fn(&[TableEntry], &[u8]) -> Vec<bool> + 'j;
 
-/// A chunk or node that a container does not give as its name says.
+/// A chunk or node whose stored bytes do not match its fingerprint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadEntry {
-    /// Which.
+    /// Its fingerprint.
     pub fingerprint: Fingerprint,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// What looking through a container found.
+/// The result of inspecting a container.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Inspection {
-    /// What it should hold and does not.
+    /// The bad chunks or nodes.
     pub bad: Vec<BadEntry>,
-    /// Chunks or nodes that are as they should be.
+    /// Number of chunks or nodes that are sound.
     pub sound: u64,
     /// Uncompressed bytes that were judged.
     pub judged_bytes: u64,
-    /// If what it holds is not known as a whole: the names of what is sound. Everything else that the index places here is bad.
+    /// The sound chunks or nodes, if the container's full list of chunks is unknown: all others that the index places
+    /// here are bad.
     pub sound_of_unknown: Option<HashSet<Fingerprint>>,
-    /// Everything that is not as it was written, also what costs no chunk.
+    /// All damage found, also damage that costs no chunk.
     pub damage: Vec<String>,
 }
 
-/// Bytes of a container as far as the disk gives them.
+/// The bytes of a container, as far as the disk gives them.
 #[derive(Clone, Default, Debug)]
 pub struct WholeContainer {
-    /// From its beginning to its end; zeros where the disk gives nothing.
+    /// All bytes from its beginning to its end; unreadable pieces are zeros.
     pub bytes: Vec<u8>,
-    /// Why some of it was not given.
+    /// The error of the read, if there was one.
     pub unread: Option<EngineError>,
 }
 
 impl WholeContainer {
-    /// Whether the device failed, as against a file that ends too early or is not there.
+    /// Whether the device failed. A file that is too short or missing does not count.
     #[must_use]
     pub fn device_failed(&self) -> bool {
         matches!(self.unread, Some(EngineError::Store(StoreError::Io { .. })))
@@ -77,7 +80,7 @@ impl ContainerStore {
         }
     }
 
-    /// All records of closed containers in the order in which they lie on the disk.
+    /// Returns all records of closed containers in disk order.
     #[must_use]
     pub fn closed_in_disk_order(&self) -> Vec<ContainerRecord> {
         let directory = self.shared.directory.read();
@@ -91,8 +94,8 @@ impl ContainerStore {
         records
     }
 
-    /// Visits the records of all containers that are closed all the while, in no order. Nothing is locked meanwhile; the directory is
-    /// copied a 16th at a time.
+    /// Calls `visit` with the records of all containers, in no order. A container that closes or goes during the call
+    /// may be missed. No lock is held during a visit: the directory is copied a 16th at a time.
     pub fn for_each_closed(&self, visit: &mut dyn FnMut(&ContainerRecord)) {
         const PARTS: u64 = 16;
         for part in 0..PARTS {
@@ -105,7 +108,7 @@ impl ContainerStore {
         }
     }
 
-    /// Reads a whole container into `into`, whose buffer is used again; false if the container is gone.
+    /// Reads a whole container into `into` and uses its buffer again. Returns false if the container is gone.
     pub fn read_whole(&self, record: &ContainerRecord, into: &mut WholeContainer) -> bool {
         let len = record.used_bytes.min(self.shared.options.container_bytes) as usize;
         into.bytes.resize(len, 0);
@@ -118,14 +121,14 @@ impl ContainerStore {
                     (0..PIECE_TRIES).find_map(|_| self.shared.slots.read_into(record.address, offset, piece).ok());
                 if outcome.is_none() {
                     piece.fill(0);
-                    tracing::warn!(container = %record.id, offset, bytes = piece.len(), "cannot be read");
+                    tracing::warn!(container = %record.id, offset, bytes = piece.len(), "a piece of a container cannot be read");
                 }
             }
         }
         self.is_known(record.id)
     }
 
-    /// Looks through a container's bytes. What cannot be read of a container that is gone meanwhile means nothing: ask
+    /// Inspects a container's bytes. If the container was removed before it was read, the result means nothing: check
     /// [`is_known`](Self::is_known) afterwards.
     #[must_use]
     pub fn inspect(&self, record: &ContainerRecord, whole: &WholeContainer, judge: &Judge<'_>) -> Inspection {
@@ -205,7 +208,7 @@ impl Shared {
             Err(StoreError::corrupt(what, "the chunks of the container's table", "others"))
         });
         let mut bad = |entry: &TableEntry, offset: u32, why: &str| {
-            // If it is there twice, readers get the first.
+            // If a chunk is there twice, readers get the first.
             let first = table.find(&entry.fingerprint);
             if first.is_some_and(|place| (place.region as usize, place.offset_in_region) == (number, offset)) {
                 found.bad.push(BadEntry { fingerprint: entry.fingerprint, why: why.to_owned() });
@@ -223,12 +226,12 @@ impl Shared {
                             sound.insert(entry.fingerprint);
                         }
                     } else {
-                        bad(entry, offset, "it is not what its name says");
+                        bad(entry, offset, "its bytes do not match its fingerprint");
                     }
                     offset = offset.saturating_add(entry.len_bytes);
                 }
                 if verdicts.iter().any(|is_sound| !is_sound) {
-                    found.damage.push(format!("region at {from}: chunks are not what their names say"));
+                    found.damage.push(format!("region at {from}: chunks do not match their fingerprints"));
                 }
             }
             Err(error) => {

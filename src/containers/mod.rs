@@ -1,25 +1,27 @@
-//! Containers in stream order: where chunks and recipe nodes are stored, read, made durable and freed.
+//! Containers in stream order: stores chunks and recipe nodes, reads them, makes them durable and frees them.
 //!
-//! One [`ContainerStore`] for each kind (data on the data root, recipes on the meta root). The way of a chunk:
+//! There is one [`ContainerStore`] for each kind: data on the data root, recipes on the meta root. The way of a chunk:
 //!
 //! 1. [`append`](ContainerStore::append) copies it into the filling region of its stream's open container ([`streams`],
 //!    [`open_container`]) and returns the container's id at once. From then on it can be read.
-//! 2. Full regions are compressed on the workers and placed one after another; large pieces are written by the store's own
-//!    threads ([`shared`]). A container that could exceed its slot with one more chunk is sealed with a table of contents.
-//! 3. [`flush`](ContainerStore::flush) makes everything durable and reports records for the namespace ([`flush`]).
-//! 4. [`read_chunk`](ContainerStore::read_chunk) finds it wherever it is ([`read`]), [`prefetch`] loads regions ahead.
+//! 2. The workers compress full regions, which are placed one after another. The store's own threads write large pieces
+//!    ([`shared`]). A container that could exceed its slot with one more chunk is sealed with a table.
+//! 3. [`flush`](ContainerStore::flush) writes all containers out and reports records for the namespace ([`flush`]).
+//! 4. [`read_chunk`](ContainerStore::read_chunk) finds the chunk in memory or on disk ([`read`]). [`prefetch`] loads
+//!    regions ahead.
 //! 5. [`remove`](ContainerStore::remove) frees the slot after the namespace has durably forgotten the container.
 //!
-//! Recovery: the namespace's records say how far each container is valid. Unsealed ones are never appended to again; slots
-//! without a record are free.
+//! Recovery: the namespace's records say how far each container is valid. Unsealed containers are never appended to
+//! again. Slots without a record are free.
 //!
-//! Lock order (a thread that holds one takes only later ones; each is short unless said otherwise):
-//! `flushing` (held through a flush) -> `streams` -> `directory` -> a container's `writer` (held across writes of that container)
-//! -> a container's `state` -> `room` and the locks inside caches and pools. No lock but the first and `writer` is held across
-//! I/O, and none while a job is submitted but `flushing`.
+//! Lock order (a thread that holds one takes only later ones; each is short unless said otherwise): `flushing` (held
+//! while containers are written out) -> `streams` -> `directory` -> a container's `writer` (held across writes of that
+//! container) -> a container's `state` -> `room` and the locks inside caches and pools. Only `flushing` and `writer`
+//! are held across I/O. Only `flushing` is held while a job is submitted.
 //!
-//! Cost: appending is one copy (and a hash insertion) for each chunk; unique data is written once, in pieces of at least 1 MiB
-//! unless a flush wants less, and a flush adds at most 4 KiB of padding and one small region for each open container.
+//! Cost: appending is one copy and one hash insertion for each chunk. Unique data is written once, in pieces of at
+//! least 1 MiB unless it is written out earlier. Writing out adds at most 4 KiB of padding and one small region for
+//! each open container.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,36 +64,36 @@ use open_container::{Limits, OpenContainer};
 use shared::{Known, Shared};
 use streams::Streams;
 
-/// Makes ids for new containers. Called under a lock: it must be quick and must not call back.
+/// Makes ids for new containers. It is called under a lock: it must be quick and must not call back.
 pub type ContainerIds = Arc<dyn Fn() -> Result<ContainerId> + Send + Sync>;
 
-/// Threads of a store that only write: enough that some have given the disk their piece while others wait for a core.
+/// Threads of a store that only write. There are enough that some wait for the disk while others wait for a core.
 const WRITER_THREADS: usize = 4;
-/// Queued writes; each is one container, and what does not fit is written by a later attempt.
+/// Queued writes at most; each is one container. A write that does not fit is left to a later attempt.
 const QUEUED_WRITES: usize = 64;
 /// A failed disk stops appends when this multiple of the in-flight limit waits for it.
 const FAILED_LIMIT_FACTOR: u64 = 2;
 
-/// How a store works.
+/// The settings of a store.
 #[derive(Clone, Debug)]
 pub struct ContainerOptions {
     /// The pool, carried by every frame.
     pub pool: PoolId,
-    /// What the containers hold.
+    /// The kind of the containers.
     pub kind: ContainerKind,
-    /// How regions are compressed.
+    /// The compression of regions.
     pub compression: Compression,
     /// Bytes of a container's slot; a multiple of 4096.
     pub container_bytes: u32,
-    /// Raw bytes of a region; larger chunks get one of their own.
+    /// Raw bytes of a region; a larger chunk gets a region of its own.
     pub region_raw_bytes: u32,
-    /// Containers that take chunks at the same time.
+    /// Limit of containers that take chunks at the same time.
     pub open_limit: usize,
-    /// Above this, [`ContainerStore::wait_for_room`] waits.
+    /// Bytes in flight above which [`ContainerStore::wait_for_room`] waits.
     pub in_flight_limit_bytes: u64,
-    /// Decompressed regions kept.
+    /// Bytes of decompressed regions in the cache.
     pub region_cache_bytes: u64,
-    /// Tables of closed containers kept.
+    /// Bytes of tables of closed containers in the cache.
     pub table_cache_bytes: u64,
 }
 
@@ -102,7 +104,7 @@ pub struct ContainerStore {
     limits: Limits,
     /// Second in the lock order.
     streams: Mutex<Streams>,
-    /// First in the lock order: one flush at a time.
+    /// First in the lock order: one write-out at a time.
     flushing: Mutex<()>,
 }
 
@@ -113,7 +115,7 @@ impl std::fmt::Debug for ContainerStore {
 }
 
 impl ContainerStore {
-    /// A store over `slots` with the containers that the namespace knows.
+    /// Opens a store over `slots` with the containers that the namespace knows.
     pub fn open(
         slots: SlotFiles,
         options: ContainerOptions,
@@ -145,25 +147,26 @@ impl ContainerStore {
         }))
     }
 
-    /// Frees buffers that are kept for reuse, if none was used since the last call; whether there were any.
+    /// Frees the buffers kept for reuse if none was used since the last call. Returns whether there were any.
     pub fn trim_if_idle(&self) -> bool {
         self.shared.buffers.trim_if_idle() | self.shared.staging.trim_if_idle()
     }
 
-    /// Files that containers are recorded in and that are not there.
+    /// Returns the slot files that records name and that do not exist.
     #[must_use]
     pub fn missing_files(&self) -> Vec<String> {
         self.shared.slots.missing_files()
     }
 
-    /// Containers whose file is not there.
+    /// Returns the containers whose slot file does not exist.
     pub fn missing_containers(&self) -> Vec<ContainerId> {
         let records = self.containers();
         records.iter().filter(|record| self.shared.slots.is_missing(record.address)).map(|record| record.id).collect()
     }
 
-    /// Stores chunks in the stream's container; returns the container of each. They can be read at once, and are durable after
-    /// the next [`flush`](Self::flush). Never waits for the disk; compresses by itself when all workers are busy.
+    /// Stores chunks in the stream's container and returns the container of each. They can be read at once, and are
+    /// durable after the next [`flush`](Self::flush). Never waits for the disk. Compresses in this thread when all
+    /// workers are busy.
     pub fn append(&self, stream: StreamId, chunks: &[(Fingerprint, &[u8])]) -> Result<Vec<ContainerId>> {
         let shared = &self.shared;
         shared.check_poison()?;
@@ -204,14 +207,17 @@ impl ContainerStore {
         let options = &shared.options;
         let id = (self.ids)()?;
         let container = OpenContainer::new(id, options.kind, options.pool, self.limits, now_ms, shared.owed.hold(0, 1));
-        // Before anybody learns of the id, so that a known id is always found.
+        // Insert the container before its id is known elsewhere: a known id must always be found.
         shared.directory.write().insert(id, Known::Open(Arc::clone(&container)));
         streams.insert(stream, Arc::clone(&container));
         Ok(container)
     }
 
-    /// Waits while more than the limit is in flight; to be called before appending, with no lock held. Returns the error
-    /// of the disk if that is what keeps the bytes in flight. On a worker it writes, but does not wait for other jobs.
+    /// Waits while more bytes than the limit are in flight. Call it before appending, with no lock held. On a worker it
+    /// writes, but does not wait for other jobs.
+    ///
+    /// # Errors
+    /// The disk's error, if that keeps the bytes in flight.
     pub fn wait_for_room(&self) -> Result<()> {
         self.shared.wait_for_room()
     }
@@ -222,14 +228,14 @@ impl ContainerStore {
         self.shared.in_flight_bytes()
     }
 
-    /// Bytes that the device will take at most for what was appended and is not written, with padding and tables of contents.
+    /// Upper bound of the bytes still to be written for appended chunks, with padding and tables.
     #[must_use]
     pub fn owed_bytes(&self) -> u64 {
         self.shared.owed.bytes()
     }
 
-    /// The chunk's bytes; `None` if the container is not known (any more) or does not hold it. A `len_bytes` that is given
-    /// must be the chunk's (a recipe node's stored length is not known from outside).
+    /// Returns the chunk's bytes; `None` if the container is unknown or does not hold the chunk. A given `len_bytes`
+    /// must be the chunk's length. (The stored length of a recipe node is not known outside.)
     pub fn read_chunk(
         &self,
         container: ContainerId,
@@ -239,19 +245,20 @@ impl ContainerStore {
         self.shared.read_chunk(container, fingerprint, len_bytes)
     }
 
-    /// Whether reading the chunk would need no disk.
+    /// Whether the chunk can be read without the disk.
     #[must_use]
     pub fn cached(&self, container: ContainerId, fingerprint: &Fingerprint) -> bool {
         self.shared.cached(container, fingerprint)
     }
 
-    /// The container's table; of an open one, what is placed so far. `None` if it is not known.
+    /// Returns the container's table; for an open container, the table of the regions placed so far. `None` if it is
+    /// unknown.
     pub fn table(&self, container: ContainerId) -> Result<Option<Arc<Table>>> {
         self.shared.table(container)
     }
 
-    /// Calls `visit` with every chunk of the container in order of its regions, past the cache; `false` if it is not known. The
-    /// regions before a damaged one are visited.
+    /// Calls `visit` with every chunk of the container in the order of its regions, past the cache. Returns `false` if
+    /// the container is unknown. Regions before a damaged one are visited.
     pub fn for_each_chunk(
         &self,
         container: ContainerId,
@@ -260,20 +267,21 @@ impl ContainerStore {
         self.shared.for_each_chunk(container, visit)
     }
 
-    /// Reads and checks everything in the container: regions, table of contents, record. The chunks' fingerprints are not
-    /// computed: [`for_each_chunk`](Self::for_each_chunk) gives them. Unknown containers are sound.
+    /// Reads and checks the whole container: regions, table and record. Computes no fingerprints of chunks: use
+    /// [`for_each_chunk`](Self::for_each_chunk) for that. An unknown container counts as sound.
     pub fn verify(&self, container: ContainerId) -> Result<()> {
         self.shared.verify(container)
     }
 
-    /// Forgets and frees containers which the namespace has durably forgotten (I-4), and no export names.
+    /// Forgets containers and frees their slots. The namespace must have durably forgotten them (I-4), and no export
+    /// may name them.
     pub fn remove(&self, containers: &[ContainerId]) -> Result<()> {
         let forgotten = self.forget(containers)?;
         self.free(&forgotten)
     }
 
-    /// Forgets containers which the namespace has durably forgotten (I-4); their slots stay taken until they are
-    /// [freed](Self::free). Open ones are refused before anything is forgotten.
+    /// Forgets containers that the namespace has durably forgotten (I-4). Their slots stay taken until they are
+    /// [freed](Self::free). If one is open, nothing is forgotten and an error is returned.
     pub fn forget(&self, containers: &[ContainerId]) -> Result<Vec<ContainerRecord>> {
         let mut forgotten = Vec::with_capacity(containers.len());
         {
@@ -287,7 +295,7 @@ impl ContainerStore {
                 }
             }
         }
-        // Unknown first, freed then: a reader that finds other bytes in the slot finds the container gone, too.
+        // Forget first, free later: a reader that finds other bytes in the slot then finds the container gone.
         let gone: std::collections::HashSet<_> = containers.iter().copied().collect();
         self.shared.caches.forget(&|container| gone.contains(&container));
         Ok(forgotten)
@@ -298,7 +306,7 @@ impl ContainerStore {
         let mut failure = None;
         for record in forgotten {
             if let Err(error) = self.shared.slots.free(record.address) {
-                tracing::warn!(address = ?record.address, %error, "cannot free a container's slot");
+                tracing::warn!(address = %record.address, %error, "cannot free a container's slot");
                 failure = failure.or(Some(error));
             }
         }
@@ -310,20 +318,21 @@ impl ContainerStore {
         failure.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Cuts off what no container has at the end of files; returns the bytes. What cannot be cut costs only its space.
+    /// Cuts unused slots off the ends of the slot files and returns the bytes freed. A failure costs only space and is
+    /// logged.
     pub fn trim(&self) -> u64 {
         self.shared.slots.trim().unwrap_or_else(|error| {
-            tracing::warn!(%error, "free space at the end of container files is not given back");
+            tracing::warn!(%error, "cannot give back the free space at the end of container files");
             0
         })
     }
 
-    /// Takes the slot of a container that was forgotten before the store was opened, until it is [freed](Self::free).
+    /// Keeps the slot of a container that was forgotten before the store was opened, until it is [freed](Self::free).
     pub fn keep(&self, forgotten: &ContainerRecord) -> Result<()> {
         Ok(self.shared.slots.occupy(forgotten.address)?)
     }
 
-    /// Takes slots that no record names, until they are [released](Self::release); gives back those that could be taken.
+    /// Takes slots that no record names, until they are [released](Self::release). Returns those that could be taken.
     #[must_use]
     pub fn hold(&self, slots: Vec<SlotAddress>) -> Vec<SlotAddress> {
         slots.into_iter().filter(|address| self.shared.slots.hold(*address)).collect()
@@ -332,7 +341,7 @@ impl ContainerStore {
     /// Frees slots that were held.
     ///
     /// # Errors
-    /// The files cannot be cut. What cannot be punched out costs only its space.
+    /// None: a slot that cannot be punched out, or a file that cannot be cut, costs only space and is logged.
     pub fn release(&self, held: &[SlotAddress]) -> Result<()> {
         for address in held {
             if let Err(error) = self.shared.slots.free(*address) {
@@ -343,8 +352,8 @@ impl ContainerStore {
         Ok(())
     }
 
-    /// Slots that no record names and that begin as a container of this pool does, with its id. One that the disk does not give may
-    /// hold one as well: it has no id.
+    /// Returns the slots that no record names and that begin with a region of this pool, with the container's id. A
+    /// slot that the disk cannot read may hold a container too: it is returned without an id.
     #[must_use]
     pub fn unnamed(&self) -> Vec<(SlotAddress, Option<ContainerId>)> {
         let pool = self.shared.options.pool;
@@ -355,7 +364,7 @@ impl ContainerStore {
                     let is_container = header.pool == pool && header.kind == FrameKind::Region;
                     is_container.then_some((address, Some(ContainerId(header.owner))))
                 }
-                // The file ends within its head.
+                // The file ends within this header.
                 Err(StoreError::Corrupt { .. } | StoreError::NotFound { .. }) => None,
                 Err(error) => {
                     tracing::warn!(%address, %error, "a slot that no record names cannot be read");
@@ -366,7 +375,7 @@ impl ContainerStore {
         self.shared.slots.free_in_files().into_iter().filter_map(look_at).collect()
     }
 
-    /// Recorded bytes of a container, as they are on disk.
+    /// Reads recorded bytes of a container from disk.
     pub fn recorded_bytes(&self, record: &ContainerRecord, offset_bytes: u32, len_bytes: usize) -> Result<Vec<u8>> {
         Ok(self.shared.slots.read(record.address, offset_bytes, len_bytes)?)
     }
@@ -377,7 +386,7 @@ impl ContainerStore {
         self.shared.is_known(container)
     }
 
-    /// The record that the namespace has acknowledged.
+    /// The container's record that the namespace has acknowledged.
     #[must_use]
     pub fn record(&self, container: ContainerId) -> Option<ContainerRecord> {
         match self.shared.known(container)? {
@@ -400,19 +409,19 @@ impl ContainerStore {
         records
     }
 
-    /// Whether the container is closed: never written again, and may be removed.
+    /// Whether the container is closed: it is never written again and may be removed.
     #[must_use]
     pub fn is_closed(&self, container: ContainerId) -> bool {
         matches!(self.shared.known(container), Some(Known::Closed(_)))
     }
 
-    /// Nothing is written any more when this returns: what was not flushed is lost, as in a crash. Threads that still have work
-    /// for this store would else write into slots that the next opening of the pool has given to others.
+    /// Ends all writing before it returns. Data not written out is lost, as in a crash. Without this, threads that
+    /// still work for this store could write into slots that the next opening of the pool has given away.
     pub fn stop(&self) {
         self.shared.stop();
     }
 
-    /// Figures.
+    /// The store's figures.
     #[must_use]
     pub fn stats(&self) -> ContainerStats {
         ContainerStats {
@@ -425,24 +434,24 @@ impl ContainerStore {
         }
     }
 
-    /// The error that stopped the store, if one did: every later append and flush returns it.
+    /// The error that stopped the store, if any: every later append and `flush` returns it.
     #[must_use]
     pub fn failure(&self) -> Option<EngineError> {
         self.shared.check_poison().err()
     }
 
-    /// Physical bytes of the container files.
+    /// Bytes that the slot files take on disk.
     pub fn physical_bytes(&self) -> Result<u64> {
         Ok(self.shared.slots.allocated_bytes()?)
     }
 
-    /// Panics if an invariant of an open container does not hold; for tests.
+    /// Panics if an invariant of an open container is broken; for tests.
     pub fn self_check(&self) {
         self.shared.open_containers().iter().for_each(|container| container.self_check());
     }
 }
 
-/// What could not be encoded must not get in: it would stop the store.
+/// Refuses a chunk that cannot be encoded: inside the store it would stop the store.
 fn check_chunk(fingerprint: &Fingerprint, data: &[u8]) -> Result<()> {
     if data.is_empty() || fingerprint.is_zero() || data.len() > REGION_RAW_BYTES_MAX {
         let message = format!("a chunk has 1 to {REGION_RAW_BYTES_MAX} bytes and a fingerprint, not {}", data.len());

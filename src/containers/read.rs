@@ -1,17 +1,17 @@
 //! Reading: tables and regions of containers, through two bounded caches.
 //!
-//! 1. The directory says whether the container is open or closed. An open one tells where the chunk is at this moment
-//!    ([`super::open_container`]).
-//! 2. Otherwise its table says which region holds the chunk: from the cache, else the table of contents on disk, else (none, or
-//!    damaged) a scan over the region headers.
-//! 3. The region comes from the cache, else from disk: one read, checked, decompressed, compared with the table, cached. Readers
-//!    that want the same region meanwhile wait for the first.
+//! 1. The directory says whether the container is open or closed. An open container knows where the chunk is at this
+//!    moment ([`super::open_container`]).
+//! 2. For a closed container, its table names the region of the chunk. The table comes from the cache, else from disk.
+//!    If it is missing or damaged, the region headers are scanned.
+//! 3. The region comes from the cache, else from disk: one read, checked, decompressed, compared with the table,
+//!    cached. Other readers of the same region wait for the first.
 //!
-//! A container can be removed and its slot used again while a reader is on its way. Frames carry the container's id and
-//! checksums, so such a reader gets an error; when the container is no longer in the directory then, the answer is "not there".
-//! Container ids are never used twice, so what is cached can never belong to another container.
+//! While a reader is under way, its container can be removed and the slot used again. Frames carry the container's id
+//! and checksums, so such a reader gets an error. If the container is then no longer in the directory, the answer is
+//! "not there". Container ids are never used twice, so a cached entry can never belong to another container.
 //!
-//! Cost: a hit takes three short shared locks (directory, table, region); a miss one read of about 100 KiB.
+//! Cost: a hit takes three short shared locks (directory, table, region); a miss costs one read of about 100 KiB.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -32,16 +32,18 @@ use super::shared::{Known, Shared};
 use crate::error::Result;
 use crate::namespace::ContainerRecord;
 
-/// Share of a cache for entries seen more than once; the rest must hold what a prefetcher loads before it is read.
+/// Share of a cache for entries seen more than once. The rest must hold prefetched entries until they are read.
 const HOT_SHARE: f64 = 0.5;
-/// Least entries of a cache's shard: with few, what is loaded ahead of one reader does not fit by chance into those that it falls into.
+/// Least entries of a cache's shard. With fewer, the entries loaded ahead of one reader could overflow the shards they
+/// fall into.
 const SHARD_ENTRIES_MIN: u64 = 64;
-/// Of the largest entry in relation to what is usual for regions: one chunk can have a region of its own.
+/// Largest region, as a multiple of the usual size: one large chunk can have a region of its own.
 const LARGEST_REGION: u64 = 4;
-/// Of the largest table in relation to its container, which has 36 bytes for each chunk at least; the table has 48, and room.
+/// Largest table, as a multiple of its container's size. A container has at least 36 bytes for each chunk, its table in
+/// memory 48 and spare capacity.
 const LARGEST_TABLE: u64 = 2;
 const SHARDS_MAX: u64 = 16;
-/// Bytes of a table that are assumed when a cache is laid out: 512 chunks.
+/// Assumed bytes of a table when a cache is laid out: 512 chunks.
 const TABLE_BYTES_TYPICAL: u64 = 32 * 1024;
 
 /// Names a region for ever: ids are never used twice, and a region never moves in its container.
@@ -51,7 +53,7 @@ pub(super) struct RegionKey {
     pub(super) offset_bytes: u32,
 }
 
-/// A table, and the damage that ended the scan that made it.
+/// A table. If a scan made it, also the damage that ended the scan.
 #[derive(Clone)]
 pub(super) struct CachedTable {
     pub(super) table: Arc<Table>,
@@ -97,15 +99,15 @@ impl Caches {
         }
     }
 
-    /// Forgets everything of containers for which `is_gone`.
+    /// Forgets all entries of containers for which `is_gone`.
     pub(super) fn forget(&self, is_gone: &dyn Fn(ContainerId) -> bool) {
         self.regions.retain(|key, _| !is_gone(key.container));
         self.tables.retain(|container, _| !is_gone(*container));
     }
 }
 
-/// A cache of entries that usually have `entry_bytes`. It takes none that is larger than the hot part of a shard: what is
-/// asked for again and again would be made anew each time. So there are few shards if the largest has `largest_bytes`.
+/// Makes a cache of entries that usually have `entry_bytes` and at most `largest_bytes`. The cache refuses an entry
+/// larger than the hot part of a shard, which would then be made anew for each use. So large entries mean few shards.
 fn cache<K, V, W>(capacity_bytes: u64, entry_bytes: u64, largest_bytes: u64, weighter: W) -> Cache<K, V, W>
 where
     K: Eq + std::hash::Hash,
@@ -115,7 +117,7 @@ where
     let entries = (capacity_bytes / entry_bytes.max(1)).max(1);
     let holding_largest = (capacity_bytes as f64 * HOT_SHARE) as u64 / largest_bytes.max(1);
     let shards = (entries / SHARD_ENTRIES_MIN).min(holding_largest).clamp(1, SHARDS_MAX);
-    // The cache rounds up.
+    // Rounded down: the cache would round up.
     let shards = 1_u64 << shards.ilog2();
     let as_usize = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let options = OptionsBuilder::new()
@@ -133,18 +135,18 @@ where
     }
 }
 
-/// What a thread's memory for blocks has from its first use on: a huge page, which most reads fit into.
+/// First size of a thread's block buffer: a huge page, which most reads fit into.
 const BLOCKS_BYTES: usize = 2 << 20;
 
 thread_local! {
-    /// Compressed bytes on their way from the disk to the decoder.
+    /// Compressed bytes between disk and decoder.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     /// The same, for [`Shared::with_blocks`].
     static BLOCKS: RefCell<AlignedBuffer> = const { RefCell::new(AlignedBuffer::new()) };
     static READS: Cell<Reads> = const { Cell::new(Reads { reads: 0, bytes: 0 }) };
 }
 
-/// What this thread has read from containers so far, whatever store they are of: tables and regions.
+/// Reads of tables and regions that this thread has done so far, from any store.
 #[must_use]
 pub fn reads_of_this_thread() -> Reads {
     READS.get()
@@ -172,7 +174,7 @@ impl Shared {
         self.unless_removed(container, result)
     }
 
-    /// Turns an error about a container that was removed meanwhile into "not there".
+    /// Turns an error about a removed container into "not there".
     pub(super) fn unless_removed<T>(&self, container: ContainerId, result: Result<Option<T>>) -> Result<Option<T>> {
         match result {
             Err(_) if !self.is_known(container) => Ok(None),
@@ -241,7 +243,7 @@ impl Shared {
             self.counters.region_hits.fetch_add(1, Ordering::Relaxed);
             return Ok(region);
         }
-        // Decoding takes long too, and somebody else may be reading it.
+        // Decoding takes long too, and another thread may be reading the region.
         waiting::announce();
         self.caches.regions.get_or_insert_with(&key, || {
             self.counters.region_reads.fetch_add(1, Ordering::Relaxed);
@@ -249,7 +251,7 @@ impl Shared {
         })
     }
 
-    /// Reads, checks and decompresses one region; not cached.
+    /// Reads, checks and decompresses one region, past the cache.
     pub(super) fn load_region(
         &self,
         key: RegionKey,
@@ -260,7 +262,7 @@ impl Shared {
         self.with_bytes(address, key.offset_bytes, frame_bytes, |frame| self.decode_checked(key, frame, entries))
     }
 
-    /// Decompresses a region whose table entries are known and must agree.
+    /// Decompresses a region and compares its entries with those known from the table.
     pub(super) fn decode_checked(
         &self,
         key: RegionKey,
@@ -295,8 +297,9 @@ impl Shared {
         })
     }
 
-    /// The same, read as whole blocks into aligned memory, so that the device can leave the page cache out: for what is read ahead of
-    /// a restore, which comes in large pieces and seldom twice. The decoded regions are cached, and what the reader gets of them.
+    /// Like [`with_bytes`](Self::with_bytes), but reads whole blocks into aligned memory, so that the device can bypass
+    /// the page cache. This is for reading ahead of a restore: large reads, seldom repeated. The decoded regions are
+    /// cached, and so are the pages of the reader's file.
     pub(super) fn with_blocks<T>(
         &self,
         address: SlotAddress,
@@ -322,7 +325,7 @@ impl Shared {
         })
     }
 
-    /// Whether the container has the chunk and reading it needs no disk.
+    /// Whether the container has the chunk and it can be read without the disk.
     pub(super) fn cached(&self, container: ContainerId, fingerprint: &Fingerprint) -> bool {
         let has_region = |offset_bytes| self.caches.regions.contains_key(&RegionKey { container, offset_bytes });
         match self.known(container) {
@@ -346,7 +349,7 @@ impl Shared {
         self.unless_removed(container, result)
     }
 
-    /// The table of a closed container, through the cache.
+    /// Returns the table of a closed container, through the cache.
     pub(super) fn cached_table(&self, record: &ContainerRecord) -> Result<CachedTable> {
         if let Some(cached) = self.caches.tables.get(&record.id) {
             return Ok(cached);
@@ -361,14 +364,14 @@ impl Shared {
             match self.with_bytes(record.address, offset_bytes, len_bytes, decode) {
                 Ok(table) => return Ok(CachedTable::sound(Arc::new(table))),
                 Err(error) if !self.is_known(record.id) => return Err(error),
-                Err(error) => tracing::warn!(container = %record.id, %error, "table of contents unreadable, scanning"),
+                Err(error) => tracing::warn!(container = %record.id, %error, "table unreadable; scanning the regions"),
             }
         }
         let scanned = self.scan(record)?;
         if let Some(damage) = &scanned.damage
             && self.is_known(record.id)
         {
-            tracing::error!(container = %record.id, error = %damage, "container damaged behind its last sound region");
+            tracing::error!(container = %record.id, error = %damage, "a container is damaged behind its last sound region");
         }
         Ok(CachedTable { table: Arc::new(scanned.table), damage: scanned.damage.map(Arc::new) })
     }
@@ -386,12 +389,12 @@ impl Shared {
     }
 }
 
-/// The chunks of one region of a table.
+/// The entries of one region of a table.
 pub(super) fn region_entries(table: &Table, number: usize) -> Option<&[TableEntry]> {
     table.regions.get(number).map(|region| table.region_entries(region))
 }
 
-/// The length found, if it is the one expected.
+/// Returns the found length if it is the expected one.
 fn check_len(container: ContainerId, print: &Fingerprint, expected: Option<u32>, found: u32) -> Result<u32> {
     match expected {
         Some(expected) if expected != found => {

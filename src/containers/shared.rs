@@ -1,14 +1,16 @@
-//! What the jobs on the workers share with the store: compression, writing, accounting, and the remembered failure.
+//! The part of a store that its jobs share: compression, writing, accounting, and the remembered failure.
 //!
-//! 1. A cut region becomes a job on the workers: compressed, then placed in its container.
-//! 2. A container with at least [`WRITE_PIECE_BYTES`] placed and not written, or a sealed one, is queued for the store's own
-//!    writer threads: they overlap the disk with the workers' compression. `write_queued` keeps one job for each container.
+//! 1. A cut region becomes a job on the workers: it is compressed, then placed in its container.
+//! 2. A container is queued for the store's own writer threads when it is sealed, or when at least
+//!    [`WRITE_PIECE_BYTES`] are placed and not written. The writers overlap the disk with the workers' compression.
+//!    `write_queued` allows one job for each container.
 //! 3. Raw bytes being compressed and placed bytes not written count as *in flight*.
 //!
 //! Two kinds of failure (invariant I-7):
-//! - a failed *write* loses nothing: the frames stay in memory and the next write tries again. It is remembered until one
-//!   succeeds, so that writers get the error instead of waiting for room for ever;
-//! - a failed *sync*, a failed compression or a panic *poisons*: every later append and flush returns that error.
+//! - A failed *write* loses nothing: the frames stay in memory and the next write tries again. It is remembered until a
+//!   write succeeds, so that writers get the error instead of waiting for room for ever.
+//! - A failed *sync*, a failed compression or a panic *poisons* the store: every later append and `flush` returns that
+//!   error.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -35,10 +37,10 @@ use crate::namespace::ContainerRecord;
 /// Least bytes of a write that is not forced: large writes are 3 to 10 times faster.
 pub(super) const WRITE_PIECE_BYTES: u32 = 1 << 20;
 
-/// How often a thread that waits for room looks for something to write itself.
+/// Interval at which a thread that waits for room looks for something to write itself.
 const ROOM_RECHECK: Duration = Duration::from_millis(10);
 
-/// A container the store knows.
+/// A container that the store knows.
 #[derive(Clone)]
 pub(super) enum Known {
     /// Being filled, or not acknowledged as sealed yet.
@@ -52,7 +54,7 @@ pub(super) struct Shared {
     pub(super) slots: SlotFiles,
     pub(super) workers: Arc<WorkerPool>,
     pub(super) writers: WorkerPool,
-    /// Third in the lock order; read by every lookup, written once or twice for each container.
+    /// Third in the lock order. Every lookup reads it; it is written once or twice for each container.
     pub(super) directory: RwLock<HashMap<ContainerId, Known>>,
     pub(super) caches: Caches,
     pub(super) prefetching: Prefetching,
@@ -70,7 +72,7 @@ pub(super) struct Shared {
     room_changed: Condvar,
     write_failure: Mutex<Option<EngineError>>,
     poisoned: OnceLock<EngineError>,
-    /// Whether any container is damaged: spares readers of sound pools a look.
+    /// Whether any container is damaged: spares readers of sound pools a lookup.
     pub(super) any_damaged: AtomicBool,
     pub(super) suspects: OnceLock<Sender<Suspect>>,
 }
@@ -98,7 +100,7 @@ impl Shared {
         writers: WorkerPool,
     ) -> Self {
         let region_bytes = options.region_raw_bytes.max(1);
-        // Regions being filled and compressed at once; more buffers than that are given back to the system.
+        // Regions being filled and compressed at once; further buffers are freed.
         let kept = options.open_limit + workers.threads() * 12 + 4;
         Self {
             caches: Caches::new(&options),
@@ -136,7 +138,7 @@ impl Shared {
         self.directory.read().contains_key(&container)
     }
 
-    /// The containers that are not closed, in order.
+    /// Returns the containers that are not closed, in order of id.
     pub(super) fn open_containers(&self) -> Vec<Arc<OpenContainer>> {
         let directory = self.directory.read();
         let open = directory.values().filter_map(|known| match known {
@@ -153,7 +155,7 @@ impl Shared {
         self.compressing_bytes.load(Ordering::Relaxed) + u64::try_from(pending).unwrap_or(0)
     }
 
-    /// Remembers the first failure that nothing can mend; see the module's head.
+    /// Remembers the first failure that cannot be mended; see the module's head.
     pub(super) fn poison(&self, error: EngineError) {
         tracing::error!(%error, "containers can no longer be written");
         // Only the first error counts: later ones follow from it.
@@ -161,9 +163,9 @@ impl Shared {
         self.notify_room();
     }
 
-    /// Lets no more writes begin, and waits for those that are under way.
+    /// Lets no more writes begin and waits for the current ones.
     pub(super) fn stop(&self) {
-        // A failure that came first says more.
+        // An earlier failure says more.
         let _failed_before = self.poisoned.set(EngineError::ReadOnly(": it is closed".to_owned()));
         self.notify_room();
         for container in self.open_containers() {
@@ -216,7 +218,7 @@ impl Shared {
         self.pending_bytes.fetch_add(bytes.cast_signed(), Ordering::Relaxed);
     }
 
-    /// Queues a write if one is worth its while and none is queued.
+    /// Queues a write if it is worthwhile and none is queued.
     pub(super) fn schedule_write(self: &Arc<Self>, container: &Arc<OpenContainer>) {
         if !container.wants_write(WRITE_PIECE_BYTES) || container.write_queued.swap(true, Ordering::AcqRel) {
             return;
@@ -229,8 +231,8 @@ impl Shared {
                 while is_written && target.wants_write(WRITE_PIECE_BYTES) {
                     is_written = shared.write_out(&target, Goal::WholeBlocks).is_ok();
                 }
-                // Down only now: another writer would wait for this one, and then write the little that came meanwhile. What was placed
-                // behind the last look finds the flag down, or is found by this one.
+                // Lower the flag only now: a second writer would wait for this one and then write few bytes. A region
+                // placed after the last check either finds the flag down, or the check below finds it.
                 target.write_queued.store(false, Ordering::Release);
                 let goes_on = is_written && target.wants_write(WRITE_PIECE_BYTES);
                 if !goes_on || target.write_queued.swap(true, Ordering::AcqRel) {
@@ -240,15 +242,15 @@ impl Shared {
             drop(guard);
         }));
         if !is_queued {
-            // The next placed region, a flush or a waiter for room does it.
+            // The next placed region, `flush` or a waiter for room retries.
             container.write_queued.store(false, Ordering::Release);
         }
     }
 
-    /// Writes what is placed in the container. Nothing is lost by an error: the same bytes are written by the next call.
+    /// Writes the placed bytes of the container. An error loses nothing: the next call writes the same bytes.
     pub(super) fn write_out(&self, container: &OpenContainer, goal: Goal) -> Result<Option<Mark>> {
         let writer = container.lock_writer();
-        // Looked at behind the lock: who stops the store waits for those who have it.
+        // Checked under the lock: `stop` waits for the holders of this lock.
         self.check_poison()?;
         let (batch, padding, mark) = container.begin_write(goal, &writer);
         self.add_pending(padding);
@@ -266,7 +268,7 @@ impl Shared {
                 Ok(mark)
             }
             Err(error) => {
-                // The name of a new file of slots may be lost, and with it whatever is written there from now on.
+                // The name of a new slot file may be lost, and with it everything written to the file from now on.
                 if error.is_failed_sync() {
                     self.poison(error.clone());
                     container.wake();
@@ -292,7 +294,7 @@ impl Shared {
         self.room_changed.notify_all();
     }
 
-    /// Waits until less than the limit is in flight; writes by itself what nobody else would write.
+    /// Waits until at most the limit is in flight. Writes itself if it can relieve a container.
     pub(super) fn wait_for_room(&self) -> Result<()> {
         let limit = self.options.in_flight_limit_bytes;
         loop {
@@ -304,7 +306,7 @@ impl Shared {
             if is_relieved || self.in_flight_bytes() <= limit {
                 continue;
             }
-            // A worker must not wait for jobs that may be queued behind it; its own submitted jobs run inline then.
+            // A worker must not wait for jobs that may be queued behind it; the jobs it submitted may wait there too.
             if WorkerPool::on_worker() || self.compressing_bytes.load(Ordering::Relaxed) == 0 {
                 return Ok(());
             }
@@ -316,7 +318,7 @@ impl Shared {
         }
     }
 
-    /// Writes the whole blocks of the container with the most of them; `false` if there are none.
+    /// Writes the whole blocks of the container with the most pending bytes. Returns `false` if that wrote nothing.
     fn relieve(&self) -> Result<bool> {
         let open = self.open_containers();
         let most = open.iter().map(|container| (container.pending_bytes(), container)).max_by_key(|(bytes, _)| *bytes);

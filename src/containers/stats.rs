@@ -14,7 +14,7 @@ pub(super) struct Counters {
     pub(super) syncs: AtomicU64,
 }
 
-/// Figures of a store; counters are since it was opened.
+/// Figures of a store; counters start at zero when it opens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ContainerStats {
     /// Containers known, open ones included.
@@ -23,9 +23,9 @@ pub struct ContainerStats {
     pub filling: u64,
     /// Raw bytes being compressed and frames not written.
     pub in_flight_bytes: u64,
-    /// Decompressed regions in the cache.
+    /// Bytes of decompressed regions in the cache.
     pub region_cache_bytes: u64,
-    /// Tables in the cache.
+    /// Bytes of tables in the cache.
     pub table_cache_bytes: u64,
     /// Chunks appended.
     pub appended_chunks: u64,
@@ -46,7 +46,7 @@ pub struct ContainerStats {
 }
 
 impl Counters {
-    /// The counters; the other figures are zero.
+    /// Returns the counters; the other figures are zero.
     pub(super) fn snapshot(&self) -> ContainerStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ContainerStats {

@@ -1,36 +1,37 @@
-//! Which stream writes to which open container (MAD2/DDFS stream locality).
+//! Assigns streams to open containers (stream locality as in MAD2 and DDFS).
 //!
 //! 1. A stream keeps its container until that is full.
-//! 2. A stream without one takes over a container whose process is gone, else the one idle for longest if that is more than
-//!    [`IDLE_AFTER_MS`]; else it opens a new one; else, at the limit, it takes the least recently used.
+//! 2. A stream without a container takes over one whose process is gone. Otherwise it takes the container that has been
+//!    idle longest, if that is more than [`IDLE_AFTER_MS`]. Otherwise it opens a new one. At the limit of open
+//!    containers it takes the least recently used.
 //!
-//! So the chunks of two living streams mix in one container only when there are more streams than open containers.
-//! [`choose`] is pure; the table itself is under one short lock (second in the order of [`super`]).
+//! So the chunks of two living streams mix in one container only when there are more streams than open containers, or
+//! when one was idle. [`choose`] is pure; one short lock guards the streams (second in the order of [`super`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::open_container::OpenContainer;
 
-/// A writing process (its pid), or an id of at least 2^32 for writers that are no process and never end.
+/// A writing process (its pid), or an id of at least 2^32 for a writer that is no process and never ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StreamId(pub u64);
 
-/// The stream of chunks that reclaiming copies forward.
+/// The stream of the chunks that reclaiming copies forward.
 pub const RECLAIM_STREAM: StreamId = StreamId(u64::MAX);
 
-/// A container not written for this long may be taken over by a new stream.
+/// A container not written for longer than this may be taken over by a new stream.
 pub const IDLE_AFTER_MS: u64 = 5_000;
 
 impl StreamId {
-    /// Whether this was a process that does not exist any more.
+    /// Whether this was a process that no longer exists.
     fn is_gone(self) -> bool {
         let Some(pid) = i32::try_from(self.0).ok().and_then(rustix::process::Pid::from_raw) else { return false };
         rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH)
     }
 }
 
-/// What [`choose`] knows of an open container.
+/// The facts of an open container that [`choose`] needs.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     owner: StreamId,
@@ -62,12 +63,12 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// The stream's own container.
+    /// Returns the stream's own container.
     pub(super) fn of(&self, stream: StreamId) -> Option<&Arc<OpenContainer>> {
         self.by_stream.get(&stream)
     }
 
-    /// A container that the stream may take over; `None`: open a new one and [`insert`](Self::insert) it.
+    /// Gives the stream a container to take over. `None`: open a new one and [`insert`](Self::insert) it.
     pub(super) fn take_over(&mut self, stream: StreamId, now_ms: u64, open_limit: usize) -> Option<Arc<OpenContainer>> {
         let describe = |(owner, container): &(StreamId, Arc<OpenContainer>)| Candidate {
             owner: *owner,
@@ -91,13 +92,13 @@ impl Streams {
         self.open.push((stream, container));
     }
 
-    /// Forgets a container that is full.
+    /// Removes a full container.
     pub(super) fn retire(&mut self, full: &Arc<OpenContainer>) {
         self.by_stream.retain(|_, container| !Arc::ptr_eq(container, full));
         self.open.retain(|(_, container)| !Arc::ptr_eq(container, full));
     }
 
-    /// Forgets and returns all.
+    /// Removes and returns all containers.
     pub(super) fn retire_all(&mut self) -> Vec<Arc<OpenContainer>> {
         self.by_stream.clear();
         self.open.drain(..).map(|(_, container)| container).collect()

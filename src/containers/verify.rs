@@ -1,6 +1,7 @@
-//! Walking over whole containers: for checking them, and for whoever needs every chunk.
+//! Walks over whole containers: for checks, and for callers that need every chunk.
 //!
-//! Cost: each region is read once, past the cache, so that a walk over the pool does not push out what readers use.
+//! Cost: each region is read once, past the cache, so that a walk over the pool does not push out the regions of
+//! readers.
 
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ impl Shared {
         for (number, region) in cached.table.regions.iter().enumerate() {
             let key = RegionKey { container: record.id, offset_bytes: region.offset_bytes };
             let entries = region_entries(&cached.table, number).unwrap_or_default();
-            // Past the cache: a walk over everything must not push out what readers use.
+            // Past the cache: a walk over everything must not push out the regions of readers.
             let raw = match self.caches.regions.peek(&key) {
                 Some(raw) => raw,
                 None => self.load_region(key, record.address, region.frame_bytes, Some(entries))?,
@@ -84,7 +85,7 @@ impl Shared {
             let toc = self.with_bytes(record.address, offset_bytes, len_bytes, decode)?;
             if toc.entries != table.entries || toc.regions != table.regions {
                 let what = format!("table of contents of container {}", record.id);
-                return Err(StoreError::corrupt(what, "what its regions hold", "something else").into());
+                return Err(StoreError::corrupt(what, "the chunks of its regions", "others").into());
             }
         }
         let found = (table.entries.len() as u64, table.entries.iter().map(|entry| u64::from(entry.len_bytes)).sum());

@@ -1,15 +1,17 @@
 //! A fixed set of threads that run jobs of megabyte size: hashing, compression, decoding, large writes.
 //!
-//! 1. [`WorkerPool::submit`] puts a job into a bounded queue. When the queue is full the submitter runs the job itself, so
-//!    submitting never blocks, never deadlocks, and slows a producer down to the speed of the machine.
+//! 1. [`WorkerPool::submit`] puts a job into a bounded queue. When the queue is full the submitter runs the job itself.
+//!    So submitting never deadlocks, and slows a producer down to the speed of the machine.
 //! 2. [`WorkerPool::try_submit`] is for work that may be dropped or done later instead.
-//! 3. [`WorkerPool::try_submit_ahead`] is for what somebody may want soon, and may be dropped instead: a longer queue of its own,
-//!    so that neither crowds the other out. Threads take from both alike; what waits there when the pool ends is dropped.
-//!    [`WorkerPool::try_submit_before`] is for what much of that waits for: it takes a place among other work while there is one.
-//! 4. A job that panics is caught: the thread survives. The job's owner learns of it through a guard of its own
+//! 3. [`WorkerPool::try_submit_ahead`] is for speculative work that may be dropped. It has a longer queue of its own,
+//!    so that neither kind crowds the other out. Threads take from both queues alike. When the pool ends, the jobs
+//!    waiting there are dropped.
+//! 4. [`WorkerPool::try_submit_before`] is for a job that many speculative jobs wait for: it takes a place in the first
+//!    queue if there is one.
+//! 5. A panic in a job is caught and the thread survives. The job's owner learns of it through a guard of its own
 //!    (`PoisonOnPanic` in [`super::shared`]).
 //!
-//! Cost: waking a thread on another core takes 30 to 80 us, so jobs should be worth hundreds.
+//! Cost: waking a thread on another core takes 30 to 80 us, so a job should be worth hundreds.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,25 +24,27 @@ use dedupfs_store::waiting;
 /// One piece of work.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// Queued jobs for each thread of a pool made by [`WorkerPool::new`]: enough to keep a thread busy while its producers sleep,
-/// and a bound of the raw bytes waiting.
+/// Queued jobs for each thread of a pool made by [`WorkerPool::new`]: enough to keep a thread busy while its producers
+/// sleep. It also bounds the raw bytes that wait.
 const QUEUED_JOBS_PER_THREAD: usize = 8;
-/// Jobs done ahead that wait in a pool, however few its threads are: as many as may be on their way ([`super::prefetch`]), so that those
-/// who asked for them need not ask again. They hold little while they wait (the table of their container).
+/// Speculative jobs that wait in a pool, for any number of threads. There is a place for every load that
+/// [`super::prefetch`] allows, so that readers need not ask again. A waiting job holds little (the table of its
+/// container).
 const QUEUED_AHEAD: usize = 1024;
 
 thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The ends that take jobs.
+/// The sending ends of the queues.
 #[derive(Debug)]
 struct Queue {
     jobs: Sender<Job>,
     ahead: Sender<Job>,
 }
 
-/// A fixed set of threads with bounded queues. They start with the first job: opening a pool only to look at it costs none.
+/// A fixed set of threads with bounded queues. They start with the first job: opening a pool only to inspect it starts
+/// none.
 #[derive(Debug)]
 pub struct WorkerPool {
     /// `None` only while dropping: closing the queue ends the threads once it is empty.
@@ -53,13 +57,14 @@ pub struct WorkerPool {
 }
 
 impl WorkerPool {
-    /// A pool of `threads` threads. If the system refuses some, the pool has fewer; with none, submitters run every job.
+    /// Makes a pool of `threads` threads. If the system refuses some, the pool has fewer; with none, submitters run
+    /// every job.
     #[must_use]
     pub fn new(threads: usize) -> Self {
         Self::with_queue("dedupfs-work", threads, threads.saturating_mul(QUEUED_JOBS_PER_THREAD))
     }
 
-    /// A pool whose threads carry `name` and whose queue holds `queued_jobs`.
+    /// Makes a pool whose threads are called `name` and whose queue holds `queued_jobs`.
     #[must_use]
     pub fn with_queue(name: &str, threads: usize, queued_jobs: usize) -> Self {
         let (to_jobs, jobs) = bounded(queued_jobs.max(1));
@@ -75,7 +80,7 @@ impl WorkerPool {
                 IS_WORKER.set(true);
                 let next = || select! { recv(jobs) -> job => job, recv(ahead) -> job => job };
                 std::iter::from_fn(|| next().ok()).for_each(run);
-                // The pool has ended. Nobody wants anything ahead any more.
+                // The pool has ended: speculative jobs are no longer needed.
                 jobs.iter().for_each(run);
             };
             let builder = std::thread::Builder::new().name(format!("{}-{number}", self.name));
@@ -96,7 +101,7 @@ impl WorkerPool {
         IS_WORKER.get()
     }
 
-    /// Has the job run: by a worker, or, when the queue is full, by the caller before this returns.
+    /// Has the job run by a worker, or by the caller before this returns if the queue is full.
     pub fn submit(&self, job: Job) {
         if let Err(job) = self.enqueue(job, |queue| &queue.jobs) {
             waiting::announce();
@@ -104,17 +109,18 @@ impl WorkerPool {
         }
     }
 
-    /// Queues the job unless the queue is full; whether it did. A refused job is dropped.
+    /// Queues the job unless the queue is full; then drops it. Returns whether it was queued.
     pub fn try_submit(&self, job: Job) -> bool {
         self.enqueue(job, |queue| &queue.jobs).is_ok()
     }
 
-    /// The same with the queue of what is done ahead. A job there may be dropped unstarted later, too.
+    /// Like [`try_submit`](Self::try_submit), for the queue of speculative jobs. A queued job may still be dropped
+    /// unstarted.
     pub fn try_submit_ahead(&self, job: Job) -> bool {
         self.enqueue(job, |queue| &queue.ahead).is_ok()
     }
 
-    /// The same, but with other work if there is room.
+    /// Queues the job among other work if there is room, otherwise among the speculative jobs.
     pub fn try_submit_before(&self, job: Job) -> bool {
         self.enqueue(job, |queue| &queue.jobs).or_else(|job| self.enqueue(job, |queue| &queue.ahead)).is_ok()
     }
@@ -131,12 +137,13 @@ impl WorkerPool {
 }
 
 impl Drop for WorkerPool {
-    /// Ends the threads after the queued jobs are done, but for those ahead. The last owner may be a job: a thread does not wait for itself.
+    /// Ends the threads after the queued jobs; drops speculative ones. A job may be the last owner: a thread does not
+    /// join itself.
     fn drop(&mut self) {
         self.queue = None;
         let own = std::thread::current().id();
         for thread in self.threads.take().into_iter().flatten().filter(|thread| thread.thread().id() != own) {
-            // A worker catches the panics of its jobs, so there is nothing to learn from the result.
+            // A worker catches the panics of its jobs, so the result carries no news.
             let _ = thread.join();
         }
     }
@@ -157,7 +164,7 @@ mod tests {
 
     use super::WorkerPool;
 
-    /// Keeps the only worker busy until what this returns is dropped.
+    /// Keeps the only worker busy until the returned sender is dropped.
     fn hold(pool: &WorkerPool) -> mpsc::Sender<()> {
         let (release, wait) = mpsc::channel();
         let (started, start) = mpsc::channel();
@@ -236,7 +243,7 @@ mod tests {
             assert!((0..8).all(|_| pool.try_submit(job(&done))));
             std::thread::scope(|scope| {
                 scope.spawn(move || drop(pool));
-                // It may have begun to end by now.
+                // The drop may have begun by now.
                 std::thread::sleep(Duration::from_millis(2));
                 drop(release);
             });

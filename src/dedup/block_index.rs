@@ -1,11 +1,11 @@
-//! The block index filter (dedupv1 section 3.2): what this file held here before it was overwritten.
+//! The block index filter (dedupv1 section 3.2): the chunks that a file held before it was overwritten.
 //!
-//! An overwrite with mostly the same bytes (`rsync --inplace`, a dump written over yesterday's) finds its chunks in
-//! the old recipe and asks no index. The old recipe's references keep these chunks alive until the new one is
-//! published, so the answer is exact.
+//! An overwrite with mostly the same bytes (`rsync --inplace`, a dump written over yesterday's) finds its chunks in the
+//! old recipe and asks no index. The old recipe's references keep these chunks alive until the new recipe is published,
+//! so the answer is exact.
 //!
-//! Memory: at most [`BLOCK_INDEX_CHUNKS_MAX`] chunks, in two generations; beyond that the older one is forgotten. Content moves on
-//! through a file, and the index knows what is forgotten here.
+//! Memory: at most [`BLOCK_INDEX_CHUNKS_MAX`] chunks, in two generations. When it is full, the older one is dropped:
+//! content moves on through a file, and the index still knows the dropped chunks.
 
 use std::collections::HashMap;
 
@@ -19,10 +19,10 @@ use crate::config::BLOCK_INDEX_CHUNKS_MAX;
 
 type Chunks = HashMap<Fingerprint, Location>;
 
-/// Chunks of the segments that are being rewritten.
+/// The chunks of the segments that are being rewritten.
 #[derive(Debug, Default)]
 pub struct BlockIndex {
-    /// Those that were added last, and those before.
+    /// The newest generation, and the older one.
     chunks: RwLock<(Chunks, Chunks)>,
 }
 
@@ -41,7 +41,7 @@ impl BlockIndex {
         }
     }
 
-    /// Whether it knows nothing.
+    /// Whether it knows no chunk.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let known = self.chunks.read();

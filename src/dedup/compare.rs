@@ -1,14 +1,15 @@
-//! Known nodes under the byte compare filter: what is taken for known must read as what was written.
+//! Known nodes under the byte compare filter: a node counts as known only if it reads as it was written.
 //!
-//! A reader goes from the inode's hint to a node, from the node's hints to chunks, and asks the index only if something is not
-//! where a hint says or cannot be read. So a known segment's chunks are compared where the index says, which is the
-//! copy that reclaiming keeps, and at the segment's own hints. If one of them
-//! leads to bytes that are something else, storing the chunk again is not enough: the segment is written again, too, with the
-//! new hints and without counting anything (`NodeMoved`, as reclaiming does), and so is each list whose hint leads to a copy
-//! of a node that was written again. Older files keep the old hints: where these lead to damage that is noticed, the index
-//! has the sound copy; where it cannot be noticed, they stay what they were.
+//! A reader goes from the inode's hint to a node, and from the node's hints to chunks. It asks the index only if a hint
+//! is wrong or a copy cannot be read. So a known segment's chunks are compared in two places: where the index places
+//! them (the copy that reclaiming keeps), and at the segment's own hints.
 //!
-//! Nodes that cannot be read are written again in the same way, with their count as it is.
+//! If a hint leads to other bytes, storing the chunk again is not enough. The segment is written again with the new
+//! hints, and nothing is counted (`NodeMoved`, as reclaiming does). So is each list with a hint to the old copy of a
+//! node that was written again. Older files keep the old hints. Where these lead to damage that a checksum finds, the
+//! index has the sound copy; where no checksum finds it, those files stay damaged.
+//!
+//! Nodes that cannot be read are written again in the same way and keep their count.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use crate::namespace::LogOp;
 use crate::recipe::NodeView;
 
 impl Deduplicator {
-    /// Compares a segment that is known with `entries`, and makes it whole if it is damaged.
+    /// Compares a known segment with `entries`, and writes it again if it is damaged.
     ///
     /// # Errors
     /// `Collision` if other content has its fingerprint or that of one of its chunks; errors of reading and storing.
@@ -42,7 +43,7 @@ impl Deduplicator {
         if stored.is_some() && !damage { Ok(found) } else { self.write_again(section, stream, node, found) }
     }
 
-    /// As [`compare_segment`](Self::compare_segment) for a list, whose children have been compared.
+    /// Like [`compare_segment`](Self::compare_segment), for a list whose children have been compared.
     pub(super) fn compare_list(
         &self,
         section: &Section<'_>,
@@ -62,7 +63,7 @@ impl Deduplicator {
         if misleads { self.write_again(section, stream, node, found) } else { Ok(found) }
     }
 
-    /// The node as a reader gets it; `None` if it is damaged.
+    /// Returns the node as a reader gets it; `None` if it is damaged.
     fn stored_node(&self, node: &Node, child: &Child) -> Result<Option<Arc<NodeView>>> {
         match self.nodes.node_of(&child.fingerprint, child.hint) {
             Ok(view) => {
@@ -83,7 +84,7 @@ impl Deduplicator {
         }
     }
 
-    /// Whether a hint leads to a readable copy of a node that is not the one which the index has.
+    /// Whether a hint leads to a readable copy of a node other than the copy that the index names.
     fn is_older(&self, hinted: &Child, found: &Child) -> Result<bool> {
         if hinted.hint == found.hint || hinted.hint == ContainerId::NONE {
             return Ok(false);
@@ -95,7 +96,7 @@ impl Deduplicator {
         }
     }
 
-    /// Appends a node that the index has and that is pinned, and makes the index name the new copy.
+    /// Appends a pinned node that the index has, and makes the index name the new copy.
     fn write_again(
         &self,
         _section: &Section<'_>,

@@ -1,8 +1,8 @@
-//! From a fingerprint to its bytes: the hint first, then the index, which is the authority.
+//! Fetching bytes by fingerprint: the hint comes first, then the index, which is the authority.
 //!
-//! A container in a recipe is a hint: the chunk may have been moved by reclaiming. The hint is checked against the
-//! container's own table; if the fingerprint is not there, the index is asked. A chunk that moves between the
-//! index's answer and the read is looked up again, a bounded number of times.
+//! A container in a recipe is a hint: reclaiming may have moved the chunk. The hint is checked against the container's
+//! own table. If the fingerprint is not there, the index is asked. A chunk that moves between the index's answer and
+//! the read is looked up again, a bounded number of times.
 
 use std::sync::Arc;
 
@@ -22,19 +22,19 @@ pub struct Fetcher {
 }
 
 impl Fetcher {
-    /// A fetcher of the kind that `store` and `index` keep.
+    /// Makes a fetcher for the kind of data in `store` and `index`.
     #[must_use]
     pub fn new(store: Arc<ContainerStore>, index: Arc<Index>) -> Self {
         Self { store, index }
     }
 
-    /// The bytes of `fingerprint`, which must be `len_bytes` long if that is known.
+    /// Returns the bytes of `fingerprint`, which must be `len_bytes` long if that is known.
     ///
-    /// A copy in a container with damage is believed only if the index has no other and does not call it lost: its frame
-    /// may be sound around bytes that are not what the name says.
+    /// A copy in a damaged container is used only if the index has no other copy and does not call it lost: its frame
+    /// may be sound while its bytes do not fit the fingerprint.
     ///
     /// # Errors
-    /// `Corrupt` if the region that holds it is damaged, no container has it, or it is quarantined; I/O errors.
+    /// `Corrupt` if the region with the chunk is damaged, no container has it, or it is quarantined; I/O errors.
     pub fn fetch(&self, fingerprint: &Fingerprint, hint: ContainerId, len_bytes: Option<u32>) -> Result<ChunkData> {
         let mut failure = None;
         let is_doubtful = self.store.is_damaged(hint);
@@ -48,7 +48,7 @@ impl Fetcher {
         }
         for _ in 0..READ_RETRIES {
             let Some(cell) = self.index.get(fingerprint)? else {
-                // The log may be about to tell of it.
+                // The row that names the chunk may not be counted yet: try the hint.
                 if is_doubtful && let Some(data) = self.store.read_chunk(hint, fingerprint, len_bytes)? {
                     return Ok(data);
                 }
@@ -74,13 +74,13 @@ impl Fetcher {
         Err(failure.map_or_else(missing, |(_, error)| error))
     }
 
-    /// Has the container looked through, and what is bad in it quarantined.
+    /// Has the container checked and its damage quarantined. Returns `error`.
     fn suspected(&self, container: ContainerId, error: EngineError) -> EngineError {
         self.store.suspect(container);
         error
     }
 
-    /// What was fetched under this name is not what it says: its container is looked through.
+    /// Reports that the bytes fetched for `fingerprint` do not fit it, so that their container is checked.
     pub fn suspect(&self, fingerprint: &Fingerprint) {
         if let Ok(Some(cell)) = self.index.get(fingerprint)
             && !cell.location.is_lost()
@@ -89,7 +89,7 @@ impl Fetcher {
         }
     }
 
-    /// The bytes of a chunk that a recipe names.
+    /// Returns the bytes of a chunk that a recipe names.
     ///
     /// # Errors
     /// As [`fetch`](Self::fetch).
@@ -100,19 +100,19 @@ impl Fetcher {
         self.fetch(&child.fingerprint, child.hint, Some(len_bytes))
     }
 
-    /// Whether its hint is right, and fetching it needs no disk.
+    /// Whether the hint is right and the bytes can be fetched without the disk.
     #[must_use]
     pub fn is_cached(&self, fingerprint: &Fingerprint, hint: ContainerId) -> bool {
         self.store.cached(hint, fingerprint)
     }
 
-    /// The containers behind it.
+    /// The containers behind this fetcher.
     #[must_use]
     pub fn store(&self) -> &Arc<ContainerStore> {
         &self.store
     }
 
-    /// The index behind it.
+    /// The index behind this fetcher.
     #[must_use]
     pub fn index(&self) -> &Arc<Index> {
         &self.index

@@ -1,4 +1,4 @@
-//! Copying what stays alive out of containers that are emptied.
+//! Copying live chunks and nodes out of containers that are being emptied.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -11,25 +11,26 @@ use crate::containers::StreamId;
 use crate::error::Result;
 use crate::namespace::LogOp;
 
-/// A chunk or node that is to be copied.
+/// A chunk or node to be copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Forwarded<'a> {
     /// The claimed container in which it was found.
     pub from: ContainerId,
-    /// Its name.
+    /// Its fingerprint.
     pub fingerprint: Fingerprint,
     /// Its bytes.
     pub bytes: &'a [u8],
 }
 
 impl Deduplicator {
-    /// Copies chunks or nodes that stay alive out of claimed containers: appends them for `stream`, in this order, and stages
-    /// their new places, but for those that have another place by now. Returns how many were copied, and their bytes.
+    /// Copies live chunks or nodes out of claimed containers: appends them for `stream`, in this order, and stages
+    /// their new places. Skips those that have another place by now. Returns the number and the bytes of the copies.
     ///
-    /// `sealed` is what the sealed tankers say of these, in their order. Writers wait for it meanwhile: a few MiB at a time.
+    /// `sealed` holds the cells of these fingerprints in the sealed tankers, in their order. Writers wait during this
+    /// call, so pass a few MiB at a time.
     ///
     /// # Errors
-    /// Index and container errors; what was not staged stays where it is.
+    /// Index and container errors. A chunk that was not staged keeps its place.
     pub fn copy_forward(
         &self,
         recipe: bool,
@@ -60,13 +61,13 @@ impl Deduplicator {
         Ok((copied.len() as u64, copied.iter().map(|(_, bytes)| bytes.len() as u64).sum()))
     }
 
-    /// Claims containers for reclaiming: from the next [`barrier`](Self::barrier) on nothing new refers to them.
+    /// Claims containers for reclaiming: after the next [`barrier`](Self::barrier) no new reference to them is made.
     pub fn claim_containers(&self, containers: impl IntoIterator<Item = ContainerId>) {
         self.claimed_containers.write().extend(containers);
         self.any_claimed.store(true, Ordering::Release);
     }
 
-    /// Ends the claims on these containers, as [`release_nodes`](Self::release_nodes) does.
+    /// Ends the claims on these containers; waits for sections as [`release_nodes`](Self::release_nodes) does.
     pub fn release_containers_of(&self, containers: &[ContainerId]) {
         self.barrier();
         let mut claimed = self.claimed_containers.write();
@@ -76,7 +77,7 @@ impl Deduplicator {
         self.any_claimed.store(!claimed.is_empty(), Ordering::Release);
     }
 
-    /// Ends the claims on all containers, as [`release_nodes`](Self::release_nodes) does.
+    /// Ends the claims on all containers; waits for sections as [`release_nodes`](Self::release_nodes) does.
     pub fn release_containers(&self) {
         self.barrier();
         self.any_claimed.store(false, Ordering::Release);

@@ -1,20 +1,21 @@
 //! Storing chunks and recipe nodes once.
 //!
-//! A segment goes through in these steps (DESIGN section 4):
-//! 1. its own fingerprint is looked up: a known segment costs one lookup and one pin, whatever it holds;
-//! 2. else its chunks go through the filter chain as one batch;
-//! 3. those that are new are looked up once more under the store lock (another writer may have stored them since)
-//!    and appended to the stream's open container;
-//! 4. the segment is encoded, appended to the recipe containers, and its storing is logged, which counts its chunks.
+//! A segment is stored in these steps (`ARCHITECTURE.md`, *The life of a write*):
+//! 1. Its own fingerprint is looked up. A known segment of any size costs one lookup and one pin.
+//! 2. Otherwise its chunks go through the filter chain as one batch.
+//! 3. The new chunks are looked up once more under the store lock, because another writer may have stored them by now.
+//!    The rest are appended to the stream's open container.
+//! 4. The segment is encoded and appended to the recipe containers. A log entry records it, and its chunks are counted.
 //!
-//! With the byte compare filter, what is found in steps 1 to 3 is read and compared ([`compare`], [`place`]).
+//! With the byte compare filter, the copies found in steps 1 to 3 are read and compared ([`compare`], [`place`]).
 //!
 //! Invariants:
-//! - Everything between a lookup and the log entry that rests on it happens inside one [`Section`]; reclaiming
-//!   claims first, then waits for all sections to end ([`Deduplicator::barrier`]), then rechecks (I-4).
+//! - Everything between a lookup and the log entry that rests on it happens inside one [`Section`]. Reclaiming claims
+//!   first, then waits for all sections to end ([`Deduplicator::barrier`]), then rechecks (I-4).
 //! - Under the store lock, a fingerprint that neither index has is stored exactly once.
 //!
-//! Cost per duplicate segment: one hash of its identity (about 20 KiB), one index lookup. Per new chunk: one copy.
+//! Cost: for a duplicate segment, one hash of its identity (about 20 KiB) and one index lookup; for a new chunk, one
+//! copy.
 //!
 //! Lock order: section -> store lock -> container store, index, namespace.
 
@@ -57,39 +58,39 @@ use crate::fingerprint::Fingerprinter;
 use crate::namespace::{LogOp, Namespace};
 use crate::recipe::{NodeReader, NodeView};
 
-/// One entry of a segment that is to be stored.
+/// One entry of a segment to be stored.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentEntry<'a> {
-    /// Identity, length, and the hint if it is known already.
+    /// Fingerprint, length, and the hint if it is known already.
     pub child: Child,
     /// The bytes; `None` for a chunk that a live recipe names already, and for zeros.
     pub data: Option<&'a [u8]>,
 }
 
-/// A node that is stored now.
+/// The outcome of storing a node.
 enum Stored {
-    /// By this call.
+    /// This call stored it.
     New((Child, Pin)),
-    /// By another writer, since it was looked up.
+    /// Another writer stored it after the lookup.
     Meanwhile((Child, Pin), Node),
 }
 
-/// What passed through since the pool was opened.
+/// Counters since the pool was opened.
 #[derive(Debug, Default)]
 pub struct DedupCounters {
-    /// Bytes of chunks and segments that came in.
+    /// Bytes of chunks and segments offered.
     pub bytes_in: AtomicU64,
-    /// Bytes of chunks that were stored.
+    /// Bytes of chunks stored.
     pub bytes_stored: AtomicU64,
-    /// Chunks that were stored.
+    /// Chunks stored.
     pub chunks_stored: AtomicU64,
-    /// Segments found whole.
+    /// Segments that were known as a whole.
     pub segments_known: AtomicU64,
-    /// Recipe nodes that were stored, of all levels.
+    /// Recipe nodes of all levels stored.
     pub nodes_stored: AtomicU64,
 }
 
-/// The write path's heart: exact deduplication of chunks and nodes.
+/// The core of the write path: exact deduplication of chunks and nodes.
 pub struct Deduplicator {
     data: Arc<ContainerStore>,
     recipes: Arc<ContainerStore>,
@@ -107,7 +108,7 @@ pub struct Deduplicator {
     counters: DedupCounters,
 }
 
-/// What a [`Deduplicator`] is made of.
+/// The parts of a [`Deduplicator`].
 pub struct DedupParts {
     /// Containers of chunks.
     pub data: Arc<ContainerStore>,
@@ -121,9 +122,9 @@ pub struct DedupParts {
     pub chain: FilterChain,
     /// The pool's hash function.
     pub fingerprinter: Fingerprinter,
-    /// Where storing is logged.
+    /// The log of stored nodes.
     pub namespace: Arc<Namespace>,
-    /// Bytes of decoded nodes kept.
+    /// Bytes of decoded nodes in the cache.
     pub node_cache_bytes: u64,
 }
 
@@ -156,7 +157,7 @@ impl Deduplicator {
         self.sections.enter(waiting::announce)
     }
 
-    /// Waits until the memory between writers and the disk has room; for writers' threads, not for workers.
+    /// Waits for room in the memory between writers and the disk; for the threads of writers, not for workers.
     ///
     /// # Errors
     /// The remembered error of a failed store (I-7).
@@ -165,12 +166,12 @@ impl Deduplicator {
         self.recipes.wait_for_room()
     }
 
-    /// Waits until every section that was entered before has ended. New ones are entered meanwhile.
+    /// Waits until every section entered before this call has ended. New sections can be entered at the same time.
     pub fn barrier(&self) {
         self.sections.barrier();
     }
 
-    /// Calls `action` while nobody is in a section: what a section does is then before it or behind it as a whole.
+    /// Calls `action` while no section is open: each section lies wholly before or wholly behind it.
     pub fn between_sections<T>(&self, action: impl FnOnce() -> T) -> T {
         self.sections.between(action)
     }
@@ -178,7 +179,7 @@ impl Deduplicator {
     /// Stores a segment: see the module's head.
     ///
     /// # Errors
-    /// Lookup and container errors; then nothing refers to what was stored, and reclaiming will find it.
+    /// Lookup and container errors. Chunks stored before the error are garbage, which reclaiming finds.
     pub fn store_segment(
         &self,
         section: &Section<'_>,
@@ -195,14 +196,14 @@ impl Deduplicator {
             if self.chain.compare().is_some() {
                 return self.compare_segment(section, stream, entries, node, found);
             }
-            // A known segment may name chunks that are lost; storing them makes whole all files that share it.
+            // A known segment may name lost chunks; storing them heals all files that share it.
             if self.namespace.has_losses() {
                 self.place_chunks(stream, entries, &mut { node.children }, Known::Nothing)?;
             }
             return Ok(found);
         }
         let mut node = node;
-        // The old recipe may name places that are lost.
+        // The old recipe may name lost places.
         let known = known.filter(|_| !self.namespace.has_losses()).map_or(Known::Nothing, Known::Block);
         self.place_chunks(stream, entries, &mut node.children, known)?;
         match self.store_new_node(section, stream, fingerprint, len_bytes, node)? {
@@ -214,7 +215,7 @@ impl Deduplicator {
         }
     }
 
-    /// Stores one chunk that a root will name directly; the caller logs the root within the same section.
+    /// Stores one chunk that a root will name directly. The caller logs the root within the same section.
     ///
     /// # Errors
     /// As [`store_segment`](Self::store_segment).
@@ -244,9 +245,10 @@ impl Deduplicator {
     }
 
     fn known_node(&self, fingerprint: Fingerprint, len_bytes: u64) -> Result<Option<(Child, Pin)>> {
-        // Also in a claimed container: emptying one moves every node that the index places there, referred to or not.
+        // A node in a claimed container counts as known: emptying the container moves every node that the index places
+        // there, also without references.
         let Some(cell) = self.recipe_index.get(&fingerprint)? else { return Ok(None) };
-        // Nowhere: storing it again makes whole what refers to it.
+        // Lost: storing it again heals every file that needs it.
         if cell.location.is_lost() {
             return Ok(None);
         }
@@ -268,8 +270,9 @@ impl Deduplicator {
         if let Some(found) = self.known_node(fingerprint, len_bytes)? {
             return Ok(Stored::Meanwhile(found, node));
         }
-        // What it names was counted when the copy was stored that went bad, or that is claimed: this one takes its place. Were it
-        // counted again, and the claimed copy's counts taken away when that is freed, a crash in between would leave both.
+        // The children were counted when the bad or claimed copy was stored, and this copy takes its place. If they
+        // were counted again, and subtracted when the claimed copy is freed, a crash in between would leave both
+        // counts.
         let is_counted = self.recipe_index.get(&fingerprint)?.is_some_and(|cell| {
             cell.location.is_bad() || !cell.location.is_lost() && !self.pins.is_freed(&fingerprint)
         });
@@ -277,7 +280,7 @@ impl Deduplicator {
         let hint = containers.first().copied().unwrap_or(ContainerId::NONE);
         let pin = self.pins.pin_new(fingerprint);
         self.nodes.remember(fingerprint, Arc::new(NodeView::new(node)));
-        // Logged before it can be found: whoever refers to it logs that later.
+        // Log before staging: a writer that finds the node logs its reference later.
         let location = Location { container: hint, len_bytes: bytes.len() as u32 };
         if is_counted {
             self.namespace.log(LogOp::NodeMoved { fingerprint, container: hint, len_bytes: location.len_bytes });
@@ -286,14 +289,14 @@ impl Deduplicator {
             self.namespace.log_counting(op, children + 1);
         }
         self.recipe_index.stage(&fingerprint, location);
-        // A claim was for the copy that reclaiming found; this one may be found, or it would be stored again.
+        // The claim was on the old copy. It must end, or writers would store the node yet again.
         self.pins.end_claim(&fingerprint);
         self.counters.nodes_stored.fetch_add(1, Ordering::Relaxed);
         Ok(Stored::New((Child { fingerprint, len_bytes, hint }, pin)))
     }
 
-    /// Whether a chunk in this container may be referred to: not while reclaiming has claimed it (I-4), and not if it
-    /// is lost.
+    /// Whether a chunk in this container may be referred to: not if reclaiming has claimed the container (I-4), nor if
+    /// the chunk is lost.
     fn usable(&self, container: ContainerId) -> bool {
         container != ContainerId::NONE && self.no_claim_on(container)
     }
@@ -302,17 +305,18 @@ impl Deduplicator {
         !self.any_claimed.load(Ordering::Acquire) || !self.claimed_containers.read().contains(&container)
     }
 
-    /// Ends the claims on nodes, once what was freed is counted. A writer may have found it in the index before, and not have
-    /// come to look for the claim yet: that writer's section ends first.
+    /// Ends the claims on nodes once their freeing is counted. Waits for all sections first: a writer may have found a
+    /// node in the index before it was freed, and not have checked the claim yet.
     pub fn release_nodes(&self) {
         self.barrier();
         self.pins.release_claims();
     }
 
-    /// Quarantines what is bad in `container`: from here on nothing is deduplicated against it, and storing it again heals.
-    /// False if the index places it elsewhere: then nothing is lost.
+    /// Quarantines the copy of `fingerprint` in `container`: from now on nothing is deduplicated against it, and
+    /// storing the same data again heals it. Returns false if the index places it elsewhere: then nothing is lost.
     ///
-    /// Of recipe nodes only while nobody reclaims (see [`Committer::hold_losses`](crate::commit::Committer::hold_losses)).
+    /// For recipe nodes, no reclaiming may run at the same time (see
+    /// [`Committer::hold_losses`](crate::commit::Committer::hold_losses)).
     ///
     /// # Errors
     /// The index cannot be read.
@@ -334,7 +338,7 @@ impl Deduplicator {
         Ok(true)
     }
 
-    /// Claims a node of which the index says that it lies in `container`; false if a writer holds it, or has written it again.
+    /// Claims a node that the index places in `container`. Returns false if a writer holds it or has stored it again.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -344,10 +348,11 @@ impl Deduplicator {
         Ok(cell.is_some_and(|cell| cell.location.container == container) && self.pins.claim(fingerprint))
     }
 
-    /// Frees a claimed node in `container`, if it is garbage; else ends the claim. Returns whether it was.
+    /// Frees a claimed node in `container` if it is garbage, that is, if nothing refers to it. Otherwise ends the
+    /// claim. Returns whether it was freed.
     ///
-    /// It is garbage if nothing refers to it still. A writer that has stored the node again since the claim has moved it, with
-    /// what its children count. Writers store nodes under the store lock, so the decision and its consequence are one.
+    /// If a writer has stored the node again since the claim, it has moved the node, and the counts of the children
+    /// stay. Writers store nodes under the store lock, which makes the check and the freeing one step.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -372,8 +377,8 @@ impl Deduplicator {
         Ok(garbage)
     }
 
-    /// Ends the claim on a node whose copy in `container` cannot be read, so that what its children count is not known. Returns
-    /// whether it was stored again meanwhile: then it is whole.
+    /// Ends the claim on a node whose copy in `container` cannot be read, so its children are unknown. Returns whether
+    /// a writer has stored the node again: then it is sound.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -390,7 +395,7 @@ impl Deduplicator {
         &self.pins
     }
 
-    /// Reader of nodes.
+    /// The reader of nodes.
     #[must_use]
     pub fn nodes(&self) -> &NodeReader {
         &self.nodes
@@ -408,7 +413,7 @@ impl Deduplicator {
         &self.chain
     }
 
-    /// What passed through.
+    /// The counters of stored and known data.
     #[must_use]
     pub fn counters(&self) -> &DedupCounters {
         &self.counters

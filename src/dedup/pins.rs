@@ -1,8 +1,8 @@
-//! Pins: recipe nodes that an open file refers to before any logged root does.
+//! Pins: holds on recipe nodes that an open file needs before a logged root refers to them.
 //!
-//! A node is stored and its children counted at once, but its own reference is logged only when the file is
-//! published. In between, the node's count is zero and only its pin keeps reclaiming away from it. Claiming a node
-//! and pinning it exclude each other under one lock (invariant I-4: claim, recheck, free).
+//! A node is stored and its children are counted at once, but its own reference is logged only when the file is
+//! published. In between, the node's count is zero and only its pin keeps it from reclaiming. Claiming and pinning
+//! exclude each other under one lock (invariant I-4: claim, recheck, free).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::sync::Mutex;
 struct State {
     pinned: HashMap<Fingerprint, u32>,
     claimed: HashSet<Fingerprint>,
-    /// Of those that are claimed, those whose freeing is logged.
+    /// The claimed nodes whose freeing is logged.
     freed: HashSet<Fingerprint>,
 }
 
-/// Which nodes are pinned by writers, which are claimed by reclaiming.
+/// The nodes pinned by writers and the nodes claimed by reclaiming.
 #[derive(Debug, Default)]
 pub struct Pins {
     state: Mutex<State>,
 }
 
-/// Keeps one node from being claimed as long as it lives.
+/// Keeps one node from being claimed while it lives.
 #[derive(Debug)]
 pub struct Pin {
     pins: Arc<Pins>,
@@ -45,7 +45,7 @@ impl Drop for Pin {
 }
 
 impl Pins {
-    /// Pins a node that the index has; `None` if it is claimed: then it must be stored again.
+    /// Pins a node that the index has. `None` if it is claimed: the caller must store it again.
     #[must_use]
     pub fn pin_existing(self: &Arc<Self>, fingerprint: Fingerprint) -> Option<Pin> {
         let mut state = self.state.lock();
@@ -57,27 +57,27 @@ impl Pins {
         Some(Pin { pins: self.clone(), fingerprint })
     }
 
-    /// Pins a node that was just stored, whatever is claimed of an older copy.
+    /// Pins a node that was just stored, even if an older copy is claimed.
     #[must_use]
     pub fn pin_new(self: &Arc<Self>, fingerprint: Fingerprint) -> Pin {
         *self.state.lock().pinned.entry(fingerprint).or_insert(0) += 1;
         Pin { pins: self.clone(), fingerprint }
     }
 
-    /// Claims a node for reclaiming; false if a writer holds it.
+    /// Claims a node for reclaiming. Returns false if it is pinned or already claimed.
     #[must_use]
     pub fn claim(&self, fingerprint: Fingerprint) -> bool {
         let mut state = self.state.lock();
         !state.pinned.contains_key(&fingerprint) && state.claimed.insert(fingerprint)
     }
 
-    /// Whether a writer holds it.
+    /// Whether a writer has pinned it.
     #[must_use]
     pub fn is_pinned(&self, fingerprint: &Fingerprint) -> bool {
         self.state.lock().pinned.contains_key(fingerprint)
     }
 
-    /// Notes that the freeing of a claimed node is logged: whoever stores it again stores another copy.
+    /// Notes that the freeing of a claimed node is logged: a writer that stores it again makes a new copy.
     pub fn note_freed(&self, fingerprint: Fingerprint) {
         self.state.lock().freed.insert(fingerprint);
     }

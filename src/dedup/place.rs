@@ -1,8 +1,8 @@
-//! Chunks get their places: the filter chain says which are stored, the others are appended (steps 2 and 3 of the way of a
-//! segment).
+//! Finding places for chunks: the filter chain says which are stored, and the others are appended (steps 2 and 3 of
+//! storing a segment).
 //!
-//! With a chain that compares, no place is taken that was not read and found equal, also not the one that another writer made
-//! meanwhile; damaged ones are stored again, and the index follows when the new place is committed.
+//! If the chain compares, no place is used before it was read and found equal, even if another writer has just made it.
+//! Damaged chunks are stored again, and the index follows when the new place is committed.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -16,13 +16,13 @@ use super::{BlockIndex, Deduplicator, SegmentEntry};
 use crate::containers::StreamId;
 use crate::error::Result;
 
-/// What is known of the chunks of a segment before the index is asked.
+/// The knowledge about a segment's chunks before the index is asked.
 pub(super) enum Known<'a> {
     Nothing,
-    /// What the file held before.
+    /// The chunks that the file held before.
     Block(&'a BlockIndex),
-    /// The same chunks, one by one, as a stored segment names them: whoever reads it looks there first, so that is compared besides
-    /// what the index names, which alone is kept when containers are emptied. For chains that compare.
+    /// The children of the stored segment, for a chain that compares. Readers of that segment follow its hints first,
+    /// so these copies are compared too. Reclaiming keeps only the copy that the index names.
     Segment(&'a [Child]),
 }
 
@@ -30,8 +30,8 @@ pub(super) enum Known<'a> {
 type Missing<'a> = (usize, &'a SegmentEntry<'a>);
 
 impl Deduplicator {
-    /// The chain's verdicts for all entries with data, then storing of what is new. Fills the hints of `children`. Returns
-    /// whether damaged chunks were found on the way.
+    /// Runs the chain for all entries with data, then stores the new chunks. Fills the hints of `children`. Returns
+    /// whether damaged chunks were found.
     pub(super) fn place_chunks(
         &self,
         stream: StreamId,
@@ -52,8 +52,8 @@ impl Deduplicator {
             None => Query::new(&fingerprints, &lengths),
         };
         match &known {
-            // What is compared must be the copy that the index names: it alone is kept when containers are emptied. What the file
-            // held before may lie elsewhere, too.
+            // A chain that compares must compare the copy that the index names: reclaiming keeps only that one. The
+            // file's old chunks may lie elsewhere.
             Known::Block(known) if self.chain.compare().is_none() && !known.is_empty() => {
                 self.chain.run(&mut query, &[*known])?
             }
@@ -86,7 +86,7 @@ impl Deduplicator {
         Ok(damage_seen)
     }
 
-    /// Under the store lock: what another writer stored since the lookup is taken, the rest appended and staged.
+    /// Under the store lock, uses chunks that another writer has stored since the lookup; appends and stages the rest.
     fn store_missing(
         &self,
         stream: StreamId,
@@ -98,7 +98,7 @@ impl Deduplicator {
         let prints: Vec<Fingerprint> = missing.iter().map(|(_, entry)| entry.child.fingerprint).collect();
         let mut found = Vec::new();
         self.chunk_index.locate_in_memory(&prints, &mut found);
-        // What another writer stored since the lookup is in memory, unless a checkpoint has sealed it meanwhile.
+        // Chunks stored by other writers since the lookup are in memory, unless a checkpoint has sealed them.
         if self.chunk_index.sealed_epoch() != epoch {
             self.chunk_index.locate_batch(&prints, &mut found)?;
         }
@@ -142,9 +142,10 @@ impl Deduplicator {
     }
 }
 
-/// The container that really has a chunk which is found at `location`. A chunk of another length is another chunk.
+/// Returns the container that really has the chunk found at `location`. A different length means a different chunk.
 ///
-/// Comparing reads from disk only if the chunk was stored a while ago, and then it was compared before, and is damaged or claimed.
+/// Comparing seldom reads from disk: only for a chunk stored a while ago, which was compared before and is damaged or
+/// claimed.
 fn taken(
     compare: Option<&CompareFilter>,
     print: &Fingerprint,

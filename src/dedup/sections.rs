@@ -1,12 +1,13 @@
-//! Sections: stretches from a lookup to the log entry that rests on it, and who waits for their end.
+//! Sections: stretches from a lookup to the log entry that rests on it, and ways to wait for their end.
 //!
-//! 1. [`enter`](Sections::enter) is counted, in one of two places that take turns.
-//! 2. [`barrier`](Sections::barrier) changes places and waits until the old one is empty: all sections that were entered before
-//!    have ended. New ones are entered all the while, so nobody waits behind a section that is slow (invariant I-4).
-//! 3. [`between`](Sections::between) lets no new one in, waits for all, and acts: what a section does is before or behind it as
-//!    a whole. Only for what takes moments.
+//! 1. [`enter`](Sections::enter) counts a section in one of two places that take turns.
+//! 2. [`barrier`](Sections::barrier) switches the places and waits until the old one is empty: then all sections
+//!    entered before have ended. New sections can be entered at any time, so no thread waits behind a slow section
+//!    (invariant I-4).
+//! 3. [`between`](Sections::between) lets no new section in, waits for all to end, and acts: each section lies wholly
+//!    before or wholly behind the action. Only for short actions.
 //!
-//! Invariants: the place that is not entered is empty whenever no barrier waits; places change only then.
+//! Invariants: the place not in use is empty whenever no barrier waits. Places switch only then.
 //!
 //! Not reentrant: a thread in a section must not enter another one.
 
@@ -16,13 +17,13 @@ use crate::sync::{Condvar, Mutex};
 struct State {
     /// Sections in each place.
     inside: [u64; 2],
-    /// Which place is entered.
+    /// The place that new sections enter.
     current: usize,
-    /// A barrier waits for the other place.
+    /// Whether a barrier waits for the other place.
     draining: bool,
-    /// Threads that are, or want to be, between sections: nothing is entered.
+    /// Threads that are, or want to be, between sections: no section can be entered.
     closing: u64,
-    /// One of them is.
+    /// Whether one of them is between sections.
     closed: bool,
 }
 
@@ -51,7 +52,7 @@ impl Drop for Section<'_> {
     }
 }
 
-/// Ends what [`Sections::between`] has begun, also if its action panics.
+/// Ends a call of [`Sections::between`], even if its action panics.
 struct Closed<'a>(&'a Sections);
 
 impl Drop for Closed<'_> {
@@ -65,7 +66,7 @@ impl Drop for Closed<'_> {
 }
 
 impl Sections {
-    /// Enters a section; waits while somebody is, or wants to be, between sections. `before_waiting` is called then.
+    /// Enters a section. Waits while a thread is, or wants to be, between sections, and calls `before_waiting` first.
     pub fn enter(&self, before_waiting: impl FnOnce()) -> Section<'_> {
         let mut state = self.state.lock();
         if state.closing > 0 {
@@ -79,10 +80,10 @@ impl Sections {
         Section { sections: self, place }
     }
 
-    /// Waits until every section that was entered before has ended.
+    /// Waits until every section entered before this call has ended.
     pub fn barrier(&self) {
         let mut state = self.state.lock();
-        // Its place is not empty yet; and some of what was entered before this call it does not wait for.
+        // The other barrier does not cover all sections entered before this call; wait for the place to be free.
         while state.draining {
             self.changed.wait(&mut state);
         }
@@ -100,7 +101,7 @@ impl Sections {
         self.changed.notify_all();
     }
 
-    /// Calls `action` while nobody is in a section.
+    /// Calls `action` while no section is open.
     pub fn between<T>(&self, action: impl FnOnce() -> T) -> T {
         let mut state = self.state.lock();
         state.closing += 1;

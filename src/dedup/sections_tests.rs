@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Sections;
 
-/// Reclaiming that waits for a slow writer must not keep the others waiting.
+/// Reclaiming that waits for a slow writer must not block the other writers.
 #[test]
 fn regression_a_barrier_keeps_nobody_out() {
     let (sections, is_past) = (Sections::default(), AtomicBool::new(false));
@@ -18,7 +18,7 @@ fn regression_a_barrier_keeps_nobody_out() {
             is_past.store(true, Ordering::SeqCst);
         });
         waits.recv().expect("it starts");
-        // However long the barrier takes to come to wait.
+        // Gives the barrier time to begin waiting.
         std::thread::sleep(Duration::from_millis(50));
         drop(sections.enter(|| panic!("nobody keeps sections out")));
         assert!(!is_past.load(Ordering::SeqCst), "a section that was entered before goes on");

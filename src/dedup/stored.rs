@@ -1,4 +1,4 @@
-//! What the byte compare filter reads: chunks in their containers, and what they hash to.
+//! Stored chunks for the byte compare filter: reads them from containers and computes their fingerprints.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use crate::containers::{ContainerStore, reads_of_this_thread};
 use crate::error::EngineError;
 use crate::fingerprint::Fingerprinter;
 
-/// The chunks of a pool.
+/// The stored chunks of a pool.
 pub struct ContainerChunks {
     store: Arc<ContainerStore>,
     fingerprinter: Fingerprinter,
 }
 
 impl ContainerChunks {
-    /// Those in `store`, named by `fingerprinter`.
+    /// The chunks in `store`, named by `fingerprinter`.
     #[must_use]
     pub fn new(store: Arc<ContainerStore>, fingerprinter: Fingerprinter) -> Self {
         Self { store, fingerprinter }
@@ -25,7 +25,7 @@ impl ContainerChunks {
 
 impl StoredChunks for ContainerChunks {
     fn read(&self, container: ContainerId, fingerprint: &Fingerprint, look: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        // Of any length: two chunks of different lengths may collide, too.
+        // Any length is accepted: chunks of different lengths may collide too.
         let stored = self.store.read_chunk(container, fingerprint, None).map_err(EngineError::into_store)?;
         if let Some(stored) = &stored {
             look(stored);

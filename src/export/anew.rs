@@ -1,11 +1,10 @@
-//! An export that cannot be gone on with is made anew: the meta root has everything that it is made from, so it is no reason to end
-//! the pool.
+//! Restarts of an export that cannot be continued. The meta root has all of its sources, so the pool stays open.
 //!
-//! What counts on the disk stays there until a new base has taken its place, and what it names keeps its slots: it is *stale*, and
-//! better than nothing. The new base copies all recipes once more, through files that are opened anew: what a failed sync has lost is
-//! written again (I-7).
+//! The export that counts on the disk stays there, *stale*, until a new base has replaced it. The slots that it names stay too: a stale
+//! export is better than none. The new base copies all recipes once more, through newly opened files: it rewrites the bytes that a failed
+//! sync lost (I-7).
 //!
-//! A disk that refuses again and again is left in peace until the next mount; what was removed keeps its space until then.
+//! After several failures in a row nothing is tried until the next mount; until then removed content keeps its space.
 
 use std::sync::atomic::Ordering;
 
@@ -15,20 +14,20 @@ use crate::error::Result;
 use crate::export::mirror::Mirror;
 
 impl Work {
-    /// The generation that counts on the disk.
+    /// Returns the generation that counts on the disk.
     pub(super) fn counting(&self) -> Option<u64> {
         self.live.as_ref().map(|live| live.current.generation).or(self.stale)
     }
 }
 
 impl Exporter {
-    /// Whether no export is made any more until the next mount.
+    /// Whether exporting is suspended until the next mount.
     pub(super) fn is_at_rest(&self) -> bool {
         self.working.lock().failures_anew > EXPORT_ANEW_MAX
     }
 
-    /// What becomes of a failure. One of the export's own files ends that export, and the next one begins with a base; damage of what
-    /// is exported is final, and lack of space passes.
+    /// Handles a failure. Failures of the export's own files end that export, and the next one begins with a base. Damage of the
+    /// exported data is final. Lack of space passes.
     pub(super) fn conclude(&self, work: &mut Work, outcome: Result<()>) -> Result<()> {
         let Err(error) = outcome else { return Ok(()) };
         if error.is_no_space() || work.failed.is_some() || self.is_ended.load(Ordering::Relaxed) {
@@ -40,7 +39,7 @@ impl Exporter {
         }
         work.stale = work.counting();
         work.live = None;
-        // What was written through its files may be lost.
+        // Writes through its open files may be lost.
         work.mirror = Mirror::new(self.device.clone(), self.slot_bytes);
         work.failures_anew += 1;
         self.state.lock().show(None);
@@ -57,7 +56,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// There is no room for a new base. Beside one that is stale there may be, for what waits to be freed.
+    /// Handles a lack of room for a new base. Removing a stale export may make room, if containers wait to be freed.
     pub(super) fn make_room(&self, work: &mut Work) -> Result<()> {
         work.failures += 1;
         if work.stale.is_some() && !self.state.lock().leaving.is_empty() {

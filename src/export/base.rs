@@ -1,4 +1,4 @@
-//! Writing a base: everything there is, beside the export that counts, and then the switch.
+//! Writes a base: the whole namespace, beside the export that counts, and then the switch to it.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -17,8 +17,8 @@ use crate::error::{EngineError, Result};
 use crate::namespace::ExportSource;
 
 impl Exporter {
-    /// Writes a base and makes it count. `is_throttled`: takes half of the time of one thread and one disk at most. Without
-    /// room, or when it is to give up, everything stays as it was.
+    /// Writes a base and makes it count. `is_throttled`: takes at most half of the time of one thread and one disk. Without room, or
+    /// when told to give up, everything stays as it was.
     pub(super) fn write_base(&self, is_throttled: bool) -> Result<()> {
         self.base_wanted.fetch_add(1, Ordering::Relaxed);
         let _one = self.building.lock();
@@ -34,7 +34,7 @@ impl Exporter {
                 tracing::warn!(%error, "no space for a new base of the namespace's export; it is tried again");
                 self.make_room(&mut work)
             }
-            // What counted before still counts.
+            // The old export still counts.
             Err(error) if is_damage(&error) => {
                 tracing::error!(%error, "the namespace is damaged: no new base of its export can be written");
                 self.remove_files(&work, work.counting());
@@ -57,9 +57,9 @@ impl Exporter {
                 kept::set_aside(&*self.device)?;
                 work.is_to_set_aside = false;
             }
-            // From here on no commit trims what this base does not have.
+            // From here on, no commit trims changes that this base lacks.
             self.state.lock().building = Some(0);
-            // Then all recipes that the snapshot names are copied, or will be with the first group.
+            // After this, all recipes that the snapshot names are copied, or will be with the first group.
             self.append(&mut work)?;
             let source = self.namespace.export_source()?;
             let changes_after = work.live.as_ref().map_or(source.row(), |live| live.row);
@@ -70,10 +70,10 @@ impl Exporter {
         let Some(base_bytes) = self.write_base_file(&source, generation, is_throttled)? else { return Ok(()) };
         let mut copied_bytes = 0;
         if rests_on.is_none() {
-            // Nobody else copies while no export counts.
+            // No other thread copies while no export counts.
             let mut mirror = Mirror::new(self.device.clone(), self.slot_bytes);
             for record in source.containers()?.iter().filter(|record| record.kind == ContainerKind::Recipe) {
-                // What was copied is copied once more by the next base.
+                // The next base copies these again.
                 if is_throttled && self.give_up.load(Ordering::Relaxed) {
                     self.device.remove(&files::base_path(generation))?;
                     return Ok(());
@@ -85,7 +85,7 @@ impl Exporter {
         }
         let mut work = self.working.lock();
         self.state.lock().written_bytes += base_bytes + copied_bytes;
-        // The export was given up meanwhile, and with it the copies of recipes on which this base rests, and its own file.
+        // The export was given up meanwhile. With it went the copies of recipes on which this base rests, and the base's own file.
         if work.live.as_ref().map(|live| live.current.generation) != rests_on {
             tracing::warn!("the export was given up while a new base was written: the base is written again");
             self.remove_files(&work, work.counting());
@@ -96,7 +96,7 @@ impl Exporter {
         self.switch(&mut work, current, changes_after)
     }
 
-    /// The file of a base; `None` if it was given up.
+    /// Writes the file of a base; returns its size, or `None` if it was given up.
     fn write_base_file(&self, source: &ExportSource, generation: u64, is_throttled: bool) -> Result<Option<u64>> {
         let path = files::base_path(generation);
         let file = self.device.open(&path, OpenMode::CreateOrWrite)?;
@@ -128,7 +128,7 @@ impl Exporter {
         Ok(Some(base_bytes))
     }
 
-    /// Makes a base count, with a log that has everything since. Until `current` is replaced, the old one counts.
+    /// Makes a base count, with a log of all later changes. Until `current` is replaced, the old base counts.
     fn switch(&self, work: &mut Work, current: Current, changes_after: u64) -> Result<()> {
         self.check_possession()?;
         let log = self.device.open(&files::log_path(current.generation), OpenMode::CreateOrWrite)?;
@@ -153,7 +153,7 @@ impl Exporter {
         self.device.sync_directory(files::DIRECTORY)?;
         self.check_possession()?;
         if let Err(error) = current.write(&*self.device, &self.pool) {
-            // Either it was not replaced, or nobody knows which one a crash would leave: then none counts.
+            // If the replacement may have happened, a crash could leave either file: then no export may count.
             let found = Current::read(&*self.device, &self.pool);
             if !found.is_ok_and(|found| found.is_none_or(|found| found.generation != current.generation)) {
                 self.give_up_export(work)?;
@@ -167,9 +167,9 @@ impl Exporter {
         Ok(())
     }
 
-    /// Removes all bases and logs but those of one generation. What cannot be removed costs only its space.
+    /// Removes all bases and logs except those of one generation. Files that cannot be removed only cost space.
     pub(super) fn remove_files(&self, work: &Work, kept: Option<u64>) {
-        // Nobody may write over slots that are another process's by now, nor remove its files.
+        // Another process may own the pool by now: then its files and slots must not be touched.
         if work.is_to_set_aside || self.check_possession().is_err() {
             return;
         }

@@ -1,9 +1,9 @@
-//! Where an export lies on the data root, and the two small files that say which one counts and whose it is.
+//! Paths of an export on the data root, and its two small files.
 //!
-//! - `current` names the base that counts, with its log; replacing it is the only switch between two bases.
-//! - `owner` names the lineage and writer epoch of the meta root that may write here. It is raised at every opening for
-//!   writing, before a container id of that epoch is given: so a meta root that is older than the data root is told apart, and
-//!   who recovers knows an epoch that was never used.
+//! - `current` names the base that counts, with its log. Replacing it is the only switch between two bases.
+//! - `owner` names the lineage and writer epoch of the meta root that may write here. It is raised at every opening for writing, before
+//!   a container id of that epoch is given. So a meta root older than the data root is recognized, and a recovery knows an epoch that
+//!   was never used.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -15,14 +15,14 @@ use dedupfs_store::{PoolId, StoreError};
 use crate::error::Result;
 use crate::namespace::{Ancestry, Lineage};
 
-/// Directory of everything exported.
+/// Directory of the export.
 pub(super) const DIRECTORY: &str = "export";
 const CURRENT: &str = "current";
 const OWNER: &str = "owner";
 const VERSION: u16 = 1;
-/// Of an owner whose data root has slots that are kept (see [`super::kept`]): a release that would use them again refuses it.
+/// Version of an owner whose data root has kept slots (see [`super::kept`]). Releases that would reuse those slots refuse it.
 const VERSION_KEEPS: u16 = 2;
-/// Both files are one small frame.
+/// Each of the two files is one small frame.
 const SMALL_BYTES_MAX: usize = 4096;
 
 pub(super) fn base_path(generation: u64) -> String {
@@ -33,7 +33,7 @@ pub(super) fn log_path(generation: u64) -> String {
     format!("{DIRECTORY}/log-{generation}")
 }
 
-/// Makes the directory, durably.
+/// Creates the directory, durably.
 pub(super) fn create(device: &dyn Device) -> Result<()> {
     if !device.exists(DIRECTORY)? {
         device.create_directory(DIRECTORY)?;
@@ -52,24 +52,24 @@ pub(super) struct Current {
 }
 
 impl Current {
-    /// What is there; `None` if nothing is.
+    /// Reads the file; `None` if there is none.
     ///
     /// # Errors
-    /// It is damaged.
+    /// The file is damaged.
     pub(super) fn read(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
         read_small(device, CURRENT, pool, FrameKind::ExportCurrent, VERSION, |_, reader| {
             Ok(Self { generation: reader.u64()?, base_bytes: reader.u64()?, row: reader.u64()? })
         })
     }
 
-    /// From here on this one counts.
+    /// Makes this base count.
     pub(super) fn write(&self, device: &dyn Device, pool: &PoolId) -> Result<()> {
         write_small(device, CURRENT, pool, FrameKind::ExportCurrent, VERSION, |writer| {
             [self.generation, self.base_bytes, self.row].into_iter().for_each(|number| writer.u64(number));
         })
     }
 
-    /// From here on none counts; durable when it returns.
+    /// Makes no base count; durable on return.
     pub(super) fn remove(device: &dyn Device) -> Result<()> {
         match device.remove(&format!("{DIRECTORY}/{CURRENT}")) {
             Ok(()) | Err(StoreError::NotFound { .. }) => {}
@@ -79,20 +79,20 @@ impl Current {
     }
 }
 
-/// Whose the data root is.
+/// The owner of the data root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Owner {
     pub(super) lineage: Lineage,
     pub(super) epoch: u32,
-    /// There is something that a recovery could not name and keeps.
+    /// Whether slots or files that a recovery could not name are kept.
     pub(super) keeps: bool,
 }
 
 impl Owner {
-    /// What is there; `None` if nothing is.
+    /// Reads the file; `None` if there is none.
     ///
     /// # Errors
-    /// It is damaged.
+    /// The file is damaged.
     pub(super) fn read(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
         read_small(device, OWNER, pool, FrameKind::ExportOwner, VERSION_KEEPS, |version, reader| {
             let keeps = version == VERSION_KEEPS;
@@ -110,10 +110,10 @@ impl Owner {
     }
 }
 
-/// Whether a meta root may write to the data root: it is the one that wrote last, and as it was then, or later.
+/// Checks that a meta root may write to the data root: it is the last writer, in the state of that time or a later one.
 ///
 /// # Errors
-/// It is another's, or newer than the meta root.
+/// The data root has another owner, or is newer than the meta root.
 pub(crate) fn check_owner(device: &dyn Device, pool: &PoolId, ancestry: &Ancestry) -> Result<()> {
     let owner = match Owner::read(device, pool) {
         Ok(Some(owner)) => owner,
@@ -131,7 +131,7 @@ pub(crate) fn check_owner(device: &dyn Device, pool: &PoolId, ancestry: &Ancestr
                        copy)";
         return Err(StoreError::Usage(format!("{problem}: {advice}")).into());
     }
-    // Also a copy that was taken while the pool was mounted, and not opened since.
+    // This also catches a copy taken while the pool was mounted that was not opened since.
     if let Some(row) =
         super::open::exported_row(device, pool, &ancestry.exported)?.filter(|row| *row > ancestry.last_row)
     {
@@ -139,8 +139,7 @@ pub(crate) fn check_owner(device: &dyn Device, pool: &PoolId, ancestry: &Ancestr
             "the meta root is an older copy: its last commit is number {}, and the data root has an export of number {row}",
             ancestry.last_row
         );
-        let instead =
-            "To go on with the older one, and lose for good what is newer, remove export/current from the data root";
+        let instead = "To go on with the older one, and lose all newer changes for good, remove export/current from the data root";
         return Err(StoreError::Usage(format!("{problem}: {advice}. {instead}")).into());
     }
     if owner.epoch > ancestry.writer_epoch {

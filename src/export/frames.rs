@@ -1,8 +1,7 @@
-//! Frames of an export: items, compressed, with the state that they lead from and to.
+//! Frames of an export: compressed items, with the commits that they lead from and to.
 //!
-//! A *group* is a run of frames that count together: a base, or one delta of a log. Its last frame says that it is the last,
-//! so a group that was cut off counts as if it were not there. Nothing is believed before its checksums (invariant I-5):
-//! a frame's own, then each record's.
+//! A *group* is a run of frames that count together: a base, or one delta of a log. Its last frame is marked, so a group that was cut
+//! off counts as absent. Nothing is believed before its checksums are checked (invariant I-5): first the frame's, then each record's.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -21,28 +20,28 @@ use crate::namespace::{ExportTable, Item};
 const VERSION: u16 = 1;
 const FLAG_LAST: u16 = 1;
 const META_BYTES: usize = 48;
-/// Groups begin here, so that no synced block is written again.
+/// Groups begin at multiples of this, so that no synced block is written again.
 pub(super) const GROUP_ALIGNMENT_BYTES: u64 = 4096;
-/// zstd's fastest level: two thirds go, at some 300 MB/s.
+/// zstd's fastest level: saves two thirds, at some 300 MB/s.
 const COMPRESSION_LEVEL: i32 = 1;
 const _: () = assert!(EXPORT_FRAME_BYTES < EXPORT_FRAME_BYTES_MAX);
 
-/// What a group leads from and to.
+/// The identity of a group, with the commits that it leads from and to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Group {
-    /// Which base it belongs to.
+    /// The base it belongs to.
     pub(super) generation: u64,
-    /// 0 the base, then the deltas of its log.
+    /// 0 for the base, then counts the deltas of its log.
     pub(super) number: u32,
-    /// The commit whose state it is laid over; of a base 0.
+    /// The commit whose state it extends; 0 for a base.
     pub(super) from_row: u64,
-    /// The commit whose state it gives.
+    /// The commit whose state results.
     pub(super) row: u64,
     /// When it was written, in seconds since 1970.
     pub(super) time_secs: u64,
 }
 
-/// Writes one group; durable only once the file was synced by the caller.
+/// Writes one group. It is durable only once the caller has synced the file.
 pub(super) struct GroupWriter {
     file: Arc<dyn DeviceFile>,
     pool: PoolId,
@@ -73,7 +72,7 @@ impl GroupWriter {
         if self.raw.len() >= EXPORT_FRAME_BYTES { self.write(0) } else { Ok(()) }
     }
 
-    /// Writes the last frame; returns how long the file is now.
+    /// Writes the last frame; returns the new length of the file.
     pub(super) fn finish(mut self) -> Result<u64> {
         self.write(FLAG_LAST)?;
         Ok(align_up(self.offset_bytes, GROUP_ALIGNMENT_BYTES))
@@ -109,7 +108,7 @@ impl GroupWriter {
     }
 }
 
-/// One frame as it was read and checked.
+/// One frame, read and checked.
 pub(super) struct ReadFrame {
     pub(super) group: Group,
     /// Number within its group.
@@ -119,14 +118,14 @@ pub(super) struct ReadFrame {
     pub(super) items: u32,
     raw_bytes: usize,
     packed: Vec<u8>,
-    /// Where its own bytes end; zeros follow up to the next one.
+    /// End of its own bytes; zeros follow up to the next frame.
     own_end_bytes: u64,
-    /// Where the next one begins.
+    /// Start of the next frame.
     pub(super) end_bytes: u64,
 }
 
 impl ReadFrame {
-    /// Reads and checks the frame of this generation at `offset_bytes`; its payload is not unpacked yet.
+    /// Reads and checks the frame of this generation at `offset_bytes`. The payload stays packed.
     pub(super) fn read(
         file: &dyn DeviceFile,
         what: &str,
@@ -172,7 +171,7 @@ impl ReadFrame {
         })
     }
 
-    /// Checks what lies between it and the next one, which nothing else reads.
+    /// Checks the padding up to the next frame, which nothing else reads.
     pub(super) fn check_padding(&self, file: &dyn DeviceFile, what: &str) -> Result<()> {
         let len = usize::try_from(self.end_bytes.saturating_sub(self.own_end_bytes)).unwrap_or(0);
         let mut padding = vec![0; len.min(GROUP_ALIGNMENT_BYTES as usize)];
@@ -183,7 +182,7 @@ impl ReadFrame {
         Ok(())
     }
 
-    /// The payload's bytes, unpacked.
+    /// Unpacks the payload.
     pub(super) fn unpack(&self, what: &str) -> Result<Vec<u8>> {
         let raw = zstd::bulk::decompress(&self.packed, self.raw_bytes);
         let raw = raw.map_err(|error| StoreError::corrupt(what, "zstd data", error))?;
@@ -193,7 +192,7 @@ impl ReadFrame {
         Err(StoreError::corrupt(what, format!("{} bytes unpacked", self.raw_bytes), raw.len()).into())
     }
 
-    /// The items of an unpacked payload.
+    /// Decodes the items of an unpacked payload.
     pub(super) fn items<'a>(&self, what: &'a str, raw: &'a [u8]) -> Result<Vec<Item<'a>>> {
         let mut reader = ByteReader::new(raw, what);
         let mut items = Vec::new();

@@ -15,7 +15,7 @@ fn disk(path: &str, bytes: &[u8]) -> MemoryDevice {
     device
 }
 
-/// A frame of a base or a log, unpacked, and its items.
+/// Decodes a frame of a base or log, unpacks it, and decodes its items.
 pub fn frame(bytes: &[u8], pool: &PoolId, generation: u64) {
     let device = disk("fuzzed", bytes);
     let file = device.open("fuzzed", OpenMode::Read).expect("is there");
@@ -28,8 +28,8 @@ pub fn frame(bytes: &[u8], pool: &PoolId, generation: u64) {
     }
 }
 
-/// The small files: which base counts and whose the data root is (what decodes is written the same), slots that are kept, how far the
-/// export had come.
+/// Decodes the small files: `current` and `owner` (decoded values are written and read again), the kept slots, and the note of the
+/// export's progress.
 pub fn small(bytes: &[u8], pool: &PoolId) {
     let device = disk(&format!("{}/current", files::DIRECTORY), bytes);
     if let Ok(Some(current)) = Current::read(&device, pool) {
@@ -42,7 +42,7 @@ pub fn small(bytes: &[u8], pool: &PoolId) {
         assert_eq!(Owner::read(&device, pool).expect("decodes again"), Some(owner));
     }
     let device = disk(&format!("{}/kept-slots", files::DIRECTORY), bytes);
-    // Any answer will do, if it is not a panic.
+    // Any answer will do except a panic.
     drop(kept(&device, pool));
     let device = disk(&format!("{}/reached", files::DIRECTORY), bytes);
     drop(Reached::read(&device, pool));

@@ -1,11 +1,11 @@
-//! What a recovery could not name and keeps: slots of containers on the data root, and the damaged export itself.
+//! Content that a recovery could not name and keeps: slots of containers on the data root, and the damaged export itself.
 //!
-//! - `kept-slots` lists slots that hold containers which no record of the recovered namespace names. They stay taken at each
-//!   opening, so that nothing is written over them, cut off or punched out.
-//! - `kept/` has the files of an export that was damaged, as they were.
-//! - `owner` has version 2 as long as there is any of that: a release that would use the slots again refuses the data root.
+//! - `kept-slots` lists slots of containers that no record of the recovered namespace names. Each opening marks them as taken, so that
+//!   nothing overwrites, cuts or punches them.
+//! - `kept/` has the files of a damaged export, unchanged.
+//! - `owner` has version 2 while any of that is kept: a release that would reuse the slots refuses the data root.
 //!
-//! Only [`Exporter::give_up_kept`] ends that: when the user says so.
+//! Only [`Exporter::give_up_kept`], on the user's demand, ends that.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -24,29 +24,29 @@ const LIST: &str = "kept-slots";
 pub(super) const ASIDE: &str = "export/kept";
 const VERSION: u16 = 1;
 const ENTRY_BYTES: usize = 8;
-/// More slots are not listed: then each opening looks for them.
+/// A longer list is not written: each opening then looks for the slots.
 const LISTED_MAX: usize = 1 << 20;
 const LIST_BYTES_MAX: usize = LISTED_MAX * ENTRY_BYTES + 4096;
 
-/// Slots that are kept.
+/// The kept slots.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Kept {
-    /// None.
+    /// No slots.
     Nothing,
-    /// These.
+    /// Exactly these slots.
     Slots(Vec<SlotAddress>),
-    /// It is not known which: all that hold a container.
+    /// The list is unknown: all unnamed slots with a container are kept.
     Unknown,
 }
 
-/// What the data root says of slots that are kept.
+/// Reads the kept slots from the data root.
 ///
 /// # Errors
-/// A newer release wrote it.
+/// A newer release wrote the files.
 pub(crate) fn kept(device: &dyn Device, pool: &PoolId) -> Result<Kept> {
     let is_noted = match Owner::read(device, pool) {
         Ok(owner) => owner.is_some_and(|owner| owner.keeps),
-        // Nobody knows: then they are.
+        // Unreadable: assume that slots are kept.
         Err(EngineError::Store(StoreError::Corrupt { .. } | StoreError::Io { .. })) => true,
         Err(error) => return Err(error),
     };
@@ -89,7 +89,7 @@ fn decode(path: &str, bytes: &[u8], pool: &PoolId) -> Result<Vec<SlotAddress>> {
     Ok(slots)
 }
 
-/// Notes, durably, that these slots are kept; before `owner` says so. Without a list, all that hold a container are.
+/// Lists these slots as kept, durably. Call before `owner` says so. Without a list, all unnamed slots with a container are kept.
 ///
 /// # Errors
 /// I/O errors.
@@ -100,7 +100,7 @@ pub(crate) fn keep(device: &dyn Device, pool: &PoolId, slots: &[SlotAddress]) ->
 fn keep_listed(device: &dyn Device, pool: &PoolId, slots: &[SlotAddress], listed_max: usize) -> Result<()> {
     files::create(device)?;
     if slots.len() > listed_max {
-        // One of an earlier recovery would stand for fewer than there are.
+        // The list of an earlier recovery would name too few slots.
         return remove_list(device);
     }
     let (mut meta, mut payload) = (ByteWriter::new(), ByteWriter::with_capacity(slots.len() * ENTRY_BYTES));
@@ -120,9 +120,9 @@ fn remove_list(device: &dyn Device) -> Result<()> {
     }
 }
 
-/// Moves the files of an export that is damaged to where no other one writes: what can be read of them can be rescued.
+/// Moves the files of a damaged export to where no other export writes, so that their readable parts can be rescued.
 pub(super) fn set_aside(device: &dyn Device) -> Result<()> {
-    // First, so that what is moved counts no more.
+    // Removed first, so that the moved files no longer count.
     Current::remove(device)?;
     device.create_directory(ASIDE)?;
     device.sync_directory(DIRECTORY)?;
@@ -141,7 +141,7 @@ pub(super) fn set_aside(device: &dyn Device) -> Result<()> {
     move_from(mirror::DIRECTORY, "recipes-", &|_| true)
 }
 
-/// A path among the files of damaged exports that no earlier one has.
+/// Returns a path among the files of damaged exports that is not in use.
 fn free_name(device: &dyn Device, name: &str) -> Result<String> {
     let mut path = format!("{ASIDE}/{name}");
     for number in 2_u32.. {
@@ -153,7 +153,7 @@ fn free_name(device: &dyn Device, name: &str) -> Result<String> {
     Ok(path)
 }
 
-/// Bytes of the files of damaged exports.
+/// Returns the bytes of the files of damaged exports.
 pub(super) fn aside_bytes(device: &dyn Device) -> Result<u64> {
     if !device.exists(ASIDE)? {
         return Ok(0);
@@ -162,22 +162,22 @@ pub(super) fn aside_bytes(device: &dyn Device) -> Result<u64> {
 }
 
 impl Exporter {
-    /// Slots that a recovery could not name, and that are kept until [`give_up_kept`](Self::give_up_kept); bytes of damaged
-    /// exports that are.
+    /// Returns the number of slots that a recovery could not name, and the bytes of damaged exports. Both are kept until
+    /// [`give_up_kept`](Self::give_up_kept).
     ///
     /// # Errors
-    /// The device does not tell.
+    /// The device cannot report sizes.
     pub fn kept(&self) -> Result<(u64, u64)> {
         let slots = self.kept.lock().as_ref().map_or(0, |kept| kept.len() as u64);
         Ok((slots, aside_bytes(&*self.device)?))
     }
 
-    /// Frees what a recovery could not name: whatever it held cannot be rescued any more.
+    /// Frees everything that a recovery could not name. Its content can no longer be rescued.
     ///
     /// # Errors
     /// I/O errors.
     pub fn give_up_kept(&self) -> Result<()> {
-        // First: from here on nothing is kept. If it fails, all are still.
+        // The owner first: if that fails, everything is still kept.
         Owner { keeps: false, ..self.owner() }.write(&*self.device, &self.pool)?;
         let slots = self.kept.lock().take();
         remove_list(&*self.device)?;
@@ -210,7 +210,7 @@ mod tests {
         (device, pool)
     }
 
-    /// The newer slots would have been free to be written over.
+    /// Otherwise the newer slots would be free for reuse.
     #[test]
     fn regression_an_older_list_does_not_stand_for_more_slots_than_can_be_listed() {
         let (device, pool) = owned(true);

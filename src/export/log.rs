@@ -1,4 +1,4 @@
-//! The log of an export: appending a group, and finding how far a log is whole.
+//! The log of an export: appends groups, and finds how far a log is whole.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -15,14 +15,14 @@ use crate::config::EXPORT_KEYS_AT_ONCE;
 use crate::error::{EngineError, Result};
 use crate::namespace::{ChangedKey, ExportSource};
 
-/// What appending did.
+/// The result of an append.
 pub(super) struct Appended {
     pub(super) log_bytes: u64,
     pub(super) written_bytes: u64,
 }
 
-/// Appends to a log, at `log_bytes`, what commits behind `after_row` have changed, as it is now; durable when it returns.
-/// `None`: nothing has changed.
+/// Appends a group at `log_bytes` with the current records of all keys that commits behind `after_row` changed; durable on return.
+/// `None` if nothing changed.
 pub(super) fn append(
     exporter: &Exporter,
     source: &ExportSource,
@@ -32,7 +32,7 @@ pub(super) fn append(
     after_row: u64,
     group: Group,
 ) -> Result<Option<Appended>> {
-    // What an attempt that failed has left must not be read on.
+    // Cuts off the remains of a failed attempt.
     if log.len()? > log_bytes {
         log.set_len(log_bytes)?;
     }
@@ -47,14 +47,14 @@ pub(super) fn append(
         Ok(Some(Appended { log_bytes: end_bytes, written_bytes }))
     };
     finish(outcome).inspect_err(|error: &EngineError| {
-        // Best effort: the next attempt cuts it off, too.
+        // Best effort: the next attempt cuts it off too.
         if error.is_no_space() {
             let _ = log.set_len(log_bytes);
         }
     })
 }
 
-/// Writes the items of changed keys and copies the recipes; returns how many bytes were copied, `None` if nothing changed.
+/// Writes the items of changed keys and copies the recipes. Returns the number of bytes copied; `None` if nothing changed.
 fn write(
     exporter: &Exporter,
     source: &ExportSource,
@@ -66,7 +66,7 @@ fn write(
     let mut recipes: BTreeMap<ContainerId, u32> = BTreeMap::new();
     let mut keys: Vec<ChangedKey> = Vec::new();
     let mut write_keys = |keys: &mut Vec<ChangedKey>| -> Result<()> {
-        // What changed in several commits is looked up once, and the store is read in order.
+        // A key that several commits changed is looked up once, and the store is read in order.
         keys.sort_unstable();
         keys.dedup();
         keys.drain(..).try_for_each(|key| {
@@ -91,37 +91,37 @@ fn write(
             copied_bytes += mirror.copy(&exporter.recipes, &record, from_bytes)?;
         }
     }
-    // The group may name only what is there.
+    // The group may name only copies that are durable.
     mirror.sync()?;
     Ok(Some(copied_bytes))
 }
 
-/// Is given each frame of a log.
+/// Receives each frame of a log.
 pub(super) type FrameVisitor<'v> = dyn FnMut(&ReadFrame) -> Result<()> + 'v;
 
-/// How far a log is whole.
+/// The whole part of a log.
 #[derive(Debug)]
 pub(super) struct Scanned {
-    /// End of its last whole group.
+    /// End of the last whole group.
     pub(super) log_bytes: u64,
     /// Number of that group.
     pub(super) group: u32,
-    /// The commit whose state it gives.
+    /// The commit whose state results.
     pub(super) row: u64,
-    /// When that was written, if it was read.
+    /// Time of writing of that group, if it was read.
     pub(super) time_secs: u64,
-    /// Why it ends there, if there are bytes behind it.
+    /// Why the log ends there, if more bytes follow.
     pub(super) rest: Option<EngineError>,
 }
 
 impl Scanned {
-    /// Nothing read yet of the log of a base of `row`.
+    /// Starts at the beginning of the log of a base of `row`.
     pub(super) fn start(row: u64) -> Self {
         Self { log_bytes: 0, group: 0, row, time_secs: 0, rest: None }
     }
 }
 
-/// Follows a log from a whole group's end as far as groups are whole and follow each other.
+/// Follows a log from the end of a whole group, over all whole groups that continue each other.
 ///
 /// # Errors
 /// The file cannot be read at all.
@@ -130,8 +130,8 @@ pub(super) fn scan(file: &dyn DeviceFile, what: &str, pool: &PoolId, generation:
     scan_to(file, what, pool, generation, at, end_bytes, &mut |_| Ok(()))
 }
 
-/// As [`scan`], up to the first group that ends at `end_bytes` or behind; `visit` is given each frame. An error of `visit` ends the log
-/// as damage does.
+/// As [`scan`], up to the first group that ends at `end_bytes` or behind. `visit` receives each frame; its error ends the log, as
+/// damage does.
 ///
 /// # Errors
 /// As [`scan`].
@@ -188,7 +188,7 @@ fn scan_group(
     Err(EngineError::Internal("a group without an end"))
 }
 
-/// The frames of one group, each checked to follow the one before.
+/// The frames of one group; each is checked to follow the one before.
 pub(super) struct GroupFrames {
     offset_bytes: u64,
     before: Option<(Group, u32)>,
@@ -200,12 +200,12 @@ impl GroupFrames {
         Self { offset_bytes, before: None, is_over: false }
     }
 
-    /// Where the group ends, once it is over.
+    /// Returns the end of the group, once all frames are read.
     pub(super) fn end_bytes(&self) -> u64 {
         self.offset_bytes
     }
 
-    /// The next frame; `None` behind the last.
+    /// Returns the next frame; `None` behind the last.
     pub(super) fn next(
         &mut self,
         file: &dyn DeviceFile,

@@ -1,10 +1,9 @@
-//! Copies of recipe containers on the data root, each at the address that it has on the meta root.
+//! Copies of recipe containers on the data root, each at its address on the meta root.
 //!
-//! A slot has at most one user among all that the last durable export names and all that exist: a removed container
-//! keeps its slot until a durable export no longer names it. So a copy needs no address of its own, and none that is needed
-//! is written over.
+//! A slot has at most one user among all containers that the last durable export names and all that exist: a removed container keeps
+//! its slot until a durable export no longer names it. So a copy needs no address of its own, and no needed copy is overwritten.
 //!
-//! Only what was recorded since the last export is copied: every byte of a recipe is written once more, and no more.
+//! Only bytes recorded since the last export are copied: every byte of a recipe is written exactly once more.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ pub(super) const DIRECTORY: &str = "export/recipes";
 /// Bytes copied at a time.
 const PIECE_BYTES: u32 = 1 << 20;
 
-/// The path of a file of slots.
+/// Returns the path of a slot file.
 pub(super) fn path(directory: &str, file: u32) -> String {
     format!("{directory}/{file:06}.slots")
 }
@@ -31,7 +30,7 @@ pub(super) fn path(directory: &str, file: u32) -> String {
 pub(super) struct Mirror {
     device: Arc<dyn Device>,
     slot_bytes: u32,
-    /// Written and not synced.
+    /// Slot files written and not synced.
     unsynced: BTreeMap<u32, Arc<dyn DeviceFile>>,
 }
 
@@ -63,21 +62,21 @@ impl Mirror {
         Ok(file)
     }
 
-    /// Copies the recorded bytes of a container from `from_bytes` on; returns how many.
+    /// Copies the recorded bytes of a container from `from_bytes` on; returns their number.
     pub(super) fn copy(&mut self, recipes: &ContainerStore, record: &ContainerRecord, from_bytes: u32) -> Result<u64> {
         let mut at = from_bytes;
         while at < record.used_bytes {
             let len = PIECE_BYTES.min(record.used_bytes - at);
-            // Once more: an error may pass, and what is left out here is missing until the export is read back.
+            // Try twice: the error may pass, and bytes left out here stay missing until a verification finds them.
             let read = || recipes.recorded_bytes(record, at, len as usize);
             match read().or_else(|_| read()) {
                 Ok(bytes) => {
                     let offset = self.offset(record.address) + u64::from(at);
                     self.file(record.address.file)?.write_at(&bytes, offset)?;
                 }
-                // Removed meanwhile, and its slot cut off: a later group of this export says so.
+                // The container was removed meanwhile and its slot cut off. A later group of this export records that.
                 Err(_) if !recipes.is_known(record.id) => return Ok(u64::from(at - from_bytes)),
-                // What cannot be read is missing from the copy as it is missing here; the rest is not.
+                // Unreadable bytes are missing from the copy as they are here; the rest is copied.
                 Err(error) => tracing::error!(container = %record.id, %error, "a recipe cannot be exported"),
             }
             at += len;
@@ -94,7 +93,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Gives the space of a copy back that no export names any more.
+    /// Frees the space of a copy that no export names.
     pub(super) fn free(&self, address: SlotAddress) -> Result<()> {
         match self.device.open_surely(&path(DIRECTORY, address.file), OpenMode::Write) {
             Err(StoreError::NotFound { .. }) => Ok(()),
@@ -107,7 +106,7 @@ impl Mirror {
         }
     }
 
-    /// Cuts off what lies behind the last of these containers in each file; files without any are removed.
+    /// Cuts off the bytes behind the last of the `kept` containers in each file; removes files without any.
     pub(super) fn trim<'a>(&mut self, kept: impl Iterator<Item = &'a ContainerRecord>) -> Result<()> {
         if !self.device.exists(DIRECTORY)? {
             return Ok(());
@@ -135,7 +134,7 @@ impl Mirror {
         if removes { Ok(self.device.sync_directory(DIRECTORY)?) } else { Ok(()) }
     }
 
-    /// Physical bytes of all copies.
+    /// Returns the physical bytes of all copies.
     pub(super) fn allocated_bytes(device: &dyn Device) -> Result<u64> {
         if !device.exists(DIRECTORY)? {
             return Ok(0);
@@ -144,7 +143,7 @@ impl Mirror {
         for entry in device.list(DIRECTORY)? {
             match device.open(&format!("{DIRECTORY}/{}", entry.name), OpenMode::Read) {
                 Ok(file) => bytes += file.allocated_bytes()?,
-                // The export thread has removed it since.
+                // The export thread has removed the file since.
                 Err(StoreError::NotFound { .. }) => {}
                 Err(error) => return Err(error.into()),
             }

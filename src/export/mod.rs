@@ -1,22 +1,22 @@
-//! Exports: everything that the meta root knows and cannot be made from containers, also on the data root.
+//! Exports: copies on the data root of everything that the meta root knows and that cannot be rebuilt from containers.
 //!
-//! What is exported: inodes, names, attributes, container records (as *items* in a base and deltas of a log), and copies of the
-//! recipe containers. Indexes follow from them. [`recover`] makes a new meta root from that and the data containers.
+//! An export holds inodes, names, attributes and container records (as *items* in a base and in the deltas of a log), and copies of the
+//! recipe containers. Indexes follow from them. [`recover`] makes a new meta root from an export and the data containers.
 //!
-//! 1. Each commit notes in its own transaction which keys it changed (`namespace/changes.rs`). So no crash loses one.
-//! 2. An [`export`](Exporter::export) takes a snapshot of the last commit, copies what was recorded of recipe containers since
-//!    ([`mirror`]), appends one group to the log with what the changed keys are now, and syncs both.
-//! 3. When the log has outgrown its base, a new base is written beside it by a thread of its own, from one snapshot; then the
-//!    first group of its log, with everything since; then `current` is replaced: the only switch.
-//! 4. A later commit trims what a durable export has.
+//! 1. Each commit notes the keys that it changed in its own transaction (`namespace/changes.rs`), so no crash loses one.
+//! 2. [`export`](Exporter::export) takes a snapshot of the last commit, copies the recipe containers recorded since ([`mirror`]),
+//!    appends one group with the current records of the changed keys to the log, and syncs both.
+//! 3. When the log has outgrown its base, a separate thread writes a new base beside it from one snapshot; then the first group of its
+//!    log, with all later changes; then it replaces `current`: the only switch.
+//! 4. A later commit trims the changes that a durable export has.
 //!
-//! Invariants: the export that counts is the state of one commit (I-1 and I-2 hold on the data root alone); **a slot is freed only
-//! once the durable export names its container no more**, whoever removed it: until then the container is *leaving*, also across
-//! crashes (a table of the namespace). Without any export slots are freed at once. An export for which there is no room, and
-//! for which containers wait, is removed durably, so that a full disk can be reclaimed; the next one starts with a base.
+//! Invariants: the export that counts is the state of one commit (I-1 and I-2 hold on the data root alone). **A slot is freed only once
+//! the durable export no longer names its container**, for every way of removal. Until then the container is *leaving*, also across
+//! crashes (a table of the namespace). Without any export, slots are freed at once. If an export does not fit and containers wait for
+//! it, the export is durably removed, so that a full disk can be reclaimed; the next export starts with a base.
 //!
-//! Lock order: `building` (one base at a time), `working` (held while a group is written), `state` (for moments). The
-//! commit thread takes only `state`: no fsync waits for an export.
+//! Lock order: `building` (one base at a time), `working` (held while a group is written), `state` (held briefly). The commit thread
+//! takes only `state`: no fsync waits for an export.
 //!
 //! Cost: see `docs/decisions/0015`.
 
@@ -64,31 +64,31 @@ pub use recover::{RecoverReport, Restored, fence, restore};
 pub use verify::{CopyDepth, ExportCheck, Pace};
 pub(crate) use watch::ExportWatch;
 
-/// What a commit has to note of exports.
+/// The facts about the export that a commit stores.
 #[derive(Clone, Debug, Default)]
 pub struct Position {
-    /// What is durable.
+    /// The durable export.
     pub exported: Option<Exported>,
-    /// Changes of commits up to this one are needed no more.
+    /// Rows up to this one no longer need their change notes.
     pub trim_through: u64,
-    /// Containers that have left.
+    /// Containers that have left: their slots are free.
     pub left: Vec<ContainerId>,
 }
 
-/// What there is of an export.
+/// Figures about an export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ExportStats {
     /// Bytes of base and log.
     pub namespace_bytes: u64,
     /// Physical bytes of the copies of recipe containers.
     pub recipe_bytes: u64,
-    /// The commit whose state it holds; 0 if there is none.
+    /// The commit whose state it holds; 0 if there is no export.
     pub row: u64,
-    /// When it was written, in seconds since 1970; 0 if there is none.
+    /// When it was written, in seconds since 1970; 0 if there is no export.
     pub time_secs: u64,
     /// Bytes written since the mount.
     pub written_bytes: u64,
-    /// When it was last found sound as a whole since the mount, in seconds since 1970; 0: not yet.
+    /// When a verification last found all of it sound since the mount, in seconds since 1970; 0 if none has yet.
     #[serde(default)]
     pub verified_secs: u64,
 }
@@ -97,9 +97,9 @@ pub struct ExportStats {
 struct Live {
     current: Current,
     log: Arc<dyn DeviceFile>,
-    /// The log up to here is durable.
+    /// End of the durable part of the log.
     log_bytes: u64,
-    /// Number of its last group.
+    /// Number of the last group.
     group: u32,
     /// The commit whose state it holds.
     row: u64,
@@ -119,26 +119,26 @@ impl Live {
     }
 }
 
-/// What exporting works on.
+/// The working state of exporting.
 struct Work {
     live: Option<Live>,
     mirror: Mirror,
-    /// An export of this generation counts on the disk, and is not gone on with: see [`anew`]. What it names stays.
+    /// Generation of an export that counts on the disk but cannot be continued; see [`anew`]. The slots that it names stay.
     stale: Option<u64>,
     reached: ReachedNote,
-    /// Failures in a row for lack of space.
+    /// Consecutive failures for lack of space.
     failures: u32,
-    /// Failures in a row for another reason.
+    /// Consecutive failures for other reasons.
     failures_anew: u32,
-    /// After it nothing is exported until the next mount (invariant I-7).
+    /// The error after which nothing is exported until the next mount (invariant I-7).
     failed: Option<EngineError>,
     /// The highest generation that was ever tried.
     last_generation: u64,
-    /// There was no room to set the files of a damaged export aside: none of them may be removed or cut off before.
+    /// Moving a damaged export aside failed for lack of room. Until it succeeds, none of its files may be removed or cut.
     is_to_set_aside: bool,
 }
 
-/// What the commit thread asks and tells.
+/// The state shared with the commit thread.
 #[derive(Default)]
 struct State {
     exported: Exported,
@@ -146,11 +146,11 @@ struct State {
     export_bytes: u64,
     written_bytes: u64,
     verified_secs: u64,
-    /// A base is being made of this commit's state: changes after it stay.
+    /// A base of this commit's state is being written: later changes are kept.
     building: Option<u64>,
-    /// So many rest on the export as it is: changes behind commits from this row on stay, and what leaves.
+    /// The number of holders of the export, and the row it had at the first hold: later changes and leaving containers are kept.
     held: Option<(u32, u64)>,
-    /// Removed by the commit with this row; an export may name them.
+    /// Containers removed by the commit with this row; an export may still name them.
     leaving: Vec<(u64, ContainerRecord)>,
     left: Vec<ContainerId>,
     requested: bool,
@@ -158,14 +158,14 @@ struct State {
 }
 
 impl State {
-    /// From here on this export counts.
+    /// Publishes the figures of the export that counts from now on.
     fn show(&mut self, live: Option<&Live>) {
         self.exported = live.map_or_else(Exported::default, Live::exported);
         self.export_bytes = live.map_or(0, |live| live.current.base_bytes + live.log_bytes);
     }
 }
 
-/// Keeps the export of one pool.
+/// Writes and maintains the export of one pool.
 pub struct Exporter {
     device: Arc<dyn Device>,
     pool: PoolId,
@@ -178,16 +178,16 @@ pub struct Exporter {
     working: Mutex<Work>,
     state: Mutex<State>,
     wake: Condvar,
-    /// A base that is being written gives up, and so does a verification.
+    /// Asks the writing of a base or a verification to give up.
     give_up: AtomicBool,
-    /// The pool may be another process's by now.
+    /// Another process may own the pool by now.
     is_ended: AtomicBool,
     locks: Weak<Vec<PoolLock>>,
-    /// So many wait to write a base: a verification gives way.
+    /// The number of threads waiting to write a base: a verification yields to them.
     base_wanted: AtomicU64,
-    /// So many wait to verify the export.
+    /// The number of threads waiting to verify the export.
     verification_wanted: AtomicU64,
-    /// Why the export that was there at opening could not be gone on with, if it was damaged.
+    /// Damage that kept the export found at opening from being continued.
     found_at_open: Mutex<Option<String>>,
     /// Slots of containers that a recovery could not name, if anything is kept.
     kept: Mutex<Option<Vec<SlotAddress>>>,
@@ -199,7 +199,7 @@ impl std::fmt::Debug for Exporter {
     }
 }
 
-/// Whether what is to be exported is damaged, and not what it is exported to.
+/// Whether the error means damage of the exported data, and not of its target.
 pub(crate) fn is_damage(error: &EngineError) -> bool {
     matches!(error, EngineError::Store(StoreError::Corrupt { .. }) | EngineError::Database(_))
 }
@@ -208,7 +208,7 @@ fn now_secs() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// See [`Exporter::hold`].
+/// A hold on the export; see [`Exporter::hold`].
 pub struct HeldExport<'a> {
     exporter: &'a Exporter,
     exported: Exported,
@@ -221,22 +221,22 @@ impl std::fmt::Debug for HeldExport<'_> {
 }
 
 impl HeldExport<'_> {
-    /// The commit that was exported then.
+    /// The commit that was exported at the time of the hold.
     #[must_use]
     pub fn row(&self) -> u64 {
         self.exported.row
     }
 
-    /// Whether another base took the place of the one that counted then.
+    /// Whether another base has replaced the held one.
     #[must_use]
     pub fn is_replaced(&self) -> bool {
         self.exporter.state.lock().exported.generation != self.exported.generation
     }
 
-    /// Makes a view of the data root end where the export ended then: groups that are appended meanwhile may be there in part.
+    /// Cuts a view of the data root where the held export ended: groups appended later may be there in part.
     ///
     /// # Errors
-    /// The view cannot be changed. That there is no log is no error here.
+    /// The view cannot be changed. A missing log is not an error here.
     pub fn cut_view(&self, view: &dyn Device) -> Result<()> {
         if self.exported.generation == 0 {
             return Ok(());
@@ -246,7 +246,7 @@ impl HeldExport<'_> {
             Ok(_) | Err(StoreError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        // It tells of what was appended since.
+        // The note describes the groups appended since.
         ReachedNote::default().remove(view)
     }
 }
@@ -259,8 +259,8 @@ impl Drop for HeldExport<'_> {
 }
 
 impl Exporter {
-    /// What the next commit has to note. Who cannot commit gives [`left`](Position::left) back with
-    /// [`not_left`](Self::not_left).
+    /// Returns the position that the next commit stores. If the commit fails, [`not_left`](Self::not_left) must return
+    /// [`left`](Position::left).
     #[must_use]
     pub fn position(&self) -> Position {
         if !self.is_enabled {
@@ -278,30 +278,30 @@ impl Exporter {
         }
     }
 
-    /// A commit that was to note this failed.
+    /// Takes back the `left` of a failed commit.
     pub fn not_left(&self, left: Vec<ContainerId>) {
         self.state.lock().left.extend(left);
     }
 
-    /// These were removed by the commit `row`: their slots become free once no export names them.
+    /// Notes the containers removed by the commit `row`. Their slots become free once no export names them.
     pub fn leave(&self, row: u64, containers: Vec<ContainerRecord>) {
         self.state.lock().leaving.extend(containers.into_iter().map(|record| (row, record)));
     }
 
-    /// Exports soon.
+    /// Asks for an export soon.
     pub fn request(&self) {
         self.state.lock().requested = true;
         self.wake.notify_all();
     }
 
-    /// Ends the thread; a base that it is writing is given up.
+    /// Ends the thread; a base under way is given up.
     pub fn stop(&self) {
         self.state.lock().stopping = true;
         self.give_up.store(true, Ordering::Relaxed);
         self.wake.notify_all();
     }
 
-    /// The thread that exports on request and at intervals, and writes bases; `fail` is told what ends it.
+    /// Runs the thread that exports on request and at intervals, and writes bases. `fail` receives the error that ends it.
     pub fn run(&self, fail: impl Fn(&EngineError)) {
         if !self.is_enabled {
             return;
@@ -329,11 +329,11 @@ impl Exporter {
         }
     }
 
-    /// Brings the export up to the last commit and frees slots that it names no more. If there is no room for it, and
-    /// containers wait to be freed, the export is removed instead.
+    /// Brings the export up to the last commit, and frees the slots that it no longer names. If there is no room and containers wait to
+    /// be freed, removes the export instead.
     ///
     /// # Errors
-    /// I/O errors other than lack of space; from then on nothing is exported, and nothing freed, until the next mount.
+    /// I/O errors other than lack of space. After one, nothing is exported and nothing freed until the next mount.
     pub fn export(&self) -> Result<()> {
         if !self.is_enabled {
             return Ok(());
@@ -348,7 +348,7 @@ impl Exporter {
         }
         let outcome = self.export_into(&mut work);
         match self.conclude(&mut work, outcome) {
-            // What cannot be read now was exported when it could: that stays, and with it what it names.
+            // The unreadable records were exported while they could be read: that export stays, with the slots that it names.
             Err(error) if is_damage(&error) && self.state.lock().leaving.is_empty() => {
                 tracing::error!(%error, "the namespace cannot be exported any more: the last export is kept as it is");
                 Ok(())
@@ -362,7 +362,7 @@ impl Exporter {
     }
 
     fn export_into(&self, work: &mut Work) -> Result<()> {
-        // Taken before the snapshot: what leaves later may be in it.
+        // Taken before the snapshot, which may still name containers that leave later.
         let waiting = {
             let state = self.state.lock();
             if state.held.is_some() { 0 } else { state.leaving.len() }
@@ -386,9 +386,9 @@ impl Exporter {
         self.free(work, waiting)
     }
 
-    /// Frees the first `waiting` that leave: no durable export names them.
+    /// Frees the first `waiting` leaving containers. No durable export names them.
     fn free(&self, work: &mut Work, waiting: usize) -> Result<()> {
-        // What is stale counts on the disk, and names them.
+        // A stale export counts on the disk and names them.
         if waiting == 0 || work.stale.is_some() {
             return Ok(());
         }
@@ -396,20 +396,20 @@ impl Exporter {
         let freed: Vec<ContainerRecord> = {
             let mut state = self.state.lock();
             let freed: Vec<_> = state.leaving.drain(..waiting).map(|(_, record)| record).collect();
-            // Before any of their slots can be taken: so no commit has a new user of one and still says that it leaves.
+            // Noted before any slot can be reused: no commit may record a new user of a slot while its old container still leaves.
             state.left.extend(freed.iter().map(|record| record.id));
             freed
         };
         let (recipes, data): (Vec<_>, Vec<_>) =
             freed.into_iter().partition(|record| record.kind == ContainerKind::Recipe);
-        // So are copies that stay.
+        // Copies that cannot be removed only cost space.
         if !recipes.is_empty()
             && let Err(error) = self.trim_mirror(work, &recipes)
         {
             tracing::warn!(%error, "copies of recipes that are gone keep their space");
         }
         for (store, records) in [(&self.recipes, &recipes), (&self.data, &data)] {
-            // A slot that cannot be freed is only space, and is found at the next mount.
+            // A slot that cannot be freed only costs space, and the next mount finds it.
             if !records.is_empty()
                 && let Err(error) = store.free(records)
             {
@@ -431,8 +431,8 @@ impl Exporter {
         work.mirror.trim(kept.iter().chain(leaving.iter().filter(|record| record.kind == ContainerKind::Recipe)))
     }
 
-    /// From here on no export counts, durably, and its space is given back. Without room even for that, the export is stale: for all
-    /// that is known it counts.
+    /// Durably removes the export and frees its space. If there is no room even for that, the export is stale: it must be assumed to
+    /// count.
     fn give_up_export(&self, work: &mut Work) -> Result<()> {
         self.check_possession()?;
         let removed = Current::remove(&*self.device).and_then(|()| work.reached.remove(&*self.device));
@@ -441,7 +441,7 @@ impl Exporter {
         self.state.lock().show(None);
         match removed {
             Err(error) if error.is_no_space() => {
-                tracing::warn!(%error, "no space to remove the export: what it names keeps its space, too");
+                tracing::warn!(%error, "no space to remove the export: the containers that it names keep their space, too");
                 return Ok(());
             }
             removed => removed?,
@@ -455,7 +455,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// Whether the pool is still this process's alone: asked before anything is written or freed.
+    /// Checks that this process still owns the pool: before every write and every freeing.
     fn check_possession(&self) -> Result<()> {
         let lost = || StoreError::LockLost { path: self.device.describe() };
         if self.is_ended.load(Ordering::Relaxed) {
@@ -469,13 +469,13 @@ impl Exporter {
         Ok(checked?)
     }
 
-    /// The pool may be another process's: from here on nothing is written or freed.
+    /// Stops all writing and freeing, because another process may own the pool by now.
     pub fn end(&self) {
         self.is_ended.store(true, Ordering::Relaxed);
         self.stop();
     }
 
-    /// Appends what has changed since the last export.
+    /// Appends the changes since the last export.
     fn append(&self, work: &mut Work) -> Result<()> {
         let Some(live) = &mut work.live else { return Ok(()) };
         self.check_possession()?;
@@ -500,7 +500,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// Makes the note of how far the export has come durable, before the pool is closed.
+    /// Makes the note of the export's progress durable, before the pool closes.
     ///
     /// # Errors
     /// I/O errors.
@@ -508,7 +508,7 @@ impl Exporter {
         if self.is_enabled { self.working.lock().reached.sync() } else { Ok(()) }
     }
 
-    /// Writes a new base if the log has outgrown the one that counts, or there is none.
+    /// Writes a new base if there is none, or if the log has outgrown it.
     fn write_base_if_due(&self) -> Result<()> {
         let is_due = self
             .working
@@ -519,8 +519,8 @@ impl Exporter {
         if is_due { self.write_base(true) } else { Ok(()) }
     }
 
-    /// Writes a new base if the export is larger than what there is: for who has removed much. What names and inodes of files that are
-    /// gone take in the log would else be there until that is as long as the base, or 8 MiB: much of a small pool.
+    /// Writes a new base if the export is much larger than the namespace, after large removals. Otherwise names and inodes of removed
+    /// files would stay in the log until it is as long as the base, or 8 MiB: much of a small pool.
     ///
     /// # Errors
     /// As [`export`](Self::export).
@@ -528,14 +528,14 @@ impl Exporter {
         let inodes = u64::try_from(self.namespace.totals().inodes()).unwrap_or(0);
         let is_large = self.working.lock().live.as_ref().is_some_and(|live| {
             let (base_bytes, log_bytes) = (live.current.base_bytes, live.log_bytes);
-            // Bytes of bases are a few times those of logs at most.
+            // A base has at most a few times the bytes of a log with the same records.
             log_bytes > EXPORT_SMALL_BYTES + base_bytes / 4
                 || base_bytes + log_bytes > EXPORT_SMALL_BYTES + 256 * inodes
         });
         if self.is_enabled && is_large { self.write_base(false) } else { Ok(()) }
     }
 
-    /// Writes a new base, whether one is due or not.
+    /// Writes a new base, due or not.
     ///
     /// # Errors
     /// As [`export`](Self::export).
@@ -543,15 +543,16 @@ impl Exporter {
         if self.is_enabled { self.write_base(false) } else { Ok(()) }
     }
 
-    /// Work that takes long, bases and verifications, is given up from here on, or may be done again.
+    /// Makes long work (bases and verifications) give up from now on; `false` allows it again.
     pub fn hurry(&self, hurries: bool) {
         self.give_up.store(hurries, Ordering::Relaxed);
     }
 
-    /// What the export as of now needs stays until this is dropped: slots that it names, and which keys changed since.
+    /// Keeps everything the current export needs until the hold is dropped: the slots that it names, and the notes of keys changed
+    /// since.
     #[must_use]
     pub fn hold(&self) -> HeldExport<'_> {
-        // Nobody is about to free what the export named a moment ago.
+        // With this lock held, nobody is about to free slots that the export named a moment ago.
         let _working = self.working.lock();
         let mut state = self.state.lock();
         let exported = state.exported;
@@ -560,7 +561,7 @@ impl Exporter {
         HeldExport { exporter: self, exported }
     }
 
-    /// Runs something while no export reads the namespace; a base that is being written is given up, and tried again later.
+    /// Runs `run` while no export reads the namespace. A base under way is given up and tried again later.
     pub fn while_quiet<T>(&self, run: impl FnOnce() -> T) -> T {
         let before = self.give_up.swap(true, Ordering::Relaxed);
         let _no_base = self.building.lock();
@@ -569,16 +570,16 @@ impl Exporter {
         run()
     }
 
-    /// Why the export that was there at opening could not be gone on with, if it was damaged: it is made anew.
+    /// Returns the damage that kept the export found at opening from being continued. That export is made anew.
     #[must_use]
     pub fn found_at_open(&self) -> Option<String> {
         self.found_at_open.lock().clone()
     }
 
-    /// Figures.
+    /// Returns figures about the export.
     ///
     /// # Errors
-    /// The device does not tell.
+    /// The device cannot report sizes.
     pub fn stats(&self) -> Result<ExportStats> {
         let recipe_bytes = Mirror::allocated_bytes(&*self.device)?;
         let state = self.state.lock();

@@ -1,4 +1,4 @@
-//! Opening: which export counts, how far its log is whole, what still leaves.
+//! Opening an export: which one counts, how far its log is whole, and which containers are still leaving.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
@@ -18,7 +18,7 @@ use crate::containers::ContainerStore;
 use crate::error::{EngineError, Result};
 use crate::namespace::{Exported, Namespace};
 
-/// What an exporter works on.
+/// The parts that an exporter works on.
 pub struct ExportParts {
     /// Device of the data root.
     pub device: Arc<dyn Device>,
@@ -26,22 +26,22 @@ pub struct ExportParts {
     pub pool: PoolId,
     /// Bytes of a container's slot.
     pub slot_bytes: u32,
-    /// What is exported.
+    /// The namespace to export.
     pub namespace: Arc<Namespace>,
     /// Containers of chunks.
     pub data: Arc<ContainerStore>,
     /// Containers of recipe nodes, which are copied.
     pub recipes: Arc<ContainerStore>,
-    /// Slots of containers that a recovery could not name, if anything is kept; they are taken.
+    /// Slots of containers that a recovery could not name, if anything is kept; they count as taken.
     pub kept: Option<Vec<SlotAddress>>,
-    /// Whether anything may be written.
+    /// Whether writing is allowed.
     pub is_enabled: bool,
-    /// Locks of the pool, which are asked before anything is written.
+    /// The pool's locks, checked before each write.
     pub locks: Weak<Vec<PoolLock>>,
 }
 
 impl Exporter {
-    /// Takes possession of the data root and finds what was exported. Before anything is written to either root.
+    /// Takes possession of the data root and finds its export. Call before anything is written to either root.
     ///
     /// # Errors
     /// The data root cannot be read or written.
@@ -53,7 +53,7 @@ impl Exporter {
             let store = if record.kind == ContainerKind::Recipe { &recipes } else { &data };
             match store.keep(&record) {
                 Ok(()) => state.leaving.push((row, record)),
-                // An earlier release has used it again.
+                // An earlier release has reused the slot.
                 Err(error) => {
                     tracing::warn!(container = %record.id, %error, "a removed container's slot is not kept");
                     state.left.push(record.id);
@@ -63,7 +63,7 @@ impl Exporter {
         let (mut live, mut stale, mut last_generation, mut damage, mut is_to_set_aside) = (None, None, 0, None, false);
         if is_enabled {
             let mark = namespace.export_mark();
-            // The owner is noted anew below: later nothing shows that it was bad.
+            // Checked before the owner is written below: later nothing shows that it was bad.
             let of_owner = match Owner::read(&*device, &pool) {
                 Err(error @ EngineError::Store(StoreError::Corrupt { .. })) => Some(error.to_string()),
                 Ok(None) if mark.exported.generation != 0 => Some("export/owner is gone".to_owned()),
@@ -72,7 +72,7 @@ impl Exporter {
             if let Some(slots) = &kept
                 && kept::kept(&*device, &pool)? == kept::Kept::Unknown
             {
-                // Without a list the next opening would also keep what a crash leaves until then.
+                // Without a list, the next opening would also keep slots that a crash leaves until then.
                 match kept::keep(&*device, &pool, slots) {
                     Err(error) if error.is_no_space() => {
                         tracing::warn!(%error, "no space to list the slots that are kept")
@@ -82,14 +82,14 @@ impl Exporter {
             }
             let owner = Owner { lineage: mark.lineage, epoch: namespace.writer_epoch(), keeps: kept.is_some() };
             match owner.write(&*device, &pool) {
-                // Recovering leaves room for epochs that could not be noted.
+                // A recovery skips enough epochs to cover those that could not be noted.
                 Err(error) if error.is_no_space() => {
                     tracing::warn!(%error, "no space to note on the data root which meta root writes to it");
                 }
                 outcome => outcome?,
             }
             last_generation = highest_generation(&*device)?.max(mark.exported.generation);
-            // A recovery from an export that was damaged rests on none.
+            // After a recovery from a damaged export, the namespace rests on no export.
             if kept.is_some() && mark.exported.generation == 0 {
                 match kept::set_aside(&*device) {
                     Err(error) if error.is_no_space() => {
@@ -100,7 +100,7 @@ impl Exporter {
                 }
             }
             if is_to_set_aside {
-                // Nothing may be appended to it, or cut off: what it names stays.
+                // Nothing may be appended or cut: the slots that it names stay.
                 stale = Current::read(&*device, &pool).ok().flatten().map(|current| current.generation);
             } else {
                 (live, damage) = find(&*device, &pool, &namespace)?;
@@ -108,11 +108,11 @@ impl Exporter {
             damage = damage.or(of_owner);
         }
         if !is_enabled {
-            // To tell of it only.
+            // Only for reports.
             live = usable(&*device, &pool, &namespace).ok().flatten();
         }
         state.show(live.as_ref());
-        // A pool is protected from its first second on.
+        // Exports at once, so that a pool is protected from its first second on.
         state.requested = is_enabled && live.is_none();
         let mirror = Mirror::new(device.clone(), slot_bytes);
         let reached = ReachedNote::default();
@@ -150,10 +150,10 @@ impl Exporter {
     }
 }
 
-/// No pool comes so far: whoever named a file so, it is no export.
+/// No pool reaches this generation: a file with a higher number is no export.
 const GENERATION_MAX: u64 = 1 << 48;
 
-/// Files of this number or a lower one may be there.
+/// Returns a number that is at least that of every base and log.
 fn highest_generation(device: &dyn Device) -> Result<u64> {
     let number = |name: &str| name.strip_prefix("base-").or_else(|| name.strip_prefix("log-"))?.parse::<u64>().ok();
     let mut highest = 0;
@@ -170,8 +170,8 @@ fn highest_generation(device: &dyn Device) -> Result<u64> {
     Ok(highest)
 }
 
-/// The commit whose state the export gives that counts, as far as it can be read; `None` if there is none. `known` is what the
-/// namespace knows of it: that need not be read.
+/// Returns the commit whose state the export that counts gives, as far as it can be read; `None` if there is no export. `known` is the
+/// namespace's knowledge of it: that part is not read again.
 pub(super) fn exported_row(device: &dyn Device, pool: &PoolId, known: &Exported) -> Result<Option<u64>> {
     let found = Current::read(device, pool).and_then(|current| {
         let Some(current) = current else { return Ok(None) };
@@ -187,13 +187,14 @@ pub(super) fn exported_row(device: &dyn Device, pool: &PoolId, known: &Exported)
         Ok(Some(log::scan(&*log, &path, pool, current.generation, start)?.row))
     });
     match found {
-        // It is no export then, and is made anew.
+        // Such an export cannot be used, and is made anew.
         Err(EngineError::Store(StoreError::Corrupt { .. } | StoreError::NotFound { .. })) => Ok(None),
         found => found,
     }
 }
 
-/// The export that counts, if it can be gone on with; else none counts from here on, durably, and why, if that is damage.
+/// Returns the export that counts, if it can be continued. Otherwise makes no export count, durably, and returns the damage, if that is
+/// the reason.
 fn find(device: &dyn Device, pool: &PoolId, namespace: &Namespace) -> Result<(Option<Live>, Option<String>)> {
     let mut damage = None;
     match usable(device, pool, namespace) {
@@ -219,12 +220,12 @@ fn usable(device: &dyn Device, pool: &PoolId, namespace: &Namespace) -> Result<O
     let mark = namespace.export_mark();
     let Some(current) = Current::read(device, pool)? else { return Ok(None) };
     if mark.exported.generation == 0 && mark.trimmed_row > current.row {
-        // Nothing is known of it: it may be of another time than the namespace.
+        // The namespace knows nothing of this export: it may belong to another time.
         return Ok(None);
     }
     let path = files::log_path(current.generation);
     let log = device.open(&path, OpenMode::Write)?;
-    // Up to what the last commit knew to be durable it need not be read; a log that was switched to since is read whole.
+    // The part that the last commit knew to be durable need not be read. A log that a later switch made current is read whole.
     let start = if mark.exported.generation == current.generation {
         let Exported { log_bytes, group, row, time_secs, .. } = mark.exported;
         if log.len()? < log_bytes {

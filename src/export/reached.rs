@@ -1,9 +1,9 @@
-//! A note on the data root of how far its export has come: so that a recovery knows what it should find, and tells a log that was
-//! damaged at its end from one that ends there.
+//! A note on the data root of the export's progress. A recovery learns from it how far the export should reach, and tells a log damaged
+//! at its end from one that simply ends.
 //!
-//! Two places that are written in turns, each behind a durable export. They are not synced but at a close: what a power loss takes of the
-//! note makes a recovery expect less, and a torn one leaves the other. A release that does not know the file leaves it alone; it names
-//! an export that is older then, which is never more than there is.
+//! The note has two places, written in turns, each after a durable export. It is synced only at close: a power loss may take the note,
+//! and then a recovery expects less; a torn place leaves the other one. A release that does not know the file leaves it alone: it then
+//! names an older export, which is never more than there is.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -42,15 +42,15 @@ impl Reached {
         Self { generation, log_bytes, row, inodes }
     }
 
-    /// The newest that is noted, if any is.
+    /// Returns the newest note, if there is any.
     ///
     /// # Errors
-    /// The device does not give it.
+    /// The device cannot read it.
     pub(super) fn read(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
         Ok(places(device, pool)?.into_iter().flatten().max_by_key(|reached| (reached.generation, reached.row)))
     }
 
-    /// Whether an export that ends there has all of it.
+    /// Whether an export that ends there includes all of the noted one.
     pub(super) fn is_within(&self, generation: u64, log_bytes: u64) -> bool {
         (generation, log_bytes) >= (self.generation, self.log_bytes)
     }
@@ -83,7 +83,7 @@ fn decode(path: &str, bytes: &[u8], pool: &PoolId) -> Result<Reached> {
     Ok(Reached { generation, log_bytes, row, inodes })
 }
 
-/// Keeps the note.
+/// Writes the note.
 #[derive(Default)]
 pub(super) struct ReachedNote {
     file: Option<Arc<dyn DeviceFile>>,
@@ -91,7 +91,7 @@ pub(super) struct ReachedNote {
 }
 
 impl ReachedNote {
-    /// Notes an export that is durable. What cannot be noted is expected by nobody.
+    /// Notes a durable export. Without the note, a recovery just expects less.
     pub(super) fn write(&mut self, device: &dyn Device, pool: &PoolId, reached: &Reached) {
         if let Err(error) = self.try_write(device, pool, reached) {
             tracing::warn!(%error, "how far the export has come is not noted");
@@ -103,7 +103,7 @@ impl ReachedNote {
         let file = match &self.file {
             Some(file) => file.clone(),
             None => {
-                // The newer of the two stays.
+                // Overwrites the older of the two places.
                 let [first, second] = places(device, pool)?;
                 let key = |reached: Option<Reached>| reached.map(|reached| (reached.generation, reached.row));
                 self.next = u64::from(key(first) > key(second));
@@ -125,12 +125,12 @@ impl ReachedNote {
         Ok(())
     }
 
-    /// Makes it durable.
+    /// Makes the note durable.
     pub(super) fn sync(&self) -> Result<()> {
         self.file.as_ref().map_or(Ok(()), |file| Ok(file.sync()?))
     }
 
-    /// Nothing is expected any more, durably.
+    /// Removes the note, durably: nothing is expected any more.
     pub(super) fn remove(&mut self, device: &dyn Device) -> Result<()> {
         self.file = None;
         match device.remove(&path()) {

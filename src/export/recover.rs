@@ -1,13 +1,13 @@
-//! A namespace and recipe containers from a data root alone.
+//! Restores a namespace and recipe containers from a data root alone.
 //!
-//! 1. The base that `current` names must be whole: without it there is nothing to lay the log over.
-//! 2. The log is followed as far as its groups are whole; a damaged group ends it, and the report says so. What the device does
-//!    not give is no damage: what follows may be whole, and would be given up.
-//!    What is less than the data root leads to expect is a *shortfall*: whoever asked decides whether that is enough.
-//! 3. Items go into a new store, recipe containers from their copies to where their records say.
-//! 4. The caller makes the indexes anew and then takes possession of the data root with [`fence`].
+//! 1. The base that `current` names must be whole: without it the log has no start.
+//! 2. Follow the log as far as its groups are whole. A damaged group ends it, and the report says so. A read error of the device is not
+//!    damage: later groups may be whole and would be given up. Anything less than the data root leads to expect is a *shortfall*; the
+//!    caller decides whether the rest is enough.
+//! 3. Write the items into a new store, and copy recipe containers from their copies to the addresses in their records.
+//! 4. The caller rebuilds the indexes, and then takes possession of the data root with [`fence`].
 //!
-//! The data root is only read until then.
+//! Until then the data root is only read.
 
 use std::time::Instant;
 
@@ -27,65 +27,66 @@ use crate::error::{EngineError, Result};
 use crate::namespace::{ContainerRecord, Exported, Lineage, Namespace, Restorer};
 use crate::pool::Progress;
 
-/// Epochs that may have been used without being noted on the data root: openings while it had no room for a small file.
+/// Upper bound of the epochs used but not noted on the data root: openings while it had no room for a small file.
 const EPOCHS_AHEAD: u32 = 1024;
 /// Bytes copied at a time.
 const PIECE_BYTES: u32 = 1 << 20;
 
-/// What a recovery found.
+/// The result of a recovery.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RecoverReport {
     /// The commit to which the pool was recovered.
     pub row: u64,
-    /// When that was exported, in seconds since 1970.
+    /// Time of that export, in seconds since 1970.
     pub time_secs: u64,
-    /// Why the export ends there, if there is more of it that cannot be read.
+    /// Why the export ends there, if more of it cannot be read.
     pub damage: Option<String>,
     /// Regular files.
     pub files: u64,
-    /// Directories, with the root.
+    /// Directories, including the root.
     pub directories: u64,
     /// Sum of the lengths of regular files.
     pub logical_bytes: u64,
-    /// Bytes of the export that were read.
+    /// Bytes read of the export.
     pub export_bytes: u64,
     /// Bytes of recipe containers.
     pub recipe_bytes: u64,
-    /// Recipe containers that could not be copied as a whole.
+    /// Recipe containers that could not be copied in full.
     pub recipes_damaged: u64,
-    /// What the rebuild of the index found.
+    /// Report of the index rebuild.
     pub rebuilt: RebuildReport,
-    /// What the data root leads to expect and does not give.
+    /// Content that the data root leads to expect and lacks.
     #[serde(default)]
     pub shortfall: Vec<String>,
-    /// Slots that hold containers which nothing names: they are kept.
+    /// Kept slots: they hold containers that nothing names.
     #[serde(default)]
     pub kept_slots: u64,
-    /// Time it took.
+    /// Duration in milliseconds.
     pub elapsed_ms: u64,
 }
 
-/// What [`restore`] made.
+/// The result of [`restore`].
 #[derive(Clone, Debug)]
 pub struct Restored {
-    /// For the user.
+    /// The report for the user.
     pub report: RecoverReport,
-    /// Who owns the data root, until it is [fenced](fence).
+    /// Lineage of the data root's owner, until the data root is [fenced](fence).
     pub lineage: Lineage,
-    /// Containers of this writer epoch or a later one may have been named by what is missing.
+    /// The missing part of the export may name containers of this writer epoch or a later one.
     pub epoch: u32,
-    /// Files needed what was lost already.
+    /// Files needed lost content before already.
     pub has_losses: bool,
-    /// Something of the export is damaged: nothing rests on it, and it is kept as it is.
+    /// A part of the export is damaged: the new pool does not continue it, and keeps its files unchanged.
     pub is_damaged: bool,
 }
 
-/// Makes namespace and recipe containers on `meta`, which has neither, of what was exported to `data`.
+/// Makes namespace and recipe containers on `meta`, which has neither, from the export on `data`.
 ///
-/// `look_at_names` is called with the commit when the namespace is whole, before recipes are copied. `forced`: also if nothing says any more which export counts: then the newest whole base does.
+/// `look_at_names` is called with the commit once the namespace is whole, before recipes are copied. `forced`: if no file says which
+/// export counts, takes the newest whole base.
 ///
 /// # Errors
-/// Nothing was exported, or its base is damaged; I/O errors.
+/// There is no export, or its base is damaged; I/O errors.
 pub fn restore(
     meta: &dyn Device,
     data: &dyn Device,
@@ -176,14 +177,14 @@ pub fn restore(
         return Err(StoreError::corrupt("header of the export", format!("row {}", scanned.row), found).into());
     }
     report.row = scanned.row;
-    // The root is still the old one's: as long as it is not fenced, this is an attempt.
+    // The data root still belongs to the old meta root: until the fence, this is only an attempt.
     let lineage = owner.map_or_else(Lineage::random, |owner| Ok(owner.lineage))?;
     let (log_bytes, group) = (scanned.log_bytes, scanned.group);
     let (row, time_secs) = (scanned.row, report.time_secs);
     let is_damaged = !shortfall.is_empty();
     let exported = match is_damaged {
         false => Exported { generation: current.generation, log_bytes, group, row, time_secs },
-        // What is damaged is not gone on with, but kept.
+        // A damaged export is not continued, but kept.
         true => Exported::default(),
     };
     let (header_epoch, has_losses) = restorer.epoch_and_losses();
@@ -202,7 +203,7 @@ pub fn restore(
     Ok(Restored { report, lineage, epoch: header_epoch, has_losses, is_damaged })
 }
 
-/// Which export counts. `may_be_any`: something says that there was one, or that cannot be told.
+/// Finds the export that counts. `may_be_any`: a note says that there was one, or the note cannot be read.
 fn find_current(
     data: &dyn Device,
     pool: &PoolId,
@@ -240,7 +241,7 @@ fn find_current(
     Err(error.into())
 }
 
-/// The numbers of all bases, the newest first.
+/// Returns the numbers of all bases, the newest first.
 fn bases(data: &dyn Device) -> Result<Vec<u64>> {
     let entries = data.list(files::DIRECTORY)?;
     let number = |name: &str| name.strip_prefix("base-")?.parse::<u64>().ok();
@@ -249,7 +250,7 @@ fn bases(data: &dyn Device) -> Result<Vec<u64>> {
     Ok(bases)
 }
 
-/// What `current` said of a base, if that is whole.
+/// Reconstructs the content of `current` from a base, if the base is whole.
 fn whole_base(data: &dyn Device, pool: &PoolId, generation: u64) -> Result<Current> {
     let path = files::base_path(generation);
     let file = data.open(&path, OpenMode::Read)?;
@@ -260,7 +261,7 @@ fn whole_base(data: &dyn Device, pool: &PoolId, generation: u64) -> Result<Curre
     Ok(Current { generation, base_bytes: frames.end_bytes(), row })
 }
 
-/// A log that ends with this error has ended: it was cut off, or is damaged.
+/// Checks that the error marks the end of a log: it was cut off, or is damaged. Returns other errors, with advice.
 fn check_end(error: &EngineError, place: &str) -> Result<()> {
     match error {
         EngineError::Store(StoreError::Corrupt { .. } | StoreError::NotFound { .. }) => Ok(()),
@@ -276,7 +277,7 @@ fn check_end(error: &EngineError, place: &str) -> Result<()> {
     }
 }
 
-/// Copies recipe containers to where their records say.
+/// Copies recipe containers to the addresses in their records.
 fn restore_recipes(
     meta: &dyn Device,
     data: &dyn Device,
@@ -321,7 +322,7 @@ fn restore_recipes(
 /// Directory of recipe containers on a meta root.
 const RECIPES: &str = "recipes";
 
-/// The inner error is the source's.
+/// Copies one recipe container. The inner error is one of the source, the outer one of the target.
 fn copy(
     source: &dyn dedupfs_store::device::DeviceFile,
     target: &dyn dedupfs_store::device::DeviceFile,
@@ -343,8 +344,8 @@ fn copy(
     Ok(Ok(()))
 }
 
-/// Takes possession of the data root for the meta root that was made: from here on no other one may write to it. `keeps`: there is
-/// something there that it does not name and keeps.
+/// Takes possession of the data root for the new meta root: from here on no other meta root may write to it. `keeps`: content that the
+/// new meta root does not name is kept there.
 ///
 /// # Errors
 /// I/O errors.

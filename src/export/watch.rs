@@ -1,7 +1,7 @@
-//! The background of a mount reads the export back, once, at the pace of a scrub; what is bad is told and written anew.
+//! Background verification of the export after a mount: once, at the pace of a scrub. Bad parts are reported and rewritten.
 //!
-//! One thread, which ends with the verification, or when the pool is closed. It gives way to bases, and rests longer while clients
-//! are active. Nothing on the way of a write waits for it.
+//! One thread, which ends with the verification or when the pool closes. It yields to new bases, and rests longer while clients are
+//! active. No write waits for it.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -15,21 +15,21 @@ use crate::config::{EXPORT_INTERVAL, EXPORT_VERIFY_BYTES_PER_S};
 use crate::error::Result;
 use crate::pool::Core;
 
-/// Verifications that a base, or a pool that may not be changed for a while, may put off.
+/// Attempts; a new base, or a pool that is read-only for a while, can interrupt one.
 const TRIES: usize = 20;
-/// Clients that asked for something so recently are active.
+/// Clients count as active for this time after a request.
 const ACTIVE: Duration = Duration::from_secs(1);
-/// It rests at most so long behind one step.
+/// Longest rest after one step.
 const REST_MAX: Duration = Duration::from_secs(2);
 
-/// The thread, until it is dropped.
+/// The verification thread; dropping this ends it.
 pub(crate) struct ExportWatch {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ExportWatch {
-    /// Starts it; it begins `after` so long.
+    /// Starts the thread; it begins its work `after` this time.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -43,7 +43,7 @@ impl ExportWatch {
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Ends it; whether it had not come to its end.
+    /// Ends the thread; returns whether it was still running.
     pub(crate) fn end(self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
@@ -51,7 +51,7 @@ impl ExportWatch {
 
 impl Drop for ExportWatch {
     fn drop(&mut self) {
-        // Closing the channel ends it after the step that it is at.
+        // Closing the channel ends the thread after its current step.
         self.stop = None;
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
@@ -81,12 +81,12 @@ fn watch(core: &Weak<Core>, after: Duration, stopped: &Receiver<()>) {
     );
 }
 
-/// Waits; false if it is to end.
+/// Waits; returns `false` if the thread is to end.
 fn goes_on_after(stopped: &Receiver<()>, wait: Duration) -> bool {
     stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout)
 }
 
-/// Whether it came to its end.
+/// Verifies the export once; returns whether the verification came to its end.
 fn verify(core: &Core, stopped: &Receiver<()>) -> Result<bool> {
     let (begun, mut read_bytes, mut since) = (Instant::now(), 0_u64, Instant::now());
     let mut check = core.exporter.verify(CopyDepth::Content, &mut |bytes| {
@@ -110,11 +110,11 @@ fn verify(core: &Core, stopped: &Receiver<()>) -> Result<bool> {
 }
 
 fn renew(core: &Core, check: &mut ExportCheck) -> Result<bool> {
-    // Closing, or becoming read-only, waits for it.
+    // Closing and becoming read-only wait for this pass.
     let Ok(_pass) = core.begin_change() else { return Ok(false) };
     match core.exporter.renew(check) {
         Err(error) if is_damage(&error) => Err(error),
-        // What cannot be written to cannot be relied on; the next export meets it, too.
+        // A target that cannot be written is unreliable; the next export meets the error too.
         Err(error) => {
             tracing::error!(%error, "the export on the data root cannot be written anew");
             Ok(true)

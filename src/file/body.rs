@@ -1,4 +1,4 @@
-//! Writing, truncating and publishing a file's content. See the module's head for the picture.
+//! Writing, truncating and publishing a file's content. See the head of [`crate::file`] for the picture.
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use crate::gauge::{Gauge, Hold};
 use crate::ingest::{Ingest, IngestContext};
 use crate::recipe::{PieceKind, PieceList, tree};
 
-/// What all files of a pool share.
+/// The parts that all files of a pool share.
 pub struct FileContext {
-    /// For new content.
+    /// The context of new content.
     pub ingest: Arc<IngestContext>,
-    /// For old content.
+    /// The reader of old content.
     pub chunks: Fetcher,
-    /// Dirty extents of all files.
+    /// The gauge of the dirty extents of all files.
     pub dirty: Arc<Gauge>,
-    /// Memory of the dirty extents of one file at most.
+    /// Memory of one file's dirty extents at most.
     pub dirty_file_limit_bytes: u64,
 }
 
@@ -32,14 +32,14 @@ impl FileContext {
         &self.ingest.dedup
     }
 
-    /// Whether open files hold more memory than they may.
+    /// Whether open files exceed their memory budget.
     #[must_use]
     pub fn is_memory_exceeded(&self) -> bool {
         self.ingest.memory.bytes() > self.ingest.memory_limit_bytes
     }
 }
 
-/// What a publication puts into the inode.
+/// The values that a publication puts into the inode.
 #[derive(Clone, Copy, Debug)]
 pub struct Published {
     /// The new root.
@@ -60,12 +60,12 @@ pub struct FileBody {
     /// Memory of the pieces and of the dirty extents.
     memory: Hold,
     pub(super) changed: bool,
-    /// A write that failed lost content that was acknowledged; every later use says so (I-7).
+    /// The error of a write that lost acknowledged content; every later use returns it (I-7).
     failed: Option<EngineError>,
 }
 
 impl FileBody {
-    /// The content that `root` names.
+    /// Opens the content that `root` names.
     ///
     /// # Errors
     /// `Corrupt` if the recipe is damaged; I/O errors.
@@ -90,35 +90,35 @@ impl FileBody {
         self.pieces.len_bytes() + self.stream.as_ref().map_or(0, Ingest::len_bytes)
     }
 
-    /// Bytes that are not holes, as far as known before the stream is finished.
+    /// Bytes that are not holes, as far as known before the run is finished.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {
         self.pieces.data_bytes() + self.stream.as_ref().map_or(0, Ingest::len_bytes)
     }
 
-    /// Whether there is something that the published root does not have.
+    /// Whether the content differs from the published root.
     #[must_use]
     pub fn is_changed(&self) -> bool {
         self.changed
     }
 
-    /// Whether publishing would be short enough for the thread that serves the kernel.
+    /// Whether publishing is short enough for the thread that serves the kernel.
     #[must_use]
     pub fn publishes_quickly(&self) -> bool {
         self.dirty.is_empty() && self.stream.as_ref().is_none_or(Ingest::is_small)
     }
 
-    /// Whether cutting, cloning or merging it would be short enough for that thread, too.
+    /// Whether cutting, cloning or merging is short enough for that thread.
     #[must_use]
     pub fn changes_quickly(&self) -> bool {
         let size_bytes = self.size_bytes();
         self.publishes_quickly() && size_bytes <= BATCH_BYTES as u64 && self.read_is_quick(0, size_bytes)
     }
 
-    /// The error of an earlier write, if there was one.
+    /// Returns the error of an earlier write.
     ///
     /// # Errors
-    /// That error.
+    /// That error, if there was one.
     pub fn check_failed(&self) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)
     }
@@ -153,9 +153,9 @@ impl FileBody {
     /// As [`write`](Self::write).
     pub fn truncate(&mut self, stream: StreamId, size_bytes: u64) -> Result<()> {
         if size_bytes == 0 {
-            // Nothing of the old content is needed, not even a failed part of it.
+            // No old content is needed, not even a failed part of it.
             self.set_dirty(DirtyExtents::clear);
-            // The stream first: what is under way in it may rest on the pieces.
+            // Drop the run first: its pending work may rest on the pieces.
             self.stream = None;
             (self.pieces, self.failed) = (PieceList::default(), None);
             self.changed = true;
@@ -192,7 +192,7 @@ impl FileBody {
         })
     }
 
-    /// Merges and stores everything, and hands the new root to `log` within the section that protects it.
+    /// Merges and stores all content, and hands the new root to `log` within the section that protects it.
     ///
     /// # Errors
     /// The pool's write errors, which are remembered; those of `log`.
@@ -217,7 +217,8 @@ impl FileBody {
             log(Published { root, size_bytes: body.pieces.len_bytes(), data_bytes: body.pieces.data_bytes() })?;
             drop(section);
             match root {
-                // The pieces rest on the root from here on, so they must be what it names: not the segment around a chunk.
+                // From here on the pieces rest on the root, so they must be those that it names: not the segment around
+                // a single chunk.
                 Root::Node { .. } => body.pieces.unpin(),
                 root => body.pieces = tree::flatten(dedup.nodes(), &root)?,
             }
@@ -226,13 +227,13 @@ impl FileBody {
         })
     }
 
-    /// Whether a read of this range must finish the stream first.
+    /// Whether a read of this range must finish the run first.
     #[must_use]
     pub fn read_needs_finish(&self, offset: u64, len_bytes: u64) -> bool {
         self.stream.is_some() && offset.saturating_add(len_bytes) > self.pieces.len_bytes()
     }
 
-    /// Turns the stream into pieces, so that they can be read.
+    /// Turns the run into pieces, so that they can be read.
     ///
     /// # Errors
     /// The pool's write errors, which are remembered.
@@ -241,7 +242,7 @@ impl FileBody {
         self.remembering(Self::finish_stream)
     }
 
-    /// Merges the stream and all dirty extents into the pieces, so that their shape can be seen.
+    /// Merges the run and all dirty extents into the pieces, so that their shape can be seen.
     ///
     /// # Errors
     /// The pool's write errors, which are remembered.
@@ -258,8 +259,8 @@ impl FileBody {
 
     fn remembering(&mut self, action: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.changed = true;
-        // Stands if the action panics: content that was taken out of its place is lost then.
-        self.failed = Some(EngineError::Internal("a change of this file was interrupted"));
+        // Stays if the action panics: content that was taken out of its place is then lost.
+        self.failed = Some(EngineError::Internal("a change of this file was interrupted: its new content is lost"));
         let outcome = action(self);
         self.failed = outcome.as_ref().err().cloned();
         self.count_memory();
@@ -276,15 +277,16 @@ impl FileBody {
         self.stream.is_some() || !self.dirty.is_empty()
     }
 
-    /// Gives back the memory of what was written and is not stored: stores it, as for a reader. Who writes on goes on from there
-    /// and makes the same pieces. What a failed write has left goes as it is: the file says that it failed, until it is truncated.
+    /// Puts away the unfinished content: stores it, as for a reader, and gives back its memory. A later write continues
+    /// from there and makes the same pieces. After a failed write the unfinished content is dropped, and the file
+    /// reports the failure until it is truncated.
     ///
     /// # Errors
     /// As [`merge`](Self::merge).
     pub fn put_away(&mut self, stream: StreamId) -> Result<()> {
         let outcome = self.merge(stream);
         if self.failed.is_some() {
-            // The stream first: what is under way in it may rest on the pieces.
+            // Drop the run first: its pending work may rest on the pieces.
             self.stream = None;
             self.set_dirty(DirtyExtents::clear);
             self.count_memory();
@@ -317,7 +319,7 @@ impl FileBody {
         push_gap(self.stream(stream)?, len_bytes)
     }
 
-    /// The stream behind the pieces; started anew it takes the last pieces back.
+    /// Returns the run behind the pieces. A new run takes the last pieces back.
     fn stream(&mut self, stream: StreamId) -> Result<&mut Ingest> {
         if self.stream.is_none() {
             let size_bytes = self.pieces.len_bytes();
@@ -332,9 +334,9 @@ impl FileBody {
         self.stream.as_mut().ok_or(EngineError::Internal("no stream after starting one"))
     }
 
-    /// Cuts the pieces at `size_bytes`: the last of them go back into a new stream, up to that offset. Where the offset is the end of a
-    /// piece, these are the pieces whose last chunks were cut by the end: a chunker decides where a chunk ends only with as many bytes
-    /// behind its beginning as the longest has.
+    /// Cuts the pieces at `size_bytes` and pushes the last ones into a new run, up to that offset. All pieces that
+    /// reach within `max_bytes` of the offset go back: the end of the file may have cut their last chunks. A chunker
+    /// needs `max_bytes` from the start of a chunk to decide where it ends.
     fn restart_at(&mut self, stream: StreamId, size_bytes: u64) -> Result<()> {
         let mut run = Ingest::new(self.context.ingest.clone(), stream, None);
         let max_bytes = self.context.ingest.chunker.max_bytes() as u64;
@@ -361,8 +363,8 @@ impl FileBody {
         Ok(())
     }
 
-    /// Pushes these chunks, which begin at `start`, up to `end`; those whose ends were decided by the end of the file as data, so that
-    /// they can grow.
+    /// Pushes these chunks, which begin at `start`, up to `end`. Chunks that the end of the file may have cut are
+    /// pushed as data, so that they can grow.
     fn restart_chunks(&self, run: &mut Ingest, chunks: &[Child], start: u64, end: u64) -> Result<()> {
         let max_bytes = self.context.ingest.chunker.max_bytes() as u64;
         let mut at = start;
@@ -374,7 +376,8 @@ impl FileBody {
             known += 1;
         }
         if known > 0 {
-            // Not for none: it would end a chunk where the one before ended only because the file did.
+            // Without known chunks there must be no call: it would force a cut where only the end of the file had made
+            // one.
             run.push_known(chunks.get(..known).unwrap_or_default())?;
         }
         for child in chunks.get(known..).unwrap_or_default() {
@@ -407,15 +410,15 @@ impl FileBody {
         Ok(())
     }
 
-    /// Changes the dirty extents and the sum over all files with them.
+    /// Changes the dirty extents, and with them the gauge of all files.
     pub(super) fn set_dirty(&mut self, change: impl FnOnce(&mut DirtyExtents)) {
         change(&mut self.dirty);
-        // The new hold is there before the old one goes.
+        // The new hold exists before the old one is dropped.
         self.dirty_hold =
             (!self.dirty.is_empty()).then(|| self.context.dirty.hold(self.dirty.bytes(), self.dirty.len()));
     }
 
-    /// Takes the dirty extents out; what they hold is held until the answer is dropped, by then in streams.
+    /// Takes the dirty extents out, with their hold. The caller keeps the hold until their bytes are in runs.
     pub(super) fn take_dirty(&mut self) -> (DirtyExtents, Option<Hold>) {
         (std::mem::take(&mut self.dirty), self.dirty_hold.take())
     }
@@ -427,7 +430,7 @@ impl Drop for FileBody {
     }
 }
 
-/// Zeros between content: a short run is chunked with its neighbours.
+/// Pushes zeros between content: a short gap is chunked with its neighbours.
 pub(super) fn push_gap(run: &mut Ingest, len_bytes: u64) -> Result<()> {
     static ZEROS: [u8; GAP_AS_ZEROS_BYTES as usize] = [0; GAP_AS_ZEROS_BYTES as usize];
     match ZEROS.get(..usize::try_from(len_bytes).unwrap_or(usize::MAX)) {

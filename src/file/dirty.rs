@@ -1,15 +1,15 @@
-//! Randomly written bytes of a file that are not part of its recipe yet.
+//! Dirty extents: randomly written bytes of a file that are not part of its recipe yet.
 
 use std::collections::BTreeMap;
 
 use crate::config::{DIRTY_EXTENT_BYTES_MAX, DIRTY_EXTENT_OVERHEAD_BYTES};
 
-/// Extents that lie over the old content: sorted, never overlapping, never empty.
+/// The extents that lie over the old content: sorted, never overlapping, never empty.
 #[derive(Debug, Default)]
 pub struct DirtyExtents {
     extents: BTreeMap<u64, Vec<u8>>,
     bytes: u64,
-    /// Of all extents.
+    /// Memory of all extents' buffers.
     capacity_bytes: u64,
 }
 
@@ -20,19 +20,19 @@ impl DirtyExtents {
         self.bytes
     }
 
-    /// Bytes of memory, about: many short extents take more than their bytes.
+    /// Approximate memory: many short extents take more than their bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.capacity_bytes + self.len() * DIRTY_EXTENT_OVERHEAD_BYTES
     }
 
-    /// Whether there are none.
+    /// Whether there is no extent.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.extents.is_empty()
     }
 
-    /// How many there are.
+    /// Number of extents.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.extents.len() as u64
@@ -44,7 +44,7 @@ impl DirtyExtents {
         self.extents.last_key_value().map_or(0, |(start, data)| start + data.len() as u64)
     }
 
-    /// Lays `data` over everything at `offset`.
+    /// Lays `data` over the bytes at `offset`.
     pub fn insert(&mut self, offset: u64, data: &[u8]) {
         if data.is_empty() || self.overwrite(offset, data) {
             return;
@@ -67,7 +67,7 @@ impl DirtyExtents {
         self.add(offset, data.to_vec());
     }
 
-    /// If one extent holds all of the range, its bytes are replaced; whether that was so.
+    /// Replaces the bytes if one extent holds the whole range. Returns whether it did.
     fn overwrite(&mut self, offset: u64, data: &[u8]) -> bool {
         let Some((start, extent)) = self.extents.range_mut(..=offset).next_back() else { return false };
         let from = (offset - start) as usize;
@@ -81,7 +81,7 @@ impl DirtyExtents {
         self.extents.insert(offset, data);
     }
 
-    /// Forgets what lies in `from..to`.
+    /// Removes the bytes in `from..to`.
     fn cut_out(&mut self, from: u64, to: u64) {
         if let Some((&start, data)) = self.extents.range_mut(..from).next_back() {
             let end = start + data.len() as u64;
@@ -90,7 +90,7 @@ impl DirtyExtents {
                 self.bytes -= end - from;
                 let kept = data.get((to.min(end) - start) as usize..).unwrap_or_default().to_vec();
                 data.truncate((from - start) as usize);
-                // Else it would keep the memory of all that it ever was.
+                // Otherwise it would keep the memory of its greatest length.
                 data.shrink_to_fit();
                 self.capacity_bytes -= (capacity - data.capacity()) as u64;
                 if end > to {
@@ -127,7 +127,7 @@ impl DirtyExtents {
         }
     }
 
-    /// The first extent that ends behind `offset`: its range.
+    /// Returns the range of the first extent that ends behind `offset`.
     #[must_use]
     pub fn next_from(&self, offset: u64) -> Option<(u64, u64)> {
         let before = self.extents.range(..offset).next_back();
@@ -144,7 +144,7 @@ impl DirtyExtents {
         self.next_from(from).is_some_and(|(start, end)| start <= from && to <= end)
     }
 
-    /// Forgets everything.
+    /// Removes all extents.
     pub fn clear(&mut self) {
         *self = Self::default();
     }

@@ -1,22 +1,22 @@
-//! Files: content as it is being written and read.
+//! Files: their content while it is written and read.
 //!
 //! A [`FileBody`] is the content of one inode as clients see it now:
 //!
 //! ```text
-//!   pieces (old or stored segments)      | stream (being chunked, behind the pieces)
+//!   pieces (old or stored segments)      | run (being chunked, behind the pieces)
 //!   with dirty extents laid over them    |
 //! ```
 //!
-//! - Sequential writes go straight into the stream: copied once, chunked, fingerprinted, deduplicated.
-//! - Writes into existing content become dirty extents, which [`rewrite`] merges: re-chunked from the boundary
-//!   before the change until the boundaries meet the old ones again, segments likewise.
-//! - Publishing merges and finishes everything, builds the tree and logs the new root. Until then the namespace
-//!   keeps the old root: a crash leaves the old content or the new, never a mixture.
+//! - Sequential writes go straight into the run: copied once, chunked, fingerprinted, deduplicated.
+//! - Writes into existing content become dirty extents, which [`rewrite`] merges. It chunks anew from the boundary
+//!   before the change until the new boundaries meet the old ones again, and does the same with segments.
+//! - Publishing merges and finishes everything, builds the tree and logs the new root. Until then the namespace keeps
+//!   the old root: a crash leaves the old content or the new, never a mixture.
 //!
-//! A clone ([`splice`]) takes pieces over from another file.
+//! A clone ([`splice`]) takes over pieces from another file.
 //!
-//! An append continues the last segments from their start, and the chunks whose ends the end of the file has decided from theirs, so that
-//! boundaries are the same as if the file had been written at once.
+//! An append goes back to the start of the last segments, and to the start of the chunks that the end of the file had
+//! cut. So the boundaries are the same as if the file had been written at once.
 
 pub mod body;
 pub mod dirty;

@@ -7,8 +7,8 @@ use crate::error::{EngineError, Result};
 use crate::recipe::{Piece, PieceKind};
 
 impl FileBody {
-    /// Appends at most `len_bytes` from `offset` to `into`; fewer only at the end. The stream must not reach there
-    /// (see [`read_needs_finish`](FileBody::read_needs_finish)).
+    /// Appends at most `len_bytes` from `offset` to `into`; fewer only at the end. The run must not reach there (see
+    /// [`read_needs_finish`](FileBody::read_needs_finish)).
     ///
     /// # Errors
     /// `Corrupt` if the content is damaged; I/O errors.
@@ -45,7 +45,7 @@ impl FileBody {
         Ok(())
     }
 
-    /// Whether that read needs no disk: judged by its first and last chunk.
+    /// Whether this read needs no disk, judged by its first and last chunk.
     #[must_use]
     pub fn read_is_quick(&self, offset: u64, len_bytes: u64) -> bool {
         let end = offset.saturating_add(len_bytes).min(self.pieces.len_bytes());
@@ -72,7 +72,7 @@ impl FileBody {
         cached(offset) && cached(end - 1)
     }
 
-    /// Calls `visit(offset, chunk)` for all chunks that touch `from..to`, in order, until it says `false`.
+    /// Calls `visit(offset, chunk)` for all chunks that touch `from..to`, in order, until it returns `false`.
     pub(super) fn for_each_chunk(
         &self,
         from: u64,

@@ -1,4 +1,4 @@
-//! Keeping sequential readers ahead: the recipe tells all places that they come to.
+//! Keeping sequential readers ahead: the recipe names all chunks that they will reach.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -6,42 +6,42 @@ use std::ops::Range;
 use super::body::FileBody;
 use crate::config::PREFETCH_BYTES;
 
-/// Sequential bytes after which a reader is believed to go on.
+/// Sequential bytes after which a reader counts as sequential.
 const SEQUENTIAL_AFTER_BYTES: u64 = 256 * 1024;
-/// Regions of one stretch, at least: that many are taken for read when the reader has passed all of them.
+/// Least regions of a stretch: they count as read when the reader has passed the whole stretch.
 const STRETCH_REGIONS: usize = 4;
 
-/// What one reader (handle) did last, to see whether it reads on.
+/// The recent reads of one reader (handle): they show whether it is sequential.
 #[derive(Default, Debug)]
 pub struct ReadAhead {
-    /// Where the next read of a sequential reader begins.
+    /// Offset at which the next read of a sequential reader begins.
     next: u64,
     /// Sequential bytes read so far.
     run_bytes: u64,
-    /// Content before this offset has been asked for.
+    /// Content before this offset has been requested.
     asked_until: u64,
     asked: Asked,
 }
 
-/// The stretches that were asked for and are not read yet.
+/// The stretches that were requested and are not read yet.
 #[derive(Default, Debug)]
 struct Asked {
-    /// Where each ends, and of how many regions it is; in order.
+    /// End and number of regions of each stretch; in order.
     stretches: VecDeque<(u64, usize)>,
 }
 
-/// What is to be done after a read.
+/// The step that follows a read.
 #[derive(PartialEq, Eq, Debug)]
 enum Next {
     Nothing,
-    /// The reader has come to the end.
+    /// The reader has reached the end.
     End,
-    /// To ask for as much of this content as there is room for.
+    /// Request as much of this content as there is room for.
     Ask(Range<u64>),
 }
 
 impl Asked {
-    /// How many regions are ahead of a reader that has come to `next`.
+    /// Returns the number of regions ahead of a reader that has reached `next`.
     fn regions_ahead(&mut self, next: u64) -> usize {
         while self.stretches.front().is_some_and(|(end, _)| *end <= next) {
             self.stretches.pop_front();
@@ -70,7 +70,7 @@ impl ReadAhead {
         }
         let from = self.asked_until.max(self.next).min(size_bytes);
         let to = self.next.saturating_add(PREFETCH_BYTES).min(size_bytes);
-        // In steps, so that each asks for whole stretches of containers.
+        // In steps, so that each requests whole stretches of containers.
         if from < to && (to - from >= PREFETCH_BYTES / 4 || to == size_bytes) {
             Next::Ask(from..to)
         } else {
@@ -80,8 +80,9 @@ impl ReadAhead {
 }
 
 impl FileBody {
-    /// Notes a read and, for a reader that goes on, asks for what comes next: as many bytes as are worth it, and as many regions as the
-    /// cache has room for. In a file that lies in a row the bytes come first, in one of many generations the regions.
+    /// Notes a read. For a sequential reader, requests the next content: as many bytes as are worthwhile, and as many
+    /// regions as the cache has room for. In a contiguous file the bytes are the limit; in a file of many generations,
+    /// the regions.
     pub fn read_ahead(&self, ahead: &mut ReadAhead, offset: u64, len_bytes: u64) {
         let size_bytes = self.pieces.len_bytes();
         match ahead.note(offset, len_bytes, size_bytes) {
@@ -99,7 +100,7 @@ impl FileBody {
             if !child.fingerprint.is_zero() && !asking.add(child.hint, &child.fingerprint, child.len_bytes) {
                 return Ok(false);
             }
-            // A hole can end far behind.
+            // The last chunk, a hole, can end far behind `to`.
             until = start.saturating_add(child.len_bytes).min(to);
             let regions = asking.regions() - noted;
             if regions >= STRETCH_REGIONS {
@@ -112,11 +113,12 @@ impl FileBody {
             asked.stretches.push_back((until, asking.regions() - noted));
         }
         asking.start();
-        // What cannot be read now will say so when it is really read, and is not tried before.
+        // An unreadable part is reported when it is really read, and not tried before.
         ahead.asked_until = if visited.is_ok() { until } else { to };
     }
 
-    /// At the end of the content: whoever restores many files reads the one that lies behind this next.
+    /// At the end of the content, requests the chunks behind it in the container: a restore of many files reads those
+    /// next.
     fn read_on(&self, offset: u64, size_bytes: u64) {
         let mut last = None;
         let _hint_only = self.for_each_chunk(offset.max(size_bytes.saturating_sub(1)), size_bytes, &mut |_, child| {
@@ -136,7 +138,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const SIZE: u64 = 100 * MIB;
 
-    /// Reads, and takes all that is to be asked for as asked.
+    /// Reads, and counts the whole range to request as requested.
     fn read(ahead: &mut ReadAhead, offset: u64, len_bytes: u64) -> Next {
         let next = ahead.note(offset, len_bytes, SIZE);
         if let Next::Ask(wanted) = &next {

@@ -1,13 +1,13 @@
-//! Merging changes into a file's recipe: re-chunked from the boundary before a change until new and old boundaries
-//! meet again, and the same for segments.
+//! Merging changes into a file's recipe: content is chunked anew from the boundary before a change until new and old
+//! boundaries meet again. Segments are treated alike.
 //!
 //! For each changed stretch, one window of pieces is walked, from the start of the first piece that changes:
-//! 1. chunks before a change are taken over by reference;
-//! 2. from the chunk that changes on, bytes are fetched, overlaid and chunked anew;
-//! 3. when a new boundary falls on an old one behind the change, the old references go on ("resync");
-//! 4. the window ends where a segment ends exactly at the end of an old piece, or at the end of the file.
+//! 1. Chunks before a change are taken over by reference.
+//! 2. From the changed chunk on, bytes are fetched, overlaid and chunked anew.
+//! 3. When a new boundary falls on an old one behind the change, the old references are used again ("resync").
+//! 4. The window ends where a segment ends exactly at the end of an old piece, or at the end of the file.
 //!
-//! Cost: the chunks around each change are read; the recipes of the touched segments are written anew. The old list
+//! Cost: the chunks around each change are read, and the recipes of the touched segments are written anew. The old list
 //! of pieces stays in force until all windows are done.
 
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use dedupfs_store::recipe::Child;
 
 use super::body::FileBody;
 use super::dirty::DirtyExtents;
+use crate::allocator;
 use crate::config::GAP_AS_ZEROS_BYTES;
 use crate::containers::StreamId;
 use crate::dedup::BlockIndex;
@@ -24,9 +25,12 @@ use crate::ingest::Ingest;
 use crate::recipe::tree::hole_child;
 use crate::recipe::{Piece, PieceKind, PieceList};
 
-/// What changes.
+/// A merge of random writes of this size or more gives their memory back to the system at once.
+const MERGE_GIVES_BACK_BYTES: u64 = 4 << 20;
+
+/// The changes to merge.
 enum Edits {
-    /// These bytes.
+    /// These bytes are laid over the content.
     Dirty(DirtyExtents),
     /// This range becomes zeros.
     Zeros { from: u64, to: u64 },
@@ -57,7 +61,7 @@ impl Edits {
         }
     }
 
-    /// The part of `from..to` that becomes part of a hole: zeros that are too few for one stay among data.
+    /// Returns the part of `from..to` that becomes part of a hole. Zeros too few for a hole stay among data.
     fn hole_within(&self, offset: u64, end: u64) -> Option<(u64, u64)> {
         match self {
             Self::Zeros { from, to } if to - from >= GAP_AS_ZEROS_BYTES => Some(((*from).max(offset), (*to).min(end))),
@@ -80,7 +84,13 @@ impl FileBody {
             return Ok(());
         }
         let (extents, _held) = self.take_dirty();
-        self.rewrite(stream, &Edits::Dirty(extents))
+        let bytes = extents.bytes();
+        let outcome = self.rewrite(stream, &Edits::Dirty(extents));
+        if bytes >= MERGE_GIVES_BACK_BYTES {
+            // These are small blocks of many threads: each arena would keep its share.
+            allocator::give_back();
+        }
+        outcome
     }
 
     /// Replaces a range within the pieces by zeros.
@@ -109,7 +119,7 @@ impl FileBody {
         pieces.iter().for_each(|piece| rewritten.push(piece.clone()));
     }
 
-    /// Rewrites from piece `first` on; returns the position of the first piece that stays.
+    /// Rewrites from piece `first` on. Returns the position of the first piece that stays.
     fn rewrite_window(&self, stream: StreamId, edits: &Edits, first: usize, into: &mut PieceList) -> Result<usize> {
         let known = Arc::new(BlockIndex::default());
         let run = Ingest::new(self.context.ingest.clone(), stream, Some(known.clone()));
@@ -139,7 +149,7 @@ struct Window<'a> {
     run: Ingest,
     /// Old chunks whose bytes may lie behind the last cut, with their offsets.
     tail: Vec<(u64, Child)>,
-    /// Bytes before this offset are not the old ones.
+    /// Bytes before this offset may differ from the old ones.
     changed_until: u64,
     /// Whether there are bytes behind the last cut.
     open: bool,
@@ -189,7 +199,7 @@ impl Window<'_> {
         Ok(())
     }
 
-    /// A stored chunk that changes, or that follows a change and is chunked anew until boundaries meet.
+    /// Pushes the bytes of a stored chunk that changes, or that follows a change before boundaries have met.
     fn walk_chunk(&mut self, offset: u64, child: &Child, touched: bool) -> Result<()> {
         let end = offset + child.len_bytes;
         if !touched {
@@ -214,7 +224,7 @@ impl Window<'_> {
         self.try_resync(end)
     }
 
-    /// If the last cut falls on an old boundary behind all changes, the old references go on from there.
+    /// Uses the old references again if the last cut falls on an old boundary behind all changes.
     fn try_resync(&mut self, end: u64) -> Result<()> {
         let uncut_bytes = self.run.cut_now();
         let boundary = end - uncut_bytes;
@@ -229,7 +239,7 @@ impl Window<'_> {
         Ok(())
     }
 
-    /// Zeros, of any length: long runs stay zeros, short ones between changes are chunked with them.
+    /// Pushes zeros of any length: long runs stay zeros, short ones between changes are chunked with them.
     fn walk_hole(&mut self, start: u64, end: u64, touched: bool) -> Result<()> {
         if !touched && end - start < GAP_AS_ZEROS_BYTES {
             self.run.push_data(&vec![0; (end - start) as usize])?;

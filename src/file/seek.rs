@@ -1,16 +1,16 @@
 //! SEEK_DATA and SEEK_HOLE.
 //!
-//! Chunks of zeros begin and end anywhere, but programs rely on what all other filesystems do: a hole begins and ends at a
-//! multiple of the block size, or at the end of the file (qemu-img ends itself otherwise). So a hole is a whole block or more,
-//! and a block that has a byte of data is data.
+//! Chunks of zeros begin and end anywhere. But programs rely on the behaviour of all other filesystems: a hole begins
+//! and ends at a multiple of the block size, or at the end of the file (otherwise qemu-img aborts). So a hole is a
+//! whole block or more, and a block with a byte of data is data.
 
 use super::body::FileBody;
 use crate::config::HOLE_UNIT_BYTES;
 use crate::error::{EngineError, Result};
 
 impl FileBody {
-    /// The first offset at or behind `offset` that is data (or, with `hole`, that is a hole; the end counts as one).
-    /// The stream and dirty extents must have been merged.
+    /// Returns the first offset at or behind `offset` that is data, or with `hole`, that is a hole; the end counts as a
+    /// hole. The run and the dirty extents must have been merged.
     ///
     /// # Errors
     /// `BeyondEnd` at or behind the end, and for data if only a hole follows.
@@ -31,11 +31,11 @@ impl FileBody {
 /// A walk over chunks, from the block of the offset on.
 struct Search {
     offset: u64,
-    /// Where its block begins.
+    /// Start of the block that contains `offset`.
     block: u64,
     size_bytes: u64,
     hole: bool,
-    /// Where the zeros before the next chunk begin, rounded up to a block.
+    /// Start of the zeros before the next chunk, rounded up to a block.
     zeros_from: Option<u64>,
     found: Option<u64>,
 }
@@ -58,7 +58,7 @@ impl Search {
             (true, false) => self.zeros_from = None,
             (false, true) => {}
             (false, false) => {
-                // What lies between the block and this chunk is zeros.
+                // Between the block's start and this chunk there are only zeros.
                 let zeros_end = whole_blocks_end(start.max(self.block));
                 self.found = Some(zeros_end.max(self.offset));
             }
@@ -91,7 +91,7 @@ mod tests {
         search.finish()
     }
 
-    /// The same, block by block.
+    /// The same result, computed block by block.
     fn expected(chunks: &[(u64, bool)], offset: u64, hole: bool) -> Option<u64> {
         let bytes: Vec<bool> = chunks.iter().flat_map(|&(len, is_zero)| vec![is_zero; len as usize]).collect();
         let blocks = bytes.chunks(UNIT as usize).enumerate().skip((offset / UNIT) as usize);
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(seek(&chunks, 2 * UNIT, false), Some(4 * UNIT));
         assert_eq!(seek(&chunks, 4 * UNIT + 10, false), Some(4 * UNIT + 10));
         assert_eq!(seek(&chunks, 4 * UNIT, true), Some(5 * UNIT + 100));
-        // Less than a block is none, and the end need not be a block's.
+        // Less than a block is no hole, and the end of the file ends a hole at any offset.
         assert_eq!(seek(&[(10, false), (2 * UNIT - 20, true), (10, false)], 0, true), Some(2 * UNIT));
         assert_eq!(seek(&[(10, false), (UNIT, true)], 0, true), Some(UNIT));
         assert_eq!(seek(&[(10, false), (UNIT, true)], UNIT, false), None);

@@ -1,16 +1,18 @@
-//! Cloning: a range of one file becomes content of another (or of the same) without being read.
+//! Cloning: a range of one file becomes content of another file (or of the same) without being read.
 //!
-//! 1. The new content is a row of slices: the target's pieces before the range, the source's, the target's behind.
-//! 2. A whole piece is shared as it is. One of another file is pinned first: until the target is published, only the
-//!    source refers to it.
-//! 3. A piece that is cut goes into a run, chunk by chunk: whole chunks by reference, only the cut ones by their bytes.
-//!    What follows goes in behind it until a segment ends where a piece does: there sharing goes on.
+//! 1. The new content is a row of slices: the target's pieces before the range, the source's pieces, the target's
+//!    pieces behind.
+//! 2. A whole piece is shared as it is. A piece of another file is pinned first: until the target is published, only
+//!    the source refers to it.
+//! 3. A cut piece goes into a run, chunk by chunk: whole chunks by reference, cut chunks by their bytes. The following
+//!    slices go into the same run until a segment ends at the end of a piece. From there on pieces are shared again.
 //!
-//! Invariants: the old pieces stay in force until all is done, so a clone that fails changes nothing; runs are finished
-//! before the caller gives up the lock of the source, whose recipe keeps the chunks that they name. A chunk that is lost
-//! is referred to and counted as the source does: both give an I/O error there, and storing it again heals both.
+//! Invariants: the old pieces stay in force until all is done, so a failed clone changes nothing. Runs are finished
+//! before the caller gives up the lock of the source, whose recipe keeps their chunks alive. A lost chunk is referred
+//! to and counted as in the source: both files give an I/O error there, and storing the chunk again heals both.
 //!
-//! Cost: a pin for each shared piece; at each end of the range at most two chunks are read and some segments described anew.
+//! Cost: a pin for each shared piece. At each end of the range at most two chunks are read and some segments are stored
+//! anew.
 
 use dedupfs_store::StoreError;
 use dedupfs_store::recipe::Child;
@@ -22,7 +24,7 @@ use crate::error::Result;
 use crate::ingest::Ingest;
 use crate::recipe::{Piece, PieceKind, PieceList};
 
-/// Where the pieces of a slice come from.
+/// The origin of a slice's piece.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     /// The target, before the range.
@@ -52,13 +54,13 @@ impl Slice<'_> {
         self.skip_bytes + self.take_bytes == self.piece.len_bytes()
     }
 
-    /// Whether it should grow together with what follows: many small clones would make a recipe of small segments.
+    /// Whether it should join the next slice: many small clones would otherwise make a recipe of small segments.
     fn is_short_before(&self, next: Option<&Self>) -> bool {
         self.take_bytes < SEGMENT_MIN_BYTES && next.is_some_and(|next| next.origin != self.origin)
     }
 }
 
-/// The slices that `from..to` consists of.
+/// Returns the slices of `from..to`.
 fn slices(pieces: &PieceList, origin: Origin, from: u64, to: u64) -> impl Iterator<Item = Slice<'_>> {
     let first = pieces.position_at(from);
     (first..).map_while(move |position| {
@@ -70,12 +72,13 @@ fn slices(pieces: &PieceList, origin: Origin, from: u64, to: u64) -> impl Iterat
 }
 
 impl FileBody {
-    /// Puts `len_bytes` from offset `from` of `source` (`None`: of this file, elsewhere) in the place of what is at `at`.
-    /// A gap behind the end reads as zeros. Both must be [merged](Self::merge), and the source has the range. The source
-    /// stays locked; if this file then [is one chunk](Self::is_one_chunk), until it is published.
+    /// Puts `len_bytes` from offset `from` of `source` at offset `at`, in place of the old content. `None` as source
+    /// means this file. A gap behind the end reads as zeros. Both files must be [merged](Self::merge), and the source
+    /// must have the whole range. The source must stay locked; if this file then [is one chunk](Self::is_one_chunk),
+    /// until it is published.
     ///
     /// # Errors
-    /// `Corrupt` if a chunk that is cut, or a recipe, is damaged; the pool's write errors. The content is as it was.
+    /// `Corrupt` if a cut chunk or a recipe is damaged; the pool's write errors. On an error the content is unchanged.
     pub fn clone_range(
         &mut self,
         stream: StreamId,
@@ -101,7 +104,8 @@ impl FileBody {
         Ok(())
     }
 
-    /// Where a clone from `from` of at most `len_bytes_max` best ends: with a piece, which the next clone then goes on behind.
+    /// Returns the best end of a clone from `from` of at most `len_bytes_max`: the end of a piece, so that the next
+    /// clone starts with a whole one.
     #[must_use]
     pub fn clone_end(&self, from: u64, len_bytes_max: u64) -> u64 {
         let end = from + len_bytes_max;
@@ -109,7 +113,7 @@ impl FileBody {
         self.pieces.get(position).map(|(start, _)| start).filter(|start| *start > from).unwrap_or(end)
     }
 
-    /// Whether the content is a chunk that stands alone: nothing but a root keeps it, so there is no pin for it.
+    /// Whether the content is a chunk that stands alone: only a root keeps it alive, and there is no pin for it.
     #[must_use]
     pub fn is_one_chunk(&self) -> bool {
         matches!(self.pieces.pieces(), [only] if only.kind == PieceKind::Chunk)
@@ -147,7 +151,7 @@ impl FileBody {
         Ok(pieces)
     }
 
-    /// The slice as a piece of this file, if it can be one by itself.
+    /// Returns the slice as a piece of this file, if it can stand by itself.
     fn shared(&self, slice: &Slice<'_>) -> Option<Piece> {
         match slice.piece.kind {
             PieceKind::Hole if slice.is_whole() || slice.take_bytes >= HOLE_CUT_BYTES => {
@@ -156,7 +160,7 @@ impl FileBody {
             PieceKind::Segment if slice.is_whole() => {
                 let mut piece = slice.piece.clone();
                 if slice.origin == Origin::Elsewhere && piece.pin.is_none() {
-                    // Reclaiming may hold a claim until it has seen who refers to it: then it is stored once more.
+                    // If reclaiming has claimed the node, there is no pin: then its chunks are stored as a new segment.
                     let pin = self.context.dedup().pins().pin_existing(piece.child.fingerprint)?;
                     piece.pin = Some(pin.into());
                 }
@@ -179,7 +183,7 @@ impl FileBody {
         }
     }
 
-    /// Pushes what of these chunks, each with its offset, lies in `from..to`.
+    /// Pushes the parts of these chunks, each given with its offset, that lie in `from..to`.
     fn push_chunks<'a>(
         &self,
         run: &mut Ingest,

@@ -1,17 +1,17 @@
-//! BLAKE3 of many chunks at once, SIMD lanes shared across them.
+//! BLAKE3 of many chunks at once, with SIMD lanes shared across them.
 //!
-//! BLAKE3 cuts its input into *leaves* of 1,024 bytes and hashes them, up to 16 side by side, into chaining values that a
-//! binary tree joins (section 2.1 of the BLAKE3 paper). Alone, a chunk of 8 KiB leaves lanes empty in the leaves and more
-//! so in the tree, and its last, short leaf runs in a single lane. Here, for all chunks of a pass together:
+//! BLAKE3 cuts its input into *leaves* of 1,024 bytes and hashes them, up to 16 side by side, into chaining values that
+//! a binary tree joins (section 2.1 of the BLAKE3 paper). Alone, a chunk of 8 KiB leaves lanes empty in the leaves and
+//! more so in the tree, and its last, short leaf runs in a single lane. Here, for all chunks of a pass together:
 //!
 //! 1. Runs of as many full leaves as there are lanes are hashed directly (consecutive counters).
 //! 2. Other full leaves wait in a queue for each counter; a queue with as many as there are lanes is hashed.
-//! 3. Short leaves, and what the queues hold at the end, go through [`lanes`](super::lanes), sorted by length.
-//! 4. The trees grow level by level, a level of all chunks in one go: neighbours are joined, an odd one moves up. That
-//!    gives BLAKE3's tree, whose left subtrees are full. The roots are joined last, with the root flag.
+//! 3. Short leaves, and the leaves left in the queues at the end, go through [`lanes`](super::lanes), sorted by length.
+//! 4. The trees grow level by level, all chunks in one go: neighbours are joined, an odd one moves up. That gives
+//!    BLAKE3's tree, whose left subtrees are full. The roots are joined last, with the root flag.
 //!
-//! The result is that of `blake3::hash` for every length. The many-at-once function of the `blake3` crate is not part of
-//! its documented interface, so the crate is pinned to an exact version and tests compare every length.
+//! The result is that of `blake3::hash` for every length. The many-at-once function of the `blake3` crate is not part
+//! of its documented interface, so the crate is pinned to an exact version and tests compare every length.
 //!
 //! Cost: about 48 bytes of memory for each KiB of a pass (at most [`PASS_BYTES`], or one chunk), kept by the thread.
 
@@ -28,7 +28,7 @@ use super::lanes::{
 
 /// A pass ends with the chunk that brings it to this many bytes: a segment or two.
 const PASS_BYTES: usize = 8 << 20;
-/// Most lanes that any processor has: AVX-512's.
+/// The most lanes of any processor: those of AVX-512.
 const DEGREE_MAX: usize = 16;
 
 type Value = [u8; blake3::OUT_LEN];
@@ -50,7 +50,7 @@ struct Waiting {
     chunk: u32,
     /// Position in the chunk, in leaves.
     counter: u32,
-    /// Where its chaining value goes.
+    /// Position of its chaining value.
     slot: u32,
 }
 
@@ -74,24 +74,24 @@ struct Tree {
 struct Scratch {
     /// Chaining values of the current level, tree after tree.
     values: Vec<Value>,
-    /// Those of the level above.
+    /// Chaining values of the level above.
     upper: Vec<Value>,
     /// By counter.
     queues: Vec<Queue>,
     /// By number of blocks, less one.
     waiting: [Vec<Waiting>; LEAF_BLOCKS],
     trees: Vec<Tree>,
-    /// Values of this level that are to be joined, and where the result goes.
+    /// Positions of two values to be joined, and of the result.
     pairs: Vec<(u32, u32)>,
 }
 
 impl BatchHasher {
-    /// The best that this processor has.
+    /// Uses the best instructions of this processor.
     pub(super) fn detect() -> Self {
         Self { platform: Platform::detect() }
     }
 
-    /// Every set of instructions that this processor has, the portable one included.
+    /// One hasher for every set of instructions that this processor has, the portable one included.
     #[cfg(test)]
     pub(super) fn all() -> Vec<Self> {
         let mut platforms = vec![Platform::portable(), Platform::detect()];
@@ -127,7 +127,7 @@ impl BatchHasher {
 }
 
 impl Scratch {
-    /// Steps 1 and 2; short leaves begin to wait. Chunks of one leaf are hashed by step 3 alone and get no tree.
+    /// Steps 1 and 2; queues the short leaves. Chunks of one leaf are hashed by step 3 alone and get no tree.
     fn hash_leaves(&mut self, platform: Platform, chunks: &[&[u8]]) {
         let degree = platform.simd_degree();
         self.values.clear();
@@ -280,7 +280,7 @@ impl<'a> Roots<'a> {
     }
 }
 
-/// Hashes leaves that are not full, or have too few partners.
+/// Hashes leaves that are short or have too few partners.
 fn hash_group(group: &[Waiting], chunks: &[&[u8]], values: &mut [Value], out: &mut [Fingerprint]) {
     let mut leaves = [Leaf { bytes: &[], counter: 0, is_root: false }; LANES];
     for (leaf, waiting) in leaves.iter_mut().zip(group) {
@@ -311,7 +311,7 @@ fn hash_full_leaves(
     platform.hash_many(leaves, &IV, u64::from(counter), increment, 0, CHUNK_START, CHUNK_END, out);
 }
 
-/// Joins each value at one of at most [`DEGREE_MAX`] positions with the one behind it.
+/// Joins each value at one of at most [`DEGREE_MAX`] positions with its successor.
 fn join(platform: Platform, values: &[Value], positions: impl Iterator<Item = u32>, flags: u8) -> [Value; DEGREE_MAX] {
     let mut inputs = [&[0; BLOCK_BYTES]; DEGREE_MAX];
     let mut len = 0;

@@ -1,10 +1,10 @@
 //! BLAKE3's compression of eight independent *leaves* side by side, each with its own counter, length and flags.
 //!
 //! A leaf is BLAKE3's chunk (section 2.4 of the BLAKE3 paper): up to 1,024 bytes of the input, 16 blocks of 64. The
-//! `blake3` crate's many-at-once function takes whole leaves with equal or consecutive counters only; this takes what is
-//! left over: the short leaf at the end of nearly every chunk, and leaves whose counter has too few partners.
+//! `blake3` crate's many-at-once function takes only whole leaves with equal or consecutive counters. This module
+//! hashes the rest: the short leaf at the end of nearly every chunk, and leaves whose counter has too few partners.
 //!
-//! With AVX2 all lanes run together ([`lanes_avx2`](super::lanes_avx2)); without it, or for a single leaf, the crate
+//! With AVX2 all lanes run together ([`lanes_avx2`](super::lanes_avx2)). Without it, or for a single leaf, the crate
 //! hashes one leaf after another.
 
 use blake3::hazmat::HasherExt;
@@ -40,11 +40,12 @@ pub(super) struct Leaf<'a> {
     pub bytes: &'a [u8],
     /// Position in its chunk, in leaves.
     pub counter: u32,
-    /// Whether it is all of its chunk.
+    /// Whether it is the only leaf of its chunk.
     pub is_root: bool,
 }
 
-/// Chaining values (or hashes, for roots) of at most [`LANES`] leaves. Best if all have about the same length.
+/// Returns the chaining values (or hashes, for roots) of at most [`LANES`] leaves. Fastest if all have about the same
+/// length.
 pub(super) fn hash_leaves(leaves: &[Leaf<'_>]) -> [[u8; 32]; LANES] {
     assert!(leaves.len() <= LANES && leaves.iter().all(|leaf| (1..=LEAF_BYTES).contains(&leaf.bytes.len())));
     #[cfg(target_arch = "x86_64")]

@@ -1,7 +1,7 @@
 //! Eight leaves in the eight 32-bit lanes of AVX2 registers.
 //!
-//! For each of the 16 blocks of a leaf: one block of every lane is read and transposed, so that a register holds the same
-//! word of all lanes; then one compression runs for all. A lane whose leaf has ended keeps its chaining value.
+//! For each of the 16 blocks of a leaf, one block of every lane is read and transposed, so that a register holds the
+//! same word of all lanes. Then one compression runs for all. A lane whose leaf has ended keeps its chaining value.
 
 use std::arch::x86_64::{
     __m256i, _mm256_add_epi32, _mm256_blendv_epi8, _mm256_loadu_si256, _mm256_or_si256, _mm256_permute2x128_si256,
@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 
 use super::lanes::{BLOCK_BYTES, CHUNK_END, CHUNK_START, IV, LANES, LEAF_BYTES, Leaf, ROOT};
 
-/// What one compression reads besides the message: a word of each lane.
+/// The inputs of one compression besides the message: a word of each lane.
 struct Inputs {
     counter: [u32; LANES],
     len_bytes: [u32; LANES],
@@ -23,7 +23,7 @@ struct Inputs {
 
 const _: () = assert!(LANES == 8 && size_of::<__m256i>() == 4 * LANES);
 
-/// Chaining values (or hashes, for roots) of at most eight leaves of 1 to 1,024 bytes.
+/// Returns the chaining values (or hashes, for roots) of at most eight leaves of 1 to 1,024 bytes.
 #[target_feature(enable = "avx2")]
 pub(super) fn hash_leaves(leaves: &[Leaf<'_>]) -> [[u8; 32]; LANES] {
     let mut values = IV.map(|word| _mm256_set1_epi32(word.cast_signed()));
@@ -157,7 +157,7 @@ fn load_words(words: &[u32; LANES]) -> __m256i {
     unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
 }
 
-/// `LEFT` is 32 less `RIGHT`.
+/// Rotates each word; `LEFT` is 32 less `RIGHT`.
 #[target_feature(enable = "avx2")]
 fn rotate_right<const RIGHT: i32, const LEFT: i32>(words: __m256i) -> __m256i {
     const { assert!(RIGHT + LEFT == 32) };

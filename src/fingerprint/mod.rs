@@ -6,7 +6,7 @@
 //! - Data of zero bytes only, of any length, gets [`Fingerprint::ZERO`] and is not hashed at all (MAD2 section 4.2).
 //!
 //! **Invariant.** A fingerprint is [`Fingerprint::ZERO`] exactly if all bytes are zero. That no other data hashes to
-//! zero is not checked: finding such data would be a preimage of a fixed value, and by chance it is as likely as any two
+//! zero is not checked. Finding such data would be a preimage of a fixed value. By chance it is as likely as any two
 //! given chunks sharing a fingerprint (2^-256, SHA-1 2^-160), the risk that deduplication by fingerprint takes anyway.
 
 mod blake3_batch;
@@ -30,7 +30,7 @@ pub struct Fingerprinter {
 }
 
 impl Fingerprinter {
-    /// A fingerprinter that uses the best instructions of this processor.
+    /// Makes a fingerprinter that uses the best instructions of this processor.
     #[must_use]
     pub fn new(algorithm: FingerprintAlgorithm) -> Self {
         Self { algorithm, batch_hasher: BatchHasher::detect() }
@@ -42,13 +42,13 @@ impl Fingerprinter {
         self.algorithm
     }
 
-    /// The fingerprint of `data`. Empty data counts as all zero.
+    /// Returns the fingerprint of `data`. Empty data counts as all zero.
     #[must_use]
     pub fn of(&self, data: &[u8]) -> Fingerprint {
         if is_all_zero(data) { Fingerprint::ZERO } else { self.hash(data) }
     }
 
-    /// The fingerprints of consecutive chunks of `data`, appended to `out` in order.
+    /// Appends the fingerprints of consecutive chunks of `data` to `out`, in order.
     ///
     /// # Panics
     /// If the lengths sum up to more than `data`.
@@ -65,7 +65,7 @@ impl Fingerprinter {
         self.batch_of(&chunks, out);
     }
 
-    /// The fingerprints of chunks that lie anywhere, appended to `out` in order.
+    /// Appends the fingerprints of chunks that lie anywhere to `out`, in order.
     pub fn batch_of(&self, chunks: &[&[u8]], out: &mut Vec<Fingerprint>) {
         match self.algorithm {
             // A single chunk has no partners to share lanes with.
@@ -91,8 +91,8 @@ impl Fingerprinter {
 
 /// Whether all bytes are zero. True for empty data.
 ///
-/// Ordinary data is told after the first few bytes, zeros are read at memory speed: blocks of 64 bytes are OR-ed
-/// together (which compiles to a few vector instructions) with one branch for each block.
+/// Ordinary data is recognized after the first few bytes; zeros are read at memory speed. Blocks of 64 bytes are OR-ed
+/// together (a few vector instructions) with one branch for each block.
 #[must_use]
 pub fn is_all_zero(data: &[u8]) -> bool {
     let (blocks, rest) = data.as_chunks::<64>();

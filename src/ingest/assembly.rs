@@ -1,6 +1,6 @@
-//! Chunks in file order become segments and holes.
+//! Assembly of chunks, in file order, into segments and holes.
 //!
-//! Runs of zero chunks are merged: a short run is one entry of its segment, a long one (a hole) ends the segment and
+//! Runs of zero chunks are merged. A short run is one entry of its segment. A long run (a hole) ends the segment and
 //! stands beside it. Both depend on content only, so equal content gives equal pieces.
 
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::recipe::segmenter::SegmentRule;
 use crate::recipe::tree::hole_child;
 use crate::recipe::{Piece, PieceKind};
 
-/// One chunk on its way into a segment.
+/// One chunk of the segment that is being collected.
 struct Entry {
     child: Child,
     /// Its bytes; `None` if a live recipe names it already.
@@ -36,30 +36,30 @@ pub struct Assembly {
     bytes: u64,
     zero_run_bytes: u64,
     pieces: Vec<Piece>,
-    /// What of this run is not stored yet.
+    /// Bytes of this run that are not stored yet.
     content: Arc<Hold>,
-    /// The memory of `entries`; that of their bytes is counted by the buffers.
+    /// The memory of `entries`; the buffers count the memory of their bytes.
     listed: Hold,
 }
 
 impl Assembly {
-    /// An empty assembly.
+    /// Makes an empty assembly.
     pub fn new(context: &IngestContext, stream: StreamId, known: Option<Arc<BlockIndex>>, content: Arc<Hold>) -> Self {
         let (entries, pieces) = (Vec::new(), Vec::new());
         let (dedup, listed) = (context.dedup.clone(), context.memory.hold(0, 0));
         Self { dedup, stream, known, rule: context.rule, entries, bytes: 0, zero_run_bytes: 0, pieces, content, listed }
     }
 
-    /// Whether everything pushed so far is stored: a segment could begin here.
+    /// Whether all pushed chunks are stored: a segment could begin here.
     pub fn is_at_boundary(&self) -> bool {
         self.entries.is_empty() && self.zero_run_bytes == 0
     }
 
-    /// Adds a chunk that a live recipe names, or zeros of any length. A caller inside a section hands it down: sections
-    /// are not reentrant.
+    /// Adds a chunk that a live recipe names, or zeros of any length. A caller inside a section passes it on, because
+    /// sections are not reentrant.
     ///
     /// # Errors
-    /// What storing a segment can fail with.
+    /// The errors of storing a segment.
     pub fn push_known(&mut self, child: Child, section: Option<&Section<'_>>) -> Result<()> {
         if child.fingerprint.is_zero() {
             self.zero_run_bytes += child.len_bytes;
@@ -131,7 +131,7 @@ impl Assembly {
         if self.entries.is_empty() {
             return Ok(());
         }
-        // A segment of nothing but zeros is a hole, however short: it is the whole file or follows a forced cut.
+        // A segment of only zeros is a hole of any length: it is the whole file or follows a forced cut.
         if self.entries.iter().all(|entry| entry.child.fingerprint.is_zero()) {
             self.pieces.push(Piece::hole(self.bytes));
         } else {
@@ -141,7 +141,7 @@ impl Assembly {
             };
             self.pieces.push(Piece { kind: PieceKind::Segment, child, pin: Some(Arc::new(pin)) });
         }
-        // What is new of it is in a container by now, which counts it.
+        // Its new chunks are in a container by now, which counts them.
         let with_data = self.entries.iter().filter(|entry| entry.data.is_some());
         self.content.release(with_data.map(|entry| entry.child.len_bytes).sum());
         self.entries.clear();
@@ -154,8 +154,8 @@ impl Assembly {
         self.dedup.store_segment(section, self.stream, &entries, self.known.as_deref())
     }
 
-    /// Everything so far as pieces. If this is all of a file and it is one chunk, that chunk stands alone
-    /// (`whole_file`); the caller logs the root within the same `section`.
+    /// Returns all content as pieces. If this is a whole file of one chunk (`whole_file`), the chunk stands alone. The
+    /// caller logs the root within the same `section`.
     ///
     /// # Errors
     /// As [`push_known`](Self::push_known).

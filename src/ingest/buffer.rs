@@ -1,6 +1,7 @@
-//! Reused batch buffers: first touch of fresh memory on a virtual machine runs at 0.3 to 0.5 GB/s (MEASURED).
+//! Batch buffers that are used again: the first touch of fresh memory on a virtual machine runs at 0.3 to 0.5 GB/s
+//! (MEASURED).
 //!
-//! The memory of all buffers counts in one gauge, used or kept: the budget of open files rests on it.
+//! One gauge counts the memory of all buffers, used or kept: the budget of open files rests on it.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,21 +11,22 @@ use parking_lot::Mutex;
 
 use crate::gauge::{Gauge, Hold};
 
-/// Keeps some unused buffers for reuse.
+/// A pool that keeps some unused buffers.
 #[derive(Debug)]
 pub struct BufferPool {
     free: Mutex<Vec<Vec<u8>>>,
     kept_max: usize,
     full_bytes: usize,
     memory: Arc<Gauge>,
-    /// Of the buffers in `free`.
+    /// The memory of the buffers in `free`.
     kept: Hold,
-    /// Whether a buffer was taken since the last look.
+    /// Whether a buffer was taken since the last [`trim_if_idle`](Self::trim_if_idle).
     is_used: AtomicBool,
 }
 
 impl BufferPool {
-    /// A pool of buffers that grow to `full_bytes` each, of which at most `kept_max` are kept while unused. `memory` counts all.
+    /// Makes a pool of buffers that grow to `full_bytes` each. It keeps at most `kept_max` unused ones. `memory` counts
+    /// them all.
     #[must_use]
     pub fn new(kept_max: usize, full_bytes: usize, memory: Arc<Gauge>) -> Arc<Self> {
         let kept = memory.hold(0, 0);
@@ -32,7 +34,7 @@ impl BufferPool {
         Arc::new(Self { free, kept_max, full_bytes, memory, kept, is_used })
     }
 
-    /// An empty buffer.
+    /// Returns an empty buffer.
     #[must_use]
     pub fn take(self: &Arc<Self>) -> PooledBuffer {
         self.is_used.store(true, Ordering::Relaxed);
@@ -42,7 +44,7 @@ impl BufferPool {
         PooledBuffer { bytes, held, pool: self.clone() }
     }
 
-    /// Frees the unused buffers; whether there were any.
+    /// Frees the unused buffers. Returns whether there were any.
     pub fn trim(&self) -> bool {
         let free = std::mem::take(&mut *self.free.lock());
         self.kept.release(free.iter().map(|bytes| bytes.capacity() as u64).sum());
@@ -59,7 +61,7 @@ impl BufferPool {
 #[derive(Debug)]
 pub struct PooledBuffer {
     bytes: Vec<u8>,
-    /// Its capacity.
+    /// The memory of its capacity.
     held: Hold,
     pool: Arc<BufferPool>,
 }
@@ -70,7 +72,7 @@ impl PooledBuffer {
         let needed_bytes = self.bytes.len() + data.len();
         if needed_bytes > self.bytes.capacity() {
             let grown_bytes = needed_bytes.max(2 * self.bytes.capacity());
-            // By doubling alone a full buffer would take up to twice its bytes.
+            // Doubling alone could give a full buffer twice the memory it needs.
             let is_large = grown_bytes > self.pool.full_bytes / 2;
             let wanted_bytes = if is_large { needed_bytes.max(self.pool.full_bytes) } else { grown_bytes };
             self.bytes.reserve_exact(wanted_bytes - self.bytes.len());
@@ -95,7 +97,7 @@ impl Deref for PooledBuffer {
 
 impl Drop for PooledBuffer {
     fn drop(&mut self) {
-        // Small files use small buffers; keeping those would make the next large file grow them step by step.
+        // Small files use small buffers. Kept, they would make the next large file grow them step by step.
         if self.bytes.capacity() < self.pool.full_bytes / 2 {
             return;
         }

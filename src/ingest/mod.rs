@@ -1,16 +1,18 @@
-//! A run of new content on its way from a file into segments.
+//! Ingest: turns a run of new file content into segments.
 //!
-//! 1. The writer's thread copies bytes into a batch buffer and finds the chunk boundaries (a pure function);
-//! 2. a full batch (1 MiB of whole chunks) is fingerprinted on a worker, several batches of a file at once;
-//! 3. whoever finishes the batch that is next in file order assembles segments from it and stores them.
+//! 1. The writer's thread copies bytes into a batch buffer and finds the chunk boundaries (a pure function).
+//! 2. A worker fingerprints a full batch (1 MiB of whole chunks); several batches of a file can be under way at once.
+//! 3. The thread that finishes the next batch in file order assembles its chunks into segments and stores them.
 //!
-//! A file smaller than a batch never leaves the writer's thread: waking another core costs more than its hashing
-//! (MEASURED). Chunks that are known already and zeros take their place in the order without being read.
+//! A file smaller than a batch never leaves the writer's thread: waking another core costs more than hashing it
+//! (MEASURED). Known chunks and zeros take their place in the order without being read.
 //!
-//! Invariants: items are assembled in the order in which they were pushed; after an error everything later fails
-//! with the same error (I-7). Memory: at most [`BATCHES_IN_FLIGHT_MAX`] batches and one segment for each run, fewer batches once half
-//! of the budget of all open files is in use ([`IngestContext::memory`]). Who finishes a run early gets its memory back; a run
-//! that goes on from there makes the same pieces ([`crate::file`]).
+//! Invariants: items are assembled in the order in which they were pushed. After an error, every later call fails with
+//! the same error (I-7).
+//!
+//! Memory: at most [`BATCHES_IN_FLIGHT_MAX`] batches and one segment for each run; fewer batches once half of the
+//! budget of all open files is in use ([`IngestContext::memory`]). A run that is finished early gives its memory back.
+//! A new run that continues from there makes the same pieces ([`crate::file`]).
 
 mod assembly;
 mod buffer;
@@ -35,23 +37,23 @@ use crate::recipe::Piece;
 use crate::recipe::segmenter::SegmentRule;
 use crate::recipe::tree::hole_child;
 
-/// What all ingests of a pool share.
+/// The parts that all ingests of a pool share.
 pub struct IngestContext {
-    /// Where segments go.
+    /// The store of segments.
     pub dedup: Arc<Deduplicator>,
     /// The pool's chunker.
     pub chunker: Arc<dyn Chunker>,
-    /// Who fingerprints batches.
+    /// The threads that fingerprint batches.
     pub workers: Arc<WorkerPool>,
-    /// Batch buffers.
+    /// The batch buffers.
     pub buffers: Arc<BufferPool>,
-    /// Where segments are cut.
+    /// The rule for the ends of segments.
     pub rule: SegmentRule,
-    /// Content that was pushed and is neither in a container nor found to be there.
+    /// Content that was pushed and is neither in a container nor found to be stored.
     pub held: Arc<Gauge>,
-    /// Memory of all open files: of these runs, and what else files hold.
+    /// Memory of all open files: of these runs, and everything else that files hold.
     pub memory: Arc<Gauge>,
-    /// Its bound, in bytes. See [`crate::service::Service`] for who keeps to it.
+    /// Its budget, in bytes. [`crate::service::Service`] keeps it.
     pub memory_limit_bytes: u64,
 }
 
@@ -74,7 +76,7 @@ struct State {
     ready: BTreeMap<u64, Item>,
     /// Absent while a thread assembles.
     assembly: Option<Assembly>,
-    /// The thread that assembled panicked: the assembly does not come back.
+    /// Whether the assembling thread panicked: the assembly does not come back.
     lost: bool,
     error: Option<EngineError>,
 }
@@ -95,15 +97,15 @@ pub struct Ingest {
     lengths: Vec<u32>,
     pushed: u64,
     len_bytes: u64,
-    /// What the chunks that were pushed as known rest on, until the segments made of them are stored.
+    /// Pins that protect the chunks pushed as known, until the segments with these chunks are stored.
     held: Vec<Arc<Pin>>,
     finished: bool,
-    /// Content of this run that is nowhere else yet; shared with the assembly.
+    /// Content of this run that is not stored yet; shared with the assembly.
     content: Arc<Hold>,
 }
 
 impl Ingest {
-    /// An empty run of the writing process `stream`; `known` are chunks that the rewritten part of the file has.
+    /// Makes an empty run for the stream `stream`. `known` holds the chunks of the rewritten part of the file.
     #[must_use]
     pub fn new(context: Arc<IngestContext>, stream: StreamId, known: Option<Arc<BlockIndex>>) -> Self {
         let content = Arc::new(context.held.hold(0, 1));
@@ -137,7 +139,7 @@ impl Ingest {
         self.len_bytes
     }
 
-    /// Whether nothing has left the writer's thread yet: finishing will be short.
+    /// Whether all content is still in the writer's thread: finishing will be short.
     #[must_use]
     pub fn is_small(&self) -> bool {
         self.pushed == 0
@@ -181,7 +183,7 @@ impl Ingest {
         self.push_known(&[hole_child(len_bytes)])
     }
 
-    /// Waits until everything pushed is assembled; whether a segment could begin here.
+    /// Waits until everything pushed is assembled. Returns whether a segment could begin here.
     ///
     /// # Errors
     /// As [`push_data`](Self::push_data).
@@ -192,8 +194,8 @@ impl Ingest {
         Ok(state.assembly.as_ref().is_some_and(Assembly::is_at_boundary))
     }
 
-    /// Waits until everything pushed so far has been assembled, so that [`finish`](Self::finish) has little to do:
-    /// to be called before a section is entered, because workers enter sections of their own.
+    /// Waits until everything pushed so far is assembled, so that [`finish`](Self::finish) has little to do. Call it
+    /// before entering a section, because workers enter sections of their own.
     ///
     /// # Errors
     /// As [`push_data`](Self::push_data).
@@ -203,13 +205,13 @@ impl Ingest {
         self.core.wait_until_assembled(&mut state, self.pushed)
     }
 
-    /// Cuts what can be cut now; returns the bytes behind the last cut.
+    /// Makes all cuts that can be decided now. Returns the number of bytes behind the last cut.
     pub fn cut_now(&mut self) -> u64 {
         self.cut(false);
         (self.buffer.len() - self.cut_bytes) as u64
     }
 
-    /// Forgets the bytes behind the last cut.
+    /// Drops the bytes behind the last cut.
     pub fn discard_uncut(&mut self) {
         let uncut_bytes = (self.buffer.len() - self.cut_bytes) as u64;
         self.len_bytes -= uncut_bytes;
@@ -217,7 +219,7 @@ impl Ingest {
         self.buffer.truncate(self.cut_bytes);
     }
 
-    /// All content as pieces, after [`prepare_finish`](Self::prepare_finish). See [`Assembly::finish`].
+    /// Returns all content as pieces, after [`prepare_finish`](Self::prepare_finish). See [`Assembly::finish`].
     ///
     /// # Errors
     /// As [`push_data`](Self::push_data).
@@ -260,7 +262,7 @@ impl Ingest {
         self.hand_off()
     }
 
-    /// Hands the chunks that are cut to a worker and keeps the rest.
+    /// Hands the finished chunks to a worker and keeps the rest.
     fn hand_off(&mut self) -> Result<()> {
         let mut rest = self.context.buffers.take();
         rest.extend_from_slice(self.buffer.get(self.cut_bytes..).unwrap_or_default());
@@ -303,7 +305,7 @@ impl Ingest {
         Ok(())
     }
 
-    /// Waits in the writer's own thread, never in a worker's: workers are who makes room.
+    /// Waits in the writer's own thread, never in a worker's: the workers make the room.
     fn wait_for_turn(&self) -> Result<()> {
         self.context.dedup.wait_for_room()?;
         let mut state = self.core.state.lock();
@@ -316,13 +318,13 @@ impl Ingest {
 }
 
 impl Drop for Ingest {
-    /// What is still under way rests on what this run holds: it ends first.
+    /// Waits until the assembling thread has ended: it rests on the pins of this run.
     fn drop(&mut self) {
         if self.finished {
             return;
         }
         let mut state = self.core.state.lock();
-        state.error.get_or_insert(EngineError::Internal("a run of content was given up"));
+        state.error.get_or_insert(EngineError::Internal("a run of new content was dropped before it was finished"));
         state.ready.clear();
         self.core.changed.notify_all();
         while state.assembly.is_none() && !state.lost {
@@ -333,7 +335,7 @@ impl Drop for Ingest {
 }
 
 impl Core {
-    /// Puts an item in its place and assembles what is next in order, unless another thread does.
+    /// Puts an item in its place and assembles the next ones in order, unless another thread does.
     fn deliver(self: &Arc<Self>, sequence: u64, item: Item) {
         let mut state = self.state.lock();
         if state.error.is_some() {
@@ -341,7 +343,7 @@ impl Core {
         }
         state.ready.insert(sequence, item);
         let Some(mut assembly) = state.assembly.take() else { return };
-        // A panic below would leave the assembly away and everyone waiting for it.
+        // A panic below would lose the assembly, and all waiters would hang.
         let mut unfinished = Unfinished { core: Some(self.clone()), assembling: true };
         loop {
             let next = state.next;
@@ -371,7 +373,7 @@ impl Core {
     }
 }
 
-/// Turns a worker's panic into an error of the file instead of a writer that waits for ever.
+/// Turns a worker's panic into an error of the file, so that the writer does not wait for ever.
 struct Unfinished {
     core: Option<Arc<Core>>,
     assembling: bool,

@@ -1,4 +1,4 @@
-//! Changing inodes: attributes, content, extended attributes; and giving orphans up.
+//! Changing inodes: attributes, content, extended attributes, and dropping orphans.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::log::LogOp;
 use super::{NAME_BYTES_MAX, Namespace, XATTR_VALUE_BYTES_MAX, XATTRS_MAX};
 use crate::error::{EngineError, Result};
 
-/// A name and value that an extended attribute may have.
+/// Checks that an extended attribute may have this name and value.
 pub(super) fn check_xattr(name: &[u8], value: &[u8]) -> Result<()> {
     if name.is_empty() || name.contains(&0) {
         return Err(EngineError::Invalid("an attribute name without bytes or with a NUL"));
@@ -24,7 +24,7 @@ pub(super) fn check_xattr(name: &[u8], value: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether an update touched only what [`Namespace::update`] may touch.
+/// Whether an update kept to the fields that [`Namespace::update`] may change.
 fn is_update_allowed(before: &Inode, after: &Inode) -> bool {
     let size_may_change = before.kind == FileKind::Regular;
     before.ino == after.ino
@@ -40,8 +40,8 @@ fn is_update_allowed(before: &Inode, after: &Inode) -> bool {
 }
 
 impl Namespace {
-    /// Changes attributes. `change` runs under the mutation lock: it must be short and not call the namespace. It must
-    /// not change identity, kind, links, content or extended attributes (`Invalid`).
+    /// Changes attributes. `change` runs under the mutation lock: it must be short and must not call the namespace. It
+    /// must not change identity, kind, links, content or extended attributes (`Invalid`).
     pub fn update(&self, ino: Ino, change: &mut dyn FnMut(&mut Inode)) -> Result<Inode> {
         let (_lock, mut draft) = self.begin()?;
         let inode = draft.inode(ino)?;
@@ -55,8 +55,9 @@ impl Namespace {
         Ok(after)
     }
 
-    /// Gives a regular file new content, and logs that the new root gained and the old one lost a file. `times` tells mtime and
-    /// ctime from what the inode is before; it runs under the mutation lock, as what [`update`](Self::update) calls.
+    /// Gives a regular file new content, and logs that a file refers to the new root and no longer to the old one.
+    /// `times` derives mtime and ctime from the inode before the change. It runs under the mutation lock, with the same
+    /// duties as the argument of [`update`](Self::update).
     pub fn set_root(
         &self,
         ino: Ino,
@@ -79,7 +80,7 @@ impl Namespace {
         (inode.mtime, inode.ctime) = times(inode);
         let after = inode.clone();
         if old != root {
-            // In this order, so that what both share never counts zero.
+            // In this order, so that the count of shared content never reaches zero.
             draft.log_root(LogOp::RootAdded, root);
             draft.log_root(LogOp::RootDropped, old);
         }
@@ -109,7 +110,7 @@ impl Namespace {
         Ok(after)
     }
 
-    /// Removes an extended attribute (`NoAttribute`).
+    /// Removes an extended attribute; `NoAttribute` if it does not exist.
     pub fn remove_xattr(&self, ino: Ino, name: &[u8], now: Timestamp) -> Result<Inode> {
         let (_lock, mut draft) = self.begin()?;
         self.xattr(ino, name)?.ok_or(EngineError::NoAttribute)?;
@@ -122,7 +123,7 @@ impl Namespace {
         Ok(after)
     }
 
-    /// Removes an inode without a name, with its extended attributes, and logs that its root lost a file.
+    /// Removes an inode without a name and its extended attributes, and logs that a file no longer refers to its root.
     pub fn drop_orphan(&self, ino: Ino) -> Result<()> {
         let (_lock, mut draft) = self.begin()?;
         let inode = draft.inode(ino)?;

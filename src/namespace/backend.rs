@@ -1,9 +1,9 @@
-//! The namespace store's bytes on our own device, and what is remembered of failures.
+//! The storage of the embedded store on a [`DeviceFile`], and the memory of failures.
 //!
-//! redb latches: after one failed read or write it refuses everything until it is opened anew. So one opened
-//! database is one [`Session`]; when it has failed, the namespace opens a new session over the same file. What
-//! outlives sessions is [`Health`]: after a failed *sync* nobody knows what is on disk, and nothing is written until the
-//! pool is mounted anew (invariant I-7); what was committed before can be read.
+//! redb latches: after one failed read or write it refuses every request until it is opened again. So one opened
+//! database is one [`Session`]. When it has failed, the namespace opens a new session over the same file. [`Health`]
+//! outlives sessions: after a failed *sync* the content of the disk is unknown, so nothing is written until the pool is
+//! mounted again (invariant I-7). Earlier commits stay readable.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use redb::StorageBackend;
 use super::verified::VerifiedFile;
 use crate::error::{EngineError, Result};
 
-/// Remembers the failure after which nothing may be believed durable any more.
+/// Remembers the failure after which nothing counts as durable.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     poisoned: AtomicBool,
@@ -25,7 +25,7 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// The first failure stays.
+    /// Records a failure; the first one stays.
     pub(super) fn poison(&self, cause: StoreError) {
         self.cause.lock().get_or_insert(cause);
         self.poisoned.store(true, Ordering::Release);
@@ -40,7 +40,7 @@ impl Health {
     }
 }
 
-/// What one opened database has met.
+/// The failures of one opened database.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     failed: AtomicBool,
@@ -54,17 +54,17 @@ impl Session {
         self.failed.load(Ordering::Acquire) || self.fenced.load(Ordering::Acquire)
     }
 
-    /// Marks it failed for a reason other than the device's (a panic on damaged pages).
+    /// Marks the session failed for a reason other than the device's: a panic on damaged pages.
     pub(super) fn fail(&self) {
         self.failed.store(true, Ordering::Release);
     }
 
-    /// Cuts the old database off from the file before a new one is opened over it.
+    /// Cuts the old database off from the file, before a new one is opened over the file.
     pub(super) fn fence(&self) {
         self.fenced.store(true, Ordering::Release);
     }
 
-    /// The typed error behind what redb reports as text.
+    /// Returns the typed error behind the text that redb reports.
     pub(super) fn explain(&self, error: &dyn std::fmt::Display) -> EngineError {
         self.cause.lock().clone().map_or_else(|| EngineError::Database(error.to_string()), EngineError::Store)
     }
@@ -74,7 +74,7 @@ impl Session {
 #[derive(Debug)]
 pub(super) struct DeviceBackend {
     file: Arc<dyn DeviceFile>,
-    /// Its checksums have to be written before it is synced.
+    /// Its checksums are written before each sync; `None` for a file in memory.
     verified: Option<Arc<VerifiedFile>>,
     session: Arc<Session>,
     health: Arc<Health>,
@@ -85,7 +85,7 @@ impl DeviceBackend {
         Self { file: file.clone(), verified: Some(file), session, health }
     }
 
-    /// On a file that is never to reach a disk.
+    /// A backend on a file that never reaches a disk.
     pub(super) fn in_memory(file: Arc<dyn DeviceFile>, session: Arc<Session>) -> Self {
         Self { file, verified: None, session, health: Arc::default() }
     }
@@ -127,7 +127,7 @@ impl StorageBackend for DeviceBackend {
         if let Some(verified) = &self.verified {
             self.run(|_| {
                 verified.prepare_sync().inspect_err(|error| {
-                    // What could not be written is written again; what could not be synced is final (invariant I-7).
+                    // A failed write is repeated; a failed sync is final (invariant I-7).
                     if matches!(error, StoreError::SyncFailed { .. }) {
                         tracing::error!(%error, "sync of the namespace's checksums failed: nothing more is accepted until the next mount");
                         self.health.poison(error.clone());

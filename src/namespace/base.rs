@@ -1,13 +1,13 @@
-//! The committed state: the embedded store, snapshots of it, and opening it anew after a failure.
+//! The committed state: the embedded store, snapshots of it, and opening it again after a failure.
 //!
-//! Readers use a [`Snapshot`]: a read transaction with its tables opened once, shared by all threads, replaced
-//! after each commit. When the device fails under a session of the store, redb refuses everything afterwards; the
-//! next reader or committer then opens a new session over the same file ([`Store::reopen`]), which recovers to the
-//! last commit in milliseconds (quick repair), and tries once more. Only a failed sync, or a failure while finding
-//! out whether a commit took place, is final until the next mount (invariant I-7): what was committed is read on, over a
-//! [`Shadow`], and nothing is written any more.
+//! Readers use a [`Snapshot`]: a read transaction with its tables opened once. All threads share it, and each commit
+//! replaces it. When the device fails under a session of the store, redb refuses everything afterwards. The next reader
+//! or committer then opens a new session over the same file ([`Store::reopen`]) and tries once more. The new session
+//! recovers to the last commit in milliseconds (quick repair). Two failures are final until the next mount (invariant
+//! I-7): a failed sync, and not finding out whether a commit took place. After them the last commit stays readable over
+//! a [`Shadow`], and nothing is written any more.
 //!
-//! redb asserts on pages that make no sense; such panics are caught here and turned into errors.
+//! redb asserts on invalid pages. This module catches such panics and turns them into errors.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use super::verified::VerifiedFile;
 use crate::error::{EngineError, Result};
 use crate::panics::catch;
 
-/// Something of the store whose destructor may assert as well: its panic ends here.
+/// Part of the store whose destructor may assert as well; its panic ends here.
 pub(super) struct Shielded<T>(Option<T>);
 
 impl<T> Drop for Shielded<T> {
@@ -103,9 +103,9 @@ fn if_there<T>(opened: std::result::Result<T, redb::TableError>) -> std::result:
     }
 }
 
-/// Is given directory, name and entry.
+/// Receives directory, name and entry of each name.
 pub(super) type NameVisitor<'v> = dyn FnMut(Ino, &[u8], Entry) -> Result<()> + 'v;
-/// An entry as it stands in a directory's order.
+/// An entry in a directory's order: cookie, inode number, kind, name.
 pub(super) type OrderedItem = (u64, Ino, dedupfs_fuse::service::FileKind, Vec<u8>);
 
 impl Snapshot {
@@ -133,7 +133,7 @@ impl Snapshot {
         value.map(|value| Entry::decode(&key, value.value())).transpose()
     }
 
-    /// At most `limit` entries of a directory with cookies above `after`.
+    /// Returns at most `limit` entries of a directory with cookies above `after`.
     pub(super) fn order(&self, directory: Ino, after: u64, limit: usize) -> Result<Vec<OrderedItem>> {
         let Some(first) = after.checked_add(1) else { return Ok(Vec::new()) };
         let (first, last) = (tables::order_key(directory, first), tables::order_key(directory, u64::MAX));
@@ -162,7 +162,7 @@ impl Snapshot {
         Ok(names)
     }
 
-    /// The attribute names of a range of inodes.
+    /// Visits the attribute names of a range of inodes.
     pub(super) fn for_each_xattr(
         &self,
         inos: std::ops::RangeInclusive<Ino>,
@@ -198,7 +198,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// The number of entries and of their places in the order, which must be equal.
+    /// Returns the number of entries and the number of places in the order. They must be equal.
     pub(super) fn entry_counts(&self) -> Result<(u64, u64)> {
         let entries = self.tables.entries.len().map_err(|error| self.explain(error))?;
         Ok((entries, self.tables.order.len().map_err(|error| self.explain(error))?))
@@ -218,7 +218,7 @@ impl Snapshot {
         Ok(records)
     }
 
-    /// The first part at or after `(row, part)` of the log.
+    /// Returns the first part at or after `(row, part)` of the log.
     pub(super) fn log_part(&self, row: u64, part: u32) -> Result<Option<LogPart>> {
         let mut range = self.tables.log.range_owned((row, part)..).map_err(|error| self.explain(error))?;
         let Some(found) = range.next() else { return Ok(None) };
@@ -237,7 +237,7 @@ pub(super) struct LogPart {
     pub(super) ops: Vec<super::log::LogOp>,
 }
 
-/// The open store. Guarded by one mutex, which a commit holds from its start to its end.
+/// The open store. One mutex guards it; a commit holds that mutex from start to end.
 pub(super) struct Store {
     pub(super) database: Option<Shielded<Database>>,
     pub(super) session: Arc<Session>,
@@ -249,7 +249,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens (or, on an empty file, initialises) the store.
+    /// Opens the store, or initialises it on an empty file.
     pub(super) fn open(file: Arc<VerifiedFile>, health: Arc<Health>, cache_bytes: usize) -> Result<Self> {
         let header = Header {
             row: 0,
@@ -288,10 +288,10 @@ impl Store {
         Ok(())
     }
 
-    /// A new session over the same file, at the last durable commit. Everything that an ended session wrote is made
-    /// durable first, so that what is read now is what a crash would leave.
+    /// Opens a new session over the same file, at the last durable commit. First it syncs the writes of the ended
+    /// session, so that reads see the state that a crash would leave.
     pub(super) fn reopen(&mut self) -> Result<Arc<Snapshot>> {
-        tracing::warn!("opening the namespace store anew after a failure");
+        tracing::warn!("opening the namespace store again after a failure");
         self.health.check()?;
         self.session.fail();
         self.close();
@@ -303,18 +303,19 @@ impl Store {
         Ok(snapshot)
     }
 
-    /// As [`reopen`](Self::reopen), but after a failed sync the new session is for reading only: of what is on the disk, and
-    /// without writing there.
+    /// Opens a new session as [`reopen`](Self::reopen) does. After a failed sync the session is read-only: it reads the
+    /// disk and writes only to memory.
     pub(super) fn reopen_for_reading(&mut self) -> Result<Arc<Snapshot>> {
         if self.health.check().is_ok() {
             return self.reopen();
         }
-        tracing::warn!("opening the namespace store anew, for reading only");
+        tracing::warn!("opening the namespace store again, for reading only");
         self.session.fail();
         self.close();
-        // What the failed sync lost must not be read as if it were there. That syncing fails is known.
+        // Pages that the failed sync lost must not be read from the kernel's cache. The sync error itself is already
+        // known.
         let _known = self.file.reread();
-        // Of blocks that were written since the last sync nobody knows which content is there.
+        // The content of blocks written since the last sync is unknown.
         self.file.distrust();
         self.session = Arc::default();
         let shadow = Shadow::of(self.file.clone())?;
@@ -322,7 +323,7 @@ impl Store {
         self.snapshot()
     }
 
-    /// Closes the database. One that has failed is cut off from the file first: closing writes.
+    /// Closes the database. Closing writes, so a failed database is first cut off from the file.
     pub(super) fn close(&mut self) {
         if self.session.is_failed() {
             self.session.fence();
@@ -330,7 +331,7 @@ impl Store {
         self.database = None;
     }
 
-    /// A view of the last commit.
+    /// Returns a view of the last commit.
     pub(super) fn snapshot(&self) -> Result<Arc<Snapshot>> {
         let database = self.database.as_ref().ok_or_else(|| EngineError::Database("it is closed".into()))?;
         guarded(&self.session, || Snapshot::take(database, &self.session)).map(Arc::new)
@@ -343,7 +344,7 @@ impl Drop for Store {
     }
 }
 
-/// Runs something on the store; a panic (damaged pages) becomes an error and ends the session.
+/// Runs an operation on the store. A panic (damaged pages) becomes an error and ends the session.
 pub(super) fn guarded<T>(session: &Session, run: impl FnOnce() -> Result<T>) -> Result<T> {
     catch(run).unwrap_or_else(|_| {
         session.fail();

@@ -1,8 +1,9 @@
-//! What an export needs to know of commits: which keys each one changed, and how far the last export has come.
+//! The changes between commits and exports: the keys that each commit changed, and the progress of the last export.
 //!
-//! Each commit writes the keys that it changed into `CHANGES`, in the same transaction, so that no crash can lose one. An
-//! export looks up what they are now, in one snapshot; rows that a durable export has are trimmed by a later commit. Keys
-//! and not values: 10 to 30 bytes for each change instead of 200, and what changes often is exported once.
+//! Each commit writes the keys that it changed into `CHANGES`, in the same transaction, so no crash can lose a key. An
+//! export looks up their present values in one snapshot. A later commit trims the rows that a durable export covers.
+//! Keys are stored instead of values: a change takes 10 to 30 bytes instead of 200, and a key that changes often is
+//! exported once.
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -15,22 +16,22 @@ use super::overlay::Generation;
 use super::{record, tables};
 use crate::error::{EngineError, Result};
 
-/// Bytes of one part of a row's keys, about.
+/// Approximate size of one part of a row's keys.
 const PART_BYTES: usize = 64 << 10;
-/// Key of the mark in the table of the header.
+/// Key of the export mark in the table of the header.
 const MARK_KEY: u64 = 1;
-/// A key has at most an inode number and a name.
+/// Largest key: an inode number and a name.
 const KEY_BYTES_MAX: usize = 8 + super::NAME_BYTES_MAX;
 
-/// Tells descendants of one meta root from those of another that was made from the same data root.
+/// Distinguishes the descendants of one meta root from those of another that was made from the same data root.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Lineage(pub [u8; 16]);
 
 impl Lineage {
-    /// A new one, random.
+    /// Returns a new random lineage.
     ///
     /// # Errors
-    /// The system gives no random bytes.
+    /// The system returns no random bytes.
     pub fn random() -> Result<Self> {
         let mut bytes = [0; 16];
         let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
@@ -42,31 +43,32 @@ impl Lineage {
     }
 }
 
-/// Which durable export a commit knows of.
+/// The durable export that a commit knows of.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Exported {
     /// Number of the base; 0: there is no export.
     pub generation: u64,
     /// Valid bytes of its log.
     pub log_bytes: u64,
-    /// Groups of its log.
+    /// Number of groups in its log.
     pub group: u32,
-    /// The commit whose state it holds.
+    /// The commit whose state the export holds.
     pub row: u64,
-    /// When it was written, in seconds since 1970.
+    /// Time of the export, in seconds since 1970.
     pub time_secs: u64,
 }
 
-/// Beside the header: what is known of exports.
+/// The state of exports, stored beside the header.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ExportMark {
-    /// Of this meta root.
+    /// Lineage of this meta root.
     pub lineage: Lineage,
-    /// The last commit whose changes were noted. Behind it a release wrote that knows nothing of exports.
+    /// The last commit whose changes were recorded. If it is older than the header, a release without exports wrote in
+    /// between.
     pub tracked_row: u64,
-    /// Changes of commits up to this one are no longer there.
+    /// Changes of commits up to this one have been trimmed.
     pub trimmed_row: u64,
-    /// The export.
+    /// The last durable export.
     pub exported: Exported,
 }
 
@@ -98,7 +100,7 @@ impl ExportMark {
         )
     }
 
-    /// The mark, unless a release that knew none wrote the store.
+    /// Reads the mark; `None` if a release without marks wrote the store.
     pub(super) fn read(transaction: &ReadTransaction) -> std::result::Result<Result<Option<Self>>, redb::Error> {
         let table = match transaction.open_table(tables::META) {
             Ok(table) => table,
@@ -120,20 +122,21 @@ impl ExportMark {
 pub enum ChangedKey {
     /// An inode.
     Inode(Ino),
-    /// A name: directory, big-endian, and name.
+    /// A name: the directory's number, big-endian, then the name.
     Name(Vec<u8>),
-    /// An extended attribute: inode, big-endian, and name.
+    /// An extended attribute: the inode's number, big-endian, then the name.
     Xattr(Vec<u8>),
-    /// A container's record; bytes of it before `from_bytes` were recorded by an earlier commit.
+    /// A container's record. An earlier commit recorded its bytes before `from_bytes`.
     Container {
-        /// Which.
+        /// The container.
         id: ContainerId,
-        /// What was recorded before.
+        /// Bytes that were recorded before.
         from_bytes: u32,
     },
 }
 
-/// The keys of one commit in parts of bounded size. `containers` come with what was recorded of them before.
+/// Encodes the keys of one commit in parts of bounded size. `containers` pairs each id with the bytes that were
+/// recorded before.
 pub(super) fn encode_parts(frozen: Option<&Generation>, containers: &[(ContainerId, u32)]) -> Vec<Vec<u8>> {
     let mut parts = Parts::default();
     for &(id, from_bytes) in containers {
@@ -183,7 +186,7 @@ impl Parts {
     }
 }
 
-/// The value of a part.
+/// Encodes the value of a part.
 pub(super) fn seal_part(row: u64, part: u32, keys: &[u8]) -> Vec<u8> {
     record::seal(&part_key(row, part), |writer| writer.bytes(keys))
 }

@@ -15,10 +15,10 @@ use super::totals::Totals;
 use super::{COOKIE_FIRST, Namespace};
 use crate::error::Result;
 
-/// Findings reported at most; a namespace with more is beyond reading them.
+/// Largest number of findings in a report; nobody reads more.
 const FINDINGS_MAX: usize = 1000;
 
-/// Is given directory, name, inode number and kind of each name.
+/// Receives directory, name, inode number and kind of each name.
 pub type EntryVisitor<'v> = dyn FnMut(Ino, &[u8], Ino, FileKind) -> Result<()> + 'v;
 
 /// One moment of the namespace.
@@ -78,7 +78,7 @@ impl Moment {
     }
 }
 
-/// What the check counts for one inode.
+/// The facts that the check gathers about one inode.
 #[derive(Default)]
 struct Seen {
     inode: Option<Inode>,
@@ -89,7 +89,7 @@ struct Seen {
 }
 
 impl Namespace {
-    /// What is committed.
+    /// Returns the committed state.
     pub(super) fn snapshot(&self) -> Result<Arc<Snapshot>> {
         let base = self.state.read().base.clone();
         base.map_or_else(|| self.recover(), Ok)
@@ -106,18 +106,18 @@ impl Namespace {
         }
     }
 
-    /// Visits all inodes, orphans too, in no particular order. Damage ends it.
+    /// Visits all inodes, orphans included, in no particular order. Damage ends the scan.
     pub fn for_each_inode(&self, visit: &mut dyn FnMut(&Inode) -> Result<()>) -> Result<()> {
         self.moment()?.for_each_inode(&mut |inode| visit(&inode?))
     }
 
-    /// Visits all names, in no particular order. Damage ends it.
+    /// Visits all names, in no particular order. Damage ends the scan.
     pub fn for_each_entry(&self, visit: &mut EntryVisitor<'_>) -> Result<()> {
         self.moment()?.for_each_entry(&mut |directory, name, entry| visit(directory, name, entry.ino, entry.kind))
     }
 
     /// Checks that inodes, names, the order of directories, link counts, orphans, attributes and totals agree. Returns
-    /// what is wrong, in words; memory grows with the number of inodes.
+    /// the findings in words. Memory grows with the number of inodes.
     pub fn check(&self) -> Result<Vec<String>> {
         let moment = self.moment()?;
         let mut findings = Findings::default();
@@ -197,7 +197,7 @@ impl Namespace {
         })
     }
 
-    /// Every directory, read in order, must show exactly its names.
+    /// Checks that every directory, read in order, shows exactly its names.
     fn check_orders(&self, moment: &Moment, seen: &HashMap<Ino, Seen>, findings: &mut Findings) -> Result<()> {
         let (entries, ordered) = guarded(&moment.base.session, || moment.base.entry_counts())?;
         if entries != ordered {
@@ -271,10 +271,10 @@ fn check_inode(ino: Ino, facts: &Seen, is_orphan: bool, findings: &mut Findings)
     }
 }
 
-/// Every directory that is no orphan must lead up to the root.
+/// Checks that every directory that is no orphan leads up to the root.
 fn check_reachable(seen: &HashMap<Ino, Seen>, findings: &mut Findings) {
     let mut reachable: HashSet<Ino> = HashSet::from([ROOT_INO]);
-    // Where ways end, or go round: no way is gone twice.
+    // Directories whose way up ends or loops. Remembering them keeps every way from being walked twice.
     let mut lost: HashSet<Ino> = HashSet::new();
     for (&start, facts) in seen {
         if !facts.inode.as_ref().is_some_and(|inode| inode.is_directory() && inode.nlink > 0) {

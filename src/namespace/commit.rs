@@ -1,16 +1,16 @@
-//! Commits: a frozen generation becomes durable in one transaction (invariant I-2).
+//! Commits: one transaction makes a frozen generation durable (invariant I-2).
 //!
 //! 1. [`freeze`](Namespace::freeze): the active generation becomes the frozen one. If an earlier commit failed, it is
-//!    merged into that one.
+//!    merged into the generation that is still frozen.
 //! 2. The caller makes the containers durable (invariant I-1).
-//! 3. [`commit`](Namespace::commit): one transaction with the generation, the containers' records, the log row and
-//!    the header; two-phase and with quick repair, so that a crash leaves the old or the new state and opening
-//!    afterwards needs no scan.
-//! 4. The inode cache is refreshed, then the base is replaced and the frozen generation dropped in one step.
+//! 3. [`commit`](Namespace::commit): one transaction writes the generation, the container records, the log row and the
+//!    header. It is two-phase and with quick repair, so a crash leaves the old or the new state, and opening afterwards
+//!    needs no scan.
+//! 4. The inode cache is refreshed. Then one step replaces the base and drops the frozen generation.
 //!
-//! If the transaction fails, the store is opened anew, which also tells whether it took place after all: each commit
-//! raises the header's row, so a row is written exactly once. If even that cannot be found out, nothing is accepted
-//! until the next mount.
+//! If the transaction fails, the store is opened again. The row in its header tells whether the commit took place after
+//! all: each commit raises it, so a row is written exactly once. If even this fails, no change is accepted until the
+//! next mount.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,10 +32,10 @@ use crate::config::COMPACT_ON_CLOSE_BYTES_MAX;
 use crate::error::{EngineError, Result};
 use crate::panics::catch;
 
-/// How long compaction waits for readers to finish.
+/// Longest wait of a compaction for readers to finish.
 const READERS_WAIT: Duration = Duration::from_secs(10);
 
-/// What a commit writes besides the frozen generation.
+/// The content of a commit besides the frozen generation.
 #[derive(Clone, Debug, Default)]
 pub struct CommitInput {
     /// Records that are new or changed.
@@ -44,19 +44,19 @@ pub struct CommitInput {
     pub removed_containers: Vec<ContainerId>,
     /// Operations that come first in the row.
     pub extends: Vec<LogOp>,
-    /// Log rows up to this one are needed no more.
+    /// Log rows up to this one may be trimmed.
     pub trim_log_through: u64,
-    /// What is durable of exports; `None`: as before.
+    /// The durable export; `None`: unchanged.
     pub exported: Option<Exported>,
-    /// Changes of earlier commits up to this one are needed by no export any more.
+    /// Changes of commits up to this one are exported and may be trimmed.
     pub trim_changes_through: u64,
     /// Last records of removed containers whose slots an export may still name.
     pub leaving: Vec<ContainerRecord>,
-    /// Of those that earlier commits wrote, the ones that no export names any more.
+    /// Earlier `leaving` containers that no export names any more.
     pub left: Vec<ContainerId>,
 }
 
-/// What a commit wrote.
+/// The result of a commit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Committed {
     /// Its row in the log.
@@ -66,7 +66,7 @@ pub struct Committed {
 }
 
 impl Namespace {
-    /// Turns everything done so far into the next commit's content; returns whether there is anything.
+    /// Freezes everything done so far for the next commit. Returns whether there is anything to commit.
     pub fn freeze(&self) -> bool {
         let mut state = self.state.write();
         if state.active.is_empty() {
@@ -80,7 +80,7 @@ impl Namespace {
         true
     }
 
-    /// Makes what was frozen durable. After an error it is still frozen, to be committed by the next call.
+    /// Makes the frozen generation durable. After an error it stays frozen, and the next call commits it.
     pub fn commit(&self, input: CommitInput) -> Result<Committed> {
         let mut store = self.store.lock();
         self.health.check()?;
@@ -98,7 +98,7 @@ impl Namespace {
         }
         let header = Header {
             row: store.header.row + 1,
-            // What could not be noted for lack of space is noted here.
+            // If recording failed for lack of space, this commit records it.
             has_losses: self.has_losses(),
             has_doubt: self.has_doubt(),
             index_side: store.header.index_side,
@@ -108,7 +108,7 @@ impl Namespace {
             writer_epoch: store.header.writer_epoch,
             totals: frozen.as_ref().map_or(store.header.totals, |frozen| store.header.totals.plus(&frozen.totals)),
         };
-        // This commit's own changes are in no export yet.
+        // The changes of this commit are in no export yet.
         let trimmed_row = store.mark.trimmed_row.max(input.trim_changes_through.min(store.header.row));
         let mark = ExportMark {
             tracked_row: header.row,
@@ -130,7 +130,7 @@ impl Namespace {
         Ok(Committed { row: header.row, ops })
     }
 
-    /// After a failed commit: opens the store anew and finds out whether the commit took place.
+    /// After a failed commit, opens the store again and finds out whether the commit took place.
     pub(super) fn settle(&self, store: &mut Store, attempted: &Header, error: EngineError) -> Result<()> {
         tracing::warn!(%error, row = attempted.row, "a commit of the namespace failed");
         let snapshot = store.reopen().inspect_err(|second| {
@@ -142,7 +142,7 @@ impl Namespace {
         if row == attempted.row { Ok(()) } else { Err(error) }
     }
 
-    /// The transaction is durable: readers see it as base, and the frozen generation goes.
+    /// Installs a durable transaction: readers see it as the base, and the frozen generation is dropped.
     fn install(&self, store: &mut Store, frozen: Option<&Generation>) {
         for (&ino, inode) in frozen.iter().flat_map(|frozen| &frozen.inodes) {
             match inode {
@@ -152,7 +152,7 @@ impl Namespace {
                 }
             }
         }
-        // Without a snapshot readers open the store anew; the commit itself is done in any case.
+        // Without a snapshot, readers open the store again. The commit itself is complete either way.
         let snapshot = store.snapshot().or_else(|_| store.reopen());
         let snapshot = snapshot.inspect_err(|error| tracing::error!(%error, "cannot read the namespace store")).ok();
         let mut state = self.state.write();
@@ -162,21 +162,21 @@ impl Namespace {
         drop(old);
     }
 
-    /// The last commit's row.
+    /// The row of the last commit.
     #[must_use]
     pub fn last_row(&self) -> u64 {
         let row = self.state.read().base.as_ref().map(|base| base.header.row);
         row.unwrap_or_else(|| self.store.lock().header.row)
     }
 
-    /// Rows up to this one are no longer in the log: an index that does not have them counts wrongly.
+    /// Rows up to this one have been trimmed from the log. An index whose position is before it counts wrongly.
     #[must_use]
     pub fn trimmed_through(&self) -> u64 {
         let row = self.state.read().base.as_ref().map(|base| base.header.trimmed_through);
         row.unwrap_or_else(|| self.store.lock().header.trimmed_through)
     }
 
-    /// Delivers the committed log rows behind `row`, in order, each whole.
+    /// Delivers the committed log rows after `row`, in order, each whole.
     pub fn log_after(&self, row: u64, visit: &mut dyn FnMut(u64, Vec<LogOp>) -> Result<()>) -> Result<()> {
         let mut after = row;
         while let Some(next) = after.checked_add(1) {
@@ -187,7 +187,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// The first row at or behind `row`.
+    /// Returns the first row at or after `row`.
     fn log_row(&self, row: u64) -> Result<Option<(u64, Vec<LogOp>)>> {
         let part = |row, part| {
             let base = self.state.read().base.clone();
@@ -210,13 +210,13 @@ impl Namespace {
         Ok(Some((row, ops)))
     }
 
-    /// All containers as of the last commit.
+    /// Returns the records of all containers as of the last commit.
     pub fn containers(&self) -> Result<Vec<ContainerRecord>> {
         let base = self.state.read().base.clone();
         Ok(self.with_base(base, Snapshot::containers)?.0)
     }
 
-    /// Makes the store's file as small as it can be; returns whether anything moved. Readers and commits wait.
+    /// Makes the store's file as small as possible; returns whether anything moved. Readers and commits wait.
     pub fn compact(&self) -> Result<bool> {
         self.exclusively(|store| {
             let moved = store.run_exclusive(|database| {
@@ -231,15 +231,15 @@ impl Namespace {
                     }
                 }
             })?;
-            // Compaction leaves no state for quick repair behind; a commit does.
+            // Compaction leaves no state for quick repair; a commit does.
             let header = store.header;
             write_header(store, &header)?;
             Ok(moved)
         })
     }
 
-    /// As [`compact`](Self::compact), unless the file is so large that a pool would take long to close: what a
-    /// session leaves in free pages is little beside that, and reclaiming compacts whatever the size.
+    /// Compacts the store unless its file is so large that closing the pool would take long. In a large file the free
+    /// pages of one session are a small part, and reclaiming compacts files of any size.
     pub fn compact_small(&self) -> Result<bool> {
         if self.file_bytes()? > COMPACT_ON_CLOSE_BYTES_MAX { Ok(false) } else { self.compact() }
     }
@@ -274,7 +274,7 @@ impl Namespace {
 }
 
 impl Store {
-    /// One durable transaction; `fill` writes into it.
+    /// Runs one durable transaction; `fill` writes into it.
     pub(super) fn transact(
         &self,
         fill: impl FnOnce(&WriteTransaction) -> std::result::Result<(), redb::Error>,
@@ -290,7 +290,7 @@ impl Store {
         super::base::guarded(&self.session, || run().map_err(|error: redb::Error| self.session.explain(&error)))
     }
 
-    /// Makes the checksums of blocks anew, if the store is sound by its own; returns whether it is.
+    /// Recomputes the checksums of all blocks, if redb finds the store sound. Returns whether it is.
     pub(super) fn learn(&mut self, file: &VerifiedFile) -> Result<bool> {
         match self.run_exclusive(|database| database.check_integrity().map_err(Into::into)) {
             Ok(true) => {
@@ -321,7 +321,7 @@ impl Store {
     }
 }
 
-/// Writes a new namespace's tables.
+/// Writes the tables of a new namespace.
 pub(super) fn initialise(store: &Store, header: &Header, mark: &ExportMark, root: &Inode) -> Result<()> {
     store.transact(|transaction| {
         transaction.open_table(tables::INODES)?.insert(root.ino, root.encode().as_slice())?;
@@ -338,7 +338,7 @@ pub(super) fn initialise(store: &Store, header: &Header, mark: &ExportMark, root
     })
 }
 
-/// Writes header and mark, and the tables that earlier releases did not have.
+/// Writes header and mark, and creates the tables that earlier releases did not have.
 pub(super) fn write_opened(store: &Store, header: &Header, mark: &ExportMark) -> Result<()> {
     store.transact(|transaction| {
         transaction.open_table(tables::CHANGES)?;
@@ -348,7 +348,7 @@ pub(super) fn write_opened(store: &Store, header: &Header, mark: &ExportMark) ->
     })
 }
 
-/// Writes the header alone.
+/// Writes only the header.
 pub(super) fn write_header(store: &Store, header: &Header) -> Result<()> {
     store.transact(|transaction| header.write(transaction))
 }
@@ -369,7 +369,7 @@ fn write(
     let mut changed_containers = Vec::with_capacity(input.containers.len() + input.removed_containers.len());
     for record in &input.containers {
         let old = containers.insert(record.id.0, record.encode().as_slice())?;
-        // What cannot be told is exported from the beginning.
+        // With an unreadable old record, the container is exported from its beginning.
         let before = old.and_then(|old| ContainerRecord::decode(record.id, old.value()).ok());
         changed_containers.push((record.id, before.map_or(0, |before| before.used_bytes)));
     }
@@ -413,7 +413,7 @@ pub(super) fn write_changes(
     Ok(())
 }
 
-/// Sorted by key, so that the B-tree is walked once from left to right.
+/// Sorts changes by key, so that the B-tree is walked once from left to right.
 fn sorted<K: Ord + Copy, V>(changes: impl Iterator<Item = (K, V)>) -> Vec<(K, V)> {
     let mut changes: Vec<(K, V)> = changes.collect();
     changes.sort_unstable_by_key(|(key, _)| *key);

@@ -1,4 +1,4 @@
-//! The record of a container: where it lies and how far it is valid.
+//! The record of a container: its place and the length of its valid part.
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -8,36 +8,37 @@ use dedupfs_store::{ContainerId, ContainerKind, StoreError};
 use super::{log, record};
 use crate::error::Result;
 
-/// One container, as the last commit that named it left it. Slots without a record are free.
+/// One container, as of the last commit that changed it. Slots without a record are free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ContainerRecord {
     /// Its identity.
     pub id: ContainerId,
-    /// What it holds.
+    /// Kind of its content.
     pub kind: ContainerKind,
-    /// Where it lies.
+    /// Its place.
     pub address: SlotAddress,
-    /// Bytes of the slot that are valid.
+    /// Valid bytes of the slot.
     pub used_bytes: u32,
-    /// Offset and length of its table of contents, once it has one.
+    /// Offset and length of its table, once it has one.
     pub toc: Option<(u32, u32)>,
-    /// Bytes of its chunks before compression.
+    /// Total size of its chunks before compression.
     pub chunk_bytes: u64,
     /// Number of its chunks.
     pub chunks: u32,
-    /// Whether nothing will be appended any more.
+    /// Whether it is complete: nothing is appended any more.
     pub sealed: bool,
-    /// Whether something in it was found bad: what it holds is believed only where the index places it there.
+    /// Whether damage was found in it. Its content is then trusted only where the index places it there.
     pub damaged: bool,
 }
 
 impl ContainerRecord {
-    /// Its number of chunks, or less where the record claims more than the container has room to list. Buffers are sized by it.
+    /// Returns the number of chunks, or less if the record claims more than the container has room to list. Buffers are
+    /// sized by the result.
     pub fn believable_chunks(&self) -> usize {
         (self.chunks as usize).min(self.used_bytes as usize / ENTRY_BYTES)
     }
 
-    /// The record under key `id`.
+    /// Encodes the record under key `id`.
     pub(super) fn encode(&self) -> Vec<u8> {
         record::seal(&self.id.0.to_le_bytes(), |writer| {
             writer.u8(self.kind as u8);

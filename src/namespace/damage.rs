@@ -1,4 +1,4 @@
-//! What was found bad: noted durably before anything rests on it.
+//! Damage that was found: recorded durably before anything rests on it.
 
 use std::sync::atomic::Ordering;
 
@@ -12,11 +12,11 @@ use super::{commit, tables};
 use crate::error::Result;
 
 impl Namespace {
-    /// Notes durably, in one transaction, that there are losses (if `has_losses`) and that these containers hold something
-    /// bad. Those that are gone by now are passed over.
+    /// Records durably, in one transaction, that these containers are damaged and (if `has_losses`) that there are
+    /// losses. Containers that no longer exist are skipped.
     ///
     /// # Errors
-    /// Nothing is noted then, or it is unknown whether it is.
+    /// Nothing is recorded, or it is unknown whether it is.
     pub fn note_damage(&self, containers: &[ContainerId], has_losses: bool) -> Result<()> {
         let mut store = self.store.lock();
         self.health.check()?;
@@ -24,13 +24,13 @@ impl Namespace {
             let snapshot = store.reopen()?;
             self.state.write().base = Some(snapshot);
         }
-        // A commit of its own, so that exports tell of it, too.
+        // A commit of its own, so that exports carry it, too.
         let mut header = store.header;
         header.row += 1;
         header.has_losses |= has_losses;
         header.has_doubt |= self.has_doubt();
         let mark = ExportMark { tracked_row: header.row, ..store.mark };
-        // Damage of a record is for who reads it: it ends the transaction.
+        // A damaged record ends the transaction. Its reader must get that error.
         let mut damage = None;
         let outcome = store.transact(|transaction| {
             let mut table = transaction.open_table(tables::CONTAINERS)?;
@@ -57,7 +57,7 @@ impl Namespace {
             self.settle(&mut store, &header, error)?;
         }
         (store.header, store.mark) = (header, mark);
-        // What is exported next is read from here.
+        // The next export reads from this snapshot.
         let snapshot = store.snapshot().or_else(|_| store.reopen());
         self.state.write().base =
             snapshot.inspect_err(|error| tracing::error!(%error, "cannot read the namespace store")).ok();

@@ -1,11 +1,12 @@
 //! Reading a directory in pages, in the order of cookies, while it changes.
 //!
-//! The order is merged from three sorted sequences: the committed one, the frozen and the active generation's. A page
-//! is made in steps: read a piece of the committed order without any lock, then merge under the state lock, provided
-//! that no commit replaced the base in between (else that piece is read again). An entry that exists throughout is
+//! The order is merged from three sorted sequences: those of the committed state, of the frozen and of the active
+//! generation. A page is made in steps: read a piece of the committed order without any lock, then merge under the
+//! state lock. If a commit replaced the base in between, the piece is read again. An entry that exists throughout is
 //! seen exactly once, because its cookie never changes.
 //!
-//! Cost: one range scan of the store per page; memory for one page. Under the lock: at most [`MERGE_STEPS_MAX`] steps.
+//! Cost: one range scan of the store per page, and memory for one page. Under the lock: at most [`MERGE_STEPS_MAX`]
+//! steps.
 
 use std::collections::btree_map;
 use std::iter::Peekable;
@@ -18,7 +19,7 @@ use super::base::OrderedItem;
 use super::overlay::{Ordered, State};
 use crate::error::{EngineError, Result};
 
-/// Entries looked at in one go under the lock; removed ones count too.
+/// Largest number of entries merged in one go under the lock, removed ones included.
 const MERGE_STEPS_MAX: usize = 4096;
 
 /// One entry of a directory.
@@ -26,22 +27,22 @@ const MERGE_STEPS_MAX: usize = 4096;
 pub struct DirItem {
     /// Its name.
     pub name: Vec<u8>,
-    /// Which inode.
+    /// Its inode number.
     pub ino: Ino,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
-    /// Its place in the order; continue behind it with this.
+    /// Its place in the order; reading continues after it.
     pub cookie: u64,
 }
 
 impl Namespace {
-    /// A cookie behind those of all entries that exist, in whichever directory.
+    /// Returns a cookie behind those of all existing entries of all directories.
     pub fn directory_end(&self) -> u64 {
         self.next_cookie.load(Ordering::Relaxed)
     }
 
-    /// At most `limit` entries behind the cookie `after` (0: from the start), without `.` and `..`. Fewer than `limit`
-    /// only at the end.
+    /// Returns at most `limit` entries after the cookie `after` (0: from the start), without `.` and `..`. Fewer than
+    /// `limit` only at the end.
     pub fn read_directory(&self, directory: Ino, after: u64, limit: usize) -> Result<Vec<DirItem>> {
         if !self.inode_shared(directory)?.ok_or(EngineError::NotFound)?.is_directory() {
             return Err(EngineError::NotDirectory);
@@ -68,7 +69,7 @@ impl Namespace {
 
 type Changes<'s> = Peekable<btree_map::Range<'s, u64, Option<Ordered>>>;
 
-/// Merges up to cookie `end` and returns how far it came.
+/// Merges up to cookie `end` and returns the cookie it reached.
 fn merge(
     state: &State,
     directory: Ino,

@@ -1,7 +1,7 @@
 //! One mutation being prepared: its working copies, and their application in one step.
 //!
-//! A mutator holds the namespace's mutation lock, reads what it needs into a [`Draft`], changes the copies, and
-//! applies all of them under the state lock at once. A mutator that fails has changed nothing.
+//! A mutator holds the namespace's mutation lock, reads its inputs into a [`Draft`], changes the copies, and applies
+//! all of them under the state lock at once. A mutator that fails has changed nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,7 +48,7 @@ impl<'n> Draft<'n> {
         Self { namespace, inodes: Vec::with_capacity(4), names, xattrs, orphans, log }
     }
 
-    /// The working copy of an inode.
+    /// Returns the working copy of an inode.
     pub(super) fn inode(&mut self, ino: Ino) -> Result<&mut Inode> {
         let position = match self.inodes.iter().position(|touched| touched.ino == ino) {
             Some(position) => position,
@@ -61,7 +61,7 @@ impl<'n> Draft<'n> {
         self.inodes[position].after.as_mut().ok_or(EngineError::NotFound)
     }
 
-    /// The working copy of a directory in which names can be changed.
+    /// Returns the working copy of a directory in which names can be changed.
     pub(super) fn directory(&mut self, ino: Ino) -> Result<&mut Inode> {
         let inode = self.inode(ino)?;
         if !inode.is_directory() {
@@ -73,7 +73,7 @@ impl<'n> Draft<'n> {
         Ok(inode)
     }
 
-    /// An entry can be taken away from its directory.
+    /// Checks that an entry may be removed from its directory.
     pub(super) fn check_gives(&mut self, directory: Ino, ino: Ino) -> Result<()> {
         self.inode(directory)?.check_unprotected()?;
         self.inode(ino)?.check_unprotected()
@@ -106,17 +106,19 @@ impl<'n> Draft<'n> {
         self.orphans.push((ino, is_orphan));
     }
 
-    /// Logs that a root gained or lost a file; roots without references are not worth a row.
+    /// Logs that a file refers to a root, or no longer does. Roots without references need no log entry.
     pub(super) fn log_root(&mut self, op: fn(Root) -> LogOp, root: Root) {
         if matches!(root, Root::Chunk(_) | Root::Node { .. }) {
             self.log.push(op(root));
         }
     }
 
-    /// One name of an inode is gone: a file loses a link, a directory all; without any it becomes an orphan.
+    /// Removes one name from an inode: a file loses a link, a directory all links. An inode without links becomes an
+    /// orphan.
     pub(super) fn drop_link(&mut self, ino: Ino, now: Timestamp) -> Result<Inode> {
         let inode = self.inode(ino)?;
-        // It has the name that goes. Were it to be dropped with it, any other name that it has would lead nowhere.
+        // This inode has at least the name being removed. If the inode were dropped with it, any other name would be
+        // left without an inode.
         if inode.nlink == 0 {
             let expected = "as many links as it has names (`dedupfs fsck --repair POOL` counts them anew)";
             return Err(StoreError::corrupt(format!("inode {ino}"), expected, "none").into());
@@ -151,7 +153,7 @@ impl<'n> Draft<'n> {
             active.set_xattr(ino, name, value);
         }
         active.orphans.extend(self.orphans);
-        // Each counts one cell.
+        // Each log entry changes one cell.
         self.namespace.logged_changes.fetch_add(self.log.len() as u64, Ordering::Relaxed);
         active.log.extend(self.log);
         active.totals = active.totals.plus(&totals);

@@ -1,7 +1,8 @@
-//! What an export reads: one committed moment, as keys and records exactly as they are stored.
+//! The source of an export: one committed moment, as keys and records exactly as they are stored.
 //!
-//! Records carry their own version and checksum, mixed with their key, so they are exported as they are and need no second
-//! format. The order of directories is not exported: it follows from the names; neither are orphans: inodes without links.
+//! Records carry their own version and checksum, mixed with their key, so they are exported unchanged and need no
+//! second format. The order of directories is not exported: it follows from the names. Neither are orphans: they are
+//! the inodes without links.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use super::tables::{HEADER_KEY, Header};
 use super::{Lineage, Namespace, commit};
 use crate::error::{EngineError, Result};
 
-/// Which table an exported record belongs to.
+/// The table of an exported record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum ExportTable {
@@ -27,12 +28,12 @@ pub enum ExportTable {
     Xattrs = 3,
     /// Containers, by id.
     Containers = 4,
-    /// The header: one for each state, the last.
+    /// The header: each state has one, as its last record.
     Header = 5,
 }
 
 impl ExportTable {
-    /// The table that a byte stands for.
+    /// Returns the table with this number.
     #[must_use]
     pub const fn from_u8(byte: u8) -> Option<Self> {
         Some(match byte {
@@ -46,7 +47,7 @@ impl ExportTable {
     }
 }
 
-/// A record as it is exported; without a value it is gone. Integer keys are little-endian.
+/// An exported record; without a value it was removed. Integer keys are little-endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Item<'a> {
     /// Its table.
@@ -57,10 +58,10 @@ pub struct Item<'a> {
     pub value: Option<&'a [u8]>,
 }
 
-/// Is given each item.
+/// Receives each item.
 pub type ItemVisitor<'v> = dyn FnMut(Item<'_>) -> Result<()> + 'v;
 
-/// The state of one commit. While one exists, the store's file cannot be made smaller.
+/// The state of one commit. While it exists, the store's file cannot be compacted.
 pub struct ExportSource {
     snapshot: Arc<Snapshot>,
 }
@@ -72,26 +73,20 @@ impl std::fmt::Debug for ExportSource {
 }
 
 impl Namespace {
-    /// The last commit's state, to be exported.
-    ///
-    /// # Errors
-    /// The store cannot be read.
+    /// Returns the state of the last commit, for an export.
     pub fn export_source(&self) -> Result<ExportSource> {
         let base = self.state.read().base.clone();
         let snapshot = base.filter(|base| !base.session.is_failed()).map_or_else(|| self.recover(), Ok)?;
         Ok(ExportSource { snapshot })
     }
 
-    /// What the last commit knows of exports.
+    /// Returns the export mark of the last commit.
     #[must_use]
     pub fn export_mark(&self) -> ExportMark {
         self.store.lock().mark
     }
 
-    /// Removed containers whose slots an export may still name, as of opening.
-    ///
-    /// # Errors
-    /// The store cannot be read.
+    /// Returns the removed containers whose slots an export may still name, as of opening.
     pub fn leaving_containers(&self) -> Result<Vec<ContainerRecord>> {
         let base = self.state.read().base.clone();
         let read = |base: &Snapshot| {
@@ -106,10 +101,10 @@ impl Namespace {
         Ok(self.with_base(base, read)?.0)
     }
 
-    /// Gives this meta root a lineage of its own, durably: for who has made it from a data root.
+    /// Gives this meta root a new lineage, durably. For a meta root that was made from a data root.
     ///
     /// # Errors
-    /// It is unknown which lineage it has: only opening it anew tells.
+    /// It is unknown which lineage the meta root has. Only opening it again tells.
     pub fn change_lineage(&self, lineage: Lineage) -> Result<()> {
         let mut store = self.store.lock();
         self.health.check()?;
@@ -121,13 +116,13 @@ impl Namespace {
 }
 
 impl ExportSource {
-    /// The commit.
+    /// Returns the row of the commit.
     #[must_use]
     pub fn row(&self) -> u64 {
         self.snapshot.header.row
     }
 
-    /// Inodes in its state.
+    /// Returns the number of inodes in this state.
     #[must_use]
     pub fn inodes(&self) -> u64 {
         u64::try_from(self.snapshot.header.totals.inodes()).unwrap_or(0)
@@ -137,10 +132,10 @@ impl ExportSource {
         guarded(&self.snapshot.session, || read(&self.snapshot))
     }
 
-    /// Delivers the keys that commits behind `row` changed, in parts of bounded size.
+    /// Delivers the keys that commits after `row` changed, in parts of bounded size.
     ///
     /// # Errors
-    /// Those of `visit`; the store cannot be read.
+    /// The errors of `visit`; the store cannot be read.
     pub fn changes_after(&self, row: u64, visit: &mut dyn FnMut(Vec<ChangedKey>) -> Result<()>) -> Result<()> {
         self.guard(|base| {
             let Some(changes) = &base.tables.changes else { return Ok(()) };
@@ -154,10 +149,7 @@ impl ExportSource {
         })
     }
 
-    /// What a changed key is now.
-    ///
-    /// # Errors
-    /// Those of `visit`; the store cannot be read.
+    /// Delivers the present record of a changed key.
     pub fn item(&self, key: &ChangedKey, visit: &mut ItemVisitor<'_>) -> Result<()> {
         self.guard(|base| {
             let tables = &*base.tables;
@@ -181,10 +173,7 @@ impl ExportSource {
         })
     }
 
-    /// The record of a container.
-    ///
-    /// # Errors
-    /// The store cannot be read.
+    /// Returns the record of a container.
     pub fn container(&self, id: ContainerId) -> Result<Option<ContainerRecord>> {
         self.guard(|base| {
             let value = base.tables.containers.get_owned(id.0).map_err(|error| base.explain(error))?;
@@ -192,10 +181,7 @@ impl ExportSource {
         })
     }
 
-    /// All containers.
-    ///
-    /// # Errors
-    /// The store cannot be read.
+    /// Returns the records of all containers.
     pub fn containers(&self) -> Result<Vec<ContainerRecord>> {
         self.guard(Snapshot::containers)
     }
@@ -214,20 +200,17 @@ impl ExportSource {
         })
     }
 
-    /// Whether a header that was exported is that of commit `row`; of this commit's own, its sums are compared as well.
+    /// Whether an exported header is that of commit `row`. If it is this commit, its sums are compared as well.
     ///
     /// # Errors
-    /// It is damaged.
+    /// The header is damaged.
     pub fn agrees_with(&self, header: &[u8], row: u64) -> Result<bool> {
         let (exported, own) = (Header::decode(header)?, &self.snapshot.header);
         Ok(exported.row == row
             && (own.row != row || (exported.totals, exported.next_ino) == (own.totals, own.next_ino)))
     }
 
-    /// The header.
-    ///
-    /// # Errors
-    /// Those of `visit`.
+    /// Delivers the header.
     pub fn header(&self, visit: &mut ItemVisitor<'_>) -> Result<()> {
         let value = self.snapshot.header.encode();
         visit(Item { table: ExportTable::Header, key: &HEADER_KEY.to_le_bytes(), value: Some(&value) })

@@ -1,5 +1,5 @@
-//! The decoders of namespace records, for the fuzz targets. Each target's bytes get the right checksum first; what is decoded
-//! must encode to the same bytes.
+//! The decoders of namespace records, for the fuzz targets. The input bytes get the right checksum first. A decoded
+//! record must encode to the same bytes.
 
 use dedupfs_store::ContainerId;
 use dedupfs_store::codec::ByteReader;
@@ -15,7 +15,7 @@ fn sealed(key: &[u8], body: &[u8]) -> Vec<u8> {
     record::seal(key, |writer| writer.bytes(body))
 }
 
-/// Bytes as they are: hardly anything passes the checksum, nothing may panic.
+/// Decodes the bytes unchanged. Few inputs pass the checksum; none may panic.
 pub fn raw(key: &[u8], bytes: &[u8]) {
     let _ = record::open(
         || "fuzzed".to_owned(),
@@ -28,7 +28,7 @@ pub fn raw(key: &[u8], bytes: &[u8]) {
     );
 }
 
-/// An inode.
+/// Decodes an inode.
 pub fn inode(ino: u64, body: &[u8]) {
     let bytes = sealed(&ino.to_le_bytes(), body);
     if let Ok(inode) = Inode::decode(ino, &bytes) {
@@ -36,7 +36,7 @@ pub fn inode(ino: u64, body: &[u8]) {
     }
 }
 
-/// A name.
+/// Decodes a name.
 pub fn entry(key: &[u8], body: &[u8]) {
     let bytes = sealed(key, body);
     if let Ok(entry) = Entry::decode(key, &bytes) {
@@ -47,7 +47,7 @@ pub fn entry(key: &[u8], body: &[u8]) {
     }
 }
 
-/// A place in the order of a directory.
+/// Decodes a place in the order of a directory.
 pub fn order(key: &[u8; 16], body: &[u8]) {
     let bytes = sealed(key, body);
     if let Ok((ino, kind, name)) = tables::decode_order(key, &bytes) {
@@ -55,7 +55,7 @@ pub fn order(key: &[u8; 16], body: &[u8]) {
     }
 }
 
-/// An extended attribute.
+/// Decodes an extended attribute.
 pub fn xattr(key: &[u8], body: &[u8]) {
     let bytes = sealed(key, body);
     if let Ok(value) = tables::decode_xattr(key, &bytes) {
@@ -63,7 +63,7 @@ pub fn xattr(key: &[u8], body: &[u8]) {
     }
 }
 
-/// A part of a row of the log.
+/// Decodes a part of a log row.
 pub fn log_part(row: u64, part: u32, body: &[u8]) {
     let mut key = row.to_le_bytes().to_vec();
     key.extend_from_slice(&part.to_le_bytes());
@@ -73,7 +73,7 @@ pub fn log_part(row: u64, part: u32, body: &[u8]) {
     }
 }
 
-/// The record of a container.
+/// Decodes the record of a container.
 pub fn container(id: u64, body: &[u8]) {
     let bytes = sealed(&id.to_le_bytes(), body);
     if let Ok(record) = ContainerRecord::decode(ContainerId(id), &bytes) {
@@ -81,12 +81,12 @@ pub fn container(id: u64, body: &[u8]) {
     }
 }
 
-/// The header.
+/// Decodes the header.
 pub fn header(body: &[u8]) {
     Header::fuzz(&sealed(&0_u64.to_le_bytes(), body));
 }
 
-/// The two files of checksums beside the store, and a header of the store.
+/// Loads the two files of checksums beside the store, with a header of the store.
 pub fn page_sums(first: &[u8], second: &[u8], header: &[u8]) {
     let Some(header) = StoreHeader::parse(header) else { return };
     let disk = MemoryDevice::new();

@@ -1,4 +1,4 @@
-//! Inodes: what the namespace knows of one file, and its record.
+//! Inodes: the metadata of one file, and its record.
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -28,14 +28,14 @@ const NO_ACCESS_TIME: u32 = 1 << 3;
 pub struct Inode {
     /// Its number; never used twice for committed inodes.
     pub ino: Ino,
-    /// Distinguishes uses of one number: the writer epoch in which it was made, for a number whose commit a crash prevented
-    /// is given again; 0 if an earlier release made it.
+    /// Distinguishes uses of one number: the writer epoch in which the inode was made. A number whose commit a crash
+    /// prevented is given again. 0 if an earlier release made the inode.
     pub generation: u32,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// Permission bits (0o7777).
     pub mode: u16,
-    /// Names that refer to it (directories: 2 and one for each subdirectory). 0: an orphan.
+    /// Number of its names (directories: 2 and one for each subdirectory). 0: an orphan.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -51,15 +51,15 @@ pub struct Inode {
     pub mtime: Timestamp,
     /// Last change of attributes.
     pub ctime: Timestamp,
-    /// Where a regular file's content is.
+    /// The content of a regular file.
     pub root: Root,
-    /// The directory that holds this directory (the root's is itself); 0 for everything else.
+    /// The directory that holds this directory (the root holds itself); 0 for everything else.
     pub parent: Ino,
     /// Number of extended attributes.
     pub xattr_count: u32,
-    /// Where a symbolic link points.
+    /// Target of a symbolic link.
     pub symlink_target: Option<Arc<[u8]>>,
-    /// What chattr(1) sets, see [`chattr_flags`](Self::chattr_flags); bits that are not known here are kept.
+    /// Flags of chattr(1), see [`chattr_flags`](Self::chattr_flags). Unknown bits are kept.
     pub flags: u32,
     /// Bytes of a regular file that are not holes.
     pub data_bytes: u64,
@@ -72,7 +72,7 @@ impl Inode {
         self.kind == FileKind::Directory
     }
 
-    /// What chattr(1) sets.
+    /// Returns the flags of chattr(1).
     #[must_use]
     pub fn chattr_flags(&self) -> InodeFlags {
         InodeFlags {
@@ -83,7 +83,7 @@ impl Inode {
         }
     }
 
-    /// Sets all of them.
+    /// Sets all flags of chattr(1).
     pub fn set_chattr_flags(&mut self, flags: InodeFlags) {
         let bits = [
             (flags.immutable, IMMUTABLE),
@@ -96,12 +96,13 @@ impl Inode {
         }
     }
 
-    /// Nothing may be added to this directory.
+    /// Checks that entries may be added to this directory.
     pub(super) fn check_takes_entries(&self) -> Result<()> {
         if self.chattr_flags().immutable { Err(EngineError::NotPermitted) } else { Ok(()) }
     }
 
-    /// It keeps its names, attributes and, if it is a directory, its entries.
+    /// Checks that the inode is neither immutable nor append-only: its names, attributes and (of a directory) entries
+    /// may be removed.
     ///
     /// # Errors
     /// `NotPermitted`.
@@ -109,7 +110,7 @@ impl Inode {
         if self.chattr_flags().protect() { Err(EngineError::NotPermitted) } else { Ok(()) }
     }
 
-    /// The record under key `ino`.
+    /// Encodes the record under key `ino`.
     pub(super) fn encode(&self) -> Vec<u8> {
         record::seal(&self.ino.to_le_bytes(), |writer| {
             writer.u8(kind_to_u8(self.kind));
@@ -192,7 +193,7 @@ fn time(reader: &mut ByteReader<'_>, ino: Ino) -> Result<Timestamp> {
     Ok(Timestamp { secs, nanos })
 }
 
-/// The byte that stands for a kind in records.
+/// Returns the number of a kind in records.
 pub(super) fn kind_to_u8(kind: FileKind) -> u8 {
     match kind {
         FileKind::Regular => 1,
@@ -205,7 +206,7 @@ pub(super) fn kind_to_u8(kind: FileKind) -> u8 {
     }
 }
 
-/// The kind that a byte of a record stands for.
+/// Returns the kind with this number in records.
 pub(super) fn kind_from_u8(byte: u8, what: impl Fn() -> String) -> Result<FileKind> {
     Ok(match byte {
         1 => FileKind::Regular,
@@ -219,7 +220,7 @@ pub(super) fn kind_from_u8(byte: u8, what: impl Fn() -> String) -> Result<FileKi
     })
 }
 
-/// A name in a directory: which inode, and where in the directory's order.
+/// A name in a directory: its inode, and its place in the directory's order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Entry {
     pub(super) ino: Ino,
@@ -228,7 +229,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// The record in the table of names; `key` is parent and name.
+    /// Encodes the record in the table of names; `key` is parent and name.
     pub(super) fn encode(&self, key: &[u8]) -> Vec<u8> {
         record::seal(key, |writer: &mut ByteWriter| {
             writer.u64(self.ino);

@@ -1,7 +1,7 @@
-//! The operations log: what a commit did to references and containers (invariants I-2 and I-3).
+//! The operations log: the changes of references and containers by each commit (invariants I-2 and I-3).
 //!
-//! A commit writes one *row*, cut into parts of about [`PART_OPS_MAX`] operations. Rows are consumed in order by the
-//! indexes; each stores the row it has consumed, and the log is trimmed behind the last of them.
+//! A commit writes one *row*, cut into parts of at most [`PART_OPS_MAX`] operations. The indexes count rows in order.
+//! Each index stores its position, and the log is trimmed up to the older position.
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -12,80 +12,82 @@ use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
 use super::record;
 use crate::error::Result;
 
-/// Operations of one part of a row: bounds the size of a value (about 60 bytes each).
+/// Largest number of operations in one part of a row. It bounds the size of a value (about 60 bytes each).
 pub(super) const PART_OPS_MAX: usize = 4096;
 
 /// One operation of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogOp {
-    /// The container's valid part grew; the chunks between are new.
+    /// The container's valid part grew. The chunks in between are new.
     Extend {
-        /// Which container.
+        /// The container.
         container: ContainerId,
-        /// What it holds.
+        /// Kind of its content.
         kind: ContainerKind,
         /// Valid bytes before.
         from_bytes: u32,
         /// Valid bytes after.
         to_bytes: u32,
     },
-    /// A file refers to this root now.
+    /// A file now refers to this root.
     RootAdded(Root),
-    /// A file refers to this root no longer.
+    /// A file no longer refers to this root.
     RootDropped(Root),
-    /// A recipe node was stored: the index has it from here on, and its children gained a reference.
+    /// A recipe node was stored: the index gets it, and its children gain a reference.
     NodeStored {
         /// Level in the recipe tree.
         level: u8,
         /// The node.
         fingerprint: Fingerprint,
-        /// Where it lies.
+        /// Its container.
         container: ContainerId,
         /// Its encoded length.
         len_bytes: u32,
     },
-    /// A recipe node that the index has lies somewhere else now; its children keep their references.
+    /// A recipe node of the index has a new place. Its children keep their references.
     NodeMoved {
         /// The node.
         fingerprint: Fingerprint,
-        /// Where it lies.
+        /// Its new container.
         container: ContainerId,
         /// Its encoded length.
         len_bytes: u32,
     },
-    /// A recipe node without references was given up: its children lost a reference.
+    /// A recipe node without references was freed. Its children lost a reference.
     NodeFreed {
         /// Level in the recipe tree.
         level: u8,
         /// The node.
         fingerprint: Fingerprint,
-        /// Where it lay.
+        /// Its former container.
         container: ContainerId,
     },
-    /// A chunk is bad in this container: nothing is deduplicated against it, and it counts as lost until it is stored again.
+    /// The copy of a chunk in this container is damaged. Nothing is deduplicated against it, and it counts as lost
+    /// until it is stored again.
     ChunkLost {
         /// The chunk.
         fingerprint: Fingerprint,
-        /// Where it is bad.
+        /// The container of the damaged copy.
         container: ContainerId,
     },
-    /// A recipe node is bad in this container: as with a chunk. Its children keep their references.
+    /// The copy of a recipe node in this container is damaged. It is treated as a lost chunk is. Its children keep
+    /// their references.
     NodeLost {
         /// The node.
         fingerprint: Fingerprint,
-        /// Where it is bad.
+        /// The container of the damaged copy.
         container: ContainerId,
     },
-    /// A chunk without references was given up.
+    /// A chunk without references was freed.
     ChunkRemoved {
         /// The chunk.
         fingerprint: Fingerprint,
-        /// Where it lay.
+        /// Its former container.
         container: ContainerId,
     },
 }
 
-/// The key of a part, for its checksum.
+/// Returns the key of a part, for its checksum.
 fn part_key(row: u64, part: u32) -> [u8; 12] {
     let mut key = [0; 12];
     let (head, tail) = key.split_at_mut(8);
@@ -103,7 +105,7 @@ pub(super) fn encode_part(row: u64, part: u32, parts: u32, ops: &[LogOp]) -> Vec
     })
 }
 
-/// Decodes a part; returns how many parts the row has, and this one's operations.
+/// Decodes a part. Returns the number of parts of the row, and the operations of this part.
 pub(super) fn decode_part(row: u64, part: u32, bytes: &[u8]) -> Result<(u32, Vec<LogOp>)> {
     let what = || format!("part {part} of log row {row}");
     record::open(what, &part_key(row, part), bytes, |reader| {
@@ -203,11 +205,11 @@ fn decode_op(reader: &mut ByteReader<'_>, what: &impl Fn() -> String) -> Result<
         },
         8 => LogOp::ChunkLost { fingerprint: reader.fingerprint()?, container: ContainerId(reader.u64()?) },
         9 => LogOp::NodeLost { fingerprint: reader.fingerprint()?, container: ContainerId(reader.u64()?) },
-        tag => return Err(StoreError::corrupt(what(), "an operation of 1 to 7", tag).into()),
+        tag => return Err(StoreError::corrupt(what(), "an operation of 1 to 9", tag).into()),
     })
 }
 
-/// The container kind that a byte of a record stands for.
+/// Returns the container kind with this number in records.
 pub(super) fn container_kind(byte: u8, what: &impl Fn() -> String) -> Result<ContainerKind> {
     ContainerKind::from_u8(byte).ok_or_else(|| StoreError::corrupt(what(), "a container kind of 1 or 2", byte).into())
 }

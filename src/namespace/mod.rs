@@ -1,24 +1,27 @@
 //! The namespace: inodes, names, extended attributes, container records and the operations log.
 //!
-//! Purpose: POSIX metadata at memory speed, made durable in commits.
+//! Purpose: POSIX metadata at memory speed, made durable by commits.
 //!
-//! 1. A mutation takes the mutation lock, reads what it needs, checks the rules, and applies a `Draft` to the
-//!    *active* generation in memory, in one step. No I/O, unless what it reads is neither in memory nor in a cache.
+//! 1. A mutation takes the mutation lock, reads its inputs, checks the rules and applies a `Draft` to the *active*
+//!    generation in memory, in one step. It does no I/O unless an input is neither in memory nor in a cache.
 //! 2. [`freeze`](Namespace::freeze) turns the active generation into the *frozen* one (a pointer swap).
-//! 3. [`commit`](Namespace::commit) writes the frozen generation, the containers' records and the log row in one
-//!    durable transaction of the embedded store (invariant I-2), while readers and mutators go on.
-//! 4. Readers ask active, frozen, then a snapshot of the store that is replaced after each commit.
+//! 3. [`commit`](Namespace::commit) writes the frozen generation, the container records and the log row in one durable
+//!    transaction of the embedded store (invariant I-2), while readers and mutators go on.
+//! 4. Readers ask the active generation, then the frozen one, then a snapshot of the store. Each commit replaces the
+//!    snapshot.
 //!
-//! Invariants: everything of one mutation is in one generation, so a crash shows all or nothing of it; a failed
-//! commit leaves the frozen generation, which the next freeze merges with what came later; a log row is written
-//! exactly once, even if a commit failed after it had reached the disk; after a failed sync everything fails
-//! (invariant I-7); cookies and inode numbers of committed things are never given again.
+//! Invariants:
+//! - All changes of one mutation are in one generation, so a crash keeps all or none of them.
+//! - A failed commit leaves the frozen generation. The next freeze merges later changes into it.
+//! - A log row is written exactly once, even if a commit failed after it had reached the disk.
+//! - After a failed sync every change fails (invariant I-7).
+//! - Cookies and inode numbers of committed objects are never given again.
 //!
-//! Lock order: `mutation`, `store`, `state`. `state` is held for a few table operations; `store` for a whole commit,
-//! and nobody else waits for it unless the device failed.
+//! Lock order: `mutation`, `store`, `state`. `state` is held for a few table operations, `store` for a whole commit or
+//! compaction. Readers wait for `store` only during a compaction, or to open the store again after a device failure.
 //!
-//! Cost: a mutation about a microsecond or two and 0.5 KiB until it is committed; a read of committed things one
-//! descent of a B-tree (or a cache hit); a commit two syncs.
+//! Cost: a mutation takes one to two microseconds, and 0.5 KiB until it is committed. A read of committed data takes
+//! one descent of a B-tree, or a cache hit. A commit takes two syncs.
 
 mod attributes;
 mod backend;
@@ -93,16 +96,16 @@ pub const NAMESPACE_FILE: &str = "namespace.redb";
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest value of an extended attribute, in bytes (Linux' XATTR_SIZE_MAX).
 pub const XATTR_VALUE_BYTES_MAX: usize = 64 * 1024;
-/// Extended attributes of one inode at most.
+/// Largest number of extended attributes of one inode.
 pub const XATTRS_MAX: u32 = 4096;
-/// Links of one inode at most.
+/// Largest number of links of one inode.
 pub const LINKS_MAX: u32 = 1 << 31;
 /// The first cookie; 1 and 2 stand for `.` and `..`.
 pub const COOKIE_FIRST: u64 = 3;
 
-/// Least cache of the embedded store.
+/// Smallest cache of the embedded store.
 const STORE_CACHE_BYTES_MIN: u64 = 1 << 20;
-/// Memory of a cached inode without its link target: the inode, its counters, the cache's bookkeeping.
+/// Memory of a cached inode without its link target: the inode, its counters and the bookkeeping of the cache.
 const INODE_MEMORY_BYTES: u64 = 320;
 
 #[derive(Clone)]
@@ -114,27 +117,27 @@ impl Weighter<Ino, Arc<Inode>> for InodeWeighter {
     }
 }
 
-/// What a namespace says of itself before it is opened.
+/// The identity of a namespace, read before it is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ancestry {
-    /// Whose descendant it is; `None` if no release opened it that knows.
+    /// Lineage of the meta root; `None` if no release that knows lineages has opened it.
     pub lineage: Option<Lineage>,
     /// Writer epoch of the last opening.
     pub writer_epoch: u32,
-    /// The last commit.
+    /// Row of the last commit.
     pub last_row: u64,
-    /// What that commit knew of exports.
+    /// The export that this commit knew of.
     pub exported: Exported,
 }
 
-/// An open namespace. All methods may be called from any thread; [`commit`](Self::commit) and
-/// [`freeze`](Self::freeze) from one at a time.
+/// An open namespace. Any thread may call its methods; [`commit`](Self::commit) and [`freeze`](Self::freeze) only one
+/// thread at a time.
 pub struct Namespace {
-    /// Taken first. One mutator at a time, so that what it has read stays true until it applies its draft.
+    /// Taken first. Admits one mutator at a time, so its inputs stay valid until it applies its draft.
     mutation: Mutex<()>,
-    /// Taken after `mutation`. Held for a commit, a compaction, and opening the store anew.
+    /// Taken after `mutation`. Held for a commit, for a compaction, and while the store is opened again.
     store: Mutex<Store>,
-    /// Taken last; never held across I/O or user code.
+    /// Taken last. Never held across I/O or foreign code.
     state: RwLock<State>,
     health: Arc<Health>,
     file: Arc<dyn DeviceFile>,
@@ -157,8 +160,8 @@ impl std::fmt::Debug for Namespace {
 }
 
 impl Namespace {
-    /// Creates the namespace of a new pool on its meta root: a root directory, owned by `uid` and `gid`. Fails if
-    /// there is one. Durable when it returns.
+    /// Creates the namespace of a new pool on its meta root: a root directory, owned by `uid` and `gid`. Fails if a
+    /// namespace exists. The namespace is durable when this returns.
     pub fn create(device: &dyn Device, now: Timestamp, uid: u32, gid: u32) -> Result<()> {
         let file = VerifiedFile::fresh(device, device.open(NAMESPACE_FILE, OpenMode::CreateNew)?)?;
         let store = Store::open(file, Arc::default(), STORE_CACHE_BYTES_MIN as usize)?;
@@ -199,16 +202,17 @@ impl Namespace {
         Ok(device.sync_directory("")?)
     }
 
-    /// Opens it with caches of about `cache_bytes`, at the last commit. Nothing is written but what the embedded store needs for
-    /// itself; new containers need [`begin_writing`](Self::begin_writing) first.
+    /// Opens the namespace at its last commit, with caches of about `cache_bytes`. Only the embedded store writes, for
+    /// its own needs. Call [`begin_writing`](Self::begin_writing) before making containers.
     pub fn open(device: &dyn Device, cache_bytes: u64) -> Result<Self> {
         Self::open_admitted(device, cache_bytes, &|_| Ok(()))
     }
 
-    /// As [`open`](Self::open), if `admit` has nothing against it: it is asked before anything is changed.
+    /// Opens the namespace as [`open`](Self::open) does, if `admit` accepts it. `admit` runs before anything is
+    /// changed.
     ///
     /// # Errors
-    /// Those of `admit`, too.
+    /// The errors of `admit`, too.
     pub fn open_admitted(
         device: &dyn Device,
         cache_bytes: u64,
@@ -218,14 +222,14 @@ impl Namespace {
         Self::with_store(store, health, file, cache_bytes, admit)
     }
 
-    /// The store, verified.
+    /// Opens and verifies the embedded store.
     fn open_store(device: &dyn Device, cache_bytes: u64) -> Result<(Store, Arc<Health>, Arc<VerifiedFile>)> {
         let file = device.open(NAMESPACE_FILE, OpenMode::Write)?;
         if file.is_empty()? {
             return Err(StoreError::corrupt(NAMESPACE_FILE, "a namespace store", "an empty file").into());
         }
-        // A sync that failed under an earlier mount, also of another process, may have left pages in memory that are not on
-        // the disk: what rested on them would be destroyed by a power loss.
+        // A sync that failed under an earlier mount, even in another process, may have left pages in memory that are
+        // not on the disk. A power loss would destroy everything that rests on them.
         file.reread()?;
         let health = Arc::<Health>::default();
         let inode_cache_bytes = cache_bytes / 4;
@@ -240,19 +244,19 @@ impl Namespace {
         let store = match open() {
             Ok(mut store) => {
                 if known == Known::Nothing && !store.learn(&verified)? {
-                    // What can be read of it must stay readable.
+                    // The readable part must stay readable.
                     tracing::error!("the namespace is damaged: run `dedupfs fsck`");
                 }
                 store
             }
-            // Is it the checksums that are wrong? What was written last is read first.
+            // The checksums may be wrong instead. The last written pages are read first.
             Err(error @ EngineError::Store(StoreError::Corrupt { .. })) if known == Known::All => {
                 verified.distrust();
                 let Ok(mut store) = open() else { return Err(error) };
                 if !store.learn(&verified)? {
                     return Err(error);
                 }
-                tracing::warn!(%error, "the namespace is sound: its checksums were not, and are made anew");
+                tracing::warn!(%error, "the namespace is sound, but its checksums were wrong: they have been rebuilt");
                 store
             }
             Err(error) => return Err(error),
@@ -279,7 +283,7 @@ impl Namespace {
             exported: mark.map_or_else(Exported::default, |mark| mark.exported),
         })?;
         store.mark = mark.filter(|mark| mark.tracked_row == header.row).map_or_else(
-            // What an earlier release changed was not noted: whatever was exported is no export any more.
+            // An earlier release did not track its changes, so no existing export matches this namespace.
             || {
                 let lineage = mark.map_or_else(Lineage::random, |mark| Ok(mark.lineage))?;
                 let exported = Exported::default();
@@ -311,10 +315,8 @@ impl Namespace {
         })
     }
 
-    /// Raises the writer epoch durably, so that container ids are new from here on, and from here on notes what changes.
-    ///
-    /// # Errors
-    /// All epochs are used up; the store cannot be written.
+    /// Raises the writer epoch durably, so that all new container ids are unique. From here on commits record the
+    /// changed keys.
     pub fn begin_writing(&self) -> Result<()> {
         let mut store = self.store.lock();
         self.health.check()?;
@@ -341,33 +343,34 @@ impl Namespace {
         self.writer_epoch.load(Ordering::Relaxed)
     }
 
-    /// Whether files refer to something that no container has (see [`crate::check::Rebuilder`]): what is written again
-    /// must then be looked up chunk by chunk, or it would not be healed.
+    /// Whether files refer to content that no container has (see [`crate::check::Rebuilder`]). New writes must then be
+    /// looked up chunk by chunk, or they would not heal the losses.
     #[must_use]
     pub fn has_losses(&self) -> bool {
         self.has_losses.load(Ordering::Relaxed)
     }
 
-    /// Notes durably whether there are losses.
+    /// Records durably whether there are losses.
     pub fn set_losses(&self, has_losses: bool) -> Result<()> {
         if has_losses {
-            // In force whether it can be noted or not; the next commit notes it too.
+            // In force even if recording fails; the next commit records it, too.
             self.has_losses.store(true, Ordering::Relaxed);
         }
         self.change_header(|header| header.has_losses = has_losses)
     }
 
-    /// Whether counts of the indexes are in doubt, so that nothing may be freed by them: from the first count on that could not be
-    /// right, until the indexes are made anew.
+    /// Whether counts of the indexes are in doubt. Then nothing may be freed by them. The doubt lasts from the first
+    /// impossible count until the indexes are rebuilt.
     #[must_use]
     pub fn has_doubt(&self) -> bool {
         self.has_doubt.load(Ordering::Relaxed)
     }
 
-    /// Notes durably that counts of the indexes are in doubt, and that there may be losses. In force whether it can be noted or not.
+    /// Records durably that counts of the indexes are in doubt, and that there may be losses. Both are in force even if
+    /// recording fails.
     ///
     /// # Errors
-    /// It could not be noted; the next commit, or the next call, notes it.
+    /// The doubt could not be recorded. The next commit, or the next call, records it.
     pub fn set_doubt(&self) -> Result<()> {
         self.has_doubt.store(true, Ordering::Relaxed);
         self.has_losses.store(true, Ordering::Relaxed);
@@ -377,17 +380,17 @@ impl Namespace {
         self.change_header(|header| (header.has_doubt, header.has_losses) = (true, true))
     }
 
-    /// Where the indexes lie.
+    /// The side of the indexes that counts.
     #[must_use]
     pub fn index_side(&self) -> IndexSide {
         if self.is_side_b.load(Ordering::Relaxed) { IndexSide::B } else { IndexSide::A }
     }
 
-    /// From here on the indexes of this side count, durably, together with whether they have cells of what is lost. They were made
-    /// anew, so their counts are in no doubt.
+    /// Makes the indexes of this side count, durably, and records whether they have cells of lost content. These
+    /// indexes are rebuilt, so the call ends any doubt.
     ///
     /// # Errors
-    /// It is unknown which side counts: only opening the namespace anew tells.
+    /// It is unknown which side counts. Only opening the namespace again tells.
     pub fn change_side(&self, index_side: IndexSide, has_losses: bool) -> Result<()> {
         self.change_header(|header| {
             (header.index_side, header.has_losses, header.has_doubt) = (index_side, has_losses, false);
@@ -401,7 +404,7 @@ impl Namespace {
             let snapshot = store.reopen()?;
             self.state.write().base = Some(snapshot);
         }
-        // A doubt that could not be noted stays in force.
+        // A doubt that could not be recorded stays in force.
         let mut header = Header { has_doubt: store.header.has_doubt || self.has_doubt(), ..store.header };
         change(&mut header);
         commit::write_header(&store, &header)?;
@@ -412,7 +415,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// A container id that was never used before.
+    /// Returns a container id that was never used before.
     pub fn next_container_id(&self) -> Result<ContainerId> {
         let epoch = self.writer_epoch();
         if epoch == 0 {
@@ -423,20 +426,20 @@ impl Namespace {
             .ok_or(EngineError::Invalid("all container ids of this mount are used up: mount the pool anew"))
     }
 
-    /// Sums over all inodes, now.
+    /// The sums over all inodes, now.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.state.read().totals_now()
     }
 
-    /// Changes in memory that no commit has written yet, about: for back-pressure.
+    /// The approximate number of uncommitted changes in memory, for back-pressure.
     #[must_use]
     pub fn pending_operations(&self) -> usize {
         self.state.read().layers().map(overlay::Generation::pending).sum()
     }
 
-    /// Bytes by which the store's file grows at most when what is not committed is committed. Pages that are changed are
-    /// copied: three for each change and those above them, but never more than there are.
+    /// Upper bound of the bytes by which committing all pending changes grows the store's file. Each change copies
+    /// three pages, with those above them, but never more pages than exist.
     #[must_use]
     pub fn commit_bytes(&self) -> u64 {
         const COPIED_BYTES: u64 = 3 * 4096 * 3 / 2;
@@ -460,25 +463,25 @@ impl Namespace {
         self.log_counting(op, 1);
     }
 
-    /// As [`log`](Self::log), for an operation that changes so many cells of the indexes.
+    /// Adds an operation that changes `changes` cells of the indexes.
     pub fn log_counting(&self, op: LogOp, changes: usize) {
         self.logged_changes.fetch_add(changes as u64, Ordering::Relaxed);
         self.state.write().active.log.push(op);
     }
 
-    /// Changes of the indexes that the log of the next commit stands for, about.
+    /// The approximate number of index changes in the log of the next commit.
     #[must_use]
     pub fn logged_changes(&self) -> u64 {
         self.logged_changes.load(Ordering::Relaxed)
     }
 
-    /// As [`logged_changes`](Self::logged_changes), counted from 0 from here on: for who freezes a generation.
+    /// Returns [`logged_changes`](Self::logged_changes) and restarts it at 0. For the thread that freezes a generation.
     pub fn take_logged_changes(&self) -> u64 {
         self.logged_changes.swap(0, Ordering::Relaxed)
     }
 
-    /// Closes the store: nothing is written any more when this returns, whoever still holds the namespace. What is asked for
-    /// later is read from the file as it is, and changes are refused.
+    /// Closes the store. Nothing is written after this returns, even if the namespace is still referenced. Later reads
+    /// use the file as it is; changes are refused.
     pub fn end(&self) {
         let mut store = self.store.lock();
         self.state.write().base = None;
@@ -492,14 +495,14 @@ impl Namespace {
     }
 }
 
-/// What to do about a namespace that does not open.
+/// Adds advice to the error of a namespace that does not open.
 fn advised(error: EngineError) -> EngineError {
     let found = match &error {
         EngineError::Database(message) => message.clone(),
         EngineError::Store(error @ (StoreError::Corrupt { .. } | StoreError::NotFound { .. })) => error.to_string(),
         _ => return error,
     };
-    // The cause has said it already.
+    // The cause already gives this advice.
     if found.contains("dedupfs recover") {
         return error;
     }

@@ -13,10 +13,10 @@ use super::inode::{Entry, Inode};
 use super::{LINKS_MAX, NAME_BYTES_MAX, Namespace, SYMLINK_BYTES_MAX, attributes};
 use crate::error::{EngineError, Result};
 
-/// What [`Namespace::make`] creates. Mode and group are final: umask, ACLs and setgid are the caller's business.
+/// The inode that [`Namespace::make`] creates. Mode and group are final: the caller has applied umask, ACLs and setgid.
 #[derive(Clone, Debug)]
 pub struct NewInode {
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// Permission bits (0o7777).
     pub mode: u16,
@@ -26,17 +26,17 @@ pub struct NewInode {
     pub gid: u32,
     /// Device number of device nodes.
     pub rdev: u32,
-    /// Where a symbolic link points; for symbolic links only.
+    /// Target of a symbolic link; for symbolic links only.
     pub symlink_target: Option<Vec<u8>>,
-    /// Extended attributes that it has from the start, in the same step (ACLs).
+    /// Initial extended attributes (ACLs), set in the same step.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// What it inherits of its directory's.
+    /// Flags inherited from the directory.
     pub flags: InodeFlags,
-    /// All its times, and its parent's.
+    /// All its times, and its parent's mtime and ctime.
     pub now: Timestamp,
 }
 
-/// A name that an entry may have.
+/// Checks that an entry may have this name.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     match name {
         [] => Err(EngineError::NotFound),
@@ -47,13 +47,13 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     }
 }
 
-/// Content of a directory changed.
+/// Sets the times of a directory whose content changed.
 pub(super) fn touch(directory: &mut Inode, now: Timestamp) {
     directory.mtime = now;
     directory.ctime = now;
 }
 
-/// A directory gains a subdirectory.
+/// Counts a new subdirectory of a directory.
 pub(super) fn gain_subdirectory(directory: &mut Inode) -> Result<()> {
     if directory.nlink >= LINKS_MAX {
         return Err(EngineError::TooManyLinks);
@@ -63,18 +63,18 @@ pub(super) fn gain_subdirectory(directory: &mut Inode) -> Result<()> {
 }
 
 impl Namespace {
-    /// Starts a mutation: the lock, and an empty draft.
+    /// Starts a mutation: takes the lock and returns an empty draft.
     pub(super) fn begin(&self) -> Result<(MutexGuard<'_, ()>, Draft<'_>)> {
         self.health.check()?;
         Ok((waiting::lock(&self.mutation), Draft::new(self)))
     }
 
-    /// A cookie that was never used.
+    /// Returns a cookie that was never used.
     pub(super) fn new_cookie(&self) -> u64 {
         self.next_cookie.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// An inode number that was never used, and an inode of it with one link.
+    /// Returns an inode with one link and a number that was never used.
     pub(super) fn new_inode(&self, new: &NewInode) -> Inode {
         let target = new.symlink_target.as_deref();
         let mut inode = Inode {
@@ -160,7 +160,7 @@ impl Namespace {
         Ok(after)
     }
 
-    /// Removes a name of anything but a directory; returns the inode afterwards. Without a name it is an orphan,
+    /// Removes a name of anything but a directory; returns the inode afterwards. Without a name the inode is an orphan
     /// until [`drop_orphan`](Self::drop_orphan).
     pub fn unlink(&self, parent: Ino, name: &[u8], now: Timestamp) -> Result<Inode> {
         self.remove(parent, name, now, |entry, _| match entry.kind {

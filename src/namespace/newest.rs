@@ -1,4 +1,4 @@
-//! Files from the newest to the oldest, for work that is done in the order of the newest backup.
+//! Visiting files from the newest to the oldest, for work in the order of the newest backup.
 
 use std::ops::ControlFlow;
 
@@ -9,15 +9,12 @@ use super::base::guarded;
 use super::inode::Inode;
 use crate::error::Result;
 
-/// Inodes read from one snapshot: a snapshot that is kept for long keeps the store from using its pages again.
+/// Inodes read from one snapshot. A snapshot held for long keeps the store from reusing its pages.
 const INODES_AT_ONCE: usize = 4096;
 
 impl Namespace {
-    /// Visits the regular files that are committed, from the one that was made last to the first, until `visit` says so. What
-    /// changes meanwhile may be seen or not. Damaged inodes are left out.
-    ///
-    /// # Errors
-    /// The store cannot be read; those of `visit`.
+    /// Visits the committed regular files from the newest to the oldest, until `visit` breaks. Changes in the meantime
+    /// may be seen or not. Damaged inodes are skipped.
     pub fn for_each_newest(&self, visit: &mut dyn FnMut(&Inode) -> Result<ControlFlow<()>>) -> Result<()> {
         let mut end = u64::MAX;
         loop {
@@ -40,7 +37,8 @@ impl Namespace {
 }
 
 impl super::base::Snapshot {
-    /// The files among the last `limit` inodes before `end`, last first; the answer is where to go on, if there are more.
+    /// Adds the files among the last `limit` inodes before `end`, last first. Returns where to continue, if there are
+    /// more.
     fn files_before(&self, end: u64, limit: usize, files: &mut Vec<Inode>) -> Result<Option<u64>> {
         let range = self.tables.inodes.range_owned(0..end).map_err(|error| self.explain(error))?;
         let mut last = None;
@@ -50,7 +48,7 @@ impl super::base::Snapshot {
             }
             let (key, value) = row.map_err(|error| self.explain(error))?;
             last = Some(key.value());
-            // What cannot be read is for checks to tell.
+            // Damaged inodes are reported by checks.
             if let Ok(inode) = Inode::decode(key.value(), value.value())
                 && inode.kind == FileKind::Regular
             {

@@ -1,16 +1,16 @@
-//! What was done since the last commit, in memory.
+//! The changes since the last commit, in memory.
 //!
-//! A [`Generation`] holds final states, not steps: for each touched inode, name, attribute and orphan its present
-//! value or its absence; only the operations log is a sequence. Two generations may lie over the committed base:
-//! the *active* one, which mutators fill, and the *frozen* one, which a commit is writing. The newest layer that
-//! knows a thing decides.
+//! A [`Generation`] holds final states, not steps: for each touched inode, name, attribute and orphan its present value
+//! or its absence. Only the operations log is a sequence. Two generations may lie over the committed base: the *active*
+//! one, which mutators fill, and the *frozen* one, which a commit is writing. The newest layer that knows an object
+//! decides.
 //!
 //! ```text
 //! reader -> active -> frozen -> base (a snapshot of the store)
 //!           freeze: active becomes frozen        commit: frozen becomes part of base
 //! ```
 //!
-//! [`State`] is guarded by one lock that is held for a few hash table operations, never across I/O.
+//! One lock guards [`State`]. It is held for a few hash table operations, never across I/O.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -23,7 +23,7 @@ use super::inode::{Entry, Inode};
 use super::log::LogOp;
 use super::totals::Totals;
 
-/// Hashes inode numbers, which are ours and consecutive: one multiplication spreads them well enough.
+/// Hashes inode numbers. The namespace gives them consecutively, so one multiplication spreads them well enough.
 #[derive(Default, Clone, Copy)]
 pub(super) struct InoHasher(u64);
 
@@ -55,7 +55,7 @@ pub(super) struct Ordered {
     pub(super) name: Arc<[u8]>,
 }
 
-/// What changed in one directory; `None`: removed.
+/// Changes in one directory; `None`: removed.
 #[derive(Clone, Default, Debug)]
 pub(super) struct DirectoryChanges {
     pub(super) by_name: HashMap<Arc<[u8]>, Option<Entry>>,
@@ -69,14 +69,14 @@ pub(super) struct Generation {
     pub(super) inodes: InoMap<Option<Arc<Inode>>>,
     pub(super) directories: InoMap<DirectoryChanges>,
     pub(super) xattrs: InoMap<XattrChanges>,
-    /// Whether it is an orphan now.
+    /// Whether the inode is an orphan now.
     pub(super) orphans: InoMap<bool>,
     pub(super) log: Vec<LogOp>,
-    /// What the changes add to the sums.
+    /// Difference of the sums.
     pub(super) totals: Totals,
-    /// Names and attributes changed (counted, because they lie in nested tables).
+    /// Number of changed names and attributes (counted, because they lie in nested tables).
     pub(super) nested_changes: usize,
-    /// Bytes of attributes and of links' targets that were set.
+    /// Bytes of attributes and link targets that were set.
     pub(super) value_bytes: u64,
 }
 
@@ -86,12 +86,12 @@ impl Generation {
         self.inodes.is_empty() && self.log.is_empty() && self.nested_changes == 0 && self.orphans.is_empty()
     }
 
-    /// Things that a commit has to write, about.
+    /// The approximate number of changes that a commit has to write.
     pub(super) fn pending(&self) -> usize {
         self.inodes.len() + self.nested_changes + self.log.len()
     }
 
-    /// Sets or removes a name. `old` is what it was before; its place in the order is given up unless kept.
+    /// Sets or removes a name. `old` is its former entry. Its place in the order is given up unless `new` keeps it.
     pub(super) fn set_entry(&mut self, directory: Ino, name: Arc<[u8]>, old: Option<Entry>, new: Option<Entry>) {
         let changes = self.directories.entry(directory).or_default();
         if let Some(old) = old
@@ -114,7 +114,7 @@ impl Generation {
         self.nested_changes += 1;
     }
 
-    /// Lays a newer generation over this one: both become one commit.
+    /// Lays a newer generation over this one, so that one commit writes both.
     pub(super) fn absorb(&mut self, newer: Self) {
         self.inodes.extend(newer.inodes);
         for (directory, changes) in newer.directories {
@@ -133,7 +133,7 @@ impl Generation {
     }
 }
 
-/// All layers.
+/// All layers of the namespace.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) active: Generation,
@@ -150,22 +150,22 @@ impl State {
         std::iter::once(&self.active).chain(self.frozen.as_deref())
     }
 
-    /// What the generations know of an inode: `None` nothing, `Some(None)` that it is gone.
+    /// The state of an inode in the generations: `None` if they do not know it, `Some(None)` if it is removed.
     pub(super) fn inode(&self, ino: Ino) -> Option<Option<Arc<Inode>>> {
         self.layers().find_map(|layer| layer.inodes.get(&ino)).cloned()
     }
 
-    /// What the generations know of a name.
+    /// The state of a name in the generations.
     pub(super) fn entry(&self, directory: Ino, name: &[u8]) -> Option<Option<Entry>> {
         self.layers().find_map(|layer| layer.directories.get(&directory)?.by_name.get(name)).copied()
     }
 
-    /// What the generations know of an attribute.
+    /// The state of an attribute in the generations.
     pub(super) fn xattr(&self, ino: Ino, name: &[u8]) -> Option<Option<Arc<[u8]>>> {
         self.layers().find_map(|layer| layer.xattrs.get(&ino)?.get(name)).cloned()
     }
 
-    /// All changes of an inode's attributes, the newest deciding.
+    /// Returns all changes of an inode's attributes. The newest decides.
     pub(super) fn xattr_changes(&self, ino: Ino) -> XattrChanges {
         let mut changes = XattrChanges::new();
         for layer in self.frozen.as_deref().into_iter().chain([&self.active]) {

@@ -1,24 +1,26 @@
-//! Checksums of the namespace store's blocks, kept beside it: what the disk changes is noticed when it is read.
+//! Checksums of the namespace store's blocks, kept beside it. They reveal blocks that the disk changed when these are
+//! read.
 //!
-//! redb has a checksum for each page and looks at it only in a full repair. A turned bit in a branch or a key would make
-//! names vanish or lead to other ones, silently; so would a write that the disk has lost. Therefore each block of 4096
-//! bytes has a checksum here, in memory and in two small files, of which the one with the higher sequence counts:
+//! redb has a checksum for each page, but checks it only in a full repair. A flipped bit in a branch or a key would
+//! silently make names vanish or lead elsewhere. So would a write that the disk lost. Therefore each block of 4096
+//! bytes has a checksum here, in memory and in two small files. The file with the higher sequence counts:
 //!
-//! 1. a *base* with all checksums, then *changes*, one frame for each sync of the store, each at a new block;
-//! 2. the changes are durable before the sync of the store begins (so also before redb lets a commit count): after a crash
-//!    every page that a commit refers to has its checksum, and what differs belongs to no commit and is not read;
-//! 3. when a file is half full of changes, a new base goes to the other file.
+//! 1. It holds a *base* with all checksums, then *changes*: one frame for each sync of the store, each at a new block.
+//! 2. The changes are durable before the sync of the store begins, so also before redb lets a commit count. After a
+//!    crash every page that a commit refers to has its checksum. A block that differs belongs to no commit and is not
+//!    read.
+//! 3. When a file is half full of changes, a new base goes to the other file.
 //!
-//! The store's own header (block 0) is written in place and has checksums of its own for all that matters, but one: which
-//! of its two commit slots counts. Each frame says which commit was *synced* last, so that the store is neither older than its
-//! checksums (a lost write) nor newer by more than one commit (written by somebody who does not keep them, or checksums from
-//! another time). A crash may keep a later frame and lose an earlier one, so nothing is ever appended to what was found: the
-//! first sync after opening writes a base.
+//! The store's own header (block 0) is written in place. It has checksums of its own for everything except the choice
+//! between its two commit slots. Therefore each frame names the last *synced* commit. A store older than that commit
+//! has lost a write. A store newer by more than one commit was written by a program without these checksums, or the
+//! checksums are from another time. A crash may keep a later frame and lose an earlier one, so nothing is appended to a
+//! file from before: the first sync after opening writes a base.
 //!
-//! What is here can be made anew: if it is missing, damaged or too old, the store is read whole and verified by redb's
-//! checksums first ([`super::verified`]).
+//! The checksums can be rebuilt. If they are missing, damaged or too old, the store is first read whole and verified by
+//! redb's checksums ([`super::verified`]).
 //!
-//! Cost: 8 bytes of memory for 4096 of the store; a write of a few KiB and one sync for each commit.
+//! Cost: 8 bytes of memory for each 4096 bytes of the store. Each commit writes a few KiB and syncs once more.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -31,13 +33,13 @@ use dedupfs_store::frame::{Expect, FRAME_HEADER_BYTES, FrameHeader, FrameKind, d
 use dedupfs_store::{PoolId, Result, StoreError};
 use parking_lot::RwLock;
 
-/// Bytes that one checksum covers, and the alignment of frames.
+/// Bytes that one checksum covers; also the alignment of frames.
 pub(super) const BLOCK_BYTES: usize = 4096;
 /// The two files on the meta root.
 pub const SUMS_FILES: [&str; 2] = ["namespace.sums-a", "namespace.sums-b"];
-/// Bytes of changes that one file takes, written as zeros with the base: a full disk does not stop a sync.
+/// Room for changes in one file. It is written as zeros with the base, so that a full disk does not stop a sync.
 const CHANGES_BYTES: u64 = 256 * 1024;
-/// Blocks that a store may have grown by since its base was written, whatever its size: more than changes have room for.
+/// Growth in blocks that is allowed since the base was written, for a store of any size. Changes have room for less.
 const BLOCKS_MIN: usize = 1 << 20;
 const VERSION: u16 = 1;
 const BASE: u16 = 1;
@@ -45,14 +47,14 @@ const CHANGES: u16 = 2;
 /// The frames belong to the store beside them, not to a pool: the namespace does not know its pool.
 const NO_POOL: PoolId = PoolId([0; 16]);
 
-/// What is read of the store's own header; see "Namespace" in `docs/format.md`.
+/// The parts of the store's own header that are used here; see "Namespace" in `docs/format.md`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct StoreHeader {
-    /// Never changes: size of pages, and how regions are cut.
+    /// Page size and layout of the regions; never changes.
     pub(super) geometry: [u8; 12],
     /// Number of the commit that counts.
     pub(super) commit: u64,
-    /// Whether it was left cleanly.
+    /// Whether the store was closed cleanly.
     pub(super) is_clean: bool,
 }
 
@@ -60,7 +62,7 @@ impl StoreHeader {
     /// Bytes of redb's header: 64 and two commit slots of 128.
     pub(super) const BYTES: usize = 320;
 
-    /// `None` if there are too few bytes.
+    /// Parses the header; `None` if there are too few bytes.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let god_byte = *bytes.get(9)?;
         let geometry = *bytes.get(12..)?.first_chunk::<12>()?;
@@ -70,20 +72,20 @@ impl StoreHeader {
     }
 }
 
-/// One of the two files, as it was read.
+/// The content of one of the two files.
 struct Loaded {
     sums: Vec<u64>,
     header: StoreHeader,
     sequence: u64,
 }
 
-/// The checksum of each block as it is now; 0 is unknown. Locked for moments only, so that nobody who reads the store waits
+/// The present checksum of each block; 0 if unknown. Locked for moments only, so that no reader of the store waits
 /// while checksums are written and synced.
 #[derive(Debug, Default)]
 pub(super) struct BlockSums(RwLock<Vec<u64>>);
 
 impl BlockSums {
-    /// The checksums expected of so many blocks.
+    /// Returns the expected checksums of a range of blocks.
     pub(super) fn expected(&self, first_block: u64, blocks: usize) -> Vec<u64> {
         let first = usize::try_from(first_block).unwrap_or(usize::MAX);
         let sums = self.0.read();
@@ -96,17 +98,17 @@ impl BlockSums {
 #[derive(Debug)]
 pub(super) struct PageSums {
     files: [Arc<dyn DeviceFile>; 2],
-    /// Which file counts.
+    /// Index of the file that counts.
     current: usize,
-    /// Shared with those who read the store.
+    /// Shared with the readers of the store.
     sums: Arc<BlockSums>,
     /// Blocks whose checksums are not in the file yet.
     changed: BTreeSet<u32>,
-    /// As last written by the store; as it was when it was synced last; as noted in the file.
+    /// The store's header as last written; `synced`: as last synced; `noted`: as recorded in the file.
     header: Option<StoreHeader>,
     synced: Option<StoreHeader>,
     noted: Option<StoreHeader>,
-    /// Changes were written that are not durable yet.
+    /// Whether changes were written that are not durable yet.
     must_sync: bool,
     sequence: u64,
     base_bytes: u64,
@@ -122,7 +124,7 @@ fn frame_bytes_aligned(frame_bytes: usize) -> u64 {
 }
 
 impl PageSums {
-    /// Opens the files, creating what is missing.
+    /// Opens the files and creates missing ones.
     pub(super) fn open(device: &dyn Device) -> Result<Self> {
         let is_new = !(device.exists(SUMS_FILES[0])? && device.exists(SUMS_FILES[1])?);
         let [first, second] = SUMS_FILES;
@@ -146,10 +148,10 @@ impl PageSums {
         })
     }
 
-    /// Reads what the files say of a store with this header. Returns whether they can be used.
+    /// Reads the checksums of a store with this header. Returns whether they can be used.
     ///
     /// # Errors
-    /// The store is older than its checksums, or cut differently; I/O errors.
+    /// The store is older than its checksums, or has another geometry; I/O errors.
     pub(super) fn load(&mut self, store: &StoreHeader) -> Result<bool> {
         let mut best: Option<(usize, Loaded)> = None;
         for (number, file) in self.files.iter().enumerate() {
@@ -185,12 +187,12 @@ impl PageSums {
         Ok(true)
     }
 
-    /// The checksums themselves, to be read while this is being written.
+    /// Returns the checksums, shared: they can be read while this object writes and syncs.
     pub(super) fn sums(&self) -> Arc<BlockSums> {
         self.sums.clone()
     }
 
-    /// Checks whole blocks against what is expected of them.
+    /// Checks whole blocks against their expected checksums.
     pub(super) fn check(first_block: u64, bytes: &[u8], expected: &[u64]) -> Result<()> {
         for ((block, bytes), &expected) in (first_block..).zip(bytes.chunks(BLOCK_BYTES)).zip(expected) {
             let found = block_sum(block, bytes);
@@ -202,7 +204,7 @@ impl PageSums {
         Ok(())
     }
 
-    /// Notes what was written, or with `None` that nobody knows what is there now.
+    /// Records the checksums of written blocks; `None` if their content is unknown now.
     pub(super) fn note(&mut self, first_block: u64, blocks: usize, written: Option<&[u8]>) {
         let end = usize::try_from(first_block).unwrap_or(usize::MAX).saturating_add(blocks);
         if end > u32::MAX as usize {
@@ -221,26 +223,27 @@ impl PageSums {
         }
     }
 
-    /// Notes the store's header as it was written.
+    /// Records the store's header as it was written.
     pub(super) fn note_header(&mut self, header: StoreHeader) {
         self.header = Some(header);
     }
 
-    /// Notes the store's header as it was synced by somebody else.
+    /// Records the store's header as it was synced elsewhere.
     pub(super) fn note_synced(&mut self, header: StoreHeader) {
         self.synced = Some(header);
     }
 
-    /// Forgets blocks from here on.
+    /// Forgets all blocks from number `blocks` on.
     pub(super) fn cut(&mut self, blocks: u64) {
         self.sums.0.write().truncate(usize::try_from(blocks).unwrap_or(usize::MAX));
         self.changed.split_off(&u32::try_from(blocks).unwrap_or(u32::MAX));
     }
 
-    /// To be called before the store is synced: writes what changed since the last call. An error leaves it for the next.
+    /// Writes the changes since the last call. To be called before the store is synced. After an error the next call
+    /// writes them.
     pub(super) fn write_changes(&mut self) -> Result<()> {
         let Some(header) = self.header.filter(|_| !self.changed.is_empty()) else { return Ok(()) };
-        // What is durable now; the store's header is not yet.
+        // The last durable commit; the store's header in memory is not durable yet.
         let durable = self.synced.unwrap_or(StoreHeader { commit: 0, ..header });
         let frame = self.encode_changes(durable);
         let limit = self.base_bytes + CHANGES_BYTES;
@@ -248,7 +251,7 @@ impl PageSums {
         if self.base_bytes == 0 || end > limit - CHANGES_BYTES / 2 {
             match self.write_base(durable) {
                 Ok(()) => return Ok(()),
-                // There is room left where the changes go.
+                // The changes still have room in the present file.
                 Err(error @ StoreError::NoSpace { .. }) if self.base_bytes != 0 && end <= limit => {
                     tracing::warn!(%error, "a new base of checksums has to wait");
                 }
@@ -261,7 +264,7 @@ impl PageSums {
         Ok(())
     }
 
-    /// Makes durable what was written.
+    /// Makes the written changes durable.
     pub(super) fn sync(&mut self) -> Result<()> {
         if self.must_sync {
             self.current_file().sync()?;
@@ -270,8 +273,8 @@ impl PageSums {
         Ok(())
     }
 
-    /// To be called after the store was synced: notes which commit counts. Durable with the next changes, or at once if the
-    /// store is closed.
+    /// Records which commit counts. To be called after the store was synced. The record becomes durable with the next
+    /// changes, or at once if the store is closed.
     pub(super) fn after_sync(&mut self) -> Result<()> {
         let Some(header) = self.header else { return Ok(()) };
         self.synced = Some(header);
@@ -280,7 +283,7 @@ impl PageSums {
         }
         let frame = encode_one(self.sequence + 1, CHANGES, header, 0, &[]);
         if let Err(error) = self.append(&frame, header) {
-            // The next changes say it as well.
+            // The next changes say it, too.
             tracing::warn!(%error, "the checksums of the namespace do not say yet which commit counts");
             return Ok(());
         }
@@ -307,7 +310,7 @@ impl PageSums {
         let other = 1 - self.current.min(1);
         let [first, second] = &self.files;
         let file = if other == 0 { first } else { second };
-        // Nothing of an earlier use may stand behind what is written.
+        // No frame of an earlier use may stand behind the new base.
         file.set_len(0)?;
         file.write_at(&frame, 0)?;
         let padding = base_bytes + CHANGES_BYTES - frame.len() as u64;
@@ -357,14 +360,14 @@ fn damaged(what: String, expected: String, found: String) -> StoreError {
     StoreError::Corrupt { what, expected, found }
 }
 
-/// What one file says; `None` if it is empty.
+/// Reads one file; `None` if it is empty.
 fn read_file(file: &dyn DeviceFile) -> Result<Option<Loaded>> {
     let len_bytes = file.len()?;
     if len_bytes == 0 {
         return Ok(None);
     }
-    // A frame and what it makes of memory is bounded by the file itself: a block's checksum takes 8 bytes in it, and a base
-    // comes first.
+    // The size of the file bounds a frame and the memory it needs: a block's checksum takes 8 bytes in the file, and a
+    // base comes first.
     let limit = usize::try_from(len_bytes).unwrap_or(usize::MAX);
     let blocks_max = limit.max(BLOCKS_MIN);
     let mut loaded: Option<Loaded> = None;
@@ -372,7 +375,7 @@ fn read_file(file: &dyn DeviceFile) -> Result<Option<Loaded>> {
     loop {
         let frame = match read_frame(file, offset, limit) {
             Ok(frame) => frame,
-            // Behind the base the first thing that is no frame is the end: changes are synced in order.
+            // After the base, the first invalid frame is the end: changes are synced in order.
             Err(error @ StoreError::Io { .. }) => return Err(error),
             Err(_) if loaded.is_some() => break,
             Err(error) => return Err(error),
@@ -380,7 +383,7 @@ fn read_file(file: &dyn DeviceFile) -> Result<Option<Loaded>> {
         let end = offset + frame_bytes_aligned(frame.len());
         match decode(&frame, &mut loaded, blocks_max)? {
             true => offset = end,
-            // Of an earlier use of the file.
+            // Left by an earlier use of the file.
             false => break,
         }
     }
@@ -398,7 +401,7 @@ fn read_frame(file: &dyn DeviceFile, offset: u64, limit: usize) -> Result<Vec<u8
     Ok(bytes)
 }
 
-/// Adds a frame to what is known; `false` if it does not follow on it.
+/// Adds a frame to the loaded checksums; `false` if the frame does not continue them.
 fn decode(bytes: &[u8], loaded: &mut Option<Loaded>, blocks_max: usize) -> Result<bool> {
     let what = "checksums of the namespace";
     let expect = Expect { kind: FrameKind::PageSums, pool: Some(&NO_POOL), owner: None };
@@ -424,7 +427,7 @@ fn decode(bytes: &[u8], loaded: &mut Option<Loaded>, blocks_max: usize) -> Resul
         (CHANGES, Some(loaded)) if sequence == loaded.sequence + 1 => {
             for _ in 0..count {
                 let (block, sum) = (payload.u32()? as usize, payload.u64()?);
-                // The store may have been cut since; what it cannot have had is nonsense.
+                // The store may have shrunk since. A block that it cannot have had is invalid.
                 if block >= blocks_max {
                     return Err(payload.corrupt(format!("a block below {blocks_max}"), block));
                 }

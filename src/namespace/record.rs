@@ -4,8 +4,8 @@
 //! version u8 | body | checksum u32 (over version and body, mixed with the key)
 //! ```
 //!
-//! The store below checks its pages only during a full repair, so each value carries its own checksum
-//! (invariant I-5). Mixing in the key finds values that ended up under another key. Cost: 5 bytes a value.
+//! The embedded store checks its pages only during a full repair, so each value carries its own checksum (invariant
+//! I-5). Mixing in the key reveals values that ended up under another key. Cost: 5 bytes a value.
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -35,7 +35,7 @@ pub(super) fn seal(key: &[u8], fill: impl FnOnce(&mut ByteWriter)) -> Vec<u8> {
     bytes
 }
 
-/// Checks a record and decodes its body with `read`, which must consume all of it. `what` names it in errors.
+/// Checks a record and decodes its body with `read`, which must consume all of it. `what` names the record in errors.
 pub(super) fn open<'a, T>(
     what: impl Fn() -> String,
     key: &[u8],
@@ -66,7 +66,7 @@ pub(super) fn open<'a, T>(
     Ok(value)
 }
 
-/// Replaces the generic name of a record in an error by its own.
+/// Replaces the generic name of a record in an error by its own name.
 fn with_context(error: crate::error::EngineError, what: &impl Fn() -> String) -> crate::error::EngineError {
     match error {
         crate::error::EngineError::Store(StoreError::Corrupt { expected, found, .. }) => {

@@ -11,13 +11,13 @@ use super::inode::{Entry, Inode};
 use super::names::{NewInode, check_name, gain_subdirectory, touch};
 use crate::error::{EngineError, Result};
 
-/// Directories above a directory at most; more means a loop.
+/// Largest depth of a directory; a longer way up is a loop.
 const DEPTH_MAX: usize = 1 << 20;
 
-/// What a rename did.
+/// The result of a rename.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Renamed {
-    /// The inode that lost its name to the rename, afterwards; an orphan if it had no other name.
+    /// The inode that the rename replaced, afterwards; an orphan if it had no other name.
     pub replaced: Option<Inode>,
 }
 
@@ -29,10 +29,12 @@ struct Place<'a> {
 }
 
 impl Namespace {
-    /// renameat2. Renaming one name of an inode over another name of the same inode does nothing, as POSIX wants.
-    /// A name that replaces another takes its place in the order of the directory; one that is new takes that of the old name if
-    /// it stays in the directory. So a reader meets each entry once, however often it is renamed; only what comes from another
-    /// directory, or leaves a whiteout in its place, gets a new place.
+    /// Renames as renameat2 does. Renaming one name of an inode over another name of the same inode does nothing, as
+    /// POSIX demands.
+    ///
+    /// A name that replaces another takes its place in the order of the directory. A new name takes the place of the
+    /// old name if it stays in the directory. So a reader meets each entry once, regardless of the number of renames.
+    /// Only an entry that comes from another directory, or leaves a whiteout in its place, gets a new place.
     pub fn rename(
         &self,
         parent: Ino,
@@ -80,7 +82,7 @@ impl Namespace {
         Ok(renamed)
     }
 
-    /// A directory cannot move into itself or below itself.
+    /// Checks that a directory does not move into itself or below itself.
     fn check_not_below(&self, moved: &Entry, directory: Ino) -> Result<()> {
         if moved.kind != FileKind::Directory {
             return Ok(());
@@ -136,7 +138,8 @@ impl Namespace {
         Ok(Renamed { replaced })
     }
 
-    /// The whiteout that overlay filesystems leave behind: a character device 0:0, here of the moved inode's owner.
+    /// Creates the whiteout that overlay filesystems leave behind: a character device 0:0, here with the owner of the
+    /// moved inode.
     fn whiteout(&self, draft: &mut Draft<'_>, source: Entry, now: Timestamp) -> Result<Entry> {
         let Inode { uid, gid, .. } = *draft.inode(source.ino)?;
         let new = NewInode {
@@ -157,7 +160,8 @@ impl Namespace {
     }
 }
 
-/// Puts a moved inode under its new directory, which has given up a subdirectory's link for it if it must.
+/// Puts a moved inode under its new directory. If it replaces a directory, the caller has already subtracted the link
+/// of that directory.
 fn move_inode(draft: &mut Draft<'_>, ino: Ino, to: Ino, now: Timestamp) -> Result<()> {
     let inode = draft.inode(ino)?;
     inode.ctime = now;

@@ -1,11 +1,11 @@
-//! A namespace from an export: records go back into their tables, and what follows from them is made anew.
+//! Restores a namespace from an export: records go back into their tables, and derived tables are rebuilt.
 //!
 //! 1. [`create`](Restorer::create) makes an empty store.
-//! 2. [`apply`](Restorer::apply) lays items over it, oldest first; each call is one transaction. The order of directories
-//!    follows from the names, and orphans are the inodes without links.
-//! 3. [`finish`](Restorer::finish) writes the header. Before that the store is none: it has no header.
+//! 2. [`apply`](Restorer::apply) lays items over it, oldest first. Each call is one transaction. The order of
+//!    directories follows from the names, and orphans are the inodes without links.
+//! 3. [`finish`](Restorer::finish) writes the header. Until then the store is no namespace: it has no header.
 //!
-//! Every record is decoded before it is stored: nothing that this code would not have written gets in.
+//! Every record is decoded before it is stored, so only records that this code could have written get in.
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -23,10 +23,10 @@ use super::verified::VerifiedFile;
 use super::{NAMESPACE_FILE, Totals, commit};
 use crate::error::Result;
 
-/// Page cache while everything is inserted.
+/// Page cache during the restore.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// An item that was decoded: what is to be stored.
+/// A decoded item: the change to store.
 enum Change<'a> {
     Inode(u64, Option<(&'a [u8], bool)>),
     Name(&'a [u8], Option<(&'a [u8], Entry)>),
@@ -48,7 +48,7 @@ impl std::fmt::Debug for Restorer {
 }
 
 impl Restorer {
-    /// Starts with an empty store; fails if there is one.
+    /// Starts with an empty store; fails if a store exists.
     ///
     /// # Errors
     /// I/O errors.
@@ -65,10 +65,10 @@ impl Restorer {
         Ok(Self { store, header: None })
     }
 
-    /// Lays items over what is there, in one transaction.
+    /// Lays items over the present content, in one transaction.
     ///
     /// # Errors
-    /// A record that makes no sense; I/O errors.
+    /// An invalid record; I/O errors.
     pub fn apply(&mut self, items: &[Item<'_>]) -> Result<()> {
         let mut changes = Vec::with_capacity(items.len());
         for item in items {
@@ -80,20 +80,20 @@ impl Restorer {
         self.store.transact(|transaction| store_changes(transaction, &changes))
     }
 
-    /// The commit that has been restored, if its header was among the items.
+    /// The row of the restored commit, if its header was among the items.
     #[must_use]
     pub fn row(&self) -> Option<u64> {
         self.header.map(|header| header.row)
     }
 
-    /// The writer epoch as of that commit, and whether files needed what was lost already.
+    /// The writer epoch as of that commit, and whether files already needed lost content then.
     #[must_use]
     pub fn epoch_and_losses(&self) -> (u32, bool) {
         self.header.map_or((0, false), |header| (header.writer_epoch, header.has_losses))
     }
 
-    /// Makes it a namespace: of this lineage, resting on this export, and with a writer epoch that is `ahead` of `epoch` and of
-    /// the header's. The indexes are still to be made. Returns its sums and containers.
+    /// Makes the store a namespace with this lineage, based on this export. Its writer epoch is `ahead` of both `epoch`
+    /// and the header's. The caller still has to build the indexes. Returns the sums and the containers.
     ///
     /// # Errors
     /// No header was among the items; I/O errors.
@@ -110,7 +110,7 @@ impl Restorer {
         let header = Header {
             trimmed_through: header.row,
             index_side: IndexSide::A,
-            // Who recovers makes the indexes anew.
+            // A recovery rebuilds the indexes.
             has_doubt: false,
             writer_epoch: header.writer_epoch.max(epoch).saturating_add(ahead).min(ContainerId::EPOCH_MAX),
             ..header
@@ -179,7 +179,8 @@ fn store_changes(transaction: &WriteTransaction, changes: &[Change<'_>]) -> std:
     let mut order = transaction.open_table(tables::ORDER)?;
     let mut xattrs = transaction.open_table(tables::XATTRS)?;
     let mut containers = transaction.open_table(tables::CONTAINERS)?;
-    // A name that goes and one that comes may have the same place in the order: what goes, goes first, and only its own.
+    // A removed name and a new name may have the same place in the order. Removals go first, and remove only their own
+    // place.
     for change in changes {
         let Change::Name(key, _) = change else { continue };
         let old = entries.remove(*key)?.and_then(|old| Entry::decode(key, old.value()).ok());

@@ -1,10 +1,10 @@
 //! A file as it is on the disk, under changes that never reach it.
 //!
-//! After a failed sync nothing may be written to the namespace's file any more, but what was committed before is sound and
-//! must stay readable. The embedded store refuses to be opened without writing (it notes that it is open, and tidies up
-//! after an unclean end), so it is opened over this.
+//! After a failed sync nothing may be written to the namespace's file any more, but earlier commits are sound and must
+//! stay readable. The embedded store cannot be opened without writing: it records that it is open, and tidies up after
+//! an unclean end. So it is opened over this file.
 //!
-//! Cost: memory for each block that is written, which for a store that is only read are those of its header and of its
+//! Cost: memory for each written block. For a store that is only read, these are the blocks of its header and of its
 //! allocator's state.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ const BLOCK_BYTES: usize = 4096;
 #[derive(Debug)]
 struct Changes {
     len_bytes: u64,
-    /// The file counts up to here; what is not in `blocks` behind it is zero.
+    /// The file counts up to here. Behind it, blocks that are not in `blocks` are zero.
     file_bytes: u64,
     blocks: BTreeMap<u64, Box<[u8]>>,
 }
@@ -37,7 +37,7 @@ impl Shadow {
         Ok(Self { file, changes: Mutex::new(Changes { len_bytes, file_bytes: len_bytes, blocks: BTreeMap::new() }) })
     }
 
-    /// One block as it is now.
+    /// Returns one block as it is now.
     fn block(&self, changes: &Changes, number: u64) -> Result<Box<[u8]>> {
         if let Some(block) = changes.blocks.get(&number) {
             return Ok(block.clone());

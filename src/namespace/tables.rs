@@ -1,7 +1,7 @@
 //! The tables of the namespace store, their keys, and the header record.
 //!
-//! Byte maps stand in `docs/format.md`. Keys that are compared as bytes are big-endian, so that their order is the
-//! order of the numbers; everything else is little-endian.
+//! `docs/format.md` has the byte maps. Keys that are compared as bytes are big-endian, so that their order is the order
+//! of the numbers. Everything else is little-endian.
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -14,7 +14,7 @@ use super::record;
 use super::totals::Totals;
 use crate::error::Result;
 
-/// Version of the set of tables; checked before anything else is read (invariant I-8).
+/// Version of the set of tables; checked before any other part is read (invariant I-8).
 const FORMAT_VERSION: u16 = 1;
 /// Key of the header in [`META`]; the export mark is the row behind it.
 pub(super) const HEADER_KEY: u64 = 0;
@@ -25,23 +25,24 @@ pub(super) const META: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("m
 pub(super) const INODES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("inodes");
 /// Directory and name -> entry.
 pub(super) const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("entries");
-/// Directory and cookie -> inode number, kind and name: what reading a directory scans.
+/// Directory and cookie -> inode number, kind and name; scanned to read a directory.
 pub(super) const ORDER: TableDefinition<'_, &[u8; 16], &[u8]> = TableDefinition::new("order");
 /// Inode number and attribute name -> value.
 pub(super) const XATTRS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("xattrs");
-/// Inodes without a name that are still open, or were at a crash.
+/// Inodes without a name that are still open, or were open at a crash.
 pub(super) const ORPHANS: TableDefinition<'_, u64, ()> = TableDefinition::new("orphans");
 /// Container id -> record.
 pub(super) const CONTAINERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("containers");
 /// Row and part -> operations.
 pub(super) const LOG: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("log");
 
-/// Row and part -> keys that the row changed: what the next export has to write.
+/// Row and part -> keys that the row changed, for the next export.
 pub(super) const CHANGES: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("changes");
-/// Container id -> its last record: removed, but an export may still name its slot.
+/// Container id -> its last record. The container is removed, but an export may still name its slot.
 pub(super) const LEAVING: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("leaving");
 
-/// Key of a name: the directory's number, big-endian, then the name. Also of attributes: inode number, then name.
+/// Returns the key of a name: the directory's number, big-endian, then the name. Attributes use it, too: inode number,
+/// then name.
 pub(super) fn name_key(ino: Ino, name: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(8 + name.len());
     key.extend_from_slice(&ino.to_be_bytes());
@@ -49,7 +50,7 @@ pub(super) fn name_key(ino: Ino, name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Splits such a key again.
+/// Splits a key of [`name_key`].
 pub(super) fn split_name_key(key: &[u8]) -> Result<(Ino, &[u8])> {
     match key.split_first_chunk::<8>() {
         Some((ino, name)) => Ok((Ino::from_be_bytes(*ino), name)),
@@ -57,18 +58,18 @@ pub(super) fn split_name_key(key: &[u8]) -> Result<(Ino, &[u8])> {
     }
 }
 
-/// Key of a place in a directory's order.
+/// Returns the key of a place in a directory's order.
 pub(super) fn order_key(directory: Ino, cookie: u64) -> [u8; 16] {
     (u128::from(directory) << 64 | u128::from(cookie)).to_be_bytes()
 }
 
-/// Splits such a key again.
+/// Splits a key of [`order_key`].
 pub(super) fn split_order_key(key: &[u8; 16]) -> (Ino, u64) {
     let number = u128::from_be_bytes(*key);
     ((number >> 64) as u64, number as u64)
 }
 
-/// A value of [`ORDER`].
+/// Encodes a value of [`ORDER`].
 pub(super) fn encode_order(key: &[u8; 16], ino: Ino, kind: FileKind, name: &[u8]) -> Vec<u8> {
     record::seal(key, |writer| {
         writer.u64(ino);
@@ -90,7 +91,7 @@ pub(super) fn decode_order(key: &[u8; 16], bytes: &[u8]) -> Result<(Ino, FileKin
     })
 }
 
-/// A value of [`XATTRS`].
+/// Encodes a value of [`XATTRS`].
 pub(super) fn encode_xattr(key: &[u8], value: &[u8]) -> Vec<u8> {
     record::seal(key, |writer| writer.bytes(value))
 }
@@ -104,26 +105,27 @@ pub(super) fn decode_xattr(key: &[u8], bytes: &[u8]) -> Result<Vec<u8>> {
     })
 }
 
-/// Flag of the header: the indexes have cells of what is lost.
+/// Flag of the header: the indexes have cells of lost content.
 const FLAG_LOSSES: u8 = 1;
 /// Flag of the header: the indexes of side B count.
 const FLAG_SIDE_B: u8 = 2;
-/// Flag of the header: counts of the indexes are in doubt. Releases that do not know it refuse the pool: they would free by these counts.
+/// Flag of the header: counts of the indexes are in doubt. Releases that do not know it refuse the pool; they would
+/// free by these counts.
 const FLAG_DOUBT: u8 = 4;
 
-/// Which of two places the indexes lie in. A rebuild makes those of the other side, and then changes sides: one
-/// transaction for both indexes and what is known of losses.
+/// One of the two places for the indexes. A rebuild builds the indexes on the other side, then changes sides. One
+/// transaction switches both indexes and the flag of losses.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum IndexSide {
-    /// Where formatting puts them.
+    /// The side of a new pool.
     #[default]
     A,
-    /// The other.
+    /// The other side.
     B,
 }
 
 impl IndexSide {
-    /// The one that does not count.
+    /// Returns the other side.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -138,19 +140,19 @@ impl IndexSide {
 pub(super) struct Header {
     /// Number of the last commit, which is its row in the log.
     pub(super) row: u64,
-    /// Log rows up to this one are gone: the indexes must have them.
+    /// Log rows up to this one are trimmed: the indexes must hold their effects.
     pub(super) trimmed_through: u64,
-    /// The indexes have cells of what is lost.
+    /// Whether the indexes have cells of lost content.
     pub(super) has_losses: bool,
-    /// Counts of the indexes are in doubt: nothing is freed until the indexes are made anew.
+    /// Whether counts of the indexes are in doubt: nothing is freed until the indexes are rebuilt.
     pub(super) has_doubt: bool,
-    /// Where the indexes lie.
+    /// The side of the indexes that counts.
     pub(super) index_side: IndexSide,
     /// Next inode number to give.
     pub(super) next_ino: u64,
     /// Next directory cookie to give.
     pub(super) next_cookie: u64,
-    /// Raised at every open for writing: makes container ids unique.
+    /// Raised at every opening for writing; makes container ids unique.
     pub(super) writer_epoch: u32,
     /// Sums over all inodes.
     pub(super) totals: Totals,
@@ -218,7 +220,7 @@ impl Header {
         )
     }
 
-    /// Decodes and encodes again.
+    /// Checks that a decoded header encodes to the same bytes.
     #[cfg(feature = "fuzzing")]
     pub(super) fn fuzz(bytes: &[u8]) {
         if let Ok(header) = Self::decode(bytes) {
@@ -226,7 +228,7 @@ impl Header {
         }
     }
 
-    /// Reads the header; a store without one is not a namespace.
+    /// Reads the header. A store without one is no namespace.
     pub(super) fn read(transaction: &ReadTransaction) -> std::result::Result<Result<Self>, redb::Error> {
         let table = match transaction.open_table(META) {
             Ok(table) => table,

@@ -9,9 +9,9 @@ use super::inode::Inode;
 pub struct Totals {
     /// Regular files.
     pub files: i64,
-    /// Directories, with the root.
+    /// Directories, including the root.
     pub directories: i64,
-    /// Everything else.
+    /// All other inodes.
     pub others: i64,
     /// Lengths of regular files.
     pub logical_bytes: i64,
@@ -29,7 +29,7 @@ impl Totals {
         self.files + self.directories + self.others
     }
 
-    /// What one inode contributes.
+    /// Returns the contribution of one inode.
     pub(super) fn of(inode: &Inode) -> Self {
         let zero = Self::default();
         match inode.kind {
@@ -57,12 +57,12 @@ impl Totals {
         Self::from_array(std::array::from_fn(|position| with(left[position], right[position])))
     }
 
-    /// The sum of both; wraps, because sizes of sparse files may sum up to anything.
+    /// Returns the sum of both. It wraps, because sizes of sparse files may sum up to anything.
     pub(super) fn plus(&self, other: &Self) -> Self {
         self.combine(other, i64::wrapping_add)
     }
 
-    /// This without the other.
+    /// Returns the difference.
     pub(super) fn minus(&self, other: &Self) -> Self {
         self.combine(other, i64::wrapping_sub)
     }

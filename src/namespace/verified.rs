@@ -1,4 +1,5 @@
-//! The namespace store's file, read and written through [`PageSums`]: a block that is not what was written is an error.
+//! The namespace store's file, read and written through [`PageSums`]: a block that differs from its last write is an
+//! error.
 
 use std::sync::Arc;
 
@@ -8,43 +9,40 @@ use parking_lot::Mutex;
 
 use super::page_sums::{BLOCK_BYTES, BlockSums, PageSums, StoreHeader};
 
-/// Blocks that are read at once to make checksums anew.
+/// Blocks that are read at once to recompute checksums.
 const BLOCKS_AT_ONCE: usize = 256;
 
-/// A file whose blocks are verified when they are read. Until checksums are there it verifies nothing.
+/// A file whose blocks are verified when they are read. It verifies nothing before it has checksums.
 #[derive(Debug)]
 pub(super) struct VerifiedFile {
     file: Arc<dyn DeviceFile>,
-    /// Held across writing and syncing; who only reads does not take it.
+    /// Held across writing and syncing. Readers do not take it.
     sums: Mutex<PageSums>,
     expected: Arc<BlockSums>,
     is_on: std::sync::atomic::AtomicBool,
 }
 
-/// What is known of a file when it is opened.
+/// The checksums that are known when a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Known {
-    /// Every block that counts.
+    /// The checksums of all blocks that count.
     All,
-    /// Nothing: it has to be verified as a whole, then [`VerifiedFile::learn`] reads it.
+    /// None: the store must be verified as a whole, then [`VerifiedFile::learn`] reads it.
     Nothing,
 }
 
 impl VerifiedFile {
-    /// For a new, empty store.
+    /// Wraps the file of a new, empty store.
     pub(super) fn fresh(device: &dyn Device, file: Arc<dyn DeviceFile>) -> Result<Arc<Self>> {
         Ok(Arc::new(Self::with(file, PageSums::open(device)?, true)))
     }
 
-    /// For a store that is there.
-    ///
-    /// # Errors
-    /// The store is older than its checksums; I/O errors.
+    /// Wraps the file of an existing store.
     pub(super) fn open(device: &dyn Device, file: Arc<dyn DeviceFile>) -> Result<(Arc<Self>, Known)> {
         let mut sums = PageSums::open(device)?;
         let mut bytes = [0; StoreHeader::BYTES];
         let found = file.read_at(&mut bytes, 0)?;
-        // What is no store is refused by who opens it.
+        // The caller refuses a file that is no store.
         let header = bytes.get(..found).and_then(StoreHeader::parse);
         let is_known = match header {
             Some(header) => sums.load(&header)?,
@@ -59,10 +57,10 @@ impl VerifiedFile {
         Self { file, sums: Mutex::new(sums), expected, is_on: is_on.into() }
     }
 
-    /// Makes checksums of what is there, which was verified otherwise, and verifies from then on. Nobody may write
-    /// meanwhile.
+    /// Computes checksums of the present content, which was verified by other means, and verifies from then on. No
+    /// other thread may write meanwhile.
     pub(super) fn learn(&self) -> Result<()> {
-        // What is noted as synced must be.
+        // The header is about to be recorded as synced, so sync it first.
         self.file.sync()?;
         let mut header = [0; StoreHeader::BYTES];
         self.file.read_exact_at(&mut header, 0)?;
@@ -86,12 +84,12 @@ impl VerifiedFile {
         Ok(())
     }
 
-    /// Writes the checksums of what is about to be synced. A failure is one of writing: nothing is lost by it.
+    /// Writes the checksums of the blocks to be synced. A failure is a write error: it loses nothing.
     pub(super) fn prepare_sync(&self) -> Result<()> {
         if self.is_on() { self.sums.lock().write_changes() } else { Ok(()) }
     }
 
-    /// Verifies nothing until [`learn`](Self::learn).
+    /// Stops verifying until [`learn`](Self::learn).
     pub(super) fn distrust(&self) {
         self.is_on.store(false, std::sync::atomic::Ordering::Release);
     }
@@ -101,7 +99,7 @@ impl VerifiedFile {
     }
 }
 
-/// Blocks of a range, if it is made of whole ones.
+/// Returns the blocks of a range, if it consists of whole blocks.
 fn blocks(offset: u64, len: usize) -> Option<(u64, usize)> {
     let is_whole = offset.is_multiple_of(BLOCK_BYTES as u64) && len.is_multiple_of(BLOCK_BYTES) && offset > 0;
     is_whole.then_some((offset / BLOCK_BYTES as u64, len / BLOCK_BYTES))
@@ -126,14 +124,14 @@ impl DeviceFile for VerifiedFile {
                 Some((first, count)) => {
                     self.sums.lock().note(first, count, outcome.is_ok().then_some(buffer));
                 }
-                // One that was not written may be there or not: the one before it stays the last that is sure to be, and what is
-                // noted as synced must never be ahead of the store.
+                // A header whose write failed may be on the disk or not. The one before it stays the last certain one:
+                // the recorded header must never be ahead of the store.
                 None if offset == 0 => {
                     if let Some(header) = outcome.is_ok().then(|| StoreHeader::parse(buffer)).flatten() {
                         self.sums.lock().note_header(header);
                     }
                 }
-                // The store writes whole pages; of anything else nothing would be known any more.
+                // The store writes whole pages. After any other write the content of these blocks is unknown.
                 None => {
                     let (first, end) = (offset / BLOCK_BYTES as u64, offset + buffer.len() as u64);
                     let count = end.div_ceil(BLOCK_BYTES as u64) - first;
@@ -150,7 +148,7 @@ impl DeviceFile for VerifiedFile {
         }
         let mut sums = self.sums.lock();
         if let Err(error) = sums.write_changes() {
-            // After a failure that ended a session: nothing that counts rests on them.
+            // This follows a failure that ended a session: no commit rests on these checksums.
             tracing::warn!(%error, "checksums of the namespace have to wait");
         }
         sums.sync()?;

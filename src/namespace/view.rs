@@ -1,4 +1,4 @@
-//! Reading: the newest layer that knows a thing decides; below the generations lies the committed base.
+//! Reading: the newest layer that knows an object decides. Below the generations lies the committed base.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use super::{NAME_BYTES_MAX, Namespace};
 use crate::error::{EngineError, Result};
 
 impl Namespace {
-    /// An inode, if it exists.
+    /// Returns an inode, if it exists.
     pub fn inode(&self, ino: Ino) -> Result<Option<Inode>> {
         Ok(self.inode_shared(ino)?.map(|inode| (*inode).clone()))
     }
 
-    /// An inode, if it exists, without copying it.
+    /// Returns an inode, if it exists, without copying it.
     pub fn inode_shared(&self, ino: Ino) -> Result<Option<Arc<Inode>>> {
         let base = {
             let state = self.state.read();
@@ -31,8 +31,8 @@ impl Namespace {
         };
         let (found, snapshot) = self.with_base(base, |base| base.inode(ino))?;
         let Some(inode) = found.map(Arc::new) else { return Ok(None) };
-        // Only what is still the committed state may be cached. A commit refreshes the cache for its inodes while
-        // the frozen generation still hides them, then replaces the base: both are excluded here.
+        // Only the committed state may be cached. A commit refreshes the cache for its inodes while the frozen
+        // generation still hides them, then replaces the base. This check excludes both moments.
         let state = self.state.read();
         if state.is_base(&snapshot) && state.inode(ino).is_none() {
             self.cache.insert(ino, inode.clone());
@@ -40,7 +40,7 @@ impl Namespace {
         Ok(Some(inode))
     }
 
-    /// What a name in a directory refers to.
+    /// Returns the inode of a name in a directory.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Option<(Ino, FileKind)>> {
         if name.len() > NAME_BYTES_MAX {
             return Err(EngineError::NameTooLong);
@@ -48,7 +48,7 @@ impl Namespace {
         Ok(self.entry(parent, name)?.map(|entry| (entry.ino, entry.kind)))
     }
 
-    /// The entry of a name.
+    /// Returns the entry of a name.
     pub(super) fn entry(&self, parent: Ino, name: &[u8]) -> Result<Option<Entry>> {
         let base = {
             let state = self.state.read();
@@ -60,7 +60,7 @@ impl Namespace {
         Ok(self.with_base(base, |base| base.entry(parent, name))?.0)
     }
 
-    /// The value of an extended attribute; `NotFound` if there is no such inode.
+    /// Returns the value of an extended attribute; `NotFound` if there is no such inode.
     pub fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
         if self.inode_shared(ino)?.ok_or(EngineError::NotFound)?.xattr_count == 0 {
             return Ok(None);
@@ -75,7 +75,7 @@ impl Namespace {
         Ok(self.with_base(base, |base| base.xattr(ino, name))?.0)
     }
 
-    /// The names of an inode's extended attributes, sorted; `NotFound` if there is no such inode.
+    /// Returns the names of an inode's extended attributes, sorted; `NotFound` if there is no such inode.
     pub fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         if self.inode_shared(ino)?.ok_or(EngineError::NotFound)?.xattr_count == 0 {
             return Ok(Vec::new());
@@ -95,7 +95,7 @@ impl Namespace {
         Ok(names.into_iter().collect())
     }
 
-    /// All inodes without a name.
+    /// Returns all inodes without a name.
     pub fn orphans(&self) -> Result<Vec<Ino>> {
         let (base, changes) = {
             let state = self.state.read();
@@ -117,7 +117,7 @@ impl Namespace {
         Ok(orphans.into_iter().collect())
     }
 
-    /// Runs a read on the committed state; if the device fails under it, opens the store anew and tries once more.
+    /// Runs a read on the committed state. If the device fails during it, opens the store again and tries once more.
     /// Also returns the snapshot that answered.
     pub(super) fn with_base<T>(
         &self,
@@ -136,7 +136,7 @@ impl Namespace {
         }
     }
 
-    /// The present base; if its session has failed (or it is being replaced), a new one.
+    /// Returns the present base. If its session has failed, or it is being replaced, returns a new one.
     pub(super) fn recover(&self) -> Result<Arc<Snapshot>> {
         let mut store = waiting::lock(&self.store);
         if let Some(base) = self.state.read().base.clone()
@@ -146,7 +146,7 @@ impl Namespace {
         }
         let row = store.header.row;
         let snapshot = store.reopen_for_reading()?;
-        // A commit whose sync failed may have reached the disk all the same: the generations above it say the same.
+        // A commit whose sync failed may have reached the disk. The generations above it hold the same changes.
         let is_possible =
             snapshot.header.row == row || (snapshot.header.row == row + 1 && self.health.check().is_err());
         if !is_possible {

@@ -1,13 +1,13 @@
-//! Whether clients are there: who works in the background gives way to them.
+//! The clock of client activity. Background work yields while clients are active.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// When clients asked for something last.
+/// The time of the last client request.
 #[derive(Debug)]
 pub struct Activity {
     started: Instant,
-    /// Milliseconds since then, and one; 0: never.
+    /// Milliseconds from `started` to the last request, plus one; 0: no request yet.
     last_ms: AtomicU64,
 }
 
@@ -18,13 +18,13 @@ impl Default for Activity {
 }
 
 impl Activity {
-    /// A client asks for something that costs time. Cost: a look at the clock.
+    /// Notes a client request that costs time. Cost: one clock read.
     pub fn note(&self) {
         let elapsed_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_ms.store(elapsed_ms.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// For how long nobody has asked for anything.
+    /// Returns the time since the last request; `Duration::MAX` if there was none.
     #[must_use]
     pub fn idle_for(&self) -> Duration {
         match self.last_ms.load(Ordering::Relaxed) {

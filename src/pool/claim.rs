@@ -1,4 +1,4 @@
-//! Taking possession of a root before anything is written there.
+//! Locks a root before anything is written to it.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use dedupfs_store::device::lock::PoolLock;
 use crate::control;
 use crate::error::Result;
 
-/// Locks the meta root `root`; `note` says what for.
+/// Locks the meta root `root`; `note` names the purpose.
 ///
-/// A daemon that still answers there has the pool, whatever became of its lock: all its files may have been replaced, or it is of a
-/// version that locked one file alone.
+/// The lock alone is not enough: a daemon that answers on the control socket still owns the pool. All its files may have been replaced,
+/// or its version may lock only one file.
 ///
 /// # Errors
 /// `Busy`; I/O errors.

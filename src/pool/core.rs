@@ -1,4 +1,4 @@
-//! What an open pool consists of, shared by the service and by background work.
+//! The parts of an open pool, shared by the service and background work.
 
 use std::sync::Arc;
 
@@ -22,23 +22,23 @@ use crate::namespace::Namespace;
 
 /// The parts of an open pool.
 pub struct Core {
-    /// Identity.
+    /// Identity of the pool.
     pub pool: PoolId,
-    /// What it was formatted with.
+    /// The properties that `mkfs` fixed.
     pub properties: PoolProperties,
-    /// How memory is divided.
+    /// How `--memory` is divided.
     pub memory: MemoryPlan,
-    /// It was opened for reading only; see [`is_read_only`](Self::is_read_only).
+    /// The pool was opened read-only; see [`is_read_only`](Self::is_read_only).
     pub opened_read_only: bool,
     /// Device of the meta root.
     pub meta_device: Arc<dyn Device>,
     /// Device of the data root.
     pub data_device: Arc<dyn Device>,
-    /// Room on both roots.
+    /// The guard of the room on both roots.
     pub space: Arc<SpaceGuard>,
-    /// What content takes of it at worst.
+    /// The worst-case cost of content.
     pub cost: ContentCost,
-    /// Inodes, names, log.
+    /// Inodes, names and the operations log.
     pub namespace: Arc<Namespace>,
     /// Containers of chunks.
     pub data: Arc<ContainerStore>,
@@ -50,20 +50,20 @@ pub struct Core {
     pub recipe_index: Arc<Index>,
     /// The write path.
     pub dedup: Arc<Deduplicator>,
-    /// For files.
+    /// The shared parts of open files.
     pub files: Arc<FileContext>,
-    /// Durability.
+    /// The commit thread's engine: makes changes durable.
     pub committer: Arc<Committer>,
-    /// Copies of the namespace on the data root.
+    /// Writer of the export on the data root.
     pub exporter: Arc<Exporter>,
-    /// Who may still change something.
+    /// Admits or refuses changes.
     pub gate: Gate,
-    /// When clients asked for something last.
+    /// The time of the last client request.
     pub activity: Activity,
 }
 
 impl Core {
-    /// Lets a client change something: closing the pool waits until the pass is dropped. Once for each request.
+    /// Lets a client change something; call it once for each request. Closing the pool waits until the pass is dropped.
     ///
     /// # Errors
     /// `ReadOnly` with the reason.
@@ -77,51 +77,51 @@ impl Core {
         Ok(pass)
     }
 
-    /// Nothing may be changed: it was opened so, or is so for now.
+    /// Whether changes are refused: the pool was opened read-only, or is read-only for now.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.opened_read_only || self.gate.is_paused()
     }
 
-    /// Whether what is done now can still become durable.
+    /// Checks that a change made now can still become durable.
     ///
     /// # Errors
     /// `ReadOnly` with the reason, once a commit has failed for good.
     pub fn check_failure(&self) -> Result<()> {
         match self.committer.failure() {
             Some(EngineError::Store(lost @ StoreError::LockLost { .. })) => Err(EngineError::ReadOnly(format!(
-                ", because it is not locked any more: {lost}. What was synced before is safe; end the other process, if there is one, \
+                ", because it is not locked any more: {lost}. All data synced before is safe; end the other process, if there is one, \
                  unmount the pool, check it with `dedupfs fsck`, and mount it again"
             ))),
             Some(failure) => Err(EngineError::ReadOnly(format!(
-                ", because a failure put in doubt what is on disk: {failure}. What was synced before is safe; unmount the pool, \
+                ", because a failure put the state of the disk in doubt: {failure}. All data synced before is safe; unmount the pool, \
                  see to the disk, and mount it again"
             ))),
             None => Ok(()),
         }
     }
 
-    /// Takes room for something new, of which nothing can be known yet.
+    /// Takes room for new content before its actual size is known.
     ///
     /// # Errors
     /// `NoSpace`.
     pub fn admit(&self, demand: Demand) -> Result<Promise<'_>> {
-        // What is counted must be written before more is: memory is bounded.
+        // The index has no space for a checkpoint and its memory is full: nothing new may be counted.
         if self.committer.is_held_up() {
             return Err(EngineError::NoSpace);
         }
         self.space.admit(demand)
     }
 
-    /// Room for a change of the namespace that removes, or replaces in place: never refused.
+    /// Takes room for a namespace change that removes or replaces in place. It is never refused.
     pub fn promise_change(&self) -> Promise<'_> {
         self.space.promise(Demand::change(0))
     }
 
-    /// Bounds what waits to be committed, in memory and, when little more than the reserve is left, on the meta root.
+    /// Bounds the changes that wait for a commit: in memory, and on the meta root when little more than the reserve is left.
     ///
     /// # Errors
-    /// The round's error.
+    /// The error of the commit round.
     pub fn relieve(&self) -> Result<()> {
         if self.space.is_tight() && self.namespace.commit_bytes() > self.space.commit_bytes() {
             return self.committer.commit();
@@ -129,10 +129,10 @@ impl Core {
         self.committer.relieve()
     }
 
-    /// Physical bytes of the indexes, also of those that do not count (an unfinished rebuild).
+    /// Physical bytes of the indexes, including the side that does not count (an unfinished rebuild).
     ///
     /// # Errors
-    /// The device does not tell.
+    /// The device cannot report sizes.
     pub fn index_bytes(&self) -> Result<u64> {
         let used = self.chunk_index.stats().disk_bytes + self.recipe_index.stats().disk_bytes;
         Ok(used + indexes::unused_bytes(&*self.meta_device, self.namespace.index_side())?)
@@ -141,7 +141,7 @@ impl Core {
     /// Physical bytes of everything the pool occupies.
     ///
     /// # Errors
-    /// The devices do not tell.
+    /// A device cannot report sizes.
     pub fn physical_bytes(&self) -> Result<u64> {
         let containers = self.data.physical_bytes()? + self.recipes.physical_bytes()?;
         let export = self.exporter.stats()?;

@@ -1,4 +1,4 @@
-//! Making a pool.
+//! Formatting a pool (`mkfs`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::error::Result;
 use crate::namespace::{IndexSide, Namespace};
 use crate::service::now;
 
-/// Makes a pool with its meta root at `meta` and its data root at `data` (by default the same directory). Both are
-/// created if absent and must be empty.
+/// Formats a pool with its meta root at `meta` and its data root at `data` (by default the same directory). Creates missing
+/// directories. Both must be empty.
 ///
 /// # Errors
 /// `Usage` if a root is not empty; I/O errors.
@@ -47,12 +47,12 @@ pub fn format(meta: &Path, data: Option<&Path>, properties: &PoolProperties) -> 
     format_on(&meta_device, &data_device, data_root, properties, owner)
 }
 
-/// Makes a pool on two (or twice the same) empty devices.
+/// Formats a pool on two empty devices, or one device given twice.
 ///
-/// The superblocks are written last: a directory in which this was interrupted is no pool, and says so.
+/// The superblocks are written last: an interrupted format leaves a directory that is recognizably no pool.
 ///
 /// # Errors
-/// I/O errors; `Usage` if there is a pool already.
+/// I/O errors; `Usage` if a pool is there already.
 pub fn format_on(
     meta: &Arc<dyn Device>,
     data: &Arc<dyn Device>,
@@ -75,7 +75,7 @@ pub fn format_on(
     Ok(pool)
 }
 
-/// 128 random bits, marked as a random uuid (version 4).
+/// Makes a pool id: 128 random bits, marked as a random UUID (version 4).
 fn new_pool_id(meta: &Arc<dyn Device>) -> Result<PoolId> {
     let mut bytes = [0; 16];
     let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
@@ -88,7 +88,8 @@ fn new_pool_id(meta: &Arc<dyn Device>) -> Result<PoolId> {
     Ok(PoolId(bytes))
 }
 
-/// A data root inside the meta root moves with it; another is remembered as an absolute path.
+/// Returns the path of the data root as the superblock stores it: relative if it lies inside the meta root and moves with it, else
+/// absolute.
 pub(crate) fn relative_or_absolute(meta: &Path, data: &Path) -> Result<Vec<u8>> {
     use std::os::unix::ffi::OsStrExt as _;
     let absolute = |path: &Path| -> Result<PathBuf> {

@@ -1,12 +1,12 @@
-//! What lets changes in until the pool is being closed, and then waits for those that are under way.
+//! Admits changes until the pool closes, then waits for the changes under way.
 //!
 //! ```text
 //! Open ──drain()──> Draining ──close()──> Closed
 //! ```
-//! Open: everything. Draining: what was taken before is published, nothing new is taken. Closed: nothing. Both steps
-//! wait for whoever is inside, so that no change is acknowledged that the last commit does not have.
+//! Open: all changes enter. Draining: work that was accepted before is published, new changes are refused. Closed: nothing enters. Both
+//! steps wait until everyone inside has left, so the last commit has every acknowledged change.
 //!
-//! A pool that is read-only for a while is paused: new changes are refused as in Draining, until [`Gate::resume`].
+//! A pool that is read-only for a while is *paused*: new changes are refused as in Draining, until [`Gate::resume`].
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ pub struct Gate {
     left: Condvar,
 }
 
-/// As long as this exists, closing waits.
+/// A permit to change the pool. Closing waits until it is dropped.
 #[must_use]
 pub struct Pass<'a>(&'a Gate);
 
@@ -56,15 +56,15 @@ impl Drop for Pass<'_> {
 }
 
 impl Gate {
-    /// Enters with a change.
+    /// Enters for a change.
     ///
     /// # Errors
-    /// `ReadOnly` while it is paused, and once the pool is being closed.
+    /// `ReadOnly` while the gate is paused, and once the pool is being closed.
     pub fn enter(&self) -> Result<Pass<'_>> {
         self.enter_until(Phase::Open)
     }
 
-    /// Enters to publish what was taken before, as a part of a change or alone.
+    /// Enters to publish work that was accepted before, as part of a change or alone.
     ///
     /// # Errors
     /// `ReadOnly` once the pool is closed.
@@ -90,19 +90,18 @@ impl Gate {
         Ok(Pass(self))
     }
 
-    /// Lets no new change in, and waits for those that are inside, but at most for `patience`; returns whether all
-    /// have gone.
+    /// Refuses new changes and waits up to `patience` for those inside; returns whether all have left.
     pub fn drain(&self, patience: Duration) -> bool {
         self.go_on(Phase::Draining, patience)
     }
 
-    /// Lets nothing in any more, and waits as [`drain`](Self::drain) does.
+    /// Refuses everything, and waits as [`drain`](Self::drain) does.
     pub fn close(&self, patience: Duration) -> bool {
         self.go_on(Phase::Closed, patience)
     }
 
-    /// Lets no new change in for a while, and waits for those that are inside, but at most for `patience`; returns whether
-    /// all have gone. If not, it goes on as before.
+    /// Refuses new changes for a while and waits up to `patience` for those inside; returns whether all have left. If not, the gate
+    /// stays open.
     pub fn pause(&self, patience: Duration) -> bool {
         let mut state = self.state.lock();
         state.is_paused = true;
@@ -111,12 +110,12 @@ impl Gate {
         are_gone
     }
 
-    /// Lets changes in again.
+    /// Ends a pause.
     pub fn resume(&self) {
         self.state.lock().is_paused = false;
     }
 
-    /// Whether it is paused.
+    /// Whether the gate is paused.
     pub fn is_paused(&self) -> bool {
         self.state.lock().is_paused
     }
@@ -197,7 +196,7 @@ mod tests {
                 assert!(gate.drain(PATIENCE));
                 assert!(done.load(Ordering::Acquire), "the change has ended");
             });
-            // However long the other thread waits, a change under way may publish.
+            // A change under way may publish, however long the other thread waits.
             std::thread::sleep(Duration::from_millis(50));
             drop(gate.enter_to_publish().unwrap());
             done.store(true, Ordering::Release);

@@ -1,4 +1,4 @@
-//! Where the indexes of a pool lie, and opening, rebuilding and clearing them away.
+//! Opens, rebuilds and clears away the indexes of a pool.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::fingerprint::Fingerprinter;
 use crate::namespace::{IndexSide, Namespace};
 
-/// Where the index of chunks lies.
+/// Directory of the chunk index of a side.
 pub(super) const fn chunk_index(side: IndexSide) -> &'static str {
     match side {
         IndexSide::A => "index/chunks",
@@ -24,7 +24,7 @@ pub(super) const fn chunk_index(side: IndexSide) -> &'static str {
     }
 }
 
-/// Where the index of recipe nodes lies.
+/// Directory of the recipe index of a side.
 pub(super) const fn recipe_index(side: IndexSide) -> &'static str {
     match side {
         IndexSide::A => "index/recipes",
@@ -36,23 +36,22 @@ const fn both(side: IndexSide) -> [&'static str; 2] {
     [chunk_index(side), recipe_index(side)]
 }
 
-/// Tankers of recipe nodes are smaller than those of chunks by this: there are some hundred chunks for each node, and no filter
-/// should be made for fingerprints that do not come.
+/// Recipe tankers are smaller than chunk tankers by this factor. There are some hundred chunks for each node, and a filter should not
+/// be sized for fingerprints that never come.
 const RECIPE_TANKER_DIVISOR: u32 = 16;
 
-/// Fingerprints of a tanker at least.
+/// Least number of cells in a tanker.
 const TANKER_CELLS_MIN: u32 = 64;
 
-/// Chunks that a pool has at most, as far as can be told before anything is opened. An index that cannot be read is reported by
-/// who opens it.
+/// Bounds the number of chunks in the pool before anything is opened. An index that cannot be read counts as empty here; opening it
+/// reports the error.
 pub(super) fn chunks_at_most(device: &dyn Device, superblock: &Superblock) -> u64 {
     let cells = superblock.properties.tanker_cells;
     let of = |side| Index::cells_at_most(device, chunk_index(side), &superblock.pool, cells).unwrap_or(0);
     of(IndexSide::A).max(of(IndexSide::B))
 }
 
-/// The options of the index of chunks, or of recipe nodes, of a pool that divides memory like this. There are some hundred
-/// chunks for each node.
+/// Returns the options of the chunk or recipe index for this memory plan. There are some hundred chunks for each node.
 pub(super) fn index_options(properties: &PoolProperties, memory: &MemoryPlan, recipe: bool) -> IndexOptions {
     let (share, of) = if recipe { (1, 8) } else { (7, 8) };
     let divisor = if recipe { RECIPE_TANKER_DIVISOR } else { 1 };
@@ -66,14 +65,14 @@ pub(super) fn index_options(properties: &PoolProperties, memory: &MemoryPlan, re
     }
 }
 
-/// How the index is made anew.
+/// The inputs of an index rebuild.
 pub(super) struct Rebuild<'a> {
     pub(super) options: &'a OpenOptions,
     pub(super) fingerprinter: &'a Fingerprinter,
     pub(super) progress: &'a dyn Progress,
 }
 
-/// What the indexes of a pool are opened, or made anew, from.
+/// The sources from which the indexes of a pool are opened or rebuilt.
 pub(super) struct IndexSources<'a> {
     pub(super) device: &'a Arc<dyn Device>,
     pub(super) superblock: &'a Superblock,
@@ -88,12 +87,12 @@ impl IndexSources<'_> {
         index_options(&self.superblock.properties, self.memory, recipe)
     }
 
-    /// Files that containers are recorded in and that are not there.
+    /// Names the missing slot files that container records point into.
     fn missing_files(&self) -> Vec<String> {
         [self.data.missing_files(), self.recipes.missing_files()].concat()
     }
 
-    /// Opens the indexes that count: of chunks, of nodes.
+    /// Opens the indexes that count: chunks, then nodes.
     pub(super) fn open(&self) -> Result<(Index, Index)> {
         let side = self.namespace.index_side();
         let open = |directory: &str, recipe| {
@@ -103,10 +102,10 @@ impl IndexSources<'_> {
         Ok((open(chunk_index(side), false)?, open(recipe_index(side), true)?))
     }
 
-    /// Makes them anew, on the other side, which counts from then on.
+    /// Rebuilds both indexes on the other side, which counts from then on.
     pub(super) fn rebuild(&self, rebuild: &Rebuild<'_>) -> Result<(Index, Index, RebuildReport)> {
         let used = self.namespace.index_side();
-        // What is in use is nothing to go on from: were it to be replaced and found again, it would look like it.
+        // The side in use must not keep rebuild progress: after a switch and back, a later rebuild would take it for its own.
         for directory in both(used) {
             Index::forget_progress(&**self.device, directory)?;
         }
@@ -121,7 +120,7 @@ impl IndexSources<'_> {
             data: self.data,
             recipes: self.recipes,
             fingerprinter: rebuild.fingerprinter,
-            // What is quarantined must not be taken for good because a table names it.
+            // A quarantined copy must not be taken for good because a table names it.
             read_data: rebuild.options.rebuild_reads_data || self.namespace.has_losses(),
             progress: rebuild.progress,
         };
@@ -129,8 +128,8 @@ impl IndexSources<'_> {
     }
 }
 
-/// Removes what does not count: indexes that were replaced, or half built beside those that are about to change. What cannot
-/// be removed costs only its space. Returns how many files went.
+/// Removes index files that do not count: replaced indexes, and rebuilds left half done. Files that cannot be removed only cost space.
+/// Returns the number of files removed.
 pub(super) fn clear_away(device: &dyn Device, used: IndexSide) -> u64 {
     let clear = || {
         let (mut files, mut bytes) = (0, 0);
@@ -157,8 +156,8 @@ pub(super) fn clear_away(device: &dyn Device, used: IndexSide) -> u64 {
     }
 }
 
-/// Removes what a checkpoint that was not finished left. What cannot be removed costs only its space, and the next checkpoint
-/// tries again. Returns how many files went.
+/// Removes the files of an unfinished checkpoint. Files that cannot be removed only cost space, and the next checkpoint tries again.
+/// Returns the number of files removed.
 pub(super) fn remove_leftovers(indexes: [&Index; 2]) -> u64 {
     let remove = |index: &Index| {
         index.remove_leftovers().map_or_else(
@@ -172,14 +171,14 @@ pub(super) fn remove_leftovers(indexes: [&Index; 2]) -> u64 {
     indexes.into_iter().map(remove).sum()
 }
 
-/// Bytes of the indexes that do not count.
+/// Bytes of the indexes on the side that does not count.
 pub(super) fn unused_bytes(device: &dyn Device, used: IndexSide) -> Result<u64> {
     let [chunks, nodes] = both(used.other());
     Ok(Index::disk_bytes(device, chunks)? + Index::disk_bytes(device, nodes)?)
 }
 
-/// The index is never the only copy of anything: whatever is wrong with it, it can be made anew, from the files of containers that are
-/// there. What lay in `missing` is given up by that.
+/// Adds advice to an index error. The index is never the only copy: it can always be rebuilt from the containers that are there. The
+/// rebuild gives up the content of the `missing` files.
 pub(super) fn index_advice(directory: &str, error: StoreError, missing: &[String]) -> StoreError {
     let advice = if missing.is_empty() {
         "nothing is lost: make it anew with `dedupfs fsck --rebuild-index POOL`".to_owned()
@@ -189,7 +188,7 @@ pub(super) fn index_advice(directory: &str, error: StoreError, missing: &[String
     advised(format!("the index in {directory}"), "a sound index", error, &advice)
 }
 
-/// What was written last, and is not in the indexes' checkpoints, cannot be counted from the containers.
+/// Adds advice to an error of the log replay. The last writes, which no checkpoint holds yet, cannot be counted from the containers.
 pub(super) fn replay_advice(error: StoreError, missing: &[String]) -> StoreError {
     let advice = if missing.is_empty() {
         "files that need this cannot be read there; no other file is lost. `dedupfs fsck --rebuild-index POOL` makes the index anew from \
@@ -210,7 +209,7 @@ fn give_up_advice(missing: &[String]) -> String {
     )
 }
 
-/// What is wrong with something that is derived, with what can be done; other errors as they are.
+/// Adds advice to damage of derived data; returns other errors unchanged.
 fn advised(what: String, expected: &str, error: StoreError, advice: &str) -> StoreError {
     match error {
         StoreError::Corrupt { .. } | StoreError::NotFound { .. } => {

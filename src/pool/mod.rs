@@ -1,12 +1,13 @@
-//! A pool: two roots, opened as a whole.
+//! A pool: a meta root and a data root, opened as a whole.
 //!
-//! - [`format`]: makes one;
-//! - [`Pool::open`]: lock, superblocks, namespace, containers, indexes: an [`UnrecoveredPool`], which can only be diagnosed and
-//!   recovered: the log is replayed into the indexes, files that were unlinked while open are dropped, and only then a [`Pool`]
-//!   exists;
-//! - [`Pool::close`]: everything durable, containers sealed, indexes checkpointed, so that the next open replays nothing.
+//! - [`format`] makes a pool.
+//! - [`Pool::open`] opens lock, superblocks, namespace, containers and indexes as an [`UnrecoveredPool`], which can only be diagnosed
+//!   and recovered. Recovery replays the log into the indexes and drops files that were unlinked while open. Only then a [`Pool`]
+//!   exists.
+//! - [`Pool::close`] makes everything durable, seals the containers and writes checkpoints of the indexes. The next open has nothing to
+//!   replay.
 //!
-//! Dropping a pool without closing it is what a crash does: nothing more is written.
+//! Dropping a pool without closing it acts like a crash: nothing more is written.
 
 mod activity;
 mod claim;
@@ -62,48 +63,49 @@ pub struct Pool {
     core: Arc<Core>,
     service: Arc<Service>,
     commit_thread: Mutex<Option<JoinHandle<()>>>,
-    /// Closing has nothing to write: it was opened read-only, or became so. Held across becoming so, before `exclusive`.
+    /// Closing has nothing to write: the pool was opened read-only or became so. Held across becoming read-only. Lock order: before
+    /// `exclusive`.
     is_settled: Mutex<bool>,
     /// One reclaim or check at a time.
     exclusive: Mutex<()>,
     reclaiming: ReclaimControl,
     scrub: ScrubControl,
-    /// Of pools that may be changed.
+    /// Only for writable pools.
     suspects: Mutex<Option<SuspectThread>>,
-    /// Of pools that somebody mounted for writing.
+    /// Only for pools that were mounted for writing.
     export_watch: Mutex<Option<ExportWatch>>,
-    /// Becoming read-only ended it before it was done.
+    /// Becoming read-only ended the verification of the export before it was done.
     watch_ended: Mutex<bool>,
     recovery: RecoveryReport,
     rebuilt: Option<RebuildReport>,
-    /// Why the index on disk cannot be used, if this one was made anew in memory.
+    /// Why the index on disk cannot be used, if an index rebuilt in memory takes its place.
     index_damage: Mutex<Option<String>>,
-    /// Files of containers without which it was opened for reading only.
+    /// Missing slot files. The pool was opened read-only without them.
     missing_files: Vec<String>,
-    /// Held until the pool is gone.
+    /// Held until the pool is dropped.
     _locks: Arc<Vec<PoolLock>>,
 }
 
 impl Pool {
-    /// The filesystem in the pool.
+    /// Returns the filesystem in the pool.
     #[must_use]
     pub fn service(&self) -> Arc<Service> {
         self.service.clone()
     }
 
-    /// The pool's parts, for tests and benchmarks.
+    /// Returns the pool's parts, for tests and benchmarks.
     #[must_use]
     pub fn core(&self) -> &Arc<Core> {
         &self.core
     }
 
-    /// What opening had to do.
+    /// Returns the report of the recovery at opening.
     #[must_use]
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery
     }
 
-    /// What whoever opens the pool should be told, in words.
+    /// Returns the notices for the user who opens the pool, in words.
     #[must_use]
     pub fn notice(&self) -> Option<String> {
         let recovered = self
@@ -115,9 +117,7 @@ impl Pool {
             damage.map(|damage| format!("until the pool is closed, an index made anew in memory is used: {damage}"));
         let missing = (!self.missing_files.is_empty()).then(|| {
             let files = self.missing_files.join(", ");
-            format!(
-                "{files} is missing: what lies there gives an error where it is read; put it back if it was moved away"
-            )
+            format!("{files} is missing: reads of its content give errors; put it back if it was moved away")
         });
         let doubt = self.core.namespace.has_doubt().then(|| EngineError::CountsInDoubt.to_string());
         let space = if self.core.is_read_only() { Ok(Vec::new()) } else { self.core.space.notices() };
@@ -125,10 +125,10 @@ impl Pool {
         let export = export.map(|found| {
             format!("the export on the data root was damaged ({found}): it is made anew, and counts when that is done")
         });
-        // Its size is told by a check.
+        // `check` reports the bytes of damaged exports.
         let kept = self.core.exporter.kept().ok().filter(|(slots, bytes)| slots + bytes > 0).map(|(slots, _)| {
             format!(
-                "{slots} slots with content that no file names, and what a recovery could not read, are kept: `dedupfs fsck --repair \
+                "{slots} slots with content that no file names, and files that a recovery could not read, are kept: `dedupfs fsck --repair \
                  --give-up-unnamed` gives their space back"
             )
         });
@@ -140,7 +140,7 @@ impl Pool {
         (!notices.is_empty()).then(|| notices.join("; "))
     }
 
-    /// What the rebuild of the index found, if opening was asked for one.
+    /// Returns the report of the index rebuild, if opening was asked for one.
     #[must_use]
     pub fn rebuilt(&self) -> Option<&RebuildReport> {
         self.rebuilt.as_ref()
@@ -155,24 +155,24 @@ impl Pool {
         self.core.committer.commit().and(published)
     }
 
-    /// Figures about the pool, as of now.
+    /// Returns figures about the pool as of now.
     ///
     /// # Errors
-    /// The commit that settles the counts failed, or the index cannot be read.
+    /// The commit that settles the counts fails, or the index cannot be read.
     pub fn stats(&self) -> Result<PoolStats> {
         self.core.committer.settle()?;
         stats::collect(&self.core)
     }
 
-    /// Checks the pool; see [`crate::check`]. On a pool in use, changes during the check can show as findings.
+    /// Checks the pool; see [`crate::check`]. On a pool in use, concurrent changes can show as findings.
     ///
     /// # Errors
-    /// `Busy` if a reclaim or check is running; what prevents checking at all.
+    /// `Busy` if a reclaim or check is running; errors that prevent the check altogether.
     pub fn check(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport> {
         self.end_background();
         let _one = self.exclusively()?;
         let core = &self.core;
-        // What is quarantined between looking at counts and looking at places would be seen by neither.
+        // Quarantining between the check of counts and the check of places would escape both.
         let _no_quarantine = core.committer.hold_losses();
         core.committer.settle()?;
         let mut report = Checker {
@@ -203,12 +203,12 @@ impl Pool {
         Ok(report)
     }
 
-    /// Verifies the export: base and log always, the copies' content as the data is.
+    /// Verifies the export. Base and log are always read; the copies are read in full only if the data is.
     fn check_export(&self, options: &CheckOptions, report: &mut CheckReport, progress: &dyn Progress) -> Result<()> {
         let depth = if options.read_data { CopyDepth::Content } else { CopyDepth::Ends };
         progress.start("verifying the export", 0);
         let export = match self.core.exporter.verify(depth, &mut |_| !progress.is_cancelled()) {
-            // Of the namespace, of which the rest of the report tells more.
+            // The namespace is damaged; the rest of the report tells more.
             Err(error) if crate::export::is_damage(&error) => {
                 progress.finish();
                 report.add(format!("the export on the data root cannot be verified: {error}"));
@@ -251,7 +251,7 @@ impl Pool {
         let (mut report, found) = crate::scrub::scrub(core, options, &self.scrub, progress)?;
         if !report.unmounted {
             match self.name_affected(&mut report, found, progress) {
-                // Whatever failed: nothing works any more.
+                // The pool is closing, so every call fails. The error itself means nothing.
                 Err(error) if core.gate.is_closing() => {
                     tracing::debug!(%error, "a scrub was stopped by the unmount");
                     report.unmounted = true;
@@ -266,10 +266,10 @@ impl Pool {
         Ok(report)
     }
 
-    /// What is lost as of now, and the files that need it.
+    /// Fills the report with the current losses and the files that need them.
     fn name_affected(&self, report: &mut ScrubReport, found: Vec<BadCopy>, progress: &dyn Progress) -> Result<()> {
         let core = &self.core;
-        // What open files refer to by now is to be named, too.
+        // Publishes open files first, so their losses are named too.
         if !core.is_read_only() && core.namespace.has_losses() {
             self.sync()?;
         }
@@ -287,7 +287,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Verifies the export in the background, once, and writes anew what is bad of it: for mounts. Nothing on a pool that is only read.
+    /// Starts one verification of the export in the background, which also rewrites bad parts. For mounts; does nothing on a read-only
+    /// pool.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -298,12 +299,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends a scrub that is running, soon.
+    /// Ends a running scrub soon.
     pub fn stop_scrub(&self) {
         self.scrub.stop();
     }
 
-    /// What a scrub is at, or was at last.
+    /// Returns the position of the running or the last scrub.
     ///
     /// # Errors
     /// The position cannot be read.
@@ -323,7 +324,7 @@ impl Pool {
         })
     }
 
-    /// The files that need what is lost.
+    /// Finds the files that need lost content.
     fn affected(&self, lost: &Lost, progress: &dyn Progress) -> Result<AffectedFiles> {
         let core = &self.core;
         let finder = AffectedFinder {
@@ -335,11 +336,11 @@ impl Pool {
         finder.find(lost)
     }
 
-    /// Closes the pool: everything durable, containers sealed, indexes checkpointed. Calls of the service fail from
-    /// then on.
+    /// Closes the pool: makes everything durable, seals the containers and writes checkpoints of the indexes. Calls of the service fail
+    /// from then on.
     ///
     /// # Errors
-    /// What could not be made durable; the pool is closed all the same, as after a crash.
+    /// An error that prevented durability. The pool is closed all the same, as after a crash.
     pub fn close(&self) -> Result<()> {
         if self.commit_thread.lock().is_none() {
             return Ok(());
@@ -350,28 +351,26 @@ impl Pool {
         drop(self.export_watch.lock().take());
         drop(self.suspects.lock().take());
         if *self.is_settled.lock() {
-            // Nothing was changed but in memory, or since everything was made durable.
+            // All changes are durable already, or were only made in memory.
             self.core.gate.close(CLOSE_PATIENCE);
             self.stop();
             return Ok(());
         }
-        // From here on nothing is taken that could not become durable any more; what was taken is published.
+        // From here on, new changes are refused, because they could not become durable. Accepted changes are published.
         let drained = self.core.gate.drain(CLOSE_PATIENCE);
         if !drained {
-            tracing::error!("a request hangs: the pool is closed without what it does");
+            tracing::error!("a request hangs: the pool is closed without its changes");
         }
-        // What it did behind the last checkpoint would be there to recover.
+        // Log rows of a reclaim behind the last checkpoint would need a recovery.
         let ended = self.reclaiming.end(CLOSE_PATIENCE);
         if ended.is_none() {
-            tracing::error!(
-                "a reclaim hangs: the pool is closed beside it, and what it does is recovered by the next mount"
-            );
+            tracing::error!("a reclaim hangs: the pool is closed meanwhile, and the next mount recovers its changes");
         }
         let published = self.service.publish_all(None, (!drained).then_some(CLOSE_PATIENCE));
         self.core.gate.close(CLOSE_PATIENCE);
         let outcome = self.put_in_order();
         self.stop();
-        // A check that is still running reads the namespace; it stays as large as it is then.
+        // A running check reads the namespace, so the namespace is then not compacted.
         if outcome.is_ok()
             && let Some(_one) = self.exclusive.try_lock()
             && let Err(error) = self.core.exporter.while_quiet(|| self.core.namespace.compact_small())
@@ -381,13 +380,13 @@ impl Pool {
         outcome.and(published)
     }
 
-    /// Seals the containers and makes everything durable, so that the next open has nothing to recover.
+    /// Seals the containers and makes everything durable, so the next open has nothing to recover.
     fn put_in_order(&self) -> Result<()> {
         let (core, committer) = (&self.core, &self.core.committer);
         core.data.seal_all();
         core.recipes.seal_all();
         match committer.checkpoint() {
-            // The last round trims the log.
+            // This last round trims the log.
             Ok(_) => committer
                 .settle()
                 .and_then(|()| committer.export())
@@ -395,7 +394,7 @@ impl Pool {
                 .and_then(|()| core.exporter.settle_note()),
             Err(error) => committer.commit().and(if error.is_no_space() {
                 tracing::warn!(
-                    "no room to close the pool in order: what was written is durable, and the next mount counts the end of the \
+                    "no room to close the pool in order: all written data is durable, and the next mount counts the end of the \
                      log anew, once there is room for that"
                 );
                 Ok(())
@@ -405,12 +404,12 @@ impl Pool {
         }
     }
 
-    /// Makes the pool read-only for a while: everything is durable when this returns, and nothing is written any more until
-    /// [`set_writable`](Self::set_writable). A scrub or reclaim that runs is stopped.
+    /// Makes the pool read-only for a while. On return everything is durable, and nothing is written until
+    /// [`set_writable`](Self::set_writable). Stops a running scrub or reclaim.
     ///
     /// # Errors
-    /// `Busy` if a check is running, or a scrub, reclaim or request does not end; what could not be made durable. The pool can be changed
-    /// as before then.
+    /// `Busy` if a check is running, or if a scrub, reclaim or request does not end; an error that prevented durability. After an error
+    /// the pool stays writable.
     pub fn set_read_only(&self) -> Result<()> {
         let mut is_settled = self.is_settled.lock();
         if *is_settled {
@@ -434,7 +433,7 @@ impl Pool {
         outcome
     }
 
-    /// Lets no change in any more, and makes everything durable. After an error the pool can be changed as before.
+    /// Pauses changes and makes everything durable. After an error the pool stays writable.
     fn settle(&self) -> Result<()> {
         if !self.core.gate.pause(CLOSE_PATIENCE) {
             return Err(busy("a request that does not end"));
@@ -446,10 +445,10 @@ impl Pool {
         outcome
     }
 
-    /// Ends what [`set_read_only`](Self::set_read_only) began.
+    /// Ends the read-only state that [`set_read_only`](Self::set_read_only) began.
     ///
     /// # Errors
-    /// `ReadOnly` for a pool that was opened so, or that a failure made so.
+    /// `ReadOnly` for a pool that was opened read-only, or that a failure made read-only.
     pub fn set_writable(&self) -> Result<()> {
         let mut is_settled = self.is_settled.lock();
         if self.core.opened_read_only {
@@ -464,7 +463,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Starts the verification of the export anew, if becoming read-only ended it.
+    /// Restarts the verification of the export if becoming read-only ended it.
     fn resume_watch(&self) {
         if std::mem::take(&mut *self.watch_ended.lock())
             && let Err(error) = self.watch_export()
@@ -473,7 +472,7 @@ impl Pool {
         }
     }
 
-    /// Ends a run of reclaiming that nobody waits for: whoever asks for something goes first.
+    /// Ends a background run of reclaiming: explicit requests go first.
     fn end_background(&self) {
         if self.reclaiming.is_in_background() {
             drop(self.reclaiming.end(CLOSE_PATIENCE));
@@ -508,7 +507,7 @@ fn busy(owner: &str) -> EngineError {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.stop();
-        // Others may hold parts of the pool a moment longer: workers with a job, clients with the service.
+        // Workers with a job and clients with the service may hold parts of the pool a moment longer.
         self.core.data.stop();
         self.core.recipes.stop();
         self.core.namespace.end();

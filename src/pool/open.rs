@@ -1,7 +1,7 @@
-//! Opening a pool: the roots are found and locked, then recovered ([`UnrecoveredPool`]).
+//! Opening a pool: finds and locks the roots, then recovers the pool ([`UnrecoveredPool`]).
 //!
-//! A pool that is opened for reading only is recovered in memory ([`OverlayDevice`]): nothing on its disks is changed, whatever
-//! state a crash left it in, and an index that cannot be used is made anew for as long as the pool is open.
+//! A read-only pool is recovered in memory ([`OverlayDevice`]): nothing on its disks changes, in any state after a crash. If its index
+//! cannot be used, an index is rebuilt in memory for the time that the pool is open.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,23 +26,23 @@ use crate::service::AccessTimes;
 /// How to open a pool.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// Bound of caches and buffers.
+    /// Budget of caches and buffers.
     pub memory_bytes: u64,
-    /// Clients may not change anything.
+    /// Refuse all changes by clients.
     pub read_only: bool,
-    /// Told to a second opener: "dedupfs mount /mnt".
+    /// Shown to a second opener, for example "dedupfs mount /mnt".
     pub note: String,
     /// Longest time until a closed file is durable.
     pub commit_interval: Duration,
-    /// What reading does to times of last access.
+    /// How reads update access times.
     pub access_times: AccessTimes,
-    /// Which filters look chunks up, in which order.
+    /// The filters of chunk lookups, in order.
     pub filters: FilterPlan,
-    /// What the pool may occupy, besides the sizes of its disks.
+    /// Bounds of the pool's size, besides the sizes of its disks.
     pub limits: SpaceLimits,
-    /// Make the index anew from containers and namespace.
+    /// Rebuild the index from containers and namespace.
     pub rebuild_index: bool,
-    /// Read all content for that, and give up chunks that are damaged.
+    /// Read all content during the rebuild, and give up damaged chunks.
     pub rebuild_reads_data: bool,
 }
 
@@ -63,15 +63,15 @@ impl Default for OpenOptions {
 }
 
 impl Pool {
-    /// Opens the pool whose meta root is `meta`, alone: a second opener is told who has it.
+    /// Opens the pool whose meta root is `meta`, exclusively: the error of a second opener names the first.
     ///
     /// # Errors
-    /// Not a pool, damaged or of another version; data root missing or of another pool; `Busy`; I/O errors.
+    /// No pool, a damaged one or one of another version; data root missing or of another pool; `Busy`; I/O errors.
     pub fn open(meta: &Path, options: &OpenOptions) -> Result<Arc<Self>> {
         Self::open_with_progress(meta, options, &NoProgress)
     }
 
-    /// As [`open`](Self::open), telling the progress of a rebuild.
+    /// As [`open`](Self::open), and reports the progress of a rebuild.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -87,16 +87,16 @@ impl Pool {
             meta_device.clone()
         } else {
             let device = FileDevice::open(&data_root).map_err(|error| missing_data_root(&data_root, &error))?;
-            // Read before anything is written: it may be the directory on which the disk should be mounted.
+            // Read before anything is written: this may be the empty mountpoint of a disk that is not mounted.
             Superblock::read(&device, Role::Data)?;
-            // A copy of the meta root names the same data root: two writers there would destroy it.
+            // A copy of the meta root names the same data root. Two writers there would destroy it.
             locks.push(PoolLock::acquire(&data_root, &options.note)?);
             Arc::new(device)
         };
         Self::open_on(&meta_device, &data_device, locks, options, progress)
     }
 
-    /// Opens the pool on these devices.
+    /// Opens the pool on the given devices.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -107,7 +107,7 @@ impl Pool {
         options: &OpenOptions,
         progress: &dyn Progress,
     ) -> Result<Arc<Self>> {
-        // Kept for a second attempt.
+        // Shared: a second attempt needs them too.
         let locks = Arc::new(locks);
         if !options.read_only {
             return UnrecoveredPool::open(meta_device, data_device, options)?.recover(locks, progress);
@@ -131,7 +131,7 @@ impl Pool {
     }
 }
 
-/// Devices that keep all changes in memory; one if the pool has one root.
+/// Wraps both devices so that all changes stay in memory; one wrapper if the pool has one root.
 pub(crate) fn overlays(
     meta: &Arc<dyn Device>,
     data: &Arc<dyn Device>,

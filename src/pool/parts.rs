@@ -1,4 +1,4 @@
-//! The durable parts of a pool, as they lie on its roots.
+//! The durable parts of a pool, opened from its roots.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,20 +29,20 @@ use crate::ingest::{BufferPool, IngestContext};
 use crate::namespace::Namespace;
 use crate::recipe::segmenter::SegmentRule;
 
-/// Below the data root.
+/// Directory of the data containers on the data root.
 pub(crate) const DATA_DIRECTORY: &str = "containers";
 const RECIPE_DIRECTORY: &str = "recipes";
 
 /// Which meta root may be opened with a data root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Admission {
-    /// The one that wrote it last.
+    /// The meta root that wrote it last.
     Owner,
-    /// Any: the data root is only read, and a meta root that was made for a trial.
+    /// Any meta root: the data root is only read, and the meta root was made for a trial.
     Any,
 }
 
-/// Names and containers: what an index can be made from.
+/// Namespace and containers: the sources of an index.
 pub(super) struct Stores {
     pub(super) meta_device: Arc<dyn Device>,
     pub(super) data_device: Arc<dyn Device>,
@@ -50,7 +50,7 @@ pub(super) struct Stores {
     pub(super) namespace: Arc<Namespace>,
     pub(super) data: Arc<ContainerStore>,
     pub(super) recipes: Arc<ContainerStore>,
-    /// Slots of the data root that a recovery could not name, if it kept anything; they are taken.
+    /// Slots of the data root with content that a recovery could not name, if anything is kept. The store treats them as taken.
     pub(super) kept: Option<Vec<SlotAddress>>,
 }
 
@@ -64,7 +64,7 @@ impl Stores {
         Self::open_as(meta_device, data_device, superblock, memory, Admission::Owner)
     }
 
-    /// As [`open`](Self::open), of a meta root that `admission` lets in.
+    /// As [`open`](Self::open), for a meta root that `admission` lets in.
     pub(super) fn open_as(
         meta_device: &Arc<dyn Device>,
         data_device: &Arc<dyn Device>,
@@ -121,7 +121,7 @@ impl Stores {
         Ok(Self { meta_device, data_device, workers, namespace, data, recipes, kept })
     }
 
-    /// What an exporter works on.
+    /// Returns the parts that an exporter works on.
     pub(super) fn export_parts(&self, superblock: &Superblock, is_enabled: bool) -> ExportParts {
         ExportParts {
             device: self.data_device.clone(),
@@ -136,7 +136,7 @@ impl Stores {
         }
     }
 
-    /// What the indexes are opened or made from.
+    /// Returns the sources from which the indexes are opened or rebuilt.
     pub(super) fn index_sources<'a>(&'a self, superblock: &'a Superblock, memory: &'a MemoryPlan) -> IndexSources<'a> {
         IndexSources {
             device: &self.meta_device,
@@ -148,12 +148,12 @@ impl Stores {
         }
     }
 
-    /// Files that containers are recorded in and that are not there.
+    /// Names the missing slot files that container records point into.
     pub(super) fn missing_files(&self) -> Vec<String> {
         [self.data.missing_files(), self.recipes.missing_files()].concat()
     }
 
-    /// What a recovery says of files that are not there.
+    /// Describes the missing slot files, for the report of a recovery.
     pub(super) fn missing_shortfall(&self) -> Option<String> {
         let missing = self.missing_files();
         let containers = self.data.missing_containers().len() + self.recipes.missing_containers().len();
@@ -161,14 +161,14 @@ impl Stores {
             .then(|| format!("{} not there: {containers} containers are recorded in it", missing.join(", ")))
     }
 
-    /// Containers that a crash left open: what is behind their marks is cut off.
+    /// Counts the containers that a crash left open. Their bytes behind the mark are cut off.
     pub(super) fn unsealed_containers(&self) -> u64 {
         let records = self.data.containers().into_iter().chain(self.recipes.containers());
         records.filter(|record| !record.sealed).count() as u64
     }
 }
 
-/// What counts the room that a pool has, and the places that count what it holds.
+/// The space guard, with the gauges that the other parts of the pool report to.
 pub(super) struct Accounting {
     pub(super) guard: Arc<SpaceGuard>,
     cost: ContentCost,
@@ -177,7 +177,7 @@ pub(super) struct Accounting {
     chunker: Arc<dyn Chunker>,
 }
 
-/// All of it.
+/// The durable parts with their indexes.
 pub(super) struct Parts {
     pub(super) stores: Stores,
     pub(super) chunk_index: Arc<Index>,
@@ -193,7 +193,8 @@ impl std::ops::Deref for Parts {
 }
 
 impl Parts {
-    /// An index from another time than the namespace would count wrongly, and reclaiming would free what is alive.
+    /// Checks that the indexes belong to the namespace. An index from another time would count wrongly, and reclaiming would free live
+    /// content.
     pub(super) fn check_positions(&self) -> Result<()> {
         let (trimmed_through, last_row) = (self.namespace.trimmed_through(), self.namespace.last_row());
         let side = self.namespace.index_side();
@@ -209,7 +210,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Whether an index places anything in a container whose file is not there.
+    /// Whether an index places a cell in a container whose slot file is missing.
     fn needs_missing(&self) -> Result<bool> {
         for (store, index) in [(&self.data, &self.chunk_index), (&self.recipes, &self.recipe_index)] {
             let containers: HashSet<ContainerId> = store.missing_containers().into_iter().collect();
@@ -225,14 +226,15 @@ impl Parts {
         Ok(false)
     }
 
-    /// The same, for what can only be read: nothing if no chunk needs them. An index that cannot tell gives no error here.
+    /// Names the missing files for a pool that is only read; empty if no cell needs them. An index that cannot tell counts as needing
+    /// them.
     pub(super) fn missing_files_that_count(&self) -> Vec<String> {
         let missing = self.missing_files();
         if missing.is_empty() || !self.needs_missing().unwrap_or(true) { Vec::new() } else { missing }
     }
 
-    /// What is written to a pool that misses a file would be taken for known where it is lost. Once the index is made
-    /// anew it says what is lost, and is asked.
+    /// Refuses a pool with a missing slot file that an index still needs: new data would be deduplicated against the lost content. A
+    /// rebuilt index knows its losses, so this check is not made after a rebuild.
     pub(super) fn check_files(&self) -> Result<()> {
         let missing = self.missing_files();
         if missing.is_empty() || !self.needs_missing()? {
@@ -248,7 +250,7 @@ impl Parts {
         .into())
     }
 
-    /// Counts what the pool holds, from here on.
+    /// Starts to account for the room of the pool.
     pub(super) fn space(&self, superblock: &Superblock, limits: SpaceLimits) -> Result<Accounting> {
         let properties = &superblock.properties;
         let chunker = chunker::chunker(properties.chunker, properties.chunk_size_bytes);
@@ -326,7 +328,7 @@ impl Parts {
     }
 }
 
-/// Gives the index the tables of containers.
+/// Gives the index access to container tables.
 pub(super) struct TablesOf(pub(super) Arc<ContainerStore>);
 
 impl ContainerTables for TablesOf {

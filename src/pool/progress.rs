@@ -1,24 +1,24 @@
-//! How long work tells what it is at.
+//! Progress reports of long work.
 
-/// Told of steps and their progress; the tools draw bars from it.
+/// A receiver of steps and their progress; the tools draw bars from it.
 pub trait Progress: Sync {
-    /// A step begins; `total` is 0 if it is not known.
+    /// Begins a step; `total` is 0 if it is not known.
     fn start(&self, what: &str, total: u64);
-    /// So much more is done.
+    /// Adds `by` to the work done.
     fn advance(&self, by: u64);
-    /// The step is done.
+    /// Ends the step.
     fn finish(&self);
-    /// Whether whoever started the work does not want it any more: work that can go on later ends soon.
+    /// Whether the caller has abandoned the work. Work that can be resumed later ends soon.
     fn is_cancelled(&self) -> bool {
         false
     }
-    /// Something that whoever started the work should know at once.
+    /// Passes on a line that the caller should see at once.
     fn say(&self, line: &str) {
         tracing::info!("{line}");
     }
 }
 
-/// Nobody listens.
+/// A receiver that ignores all progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoProgress;
 

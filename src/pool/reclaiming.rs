@@ -1,17 +1,18 @@
-//! Reclaiming space of an open pool: one run at a time, and what it is at.
+//! Reclaiming of an open pool: one run at a time, and its status.
 
 use super::{Pool, Progress, running_already};
 use crate::error::{EngineError, Result};
 use crate::reclaim::{LastRun, ReclaimControl, ReclaimOptions, ReclaimReport, ReclaimStatus};
 
 impl Pool {
-    /// Frees what nothing refers to; see [`crate::reclaim`].
+    /// Frees garbage; see [`crate::reclaim`].
     ///
     /// # Errors
-    /// `Busy` if a reclaim or check is running, `ReadOnly` if the pool is being closed; else as [`crate::reclaim`] says.
+    /// `Busy` if a reclaim or check is running, `ReadOnly` if the pool is closing; else as [`crate::reclaim`] says.
     pub fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport> {
         let core = &self.core;
-        // Planning changes nothing: nobody waits for its end. Released last, so that who has waited for it finds the pool free.
+        // A dry run changes nothing, so nobody waits for its end. `running` is released last: a caller that waited for it finds the
+        // pool free.
         if !options.is_background {
             self.end_background();
         }
@@ -37,13 +38,13 @@ impl Pool {
         crate::reclaim::reclaim(core, options, &self.reclaiming, progress).map_err(|error| core.space.explain(error))
     }
 
-    /// Stops, pauses and resumes reclaiming.
+    /// Returns the control that stops, pauses and resumes reclaiming.
     #[must_use]
     pub fn reclaiming(&self) -> &ReclaimControl {
         &self.reclaiming
     }
 
-    /// What reclaiming is at, or did last.
+    /// Returns the state of the running or the last reclaim.
     #[must_use]
     pub fn reclaim_status(&self) -> ReclaimStatus {
         let core = &self.core;

@@ -1,10 +1,10 @@
-//! A new meta root from a data root alone.
+//! Recovery: makes a new meta root from a data root alone.
 //!
-//! 1. The roots are locked, and the meta root must hold nothing that is still needed.
-//! 2. Namespace, recipes and indexes are made in a directory of the meta root ([`STAGE`]); the data root is only read.
-//! 3. The data root is taken possession of: whatever older meta root comes back may not write to it any more.
-//! 4. What is there of an old meta root is removed, its superblock first; what was made is moved to its place; the new
-//!    superblock comes last. Until then there is no pool, and recovering can be started again: the data root has everything.
+//! 1. Lock both roots. The meta root must hold nothing that is still needed.
+//! 2. Make namespace, recipes and indexes in a directory of the meta root ([`STAGE`]). The data root is only read.
+//! 3. Take possession of the data root: an older meta root that comes back may not write to it any more.
+//! 4. Remove the old meta root, its superblock first; move the new files into place; write the new superblock last. Until then there is
+//!    no pool, and recovery can start again: the data root has everything.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,11 +31,11 @@ use crate::namespace::{NAMESPACE_FILE, NAMESPACE_SUMS_FILES};
 use crate::reclaim::HISTORY_FILE as RECLAIM_HISTORY_FILE;
 use crate::scrub::POSITION_FILE as SCRUB_POSITION_FILE;
 
-/// Where everything is made: a directory of the meta root that shows, without a superblock, that recovering was interrupted.
+/// Directory of the meta root in which everything is made. Without a superblock beside it, recovery was interrupted.
 pub const STAGE: &str = "recovered";
-/// What a meta root has besides its superblock and its namespace.
+/// Directories of a meta root, besides superblock and namespace.
 const META_DIRECTORIES: [&str; 2] = ["index", "recipes"];
-/// What else may lie on a root.
+/// Other known names on a root.
 const OTHERS: [&str; 10] = [
     "lock",
     "dedupfs.log",
@@ -48,14 +48,15 @@ const OTHERS: [&str; 10] = [
     STAGE,
     TRIAL_SCRATCH,
 ];
-/// Directories are not nested deeper than this.
+/// Deepest nesting of directories.
 const DEPTH_MAX: usize = 4;
 
-/// Makes the meta root `meta` (created if absent) from the data root `data`; both may be one directory. Only if it is `forced`, one that
-/// has a superblock or a namespace is replaced, and less is taken than the data root leads to expect.
+/// Makes the meta root `meta` (created if absent) from the data root `data`; both may be one directory. `forced`: also replaces a meta
+/// root that has a superblock and a namespace, and accepts less than the data root leads to expect.
 ///
 /// # Errors
-/// `Corrupt` if it gives less: then nothing was changed. `Usage` if `data` is no data root or has no export, or `meta` has something else in it; `Busy`; damage; I/O errors.
+/// `Corrupt` if the data root gives less than expected: then nothing was changed. `Usage` if `data` is no data root or has no export,
+/// or `meta` holds other files; `Busy`; damage; I/O errors.
 pub fn recover(
     meta: &Path,
     data: &Path,
@@ -65,7 +66,7 @@ pub fn recover(
 ) -> Result<RecoverReport> {
     let data_device: Arc<dyn Device> = Arc::new(FileDevice::open(data)?);
     let of_data = Superblock::read(&*data_device, Role::Data)?;
-    // Its control socket, too: of a pool with one root, this is the meta root.
+    // This checks the control socket too: in a pool with one root, this is the meta root.
     let _data_lock = claim(data, &options.note)?;
     let is_one = meta.canonicalize().ok().is_some_and(|meta| data.canonicalize().is_ok_and(|data| data == meta));
     if is_one {
@@ -80,7 +81,7 @@ pub fn recover(
         .into());
     }
     if let Ok(there) = FileDevice::open(meta) {
-        // Before anything is left there: it may be somebody else's directory.
+        // Checked before any file is left there: the directory may be somebody else's.
         check_target(&there, &of_data, forced)?;
     }
     let is_new = !meta.exists();
@@ -95,16 +96,16 @@ pub fn recover(
     outcome
 }
 
-/// Removes a directory that was made for a meta root which did not come to be.
+/// Removes the new directory of a meta root that was not completed.
 fn remove_if_empty(meta: &Path, device: &dyn Device) {
     let is_lock_alone = device.list("").is_ok_and(|entries| entries.iter().all(|entry| entry.name == "lock"));
     if is_lock_alone && device.remove("lock").is_ok() {
-        // What somebody has put there meanwhile stays.
+        // Fails if somebody put a file there meanwhile; then it stays.
         let _not_empty = std::fs::remove_dir(meta);
     }
 }
 
-/// The same on two (or twice the same) devices that nobody else uses.
+/// Recovers as [`recover`] on two devices (or one given twice) that nobody else uses.
 ///
 /// # Errors
 /// As [`recover`].
@@ -125,7 +126,7 @@ pub fn recover_on(
     let restored = match restore(&*stage, &**data, &superblock, forced, progress, &mut |_| Ok(())) {
         Ok(restored) => restored,
         Err(error) => {
-            // Best effort: the next attempt begins with that.
+            // Best effort: the next attempt begins with the same removal.
             let _left_there = remove_below(&**meta, STAGE, 0);
             remove_directories(&**meta, STAGE, 0);
             return Err(error);
@@ -137,13 +138,13 @@ pub fn recover_on(
         let options = OpenOptions { rebuild_index: true, ..options.clone() };
         let rebuild = Rebuild { options: &options, fingerprinter: &fingerprinter, progress };
         let memory = MemoryPlan::new(options.memory_bytes, 0);
-        // Of a data root whose owner cannot be read, it is made from what is there.
+        // Forced, the owner file may be unreadable: then any meta root is admitted.
         let admission = if forced { Admission::Any } else { Admission::Owner };
         let stores = Stores::open_as(&stage, data, &superblock, &memory, admission)?;
         report.shortfall.extend(stores.missing_shortfall());
         let unnamed = unnamed(&stores, restored.epoch, &mut report);
         report.kept_slots = unnamed.len() as u64;
-        // Before the index is made, which takes longest.
+        // Checked before the rebuild of the index, which takes longest.
         if forced || report.shortfall.is_empty() {
             stores.namespace.begin_writing()?;
             (_, _, report.rebuilt) = stores.index_sources(&superblock, &memory).rebuild(&rebuild)?;
@@ -173,9 +174,9 @@ pub fn recover_on(
     Ok(report)
 }
 
-/// Slots of containers that nothing names and that what is missing may have named; told in the report.
+/// Finds the slots of containers that nothing names but a missing part of the export may have named; adds them to the report.
 fn unnamed(stores: &Stores, epoch: u32, report: &mut RecoverReport) -> Vec<SlotAddress> {
-    // What an earlier mount has left is garbage: what it wrote is in the namespace of the next one, or was given up.
+    // A container of an earlier writer epoch is garbage: the namespace of the next mount names its content, or gave it up.
     let mut unnamed = stores.data.unnamed();
     unnamed.retain(|(_, id)| id.is_none_or(|id| id.epoch() >= epoch));
     let containers = unnamed.iter().filter(|(_, id)| id.is_some()).count();
@@ -188,7 +189,7 @@ fn unnamed(stores: &Stores, epoch: u32, report: &mut RecoverReport) -> Vec<SlotA
     unnamed.into_iter().map(|(address, _)| address).collect()
 }
 
-/// Nothing was changed: the user decides.
+/// The error of a recovery that gives less than expected. Nothing was changed; the user decides.
 fn less_than_expected(report: &RecoverReport) -> EngineError {
     let expected = format!("everything that was exported or written ({})", report.shortfall.join("; "));
     let found = format!(
@@ -197,16 +198,16 @@ fn less_than_expected(report: &RecoverReport) -> EngineError {
          --give-up-unnamed`",
         report.files, report.directories, report.row
     );
-    StoreError::corrupt("what the data root gives back", expected, found).into()
+    StoreError::corrupt("the content of the data root", expected, found).into()
 }
 
-/// The target must be empty, or what is left of this pool's meta root.
+/// Checks that the target is empty, or holds the remains of this pool's meta root.
 fn check_target(meta: &dyn Device, of_data: &Superblock, forced: bool) -> Result<()> {
     let place = meta.describe();
     let usage = |message: String| Err(StoreError::Usage(message).into());
     let superblock_names = [Role::Meta.file_name(), Role::Data.file_name()];
     let known = |name: &str| {
-        // What was being replaced when something broke off.
+        // A `.new` file is a replacement that was interrupted.
         let name = name.strip_suffix(".new").unwrap_or(name);
         [OTHERS.as_slice(), META_DIRECTORIES.as_slice(), superblock_names.as_slice()].concat().contains(&name)
             || name.starts_with(NAMESPACE_FILE)
@@ -231,7 +232,7 @@ fn check_target(meta: &dyn Device, of_data: &Superblock, forced: bool) -> Result
     Ok(())
 }
 
-/// Removes the files below a directory, however deep.
+/// Removes the files below a directory, at every depth.
 pub(super) fn remove_below(device: &dyn Device, directory: &str, depth: usize) -> Result<()> {
     if depth > DEPTH_MAX || !device.exists(directory)? {
         return Ok(());
@@ -243,7 +244,7 @@ pub(super) fn remove_below(device: &dyn Device, directory: &str, depth: usize) -
     Ok(device.sync_directory(directory)?)
 }
 
-/// Removes a directory that has only directories in it. One that stays does no harm.
+/// Removes a directory that holds only directories. A directory that stays does no harm.
 pub(super) fn remove_directories(device: &dyn Device, directory: &str, depth: usize) {
     let entries = device.list(directory).unwrap_or_default();
     for entry in entries.iter().filter(|entry| entry.is_directory && depth <= DEPTH_MAX) {
@@ -254,9 +255,9 @@ pub(super) fn remove_directories(device: &dyn Device, directory: &str, depth: us
     }
 }
 
-/// Removes the old meta root and moves the new one to its place.
+/// Removes the old meta root and moves the new one into its place.
 fn put_in_place(meta: &dyn Device) -> Result<()> {
-    // First, so that what comes is no pool until it is one.
+    // The superblock goes first: until the new one is written, there is no pool.
     let files = [Role::Meta.file_name(), NAMESPACE_FILE, SCRUB_POSITION_FILE, RECLAIM_HISTORY_FILE];
     for name in files.into_iter().chain(NAMESPACE_SUMS_FILES) {
         match meta.remove(name) {
@@ -274,7 +275,7 @@ fn put_in_place(meta: &dyn Device) -> Result<()> {
     Ok(meta.sync_directory("")?)
 }
 
-/// Moves the files below a directory of the stage to where they belong.
+/// Moves the files below a directory of the stage to their places.
 fn move_below(meta: &dyn Device, directory: &str, depth: usize) -> Result<()> {
     let join = |parent: &str, name: &str| if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") };
     let from = join(STAGE, directory);
@@ -293,7 +294,7 @@ fn move_below(meta: &dyn Device, directory: &str, depth: usize) -> Result<()> {
             meta.rename(&join(from, &entry.name), &path)?;
         }
     }
-    // The target's first: a file must be in one of them.
+    // Sync the target first: a file must be in one of the two directories.
     meta.sync_directory(directory)?;
     Ok(meta.sync_directory(from)?)
 }

@@ -9,22 +9,22 @@ use super::space::RootSpace;
 use crate::containers::ContainerStore;
 use crate::error::Result;
 
-/// What `dedupfs-stats` shows. All sizes in bytes.
+/// The figures that `dedupfs-stats` shows. All sizes in bytes.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct PoolStats {
-    /// Identity.
+    /// Identity of the pool.
     pub uuid: String,
-    /// Chunker the pool was formatted with.
+    /// Chunker fixed by `mkfs`.
     pub chunker: String,
-    /// Mean chunk size that it aims at.
+    /// Target of the mean chunk size.
     pub chunk_size_bytes: u64,
-    /// Fingerprints the pool was formatted with.
+    /// Fingerprint function fixed by `mkfs`.
     pub fingerprint: String,
     /// Compression of regions.
     pub compression: String,
     /// Regular files (a file with several names counts once).
     pub files: u64,
-    /// Directories, with the root.
+    /// Directories, including the root.
     pub directories: u64,
     /// Symbolic links and special files.
     pub other_inodes: u64,
@@ -32,11 +32,11 @@ pub struct PoolStats {
     pub logical_bytes: u64,
     /// The same without holes.
     pub data_bytes: u64,
-    /// Distinct chunks that something refers to.
+    /// Distinct chunks with references.
     pub unique_chunks: u64,
     /// Their bytes, uncompressed.
     pub unique_chunk_bytes: u64,
-    /// Distinct chunks that nothing refers to any more and that are still stored.
+    /// Distinct stored chunks without references.
     pub unreferenced_chunks: u64,
     /// Their bytes, uncompressed.
     pub unreferenced_chunk_bytes: u64,
@@ -44,7 +44,7 @@ pub struct PoolStats {
     pub lost_chunks: u64,
     /// Recipe nodes that files need and no container has.
     pub lost_recipe_nodes: u64,
-    /// Counts of what is in use could not be right: nothing is freed until `dedupfs fsck --rebuild-index`.
+    /// A count that cannot be right was met: nothing is freed until `dedupfs fsck --rebuild-index`.
     #[serde(default)]
     pub counts_in_doubt: bool,
     /// Recipe nodes.
@@ -61,9 +61,9 @@ pub struct PoolStats {
     pub index_bytes: u64,
     /// Bytes of the namespace's export on the data root.
     pub export_bytes: u64,
-    /// Physical bytes of the copies of recipe containers there.
+    /// Physical bytes of the copies of recipe containers in the export.
     pub export_recipe_bytes: u64,
-    /// When the namespace was exported last, in seconds since 1970; 0 if there is no export.
+    /// Time of the last export, in seconds since 1970; 0 if there is none.
     pub export_time_secs: u64,
     /// Whether there is an export to recover from.
     pub is_exported: bool,
@@ -83,14 +83,14 @@ pub struct PoolStats {
     pub chunk_index: IndexSummary,
     /// Index of recipe nodes.
     pub recipe_index: IndexSummary,
-    /// Filters of the chunk lookup, in order, since the mount.
+    /// Filters of chunk lookups since the mount, in order.
     pub filters: Vec<FilterStats>,
     /// Room on both roots.
     #[serde(default)]
     pub roots: Vec<RootSpace>,
-    /// Memory.
+    /// Memory use.
     pub memory: MemoryStats,
-    /// Since the mount.
+    /// Counters since the mount.
     pub session: SessionStats,
 }
 
@@ -99,7 +99,7 @@ pub struct PoolStats {
 pub struct ContainerSummary {
     /// Containers.
     pub containers: u64,
-    /// Bytes put into them, uncompressed.
+    /// Bytes stored in them, uncompressed.
     pub stored_bytes: u64,
     /// Bytes used in them, on disk.
     pub used_bytes: u64,
@@ -120,7 +120,7 @@ pub struct ContainerSummary {
 pub struct IndexSummary {
     /// Fingerprints.
     pub cells: u64,
-    /// Of these, in the open tanker.
+    /// Cells in the open tanker.
     pub open_cells: u64,
     /// Sealed tankers.
     pub sealed_tankers: u64,
@@ -130,11 +130,11 @@ pub struct IndexSummary {
     pub disk_bytes: u64,
     /// Buckets read since the mount.
     pub bucket_reads: u64,
-    /// Bytes of these.
+    /// Bytes of those buckets.
     pub bucket_read_bytes: u64,
     /// Resident bytes of the Bloom filters.
     pub filter_bytes: u64,
-    /// Bits that these have for each fingerprint of a full tanker.
+    /// Bits for each fingerprint of a full tanker.
     pub filter_bits_per_cell: u64,
     /// Sealed tankers without a filter.
     pub tankers_without_filter: u64,
@@ -142,7 +142,7 @@ pub struct IndexSummary {
     pub false_reads_per_million: u64,
     /// Resident bytes of the locality cache.
     pub locality_bytes: u64,
-    /// Container tables read for it since the mount.
+    /// Container tables read for the locality cache since the mount.
     pub locality_tables_read: u64,
 }
 
@@ -151,67 +151,67 @@ pub struct IndexSummary {
 pub struct FilterStats {
     /// Name.
     pub name: String,
-    /// Fingerprints it was asked for.
+    /// Fingerprints looked up in it.
     pub asked: u64,
-    /// Of these, found stored.
+    /// Lookups answered as stored.
     pub existing: u64,
-    /// Of these, found new.
+    /// Lookups answered as new.
     pub non_existing: u64,
     /// Time spent.
     pub time_ms: f64,
     /// Buckets read from disk.
     pub reads: u64,
-    /// Bytes of these.
+    /// Bytes of those buckets.
     pub read_bytes: u64,
 }
 
-/// Memory by its parts; the formula stands in `MemoryPlan`.
+/// Memory by parts; `MemoryPlan` has the formula.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct MemoryStats {
-    /// `--memory`: bound of caches and buffers.
+    /// `--memory`: the budget of caches and buffers.
     pub limit_bytes: u64,
-    /// Between writers and disk now.
+    /// Bytes between writers and disk now.
     pub in_flight_bytes: u64,
-    /// Decompressed regions now.
+    /// Bytes of decompressed regions now.
     pub region_cache_bytes: u64,
-    /// Tables of containers now.
+    /// Bytes of container tables now.
     pub table_cache_bytes: u64,
     /// Randomly written bytes of open files now.
     pub dirty_bytes: u64,
-    /// Both indexes now: open tankers, directories, bucket caches.
+    /// Bytes of both indexes now: open tankers, directories, bucket caches.
     pub index_bytes: u64,
-    /// How `--memory` is divided: the sum of the limits is at most `limit_bytes`.
+    /// The division of `--memory`: the sum of the limits is at most `limit_bytes`.
     pub parts: Vec<MemoryPart>,
-    /// Directories of sealed tankers, their lists of containers and the garbage map, both indexes: not in `--memory`, some 0.2
-    /// bytes for each fingerprint.
+    /// Bytes of the directories of sealed tankers, their lists of containers and the garbage map, for both indexes. Not part of
+    /// `--memory`; some 0.2 bytes for each fingerprint.
     pub directory_bytes: u64,
-    /// Resident bytes of the process, as the system says.
+    /// Resident bytes of the process, as the system reports them.
     pub process_resident_bytes: u64,
 }
 
 /// A part of `--memory`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct MemoryPart {
-    /// What it is for.
+    /// Its purpose.
     pub name: String,
-    /// Its bound.
+    /// Its budget.
     pub limit_bytes: u64,
-    /// In use now, where it is counted.
+    /// Bytes in use now, if a gauge counts them.
     pub used_bytes: Option<u64>,
 }
 
-/// Since the mount.
+/// Counters since the mount.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct SessionStats {
-    /// Bytes of content that came in.
+    /// Bytes of content written by clients.
     pub bytes_in: u64,
-    /// Bytes of chunks that were stored, uncompressed.
+    /// Bytes of stored chunks, uncompressed.
     pub bytes_stored: u64,
-    /// Chunks that were stored.
+    /// Chunks stored.
     pub chunks_stored: u64,
-    /// Segments that were found whole.
+    /// Segments found whole.
     pub segments_known: u64,
-    /// Recipe nodes that were stored.
+    /// Recipe nodes stored.
     pub nodes_stored: u64,
     /// Commits.
     pub commits: u64,
@@ -257,7 +257,7 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
     core.chunk_index.for_each(&mut |_, cell| {
         let len_bytes = u64::from(cell.location.len_bytes);
         if cell.location.is_lost() {
-            // The index has their number.
+            // Counted by the index: `lost()`.
         } else if cell.references > 0 {
             stats.unique_chunks += 1;
             stats.unique_chunk_bytes += len_bytes;
@@ -279,7 +279,7 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
     Ok(stats)
 }
 
-/// 0 where there is nothing to compare.
+/// Returns `of / to`; 0 if `to` is 0.
 fn ratio(of: u64, to: u64) -> f64 {
     if to == 0 { 0.0 } else { of as f64 / to as f64 }
 }
@@ -365,7 +365,7 @@ fn memory(core: &Core) -> MemoryStats {
     }
 }
 
-/// From /proc; 0 where it does not tell.
+/// Returns the resident bytes from /proc; 0 if unknown.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);

@@ -1,18 +1,18 @@
-//! A trial recovery: a meta root is made from the data root alone, in scratch space, compared with the pool's own, and thrown away.
+//! A trial recovery: makes a meta root from the data root alone, in scratch space, compares it with the pool's own, and removes it.
 //!
-//! 1. What the export needs stays as it is until the end: no slot is freed, no change of the namespace forgotten. Reclaiming and checks
-//!    wait.
-//! 2. Names are restored from the export, as a recovery would do it, and compared with the namespace: each record, but for what
-//!    changed since.
-//! 3. Recipes are restored, and indexes are made from them and the data root's containers: whatever a file needs must be there.
+//! 1. Hold the export: until the end no slot that it names is freed, and no change of the namespace behind it is forgotten. Reclaiming
+//!    and checks wait.
+//! 2. Restore the names from the export, as a recovery does, and compare each record with the namespace, except those that changed
+//!    since.
+//! 3. Restore the recipes, and build indexes from them and the containers of the data root: all content that files need must be there.
 //!
 //! The data root is read through an [`OverlayDevice`](dedupfs_store::device::OverlayDevice) and never written. Scratch space takes as
 //! much as names, recipes and indexes of the meta root.
 //!
-//! Memory, besides the pool's own: [`TRIAL_MEMORY_BYTES`] for the indexes, as a pool of that `--memory`; 17 bytes for each key that
-//! changed since the export, at most [`CHANGED_MAX`] of them, so 36 MiB.
+//! Memory, besides the pool's own: [`TRIAL_MEMORY_BYTES`] for the indexes, as in a pool with that `--memory`; 17 bytes for each key
+//! that changed since the export, at most [`CHANGED_MAX`] keys, so 36 MiB.
 //!
-//! It ends early when its caller goes away or the pool is closed: scratch space refuses the next change then.
+//! A trial ends early when its caller goes away or the pool closes: the next change of scratch space then fails.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -40,39 +40,39 @@ use crate::export::{HeldExport, restore};
 use crate::fingerprint::Fingerprinter;
 use crate::namespace::{ChangedKey, ExportSource, ExportTable, Item, Namespace};
 
-/// Directory below the scratch space in which everything is made.
+/// Directory below the scratch space that holds the trial.
 pub(super) const SCRATCH: &str = "dedupfs-trial";
-/// Memory of what is made.
+/// Memory budget of the recovered pool.
 const TRIAL_MEMORY_BYTES: u64 = MEMORY_BYTES_MIN;
-/// Scratch space besides that for what the meta root has.
+/// Scratch space required beyond the size of the meta root's files.
 const ROOM_BYTES: u64 = 64 << 20;
-/// Keys that may have changed since the export: as many as a hash table of 2^21 places has room for.
+/// Most keys that may have changed since the export: the capacity of a hash table with 2^21 places.
 const CHANGED_MAX: usize = (1 << 21) / 8 * 7;
-/// Trials that a new base of the export may spoil.
+/// Attempts; a new base of the export can spoil one.
 const ATTEMPTS: usize = 3;
-/// Records compared between two looks at whether to go on.
+/// Records compared between two checks for cancellation.
 const RECORDS_AT_ONCE: u64 = 4096;
-/// Differences that are told in words.
+/// Most differences that are described.
 const TOLD_MAX: usize = 20;
 
-/// What a trial recovery gave.
+/// The result of a trial recovery.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TrialReport {
-    /// The commit to which a recovery would lead.
+    /// The commit that a recovery would restore.
     pub row: u64,
-    /// When that was exported, in seconds since 1970.
+    /// Time of that export, in seconds since 1970.
     pub time_secs: u64,
     /// Regular files.
     pub files: u64,
-    /// Directories, with the root.
+    /// Directories, including the root.
     pub directories: u64,
-    /// Records that were compared with the pool's own.
+    /// Records compared with the pool's own.
     pub compared: u64,
-    /// Containers of which indexes were made.
+    /// Containers from which indexes were built.
     pub containers: u64,
-    /// What is missing, or is not as in the pool; at most 20 of each kind.
+    /// Missing or differing content; at most 20 entries of each kind.
     pub missing: Vec<String>,
-    /// Time it took.
+    /// Duration in milliseconds.
     pub elapsed_ms: u64,
 }
 
@@ -88,8 +88,8 @@ impl Pool {
     /// Recovers from the data root alone into a directory below `scratch`, compares, and removes it again.
     ///
     /// # Errors
-    /// `Busy` if a reclaim or check is running, or too much changes meanwhile; scratch space that cannot be written or has too little
-    /// room; the namespace cannot be read; the caller went away. The report tells what is wrong with the export.
+    /// `Busy` if a reclaim or check is running, or too many keys change meanwhile; scratch space that cannot be written or is too
+    /// small; a namespace that cannot be read; a caller that went away. Faults of the export are in the report.
     pub fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport> {
         self.end_background();
         let _one = self.exclusively()?;
@@ -110,7 +110,7 @@ impl Pool {
             let removed = remove(&*device);
             let report = outcome?;
             removed?;
-            // A base that was switched to between holding and opening it is not the one that was held.
+            // If the base was replaced between holding and opening, another export was read: try again.
             if report.is_sound() || !held.is_replaced() || attempts.next().is_none() {
                 break report;
             }
@@ -120,14 +120,14 @@ impl Pool {
     }
 }
 
-/// Removes what a trial left in a meta root whose process was killed; the caller has the pool's lock.
+/// Removes the trial that a killed process left in a meta root. The caller holds the pool's lock.
 pub(super) fn remove_leftover(meta: &dyn Device) {
     if let Err(error) = remove(meta) {
         tracing::warn!(%error, "the leftover of a trial recovery stays");
     }
 }
 
-/// Ends a trial: every change of its scratch space fails from then on.
+/// A switch that ends a trial: once set, every change of scratch space fails.
 #[derive(Debug, Default)]
 struct Ending(AtomicBool);
 
@@ -149,7 +149,7 @@ fn ended() -> StoreError {
     StoreError::from_io("finish", "the trial recovery", error)
 }
 
-/// Tells the caller of progress, and the trial that it is to end.
+/// Forwards progress to the caller, and ends the trial when the caller or the pool does.
 struct Watched<'a> {
     listener: &'a dyn Progress,
     gate: &'a Gate,
@@ -181,7 +181,8 @@ impl Progress for Watched<'_> {
     }
 }
 
-/// Whoever may write to the scratch space could have put a link there, and what it leads to would be removed.
+/// Checks that the trial's place is no link: anyone who can write to the scratch space could have put one there, and its target would
+/// be removed.
 fn check_own(scratch: &Path) -> Result<()> {
     let place = scratch.join(SCRATCH);
     match std::fs::symlink_metadata(&place) {
@@ -193,7 +194,7 @@ fn check_own(scratch: &Path) -> Result<()> {
     }
 }
 
-/// The pool's own disk must not run full of it.
+/// Checks the size of the scratch space: a trial must not fill the pool's own disk.
 fn check_room(core: &Core, scratch: &dyn Device) -> Result<()> {
     let own_bytes = core.namespace.file_bytes()? + core.recipes.physical_bytes()? + core.index_bytes()?;
     let needed_bytes = own_bytes + own_bytes / 2 + ROOM_BYTES;
@@ -209,7 +210,7 @@ fn check_room(core: &Core, scratch: &dyn Device) -> Result<()> {
     Ok(())
 }
 
-/// Removes what is, or was, made there.
+/// Removes the trial's directory.
 fn remove(device: &dyn Device) -> Result<()> {
     remove_below(device, SCRATCH, 0)?;
     if device.exists(SCRATCH)? {
@@ -237,7 +238,7 @@ fn try_recover(
     compared?;
     let restored = match restored {
         Ok(restored) => restored,
-        // The meta root's disk, which has the scratch space, is another's matter.
+        // Other errors come from the disk of the scratch space; they say nothing about the export.
         Err(
             error @ EngineError::Store(StoreError::Corrupt { .. } | StoreError::NotFound { .. } | StoreError::Usage(_)),
         ) => {

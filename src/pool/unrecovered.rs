@@ -1,14 +1,14 @@
-//! A pool as the last process left it, perhaps in a crash: it can be asked what it lacks, and recovered; nothing else.
+//! A pool as the last process left it, perhaps in a crash. It can only be diagnosed and recovered.
 //!
-//! Recovery does, in this order, and each step may be cut off by another crash and done again:
-//! 1. raise the writer epoch, so that ids of containers are new;
-//! 2. remove what was begun and never came to count: files of unfinished checkpoints, an index that was replaced, slots at the
-//!    end of files that no record names;
-//! 3. replay the rows of the operations log that the indexes' checkpoints do not hold;
-//! 4. drop files that were unlinked while they were open.
+//! Recovery takes these steps. A crash may interrupt any of them, and the next recovery repeats it.
+//! 1. Raise the writer epoch, so that container ids are new.
+//! 2. Remove files that never came to count: unfinished checkpoints, a replaced index, slots at the end of slot files that no record
+//!    names.
+//! 3. Replay the log rows behind the checkpoints of the indexes.
+//! 4. Drop files that were unlinked while open.
 //!
-//! Containers that were being filled are valid up to the mark in their record, and are never appended to again. All of this
-//! is work on what was not checkpointed: nothing is scanned, however large the pool.
+//! A container that was being filled is valid up to the mark in its record, and is never appended to again. Cost: proportional to the
+//! rows behind the checkpoints. Nothing is scanned, however large the pool.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -36,22 +36,22 @@ use crate::reclaim::ReclaimControl;
 use crate::scrub::{ScrubControl, SuspectThread};
 use crate::service::Service;
 
-/// What a pool lacks before it is recovered.
+/// The defects of a pool before its recovery.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Diagnosis {
-    /// Rows of the operations log that the indexes do not hold.
+    /// Log rows behind the checkpoints of the indexes.
     pub rows_to_replay: u64,
     /// Containers that were not sealed.
     pub containers_cut: u64,
-    /// Files that were unlinked while they were open.
+    /// Files unlinked while open.
     pub orphans: u64,
-    /// Files that containers are recorded in and that are not there.
+    /// Missing slot files that container records point into.
     pub missing_files: Vec<String>,
     /// Why the index cannot be used as it is.
     pub index_damage: Option<String>,
-    /// Whether files need what is lost.
+    /// Whether files need lost content.
     pub has_losses: bool,
-    /// Whether counts of what is in use could not be right.
+    /// Whether a count that cannot be right was met.
     pub has_doubt: bool,
 }
 
@@ -66,20 +66,20 @@ impl Diagnosis {
     }
 }
 
-/// What recovery did.
+/// The work that a recovery did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RecoveryReport {
     /// Log rows replayed into the indexes.
     pub rows_replayed: u64,
-    /// Containers that were left open: they end at their last durable region.
+    /// Containers left open; they end at their last durable region.
     pub containers_cut: u64,
-    /// Files of unfinished checkpoints and replaced indexes that were removed.
+    /// Removed files of unfinished checkpoints and replaced indexes.
     pub files_removed: u64,
-    /// Bytes of container files without a container that were given back.
+    /// Bytes freed at the end of slot files that no container used.
     pub bytes_trimmed: u64,
-    /// Files dropped that had been unlinked while they were open.
+    /// Dropped files that had been unlinked while open.
     pub orphans_dropped: u64,
-    /// Time it took, opening included.
+    /// Duration in milliseconds, including opening.
     pub elapsed_ms: u64,
 }
 
@@ -107,23 +107,23 @@ impl std::fmt::Display for RecoveryReport {
     }
 }
 
-/// A pool that was found and not recovered yet.
+/// A pool that was found and is not recovered yet.
 pub struct UnrecoveredPool {
     superblock: Superblock,
     options: OpenOptions,
     memory: MemoryPlan,
     stores: Stores,
-    /// Of chunks, of nodes; not opened if they are to be made anew.
+    /// The chunk and recipe indexes; `None` if they are to be rebuilt.
     indexes: Option<Result<(Index, Index)>>,
     started: Instant,
 }
 
 impl UnrecoveredPool {
-    /// Finds the pool on these devices; whoever calls has its locks. Nothing is changed but what the namespace's embedded store
-    /// mends of itself.
+    /// Finds the pool on these devices. The caller has its locks. Changes nothing, except for repairs that the namespace's embedded
+    /// store makes on itself.
     ///
     /// # Errors
-    /// Not a pool, damaged or of another version; devices of different pools; I/O errors. A damaged index is none.
+    /// No pool, a damaged one or one of another version; devices of different pools; I/O errors. A damaged index is not an error here.
     pub fn open(meta_device: &Arc<dyn Device>, data_device: &Arc<dyn Device>, options: &OpenOptions) -> Result<Self> {
         let started = Instant::now();
         let superblock = Superblock::read(&**meta_device, Role::Meta)?;
@@ -139,7 +139,7 @@ impl UnrecoveredPool {
         Ok(pool)
     }
 
-    /// What the pool lacks.
+    /// Returns the defects of the pool.
     ///
     /// # Errors
     /// The namespace cannot be read.
@@ -171,8 +171,8 @@ impl UnrecoveredPool {
     /// Recovers the pool and puts it to work.
     ///
     /// # Errors
-    /// The index is damaged or cannot be replayed, with advice; a file of containers is missing (unless the pool is only
-    /// read); I/O errors. The next attempt begins where this one ended.
+    /// The index is damaged or the log cannot be replayed, with advice; a slot file is missing (unless the pool is read-only); I/O
+    /// errors. The next attempt goes on from the same state.
     pub fn recover(mut self, locks: Arc<Vec<PoolLock>>, progress: &dyn Progress) -> Result<Arc<Pool>> {
         let read_only = self.options.read_only;
         let mut recovery =
@@ -198,7 +198,7 @@ impl UnrecoveredPool {
         } else if rebuilt.is_none() {
             parts.check_files()?;
         }
-        // Before anything is freed: it keeps the slots that the last export names.
+        // Opened before anything is freed: the exporter keeps the slots that the last export names.
         let optional = Arc::<OptionalWrites>::default();
         let mut exported = parts.export_parts(&superblock, !read_only);
         exported.device = optional.device(&exported.device);
@@ -212,7 +212,7 @@ impl UnrecoveredPool {
             recovery.bytes_trimmed = parts.data.trim() + parts.recipes.trim();
             super::trial::remove_leftover(&*parts.meta_device);
         }
-        // The recipe index has none: nodes are freed one by one, which leaves few containers whole.
+        // The recipe index gets no tables: nodes are freed one by one, which leaves few containers whole.
         parts.chunk_index.set_container_tables(Arc::new(TablesOf(parts.data.clone())));
         let dedup = Arc::new(Deduplicator::new(DedupParts {
             data: parts.data.clone(),
@@ -245,7 +245,7 @@ impl UnrecoveredPool {
         for ino in parts.namespace.orphans()? {
             match parts.namespace.drop_orphan(ino) {
                 Ok(()) => recovery.orphans_dropped += 1,
-                // The table of orphans and the inode contradict each other: it stays, with its content.
+                // The table of orphans contradicts the inode. The inode is kept with its content.
                 Err(error @ (EngineError::Invalid(_) | EngineError::NotFound)) => {
                     tracing::error!(ino, %error, "an inode that was to be dropped is kept: see `dedupfs fsck`");
                 }
@@ -257,7 +257,7 @@ impl UnrecoveredPool {
         let for_thread = Arc::downgrade(&service);
         let publish_old = Box::new(move || {
             if let Some(service) = for_thread.upgrade() {
-                // Each file remembers its own error for whoever has it open.
+                // Each file keeps its own error for the processes that have it open.
                 let _remembered = service.publish_all(Some(PUBLISH_AFTER), Some(PUBLISH_PATIENCE));
                 service.trim_if_idle();
             }
@@ -265,7 +265,7 @@ impl UnrecoveredPool {
         let commit_thread = core.committer.start(options.commit_interval, publish_old)?;
         recovery.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         if recovery.is_needed() {
-            tracing::info!(?recovery, "recovered after an unclean end");
+            tracing::info!(%recovery, "recovered after an unclean end");
         }
         let suspects = if read_only { None } else { Some(SuspectThread::start(&core)?) };
         Ok(Arc::new(Pool {

@@ -1,10 +1,10 @@
-//! Recipes: how files are rebuilt from chunks.
+//! Recipes: how files are put together from chunks.
 //!
-//! A file's content is a list of [`Piece`]s, each a recipe segment (a level 0 node, some 4 MiB) or a hole. The
-//! list itself is kept as a tree of list nodes whose cuts are content-defined too, so equal files share the whole
-//! tree and similar ones most of it: MAD2's file level and Batch's segment level are the same mechanism.
+//! A file's content is a list of [`Piece`]s, each a segment (a level 0 node, some 4 MiB) or a hole. The list itself is
+//! kept as a tree of list nodes. Their cuts are content-defined too, so equal files share the whole tree and similar
+//! files most of it: MAD2's file level and Batch's segment level are the same mechanism.
 //!
-//! - [`segmenter`]: where segments and lists are cut;
+//! - [`segmenter`]: the cuts of segments and lists;
 //! - [`tree`]: pieces <-> root;
 //! - [`nodes`]: reading nodes, with their cache.
 

@@ -21,7 +21,7 @@ pub struct NodeView {
 }
 
 impl NodeView {
-    /// A view of `node`.
+    /// Makes a view of `node`.
     #[must_use]
     pub fn new(node: Node) -> Self {
         let ends = node
@@ -47,13 +47,13 @@ impl NodeView {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Position of the child that covers `offset` within the node.
+    /// Returns the position of the child that covers `offset` within the node.
     #[must_use]
     pub fn position_at(&self, offset: u64) -> usize {
         self.ends.partition_point(|&end| end <= offset)
     }
 
-    /// The child at `position`, with its offset within the node.
+    /// Returns the child at `position`, with its offset within the node.
     #[must_use]
     pub fn get(&self, position: usize) -> Option<(u64, &Child)> {
         let child = self.children.get(position)?;
@@ -84,17 +84,17 @@ pub struct NodeReader {
 }
 
 impl NodeReader {
-    /// A reader of the recipe containers behind `fetcher`.
+    /// Makes a reader of the recipe containers behind `fetcher`.
     #[must_use]
     pub fn new(fetcher: Fetcher, fingerprinter: Fingerprinter, cache_bytes: u64) -> Self {
         let expected = usize::try_from(cache_bytes / 16_384).unwrap_or(64).max(64);
         Self { fetcher, fingerprinter, cache: Cache::with_weighter(expected, cache_bytes, ByMemory) }
     }
 
-    /// The node that `child` names; it must be of `level` and of the child's length.
+    /// Returns the node that `child` names; it must be of `level` and of the child's length.
     ///
     /// # Errors
-    /// `Corrupt` if the bytes are damaged or are not what the fingerprint says; I/O errors.
+    /// `Corrupt` if the bytes are damaged or do not match the fingerprint; I/O errors.
     pub fn node(&self, level: u8, child: &Child) -> Result<Arc<NodeView>> {
         if let Some(view) = self.cache.get(&child.fingerprint) {
             return check_shape(view, level, child);
@@ -105,7 +105,8 @@ impl NodeReader {
         check_shape(view, level, child)
     }
 
-    /// The node of this fingerprint as the given container holds it: for the consumption of the log.
+    /// Returns the node of this fingerprint, whose copy `hint` names; the shape is not checked. For counting the log,
+    /// reclaiming and comparing.
     ///
     /// # Errors
     /// As [`node`](Self::node).
@@ -117,17 +118,17 @@ impl NodeReader {
         self.decode(fingerprint, &bytes)
     }
 
-    /// Puts a node that was just stored into the cache: its counts will be taken and it may be read soon.
+    /// Puts a node that was just stored into the cache: it will soon be counted and may be read.
     pub fn remember(&self, fingerprint: Fingerprint, view: Arc<NodeView>) {
         self.cache.insert(fingerprint, view);
     }
 
-    /// Takes a node out of the cache: it is not to be had from any container.
+    /// Removes a node from the cache: no container has a sound copy.
     pub fn forget(&self, fingerprint: &Fingerprint) {
         self.cache.remove(fingerprint);
     }
 
-    /// Whether a read of it needs no disk, as far as its hint tells.
+    /// Whether the node can be read without the disk, if its hint is right.
     #[must_use]
     pub fn is_cached(&self, child: &Child) -> bool {
         self.cache.peek(&child.fingerprint).is_some() || self.fetcher.is_cached(&child.fingerprint, child.hint)

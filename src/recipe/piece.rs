@@ -7,7 +7,7 @@ use dedupfs_store::{ContainerId, Fingerprint};
 
 use crate::dedup::Pin;
 
-/// What a piece is.
+/// The kind of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PieceKind {
     /// A run of zeros.
@@ -21,16 +21,16 @@ pub enum PieceKind {
 /// One piece of a file's content.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// What it is.
+    /// Its kind.
     pub kind: PieceKind,
-    /// Identity, length and hint.
+    /// Fingerprint, length and hint.
     pub child: Child,
-    /// Keeps the node from being reclaimed until a committed root refers to it.
+    /// Keeps the node from being reclaimed until a logged root refers to it.
     pub pin: Option<Arc<Pin>>,
 }
 
 impl Piece {
-    /// A run of zeros.
+    /// Makes a run of zeros.
     #[must_use]
     pub fn hole(len_bytes: u64) -> Self {
         let child = Child { fingerprint: Fingerprint::ZERO, len_bytes, hint: ContainerId::NONE };
@@ -54,7 +54,7 @@ pub struct PieceList {
 }
 
 impl PieceList {
-    /// A list of these pieces; holes beside each other become one.
+    /// Makes a list of these pieces; adjacent holes become one.
     #[must_use]
     pub fn new(pieces: impl IntoIterator<Item = Piece>) -> Self {
         let mut list = Self::default();
@@ -130,18 +130,18 @@ impl PieceList {
         &self.pieces
     }
 
-    /// Forgets all pins: a committed (or logged) root refers to everything now.
+    /// Drops all pins: a logged or committed root refers to everything now.
     pub fn unpin(&mut self) {
         self.pieces.iter_mut().for_each(|piece| piece.pin = None);
     }
 
-    /// The position of the piece that covers `offset`; `len()` at or behind the end.
+    /// Returns the position of the piece that covers `offset`; `len()` at or behind the end.
     #[must_use]
     pub fn position_at(&self, offset: u64) -> usize {
         self.ends.partition_point(|&end| end <= offset)
     }
 
-    /// The piece at `position`, with the offset at which it starts.
+    /// Returns the piece at `position`, with its start offset.
     #[must_use]
     pub fn get(&self, position: usize) -> Option<(u64, &Piece)> {
         let piece = self.pieces.get(position)?;
@@ -149,7 +149,7 @@ impl PieceList {
         Some((end - piece.len_bytes(), piece))
     }
 
-    /// Replaces the pieces `range` by `with`.
+    /// Returns a list with `with` in place of the pieces `range`.
     #[must_use]
     pub fn spliced(&self, range: std::ops::Range<usize>, with: Vec<Piece>) -> Self {
         let head = self.pieces.iter().take(range.start).cloned();

@@ -1,9 +1,9 @@
-//! Where recipe segments and list nodes are cut: by content, so that equal runs of chunks are cut equally wherever
-//! they begin (the idea of Batch section 3's segments, with boundaries as in content-defined chunking).
+//! Cutting recipe segments and list nodes by content, so that equal runs of chunks are cut equally wherever they begin
+//! (the segments of Batch section 3, with boundaries as in content-defined chunking).
 //!
-//! A segment may end behind a chunk whose fingerprint falls below a threshold, once it holds
-//! [`SEGMENT_MIN_BYTES`]; it must end before it would exceed [`SEGMENT_MAX_BYTES`]. List nodes do the same with
-//! numbers of children. Fingerprints are uniform, so the mean is the target.
+//! A segment may end behind a chunk whose fingerprint falls below a threshold, once it holds [`SEGMENT_MIN_BYTES`]. It
+//! must end before it would exceed [`SEGMENT_MAX_BYTES`]. List nodes do the same with numbers of children. Fingerprints
+//! are uniform, so the mean is the target.
 
 use dedupfs_store::Fingerprint;
 
@@ -12,7 +12,7 @@ use crate::config::{
     SEGMENT_MIN_BYTES, SEGMENT_TARGET_BYTES,
 };
 
-/// Bytes that one entry takes in an encoded node at most: fingerprint, length, hint.
+/// Upper bound of the bytes of one entry in an encoded node: fingerprint, length, hint.
 const NODE_ENTRY_BYTES_MAX: usize = 64;
 
 /// The rule for level 0.
@@ -20,12 +20,12 @@ const NODE_ENTRY_BYTES_MAX: usize = 64;
 pub struct SegmentRule {
     /// A fingerprint whose second word is below this may end a segment.
     threshold: u64,
-    /// A segment has no more entries: its node must fit well into a container.
+    /// Entries of a segment at most: its node must fit well into a container.
     entries_max: usize,
 }
 
 impl SegmentRule {
-    /// The rule for chunks of this mean size in containers of this size.
+    /// Makes the rule for chunks of this mean size in containers of this size.
     #[must_use]
     pub fn new(chunk_bytes_mean: u32, container_bytes: u32) -> Self {
         let chunks_after_minimum =

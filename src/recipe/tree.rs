@@ -1,8 +1,8 @@
 //! Pieces <-> root: the tree of list nodes above a file's segments.
 //!
-//! Building: the pieces' references are grouped into lists by [`list_ends_behind`], each list is stored as a node
-//! of level 1 (deduplicated like everything), the lists' references are grouped again, until one is left. Equal
-//! pieces give equal trees, and an insertion changes one list per level.
+//! Building: [`list_ends_behind`] groups the pieces' references into lists. Each list is stored as a node of level 1
+//! and deduplicated like every node. The lists' references are grouped again, until one is left. Equal pieces give
+//! equal trees, and an insertion changes one list per level.
 
 use dedupfs_store::recipe::{Child, Node, Root};
 use dedupfs_store::{ContainerId, StoreError};
@@ -17,10 +17,10 @@ use crate::error::{EngineError, Result};
 
 /// Stores the tree above `pieces` and returns the root, which the caller must log within the same `section`.
 ///
-/// A file of one segment or one chunk points straight at it.
+/// The root of a file of one segment or one chunk names it directly.
 ///
 /// # Errors
-/// What storing a node can fail with.
+/// The errors of storing a node.
 pub fn build(dedup: &Deduplicator, section: &Section<'_>, stream: StreamId, pieces: &PieceList) -> Result<Root> {
     let [first, rest @ ..] = pieces.pieces() else { return Ok(Root::Empty) };
     if rest.is_empty() {
@@ -54,11 +54,11 @@ pub fn build(dedup: &Deduplicator, section: &Section<'_>, stream: StreamId, piec
     Ok(Root::Node { level, child: *child })
 }
 
-/// A segment of a single chunk that became the whole file (after truncation, say) is named by its chunk.
+/// Names a single chunk directly, if the only segment of the file has no other (after truncation, say).
 fn straight_at_single_chunk(dedup: &Deduplicator, piece: &Piece) -> Result<Root> {
     let view = match dedup.nodes().node(0, &piece.child) {
         Ok(view) => view,
-        // A clone of a file whose recipe is damaged has what its source has, and is whole again together with it.
+        // A clone of a file with a damaged recipe is as damaged as its source, and heals together with it.
         Err(EngineError::Store(StoreError::Corrupt { .. })) => return Ok(Root::Node { level: 0, child: piece.child }),
         Err(error) => return Err(error),
     };
@@ -69,7 +69,7 @@ fn straight_at_single_chunk(dedup: &Deduplicator, piece: &Piece) -> Result<Root>
     })
 }
 
-/// The pieces that `root` names.
+/// Returns the pieces that `root` names.
 ///
 /// # Errors
 /// `Corrupt` if a node is damaged; I/O errors.
@@ -87,7 +87,7 @@ pub fn flatten(nodes: &NodeReader, root: &Root) -> Result<PieceList> {
     Ok(list)
 }
 
-/// Levels are checked by the reader on each step, so the recursion ends at level 0.
+/// The reader checks the level on each step, so the recursion ends at level 0.
 fn descend(nodes: &NodeReader, level: u8, child: &Child, list: &mut PieceList) -> Result<()> {
     if child.fingerprint.is_zero() {
         list.push(Piece::hole(child.len_bytes));
@@ -101,7 +101,7 @@ fn descend(nodes: &NodeReader, level: u8, child: &Child, list: &mut PieceList) -
     Ok(())
 }
 
-/// A reference without a place.
+/// Makes the reference to a run of zeros: it has no container.
 #[must_use]
 pub fn hole_child(len_bytes: u64) -> Child {
     Child { fingerprint: dedupfs_store::Fingerprint::ZERO, len_bytes, hint: ContainerId::NONE }

@@ -1,12 +1,13 @@
-//! Emptying some containers together: claim, wait, gather the living, copy them forward, count, recheck.
+//! Emptying some victims together: claim, wait, gather the live chunks, copy them forward, count, recheck.
 //!
-//! 1. The containers are claimed; from then on writers store again what they would have found there.
-//! 2. All sections that could have seen the unclaimed state end, and what they logged is counted.
-//! 3. Of containers in which nothing is alive now, their chunks are removed from the index as their tables name them; their content
-//!    is not read. Of the others the living are read and the dead removed.
-//! 4. The living are appended in the order of their places, a few MiB for each time that writers wait.
-//! 5. All of that is committed and counted. A container in which the index then places nothing is emptied: it is freed behind
-//!    the next checkpoint of the indexes ([`super::freeing`]), because replaying the log may read it until then (I-4).
+//! 1. The containers are claimed. From then on writers store again the chunks that they would have found there.
+//! 2. All sections that could have seen the unclaimed state end, and their log entries are counted.
+//! 3. If nothing in a container is alive, its chunks are removed from the index as its table names them; its content is
+//!    not read. In other containers the live chunks are read and the dead ones removed.
+//! 4. The live chunks are appended in the order of their places. Writers wait for a few MiB at a time.
+//! 5. All of this is committed and counted. A container in which the index then places nothing is emptied. It is freed
+//!    behind the next checkpoint of the indexes ([`super::freeing`]), because replaying the log may read it until then
+//!    (I-4).
 
 use dedupfs_index::SealedCells;
 use dedupfs_store::{ContainerId, Fingerprint, StoreError};
@@ -22,7 +23,7 @@ use crate::namespace::LogOp;
 /// Bytes appended while writers wait.
 const COPY_AT_ONCE_BYTES: usize = 2 << 20;
 
-/// Something alive that was read.
+/// A live chunk or node that was read.
 struct Gathered {
     place: u32,
     from: ContainerId,
@@ -40,13 +41,13 @@ pub(super) struct Batch<'b, 'r> {
     bytes: Vec<u8>,
 }
 
-/// What is known of a victim before its living are copied.
+/// The state of a victim before its live chunks are copied.
 enum Looked {
-    /// Nothing had to be read, nor will be.
+    /// It needs no reading.
     Empty,
-    /// What was alive is gathered, and what was dead is removed.
+    /// Its live chunks are gathered and its dead ones removed.
     Through,
-    /// It cannot be read; what was gathered until then is moved.
+    /// It cannot be read. The chunks gathered before the error are moved.
     Unreadable(EngineError),
 }
 
@@ -62,11 +63,11 @@ impl<'b, 'r> Batch<'b, 'r> {
         Self { run, recipe, victims: victims.to_vec(), place_of, gathered: Vec::new(), bytes }
     }
 
-    /// See the module's head.
+    /// Empties the victims; see the module's head.
     ///
     /// # Errors
-    /// The index cannot be read, or the copies cannot be written: what concerns more than one container. What was moved by then
-    /// is moved.
+    /// The index cannot be read, or the copies cannot be written: errors that concern more than one container. Chunks
+    /// moved before the error stay moved.
     pub(super) fn empty(mut self) -> Result<()> {
         let core = self.run.core;
         core.dedup.claim_containers(self.victims.iter().map(|victim| victim.id));
@@ -99,7 +100,7 @@ impl<'b, 'r> Batch<'b, 'r> {
                         is_dead: victim.live_bytes == 0,
                     });
                 }
-                // One container costs the run nothing but that container.
+                // A failure costs the run only this container.
                 Err(error) => {
                     tracing::error!(container = %victim.id, %error, "a container is kept: it cannot be read");
                     kept.push(victim.id);
@@ -113,8 +114,8 @@ impl<'b, 'r> Batch<'b, 'r> {
         Ok(())
     }
 
-    /// Of what writers came to refer to since the containers were chosen, more may be alive than memory and disk have room for, and it
-    /// may not be worth copying: those containers are left to a later run.
+    /// Leaves out victims in which more is alive than when they were chosen. Memory and disk may have no room for it,
+    /// and copying it may not be worthwhile: a later run takes these.
     fn leave_out_what_came_alive(&mut self) {
         let (run, recipe) = (&self.run, self.recipe);
         let has_grown = |victim: &Candidate| {
@@ -130,12 +131,12 @@ impl<'b, 'r> Batch<'b, 'r> {
         }
     }
 
-    /// Removes what is dead in a container and reads what is alive.
+    /// Removes the dead chunks of a container and reads the live ones.
     fn look(&mut self, victim: &Candidate) -> Result<Looked> {
         let container = victim.id;
         let has_losses = self.run.core.namespace.has_losses();
         let occupied = self.run.index(self.recipe).occupied(container);
-        // Nothing that anybody needs lies there, and nothing is lost that might: it is freed whether it can be read or not.
+        // Nothing needed lies there, and no lost chunk can: it is freed, readable or not.
         if occupied.cells == 0 && !has_losses {
             return Ok(Looked::Empty);
         }
@@ -146,7 +147,8 @@ impl<'b, 'r> Batch<'b, 'r> {
         };
         let fingerprints: Vec<Fingerprint> = table.entries.iter().map(|entry| entry.fingerprint).collect();
         if !self.recipe && occupied.live_cells == 0 && !has_losses {
-            // All of it is dead. What the index places elsewhere stays there: a removal names the container.
+            // All its chunks are dead. A removal names the container, so a chunk that the index places elsewhere stays
+            // there.
             for fingerprint in fingerprints {
                 self.remove(fingerprint, container)?;
             }
@@ -160,22 +162,22 @@ impl<'b, 'r> Batch<'b, 'r> {
             let Some(cell) = cell else { continue };
             let fingerprint = entry.fingerprint;
             if cell.location.container != container {
-                // It could not be read when the index was made anew; this may be the only copy.
+                // It could not be read when the index was rebuilt; this may be the only copy.
                 has_lost |= cell.location.is_lost() && cell.references > 0;
             } else if cell.references == 0 && !self.recipe {
                 self.remove(fingerprint, container)?;
             } else if let Err(error) = self.gather(container, fingerprint, entry.len_bytes) {
                 return Ok(Looked::Unreadable(error));
             }
-            // What compresses well is many times as long as its container.
+            // A container that compresses well holds many times its own size.
             if self.bytes.len() as u64 >= self.run.memory.batch_bytes {
                 self.copy()?;
             }
         }
         self.run.read(victim.used_bytes);
         if has_lost {
-            let (what, expected) = (format!("container {container}"), "nothing that the index calls lost");
-            let found = "such: back the same data up again, or run `dedupfs fsck --rebuild-index`";
+            let (what, expected) = (format!("container {container}"), "no chunk that the index calls lost");
+            let found = "some: back the same data up again, or run `dedupfs fsck --rebuild-index`";
             return Ok(Looked::Unreadable(StoreError::corrupt(what, expected, found).into()));
         }
         Ok(Looked::Through)
@@ -184,7 +186,7 @@ impl<'b, 'r> Batch<'b, 'r> {
     fn remove(&mut self, fingerprint: Fingerprint, container: ContainerId) -> Result<()> {
         self.run.core.namespace.log(LogOp::ChunkRemoved { fingerprint, container });
         self.run.report.chunks_removed += 1;
-        // It looks at several things; a few removals more or less are nothing.
+        // `pace` makes several checks; it need not follow every removal.
         if self.run.report.chunks_removed.is_multiple_of(256) {
             self.run.core.committer.pace()?;
         }
@@ -208,9 +210,9 @@ impl<'b, 'r> Batch<'b, 'r> {
         Ok(())
     }
 
-    /// Appends what was gathered, in the order of the places.
+    /// Appends the gathered chunks in the order of their places.
     fn copy(&mut self) -> Result<()> {
-        // Those without a place keep their order.
+        // The sort is stable: chunks without a place keep their order.
         self.gathered.sort_by_key(|gathered| gathered.place);
         let core = self.run.core;
         let mut rest = self.gathered.as_slice();
@@ -230,7 +232,7 @@ impl<'b, 'r> Batch<'b, 'r> {
                     bytes: self.bytes.get(gathered.start..gathered.start + gathered.len).unwrap_or_default(),
                 })
                 .collect();
-            // Looked up before writers have to wait; what changes meanwhile is in memory.
+            // Looked up before writers have to wait; later changes are in memory.
             let fingerprints: Vec<Fingerprint> = now.iter().map(|gathered| gathered.fingerprint).collect();
             let mut sealed: SealedCells = self.run.index(self.recipe).sealed_cells_of(&fingerprints)?;
             core.dedup.wait_for_room()?;
@@ -251,7 +253,7 @@ impl<'b, 'r> Batch<'b, 'r> {
         self.run.written(written);
     }
 
-    /// Whether a container may go: nothing is placed there any more, and nothing that is lost may lie there.
+    /// Checks that a container may be freed: the index places nothing there, and no lost chunk can lie there.
     fn recheck(&self, victim: &Candidate, looked: Looked) -> Result<()> {
         if let Looked::Unreadable(error) = looked {
             return Err(error);
@@ -260,13 +262,13 @@ impl<'b, 'r> Batch<'b, 'r> {
         if left == 0 && !self.run.core.namespace.has_losses() {
             return Ok(());
         }
-        // While files need what no container seems to have, it may lie where this table cannot be read now; and what is left is not
-        // in the table: it is not whole.
+        // A lost chunk may lie in a part that cannot be read now. If chunks are left, the table does not name them, so
+        // the container is damaged.
         self.run.store(self.recipe).verify(victim.id)?;
         if left == 0 {
             return Ok(());
         }
         let what = format!("container {}", victim.id);
-        Err(StoreError::corrupt(what, "nothing that its table does not name", format!("{left} such chunks")).into())
+        Err(StoreError::corrupt(what, "only chunks that its table names", format!("{left} others")).into())
     }
 }

@@ -1,7 +1,7 @@
-//! Emptying containers of one kind, a window at a time: those that are dead as a whole first, then in groups, then batches.
+//! Emptying containers of one kind, a window at a time: containers that are wholly dead first, then groups, in batches.
 //!
-//! A group is looked up in the index and ordered together, so that each bucket of a tanker is read once for all of it; a batch is
-//! claimed and emptied together ([`super::batch`]).
+//! A group is looked up in the index and ordered together, so that each bucket of a tanker is read once for all of it.
+//! A batch is claimed and emptied together ([`super::batch`]).
 
 use std::collections::HashMap;
 
@@ -18,16 +18,16 @@ use crate::namespace::ContainerRecord;
 
 /// Containers chosen at a time: bounds memory.
 const WINDOW_CONTAINERS: usize = 16_384;
-/// Containers emptied between two commits: bounds what a crash repeats.
+/// Containers emptied between two commits: bounds the work that a crash repeats.
 const BATCH_CONTAINERS: usize = 64;
-/// Dead containers emptied between two commits: of each only the table is read.
+/// Dead containers emptied between two commits: only their tables are read.
 const DEAD_CONTAINERS: usize = 256;
-/// Nodes that may be read to order what is moved: one for so many bytes moved, so that it costs a small share of moving them.
+/// Moved bytes for each node that may be read to order them: ordering costs a small share of the moving.
 const MOVED_BYTES_PER_NODE: u64 = 256 << 10;
-/// But so many in any case.
+/// Nodes that may be read in any case.
 const ORDER_NODES_MIN: u64 = 1000;
 
-/// Bytes that copying what is alive in a container takes at most, about: it compresses as it did.
+/// Estimate of the bytes that a copy of the live chunks takes at most: they compress as before.
 fn copy_bytes(candidate: &Candidate) -> u64 {
     const PADDING_BYTES: u64 = 64 << 10;
     if candidate.live_bytes == 0 {
@@ -38,21 +38,21 @@ fn copy_bytes(candidate: &Candidate) -> u64 {
     likely.min(candidate.live_bytes + candidate.live_bytes / 8) + PADDING_BYTES
 }
 
-/// What one batch may take.
+/// The room of one batch.
 #[derive(Clone, Copy)]
 struct Room {
-    /// Of the disk.
+    /// Room on the disk.
     disk_bytes: u64,
-    /// Of memory.
+    /// Room in memory.
     memory_bytes: u64,
-    /// To be read and written.
+    /// Bytes that may still be read and written.
     io_bytes: u64,
 }
 
-/// How many of these, from the first, are emptied together: as fit into the room.
+/// Returns how many of these, from the first, fit into the room together.
 fn batch_len(victims: &[Candidate], room: Room) -> usize {
     let mut disk_left = Some(room.disk_bytes);
-    // The last one may exceed these: a container is not divided.
+    // The last container may exceed these: a container is not divided.
     let (mut memory_left, mut io_left) = (Some(room.memory_bytes), Some(room.io_bytes));
     let fits = |victim: &&Candidate| {
         let fits = memory_left.is_some() && io_left.is_some();
@@ -73,7 +73,7 @@ impl Closed {
     }
 }
 
-/// As [`batch_len`]; if the first does not fit, those that need least go first.
+/// Like [`batch_len`]; if the first victim does not fit, sorts them by need first.
 fn fit(victims: &mut [Candidate], room: Room) -> usize {
     match batch_len(victims, room) {
         0 => {
@@ -95,7 +95,7 @@ impl<'a> Run<'a> {
 
     pub(super) fn candidate(&self, recipe: bool, record: &ContainerRecord) -> Candidate {
         let occupied = self.index(recipe).occupied(record.id);
-        // A node without references counts as alive: an open file may hold it, else it was freed before.
+        // A node without references counts as alive: an open file may hold it; otherwise it has been freed before.
         let (live_bytes, live_chunks) =
             if recipe { (occupied.bytes, occupied.cells) } else { (occupied.live_bytes, occupied.live_cells) };
         Candidate {
@@ -109,19 +109,19 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The containers that are closed now, with all that lies in them counted. One that is still written will be sealed sooner or
-    /// later; one that a crash left open is closed for good.
+    /// Returns the containers that are closed now, with all their chunks counted. A container that is still written
+    /// will be sealed sooner or later; one that a crash left open is closed for good.
     fn closed(&self, recipe: bool) -> Result<Closed> {
         let mut closed = Vec::new();
         self.store(recipe).for_each_closed(&mut |record| closed.push(record.id));
         closed.sort_unstable();
-        // First the list: a container is closed as soon as its row is durable, and what lies in it counted later. Until then it would
-        // seem to be dead.
+        // The list comes first: a container is closed once its row is durable, but its chunks are counted later. Until
+        // then it would seem dead.
         self.core.committer.settle()?;
         Ok(Closed(closed))
     }
 
-    /// What is alive and what is garbage, for the report of a run that ended before it looked.
+    /// Adds the live and the garbage bytes of the kinds that a run did not reach before it ended.
     pub(super) fn complete_totals(&mut self) {
         for recipe in [false, true].into_iter().skip(self.kinds_planned) {
             let mut classes = Classes::default();
@@ -132,7 +132,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Visits those of them that are still there.
+    /// Visits the containers of `closed` that still exist.
     fn for_each_candidate(&self, recipe: bool, closed: &Closed, visit: &mut dyn FnMut(Candidate)) {
         self.store(recipe).for_each_closed(&mut |record| {
             if closed.has(record.id) {
@@ -141,9 +141,11 @@ impl<'a> Run<'a> {
         });
     }
 
-    /// Empties and frees what is dead as a whole already: it costs next to nothing, and a run that does not last gives something back.
+    /// Empties and frees containers that are wholly dead already. This costs little, so even a short run gives space
+    /// back.
     pub(super) fn empty_dead(&mut self, recipe: bool) -> Result<Option<Stopped>> {
-        // While anything is lost, each has to be searched for it: once is enough, with the others.
+        // While anything is lost, each container must be searched for it; [`empty_containers`](Self::empty_containers)
+        // does that once.
         if self.core.namespace.has_losses() {
             return Ok(None);
         }
@@ -174,7 +176,7 @@ impl<'a> Run<'a> {
         Ok(None)
     }
 
-    /// Empties what the policy chooses; what is closed later is for the next run.
+    /// Empties the containers that the policy chooses. Containers closed later are left to the next run.
     pub(super) fn empty_containers(&mut self, recipe: bool) -> Result<Option<Stopped>> {
         let closed = self.closed(recipe)?;
         let (mut classes, mut kept_bytes) = (Classes::default(), 0);
@@ -195,7 +197,7 @@ impl<'a> Run<'a> {
         }
         self.report.live_bytes += live_bytes;
         self.kinds_planned += 1;
-        // Each container that is emptied takes its part away.
+        // Each emptied container subtracts its part.
         self.report.garbage_left_bytes += garbage_bytes;
         self.report.expected_bytes += planned.used_bytes - planned.kept_bytes.min(planned.used_bytes);
         self.progress.start(
@@ -213,7 +215,7 @@ impl<'a> Run<'a> {
         Ok(stopped)
     }
 
-    /// The next victims behind a container, in order, and behind which the next window begins, if there is one.
+    /// Returns the next victims behind a container, in order of id, and the id from which the next window continues.
     fn window(
         &self,
         recipe: bool,
@@ -240,11 +242,12 @@ impl<'a> Run<'a> {
         if let Some(stopped) = self.empty_dead_of(recipe, &dead)? {
             return Ok(Some(stopped));
         }
-        // What is dead has cost next to nothing, and makes room for the living. It may have been emptied by a run that was cut off
-        // before this: were it to wait, it would for ever be cut off again.
+        // Dead containers cost little and make room for the others. An earlier run may have emptied them and been cut
+        // off: if this waited, every run could be cut off before it.
         self.free_emptied(true)?;
         if self.core.space.is_tight() {
-            // Each must give back more than copying took, or the space is used up without freeing anything.
+            // Each container must give back more than its copy takes; otherwise the room is used up and nothing is
+            // freed.
             living.sort_by_key(|victim| (copy_bytes(victim), victim.id));
         }
         let mut rest = living.as_slice();
@@ -252,7 +255,7 @@ impl<'a> Run<'a> {
             let mut left = self.memory.group_chunks;
             let fits = |victim: &&Candidate| {
                 let fits = left > 0;
-                // All that its table names is looked up.
+                // All chunks of its table are looked up.
                 left = left.saturating_sub(victim.chunks.max(1));
                 fits
             };
@@ -281,24 +284,24 @@ impl<'a> Run<'a> {
             }
             let mut count = batch_len(&victims, self.room(recipe)?);
             if count == 0 {
-                // What is emptied and not freed yet gives room.
+                // Freeing the emptied containers makes room.
                 self.free_emptied(true)?;
                 count = fit(&mut victims, self.room(recipe)?);
             }
             if count == 0 {
-                // The others have more alive: what is left of the space would be used up without freeing anything.
+                // The others have more live bytes: they would use up the room without freeing anything.
                 tracing::warn!(
                     containers = victims.len(),
-                    "no space to empty these: delete more, or free space on the disk"
+                    "no room to empty these containers: delete more files, or free space on the disk"
                 );
                 self.report.containers_without_space += victims.len() as u64;
                 break;
             }
             let others = victims.split_off(count);
             match self.empty_batch(recipe, &victims, Some(&order)) {
-                // They compressed less than they did before.
+                // The copies compressed less than before.
                 Err(error) if error.is_no_space() => {
-                    tracing::warn!(%error, containers = victims.len(), "no space to empty these");
+                    tracing::warn!(%error, containers = victims.len(), "no room to empty these containers");
                     self.report.containers_without_space += victims.len() as u64;
                     self.free_emptied(true)?;
                 }
@@ -317,13 +320,14 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Looks up what is alive in a group, and the order in which the newest recipes use it; `None` if the run should end.
+    /// Finds the live chunks of a group and the order in which the newest recipes use them. `None` if the run should
+    /// end.
     fn order(&self, recipe: bool, group: &[Candidate]) -> Result<Option<GroupOrder>> {
         let mut fingerprints = Vec::new();
         let mut ranges = Vec::with_capacity(group.len());
         for victim in group {
             let first = fingerprints.len();
-            // One that cannot be read is for its batch to tell.
+            // An unreadable table is handled by its batch.
             if let Ok(Some(table)) = self.store(recipe).table(victim.id) {
                 fingerprints.extend(table.entries.iter().map(|entry| entry.fingerprint));
             }
@@ -355,7 +359,7 @@ impl<'a> Run<'a> {
             nodes_max,
             &|| self.pace.stopped().is_some(),
         );
-        // A container goes where the middle of what it has belongs.
+        // A container is placed at the mean place of its chunks.
         let mut sums: HashMap<ContainerId, (u64, u64)> = HashMap::with_capacity(group.len());
         for (container, fingerprint) in &alive {
             let sum = sums.entry(*container).or_default();
@@ -365,7 +369,7 @@ impl<'a> Run<'a> {
         Ok(Some(GroupOrder { order, containers }))
     }
 
-    /// Empties some containers together; they are freed behind a later checkpoint.
+    /// Empties some containers together; a later checkpoint frees them.
     fn empty_batch(&mut self, recipe: bool, victims: &[Candidate], order: Option<&GroupOrder>) -> Result<()> {
         let place_of = |fingerprint: &_| order.map_or(0, |order| order.order.place_of(fingerprint));
         Batch::new(self, recipe, victims, &place_of).empty()?;
@@ -406,7 +410,7 @@ mod tests {
         }
     }
 
-    /// The first of a group ended it, however little the others needed.
+    /// The first victim of a group ended it, even if the others needed little.
     #[test]
     fn regression_one_that_does_not_fit_keeps_no_other_from_being_emptied() {
         let mut victims = vec![victim(6 << 20), victim(64 << 10), victim(128 << 10)];

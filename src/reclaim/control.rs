@@ -1,4 +1,4 @@
-//! What others tell a run, and what it tells them: stop, pause, status.
+//! Control of a run by other threads, and its answers: stop, pause, status.
 
 use std::time::{Duration, Instant};
 
@@ -9,45 +9,45 @@ use super::history::LastRun;
 use super::report::ReclaimReport;
 use crate::pool::Progress;
 
-/// How long to wait before a run is told again to end.
+/// Interval at which a run is told again to end.
 const END_NAP: Duration = Duration::from_millis(50);
 
-/// What a run is at.
+/// The progress of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RunStatus {
     /// The step, in words.
     pub step: String,
-    /// How much of it is done.
+    /// The part of the step that is done.
     pub done: u64,
-    /// Of so much; 0 if it is not known.
+    /// The whole of the step; 0 if unknown.
     pub total: u64,
-    /// Time that the step has taken.
+    /// Time spent in the step.
     pub step_ms: u64,
-    /// Time that the run has taken.
+    /// Time spent in the run.
     pub elapsed_ms: u64,
-    /// What it has done by now; its sizes before and after are not known yet.
+    /// The results so far; the sizes before and after are not known yet.
     pub report: ReclaimReport,
 }
 
-/// What reclaiming is at in a pool.
+/// The state of reclaiming in a pool.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ReclaimStatus {
     /// The run under way.
     pub running: Option<RunStatus>,
-    /// Nothing is reclaimed until it is resumed.
+    /// Whether nothing is reclaimed until it is resumed.
     pub paused: bool,
-    /// The run before, or the one under way as far as it was noted; one that never ended was interrupted.
+    /// The last run that was recorded, also one under way. A run without an end was interrupted.
     pub last: Option<LastRun>,
-    /// Whether what is alive is known: not before the first run in a pool that an earlier version wrote.
+    /// Whether the live bytes are known: not before the first run in a pool that an earlier version wrote.
     pub is_known: bool,
-    /// Counts of what is in use could not be right: nothing is freed until `dedupfs fsck --rebuild-index`.
+    /// Counts in doubt were met: nothing is freed until `dedupfs fsck --rebuild-index`.
     #[serde(default)]
     pub counts_in_doubt: bool,
-    /// Uncompressed bytes that something refers to.
+    /// Uncompressed live bytes.
     pub live_bytes: u64,
-    /// Uncompressed bytes of closed containers that nothing refers to; what recipes that are not freed yet refer to is not in it.
+    /// Uncompressed garbage in closed containers. Chunks of recipes that are not freed yet are not included.
     pub garbage_bytes: u64,
-    /// What reclaims in the background, in words, if anything does.
+    /// The background reclaiming, in words, if there is any.
     pub background: Option<String>,
 }
 
@@ -70,10 +70,10 @@ struct State {
     report: ReclaimReport,
 }
 
-/// The reclaiming of one pool: at most one run at a time.
+/// The control of reclaiming in one pool: at most one run at a time.
 #[derive(Debug, Default)]
 pub struct ReclaimControl {
-    /// Held by a run, but not by a plan.
+    /// A run holds it; a plan does not.
     pub(crate) running: Mutex<()>,
     state: Mutex<State>,
     changed: Condvar,
@@ -84,18 +84,18 @@ fn millis(duration: Duration) -> u64 {
 }
 
 impl ReclaimControl {
-    /// Ends the run under way, soon.
+    /// Ends the current run soon.
     pub fn stop(&self) {
         self.state.lock().is_stopped = true;
         self.changed.notify_all();
     }
 
-    /// Ends the run under way, and keeps others from beginning until the answer is dropped; `None` if it does not end within
-    /// `patience`.
+    /// Ends the current run, and keeps others from beginning until the returned guard is dropped. `None` if it does not
+    /// end within `patience`.
     pub(crate) fn end(&self, patience: Duration) -> Option<MutexGuard<'_, ()>> {
         let until = Instant::now() + patience;
         loop {
-            // Again and again: one that just begins forgets what was said before.
+            // Repeat it: a run that is just beginning clears the request.
             self.stop();
             let ended = self.running.try_lock_for(END_NAP);
             if ended.is_some() || Instant::now() >= until {
@@ -104,24 +104,24 @@ impl ReclaimControl {
         }
     }
 
-    /// Whether a run is under way that nobody waits for.
+    /// Whether the current run is in the background: nobody waits for it.
     pub(crate) fn is_in_background(&self) -> bool {
         self.state.lock().is_background
     }
 
-    /// Ends the run under way, soon, and every later one at once: the pool is being closed.
+    /// Ends the current run soon, and every later one at once: the pool is being closed.
     pub fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
     }
 
-    /// Holds the run under way between two steps, and lets no other begin; or lets them go on.
+    /// Holds the current run between two steps and lets no other begin; or lets them continue.
     pub fn pause(&self, paused: bool) {
         self.state.lock().is_paused = paused;
         self.changed.notify_all();
     }
 
-    /// Whether it is paused.
+    /// Whether reclaiming is paused.
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.state.lock().is_paused
@@ -140,7 +140,7 @@ impl ReclaimControl {
         state.is_stopped || state.is_closed
     }
 
-    /// A run begins; it lasts as long as the answer lives.
+    /// Notes that a run begins; it lasts until the returned guard is dropped.
     pub(crate) fn begin(&self, is_background: bool) -> Begun<'_> {
         let mut state = self.state.lock();
         state.is_background = is_background;
@@ -149,7 +149,7 @@ impl ReclaimControl {
         Begun(self)
     }
 
-    /// Sleeps, until it should end; at most so long.
+    /// Sleeps for at most this long, or until the run should end.
     pub(super) fn sleep(&self, at_most: Duration) {
         let deadline = Instant::now() + at_most;
         let mut state = self.state.lock();
@@ -160,12 +160,12 @@ impl ReclaimControl {
         }
     }
 
-    /// What the run has done by now.
+    /// Notes the results so far.
     pub(super) fn note(&self, report: &ReclaimReport) {
         self.state.lock().report.clone_from(report);
     }
 
-    /// What the run is at.
+    /// Returns the progress of the current run.
     #[must_use]
     pub fn running(&self) -> Option<RunStatus> {
         let state = self.state.lock();
@@ -182,7 +182,7 @@ impl ReclaimControl {
     }
 }
 
-/// As long as it lives, a run is under way.
+/// A run is under way while this guard lives.
 pub(crate) struct Begun<'a>(&'a ReclaimControl);
 
 impl Drop for Begun<'_> {
@@ -192,7 +192,7 @@ impl Drop for Begun<'_> {
     }
 }
 
-/// Progress that the status shows, besides whoever is told of it.
+/// Progress for the status as well as for the listener.
 pub(super) struct Tracked<'a> {
     pub(super) control: &'a ReclaimControl,
     pub(super) listener: &'a dyn Progress,

@@ -1,8 +1,8 @@
-//! Freeing containers that were emptied.
+//! Freeing emptied containers.
 //!
-//! A container is forgotten only when checkpoints of both indexes hold the row that emptied it, since replaying earlier rows may
-//! read it (I-4). A checkpoint writes every tanker that changed, so many containers share one: the one that comes by itself, or
-//! one that is asked for when much waits, space is short, or the run ends.
+//! A container is forgotten only when checkpoints of both indexes hold the row that emptied it, because replaying
+//! earlier rows may read it (I-4). A checkpoint writes every changed tanker, so many containers share one. It comes by
+//! itself, or on request when many bytes wait, room is short or the run ends.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -12,26 +12,26 @@ use dedupfs_store::ContainerId;
 use super::{Run, Stopped};
 use crate::error::Result;
 
-/// What is emptied waits about so long, if it is not much: a run that is cut off has given back what it did before.
+/// Emptied containers wait about this long if they are few: a run that is cut off later has freed the earlier ones.
 const FREE_INTERVAL: Duration = Duration::from_secs(20);
-/// But so many times what a checkpoint takes, or a slow disk would write nothing else.
+/// The wait is at least this multiple of a checkpoint's time; otherwise a slow disk would write only checkpoints.
 const CHECKPOINTS_PER_WAIT: u32 = 4;
 
-/// A container in which the index places nothing any more.
+/// A container in which the index places nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Emptied {
     pub(super) id: ContainerId,
     /// The row of the log that emptied it, or a later one.
     pub(super) row: u64,
     pub(super) used_bytes: u64,
-    /// Something was lost when it was looked into, and nothing of it was found there.
+    /// Whether it was searched for lost chunks, without success.
     pub(super) was_searched: bool,
-    /// Nothing was alive in it.
+    /// Whether nothing in it was alive.
     pub(super) is_dead: bool,
 }
 
 impl Run<'_> {
-    /// Notes a container that is emptied.
+    /// Notes an emptied container.
     pub(super) fn note_emptied(&mut self, emptied: Emptied) {
         if self.emptied.is_empty() {
             self.waiting_since = Instant::now();
@@ -45,7 +45,8 @@ impl Run<'_> {
         self.report.containers_damaged = self.kept.len() as u64;
     }
 
-    /// See [`Pace::between_steps`](super::pace::Pace::between_steps). Nothing waits to be freed while the run is held.
+    /// See [`Pace::between_steps`](super::pace::Pace::between_steps). Frees the emptied containers before the run is
+    /// held.
     pub(super) fn between_steps(&mut self) -> Result<Option<Stopped>> {
         if self.pace.is_held() {
             self.free_emptied(true)?;
@@ -53,13 +54,13 @@ impl Run<'_> {
         Ok(self.pace.between_steps())
     }
 
-    /// Frees what both checkpoints cover; with `now`, or when much waits, everything.
+    /// Frees the containers that both checkpoints cover. With `now`, or when many bytes wait, makes a checkpoint first.
     pub(super) fn free_emptied(&mut self, now: bool) -> Result<()> {
         if self.emptied.is_empty() {
             return Ok(());
         }
         let core = self.core;
-        // What waits is there twice, in part: that may be a small share of a small pool.
+        // The live chunks of waiting containers exist twice, which can be a large share of a small pool.
         let waiting_bytes: u64 = self.emptied.iter().map(|emptied| emptied.used_bytes).sum();
         let is_due = self.waiting_since.elapsed() >= FREE_INTERVAL.max(self.checkpoint_took * CHECKPOINTS_PER_WAIT);
         if now || is_due || waiting_bytes >= self.free_bytes || core.space.is_tight() {
@@ -75,17 +76,17 @@ impl Run<'_> {
         if ready.is_empty() {
             return Ok(());
         }
-        // The garbage map has said that nothing lies there; what the indexes themselves say counts. Nothing that is freed comes back.
+        // The garbage map says that nothing lies there, but the indexes decide: freeing cannot be undone.
         let ids: HashSet<ContainerId> = ready.iter().map(|emptied| emptied.id).collect();
         let mut placed = core.chunk_index.placed_in(&ids)?;
         placed.extend(core.recipe_index.placed_in(&ids)?);
         if !placed.is_empty() {
             tracing::error!(
                 containers = placed.len(),
-                "containers are kept: the indexes place something there, and the garbage map does not; see `dedupfs fsck`"
+                "containers are kept: the indexes place chunks there, but the garbage map does not; run `dedupfs fsck`"
             );
         }
-        // What was found lost since may lie in what was not searched for it.
+        // A chunk found lost in the meantime may lie in a container that was not searched for it.
         let has_losses = core.namespace.has_losses();
         let is_kept = |emptied: &Emptied| placed.contains(&emptied.id) || has_losses && !emptied.was_searched;
         let kept: Vec<ContainerId> =
@@ -96,9 +97,9 @@ impl Run<'_> {
         if !ids.is_empty() {
             core.committer.remove_containers(ids.clone())?;
             core.committer.settle()?;
-            // The round leaves them where they are if a count became doubtful before it.
+            // If a count became doubtful before the round, it kept the containers.
             core.committer.check_counts()?;
-            // Their slots are free once the export on the data root does not name them any more.
+            // Their slots are freed once the export on the data root no longer names them.
             core.committer.export()?;
             self.report.containers_freed += ready.len() as u64;
             self.report.containers_dead += ready.iter().filter(|emptied| emptied.is_dead).count() as u64;

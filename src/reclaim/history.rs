@@ -1,7 +1,7 @@
-//! What the last run did, in a small file on the meta root; byte map in `docs/format.md`.
+//! The record of the last run, in a small file on the meta root; byte map in `docs/format.md`.
 //!
-//! Nothing rests on it: a run works from the garbage map and the counts alone, and goes on wherever the one before ended. It tells
-//! administrators whether one was interrupted, and how fast it went, which the next estimate takes.
+//! Nothing depends on it: a run works from the garbage map and the counts alone, and continues wherever the last one
+//! ended. It tells administrators whether a run was interrupted, and its speed, which the next estimate uses.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -18,14 +18,14 @@ pub const FILE_NAME: &str = "reclaim";
 const VERSION: u16 = 1;
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// What the last run did.
+/// The record of the last run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LastRun {
-    /// When it began, in seconds since 1970.
+    /// Start, in seconds since 1970.
     pub started_secs: u64,
-    /// When it ended; 0 if it has not, or was interrupted.
+    /// End, in seconds since 1970; 0 if it has not ended or was interrupted.
     pub ended_secs: u64,
-    /// It came to its end with everything done.
+    /// Whether it ended with everything done.
     pub is_complete: bool,
     /// Time it took, without pauses.
     pub worked_ms: u64,
@@ -37,17 +37,17 @@ pub struct LastRun {
     pub containers_freed: u64,
     /// Recipe nodes freed.
     pub nodes_freed: u64,
-    /// Physical bytes that were to be freed by its plan.
+    /// Physical bytes that its plan expected to free.
     pub expected_bytes: u64,
     /// Physical bytes that it freed; known at its end.
     pub freed_bytes: u64,
 }
 
 impl LastRun {
-    /// Writes it durably.
+    /// Writes the record durably.
     ///
     /// # Errors
-    /// The device's; the old one is there then.
+    /// The device's; the old record is kept then.
     pub fn write(&self, device: &dyn Device, pool: &PoolId) -> Result<()> {
         let mut body = ByteWriter::new();
         body.u16(VERSION);
@@ -68,16 +68,16 @@ impl LastRun {
         Ok(device.replace_file("", FILE_NAME, &encode_frame(FrameKind::Reclaim, pool, 0, body.as_slice(), &[]))?)
     }
 
-    /// Reads it; `None` if there is none.
+    /// Reads the record; `None` if there is none.
     ///
     /// # Errors
-    /// It is damaged, or of a newer version; the device's.
+    /// The record is damaged or of a newer version; the device's.
     pub fn read(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
         let bytes = match device.read_file(FILE_NAME, FILE_BYTES_MAX) {
             Err(StoreError::NotFound { .. }) => return Ok(None),
             found => found?,
         };
-        let what = "what the last reclaiming did";
+        let what = "the record of the last reclaiming";
         let expect = Expect { kind: FrameKind::Reclaim, pool: Some(pool), owner: Some(0) };
         let frame = decode_frame(what, &bytes, &expect, FILE_BYTES_MAX as usize)?;
         let mut reader = ByteReader::new(frame.meta, what);
@@ -107,11 +107,11 @@ impl LastRun {
         Ok(Some(run))
     }
 
-    /// As [`read`](Self::read); one that cannot be read is told of and counts as none.
+    /// Like [`read`](Self::read), but logs an unreadable record and returns `None`.
     #[must_use]
     pub fn read_or_none(device: &dyn Device, pool: &PoolId) -> Option<Self> {
         Self::read(device, pool).unwrap_or_else(|error| {
-            tracing::warn!(%error, "nothing is known of the last reclaiming; the next one notes what it does");
+            tracing::warn!(%error, "cannot read the record of the last reclaiming; the next one replaces it");
             None
         })
     }

@@ -1,23 +1,24 @@
 //! Reclaiming space: MAD2 section 3.5's counting fingerprints and dedupv1 section 3.7's collection, with claims.
 //!
-//! 0. Containers that are dead as a whole already are freed: a run that does not last gives something back.
-//! 1. **Nodes** ([`nodes`]): recipe nodes that nothing refers to are claimed, rechecked and freed; that lowers the counts of
-//!    their children, which may free further nodes, until none is left. What a backup shares with others costs
-//!    nothing here: only its own nodes are touched.
-//! 2. **Plan** ([`victims`]): the index knows what is alive in each container (the garbage map); the emptiest are chosen, until no
-//!    more garbage is left than may stay. `--dry-run` shows it ([`plan`]).
-//! 3. **Containers** ([`containers`], [`batch`]): claimed; after all writers that might have seen them have gone on, what is alive is
-//!    copied forward in the order in which the newest recipes use it ([`order`]), what is dead removed from the index.
-//! 4. **Freeing** ([`freeing`]): when all of that is committed and checkpointed, the containers are forgotten and their slots freed
-//!    (I-4).
+//! 0. Containers that are wholly dead already are freed first, so that even a short run gives space back.
+//! 1. **Nodes** ([`nodes`]): recipe nodes without references are claimed, rechecked and freed. That lowers the counts
+//!    of their children, which may free further nodes, until none is left. Only a backup's own nodes are touched: the
+//!    nodes it shares with others cost nothing here.
+//! 2. **Plan** ([`victims`]): the index knows the live bytes of each container (the garbage map). The emptiest
+//!    containers are chosen until no more garbage is left than may stay. `--dry-run` shows the plan ([`plan`]).
+//! 3. **Containers** ([`containers`], [`batch`]): victims are claimed. When all writers that might have seen them have
+//!    moved on, their live chunks are copied forward in the order in which the newest recipes use them ([`order`]), and
+//!    their dead chunks are removed from the index.
+//! 4. **Freeing** ([`freeing`]): when all of that is committed and in a checkpoint, the containers are forgotten and
+//!    their slots freed (I-4).
 //!
-//! Every batch is a step after which the run can be stopped, paused or cut off ([`pace`], [`control`]): it leaves both copies or
-//! one, and the index names exactly one; the other is garbage that the garbage map shows, and the next run begins with it. So a run
-//! that was interrupted needs nothing to go on.
+//! After every batch the run can be stopped, paused or cut off ([`pace`], [`control`]). It then leaves one or two
+//! copies, and the index names exactly one. The other is garbage that the garbage map shows, and the next run begins
+//! with it. So an interrupted run needs no repair.
 //!
-//! Cost: one read of a freed node; for each container emptied one read and one write of what is alive, and its table of contents; for
-//! one that is dead its table only; for each tanker concerned one read of its buckets and one write. One scan of the index of nodes
-//! for each level of recipes. Memory: [`RunMemory`].
+//! Cost: one read of a freed node. For each emptied container, one read and one write of its live chunks, and a read of
+//! its table; for a dead one its table only. For each tanker concerned, one read of its buckets and one write. One scan
+//! of the recipe index for each level of recipes. Memory: [`RunMemory`].
 
 mod batch;
 mod containers;
@@ -50,11 +51,11 @@ use crate::config::RECLAIM_WAITING_BYTES;
 use crate::error::{EngineError, Result};
 use crate::pool::{Core, Progress};
 
-/// How often a run under way notes durably what it has done.
+/// Interval at which a run records its progress durably.
 const NOTE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What a run takes of memory beside `--memory`, bounded by a share of that: some 7 MiB are fixed (a window of victims, classes,
-/// claimed nodes), and 8 bytes are taken for each closed container.
+/// Memory of a run besides `--memory`, bounded by a share of that. Some 7 MiB are fixed (a window of victims, classes,
+/// claimed nodes), and each closed container takes 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunMemory {
     /// Chunks looked up and ordered at a time, some 150 bytes each.
@@ -64,7 +65,7 @@ pub struct RunMemory {
 }
 
 impl RunMemory {
-    /// For a pool with this `--memory`: about an eighth for both.
+    /// Sizes for a pool with this `--memory`: about an eighth for both.
     #[must_use]
     pub const fn new(memory_bytes: u64) -> Self {
         let (group, batch) = (memory_bytes / 16 / 150, memory_bytes / 16);
@@ -84,28 +85,28 @@ struct Run<'a> {
     progress: &'a dyn Progress,
     memory: RunMemory,
     report: ReclaimReport,
-    /// So many bytes of emptied containers wait to be freed together at most.
+    /// Bytes of emptied containers that wait at most before they are freed together.
     free_bytes: u64,
-    /// Since when something emptied waits to be freed.
+    /// Time since which an emptied container waits to be freed.
     waiting_since: Instant,
-    /// What the last checkpoint took.
+    /// Duration of the last checkpoint.
     checkpoint_took: Duration,
-    /// Of chunks and nodes, for how many containers to empty were chosen.
+    /// Number of kinds (chunks, nodes) for which victims were chosen.
     kinds_planned: usize,
-    /// Emptied, and not freed yet.
+    /// Containers that are emptied and not freed yet.
     emptied: Vec<Emptied>,
     /// Containers that could not be emptied: they are not tried again.
     kept: HashSet<ContainerId>,
     last: LastRun,
     noted_at: Option<Instant>,
-    /// Of the bytes that progress counts, what is no whole MiB yet.
+    /// Bytes that progress has not reported yet: less than a MiB.
     untold_bytes: u64,
 }
 
 /// Reclaims, or plans.
 ///
 /// # Errors
-/// I/O errors and damage met on the way; what was done until then stays done and valid.
+/// I/O errors, and damage that concerns more than one container. Completed work stays done and valid.
 pub(crate) fn reclaim(
     core: &Core,
     options: &ReclaimOptions,
@@ -114,7 +115,7 @@ pub(crate) fn reclaim(
 ) -> Result<ReclaimReport> {
     let _begun = control.begin(options.is_background);
     let tracked = Tracked { control, listener: progress };
-    // Where there is no room, nobody has anything of its giving way.
+    // On a full disk yielding helps nobody: use the full share.
     let share_percent = if core.space.is_tight() { 100 } else { options.share_percent };
     let pace = Pace::new(ReclaimOptions { share_percent, ..*options }, control, progress, &core.activity);
     core.committer.settle()?;
@@ -143,7 +144,7 @@ pub(crate) fn reclaim(
         noted_at: None,
         untold_bytes: 0,
     };
-    // Of a pool whose garbage map was never written it is made once, from the cells.
+    // If the pool's garbage map was never written, it is computed once, from the cells.
     let writes = !options.dry_run && !core.is_read_only();
     for index in [&core.chunk_index, &core.recipe_index] {
         let mut go_on = || pace.between_steps().is_none();
@@ -158,14 +159,14 @@ pub(crate) fn reclaim(
         return Ok(run.report);
     }
     let outcome = run.execute();
-    // A removal that is logged and not counted yet must not be undone by a writer that finds what it removes: after a
-    // failure the claims stay until everything logged is counted, if need be until the next mount.
+    // A writer must not undo a logged removal by finding the chunk before the removal is counted. So after a failure
+    // the claims stay until the whole log is counted, if need be until the next mount.
     if outcome.is_ok() || core.committer.settle().is_ok() {
         core.dedup.release_nodes();
         core.dedup.release_containers();
     }
     run.report.stopped = match outcome {
-        // Closing the pool ends a run; what it had not made durable by then is done again by the next one.
+        // Closing the pool ends a run; the next run repeats the work that was not durable.
         Err(EngineError::ReadOnly(_)) if core.gate.is_closing() => Some(Stopped::Unmounted),
         outcome => outcome?,
     };
@@ -176,7 +177,7 @@ pub(crate) fn reclaim(
     run.last.ended_secs = now_secs();
     run.last.is_complete = run.report.stopped.is_none();
     run.last.freed_bytes = run.report.physical_before_bytes.saturating_sub(run.report.physical_after_bytes);
-    // Closing the pool waits for this, too. What found nothing to do is no news.
+    // Closing the pool waits for this too. A run without work needs no record.
     if run.report.has_done_anything() || run.report.stopped.is_some() {
         run.note(true);
     }
@@ -189,17 +190,17 @@ impl Run<'_> {
         let mut stopped = match self.empty() {
             Ok(stopped) => stopped,
             Err(error) => {
-                // What is emptied by now has cost nothing more to free, and may be what there is no space for.
+                // Freeing the emptied containers costs nothing more, and may make the missing room.
                 if core.committer.failure().is_none()
                     && let Err(error) = self.free_emptied(true)
                 {
-                    tracing::warn!(%error, "what was emptied is freed by the next run");
+                    tracing::warn!(%error, "cannot free the emptied containers; the next run frees them");
                 }
                 return Err(error);
             }
         };
         if stopped == Some(Stopped::Unmounted) {
-            // Closing the pool makes a checkpoint; what is emptied by now is freed by the next run.
+            // Closing the pool makes a checkpoint; the next run frees the emptied containers.
             return Ok(stopped);
         }
         if self.options.is_background && !self.report.has_done_anything() && self.emptied.is_empty() {
@@ -207,27 +208,27 @@ impl Run<'_> {
         }
         self.free_emptied(true)?;
         core.committer.checkpoint()?;
-        // This round trims the log that the checkpoint made superfluous.
+        // This round trims the log rows that the checkpoint made superfluous.
         core.committer.settle()?;
         core.committer.export()?;
         if !self.control.is_stopped() {
             core.exporter.shrink()?;
         }
-        // What the export does not need any more goes.
+        // Removes the slots that the export no longer needs.
         core.committer.settle()?;
-        // Everything is freed by now; a namespace that cannot be made smaller is no reason to say otherwise.
+        // Everything is freed by now; a failure to compact the namespace does not make the run a failure.
         if self.control.is_stopped() {
             stopped = stopped.or(self.pace.stopped());
         } else if let Err(error) = core.exporter.while_quiet(|| core.namespace.compact()) {
-            tracing::warn!(%error, "the namespace stays as large as it is; the next run makes it smaller");
+            tracing::warn!(%error, "cannot compact the namespace; the next run tries again");
         }
         Ok(stopped)
     }
 
-    /// Nodes, and then containers; the answer is why it ended early, if it did.
+    /// Frees nodes, then empties containers. Returns the reason if it ended early.
     fn empty(&mut self) -> Result<Option<Stopped>> {
         let core = self.core;
-        self.progress.start("freeing what is dead", 0);
+        self.progress.start("freeing dead containers", 0);
         for recipe in [false, true] {
             if let Some(stopped) = self.empty_dead(recipe)? {
                 return Ok(Some(stopped));
@@ -267,7 +268,7 @@ impl Run<'_> {
         self.untold_bytes &= (1 << 20) - 1;
     }
 
-    /// Tells the status what is done, and the disk now and then, or at once.
+    /// Updates the status; updates the record on disk at intervals, or now with `at_once`.
     fn note(&mut self, at_once: bool) {
         self.control.note(&self.report);
         if !at_once && self.noted_at.is_some_and(|at| at.elapsed() < NOTE_INTERVAL) {
@@ -280,9 +281,9 @@ impl Run<'_> {
         self.last.containers_freed = self.report.containers_freed;
         self.last.nodes_freed = self.report.nodes_freed;
         self.last.expected_bytes = self.report.expected_bytes;
-        // Nothing rests on it.
+        // Nothing depends on the record.
         if let Err(error) = self.last.write(&*self.core.meta_device, &self.core.pool) {
-            tracing::warn!(%error, "cannot note what reclaiming does");
+            tracing::warn!(%error, "cannot write the record of this reclaiming");
         }
     }
 }

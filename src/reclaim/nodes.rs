@@ -1,4 +1,4 @@
-//! Freeing recipe nodes that nothing refers to: claim, wait, recheck, free.
+//! Freeing recipe nodes without references: claim, wait, recheck, free.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -11,38 +11,38 @@ use crate::namespace::LogOp;
 
 /// Nodes found by one scan of their index: bounds memory.
 const NODES_AT_ONCE: usize = 100_000;
-/// Nodes claimed together: a step, between two of which a run can be held or ended. Each begins and ends with a commit, so it should
-/// not be too short, and nodes can be of one small file or of 4 MiB of content.
+/// Nodes claimed together: a step. A run can be held or ended between steps. Each step begins and ends with a commit,
+/// so it should not be too short. A node can be of one small file or of 4 MiB of content.
 const NODES_OF_A_STEP: usize = 16_384;
-/// Nodes claimed together at least, however few could be freed before.
+/// Nodes claimed together at least, even if fewer were freed before.
 const NODES_OF_A_STEP_MIN: usize = 1024;
-/// After so long no more nodes are claimed, and after so long again no more of them are freed: the claims on the others end, and
-/// they are the next step's.
+/// Time after which a step claims no more nodes, and again, frees no more. The claims on the rest end, and the next
+/// step takes them.
 const STEP_TIME: Duration = Duration::from_secs(2);
-/// Nodes claimed or freed before it is looked whether the run is to be held or ended.
+/// Nodes claimed or freed between two checks whether the run is to be held or ended.
 const NODES_BETWEEN_LOOKS: usize = 64;
-/// Nodes that cannot be read and are told of one by one; the report has their number.
+/// Unreadable nodes that are logged one by one; the report has their number.
 const TOLD_MAX: usize = 20;
 
-/// What a step came to.
+/// The result of a step.
 struct Step {
-    /// So many nodes, from the first, were dealt with.
+    /// Nodes dealt with, from the first.
     nodes: usize,
     /// Whether any of them could be claimed.
     has_claimed: bool,
 }
 
 impl Run<'_> {
-    /// Frees nodes level by level, until every node in the index is referred to (or pinned).
+    /// Frees nodes level by level, until every node in the index has references (or pins).
     pub(super) fn free_nodes(&mut self) -> Result<Option<Stopped>> {
         let core = self.core;
         self.progress.start("freeing recipes", 0);
         let mut unreadable = HashSet::new();
         let mut stopped = None;
-        // A disk that gives nothing any more is not asked for every node.
+        // If the disk fails altogether, not every node is tried.
         while unreadable.len() < NODES_AT_ONCE && stopped.is_none() {
-            // A node that is stored again must come to lie in another container than the copy that is freed, or the two
-            // could not be told apart: so only nodes in containers that nothing is appended to any more are claimed.
+            // A node that is stored again must lie in another container than the freed copy; otherwise the two could
+            // not be told apart. So only nodes in closed containers are claimed.
             if !self.report.spared_open {
                 core.recipes.seal_all();
             }
@@ -59,7 +59,7 @@ impl Run<'_> {
                 let done = self.free_step(step, &mut unreadable)?;
                 has_claimed |= done.has_claimed;
                 rest = rest.get(done.nodes..).unwrap_or_default();
-                // Claiming many more than there is time for is for nothing.
+                // Claims beyond the available time are wasted.
                 step_nodes = (done.nodes * 2).clamp(NODES_OF_A_STEP_MIN, NODES_OF_A_STEP);
             }
             if !has_claimed {
@@ -71,7 +71,7 @@ impl Run<'_> {
         Ok(stopped)
     }
 
-    /// Claims, rechecks and frees some nodes: as many from the first as there is time for.
+    /// Claims, rechecks and frees as many nodes, from the first, as there is time for.
     fn free_step(
         &mut self,
         nodes: &[(Fingerprint, ContainerId)],
@@ -81,7 +81,7 @@ impl Run<'_> {
         if core.committer.is_held_up() {
             return Err(EngineError::NoSpace);
         }
-        // Until what is claimed is freed, none of it may be lost and stored again: that counts its children once.
+        // A claimed node must not be lost and stored again before it is freed: its children would not be counted again.
         let _losses = core.committer.hold_losses();
         let mut claimed = Vec::with_capacity(nodes.len());
         let mut done = Step { nodes: nodes.len(), has_claimed: false };
@@ -99,7 +99,7 @@ impl Run<'_> {
             return Ok(done);
         }
         done.has_claimed = true;
-        // Writers that found one of these before the claim are in a section until their reference is logged.
+        // A writer that found one of these nodes before the claim is in a section until its reference is logged.
         core.dedup.barrier();
         core.committer.settle()?;
         core.committer.check_counts()?;
@@ -109,7 +109,7 @@ impl Run<'_> {
                 done.nodes = number;
                 break;
             }
-            // A lost one counts nothing.
+            // A lost node counts no children.
             if container == ContainerId::NONE {
                 freed += u64::from(core.dedup.free_node(0, fingerprint, container, 0)?);
                 continue;
@@ -120,7 +120,7 @@ impl Run<'_> {
                     freed += u64::from(core.dedup.free_node(view.level, fingerprint, container, children)?);
                     core.committer.pace()?;
                 }
-                // What its children count is not known, so it stays; and it may be stored again.
+                // Its children are unknown, so it stays, unless it was stored again.
                 Err(error) => {
                     if !core.dedup.keep_unreadable_node(fingerprint, container)? {
                         if unreadable.len() < TOLD_MAX {
@@ -139,19 +139,20 @@ impl Run<'_> {
         Ok(done)
     }
 
-    /// Whether a step that has dealt with so many nodes goes no further: at least some are always dealt with.
+    /// Whether a step ends after dealing with `nodes` nodes: it always deals with some.
     fn is_step_over(&self, nodes: usize, begun: Instant) -> bool {
         let is_looked_at = nodes > 0 && nodes.is_multiple_of(NODES_BETWEEN_LOOKS);
         is_looked_at && (begun.elapsed() >= STEP_TIME || self.pace.is_urgent())
     }
 
-    /// Makes the index forget chunks that are lost and that nothing refers to any more.
+    /// Makes the index forget lost chunks without references.
     pub(super) fn forget_lost_chunks(&mut self) -> Result<()> {
         if !self.core.namespace.has_losses() {
             return Ok(());
         }
-        // Who found a chunk before it was quarantined has counted it by the time that this is taken. From then on writers store it again,
-        // so nobody refers to it for the first time between the look at its count and the removal.
+        // A writer that found a chunk before its quarantine has been counted once this lock is held. After the
+        // quarantine, writers store the chunk again. So no first reference can appear between the check of its count
+        // and the removal.
         let _losses = self.core.committer.hold_losses();
         self.core.committer.check_counts()?;
         let mut lost = Vec::new();
@@ -163,16 +164,17 @@ impl Run<'_> {
         })?;
         self.report.chunks_removed += lost.len() as u64;
         for fingerprint in lost {
-            // One that was stored again meanwhile lies in a container, and stays.
+            // A chunk that was stored again has a container, and stays.
             self.core.namespace.log(LogOp::ChunkRemoved { fingerprint, container: ContainerId::NONE });
             self.core.committer.pace()?;
         }
         Ok(())
     }
 
-    /// Once everything that was lost was stored again or forgotten, writers need not look for it any more.
+    /// Clears the mark of losses once every lost chunk is stored again or forgotten: then writers need not look for
+    /// them.
     pub(super) fn note_losses(&self) -> Result<()> {
-        // Where counts are in doubt, what is lost is, too.
+        // If counts are in doubt, so is the number of losses.
         if !self.core.namespace.has_losses() || self.core.namespace.has_doubt() {
             return Ok(());
         }
@@ -184,9 +186,9 @@ impl Run<'_> {
             return Ok(());
         }
         if let Err(error) = self.core.namespace.set_losses(false) {
-            tracing::warn!(%error, "nothing is lost any more, but that could not be noted; the next run notes it");
+            tracing::warn!(%error, "no losses are left, but this could not be recorded; the next run records it");
         }
-        // Something that was counted meanwhile may be nowhere.
+        // A row counted in the meantime may have found a chunk without a place.
         if self.core.committer.inconsistencies() == inconsistencies {
             Ok(())
         } else {
@@ -194,12 +196,12 @@ impl Run<'_> {
         }
     }
 
-    /// Nodes that nothing refers to, as they lie on the disk: so each region is read once for all nodes in it.
+    /// Returns nodes without references in disk order, so that each region is read once for all its nodes.
     fn unreferenced(&self, unreadable: &mut HashSet<Fingerprint>) -> Result<Vec<(Fingerprint, ContainerId)>> {
         let mut candidates = Vec::new();
         self.core.recipe_index.for_each(&mut |fingerprint, cell| {
             let container = cell.location.container;
-            // Its children's counts hold what it names, which nobody can tell any more.
+            // A bad copy is unreadable: it still counts its children, and nobody can tell which they are.
             if cell.references == 0 && cell.location.is_bad() && unreadable.len() < NODES_AT_ONCE {
                 unreadable.insert(fingerprint);
             }

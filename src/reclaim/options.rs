@@ -1,27 +1,27 @@
-//! How to reclaim.
+//! The options of reclaiming.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::{RECLAIM_LEAVE_PERCENT, RECLAIM_SHARE_PERCENT, RECLAIM_THRESHOLD_PERCENT};
 
-/// How to reclaim.
+/// The options of reclaiming.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ReclaimOptions {
-    /// Containers whose live share (percent of the chunk bytes put into them) is below this may be emptied. 100: all with any
-    /// garbage; 0: none, so that only what is dead as a whole is freed.
+    /// Live share, in percent of the chunk bytes put into a container, below which it may be emptied. 100: all with any
+    /// garbage; 0: only wholly dead containers are freed.
     pub threshold_percent: u8,
-    /// Garbage that may stay, in percent of what is alive: the emptiest containers go first, until it is reached.
+    /// Garbage that may stay, in percent of the live bytes: the emptiest containers go first, until it is reached.
     pub leave_percent: u8,
     /// Only plan.
     pub dry_run: bool,
-    /// Share of the time that is worked while clients are active, in percent; 100: as fast as it goes; 0: not at all.
+    /// Share of the time, in percent, that reclaiming works while clients are active. 100: full speed; 0: not at all.
     pub share_percent: u8,
-    /// Ends after so long, between two steps; 0: when it is done.
+    /// Time after which the run ends, between two steps; 0: no limit.
     pub max_time_ms: u64,
-    /// Ends after so many bytes of containers were read and written, between two steps; 0: when it is done.
+    /// Bytes of containers read and written after which the run ends, between two steps; 0: no limit.
     pub max_io_bytes: u64,
-    /// Nobody waits for it: containers that are still being filled stay so as long as clients are active (else they are closed, so
-    /// that what is garbage in them is reclaimed, too), and whoever asks for a run, a plan or a check ends this one.
+    /// Nobody waits for the run. While clients are active, it leaves containers that are being filled (otherwise it
+    /// closes them, so that their garbage is reclaimed too). A request for a run, a plan or a check ends it.
     pub is_background: bool,
 }
 
@@ -40,7 +40,7 @@ impl Default for ReclaimOptions {
 }
 
 impl ReclaimOptions {
-    /// Empties every container below the threshold, as fast as it goes.
+    /// Empties every container below the threshold, at full speed.
     #[must_use]
     pub const fn below(threshold_percent: u8) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl ReclaimOptions {
         }
     }
 
-    /// The same, without doing it.
+    /// The same options, as a plan.
     #[must_use]
     pub const fn planned(self) -> Self {
         Self { dry_run: true, ..self }

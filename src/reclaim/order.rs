@@ -1,11 +1,13 @@
-//! The order in which the newest recipes use what is moved, so that emptying containers mends fragmentation (DESIGN section 7).
+//! The order in which the newest recipes use the moved chunks, so that emptying containers mends fragmentation
+//! (`ARCHITECTURE.md`, *The life of an unlink, and reclaiming*).
 //!
-//! The files are walked from the newest to the oldest, each from its end to its beginning, and whatever is met first gets
-//! the highest place that is left: so the newest file that uses something decides, and files made one after another (a backup)
-//! lie one after another as they were made, which is how they are restored.
+//! The files are walked from the newest to the oldest, each from its end to its beginning. A chunk gets the highest
+//! free place when it is first met. So the newest file that uses a chunk decides. Files made one after another (a
+//! backup) lie in the order in which they were made, which is the order of a restore.
 //!
-//! Cost: one read of each recipe node of the newest files, until all is found or as many nodes were read as the caller allows;
-//! what was not met by then comes first, in the order in which it lay. Memory: 44 bytes for each thing moved and 32 for each node met.
+//! Cost: one read of each recipe node of the newest files, until all chunks are found or as many nodes are read as the
+//! caller allows. Chunks not met by then come first, in their old order. Memory: 44 bytes for each moved chunk and 32
+//! for each node met.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -19,7 +21,7 @@ use crate::recipe::NodeReader;
 /// Inodes visited at most for each node that may be read: those of small files need none.
 const INODES_PER_NODE: u64 = 64;
 
-/// Places of what is moved; see the module's head.
+/// The places of moved chunks or nodes; see the module's head.
 pub(super) struct RestoreOrder {
     /// 0: not met yet.
     places: HashMap<Fingerprint, u32>,
@@ -32,8 +34,8 @@ pub(super) struct RestoreOrder {
 }
 
 impl RestoreOrder {
-    /// Finds the places of `wanted`, chunks or nodes, reading at most so many nodes. What cannot be read is left out: it costs order,
-    /// and nothing else.
+    /// Finds the places of `wanted`, chunks or nodes, reading at most `nodes_max` nodes. Unreadable nodes are left out:
+    /// that costs only order.
     pub(super) fn find(
         namespace: &Namespace,
         nodes: &NodeReader,
@@ -64,13 +66,13 @@ impl RestoreOrder {
             Ok(if is_done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         });
         if let Err(error) = walked {
-            tracing::warn!(%error, "what is moved is not all in the order of the newest files");
+            tracing::warn!(%error, "some moved chunks are not in the order of the newest files");
         }
         order.met = HashSet::new();
         order
     }
 
-    /// Where it belongs among the others: lower places come first.
+    /// Returns its place among the others: lower places come first.
     pub(super) fn place_of(&self, fingerprint: &Fingerprint) -> u32 {
         self.places.get(fingerprint).copied().unwrap_or(0)
     }
@@ -80,13 +82,13 @@ impl RestoreOrder {
             && *place == 0
         {
             *place = self.next;
-            // Never 0: there are not so many.
+            // Never 0: there are fewer chunks than places.
             self.next = self.next.saturating_sub(1).max(1);
             self.missing -= 1;
         }
     }
 
-    /// A node with all below it, last child first.
+    /// Walks a node with all nodes below it, last child first.
     fn walk(&mut self, nodes: &NodeReader, level: u8, child: &Child) {
         let mut stack = vec![(level, *child)];
         while let Some((level, child)) = stack.pop() {
@@ -102,7 +104,7 @@ impl RestoreOrder {
             if level == 0 {
                 view.children().iter().rev().for_each(|chunk| self.meet(&chunk.fingerprint));
             } else {
-                // What is pushed last is walked first.
+                // The last one pushed is walked first.
                 stack.extend(view.children().iter().map(|child| (level - 1, *child)));
             }
         }

@@ -1,7 +1,7 @@
-//! How fast a run may go, and when it should end: its share of the time while clients are active, pauses, limits.
+//! The speed of a run and the time of its end: its share of the time while clients are active, pauses, limits.
 //!
-//! A run works in one thread (compression and writing aside, which follow it), so a share of its time is a share of the
-//! processor and of the disk.
+//! A run works in one thread (except compression and writing, which follow it), so a share of its time is a share of
+//! the processor and of the disk.
 
 use std::time::{Duration, Instant};
 
@@ -11,19 +11,19 @@ use super::control::ReclaimControl;
 use super::{ReclaimOptions, Stopped};
 use crate::pool::{Activity, Progress};
 
-/// Clients count as active for so long after a request.
+/// Time after a request during which clients count as active.
 pub(super) const ACTIVE_FOR: Duration = Duration::from_millis(500);
-/// How often it is looked whether clients are still active, or the run still paused.
+/// Interval of the checks whether clients are still active, or the run still paused.
 const NAP: Duration = Duration::from_millis(100);
-/// After so long at most a run that gives way to clients goes on working for a moment, unless its share is 0; what it should have
-/// rested longer it rests later.
+/// Longest rest at a time of a run that gives way to clients, unless its share is 0. It then works for a moment and
+/// rests the remaining time later.
 const REST_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 struct State {
-    /// When the run began to work, or did last after resting.
+    /// Time at which the run began to work, at first or after its last rest.
     since: Instant,
-    /// Rest that is owed from before.
+    /// Rest still owed from before.
     owed: Duration,
     waited: Duration,
     io_bytes: u64,
@@ -51,7 +51,7 @@ impl<'a> Pace<'a> {
         Self { control, progress, clients, options, started: now, state: Mutex::new(state) }
     }
 
-    /// So many bytes of containers were read or written.
+    /// Adds bytes of containers that were read or written.
     pub(super) fn spend(&self, io_bytes: u64) {
         self.state.lock().io_bytes += io_bytes;
     }
@@ -73,12 +73,12 @@ impl<'a> Pace<'a> {
         self.started.elapsed()
     }
 
-    /// How long the run has waited for clients, or was paused.
+    /// Time for which the run has waited for clients or was paused.
     pub(super) fn waited(&self) -> Duration {
         self.state.lock().waited
     }
 
-    /// Why the run should end now, if it should.
+    /// Returns the reason why the run should end now, if there is one.
     pub(super) fn stopped(&self) -> Option<Stopped> {
         let limit = |limit: u64, used: u64| limit > 0 && used >= limit;
         if self.control.is_closed() {
@@ -94,7 +94,8 @@ impl<'a> Pace<'a> {
         }
     }
 
-    /// Between two steps, with nothing claimed: waits while the run is paused. The answer is why it should end, if it should.
+    /// Between two steps, with nothing claimed: waits while the run is paused. Returns the reason why it should end, if
+    /// there is one.
     pub(super) fn between_steps(&self) -> Option<Stopped> {
         loop {
             self.rest();
@@ -110,8 +111,8 @@ impl<'a> Pace<'a> {
         }
     }
 
-    /// Between two pieces of a step, in which something may be claimed: rests as long as the share asks for, if clients are active;
-    /// without a share it goes on to the step's end.
+    /// Between two pieces of a step, with claims possible: rests as the share demands if clients are active. With a
+    /// share of 0 it goes on to the step's end.
     pub(super) fn between_pieces(&self) {
         if self.options.share_percent > 0 {
             self.rest();
@@ -146,19 +147,19 @@ impl<'a> Pace<'a> {
         state.since = Instant::now();
     }
 
-    /// Whether [`between_steps`](Self::between_steps) would wait for long: the run is paused, or nothing is its own while clients are
-    /// active.
+    /// Whether [`between_steps`](Self::between_steps) would wait for long: the run is paused, or its share is 0 and
+    /// clients are active.
     pub(super) fn is_held(&self) -> bool {
         let gives_way = self.options.share_percent == 0 && self.clients_are_active();
         (self.control.is_paused() || gives_way) && self.stopped().is_none()
     }
 
-    /// Whether clients have asked for something just now.
+    /// Whether clients have made a request just now.
     pub(super) fn clients_are_active(&self) -> bool {
         self.clients.idle_for() < ACTIVE_FOR
     }
 
-    /// What is begun is to be brought to its end at once.
+    /// Whether the current step must end at once.
     pub(super) fn is_urgent(&self) -> bool {
         self.control.is_stopped()
             || self.control.is_paused()
@@ -222,7 +223,7 @@ mod tests {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
                 clients.note();
-                // Without end, if nobody stopped it.
+                // It would rest without end, unless stopped.
                 while !control.is_stopped() {
                     clients.note();
                     pace.rest();

@@ -1,8 +1,8 @@
-//! What reclaiming would do, computed from the garbage map and the recipes that would be freed. Changes nothing.
+//! The plan of a run, computed from the garbage map and the recipes that would be freed. Changes nothing.
 //!
-//! The counts of chunks fall only when the nodes that name them are freed, which a plan must not do; so it walks these nodes and
-//! sums up what would be dead in each container. Chunks are summed up in parts by their fingerprints, so that memory is bounded
-//! whatever is deleted: the nodes are walked once for each part.
+//! The counts of chunks fall only when the nodes that name them are freed, which a plan must not do. So it walks these
+//! nodes and sums up the chunks that would be dead in each container. Chunks are summed up in parts by their
+//! fingerprints, which bounds memory for any deletion; the nodes are walked once for each part.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,12 +15,12 @@ use crate::error::Result;
 
 /// Different chunks summed up at a time, some 48 bytes each: bounds memory.
 const CHUNKS_AT_ONCE: u64 = 1 << 20;
-/// Nodes read before it is looked whether anybody still wants the plan.
+/// Nodes read between two checks whether the plan is still wanted.
 const NODES_BETWEEN_LOOKS: usize = 256;
-/// Bytes of containers read and written in a millisecond, as long as no run has told: 100 MB/s, a slow disk's.
+/// Bytes of containers read and written in a millisecond, until a run has been measured: 100 MB/s, a slow disk's.
 const BYTES_PER_MS: u64 = 100_000;
 
-/// Bytes and number of what would be dead in a container besides what is.
+/// Bytes and number of chunks in a container that would die.
 type Gone = HashMap<ContainerId, (u64, u64)>;
 
 impl Run<'_> {
@@ -46,11 +46,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Adds what emptying containers of this kind would do; returns the bytes of containers it would read and write.
+    /// Adds the effects of emptying containers of this kind. Returns the bytes of containers it would read and write.
     fn plan_kind(&mut self, recipe: bool, gone: &Gone) -> u64 {
         let mut classes = Classes::default();
         let candidates = |visit: &mut dyn FnMut(Candidate)| {
-            // A run seals what is open before it begins.
+            // A run seals open containers before it begins.
             for record in self.store(recipe).containers() {
                 let mut candidate = self.candidate(recipe, &record);
                 let (bytes, chunks) = gone.get(&record.id).copied().unwrap_or_default();
@@ -74,7 +74,7 @@ impl Run<'_> {
                 report.containers_damaged += 1;
                 return;
             }
-            // Rows are counted while this looks.
+            // Rows are being counted during this.
             report.garbage_left_bytes = report.garbage_left_bytes.saturating_sub(candidate.garbage_bytes());
             report.containers_freed += 1;
             report.containers_dead += u64::from(candidate.live_bytes == 0);
@@ -94,7 +94,7 @@ impl Run<'_> {
         io_bytes
     }
 
-    /// Whether a run would leave the container as it is: damaged, or with what the index calls lost and may be here alone.
+    /// Whether a run would keep the container: it is damaged, or may hold the only copy of a lost chunk.
     fn would_be_kept(&self, recipe: bool, container: ContainerId) -> bool {
         let store = self.store(recipe);
         let has_losses = self.core.namespace.has_losses();
@@ -106,13 +106,14 @@ impl Run<'_> {
             let cell = self.index(recipe).get(fingerprint);
             cell.map_or(true, |cell| cell.is_some_and(|cell| cell.location.is_lost() && cell.references > 0))
         };
-        // While anything is lost, a run verifies what it empties; what reads well but for this is not looked for here.
+        // While anything is lost, a run verifies its victims; a sound table is enough here.
         store.is_damaged(container) && store.verify(container).is_err()
             || has_losses && table.is_some_and(|table| table.entries.iter().any(|entry| is_lost(&entry.fingerprint)))
     }
 
-    /// Nodes that nothing refers to, and those that only they refer to, and so on, with their containers in the order in which they
-    /// lie; and how many chunks they name. 40 bytes of memory for each node, thus for some 512 chunks.
+    /// Returns the nodes without references, the nodes to which only these refer, and so on, each with its container,
+    /// in disk order; and the number of chunks that they name. Memory: 40 bytes for each node, which names some 512
+    /// chunks.
     fn nodes_to_free(&self) -> Result<(Vec<(Fingerprint, ContainerId)>, u64)> {
         let core = self.core;
         let mut work = Vec::new();
@@ -151,7 +152,7 @@ impl Run<'_> {
         Ok((freed, chunks))
     }
 
-    /// What would be dead besides what is, once these nodes are freed.
+    /// Returns the chunks in each container that would die with these nodes.
     fn chunks_to_go(&self, freed: &[(Fingerprint, ContainerId)], chunks: u64) -> Result<Gone> {
         let core = self.core;
         let parts = chunks.div_ceil(CHUNKS_AT_ONCE).max(1);

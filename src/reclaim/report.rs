@@ -1,12 +1,12 @@
-//! What reclaiming did, or would do.
+//! The report of reclaiming, or of a plan.
 
 use serde::{Deserialize, Serialize};
 
-/// Why a run ended before everything was done. What it did stays done; the next run goes on.
+/// The reason why a run ended before everything was done. Its work stays done; the next run continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stopped {
-    /// Somebody asked for it, or is gone.
+    /// It was stopped by request, or its client is gone.
     Asked,
     /// [`max_time_ms`](super::ReclaimOptions::max_time_ms) was over.
     Time,
@@ -16,49 +16,49 @@ pub enum Stopped {
     Unmounted,
 }
 
-/// What was, or would be, done.
+/// The work that was done, or would be done.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ReclaimReport {
-    /// Nothing was changed.
+    /// Whether this is a plan: nothing was changed.
     pub dry_run: bool,
-    /// Why it ended early, if it did.
+    /// The reason if it ended early.
     #[serde(default)]
     pub stopped: Option<Stopped>,
     /// Recipe nodes freed.
     pub nodes_freed: u64,
-    /// Recipe nodes that nothing refers to and that stay, with all that they name, because they cannot be read.
+    /// Recipe nodes without references that stay because they cannot be read, with all their children.
     pub nodes_unreadable: u64,
-    /// Chunks that nothing refers to any more, removed from the index.
+    /// Chunks without references, removed from the index.
     pub chunks_removed: u64,
-    /// Chunks and nodes copied forward out of containers that were emptied.
+    /// Chunks and nodes copied forward out of emptied containers.
     pub chunks_moved: u64,
     /// Their bytes, uncompressed.
     pub moved_bytes: u64,
     /// Containers freed.
     pub containers_freed: u64,
-    /// Of these, freed without reading them: nothing in them was alive.
+    /// Containers among them in which nothing was alive: freed without reading them.
     #[serde(default)]
     pub containers_dead: u64,
-    /// Containers left as they are because something in them cannot be read: `dedupfs fsck --read-data` tells more.
+    /// Containers kept because some of their content cannot be read: `dedupfs fsck --read-data` tells more.
     pub containers_damaged: u64,
-    /// Containers left as they are because there is no space to copy what is alive in them.
+    /// Containers kept because there is no room to copy their live chunks.
     #[serde(default)]
     pub containers_without_space: u64,
-    /// Uncompressed bytes that something refers to, in closed containers; as of the plan.
+    /// Uncompressed live bytes in closed containers; as of the plan.
     #[serde(default)]
     pub live_bytes: u64,
-    /// Uncompressed bytes that nothing refers to and that stay, because so much may, or because more in their containers is alive.
+    /// Uncompressed garbage that stays: as much may stay, or too much in its containers is alive.
     pub garbage_left_bytes: u64,
-    /// Containers that are still written were left as they are: what of them is garbage is for a later run.
+    /// Whether containers that are still written were left as they are: a later run reclaims their garbage.
     #[serde(default)]
     pub spared_open: bool,
-    /// Their uncompressed bytes.
+    /// Uncompressed bytes of these containers.
     #[serde(default)]
     pub open_bytes: u64,
     /// Bytes of containers read.
     #[serde(default)]
     pub read_bytes: u64,
-    /// Bytes of containers written, about: copies compress as they did before.
+    /// Bytes of containers written; an estimate, since copies compress as before.
     #[serde(default)]
     pub written_bytes: u64,
     /// Physical bytes that the plan expected to free.
@@ -66,18 +66,18 @@ pub struct ReclaimReport {
     pub expected_bytes: u64,
     /// Physical bytes of the pool before.
     pub physical_before_bytes: u64,
-    /// Physical bytes after; for a dry run what is expected.
+    /// Physical bytes after; for a dry run the expected bytes.
     pub physical_after_bytes: u64,
     /// Time it took, or is estimated to take.
     #[serde(default)]
     pub elapsed_ms: u64,
-    /// Of this, time it waited for clients, or was paused.
+    /// The part of this time that it waited for clients or was paused.
     #[serde(default)]
     pub waited_ms: u64,
 }
 
 impl ReclaimReport {
-    /// Whether it found nothing to do, and looked at everything.
+    /// Whether it found nothing to do after checking everything.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.stopped.is_none() && !self.spared_open && !self.has_done_anything()

@@ -1,13 +1,13 @@
-//! Which containers are emptied, chosen from the garbage map alone: no container is read, no index looked through.
+//! Choosing the victims from the garbage map alone: no container is read, and no index is scanned.
 //!
 //! 1. All closed containers are counted into classes by their live share, a thousandth each.
-//! 2. Emptiest first, classes are taken until no more garbage is left than may stay, or the threshold is reached: so each byte
-//!    freed costs the fewest bytes moved. Of the last class only as many containers are taken as are needed.
-//! 3. The containers chosen are visited in the order of their ids, a window at a time: that is the order of their chunks' cells
+//! 2. Classes are taken, the emptiest first, until no more garbage is left than may stay, or the threshold is reached.
+//!    So each freed byte costs the fewest moved bytes. From the last class only as many containers are taken as needed.
+//! 3. The victims are visited in the order of their ids, a window at a time. That is the order of their chunks' cells
 //!    in the tankers, so that each tanker is written about once.
 //!
-//! Thresholds 100 and 0 are the two policies between which others lie: perfect collection, and container-marker collection, which
-//! frees what is dead as a whole (MFDedup sections 2.3 and 5.5).
+//! Thresholds 100 and 0 are the two extreme policies: perfect collection, and container-marker collection, which frees
+//! only wholly dead containers (MFDedup sections 2.3 and 5.5).
 //!
 //! Memory: 40 KiB of classes, and a window.
 
@@ -17,25 +17,25 @@ use dedupfs_store::ContainerId;
 
 use super::ReclaimOptions;
 
-/// Classes of live shares: thousandths, and one for containers that are alive as a whole.
+/// Classes of live shares: thousandths, and one for wholly live containers.
 const CLASSES: usize = 1001;
 
-/// What is known of a container without reading it.
+/// The facts of a container that are known without reading it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {
     /// The container.
     pub id: ContainerId,
     /// Uncompressed bytes put into it.
     pub chunk_bytes: u64,
-    /// Chunks of them: entries of its table.
+    /// Number of chunks in it: entries of its table.
     pub chunks: u64,
-    /// Of these, bytes that are alive.
+    /// The live bytes among them.
     pub live_bytes: u64,
-    /// Chunks of them.
+    /// The number of live chunks.
     pub live_chunks: u64,
     /// Bytes it takes on disk.
     pub used_bytes: u64,
-    /// Something in it cannot be read: it is emptied as far as that goes, whatever its live share.
+    /// Whether some of its content cannot be read. Then it is emptied as far as possible, at any live share.
     pub is_damaged: bool,
 }
 
@@ -46,7 +46,7 @@ impl Candidate {
         self.chunk_bytes.saturating_sub(self.live_bytes)
     }
 
-    /// Bytes on disk of what is alive, as it compresses on average.
+    /// Estimated bytes on disk of the live chunks, at the container's mean compression.
     #[must_use]
     pub fn kept_bytes(&self) -> u64 {
         let kept = u128::from(self.used_bytes) * u128::from(self.live_bytes) / u128::from(self.chunk_bytes.max(1));
@@ -62,17 +62,17 @@ impl Candidate {
 /// Sums over some containers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Sum {
-    /// Containers.
+    /// Number of containers.
     pub containers: u64,
-    /// Uncompressed bytes in them that are alive.
+    /// Uncompressed live bytes in them.
     pub live_bytes: u64,
-    /// Chunks of them.
+    /// Number of live chunks.
     pub live_chunks: u64,
     /// Uncompressed bytes that nothing refers to.
     pub garbage_bytes: u64,
     /// Bytes on disk.
     pub used_bytes: u64,
-    /// Bytes on disk of what is alive.
+    /// Estimated bytes on disk of the live chunks.
     pub kept_bytes: u64,
 }
 
@@ -87,7 +87,7 @@ impl Sum {
         self.kept_bytes += candidate.kept_bytes();
     }
 
-    /// Adds others.
+    /// Adds another sum.
     pub fn join(&mut self, other: &Self) {
         self.containers += other.containers;
         self.live_bytes += other.live_bytes;
@@ -102,7 +102,7 @@ impl Sum {
 #[derive(Clone, Debug)]
 pub struct Classes {
     classes: Vec<Sum>,
-    /// Those that are taken, whatever is left: dead as a whole, or damaged.
+    /// Containers taken in any case: wholly dead, or damaged.
     always: Sum,
 }
 
@@ -112,12 +112,12 @@ impl Default for Classes {
     }
 }
 
-/// What is taken.
+/// The containers to take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
-    /// All classes below this one.
+    /// All classes below this one are taken.
     class: usize,
-    /// Of this one, until so much garbage of it is taken.
+    /// Garbage to take from this class.
     rest_bytes: u64,
 }
 
@@ -130,14 +130,14 @@ impl Classes {
         }
     }
 
-    /// Uncompressed bytes that are alive, and that are not.
+    /// Returns the uncompressed live bytes and the garbage bytes.
     #[must_use]
     pub fn total(&self) -> (u64, u64) {
         let all = self.classes.iter().chain([&self.always]);
         all.fold((0, 0), |(live, garbage), sum| (live + sum.live_bytes, garbage + sum.garbage_bytes))
     }
 
-    /// Chooses.
+    /// Chooses the classes to take.
     #[must_use]
     pub fn choose(&self, options: &ReclaimOptions) -> Choice {
         let (live_bytes, garbage_bytes) = self.total();
@@ -156,7 +156,7 @@ impl Classes {
         Choice { class: below, rest_bytes: 0 }
     }
 
-    /// What a choice takes, about: of its last class a share.
+    /// Estimates the sum of a choice: its last class counts in part.
     #[must_use]
     pub fn taken(&self, choice: &Choice) -> Sum {
         let mut taken = self.always;
@@ -186,7 +186,7 @@ impl Choice {
         candidate.live_bytes == 0 || candidate.is_damaged || candidate.class() <= self.class
     }
 
-    /// Whether a container is to be emptied. To be asked once for each, in the order in which they are visited.
+    /// Whether a container is to be emptied. Call it once for each container, in the order of the visit.
     pub fn takes(&mut self, candidate: &Candidate) -> bool {
         if candidate.live_bytes == 0 || candidate.is_damaged {
             return true;
@@ -200,7 +200,7 @@ impl Choice {
     }
 }
 
-/// The first candidates in the order of their ids, at most so many.
+/// The first candidates in the order of their ids, at most `limit`.
 pub(super) struct Window {
     limit: usize,
     first: BinaryHeap<ById>,
@@ -237,7 +237,7 @@ impl Window {
         }
     }
 
-    /// In order of their ids.
+    /// Returns the candidates in the order of their ids.
     pub(super) fn into_sorted(self) -> Vec<Candidate> {
         self.first.into_sorted_vec().into_iter().map(|ById(candidate)| candidate).collect()
     }

@@ -1,4 +1,4 @@
-//! Whether chunks and recipe nodes are what their names say.
+//! Checks that chunks and recipe nodes match their fingerprints.
 
 use dedupfs_store::container::TableEntry;
 use dedupfs_store::recipe::Node;

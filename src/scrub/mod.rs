@@ -1,19 +1,20 @@
-//! Scrubbing: everything that is stored is read and compared with what it should be, beside all other work.
+//! Scrubbing: reads all stored content and compares it with its checksums and fingerprints, beside all other work.
 //!
-//! 1. Containers are read whole, in the order in which they lie on the disk, recipes first ([`run`]). The workers check every
+//! 1. Containers are read whole, in the order of their places on disk, recipes first ([`run`]). The workers check every
 //!    frame and hash every chunk ([`judge`]) while the next container is read.
-//! 2. What is bad is quarantined ([`quarantine`]) before the position moves beyond it. What the disk does not give after some
-//!    tries counts as bad as soon as something else could be read again: a cable that fell out is no loss.
-//! 3. The position is made durable now and then ([`position`]): after a crash, or when it is stopped, a scrub goes on there.
-//! 4. Then the export on the data root is verified; what is bad of it is written anew ([`crate::export`]).
-//! 5. At the end the files that need what is lost are named ([`crate::check::affected`]).
+//! 2. Bad copies are quarantined ([`quarantine`]) before the position moves beyond them. Content that the disk does not
+//!    return after some tries counts as bad as soon as the disk returns other content: a loose cable is no loss.
+//! 3. The position is made durable now and then ([`position`]). After a crash or a stop, the next scrub resumes there.
+//! 4. Then the export on the data root is verified, and its bad parts are rewritten ([`crate::export`]).
+//! 5. At the end the files that need lost content are named ([`crate::check::affected`]).
 //!
-//! It takes no lock that writers, reclaiming or checks wait for; one scrub at a time. A container that is freed
-//! meanwhile is no finding; one that is filled meanwhile is left to the next scrub. Reclaiming and a scrub only wait for each
-//! other where recipe nodes are freed, or quarantined.
+//! A scrub takes no lock that writers, reclaiming or checks wait for. Only one scrub runs at a time. A container freed
+//! meanwhile is no finding; one filled meanwhile is left to the next scrub. Reclaiming and a scrub wait for each other
+//! only to free or quarantine recipe nodes.
 //!
-//! Cost: one read of each container, one hash of its content. Memory: some containers (4 MiB each, uncompressed as
-//! well), the records of all containers, 40 bytes for each bad chunk of a batch, and what naming files takes.
+//! Cost: one read of each container, one hash of its content. Memory: some containers (4 MiB each, and again
+//! uncompressed), the records of all containers, 40 bytes for each bad chunk of a batch, and the memory for naming
+//! files.
 
 mod judge;
 mod pipeline;
@@ -40,71 +41,71 @@ use crate::export::ExportCheck;
 /// How to scrub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ScrubOptions {
-    /// Bytes read from the disks in a second at most; 0: as fast as they give.
+    /// Limit of the bytes read from the disks in a second; 0: no limit.
     pub rate_bytes_per_s: u64,
-    /// Begin anew, wherever the last one was.
+    /// Start over, ignoring the position of the last scrub.
     pub restart: bool,
 }
 
-/// Kinds of damage that are told in words.
+/// Number of damages that are described in words.
 pub const DAMAGE_TOLD_MAX: usize = 100;
 
-/// What a scrub found.
+/// The result of a scrub.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ScrubReport {
-    /// Everything was read; else it was stopped, and the next one goes on.
+    /// Whether everything was read. If not, the scrub was stopped, and the next one resumes.
     pub finished: bool,
-    /// Not finished, because the pool was unmounted meanwhile; what is lost was not looked for then.
+    /// Whether the scrub ended because the pool was unmounted. Losses were not looked up then.
     #[serde(default)]
     pub unmounted: bool,
     /// Containers read by this run.
     pub containers: u64,
-    /// Containers that runs before had read, from which this one went on.
+    /// Containers that earlier runs of this pass had read.
     pub containers_before: u64,
-    /// Chunks and recipe nodes that are as they should be.
+    /// Chunks and recipe nodes that are sound.
     pub sound: u64,
     /// Bytes read from the disks by this run.
     pub disk_bytes: u64,
-    /// Uncompressed bytes of them that were compared with their names.
+    /// Uncompressed bytes that were compared with their fingerprints.
     pub content_bytes: u64,
-    /// Time it took, without naming files.
+    /// Duration, without naming files.
     pub elapsed_ms: u64,
     /// Chunks that this run found bad and quarantined.
     pub bad_chunks: u64,
     /// Recipe nodes that this run found bad and quarantined.
     pub bad_nodes: u64,
-    /// Containers with damage of which nothing is to be quarantined, because nothing needs it or it is lost already: reclaiming frees
-    /// them when it empties them.
+    /// Damaged containers in which nothing is to be quarantined, because the bad content is not needed or already lost.
+    /// Reclaiming frees them when it empties them.
     pub containers_with_garbage: u64,
-    /// Chunks that files need and nobody has, as of the end: of this run and of any time before.
+    /// Chunks that files need and no container has, as of the end; losses found by any run.
     pub lost_chunks: u64,
-    /// Recipe nodes that files need and nobody has.
+    /// Recipe nodes that files need and no container has.
     pub lost_nodes: u64,
-    /// Of what the index calls lost, what this run has found sound in some container: an index that is made anew has it again.
+    /// Content that the index calls lost and this run found sound in some container. A rebuilt index has it again.
     #[serde(default)]
     pub lost_and_readable: u64,
-    /// Counts of what is in use could not be right: nothing is freed until `dedupfs fsck --rebuild-index`.
+    /// Whether impossible counts were met: nothing is freed until `dedupfs fsck --rebuild-index`.
     #[serde(default)]
     pub counts_in_doubt: bool,
-    /// Each thing that is not as it was written, at most [`DAMAGE_TOLD_MAX`] of them.
+    /// Descriptions of the damage, at most [`DAMAGE_TOLD_MAX`].
     pub damage: Vec<String>,
-    /// All of them.
+    /// Number of all damages.
     pub damage_count: u64,
-    /// Files that need what is lost.
+    /// Files that need lost content.
     pub affected: AffectedFiles,
-    /// What was found of the export on the data root, if the scrub came to it.
+    /// Result for the export on the data root, if the scrub reached it.
     #[serde(default)]
     pub export: Option<ExportCheck>,
 }
 
 impl ScrubReport {
-    /// Whether all that files need was found sound, as far as it was read.
+    /// Whether all content that files need was sound, as far as it was read.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.bad_chunks + self.bad_nodes + self.lost_chunks + self.lost_nodes == 0
     }
 
-    /// Whether the export is bad and could not be written anew.
+    /// Whether the export is bad and could not be rewritten.
     #[must_use]
     pub fn is_export_bad(&self) -> bool {
         self.export.as_ref().is_some_and(ExportCheck::is_bad)
@@ -118,25 +119,25 @@ impl ScrubReport {
     }
 }
 
-/// What a scrub is at.
+/// The state of scrubbing.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ScrubStatus {
-    /// One is running.
+    /// Whether a scrub is running.
     pub running: bool,
-    /// How far the one that runs, or the last one, has come; `None` if there never was one.
+    /// Position of the running scrub, or of the last one; `None` if there never was one.
     pub position: Option<ScrubPosition>,
-    /// Bytes of all containers now.
+    /// Total bytes of the containers now.
     pub total_bytes: u64,
-    /// Chunks that are lost as of now, whoever found them bad; `None`: it is not known, because another process has the pool.
-    /// Those that only garbage needs count until it is reclaimed.
+    /// Chunks that are lost now, no matter how they were found; `None` if unknown, because another process has the
+    /// pool. Chunks that only garbage needs are included until it is reclaimed.
     #[serde(default)]
     pub lost_chunks: Option<u64>,
-    /// Recipe nodes, likewise.
+    /// Recipe nodes that are lost now, likewise.
     #[serde(default)]
     pub lost_nodes: Option<u64>,
 }
 
-/// The scrub of one pool: at most one runs.
+/// Control of the scrub of one pool; at most one runs.
 #[derive(Default, Debug)]
 pub struct ScrubControl {
     pub(crate) running: Mutex<()>,
@@ -144,11 +145,11 @@ pub struct ScrubControl {
     position: Mutex<Option<ScrubPosition>>,
 }
 
-/// How long a throttled scrub sleeps before it looks whether it should end.
+/// Longest sleep of a throttled scrub between two looks at its stop flag.
 const NAP: Duration = Duration::from_millis(50);
 
 impl ScrubControl {
-    /// Ends the one that runs, soon; the next goes on where it was.
+    /// Ends the running scrub soon. The next one resumes there.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
@@ -165,7 +166,7 @@ impl ScrubControl {
         *self.position.lock() = Some(position);
     }
 
-    /// The position of the one that runs, or ran last in this session.
+    /// Returns the position of the running scrub, or of the last one in this session.
     #[must_use]
     pub fn position(&self) -> Option<ScrubPosition> {
         *self.position.lock()

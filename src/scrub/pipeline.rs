@@ -1,4 +1,5 @@
-//! Containers read one after another by one thread, and judged by the workers meanwhile; what is found comes back in order.
+//! Containers are read one after another by one thread while the workers judge earlier ones. The results come back in
+//! order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,13 +12,13 @@ use crate::error::{EngineError, Result};
 use crate::fingerprint::Fingerprinter;
 use crate::namespace::ContainerRecord;
 
-/// What was found in a container.
+/// The result for one container.
 pub struct Judged {
-    /// Which, as of when it was read.
+    /// The record of the container as of its reading.
     pub record: ContainerRecord,
-    /// The device did not give all of it.
+    /// Whether the device failed to return all of it.
     pub device_failed: bool,
-    /// What was found. Means nothing if the container is gone by now.
+    /// The findings. Meaningless if the container is gone by now.
     pub inspection: Inspection,
 }
 
@@ -28,7 +29,7 @@ struct Ahead {
     outcome: Receiver<(Inspection, WholeContainer)>,
 }
 
-/// Containers on their way. Memory: one container for each worker and one more.
+/// The containers under way. Memory: one container for each worker and one more.
 pub struct Pipeline {
     workers: Arc<WorkerPool>,
     fingerprinter: Fingerprinter,
@@ -37,19 +38,19 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// An empty one.
+    /// Creates an empty pipeline.
     #[must_use]
     pub fn new(workers: Arc<WorkerPool>, fingerprinter: Fingerprinter) -> Self {
         Self { workers, fingerprinter, ahead: VecDeque::new(), buffers: Vec::new() }
     }
 
-    /// Whether one is to be taken before the next is read.
+    /// Whether a result must be taken before the next container is read.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.ahead.len() > self.workers.threads()
     }
 
-    /// Reads a container and has it judged; nothing happens if it is gone.
+    /// Reads a container and submits it to the workers. Does nothing if it is gone.
     pub fn push(&mut self, store: &Arc<ContainerStore>, record: ContainerRecord) {
         let mut whole = self.buffers.pop().unwrap_or_default();
         if !store.is_known(record.id) || !store.read_whole(&record, &mut whole) {
@@ -62,16 +63,16 @@ impl Pipeline {
         self.workers.submit(Box::new(move || {
             let inspection =
                 store.inspect(&record, &whole, &|entries, raw| judge(record.kind, &fingerprinter, entries, raw));
-            // Nobody waits for it any more: the run has failed.
+            // The receiver is gone if the run has failed.
             let _abandoned = sender.send((inspection, whole));
         }));
         self.ahead.push_back(Ahead { record, device_failed, outcome });
     }
 
-    /// What was found in the next container; `None` if none is on its way.
+    /// Returns the result for the next container; `None` if none is under way.
     ///
     /// # Errors
-    /// Judging it panicked.
+    /// Judging the container panicked.
     pub fn pop(&mut self) -> Result<Option<Judged>> {
         let Some(Ahead { record, device_failed, outcome }) = self.ahead.pop_front() else { return Ok(None) };
         let (inspection, whole) = outcome.recv().map_err(|_| EngineError::Internal("judging a container panicked"))?;

@@ -1,4 +1,4 @@
-//! How far a scrub has come, in a small file on the meta root; byte map in `docs/format.md`.
+//! The position of a scrub, in a small file on the meta root; byte map in `docs/format.md`.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -16,16 +16,16 @@ pub const FILE_NAME: &str = "scrub";
 const VERSION: u16 = 1;
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// How far a scrub has come. Everything before it was read, and what was bad is quarantined.
+/// The progress of a scrub. All containers before it were read, and their bad copies are quarantined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ScrubPosition {
-    /// When this pass over the pool began, in seconds since 1970.
+    /// Start of this pass over the pool, in seconds since 1970.
     pub started_secs: u64,
-    /// When it came to its end; 0 if it has not.
+    /// End of this pass, in seconds since 1970; 0 if it has not ended.
     pub finished_secs: u64,
-    /// Recipe containers come first: false as long as they are read.
+    /// Whether data containers are read; recipe containers come first.
     pub in_data: bool,
-    /// File of the last container that was read; 0 if none was.
+    /// File of the last container read; 0 if none was.
     pub file: u32,
     /// Its slot.
     pub slot: u32,
@@ -38,7 +38,7 @@ pub struct ScrubPosition {
 }
 
 impl ScrubPosition {
-    /// Whether a container was read before.
+    /// Whether a container at this place was already read.
     #[must_use]
     pub fn is_behind(&self, kind: ContainerKind, address: SlotAddress) -> bool {
         let key = |in_data: bool, file: u32, slot: u32| (in_data, file, slot);
@@ -47,10 +47,10 @@ impl ScrubPosition {
             || (self.in_data && kind == ContainerKind::Recipe)
     }
 
-    /// Writes it durably.
+    /// Writes the position durably.
     ///
     /// # Errors
-    /// The device's; the old one is there then.
+    /// Errors of the device; the old position stays then.
     pub fn write(&self, device: &dyn Device, pool: &PoolId) -> Result<()> {
         let mut body = ByteWriter::new();
         body.u16(VERSION);
@@ -63,10 +63,11 @@ impl ScrubPosition {
         Ok(device.replace_file("", FILE_NAME, &encode_frame(FrameKind::Scrub, pool, 0, body.as_slice(), &[]))?)
     }
 
-    /// As [`read`](Self::read); a damaged one is none, because it costs only what it saves: scrubs start over.
+    /// Reads the position as [`read`](Self::read) does. A damaged position counts as none: the only cost is that the
+    /// scrub starts over.
     ///
     /// # Errors
-    /// It is of a newer version; the device's.
+    /// The position is of a newer version; errors of the device.
     pub fn last(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
         match Self::read(device, pool) {
             Err(EngineError::Store(error @ StoreError::Corrupt { .. })) => {
@@ -77,10 +78,10 @@ impl ScrubPosition {
         }
     }
 
-    /// Reads it; `None` if there is none.
+    /// Reads the position; `None` if there is none.
     ///
     /// # Errors
-    /// It is damaged, or of a newer version; the device's.
+    /// The position is damaged, or of a newer version; errors of the device.
     pub fn read(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
         let bytes = match device.read_file(FILE_NAME, FILE_BYTES_MAX) {
             Err(StoreError::NotFound { .. }) => return Ok(None),

@@ -1,16 +1,17 @@
-//! Quarantine: what is bad is marked so in the index, durably, and is never deduplicated against from then on.
+//! Quarantine: marks bad copies in the index, durably. From then on nothing is deduplicated against them.
 //!
 //! In this order, each step durable before the next:
-//! 1. Nobody reclaims recipe nodes, and nobody else quarantines ([`Committer::hold_losses`]). If nodes are concerned, the
-//!    indexes are checkpointed: a replay after a crash must not need what cannot be read.
-//! 2. One transaction notes that there are losses (writers look every chunk up from here on, and recipes that a file had
-//!    before are not believed) and which containers are damaged (readers ask the index before they believe a hint).
-//! 3. Under the store lock each bad copy that the index still places in that container is staged as lost and logged. A writer
-//!    that looks it up from here on stores it again; the new copy takes its place, and with it the count that was kept.
-//! 4. All sections that may have found it before have ended; the log is committed and counted. Files that were written in
-//!    those sections refer to what is lost as older ones do, and heal as they do.
+//! 1. Freeing of recipe nodes and other quarantines are locked out ([`Committer::hold_losses`]). If nodes are affected,
+//!    the indexes get a checkpoint: a replay after a crash must not need unreadable nodes.
+//! 2. One transaction records that there are losses, and the damaged containers. From here on writers look up every
+//!    chunk and do not trust a file's earlier recipe, and readers ask the index before they trust a hint.
+//! 3. Under the store lock each bad copy that the index still places in that container is staged as lost and logged.
+//!    From here on a writer that looks it up stores it again. The new copy takes its place, with the count that was
+//!    kept.
+//! 4. The call waits for all sections that may have found it before; then the log is committed and counted. Files
+//!    written in those sections refer to lost content as older ones do, and heal as they do.
 //!
-//! A crash between two steps leaves at most a flag without a loss, which the next reclaim or scrub takes back.
+//! A crash between two steps leaves at most a flag without a loss. The next reclaiming or scrub clears it.
 //!
 //! [`Committer::hold_losses`]: crate::commit::Committer::hold_losses
 
@@ -27,18 +28,18 @@ use crate::pool::Core;
 pub struct BadCopy {
     /// Chunk or node.
     pub kind: ContainerKind,
-    /// Where it is bad.
+    /// The container of the bad copy.
     pub container: ContainerId,
-    /// Which it is.
+    /// Its fingerprint.
     pub fingerprint: Fingerprint,
 }
 
 impl Core {
-    /// Quarantines those of `bad` that the index places where they are bad; returns them. The others have another copy, or
-    /// are garbage.
+    /// Quarantines those of `bad` that the index places in their container; returns them. The others have another copy,
+    /// or are garbage.
     ///
     /// # Errors
-    /// `ReadOnly`; the index cannot be read, or a commit failed: then some may be quarantined and others not.
+    /// `ReadOnly`; the index cannot be read, or a commit failed: then only some may be quarantined.
     pub fn quarantine(&self, bad: &[BadCopy]) -> Result<Vec<BadCopy>> {
         let _losses = self.committer.hold_losses();
         let mut placed = self.placed(bad)?;
@@ -53,7 +54,7 @@ impl Core {
         } else {
             self.committer.settle()?;
         }
-        // Garbage that is bad may be named by hints, too.
+        // Hints may name bad garbage, too.
         let ids: Vec<ContainerId> = containers.iter().map(|(_, container)| *container).collect();
         self.namespace.note_damage(&ids, !placed.is_empty())?;
         self.data.set_damaged(&ids);
@@ -75,10 +76,10 @@ impl Core {
         Ok(placed)
     }
 
-    /// Notes that something in these containers is not as it was written: reclaiming empties them.
+    /// Records that these containers have damage: reclaiming empties them.
     ///
     /// # Errors
-    /// `ReadOnly`, or it could not be made durable.
+    /// `ReadOnly`, or the record could not be made durable.
     pub(super) fn note_damaged(&self, containers: &[ContainerId]) -> Result<()> {
         if containers.is_empty() {
             return Ok(());
@@ -90,7 +91,7 @@ impl Core {
         Ok(())
     }
 
-    /// Those that the index places where they are bad.
+    /// Returns the copies that the index places in their container.
     fn placed(&self, bad: &[BadCopy]) -> Result<Vec<BadCopy>> {
         let mut placed = Vec::new();
         for copy in bad {
@@ -101,13 +102,13 @@ impl Core {
         Ok(placed)
     }
 
-    /// Whether the index places it where it is bad.
+    /// Whether the index places the fingerprint in the container of the bad copy.
     pub(super) fn places(&self, copy: &BadCopy) -> Result<bool> {
         let cell = self.index_of(copy).get(&copy.fingerprint)?;
         Ok(cell.is_some_and(|cell| cell.location.container == copy.container))
     }
 
-    /// Whether it is needed, and known to be nowhere.
+    /// Whether the fingerprint is needed and lost.
     pub(super) fn lacks(&self, copy: &BadCopy) -> Result<bool> {
         let cell = self.index_of(copy).get(&copy.fingerprint)?;
         Ok(cell.is_some_and(|cell| cell.location.is_lost() && cell.references > 0))
@@ -120,7 +121,8 @@ impl Core {
         }
     }
 
-    /// What the indexes place in these containers, but for what was found sound there. Reads the indexes as a whole.
+    /// Returns all copies that the indexes place in these containers, except those found sound there. Reads the whole
+    /// indexes.
     pub(super) fn misplaced(&self, sound: &HashMap<ContainerId, HashSet<Fingerprint>>) -> Result<Vec<BadCopy>> {
         let mut misplaced = Vec::new();
         if sound.is_empty() {
@@ -138,7 +140,7 @@ impl Core {
         Ok(misplaced)
     }
 
-    /// Notes that nothing is lost, if that is so; returns how much is lost.
+    /// Records that nothing is lost, if that is so. Returns the number of lost chunks and nodes.
     ///
     /// # Errors
     /// A commit failed.
@@ -146,13 +148,13 @@ impl Core {
         let _losses = self.committer.hold_losses();
         let inconsistencies = self.committer.inconsistencies();
         let lost = self.chunk_index.lost() + self.recipe_index.lost();
-        // Where counts are in doubt, what is lost is, too.
+        // If counts are in doubt, so are the losses.
         let is_settled = !self.namespace.has_losses() || self.namespace.has_doubt();
         if lost > 0 || self.is_read_only() || is_settled {
             return Ok(lost);
         }
         self.namespace.set_losses(false)?;
-        // Something that was counted meanwhile may be nowhere.
+        // Meanwhile a row may have counted content that no container has.
         if self.committer.inconsistencies() != inconsistencies {
             self.namespace.set_losses(true)?;
         }

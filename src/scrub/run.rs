@@ -1,4 +1,4 @@
-//! One run of a scrub: from where the last one was stopped to the end.
+//! One run of a scrub: from the last position to the end.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,15 +14,16 @@ use crate::export::CopyDepth;
 use crate::namespace::ContainerRecord;
 use crate::pool::{Core, Progress};
 
-/// How often the position is made durable, and what was found by then quarantined.
+/// Interval of making the position durable, after the bad copies found so far are quarantined.
 const SAVE_INTERVAL: Duration = Duration::from_secs(5);
-/// Bad copies that are quarantined together: bounds memory.
+/// Number of bad copies that are quarantined together: bounds memory.
 const BAD_AT_ONCE: usize = 4096;
-/// Containers one after another that the device does not give: then it is the device, and nothing is concluded.
+/// Number of consecutive containers that the device may fail to return. With more the device is at fault, and nothing
+/// is concluded.
 const UNREAD_MAX: usize = 64;
-/// Verifications of the export that a new base may end before the next scrub is left to it.
+/// Number of verifications of the export that a new base may end. After that the next scrub verifies it.
 const EXPORT_TRIES: usize = 20;
-/// Containers whose content is not known that are looked up together: bounds memory.
+/// Number of containers with unknown content that are looked up together: bounds memory.
 const UNKNOWN_AT_ONCE: usize = 64;
 
 /// A run under way.
@@ -34,28 +35,28 @@ struct Run<'a> {
     report: ScrubReport,
     started: Instant,
     saved: Instant,
-    /// Durable.
+    /// The durable position.
     position: ScrubPosition,
-    /// What was read; durable as soon as what is bad of it is quarantined.
+    /// The position reached by reading. It becomes durable once the bad copies before it are quarantined.
     reached: ScrubPosition,
     bad: Vec<BadCopy>,
-    /// What the device did not give, until it gives something else.
+    /// Copies that the device did not return; undecided until it returns other content.
     unread: Vec<BadCopy>,
     unread_containers: Vec<ContainerRecord>,
     unread_unknown: HashMap<ContainerId, HashSet<Fingerprint>>,
-    /// Containers of which it is not known what they hold: what is sound in them.
+    /// Containers with unknown content, and their sound fingerprints.
     unknown: HashMap<ContainerId, HashSet<Fingerprint>>,
-    /// Containers in which anything is not as it was written and that are not noted as such.
+    /// Damaged containers that are not recorded as such.
     damaged: Vec<ContainerId>,
-    /// What a pool that may not be changed has of bad copies.
+    /// Bad copies of a pool that is read-only.
     found: Vec<BadCopy>,
     told_bytes: u64,
 }
 
-/// Scrubs: see the module's head. Naming the affected files is left to the caller.
+/// Scrubs the pool; see the module's head. The caller names the affected files.
 ///
 /// # Errors
-/// The device gives nothing any more; a commit failed; the position cannot be written. The next run goes on.
+/// The device returns nothing any more; a commit failed; the position cannot be written. The next run resumes.
 pub fn scrub(
     core: &Core,
     options: &ScrubOptions,
@@ -64,7 +65,7 @@ pub fn scrub(
 ) -> Result<(ScrubReport, Vec<BadCopy>)> {
     control.begin();
     if !core.is_read_only() {
-        // Everything that is there by now is closed, and looked through.
+        // Close all present containers, so that they are inspected.
         core.data.seal_all();
         core.recipes.seal_all();
     }
@@ -95,7 +96,7 @@ pub fn scrub(
     progress.finish();
     run.report.elapsed_ms = u64::try_from(run.started.elapsed().as_millis()).unwrap_or(u64::MAX);
     match outcome {
-        // Closing the pool stops a scrub; what it had not made durable by then is read again by the next one.
+        // Closing the pool stops a scrub. The next one reads again from the last durable position.
         Err(EngineError::ReadOnly(_)) if core.gate.is_closing() => run.report.finished = false,
         outcome => outcome?,
     }
@@ -165,10 +166,10 @@ impl Run<'_> {
         }
     }
 
-    /// Takes what was found in a container.
+    /// Processes the result for one container.
     fn take(&mut self, judged: Judged) -> Result<()> {
         let Judged { record, device_failed, inspection } = judged;
-        // Freed meanwhile, and perhaps filled by another: what was read of it means nothing.
+        // If it was freed meanwhile, and perhaps its slot filled again, the result means nothing.
         if self.store(record.kind).is_known(record.id) {
             self.take_inspection(&record, device_failed, inspection)?;
         }
@@ -224,12 +225,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What the index calls lost and this container has: it was not there, or could not be read, when the index was made.
+    /// Returns the number of fingerprints that the index calls lost and this container has. It was missing or
+    /// unreadable when the index was built.
     fn lost_and_readable(&self, record: &ContainerRecord, inspection: &Inspection) -> Result<u64> {
         if !self.core.namespace.has_losses() || inspection.sound == 0 {
             return Ok(0);
         }
-        // What it holds cannot be told then.
+        // Without a table its content is unknown.
         let Ok(Some(table)) = self.store(record.kind).table(record.id) else { return Ok(0) };
         let index = match record.kind {
             ContainerKind::Data => &self.core.chunk_index,
@@ -244,7 +246,7 @@ impl Run<'_> {
         Ok(count)
     }
 
-    /// The device gives something: what it did not give is bad.
+    /// Decides the unread copies: the device returns other content, so they are bad.
     fn conclude_unread(&mut self) {
         self.unread_containers.clear();
         self.bad.append(&mut self.unread);
@@ -253,14 +255,15 @@ impl Run<'_> {
 
     fn device_is_gone(&self) -> EngineError {
         StoreError::Usage(format!(
-            "the device does not give {} containers one after another: nothing is concluded from that; check disk and cable, \
-             then scrub again, which goes on here",
+            "the device failed to read {} containers in a row, so nothing is concluded about them: check disk and cable, \
+             then scrub again; the scrub resumes here",
             self.unread_containers.len()
         ))
         .into()
     }
 
-    /// At the end nothing else is read that would tell whether the device gives anything at all: something is read again.
+    /// At the end nothing more is read that would show whether the device returns anything. So another container is
+    /// read again.
     fn confirm_unread(&mut self) -> Result<()> {
         let Some(first) = self.unread_containers.first() else { return Ok(()) };
         let failed: HashSet<ContainerId> = self.unread_containers.iter().map(|record| record.id).collect();
@@ -275,7 +278,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Quarantines what was found, and then makes the position durable.
+    /// Quarantines the bad copies found so far, then makes the position durable.
     fn save(&mut self) -> Result<()> {
         self.find_unknown()?;
         let bad = std::mem::take(&mut self.bad);
@@ -292,7 +295,7 @@ impl Run<'_> {
             self.core.note_damaged(&damaged)?;
         }
         self.saved = Instant::now();
-        // What is not decided yet is read again by the next run.
+        // The next run reads undecided containers again.
         if self.unread_containers.is_empty() {
             self.position = self.reached;
             if !self.core.is_read_only() {
@@ -309,10 +312,11 @@ impl Run<'_> {
             ContainerKind::Data => self.report.bad_chunks += 1,
             ContainerKind::Recipe => self.report.bad_nodes += 1,
         }
-        tracing::error!(kind = ?copy.kind, fingerprint = %copy.fingerprint, container = %copy.container, "bad");
+        tracing::error!(kind = ?copy.kind, fingerprint = %copy.fingerprint, container = %copy.container, "bad copy");
     }
 
-    /// Of containers whose lists cannot be read, everything is bad that the index places there and that was not found sound.
+    /// Adds the bad copies of containers whose table cannot be read: those that the index places there and that were
+    /// not found sound.
     fn find_unknown(&mut self) -> Result<()> {
         let unknown = std::mem::take(&mut self.unknown);
         let more = self.core.misplaced(&unknown)?;
@@ -320,7 +324,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Verifies the export, and writes anew what is bad of it.
+    /// Verifies the export, and rewrites its bad parts.
     fn verify_export(&mut self) -> Result<()> {
         if !self.report.finished {
             return Ok(());
@@ -338,7 +342,7 @@ impl Run<'_> {
                 return Ok(());
             }
             if check.stopped && attempt < EXPORT_TRIES {
-                // A new base is written: that one is verified.
+                // A new base has been begun; the next try verifies it.
                 std::thread::sleep(NAP);
                 continue;
             }
@@ -357,7 +361,7 @@ impl Run<'_> {
         self.throttle_behind(0);
     }
 
-    /// The same, of `more_bytes` besides containers.
+    /// Throttles as [`throttle`](Self::throttle) does, counting `more_bytes` besides containers.
     fn throttle_behind(&self, more_bytes: u64) {
         let rate = self.options.rate_bytes_per_s;
         if rate == 0 {

@@ -1,7 +1,9 @@
-//! Readers that meet damage have the container looked through in the background, and what is bad in it quarantined.
+//! Background inspection: when a reader meets damage, the container is inspected in the background and its bad copies
+//! are quarantined.
 //!
-//! One thread, one container at a time; what does not fit in the queue is met again, or found by a scrub. What the device does
-//! not give is left to a scrub, which sees whether it gives anything else.
+//! One thread inspects one container at a time. A container that does not fit in the queue is met again by a reader, or
+//! found by a scrub. Content that the device does not return is left to a scrub, which can tell whether the device
+//! returns other content.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -17,21 +19,21 @@ use crate::containers::{Suspect, WholeContainer};
 use crate::error::Result;
 use crate::pool::Core;
 
-/// Containers that wait to be looked through.
+/// Number of containers in the queue.
 const QUEUED_MAX: usize = 64;
-/// A container is looked through at most so often, however many readers meet it.
+/// Shortest time between two inspections of a container, for any number of readers that meet its damage.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// Containers of which it is remembered when they were looked through.
+/// Number of containers whose last inspection is remembered.
 const REMEMBERED_MAX: usize = 1024;
 
-/// The thread, until it is dropped.
+/// The thread; dropping this ends it.
 pub(crate) struct SuspectThread {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl SuspectThread {
-    /// Starts it for a pool that may be changed.
+    /// Starts the thread for a pool that is open for writing.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -51,7 +53,7 @@ impl SuspectThread {
 
 impl Drop for SuspectThread {
     fn drop(&mut self) {
-        // Closing the channel ends it after the container it is at.
+        // Closing the channel ends the thread after its present container.
         self.stop = None;
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
@@ -90,10 +92,10 @@ fn look_at_suspects(core: &Weak<Core>, to_look_at: &Receiver<Suspect>, stopped: 
 }
 
 impl Core {
-    /// Looks a closed container through and quarantines what is bad in it; returns how much.
+    /// Inspects a closed container and quarantines its bad copies; returns their number.
     ///
     /// # Errors
-    /// As [`quarantine`](Self::quarantine).
+    /// The errors of [`quarantine`](Self::quarantine).
     pub fn look_through(&self, suspect: Suspect) -> Result<usize> {
         let Suspect { kind, container } = suspect;
         let store = if kind == ContainerKind::Data { &self.data } else { &self.recipes };

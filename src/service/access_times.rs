@@ -1,10 +1,10 @@
-//! The time of last access: which reads change it.
+//! Updates of access times by reads.
 //!
-//! The kernel leaves it to the service, and shows it the reads that its page cache does not answer. So a file whose time is
-//! due is opened without what is cached of it: the first read then comes here (and the bytes from the caches of the pool).
+//! The kernel leaves access times to the service, and forwards only reads that its page cache does not answer. So a file with a due
+//! access time is opened without its cached pages: the first read then reaches the service (and the pool's caches supply the bytes).
 //!
-//! Cost: one lookup of the inode for each read; one change of the namespace, part of the next commit, where relatime asks
-//! for one: for a file that is read often, once a day. Nothing is changed where little room is left.
+//! Cost: one lookup of the inode for each read. Where relatime asks for an update, one change of the namespace in the next commit: once
+//! a day for a file that is read often. No update when room is tight.
 
 use dedupfs_fuse::service::{Ino, OpenOptions, access_is_due};
 
@@ -13,20 +13,20 @@ use super::{Service, now};
 use crate::error::Result;
 use crate::namespace::Inode;
 
-/// Whose times of last access reading changes.
+/// Which inodes get new access times when they are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AccessTimes {
     /// As Linux' `relatime`: if the time is not later than the last change, or a day old.
     #[default]
     Relative,
-    /// The same, but not of directories (`nodiratime`).
+    /// As `Relative`, but not for directories (`nodiratime`).
     RelativeButDirectories,
-    /// Nobody's (`noatime`).
+    /// None (`noatime`).
     Never,
 }
 
 impl Service {
-    /// Whether reading this inode now changes its time; `live` is what is not published of it.
+    /// Whether reading this inode now changes its access time; `live` holds its unpublished values.
     fn access_changes(&self, inode: &Inode, live: Live) -> bool {
         let kept = match self.access_times {
             AccessTimes::Relative => false,
@@ -40,8 +40,8 @@ impl Service {
             && access_is_due(inode.atime, mtime, ctime, now())
     }
 
-    /// Whether a file that is opened so has to be read from here, and not from what the kernel has cached. Not for handles
-    /// that write: databases open what they just wrote again and again.
+    /// Whether a file opened like this must be read from the service instead of the kernel's cache. Handles that write are exempt:
+    /// databases reopen files they just wrote again and again.
     pub(super) fn access_must_be_seen(&self, inode: &Inode, how: OpenOptions) -> bool {
         how.read
             && !how.write
@@ -50,12 +50,12 @@ impl Service {
             && !self.core.space.is_tight()
     }
 
-    /// A file was read.
+    /// Notes a read of a file.
     pub(super) fn note_file_access(&self, file: &OpenFile) {
         self.note_access(file.ino, || *file.live.lock());
     }
 
-    /// A directory or a symbolic link was read.
+    /// Notes a read of a directory or symbolic link.
     pub(super) fn note_node_access(&self, ino: Ino) {
         self.note_access(ino, Live::default);
     }
@@ -68,14 +68,14 @@ impl Service {
         if self.access_changes(&inode, live())
             && let Err(error) = self.set_access_time(ino)
         {
-            // Whoever reads got what was asked for.
+            // The read itself succeeded.
             tracing::debug!(ino, %error, "a time of last access was not changed");
         }
     }
 
     fn set_access_time(&self, ino: Ino) -> Result<()> {
         let _pass = self.core.begin_change()?;
-        // Nor where commits do not keep up: a read waits for none.
+        // No update when commits fall behind: a read must not wait for one.
         let pending_max = self.core.memory.pending_operations_max();
         if self.core.space.is_tight() || self.core.namespace.pending_operations() >= pending_max {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Attributes of inodes: what stat shows, what setattr changes, access lists and other extended attributes.
+//! Attributes of inodes: stat, setattr, access lists and other extended attributes.
 
 use dedupfs_fuse::acl;
 use dedupfs_fuse::service::{AttributeChanges, Attributes, Caller, FileKind, Ino, TimeChange, Timestamp, XattrMode};
@@ -35,7 +35,7 @@ pub(super) fn attributes_of(inode: &Inode) -> Attributes {
 }
 
 impl Service {
-    /// The inode, with what is not published of its content.
+    /// Returns the inode with the unpublished values of its content.
     pub(super) fn current(&self, ino: Ino) -> Result<Inode> {
         let mut inode = self.core.namespace.inode(ino)?.ok_or(EngineError::NotFound)?;
         if let Some(file) = self.files.file(ino) {
@@ -59,7 +59,7 @@ impl Service {
 
     fn update_attributes(&self, ino: Ino, changes: &AttributeChanges) -> Result<Inode> {
         let file = self.files.file(ino);
-        // A publication in between would put its own time over the one that is set here.
+        // A publication in between would overwrite the mtime set here with its own.
         let _body = file.as_ref().filter(|_| changes.mtime.is_some()).map(|file| waiting::write(&file.body));
         if changes.mtime.is_some()
             && let Some(file) = &file
@@ -84,7 +84,7 @@ impl Service {
         Ok(inode)
     }
 
-    /// chmod changes the access list too, where there is one.
+    /// Applies chmod to the access list, if there is one.
     fn chmod_acl(&self, ino: Ino, mode: u16) -> Result<()> {
         let namespace = &self.core.namespace;
         let has_xattrs = namespace.inode(ino)?.is_some_and(|inode| inode.xattr_count > 0);
@@ -148,7 +148,7 @@ impl Service {
         let _room = self.core.promise_change();
         self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?.check_unprotected()?;
         match self.core.namespace.remove_xattr(ino, name, now()) {
-            // As on other filesystems: the list in effect then is what the mode says.
+            // As on other filesystems, this is no error: the effective list then follows from the mode.
             Err(EngineError::NoAttribute) if acl::is_list(name) => return Ok(()),
             removed => removed.map(drop)?,
         }

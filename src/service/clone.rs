@@ -1,4 +1,4 @@
-//! copy_file_range: content is shared through its recipe; only short ranges are read and written.
+//! copy_file_range(2): shares content through its recipe; only short ranges are read and written.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,16 +18,16 @@ use crate::file::FileBody;
 type Locked<'a> = RwLockWriteGuard<'a, Option<FileBody>>;
 
 impl Service {
-    /// Copies up to `len_bytes` from `from` to `to`; returns how many: fewer at the end of the source, and where a part of a
-    /// very long range best ends.
+    /// Copies up to `len_bytes` from `from` to `to`; returns the number of bytes copied. It is smaller at the end of the source, and
+    /// where a very long range is best split.
     pub(super) fn copy_content(&self, caller: Caller, from: FilePlace, to: FilePlace, len_bytes: u64) -> Result<u32> {
         let _pass = self.core.begin_change()?;
-        // What there is, and not what was asked for: cp asks for 2 GiB of whatever file.
+        // Use the actual size, not the requested one: cp asks for 2 GiB of any file.
         let source_bytes = self.current(from.ino)?.size_bytes;
         let len_bytes = len_bytes.min(CLONE_BYTES_MAX).min(source_bytes.saturating_sub(from.offset));
         let _room = self.admit(self.core.cost.of_clone(len_bytes, CLONE_BYTES_MIN))?;
         let copied = {
-            // Until the clone is published, it may rest on the source's root: no inode goes meanwhile.
+            // Until it is published, the clone may rest on the source's root: neither inode may be dropped.
             let _held = [Held::new(self, from.ino), Held::new(self, to.ino)];
             self.copy_held(caller, from, to, len_bytes)?
         };
@@ -64,7 +64,7 @@ impl Service {
         let source_stream = StreamId(source.file.last_writer.load(Ordering::Relaxed));
         let source_body = Some((source_body, source_stream));
         let copied = copy(stream, source_body, from.offset, target_body, to.offset, len_bytes)?;
-        // The source is locked until here.
+        // The source stays locked until here.
         self.copied(&target.file, &mut target_guard, copied)
     }
 
@@ -80,7 +80,7 @@ impl Service {
         Ok(copied)
     }
 
-    /// Linux removes a file's capabilities whenever its content changes.
+    /// Removes the file's capabilities, as Linux does at every change of content.
     pub(super) fn drop_capability(&self, ino: Ino) -> Result<()> {
         let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
         if inode.xattr_count == 0 {
@@ -93,7 +93,7 @@ impl Service {
     }
 }
 
-/// An inode that does not go, though all its names may.
+/// A hold that keeps an inode from being dropped, even without names.
 pub(super) struct Held<'a> {
     service: &'a Service,
     ino: Ino,
@@ -113,7 +113,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Locks the contents of both files in the order of their inode numbers; that of the source only if it is another file.
+/// Locks the contents of both files in the order of inode numbers. The source is locked only if it is another file.
 fn lock<'a>(source: &'a Arc<OpenFile>, target: &'a Arc<OpenFile>) -> (Option<Locked<'a>>, Locked<'a>) {
     match source.ino.cmp(&target.ino) {
         std::cmp::Ordering::Less => {
@@ -128,7 +128,7 @@ fn lock<'a>(source: &'a Arc<OpenFile>, target: &'a Arc<OpenFile>) -> (Option<Loc
     }
 }
 
-/// What there is to copy of `len_bytes`, and may be.
+/// Limits `len_bytes` to the end of the source and the largest file size.
 fn in_limits(source: &FileBody, from: u64, at: u64, len_bytes: u64) -> Result<u64> {
     let len_bytes = len_bytes.min(source.size_bytes().saturating_sub(from));
     match FILE_BYTES_MAX.saturating_sub(at) {
@@ -137,7 +137,7 @@ fn in_limits(source: &FileBody, from: u64, at: u64, len_bytes: u64) -> Result<u6
     }
 }
 
-/// `source` is `None` for a range of the target itself.
+/// Copies a range; `source` is `None` for a range of the target itself.
 fn copy(
     stream: StreamId,
     source: Option<(&mut FileBody, StreamId)>,

@@ -48,8 +48,8 @@ impl Service {
             self.close_handle(ino, handle);
             return Err(error);
         }
-        // All changes pass through this kernel, so what it has cached is current. Write-only handles go past its
-        // cache where they may: one copy less (MEASURED: 2 to 3 times the rate).
+        // All changes pass through this kernel, so its cached pages are current. Write-only handles bypass its cache where they may:
+        // one copy less (MEASURED: 2 to 3 times the rate).
         Ok(Opened { handle, keep_cache: open.keeps_cache(), direct_io: open.is_direct })
     }
 
@@ -62,7 +62,7 @@ impl Service {
             body.read_ahead(&mut open.ahead.lock(), offset, len_bytes);
             Ok(())
         });
-        // Its content may have been loaded for this.
+        // The read may have loaded the content.
         self.relieve_memory_unless_busy();
         match &outcome {
             Ok(()) if open.how.no_access_time => {}
@@ -98,11 +98,11 @@ impl Service {
 
     pub(super) fn content_is_cached(&self, handle: Handle, offset: u64, len_bytes: u32) -> bool {
         let Ok(open) = self.files.handle(handle) else { return true };
-        // Whoever holds it may be at the disk, and everybody waits for the thread that asks here.
+        // The holder of the lock may be waiting for the disk, and everybody waits for this thread.
         let Some(is_absent) = open.file.body.try_read().map(|body| body.is_none()) else { return false };
         if is_absent {
             let Ok(Some(inode)) = self.core.namespace.inode_shared(open.file.ino) else { return false };
-            // Of the others nothing is read until their content is.
+            // Loading any other root needs no I/O.
             if matches!(inode.root, Root::Node { level: 1.., .. }) {
                 return false;
             }
@@ -174,12 +174,12 @@ impl Service {
         }
         let _room = match size_bytes {
             0 => self.core.promise_change(),
-            // What is cut off is more than what is stored anew around the cut; what is added are zeros.
+            // A cut frees more than the parts stored anew around it take; an extension adds only zeros.
             size_bytes if size_bytes < inode.size_bytes => self.admit_freeing(self.core.cost.of_cut())?,
             _ => self.admit(self.core.cost.of_cut())?,
         };
         let file = self.files.hold(ino);
-        // Published at once: whoever has it open may never close a handle that writes.
+        // Published at once: open handles may never close after a write.
         let outcome = self.truncate_open(caller, &file, size_bytes).and_then(|()| self.publish(&file));
         self.files.let_go(ino, || {});
         self.collect(ino);
@@ -221,7 +221,7 @@ impl Service {
         inode.is_ok_and(|inode| inode.is_none_or(|inode| !matches!(inode.root, Root::Node { .. })))
     }
 
-    /// Makes the content the inode's content: part of the next commit.
+    /// Makes the content of the open file the content of its inode, as part of the next commit.
     pub(super) fn publish(&self, file: &OpenFile) -> Result<()> {
         self.publish_locked(file, &mut waiting::write(&file.body))
     }
@@ -230,7 +230,7 @@ impl Service {
         let Some(body) = body.as_mut() else { return Ok(()) };
         let _pass = body.is_changed().then(|| self.core.gate.enter_to_publish()).transpose()?;
         if body.is_changed() {
-            // No commit will come: whoever closes or syncs the file must not believe that it is safe (I-7).
+            // After a failure no commit will follow: close and sync must not report success (I-7).
             self.core.check_failure()?;
         }
         let stream = StreamId(file.last_writer.load(Ordering::Relaxed));
@@ -244,11 +244,11 @@ impl Service {
         Ok(())
     }
 
-    /// Publishes all open files, or those with changes older than `age`; all of them, whatever fails. Waits for a file
-    /// that is in use, but at most for `patience`.
+    /// Publishes all open files, or those with changes older than `age`; continues after errors. Waits for a file in use, at most for
+    /// `patience` if given.
     ///
     /// # Errors
-    /// The first error. Each is remembered by its file, too.
+    /// The first error. Each file remembers its own error too.
     pub fn publish_all(&self, age: Option<Duration>, patience: Option<Duration>) -> Result<()> {
         let mut outcome = Ok(());
         for file in self.files.all() {
@@ -273,7 +273,7 @@ impl Service {
             };
             if let Err(error) = published {
                 if matches!(error, EngineError::Store(StoreError::Busy { .. })) {
-                    // Whoever publishes now and then comes back to it; who has to have it says so.
+                    // A periodic publication comes back to the file later; other callers report the error.
                     tracing::debug!(ino = file.ino, "an open file is in use and not published yet");
                 } else {
                     tracing::error!(ino = file.ino, %error, "an open file could not be published");
@@ -287,7 +287,7 @@ impl Service {
     pub(super) fn close_handle(&self, ino: Ino, handle: Handle) {
         let Some(open) = self.files.close(handle) else { return };
         if open.how.write || open.how.truncate {
-            // Flush has done it already, unless the client died in between.
+            // Flush has published already, unless the client died in between.
             if let Err(error) = self.publish(&open.file) {
                 tracing::error!(ino, %error, "content was lost when its file was closed");
             }
@@ -297,9 +297,9 @@ impl Service {
         self.collect(ino);
     }
 
-    /// fallocate(2). What is allocated stays a hole, and nothing is kept free for it: what will be written may be known
-    /// already, or compress. Only what could not be stored now is refused, as other filesystems that compress do: more than statfs
-    /// calls available.
+    /// fallocate(2). The allocated range stays a hole and reserves nothing: data written there later may be known already, or compress.
+    /// As in other compressing filesystems, only a range that could not be stored now is refused: one larger than the available bytes
+    /// of statfs.
     pub(super) fn allocate_range(&self, handle: Handle, offset: u64, len_bytes: u64, mode: i32) -> Result<()> {
         let end = offset.checked_add(len_bytes).ok_or(EngineError::FileTooLarge)?;
         if len_bytes == 0 {

@@ -1,4 +1,4 @@
-//! The one match from the engine's errors to error numbers.
+//! The one mapping from the engine's errors to error numbers.
 
 use std::io::ErrorKind;
 
@@ -7,7 +7,7 @@ use dedupfs_store::StoreError;
 
 use crate::error::EngineError;
 
-/// What a client sees of an error. What it cannot see (which region, which file of the pool) goes to the log.
+/// Returns the error number that a client sees. Details that it cannot see (regions, files of the pool) go to the log.
 #[must_use]
 pub fn errno(error: &EngineError) -> Errno {
     match error {
@@ -32,7 +32,7 @@ pub fn errno(error: &EngineError) -> Errno {
         EngineError::NoSpace | EngineError::OutOfSpace(_) | EngineError::Store(StoreError::NoSpace { .. }) => {
             Errno::ENOSPC
         }
-        // Of a device that says only at a sync that it is full.
+        // Some devices report that they are full only at a sync.
         EngineError::Store(StoreError::SyncFailed { source, .. })
             if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
         {

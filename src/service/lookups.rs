@@ -1,7 +1,7 @@
-//! What the kernel knows of inodes: how often it was told of each, until it forgets.
+//! The kernel's references to inodes: how often it was told of each, until it forgets.
 //!
-//! Memory: some 24 bytes for each inode in a sorted map, which grows by small blocks. A hash table would take up to three times that
-//! while it grows. Who bounds their number is the kernel, which forgets inodes when it needs memory.
+//! Memory: some 24 bytes for each inode in a sorted map, which grows in small blocks. A hash table would take up to three times that
+//! while it grows. The kernel bounds the number of inodes: it forgets some when it needs memory.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,12 +9,12 @@ use std::collections::btree_map::Entry;
 use dedupfs_fuse::service::Ino;
 use parking_lot::Mutex;
 
-/// How often the kernel was told, doubled; odd: of nothing but the inode's name and kind, because the rest could not be read.
+/// The number of references, doubled. Odd: the kernel knows only name and kind, because the rest could not be read.
 #[derive(Clone, Copy)]
 struct Known(u32);
 
 impl Known {
-    /// So often that more cannot be counted: it stays known.
+    /// The saturated count: such an inode stays known.
     const TOO_OFTEN: u32 = u32::MAX >> 1;
 
     const fn new(references: u32, by_name_only: bool) -> Self {
@@ -42,15 +42,15 @@ pub(super) struct Lookups {
 }
 
 impl Lookups {
-    /// The kernel is told of the inode, and of its attributes.
+    /// Counts a reply that gave the kernel the inode with its attributes.
     pub(super) fn count(&self, ino: Ino) {
         let mut known = self.known.lock();
         let of_inode = known.entry(ino).or_insert(Known::new(0, false));
         *of_inode = of_inode.told_again(false);
     }
 
-    /// The kernel is told of no more than the inode's name and kind; `false` if it knows more: it must not be told then, and nothing
-    /// is counted.
+    /// Counts a reply that gave the kernel only name and kind. Returns `false` and counts nothing if the kernel knows more: such a
+    /// reply must not be sent.
     pub(super) fn count_name(&self, ino: Ino) -> bool {
         let mut known = self.known.lock();
         let of_inode = known.entry(ino).or_insert(Known::new(0, true));
@@ -60,7 +60,7 @@ impl Lookups {
         of_inode.is_by_name_only()
     }
 
-    /// The kernel gives so many references back; whether it knows the inode no more.
+    /// Takes back `count` references; returns whether the kernel no longer knows the inode.
     pub(super) fn forget(&self, ino: Ino, count: u64) -> bool {
         let mut known = self.known.lock();
         let Entry::Occupied(mut entry) = known.entry(ino) else { return false };

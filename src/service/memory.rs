@@ -1,15 +1,15 @@
-//! The budget of all open files: whose memory goes when there is too much of it.
+//! The memory budget of all open files, and the order in which they give memory back.
 //!
-//! Open files hold runs that are being written, random writes that are not merged, and lists of pieces. All of it counts in one
-//! gauge ([`IngestContext::memory`](crate::ingest::IngestContext)). Whoever brings more looks, with no file locked, whether it is
-//! exceeded. Then, until it is not:
+//! Open files hold runs that are being written, unmerged random writes, and lists of pieces. One gauge counts all of it
+//! ([`IngestContext::memory`](crate::ingest::IngestContext)). A request that adds memory checks the budget afterwards, with no file
+//! locked. While the budget is exceeded:
 //!
-//! 1. files that were written least recently are stored as far as they go ([`FileBody::put_away`](crate::file::FileBody::put_away)),
-//!    all but the newest: a single large file is never held up by its own size;
-//! 2. batch buffers that are kept for reuse go;
-//! 3. the content of files that were not used for [`CONTENT_KEPT_FOR`] is published and forgotten. It is loaded again when it is used.
+//! 1. Store the least recently written files as far as possible ([`FileBody::put_away`](crate::file::FileBody::put_away)), except the
+//!    newest: a single large file is never held up by its own size.
+//! 2. Free the batch buffers kept for reuse.
+//! 3. Publish and unload the content of files not used for [`CONTENT_KEPT_FOR`]. The next use loads it again.
 //!
-//! Files that somebody uses at this moment are passed over: whoever does looks, too, when that is done.
+//! A file in use at this moment is skipped: its user checks the budget when done.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,20 +21,21 @@ use super::open_files::OpenFile;
 use crate::allocator;
 use crate::containers::StreamId;
 
-/// So long the content of a file stays whatever there is, lest two readers of large files load their recipes in turns.
+/// Least time that unused content stays loaded. Otherwise two readers of large files would reload their recipes in turns.
 const CONTENT_KEPT_FOR: Duration = Duration::from_secs(2);
 
 impl Service {
-    /// See the module. To be called with no file locked.
+    /// Frees memory while the budget is exceeded; see the module. Call with no file locked.
     pub(super) fn relieve_memory(&self) {
         if self.core.files.is_memory_exceeded() {
-            // One at a time. Who writes waits for that: more would come otherwise than goes.
+            // One thread at a time. Writers wait for it: otherwise they would add more than is freed.
             let _alone = waiting::lock(&self.relieving);
             self.relieve_alone();
         }
     }
 
-    /// The same, unless somebody does it at this moment: for who brings little, and must not wait.
+    /// As [`relieve_memory`](Self::relieve_memory), but returns at once if another thread is at it: for requests that add little and
+    /// must not wait.
     pub(super) fn relieve_memory_unless_busy(&self) {
         if self.core.files.is_memory_exceeded()
             && let Some(_alone) = self.relieving.try_lock()
@@ -51,7 +52,7 @@ impl Service {
         }
     }
 
-    /// What is kept for reuse goes if nobody used it lately; to be called now and then.
+    /// Frees buffers kept for reuse if they were idle lately; call this now and then.
     pub(crate) fn trim_if_idle(&self) {
         self.relieve_memory_unless_busy();
         let (data, recipes) = (&self.core.data, &self.core.recipes);
@@ -77,10 +78,10 @@ impl Service {
                 && body.is_unmerged()
                 && let Err(error) = body.put_away(stream_of(&file))
             {
-                // The file remembers it, for whoever has it open.
+                // The file remembers the error for the processes that have it open.
                 tracing::debug!(ino = file.ino, %error, "a file could not be stored early");
             }
-            // Under the lock of its body: who writes next notes it again.
+            // Under the lock of the body: the next write notes the file again.
             written.forget(&file.written);
         }
     }

@@ -1,15 +1,16 @@
-//! The engine as a [`FileService`]: what the kernel asks, answered from the namespace and from files' content.
+//! The engine as a [`FileService`]: answers the kernel's requests from the namespace and the content of files.
 //!
-//! - [`errno`]: the one match from errors to error numbers;
-//! - [`open_files`]: open files, their handles, and what stat shows of changes that are not published yet;
+//! - [`errno`]: the one mapping from errors to error numbers;
+//! - [`open_files`]: open files, their handles, and the unpublished changes that stat shows;
 //! - [`content`]: reading, writing, truncating, publishing;
 //! - [`clone`]: sharing content between files;
-//! - [`attributes`]: what stat shows and setattr changes, extended attributes;
+//! - [`attributes`]: stat, setattr, extended attributes;
 //! - [`names`]: creating, linking, removing, with default ACLs and setgid directories;
 //! - [`staging`]: trees that the kernel does not see until they are whole;
-//! - [`protection`]: flags that keep inodes from being changed; [`access_times`]: what reading changes.
+//! - [`protection`]: flags that protect inodes from changes;
+//! - [`access_times`]: updates of access times by reads.
 //!
-//! A name that is removed leaves an orphan as long as the kernel knows the inode or has it open.
+//! An inode without a name stays as an orphan while the kernel knows it or has it open.
 
 mod access_times;
 mod attributes;
@@ -46,7 +47,7 @@ use parking_lot::Mutex;
 use crate::error::{EngineError, Result};
 use crate::pool::Core;
 
-/// All changes pass through the kernel that caches, so it may trust its caches for long.
+/// How long the kernel may cache names and attributes. All changes pass through the caching kernel, so this can be long.
 const CACHE_TIME: Duration = Duration::from_secs(3600);
 
 /// The filesystem in a pool.
@@ -55,20 +56,20 @@ pub struct Service {
     files: OpenFiles,
     lookups: Lookups,
     settling: space::Settling,
-    /// One thread at a time takes memory from files.
+    /// Held by the one thread that takes memory from files.
     relieving: Mutex<()>,
     staging: staging::Staging,
     access_times: AccessTimes,
 }
 
-/// Seconds and nanoseconds of the system clock.
+/// Returns the system time in seconds and nanoseconds.
 #[must_use]
 pub fn now() -> Timestamp {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => {
             Timestamp { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
         }
-        // A clock before 1970 is set wrongly; whole seconds are enough to say so.
+        // A clock before 1970 is wrong anyway; whole seconds are enough.
         Err(before) => {
             let secs = i64::try_from(before.duration().as_secs()).unwrap_or(i64::MAX);
             Timestamp { secs: -secs, nanos: 0 }
@@ -77,10 +78,10 @@ pub fn now() -> Timestamp {
 }
 
 impl Service {
-    /// The filesystem in the pool that `core` is.
+    /// Makes the filesystem of the pool `core`.
     #[must_use]
     pub fn new(core: Arc<Core>, access_times: AccessTimes) -> Arc<Self> {
-        // Who receives the kernel's requests does not wait for a disk.
+        // The thread that receives the kernel's requests must not wait for a disk.
         waiting::listen(waiting::Listener {
             is_concerned: dedupfs_fuse::is_receiving,
             about_to_wait: dedupfs_fuse::about_to_wait,
@@ -124,15 +125,15 @@ impl Service {
             let attributes = match with_attributes {
                 true => match self.known_attributes(item.ino) {
                     Ok(attributes) => Some(attributes),
-                    // Removed since the page was read.
+                    // The name was removed since the page was read.
                     Err(EngineError::NotFound) => continue,
                     Err(error) if self.lookups.count_name(item.ino) => {
                         tracing::error!(directory = ino, ino = item.ino, %error, "listed without attributes, which cannot be read");
                         None
                     }
-                    // What the kernel has of it would be replaced, also for those who have it open.
+                    // An entry without attributes would replace those that the kernel has, even while the file is open.
                     Err(error) if entries.is_empty() => return Err(error),
-                    // The next call begins with it.
+                    // The next call begins with this entry and returns its error.
                     Err(_) => return Ok(entries),
                 },
                 false => None,
@@ -146,14 +147,14 @@ impl Service {
             });
         }
         match last {
-            // None would mean the end, and there may be more behind those that were removed.
+            // An empty page would mean the end, but entries may follow those that were removed.
             Some(last) if entries.is_empty() => self.list(ino, last, limit, with_attributes),
             _ => Ok(entries),
         }
     }
 }
 
-/// The trait's results have error numbers.
+/// Converts errors to the error numbers of the trait.
 fn answer<T>(result: Result<T>) -> std::result::Result<T, Errno> {
     result.map_err(|error| errno(&error))
 }

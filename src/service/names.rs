@@ -11,7 +11,7 @@ use crate::pool::Demand;
 const SETGID: u16 = 0o2000;
 
 impl Service {
-    /// Creates an inode with a name: mode after umask or default ACL, group of a setgid directory.
+    /// Creates an inode with a name. Applies umask or default ACL, and the group of a setgid directory.
     pub(super) fn make_node(&self, caller: Caller, node: NewNode<'_>, content: NodeContent<'_>) -> Result<Inode> {
         let _pass = self.core.begin_change()?;
         let target_bytes = if let NodeContent::Symlink(target) = &content { target.len() } else { 0 };
@@ -101,7 +101,7 @@ impl Service {
         self.core.relieve()
     }
 
-    /// An inode lost a name; without any it goes as soon as nobody uses it.
+    /// Handles an inode that lost a name. Without names it is dropped as soon as nobody uses it.
     fn removed(&self, inode: &Inode) -> Result<()> {
         if inode.nlink == 0 {
             self.collect(inode.ino);
@@ -109,10 +109,10 @@ impl Service {
         self.core.relieve()
     }
 
-    /// Drops the inode if it has no name, nobody has it open, and the kernel does not know it.
+    /// Drops the inode if it has no name, is not open, and is unknown to the kernel.
     pub(super) fn collect(&self, ino: Ino) {
-        // Who takes the last name, the last handle or the last reference away comes here afterwards: the last of them finds all
-        // gone, and most find a name at once.
+        // Called after each removal of a name, handle or kernel reference: the last of these calls finds the inode unused. Most calls
+        // find a name and return at once.
         let is_orphan = || {
             if self.lookups.knows(ino) {
                 return Ok(false);
@@ -124,8 +124,8 @@ impl Service {
             return;
         }
         self.files.if_closed(ino, || {
-            // While the pool is read-only it stays in the table of orphans, and the next mount drops it. Looked at with the
-            // pass in hand: a pause that begins later waits for it.
+            // On a read-only pool the inode stays in the table of orphans, and the next mount drops it. Checked with the pass held: a
+            // later pause waits for the pass.
             let pass = self.core.gate.enter_to_publish();
             if pass.is_err() || self.core.gate.is_paused() {
                 return;

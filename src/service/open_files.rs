@@ -1,20 +1,19 @@
 //! Open files and their handles.
 //!
-//! An [`OpenFile`] is shared by all handles of an inode. Its content is loaded when it is first used. Until it is
-//! published, its length and times are newer than the inode's, and [`OpenFile::patch`] shows them to stat.
+//! All handles of an inode share one [`OpenFile`]. Its content is loaded at the first use. Until it is published, its length and times
+//! are newer than the inode's; [`OpenFile::patch`] shows them to stat.
 //!
-//! Handles that only write go past the kernel's page cache, but never while another handle of the file goes through it, and
-//! none goes through it while they are open: the kernel drops cached pages before a direct write (before 6.6 not even that),
-//! so who reads meanwhile would put the old bytes back, to be served for as long as the pages stay. Pages of earlier opens go
-//! when the direct handle is opened ([`OpenHandle::keeps_cache`]).
+//! **Direct handles.** Write-only handles bypass the kernel's page cache, except while another handle of the file uses the cache. While
+//! a direct writer is open, new handles bypass it too. Reason: the kernel drops cached pages only before a direct write (before 6.6 not
+//! even that). A concurrent reader would bring the old bytes back, and they would be served as long as the pages stay. Pages of earlier
+//! opens are dropped when the direct handle is opened ([`OpenHandle::keeps_cache`]).
 //!
-//! A handle that was opened with O_DIRECT to read and write is one of those that go through the page cache, but what is written
-//! through it goes past it all the same, while others read. So a file knows whether the kernel may have pages of it
-//! ([`OpenFile::may_be_cached`]); if so, those that a write past them made stale are dropped before it is answered, which is the
-//! business of the adapter.
+//! A handle opened with O_DIRECT for reading and writing counts as a cached handle, but its writes bypass the cache all the same, while
+//! others read. So a file records whether the kernel may have pages of it ([`OpenFile::may_be_cached`]). If so, the adapter drops the
+//! pages made stale by a write before it answers the write.
 //!
-//! Lock order: `leaving` of one inode -> table -> (released) -> body -> namespace. The table's lock is never held across I/O: an
-//! inode that is being dropped is noted in it, and whoever opens that inode waits for `leaving`.
+//! Lock order: `leaving` of one inode -> table -> (released) -> body -> namespace. The table's lock is never held across I/O: the table
+//! notes an inode that is being dropped, and an open of that inode waits for `leaving`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,54 +31,54 @@ use crate::error::{EngineError, Result};
 use crate::file::{FileBody, FileContext, ReadAhead};
 use crate::namespace::{Inode, Namespace};
 
-/// What stat shows of a file whose content is ahead of its inode.
+/// The unpublished values that stat shows for a file whose content is ahead of its inode.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Live {
-    /// Length and data bytes, once the content has been changed.
+    /// Length and data bytes, once the content was changed.
     pub size: Option<(u64, u64)>,
-    /// Time of the last change that is not published.
+    /// Time of the last unpublished change.
     pub changed_at: Option<Timestamp>,
-    /// When the oldest change that is not published was made.
+    /// Time of the oldest unpublished change.
     pub dirty_since: Option<Instant>,
 }
 
 impl Live {
-    /// mtime and ctime of `inode`. Its attributes may have been changed after its content was, and that is later then.
+    /// Returns mtime and ctime of `inode`. Attributes that were changed after the content give a later ctime.
     pub fn times(&self, inode: &Inode) -> (Timestamp, Timestamp) {
         let Some(changed_at) = self.changed_at else { return (inode.mtime, inode.ctime) };
-        // One in the future was no change since: the clock was wrong when it was made.
+        // A ctime in the future is no later change: the clock was wrong when it was set.
         let is_since = changed_at < inode.ctime && inode.ctime <= now();
         (changed_at, if is_since { inode.ctime } else { changed_at })
     }
 }
 
-/// An inode that is open, or being changed.
+/// A file that is open, or being changed.
 pub struct OpenFile {
-    /// Its number.
+    /// Inode number.
     pub ino: Ino,
-    /// Its content; `None` until it is used.
+    /// Content; `None` until the first use.
     pub body: RwLock<Option<FileBody>>,
-    /// What stat shows.
+    /// Unpublished values for stat.
     pub live: Mutex<Live>,
-    /// The process that wrote last: whose container a publication goes to.
+    /// The process that wrote last. A publication goes to the container of its stream.
     pub last_writer: AtomicU64,
-    /// The kernel may have pages of it.
+    /// Whether the kernel may have pages of the file.
     may_be_cached: AtomicBool,
-    /// Its place among those that were written.
+    /// Place in the order of written files.
     pub(super) written: Turn,
-    /// Its place among those whose content is loaded.
+    /// Place in the order of files with loaded content.
     pub(super) loaded: Turn,
-    /// When it was used last, in milliseconds since the orders began.
+    /// Time of the last use, in milliseconds since `Orders::began`.
     used_ms: AtomicU64,
     orders: Arc<Orders>,
     own: Weak<Self>,
 }
 
-/// The open files in the order of their last use.
+/// Open files in the order of their last use.
 struct Orders {
-    /// Those with content that may not be stored.
+    /// Files with content that may not be stored yet.
     written: Recency<OpenFile>,
-    /// Those whose content is loaded.
+    /// Files with loaded content.
     loaded: Recency<OpenFile>,
     began: Instant,
 }
@@ -104,9 +103,9 @@ impl Drop for OpenFile {
 }
 
 impl OpenFile {
-    /// The kernel has pages of the file, or is about to fill some.
+    /// Notes that the kernel has pages of the file, or is about to fill some.
     pub fn note_cached(&self) {
-        // Looked at first, because many threads read: a line of memory that nobody changes stays with all of them.
+        // Check before storing: many threads read, and an unmodified cache line stays shared between them.
         if !self.may_be_cached() {
             self.may_be_cached.store(true, Ordering::SeqCst);
         }
@@ -117,18 +116,18 @@ impl OpenFile {
         self.may_be_cached.load(Ordering::SeqCst)
     }
 
-    /// Its content is used now.
+    /// Notes that the content is used now.
     pub fn note_use(&self) {
         self.used_ms.store(self.orders.now_ms(), Ordering::Relaxed);
         self.orders.loaded.note(&self.loaded, &self.own);
     }
 
-    /// How long ago that was.
+    /// Returns the time since the last use.
     pub fn unused_for(&self) -> Duration {
         Duration::from_millis(self.orders.now_ms().saturating_sub(self.used_ms.load(Ordering::Relaxed)))
     }
 
-    /// Loads the content if it is not there yet.
+    /// Loads the content if it is not loaded yet.
     ///
     /// # Errors
     /// The inode is gone, its recipe is damaged, I/O errors.
@@ -146,7 +145,7 @@ impl OpenFile {
         body.as_mut().ok_or(EngineError::Internal("a body that was just loaded is missing"))
     }
 
-    /// The content as it is once truncated to nothing: the old recipe need not be read.
+    /// Returns the content truncated to nothing, without reading the old recipe.
     ///
     /// # Errors
     /// None in practice: an empty root has no recipe.
@@ -162,10 +161,10 @@ impl OpenFile {
         body.as_mut().ok_or(EngineError::Internal("a body that was just loaded is missing"))
     }
 
-    /// Notes that the content was changed just now, if it was.
+    /// Notes a change of the content, if there was one.
     pub fn note_change(&self, body: &FileBody, now: Timestamp) {
         if !body.is_changed() {
-            // Nothing will be published, so stat must not show another time until then.
+            // Nothing will be published, so stat must not show a new time.
             return;
         }
         if body.is_unmerged() {
@@ -177,7 +176,7 @@ impl OpenFile {
         live.dirty_since.get_or_insert_with(Instant::now);
     }
 
-    /// Shows what is not published yet in `inode`.
+    /// Applies the unpublished values to `inode`.
     pub fn patch(&self, inode: &mut Inode) {
         let live = *self.live.lock();
         if let Some((size_bytes, data_bytes)) = live.size {
@@ -187,20 +186,20 @@ impl OpenFile {
     }
 }
 
-/// One open handle.
+/// An open handle.
 pub struct OpenHandle {
     /// The file.
     pub file: Arc<OpenFile>,
-    /// How it was opened.
+    /// Options of the open call.
     pub how: OpenOptions,
-    /// Whether it goes past the kernel's page cache.
+    /// Whether the handle bypasses the kernel's page cache.
     pub is_direct: bool,
-    /// For sequential readers.
+    /// Read-ahead state for sequential reads.
     pub ahead: Mutex<ReadAhead>,
 }
 
 impl OpenHandle {
-    /// Whether pages that the kernel has of the file stay right while the handle is open.
+    /// Whether the kernel's pages of the file stay valid while the handle is open.
     pub fn keeps_cache(&self) -> bool {
         !(self.writes_directly() || self.how.direct && self.how.write)
     }
@@ -210,14 +209,14 @@ impl OpenHandle {
     }
 }
 
-/// A file and who has it.
+/// A file with the counts of its users.
 struct Entry {
     file: Arc<OpenFile>,
-    /// Handles, and operations without one.
+    /// Handles, and operations without a handle.
     holds: u64,
-    /// Handles through the kernel's page cache.
+    /// Handles that use the kernel's page cache.
     cached: u64,
-    /// Handles that write past it.
+    /// Handles that bypass it and write.
     direct_writers: u64,
 }
 
@@ -225,11 +224,11 @@ struct Entry {
 struct Table {
     files: HashMap<Ino, Entry>,
     handles: HashMap<Handle, Arc<OpenHandle>>,
-    /// Closed inodes that somebody is about to drop; locked until that is done.
+    /// Closed inodes that are about to be dropped; each is locked until that is done.
     leaving: HashMap<Ino, Arc<Mutex<()>>>,
 }
 
-/// Ends what [`OpenFiles::if_closed`] has begun, also if its call panics.
+/// Ends the drop that [`OpenFiles::if_closed`] has begun, even on a panic.
 struct Leaving<'a> {
     files: &'a OpenFiles,
     ino: Ino,
@@ -266,7 +265,7 @@ impl OpenFiles {
         (handle, open)
     }
 
-    /// Holds a file without a handle, for one operation; ends with [`let_go`](Self::let_go).
+    /// Holds a file without a handle for one operation, until [`let_go`](Self::let_go).
     pub fn hold(&self, ino: Ino) -> Arc<OpenFile> {
         self.hold_in(&mut self.table_with(ino), ino).file.clone()
     }
@@ -291,17 +290,17 @@ impl OpenFiles {
         entry
     }
 
-    /// The files with content that may not be stored.
+    /// Returns the files with content that may not be stored yet.
     pub(super) fn written(&self) -> &Recency<OpenFile> {
         &self.orders.written
     }
 
-    /// The files whose content is loaded.
+    /// Returns the files with loaded content.
     pub(super) fn loaded(&self) -> &Recency<OpenFile> {
         &self.orders.loaded
     }
 
-    /// The table, with nobody about to drop this inode.
+    /// Locks the table once no drop of this inode is under way.
     fn table_with(&self, ino: Ino) -> RwLockWriteGuard<'_, Table> {
         loop {
             let table = self.table.write();
@@ -311,25 +310,25 @@ impl OpenFiles {
         }
     }
 
-    /// The handle.
+    /// Finds a handle.
     ///
     /// # Errors
-    /// `BadHandle`.
+    /// `BadHandle` if it is not open.
     pub fn handle(&self, handle: Handle) -> Result<Arc<OpenHandle>> {
         self.table.read().handles.get(&handle).cloned().ok_or(EngineError::BadHandle)
     }
 
-    /// The file, if it is open.
+    /// Returns the file if it is open.
     pub fn file(&self, ino: Ino) -> Option<Arc<OpenFile>> {
         self.table.read().files.get(&ino).map(|entry| entry.file.clone())
     }
 
-    /// All open files.
+    /// Returns all open files.
     pub fn all(&self) -> Vec<Arc<OpenFile>> {
         self.table.read().files.values().map(|entry| entry.file.clone()).collect()
     }
 
-    /// Closes a handle; its file is still held: [`let_go`](Self::let_go) of it ends that.
+    /// Closes a handle. The file stays held until [`let_go`](Self::let_go).
     pub fn close(&self, handle: Handle) -> Option<Arc<OpenHandle>> {
         let mut table = self.table.write();
         let open = table.handles.remove(&handle)?;
@@ -340,7 +339,7 @@ impl OpenFiles {
         Some(open)
     }
 
-    /// Ends one hold. If it was the last, the file is forgotten, and `last` is called before anyone can open it anew.
+    /// Ends one hold. After the last one the file is forgotten; `last` runs before anyone can open it again.
     pub fn let_go(&self, ino: Ino, last: impl FnOnce()) {
         let mut table = self.table.write();
         if let Some(entry) = table.files.get_mut(&ino) {
@@ -352,7 +351,7 @@ impl OpenFiles {
         }
     }
 
-    /// Calls `closed` if nobody has the file open, before anyone can open it, or calls this for it.
+    /// Calls `closed` if the file is not open, before anyone can open it or call this for the same inode.
     pub fn if_closed(&self, ino: Ino, closed: impl FnOnce()) {
         let leaving = Arc::new(Mutex::new(()));
         let _until_done = leaving.lock();
@@ -376,12 +375,12 @@ mod tests {
         Read,
         Write,
         Both,
-        /// The handle that was opened as that.
+        /// Closes the handle that was opened at this index.
         Close(usize),
     }
     use Step::{Both, Close, Read, Write};
 
-    /// Takes the steps; `d` for each handle that is direct, `c` for each that is cached.
+    /// Takes the steps; returns `d` for each direct handle and `c` for each cached one.
     fn directness(steps: &[Step]) -> String {
         let files = OpenFiles::default();
         let mut opened = Vec::new();
@@ -426,9 +425,9 @@ mod tests {
         assert_eq!(directness(&[Read, Write, Both]), "ccc");
         assert_eq!(directness(&[Both, Write, Close(0), Write]), "ccc");
         assert_eq!(directness(&[Read, Close(0), Write, Close(1), Read]), "cdc");
-        // One that only reads past it holds nobody up, and stays right whatever the others do.
+        // A handle that only reads directly blocks nobody, and stays valid beside any others.
         assert_eq!(directness(&[Write, Read, Close(0), Read, Write, Close(2), Close(3), Write]), "ddccd");
-        // One that was opened beside it to write as well writes past it, too.
+        // A handle opened beside it for writing as well writes directly, too.
         assert_eq!(directness(&[Write, Both, Close(0), Read]), "ddd");
     }
 }

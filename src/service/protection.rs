@@ -1,8 +1,8 @@
-//! Flags that protect inodes (chattr): who may set them, and what they refuse. What they refuse of names is the
-//! namespace's business, in the same step as the change itself.
+//! Flags that protect inodes (chattr): permission to set them, and the changes that they refuse. The namespace checks changes of names
+//! itself, in the same step as the change.
 //!
-//! Content that was taken before a file became immutable is still published. What changes content asks for the flags with the
-//! content locked, and so are they set: when they are, whoever waited for room, or for the file, finds them.
+//! Content accepted before a file became immutable is still published. Changes of content check the flags with the content locked, and
+//! the flags are set under the same lock: a request that waited for room or for the file sees the new flags.
 
 use dedupfs_fuse::service::{AttributeChanges, Caller, FileKind, Ino, InodeFlags, OpenOptions};
 use dedupfs_store::waiting;
@@ -16,23 +16,23 @@ fn permitted(is_permitted: bool) -> Result<()> {
     if is_permitted { Ok(()) } else { Err(EngineError::NotPermitted) }
 }
 
-/// Whether it can be opened so.
+/// Checks that the inode can be opened like this.
 pub(super) fn check_open(inode: &Inode, how: OpenOptions) -> Result<()> {
     permitted(inode.chattr_flags().admit(how))
 }
 
-/// Whether these attributes can be changed.
+/// Checks that these attributes can be changed.
 pub(super) fn check_change(inode: &Inode, changes: &AttributeChanges) -> Result<()> {
     permitted(inode.chattr_flags().admit_change(changes))
 }
 
-/// Whether bytes can be written at `offset`: what an append-only file has stays, also if its handle is older than the flag.
+/// Checks that bytes can be written at `offset`. An append-only file keeps its bytes, even from handles older than the flag.
 pub(super) fn check_write(inode: &Inode, offset: u64, size_bytes: u64) -> Result<()> {
     let flags = inode.chattr_flags();
     permitted(!flags.immutable && (!flags.append_only || offset >= size_bytes))
 }
 
-/// Whether space can be allocated, or a hole made.
+/// Checks that space can be allocated, or a hole made.
 pub(super) fn check_allocate(inode: &Inode, only_allocates: bool) -> Result<()> {
     let flags = inode.chattr_flags();
     permitted(!flags.immutable && (!flags.append_only || only_allocates))
@@ -50,12 +50,12 @@ impl Service {
         if !matches!(inode.kind, FileKind::Regular | FileKind::Directory) {
             return Err(EngineError::NotSupported);
         }
-        // As the kernel has checked, but for kernels that leave it to the filesystem.
+        // The kernel checks this itself, except kernels that leave it to the filesystem.
         let protection = |flags: InodeFlags| (flags.immutable, flags.append_only);
         let may_others = caller.uid == inode.uid && protection(flags) == protection(inode.chattr_flags());
         permitted(caller.uid == 0 || may_others)?;
         {
-            // Held, so that whoever opens it meanwhile locks the same content.
+            // The hold makes an open meanwhile share the same content lock.
             let _held = Held::new(self, ino);
             let file = self.files.file(ino);
             let _body = file.as_ref().map(|file| waiting::write(&file.body));

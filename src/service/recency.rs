@@ -1,8 +1,7 @@
-//! Which open files were used last, so that memory is taken from the others first.
+//! The order in which open files were last used. Memory is taken from the front.
 //!
-//! Files stand in the order of their last use, each once; a file that is used again goes to the end, unless it is among the [`NEAR`] last
-//! ones: threads that use a few files in turns would move these all the time. Cost: one of the last costs two loads, any other a
-//! place in a sorted map.
+//! Each file is in the order once. A used file moves to the end, unless it is among the [`NEAR`] last ones: threads that use a few
+//! files in turns would move them all the time. Cost: two loads for one of the last files; an update of a sorted map for any other.
 //!
 //! Lock order: `files` is a leaf. No file is dropped under it: its end takes the same lock.
 
@@ -12,16 +11,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// A file stays where it is as long as it is one of so many last ones.
+/// A file among this many last ones does not move.
 const NEAR: u64 = 8;
 
-/// The order of some `F`.
+/// Files of type `F` in the order of their last use.
 pub(super) struct Recency<F> {
     files: Mutex<BTreeMap<u64, Weak<F>>>,
     newest: AtomicU64,
 }
 
-/// The place of one file; 0: none.
+/// The place of one file in the order; 0: none.
 #[derive(Default)]
 pub(super) struct Turn(AtomicU64);
 
@@ -32,7 +31,7 @@ impl<F> Default for Recency<F> {
 }
 
 impl<F> Recency<F> {
-    /// The file is used now.
+    /// Notes that the file is used now.
     pub(super) fn note(&self, turn: &Turn, file: &Weak<F>) {
         let own = turn.0.load(Ordering::Relaxed);
         if own != 0 && self.newest.load(Ordering::Relaxed).saturating_sub(own) < NEAR {
@@ -46,7 +45,7 @@ impl<F> Recency<F> {
         self.newest.store(next, Ordering::Relaxed);
     }
 
-    /// The file has nothing that could be taken from it.
+    /// Removes a file that has nothing to give back.
     pub(super) fn forget(&self, turn: &Turn) {
         if turn.0.load(Ordering::Relaxed) != 0 {
             let mut files = self.files.lock();
@@ -54,13 +53,13 @@ impl<F> Recency<F> {
         }
     }
 
-    /// Whether it is the last in the order.
+    /// Whether the file is the last in the order.
     pub(super) fn is_newest(&self, turn: &Turn) -> bool {
         let own = turn.0.load(Ordering::Relaxed);
         own != 0 && own == self.newest.load(Ordering::Relaxed)
     }
 
-    /// The file that was used first behind `place`, and its place.
+    /// Returns the first file behind `place`, with its place.
     pub(super) fn next(&self, place: u64) -> Option<(u64, Weak<F>)> {
         let files = self.files.lock();
         files.range(place + 1..).next().map(|(place, file)| (*place, file.clone()))
@@ -96,7 +95,7 @@ mod tests {
             .collect::<Vec<_>>()
         };
         assert_eq!(order(), [0, 1, 2, 4, 5, 6, 7, 8, 9]);
-        // One of the last stays, an older one moves, and one that was forgotten comes anew.
+        // One of the last stays, an older one moves, and a forgotten one returns.
         note(7);
         note(1);
         note(1);

@@ -1,4 +1,4 @@
-//! Room for what clients bring: asked for before anything is taken, and what df shows of it.
+//! Admission of new content by room, and the figures of df.
 
 use std::time::{Duration, Instant};
 
@@ -11,33 +11,33 @@ use crate::config::{MIB, PUBLISH_PATIENCE};
 use crate::error::{EngineError, Result};
 use crate::pool::{Demand, Promise};
 
-/// Bytes of the meta root for one more inode with its name, about: as many inodes does statfs promise.
+/// Estimate of the bytes on the meta root for one inode with its name; statfs derives its free inodes from it.
 const INODE_BYTES: u64 = 1024;
 /// Unit of statfs.
 const BLOCK_BYTES: u32 = 4096;
-/// What finishing must leave on each root to be done again as soon as there is no room: so it costs something for each so many
-/// bytes at most, and not for each write.
+/// Room that finishing must leave on each root to be worth a repetition as soon as room runs out. It bounds the cost per written byte:
+/// not every write on a full pool may trigger it.
 const WORTHWHILE_BYTES: u64 = 2 * MIB;
-/// When it left less, so long nothing is finished early: the pool is full.
+/// After a finish that left less, the pool counts as full for this time, and nothing is finished early.
 const FULL_FOR: Duration = Duration::from_secs(1);
-/// The log is told of refusals this often at most: clients try again and again.
+/// Least time between two log lines about refusals: clients retry often.
 const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(600);
 
-/// Finishing what is under way, for room.
+/// The state of early finishing, which makes room.
 #[derive(Default)]
 pub(super) struct Settling(Mutex<Full>);
 
 #[derive(Default)]
 struct Full {
-    /// The pool was full then.
+    /// Since when the pool is full, if it is.
     since: Option<Instant>,
-    /// When the log was told that something was refused.
+    /// Time of the last log line about a refusal.
     told: Option<Instant>,
 }
 
 impl Service {
-    /// Takes room for something new. If there is none, what is under way is finished first: much of it may turn out to be known,
-    /// or compress well. So a copy of what is stored fits a disk that is nearly full.
+    /// Takes room for new content. If there is none, finishes pending content first: much of it may prove to be known, or compress
+    /// well. So a copy of stored content fits a nearly full disk.
     ///
     /// # Errors
     /// `NoSpace`.
@@ -49,7 +49,7 @@ impl Service {
         }
     }
 
-    /// As [`admit`](Self::admit), for what gives back more than it takes in the end.
+    /// As [`admit`](Self::admit), for changes that free more than they take in the end.
     pub(super) fn admit_freeing(&self, demand: Demand) -> Result<Promise<'_>> {
         let admit = || self.core.space.admit_freeing(demand);
         match admit() {
@@ -58,12 +58,12 @@ impl Service {
         }
     }
 
-    /// Whether so much content can be written now, as [`space`](Self::space) tells it. Takes nothing.
+    /// Checks that `bytes` of content can be written now, by the measure of [`space`](Self::space). Takes no room.
     ///
     /// # Errors
     /// `NoSpace`.
     pub(super) fn check_available(&self, bytes: u64) -> Result<()> {
-        // The worst case fits nearly always, and is asked for without asking the disks.
+        // The worst case fits nearly always, and this check needs no call to the disks.
         match self.core.admit(self.core.cost.of_content(bytes, 1)) {
             Err(EngineError::NoSpace) => {}
             admitted => return admitted.map(drop),
@@ -78,11 +78,11 @@ impl Service {
         }
     }
 
-    /// Publishes all files and commits, and tries again; by one thread at a time, and not soon after that was of no use. To be
-    /// called with no lock held.
+    /// Publishes all files, commits, and tries `admit` again. One thread at a time, and not soon after an attempt that freed little.
+    /// Call with no lock held.
     fn settle_and<'a>(&self, admit: &dyn Fn() -> Result<Promise<'a>>) -> Result<Promise<'a>> {
         let mut full = waiting::lock(&self.settling.0);
-        // Another thread may have done it while this one waited.
+        // Another thread may have made room while this one waited.
         match admit() {
             Err(EngineError::NoSpace) => {}
             admitted => return admitted,
@@ -90,7 +90,7 @@ impl Service {
         if full.since.is_some_and(|since| since.elapsed() < FULL_FOR) {
             return Err(EngineError::NoSpace);
         }
-        // Each file remembers its own error, and the next commit says if this one failed: here only the space counts.
+        // Each file remembers its own error, and the next commit reports a failed one: only the room matters here.
         let published = self.publish_all(None, Some(PUBLISH_PATIENCE));
         let committed = self.core.committer.commit();
         if let Err(error) = published.and(committed) {
@@ -106,13 +106,13 @@ impl Service {
         admitted
     }
 
-    /// What df shows: used is what the pool takes, not what others keep on the same disk; available is what can be written, by the
-    /// root that is full first.
+    /// Returns the figures of df. Used: the bytes of the pool, without other data on the same disk. Available: the content that can be
+    /// written before the first root is full.
     pub(super) fn space(&self) -> Result<Statistics> {
         let core = &self.core;
         let [data, meta] = core.space.roots()?;
         let one_root = core.space.is_shared();
-        // What is described with all that the meta root has left.
+        // Content that the room on the meta root can describe.
         let described_bytes = core.cost.described_bytes(meta.usable_bytes);
         let usable_bytes = if one_root {
             core.cost.stored_bytes(data.usable_bytes.min(meta.usable_bytes)).min(data.usable_bytes)

@@ -1,7 +1,7 @@
-//! Trees that are made here and not through the kernel: it sees nothing of them until they are whole.
+//! Trees built inside the service, hidden from the kernel until they are whole.
 //!
-//! The kernel keeps names and attributes for long, for all changes pass through it. What [`crate::transfer`] makes does not; so
-//! it makes its tree in a directory of which the kernel gets no name and no listing (EBUSY) meanwhile.
+//! The kernel caches names and attributes for long, because all changes pass through it. Changes by [`crate::transfer`] do not, so it
+//! builds its tree in a directory for which the kernel gets EBUSY instead of names and listings.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,19 +13,19 @@ use parking_lot::Mutex;
 use super::Service;
 use crate::error::{EngineError, Result};
 
-/// Entries of a directory that are read at once.
+/// Directory entries read at once.
 const PAGE_ENTRIES: usize = 256;
 
-/// Directories of which the kernel sees nothing.
+/// Directories whose entries are hidden from the kernel.
 #[derive(Default)]
 pub(super) struct Staging {
     directories: Mutex<HashSet<Ino>>,
-    /// How many, for those who only want to know that there are none.
+    /// Number of directories: lets lookups skip the lock when there are none.
     count: AtomicUsize,
 }
 
 impl Staging {
-    /// EBUSY for a directory that is hidden. Cost: a look at a number.
+    /// Returns EBUSY for a hidden directory. Cost: one atomic load.
     pub(super) fn check(&self, directory: Ino) -> std::result::Result<(), Errno> {
         match self.count.load(Ordering::Acquire) > 0 && self.directories.lock().contains(&directory) {
             true => Err(Errno::EBUSY),
@@ -34,7 +34,7 @@ impl Staging {
     }
 }
 
-/// A directory that the kernel does not see into, until this is dropped.
+/// A directory whose entries are hidden from the kernel until this is dropped.
 pub(crate) struct Staged<'a> {
     service: &'a Service,
     /// The directory.
@@ -51,10 +51,10 @@ impl Drop for Staged<'_> {
 }
 
 impl Service {
-    /// Hides what is in an empty directory, and what will be, from the kernel.
+    /// Hides the present and future entries of an empty directory from the kernel.
     ///
     /// # Errors
-    /// It is no directory, has entries, or is hidden already.
+    /// `NotDirectory`; `NotEmpty` if it has entries or is hidden already.
     pub(crate) fn stage(&self, ino: Ino) -> Result<Staged<'_>> {
         {
             let mut directories = self.staging.directories.lock();
@@ -63,7 +63,7 @@ impl Service {
             }
             self.staging.count.store(directories.len(), Ordering::Release);
         }
-        // Looked at when it is hidden, and without the lock: lookups wait for that, and this may read from the disk.
+        // Checked after hiding, and without the lock: lookups wait for the lock, and this may read from the disk.
         let staged = Staged { service: self, ino };
         let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
         if !inode.is_directory() {
@@ -75,7 +75,7 @@ impl Service {
         }
     }
 
-    /// Removes a name and all that is below it, of which the kernel knows nothing.
+    /// Removes a name and everything below it. The kernel must know none of it.
     pub(crate) fn remove_tree(&self, parent: Ino, name: &[u8]) -> Result<()> {
         let namespace = &self.core.namespace;
         let Some((top, kind)) = namespace.lookup(parent, name)? else { return Ok(()) };
@@ -86,7 +86,7 @@ impl Service {
             above: Ino,
             name: Vec<u8>,
             ino: Ino,
-            /// Entries up to this cookie are gone, or on their way.
+            /// Entries up to this cookie are removed, or pushed.
             after: u64,
         }
         let mut ways = vec![Way { above: parent, name: name.to_vec(), ino: top, after: 0 }];

@@ -1,11 +1,11 @@
-//! Little-endian bytes in and out: the only way in which this crate's formats are read and written.
+//! Little-endian bytes in and out: the only way to read and write this crate's formats.
 //!
-//! [`ByteReader`] checks every read against what is left, so that a decoder built on it cannot panic and cannot
-//! be talked into reading beyond its input; [`ByteWriter`] is its mirror. Both know LEB128 variable-length numbers
-//! and their zigzag form for signed ones. A number has exactly one accepted encoding (overlong ones are refused),
-//! so that equal values have equal bytes.
+//! [`ByteReader`] checks every read against the remaining bytes. A decoder built on it cannot panic and cannot read
+//! beyond its input. [`ByteWriter`] is its mirror. Both know LEB128 variable-length numbers, and their zigzag form for
+//! signed ones. A number has exactly one accepted encoding (overlong ones are refused), so equal values have equal
+//! bytes.
 //!
-//! Cost: no allocation on the reading side, except for error messages.
+//! Cost: reading allocates nothing except error messages.
 
 #![cfg_attr(
     not(test),
@@ -34,7 +34,7 @@ pub fn checksum(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
 
-/// The checksum of bytes that lie in several places, as if they lay one behind the other.
+/// The checksum of bytes in several places, as if they lay one behind the other.
 #[must_use]
 pub fn checksum_of_parts(parts: &[&[u8]]) -> u64 {
     let mut state = XxHash3_64::new();
@@ -42,13 +42,13 @@ pub fn checksum_of_parts(parts: &[&[u8]]) -> u64 {
     state.finish()
 }
 
-/// A checksum bound to a context: equal bytes in another context have another checksum.
+/// A checksum bound to a context: equal bytes have different checksums in different contexts.
 #[must_use]
 pub fn checksum_seeded(bytes: &[u8], seed: u64) -> u64 {
     XxHash3_64::oneshot_with_seed(seed, bytes)
 }
 
-/// `value` rounded up to a multiple of `alignment` (a power of two), saturating at the type's end.
+/// Rounds `value` up to a multiple of `alignment` (a power of two), saturating at the type's end.
 #[must_use]
 pub const fn align_up(value: u64, alignment: u64) -> u64 {
     let mask = alignment.saturating_sub(1);
@@ -66,7 +66,7 @@ pub struct ByteReader<'a> {
 }
 
 impl<'a> ByteReader<'a> {
-    /// Reads `bytes`; `what` names the object in errors, e.g. "table of contents of container 1.7".
+    /// Starts reading `bytes`; `what` names the object in errors, e.g. "table of contents of container 1.7".
     #[must_use]
     pub const fn new(bytes: &'a [u8], what: &'a str) -> Self {
         Self { all: bytes, rest: bytes, what }
@@ -84,13 +84,13 @@ impl<'a> ByteReader<'a> {
         self.all.len().saturating_sub(self.rest.len())
     }
 
-    /// What was read since [`position`](Self::position) was `start`; empty if that is no earlier position.
+    /// Returns the bytes read since [`position`](Self::position) was `start`; empty if that is no earlier position.
     #[must_use]
     pub fn since(&self, start: usize) -> &'a [u8] {
         self.all.get(start..self.position()).unwrap_or_default()
     }
 
-    /// A [`Corrupt`](StoreError::Corrupt) error about the object being read.
+    /// Makes a [`Corrupt`](StoreError::Corrupt) error about the object being read.
     pub fn corrupt(&self, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> StoreError {
         StoreError::corrupt(self.what, expected, found)
     }
@@ -100,51 +100,51 @@ impl<'a> ByteReader<'a> {
         StoreError::corrupt(self.what, expected, format!("{} bytes", self.rest.len()))
     }
 
-    /// The next `count` bytes.
+    /// Reads the next `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(count).ok_or_else(|| self.too_short(count))?;
         self.rest = rest;
         Ok(taken)
     }
 
-    /// The next `N` bytes.
+    /// Reads the next `N` bytes.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or_else(|| self.too_short(N))?;
         self.rest = rest;
         Ok(*taken)
     }
 
-    /// A byte.
+    /// Reads a byte.
     pub fn u8(&mut self) -> Result<u8> {
         self.array().map(u8::from_le_bytes)
     }
 
-    /// Two bytes.
+    /// Reads two bytes.
     pub fn u16(&mut self) -> Result<u16> {
         self.array().map(u16::from_le_bytes)
     }
 
-    /// Four bytes.
+    /// Reads four bytes.
     pub fn u32(&mut self) -> Result<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// Eight bytes.
+    /// Reads eight bytes.
     pub fn u64(&mut self) -> Result<u64> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Eight bytes, two's complement.
+    /// Reads eight bytes, two's complement.
     pub fn i64(&mut self) -> Result<i64> {
         self.array().map(i64::from_le_bytes)
     }
 
-    /// A fingerprint.
+    /// Reads a fingerprint.
     pub fn fingerprint(&mut self) -> Result<Fingerprint> {
         self.array::<FINGERPRINT_BYTES>().map(Fingerprint)
     }
 
-    /// A variable-length number: seven bits a byte, lowest first, the high bit set on all but the last.
+    /// Reads a variable-length number: seven bits a byte, lowest first, the high bit set on all but the last.
     pub fn varint(&mut self) -> Result<u64> {
         let mut value = 0_u64;
         for shift in (0..64_u32).step_by(7) {
@@ -165,13 +165,13 @@ impl<'a> ByteReader<'a> {
         Err(self.corrupt("a variable-length number of at most 10 bytes", "a longer one"))
     }
 
-    /// A signed variable-length number (zigzag: 0, -1, 1, -2, … are 0, 1, 2, 3, …).
+    /// Reads a signed variable-length number (zigzag: 0, -1, 1, -2, … are 0, 1, 2, 3, …).
     pub fn varint_signed(&mut self) -> Result<i64> {
         let value = self.varint()?;
         Ok((value >> 1).cast_signed() ^ 0_i64.wrapping_sub((value & 1).cast_signed()))
     }
 
-    /// Ends the reading: bytes left over are an error.
+    /// Ends the reading: unread bytes are an error.
     pub fn finish(self) -> Result<()> {
         if self.rest.is_empty() {
             return Ok(());
@@ -187,13 +187,13 @@ pub struct ByteWriter {
 }
 
 impl ByteWriter {
-    /// Starts empty.
+    /// Returns an empty writer.
     #[must_use]
     pub const fn new() -> Self {
         Self { bytes: Vec::new() }
     }
 
-    /// Starts empty with room for `capacity_bytes`.
+    /// Returns an empty writer with space for `capacity_bytes`.
     #[must_use]
     pub fn with_capacity(capacity_bytes: usize) -> Self {
         Self { bytes: Vec::with_capacity(capacity_bytes) }
@@ -211,54 +211,54 @@ impl ByteWriter {
         self.bytes.is_empty()
     }
 
-    /// What was written so far.
+    /// The bytes written so far.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What was written.
+    /// Returns the written bytes.
     #[must_use]
     pub fn into_vec(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// Bytes as they are.
+    /// Writes bytes unchanged.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// A byte.
+    /// Writes a byte.
     pub fn u8(&mut self, value: u8) {
         self.bytes.push(value);
     }
 
-    /// Two bytes.
+    /// Writes two bytes.
     pub fn u16(&mut self, value: u16) {
         self.bytes(&value.to_le_bytes());
     }
 
-    /// Four bytes.
+    /// Writes four bytes.
     pub fn u32(&mut self, value: u32) {
         self.bytes(&value.to_le_bytes());
     }
 
-    /// Eight bytes.
+    /// Writes eight bytes.
     pub fn u64(&mut self, value: u64) {
         self.bytes(&value.to_le_bytes());
     }
 
-    /// Eight bytes, two's complement.
+    /// Writes eight bytes, two's complement.
     pub fn i64(&mut self, value: i64) {
         self.bytes(&value.to_le_bytes());
     }
 
-    /// A fingerprint.
+    /// Writes a fingerprint.
     pub fn fingerprint(&mut self, fingerprint: &Fingerprint) {
         self.bytes(&fingerprint.0);
     }
 
-    /// A variable-length number, see [`ByteReader::varint`].
+    /// Writes a variable-length number, see [`ByteReader::varint`].
     pub fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.u8((value & 0x7f) as u8 | 0x80);
@@ -267,12 +267,12 @@ impl ByteWriter {
         self.u8(value as u8);
     }
 
-    /// A signed variable-length number, see [`ByteReader::varint_signed`].
+    /// Writes a signed variable-length number, see [`ByteReader::varint_signed`].
     pub fn varint_signed(&mut self, value: i64) {
         self.varint(((value << 1) ^ (value >> 63)).cast_unsigned());
     }
 
-    /// Zeros up to the next multiple of `alignment_bytes` (a power of two).
+    /// Writes zeros up to the next multiple of `alignment_bytes` (a power of two).
     pub fn pad_to(&mut self, alignment_bytes: usize) {
         let target = self.bytes.len().checked_next_multiple_of(alignment_bytes).unwrap_or(self.bytes.len());
         self.bytes.resize(target, 0);
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Length, checksum, and with seed 42.
+    /// Length, checksum, and checksum with seed 42.
     const CHECKSUMS: [(usize, u64, u64); 11] = [
         (0, 0x2d06_8005_38d3_94c2, 0xb029_411f_f43d_84d2),
         (1, 0xc44b_dff4_074e_ecdb, 0x5cf1_0f10_bf2d_d245),
@@ -299,7 +299,7 @@ mod tests {
         (3000, 0x3a23_7995_ed9e_981f, 0x2a11_bb8d_6ef9_4a6c),
     ];
 
-    /// Values of the reference implementation (xxHash 0.8): a pool is read by whatever computes them later.
+    /// Values of the reference implementation (xxHash 0.8): later readers of a pool must compute the same.
     #[test]
     fn the_checksum_is_xxh3() {
         let bytes: Vec<u8> = (0..3000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 13) as u8).collect();

@@ -8,8 +8,8 @@ pub const FINGERPRINT_BYTES: usize = 32;
 
 /// The identity of a chunk or of a recipe node: a cryptographic hash of its content.
 ///
-/// The all-zero value is reserved: in a recipe it stands for a run of zero bytes of any length
-/// (MAD2 section 4.2's built-in fingerprint, extended to holes). It is never stored, looked up or counted.
+/// The all-zero value is reserved: in a recipe it stands for a run of zero bytes of any length (MAD2 section 4.2's
+/// built-in fingerprint, extended to holes). It is never stored, looked up or counted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fingerprint(pub [u8; FINGERPRINT_BYTES]);
 
@@ -23,14 +23,14 @@ impl Fingerprint {
         *self == Self::ZERO
     }
 
-    /// The first eight bytes as a big-endian number: its order is the fingerprint's order.
+    /// Returns the first eight bytes as a big-endian number, which orders like the fingerprint.
     #[must_use]
     pub const fn prefix(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
     }
 
-    /// Eight further bytes (8..16), independent of [`prefix`](Self::prefix).
+    /// Returns bytes 8 to 16, independent of [`prefix`](Self::prefix).
     #[must_use]
     pub const fn second_word(&self) -> u64 {
         let [_, _, _, _, _, _, _, _, a, b, c, d, e, f, g, h, ..] = self.0;
@@ -39,8 +39,8 @@ impl Fingerprint {
 }
 
 impl Hash for Fingerprint {
-    /// A fingerprint is uniformly distributed already; hashing its second word keeps tables that are
-    /// partitioned by prefix evenly filled.
+    /// Hashes the second word: fingerprints are uniformly distributed already, and tables that are partitioned by
+    /// prefix stay evenly filled.
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.second_word());
     }

@@ -1,16 +1,16 @@
-//! Frames: the one envelope of everything durable outside of the namespace store (invariant I-5).
+//! Frames: the one envelope of all durable data outside of the namespace store (invariant I-5).
 //!
-//! A frame is a header of 64 bytes, a small *meta* part, a *payload*, and zeros up to the next multiple of 64. Its
+//! A frame is a header of 64 bytes, a small *meta* part, a *payload*, and zeros up to the next multiple of 64. The
 //! header carries magic, kind, version, the pool, the owner (a container's id, or 0), both lengths, a checksum of the
-//! body and a checksum of itself; the byte map stands in `docs/format.md`.
+//! body and a checksum of itself. The byte map is in `docs/format.md`.
 //!
-//! Decoding checks in this order, and stops at the first thing wrong: magic; header checksum; version, kind and flags
-//! known; lengths within the caller's limit; kind, pool and owner as expected; enough bytes; body checksum;
-//! padding zero. So nothing is believed, and nothing is allocated, because of a length that no checksum vouches for, and
-//! a stale or foreign frame is told apart from a damaged one.
+//! Decoding checks in this order and stops at the first error: magic; header checksum; version, kind and flags known;
+//! lengths within the caller's limit; kind, pool and owner as expected; enough bytes; body checksum; padding zero. So a
+//! decoder never trusts a length, or allocates by it, before a checksum has confirmed it. A stale or foreign frame is
+//! told apart from a damaged one.
 //!
-//! Cost: one pass of xxh3 over the body (20 GB/s); no copies when decoding, one when encoding, or none of the payload
-//! ([`encode_frame_head`]).
+//! Cost: one pass of xxh3 over the body (20 GB/s). Decoding copies nothing. Encoding copies once, or leaves the payload
+//! in place ([`encode_frame_head`]).
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -26,7 +26,7 @@ pub const FRAME_HEADER_BYTES: usize = 64;
 /// Frames start at, and are padded to, multiples of this.
 pub const FRAME_ALIGNMENT_BYTES: usize = 64;
 
-/// Limit of a frame's meta and payload together: 1 GiB. Nothing comes near; it bounds what a decoder may be asked for.
+/// Limit of a frame's meta and payload together: 1 GiB. No real frame comes near; it bounds a decoder's input.
 pub const FRAME_BODY_BYTES_MAX: usize = 1 << 30;
 
 /// The version that this code writes and reads.
@@ -41,11 +41,11 @@ const HEADER_COVERED_BYTES: usize = FRAME_HEADER_BYTES - 8;
 const _: () = assert!(FRAME_HEADER_BYTES.is_multiple_of(FRAME_ALIGNMENT_BYTES));
 const _: () = assert!(FRAME_BODY_BYTES_MAX < u32::MAX as usize);
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// What a pool is: one per root.
+    /// The pool's identity and properties: one per root.
     Superblock = 1,
     /// Chunks or recipe nodes, compressed together, in a container.
     Region = 2,
@@ -65,21 +65,21 @@ pub enum FrameKind {
     TankerFilter = 9,
     /// The directory of the list of containers that a sealed tanker's cells lie in.
     TankerContainers = 10,
-    /// How far the building of an index has come.
+    /// Progress of building an index.
     Progress = 11,
-    /// How far a scrub has come.
+    /// Progress of a scrub.
     Scrub = 12,
-    /// What a sealed tanker's cells place in each container.
+    /// For each container, the cells that a sealed tanker places in it.
     TankerOccupancy = 13,
-    /// What the last reclaiming did.
+    /// Report of the last reclaiming.
     Reclaim = 14,
     /// A part of an export of the namespace.
     Export = 16,
-    /// Which export counts.
+    /// The export that counts.
     ExportCurrent = 17,
-    /// Which meta root a data root belongs to.
+    /// The meta root that a data root belongs to.
     ExportOwner = 18,
-    /// How far an export has come.
+    /// Progress of an export.
     ExportReached = 19,
     /// Checksums of the namespace store's pages.
     PageSums = 20,
@@ -88,7 +88,7 @@ pub enum FrameKind {
 }
 
 impl FrameKind {
-    /// The kind a byte of a header stands for.
+    /// Returns the kind for a byte of a header.
     #[must_use]
     pub const fn from_u8(byte: u8) -> Option<Self> {
         Some(match byte {
@@ -147,11 +147,11 @@ impl fmt::Display for FrameKind {
 /// A decoded header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHeader {
-    /// What the frame is.
+    /// The kind of the frame.
     pub kind: FrameKind,
-    /// Whose it is.
+    /// The pool that the frame belongs to.
     pub pool: PoolId,
-    /// The container's id, or 0 where there is none.
+    /// The container's id, or 0 without a container.
     pub owner: u64,
     /// Bytes of the meta part.
     pub meta_bytes: u32,
@@ -174,7 +174,7 @@ impl FrameHeader {
         (FRAME_HEADER_BYTES as u64 + self.body_bytes()).next_multiple_of(FRAME_ALIGNMENT_BYTES as u64)
     }
 
-    /// The header's bytes.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> [u8; FRAME_HEADER_BYTES] {
         let mut writer = ByteWriter::with_capacity(FRAME_HEADER_BYTES);
@@ -233,7 +233,7 @@ impl FrameHeader {
         Ok(Self { kind, pool, owner, meta_bytes, payload_bytes, body_checksum })
     }
 
-    /// Checks that the frame is the one expected and that its body has at most `limit_bytes`.
+    /// Checks kind, pool and owner, and that the body has at most `limit_bytes`.
     pub fn check(&self, what: &str, expect: &Expect<'_>, limit_bytes: usize) -> Result<()> {
         let limit_bytes = limit_bytes.min(FRAME_BODY_BYTES_MAX);
         if self.body_bytes() > limit_bytes as u64 {
@@ -273,18 +273,18 @@ fn unsupported(what: &str, found: String) -> StoreError {
     StoreError::Unsupported { what: what.to_owned(), found, advice: advice.to_owned() }
 }
 
-/// What a frame must be.
+/// The expectations about a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Expect<'a> {
-    /// Its kind.
+    /// The kind.
     pub kind: FrameKind,
-    /// Its pool; `None` only where the pool is not known yet (superblocks).
+    /// The pool; `None` only while the pool is unknown (superblocks).
     pub pool: Option<&'a PoolId>,
-    /// Its owner; `None` if any will do.
+    /// The owner; `None` accepts any.
     pub owner: Option<u64>,
 }
 
-/// A decoded frame that borrows the bytes it was decoded from.
+/// A decoded frame that borrows its input.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     /// The header.
@@ -299,14 +299,14 @@ pub struct Frame<'a> {
 ///
 /// # Panics
 ///
-/// If meta and payload together exceed [`FRAME_BODY_BYTES_MAX`]: a frame that no decoder would accept is never written.
+/// Meta and payload together exceed [`FRAME_BODY_BYTES_MAX`]: no decoder would accept the frame.
 #[must_use]
 pub fn encode_frame(kind: FrameKind, pool: &PoolId, owner: u64, meta: &[u8], payload: &[u8]) -> Vec<u8> {
     encode(kind, pool, owner, meta, payload, true)
 }
 
-/// The start of a frame whose payload stays where it is: header and meta. The payload follows, and then zeros up to a multiple of
-/// [`FRAME_ALIGNMENT_BYTES`].
+/// Encodes only header and meta of a frame, for a payload that stays in place. The caller writes the payload behind
+/// them, and then zeros up to a multiple of [`FRAME_ALIGNMENT_BYTES`].
 ///
 /// # Panics
 ///
@@ -320,7 +320,7 @@ fn encode(kind: FrameKind, pool: &PoolId, owner: u64, meta: &[u8], payload: &[u8
     let body_bytes = meta.len().saturating_add(payload.len());
     assert!(body_bytes <= FRAME_BODY_BYTES_MAX, "a {kind} frame of {body_bytes} bytes exceeds the limit");
     let body_checksum = checksum_of_parts(&[meta, payload]);
-    // The lengths fit: asserted above against a limit that is asserted to fit.
+    // The lengths fit: asserted above, against a limit that is asserted to fit.
     let (meta_bytes, payload_bytes) = (meta.len() as u32, payload.len() as u32);
     let header = FrameHeader { kind, pool: *pool, owner, meta_bytes, payload_bytes, body_checksum };
     let head_bytes = FRAME_HEADER_BYTES + meta.len();
@@ -335,9 +335,9 @@ fn encode(kind: FrameKind, pool: &PoolId, owner: u64, meta: &[u8], payload: &[u8
     frame
 }
 
-/// Decodes the frame at the start of `bytes` (bytes after it are not looked at), checking everything.
+/// Decodes and fully checks the frame at the start of `bytes`; ignores bytes behind it.
 ///
-/// `what` names it in errors; `limit_bytes` bounds its body.
+/// `what` names the frame in errors; `limit_bytes` bounds its body.
 pub fn decode_frame<'a>(what: &str, bytes: &'a [u8], expect: &Expect<'_>, limit_bytes: usize) -> Result<Frame<'a>> {
     let header = FrameHeader::decode(what, bytes)?;
     header.check(what, expect, limit_bytes)?;
@@ -378,7 +378,7 @@ mod tests {
         encode_frame(FrameKind::Counts, &POOL, 77, b"meta part", &[5; 100])
     }
 
-    /// A frame whose header was changed by hand, with its checksum mended.
+    /// A frame with a hand-changed header and a matching checksum.
     fn with_header(change: impl Fn(&mut [u8])) -> Vec<u8> {
         let mut frame = sample();
         change(&mut frame[..HEADER_COVERED_BYTES]);

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// A pool's 128-bit random identity, carried by every frame of the pool.
+/// A pool's random identity of 128 bits, carried by every frame of the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PoolId(pub [u8; 16]);
 
 impl fmt::Display for PoolId {
-    /// The usual 8-4-4-4-12 form of a uuid.
+    /// Writes the usual 8-4-4-4-12 form of a UUID.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, byte) in self.0.iter().enumerate() {
             if matches!(position, 4 | 6 | 8 | 10) {
@@ -19,9 +19,9 @@ impl fmt::Display for PoolId {
     }
 }
 
-/// A container's identity: writer epoch (24 bits) then sequence (40 bits). Never used twice in a pool, so
-/// several writers can name containers without talking, and a stale hint can never name other bytes.
-/// Zero means "no container known".
+/// A container's identity: writer epoch (24 bits), then sequence (40 bits). An id is never used twice in a pool, so
+/// several writers can name containers without coordination, and a stale hint can never name other bytes. Zero means
+/// "no container known".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ContainerId(pub u64);
 
@@ -61,7 +61,7 @@ impl fmt::Display for ContainerId {
     }
 }
 
-/// What a container holds; also which root it lies on.
+/// The content of a container. It also decides the root.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum ContainerKind {
@@ -72,7 +72,7 @@ pub enum ContainerKind {
 }
 
 impl ContainerKind {
-    /// The kind a byte of a format stands for.
+    /// Returns the kind for a byte of a format.
     #[must_use]
     pub const fn from_u8(byte: u8) -> Option<Self> {
         match byte {

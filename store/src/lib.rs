@@ -1,6 +1,6 @@
 //! Durable bytes for dedupfs: devices, frames, superblocks, containers and recipe nodes.
 //!
-//! Everything here is about bytes that must survive. Byte maps stand in `docs/format.md`, nowhere else.
+//! The byte maps are in `docs/format.md` only.
 
 #![forbid(unsafe_code)]
 

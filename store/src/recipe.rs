@@ -1,20 +1,20 @@
-//! Recipes: how to rebuild a file from chunks (two or more levels, as in Batch section 3).
+//! Recipes: the way to rebuild a file from chunks (two or more levels, as in Batch section 3).
 //!
-//! A recipe is a content-defined tree. A [`Node`] of level 0, a *segment*, lists chunks; a node of level n lists nodes of
-//! level n - 1. Nodes are fingerprinted, deduplicated and counted like chunks and lie in recipe containers. A file's
-//! inode holds the [`Root`]: nothing, a run of zeros, one chunk, or one node. A child whose fingerprint is
-//! [`Fingerprint::ZERO`] is a run of zeros of any length, at any level; it lies nowhere.
+//! A recipe is a content-defined tree. A [`Node`] of level 0, a *segment*, lists chunks; a node of level n lists nodes
+//! of level n - 1. Nodes are fingerprinted, deduplicated and counted like chunks and lie in recipe containers. A file's
+//! inode holds the [`Root`]: nothing, a run of zeros, one chunk, or one node. A child with the fingerprint
+//! [`Fingerprint::ZERO`] is a run of zeros of any length, at any level; it is not stored.
 //!
 //! *Names versus places*: a node's fingerprint covers [`Node::identity_bytes`], that is its level and its children's
-//! fingerprints and lengths, never the hints where they lie. So the same content has the same recipe wherever its chunks
-//! are, and a hint may be wrong: it is checked against the container itself.
+//! fingerprints and lengths, but never their hints. So the same content has the same recipe wherever its chunks lie. A
+//! hint may be wrong: it is checked against the container itself.
 //!
-//! Encoding is column by column (zstd then finds the likeness of neighbours): fingerprints, lengths, hints as differences
-//! to the hint before. Nodes and roots end with a checksum of their own, because a decoded node is believed before any of
-//! its children is read. Byte maps: `docs/format.md`.
+//! Encoding is column by column (zstd then finds similar neighbours): fingerprints, lengths, and each hint as the
+//! difference to the one before. Nodes and roots end with a checksum of their own, because a decoded node is used
+//! before any of its children is read. Byte maps: `docs/format.md`.
 //!
-//! Invariants, checked when decoding and asserted when encoding: a node has 1 to [`NODE_CHILDREN_MAX`] children; no child is
-//! empty; lengths add up to at most [`FILE_BYTES_MAX`]; levels are at most [`LEVEL_MAX`].
+//! Invariants, checked when decoding and asserted when encoding: a node has 1 to [`NODE_CHILDREN_MAX`] children; no
+//! child is empty; lengths add up to at most [`FILE_BYTES_MAX`]; levels are at most [`LEVEL_MAX`].
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -23,13 +23,13 @@ use crate::error::{Result, StoreError};
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 use crate::id::ContainerId;
 
-/// Most children of a node: what the chunker of recipes cuts lies far below (hundreds).
+/// Most children of a node. The chunker of recipes cuts nodes of far fewer (hundreds).
 pub const NODE_CHILDREN_MAX: usize = 65_536;
 
-/// Highest level of a node. With two children a node at least, far more than any file needs.
+/// Highest level of a node. Even with two children per node, this is far more than any file needs.
 pub const LEVEL_MAX: u8 = 8;
 
-/// Longest file, and so the longest sum of children: what `off_t` can express.
+/// Longest file, and so the longest sum of children: the range of `off_t`.
 pub const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();
 
 /// Longest encoding of a [`Root`].
@@ -49,16 +49,16 @@ const IDENTITY_TAG: &[u8] = b"dedupfs recipe node v1\0";
 /// A reference from a recipe to a chunk, a node, or a run of zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Child {
-    /// What it is; [`Fingerprint::ZERO`] for a run of zeros.
+    /// Fingerprint of the chunk or node; [`Fingerprint::ZERO`] for a run of zeros.
     pub fingerprint: Fingerprint,
-    /// How many bytes of the file it stands for.
+    /// Number of file bytes that the child stands for.
     pub len_bytes: u64,
-    /// Where it was last seen; [`ContainerId::NONE`] for runs of zeros or if not known.
+    /// The container where it was last seen; [`ContainerId::NONE`] if unknown, and for runs of zeros.
     pub hint: ContainerId,
 }
 
 impl Child {
-    /// A run of `len_bytes` zeros.
+    /// Returns a run of `len_bytes` zeros.
     #[must_use]
     pub const fn zero(len_bytes: u64) -> Self {
         Self { fingerprint: Fingerprint::ZERO, len_bytes, hint: ContainerId::NONE }
@@ -81,12 +81,12 @@ pub struct Node {
 }
 
 impl Node {
-    /// How many bytes of the file the node stands for; an error if that is more than [`FILE_BYTES_MAX`].
+    /// Number of file bytes that the node stands for; an error above [`FILE_BYTES_MAX`].
     pub fn len_bytes(&self) -> Result<u64> {
         sum_of_lengths("recipe node", &self.children)
     }
 
-    /// What the node's fingerprint covers: a domain tag, the level, then each child's fingerprint and length.
+    /// The bytes that the node's fingerprint covers: a domain tag, the level, then each child's fingerprint and length.
     #[must_use]
     pub fn identity_bytes(&self) -> Vec<u8> {
         let len = IDENTITY_TAG.len() + 1 + self.children.len() * (FINGERPRINT_BYTES + 8);
@@ -100,7 +100,7 @@ impl Node {
         writer.into_vec()
     }
 
-    /// Checks the invariants named in the module's head.
+    /// Checks the invariants in the module's head.
     pub fn check(&self) -> Result<()> {
         self.check_named("recipe node")
     }
@@ -111,11 +111,11 @@ impl Node {
         sum_of_lengths(what, &self.children).map(drop)
     }
 
-    /// The node's bytes. The hint of a run of zeros is not kept.
+    /// Encodes the node. The hint of a run of zeros is dropped.
     ///
     /// # Panics
     ///
-    /// If the node breaks an invariant: what could not be decoded again is never written.
+    /// The node breaks an invariant: no decoder would accept its bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let sound = self.check();
@@ -144,7 +144,7 @@ impl Node {
         writer.into_vec()
     }
 
-    /// Decodes what [`encode`](Self::encode) made, checking everything.
+    /// Decodes and fully checks the result of [`encode`](Self::encode).
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         const WHAT: &str = "recipe node";
         let mut reader = ByteReader::new(bytes, WHAT);
@@ -172,7 +172,7 @@ impl Node {
     }
 }
 
-/// Everything of a node between its version and its checksum.
+/// Decodes the part of a node between its version and its checksum.
 fn decode_columns(reader: &mut ByteReader<'_>) -> Result<Node> {
     let level = reader.u8()?;
     let has_zero_runs = match reader.u8()? {
@@ -189,7 +189,7 @@ fn decode_columns(reader: &mut ByteReader<'_>) -> Result<Node> {
     if (count..bitmap.len() * 8).any(zero_bit) || (has_zero_runs && zero_runs == 0) {
         return Err(reader.corrupt("a bitmap of the children", "bits beyond them, or none at all"));
     }
-    // At most 65,536 children, and the fingerprints must be there: the allocation is bounded by the input.
+    // At most 65,536 children, and their fingerprints must be present: the input bounds the allocation.
     let mut fingerprints = ByteReader::new(reader.bytes((count - zero_runs) * FINGERPRINT_BYTES)?, "recipe node");
     let mut children = Vec::with_capacity(count);
     for position in 0..count {
@@ -251,7 +251,7 @@ pub enum Root {
     Empty,
     /// Only zeros.
     Zero {
-        /// How many.
+        /// Number of zeros.
         len_bytes: u64,
     },
     /// One chunk.
@@ -271,7 +271,7 @@ impl Root {
     const CHUNK: u8 = 2;
     const NODE: u8 = 3;
 
-    /// How many bytes the file has.
+    /// Length of the file in bytes.
     #[must_use]
     pub const fn len_bytes(&self) -> u64 {
         match self {
@@ -302,7 +302,7 @@ impl Root {
     ///
     /// # Panics
     ///
-    /// If the root breaks an invariant: what could not be decoded again is never written.
+    /// The root breaks an invariant: no decoder would accept its bytes.
     pub fn encode_into(&self, writer: &mut ByteWriter) {
         let sound = self.check();
         assert!(sound.is_ok(), "encoding a file root: {sound:?}");
@@ -332,7 +332,7 @@ impl Root {
         writer.u32(own);
     }
 
-    /// The root's bytes, at most [`ROOT_BYTES_MAX`].
+    /// Encodes the root into at most [`ROOT_BYTES_MAX`] bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = ByteWriter::with_capacity(ROOT_BYTES_MAX);
@@ -340,7 +340,7 @@ impl Root {
         writer.into_vec()
     }
 
-    /// Reads a root that is followed by other things.
+    /// Reads a root; other data may follow it.
     pub fn decode_from(reader: &mut ByteReader<'_>) -> Result<Self> {
         let start = reader.position();
         let read_child = |reader: &mut ByteReader<'_>| -> Result<Child> {
@@ -363,7 +363,7 @@ impl Root {
         Ok(root)
     }
 
-    /// Decodes what [`encode`](Self::encode) made; bytes left over are an error.
+    /// Decodes the result of [`encode`](Self::encode); bytes left over are an error.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut reader = ByteReader::new(bytes, "file root");
         let root = Self::decode_from(&mut reader)?;
@@ -372,7 +372,7 @@ impl Root {
     }
 }
 
-/// The low half of the checksum: a root is small and lies in an inode, where four bytes count.
+/// The low half of the checksum: a root is small and lies in an inode, where four bytes matter.
 fn root_check(bytes: &[u8]) -> u32 {
     (checksum(bytes) & u64::from(u32::MAX)) as u32
 }

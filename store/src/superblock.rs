@@ -1,14 +1,14 @@
-//! Superblocks: what a pool is. One file per root, written once when the pool is formatted.
+//! Superblocks: the identity and properties of a pool. One file per root, written once when the pool is formatted.
 //!
 //! `dedupfs.meta` lies on the meta root, `dedupfs.data` on the data root. Each is one frame, padded with zeros to a
-//! multiple of 4096 bytes, that carries the pool's identity and its properties. Both carry the same, so that a data
-//! root of another pool (or none: a disk that is not mounted) is noticed before anything is read or written.
+//! multiple of 4096 bytes, with the pool's identity and its properties. Both carry the same, so the data root of
+//! another pool (or none: an unmounted disk) is noticed before any read or write.
 //!
-//! Reading, step by step: the file's size is bounded; the frame is checked (magic, header, lengths, body); the format
-//! version comes before anything else in the body, then the feature flags; then every property is checked against its
-//! limits; then the rest of the file must be zeros. So no byte of the file is without a check.
+//! Reading, step by step: bound the file's size; check the frame (magic, header, lengths, body); check the format
+//! version before anything else in the body, then the feature flags; check every property against its limits; check
+//! that the rest of the file is zeros. So every byte of the file is checked.
 //!
-//! Invariant: a superblock that [`Superblock::write_new`] wrote is there wholly or not at all, and is never rewritten.
+//! Invariant: a superblock written by [`Superblock::write_new`] exists wholly or not at all, and is never rewritten.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -33,21 +33,21 @@ pub use properties::{
 /// The format that this version writes and reads.
 pub const FORMAT_VERSION: u16 = 1;
 
-/// Required features that this version knows; a pool that requires another one is refused.
+/// Required features that this version knows. A pool that requires another feature is refused.
 pub const FEATURES_KNOWN: u64 = 0;
 
 /// The file is padded to a multiple of this many bytes.
 pub const SUPERBLOCK_ALIGNMENT_BYTES: usize = 4096;
 
-/// Longest data root.
+/// Longest path of a data root in bytes.
 pub const DATA_ROOT_BYTES_MAX: usize = 4096;
 
-/// Longest superblock file.
+/// Longest superblock file in bytes.
 const FILE_BYTES_MAX: usize = 4 * SUPERBLOCK_ALIGNMENT_BYTES;
 
 const _: () = assert!(DATA_ROOT_BYTES_MAX + 1024 < FILE_BYTES_MAX);
 
-/// Which root a superblock lies on.
+/// The root that a superblock lies on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Role {
@@ -85,26 +85,26 @@ impl fmt::Display for Role {
     }
 }
 
-/// What a pool is, as one of its two roots tells.
+/// A pool's identity and properties, according to one of its two roots.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
-    /// Which root it lies on.
+    /// The root that it lies on.
     pub role: Role,
     /// The pool's identity.
     pub pool: PoolId,
-    /// What holds for ever.
+    /// The properties that never change.
     pub properties: PoolProperties,
-    /// On the meta root: where the data root is, absolute or relative to the meta root ("." if they are one). On the
+    /// On the meta root: the path of the data root, absolute or relative to the meta root ("." if they are one). On the
     /// data root: empty.
     pub data_root: Vec<u8>,
-    /// When the pool was formatted, in seconds since 1970.
+    /// The time of formatting, in seconds since 1970.
     pub created_secs: u64,
 }
 
 impl Superblock {
-    /// Writes it to the root of `device`, durably; an error if a superblock of its role is there.
+    /// Writes the superblock to the root of `device`, durably; an error if one of its role exists.
     ///
-    /// The caller holds the pool's lock: two of these at the same time could both succeed.
+    /// The caller holds the pool's lock: otherwise two concurrent calls could both succeed.
     pub fn write_new(&self, device: &dyn Device) -> Result<()> {
         self.check()?;
         let name = self.role.file_name();
@@ -169,7 +169,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Where the data root is, for a pool whose meta root is at `meta_root`.
+    /// The path of the data root, for a pool with its meta root at `meta_root`.
     #[must_use]
     pub fn data_root_path(&self, meta_root: &Path) -> PathBuf {
         match self.data_root.as_slice() {
@@ -178,7 +178,7 @@ impl Superblock {
         }
     }
 
-    /// The whole file.
+    /// Encodes the whole file.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let properties = &self.properties;
@@ -208,7 +208,7 @@ impl Superblock {
         file
     }
 
-    /// Checks and decodes the whole file; `what` names it in errors.
+    /// Decodes and fully checks the file; `what` names it in errors.
     pub fn decode(what: &str, file: &[u8], role: Role) -> Result<Self> {
         if file.is_empty() || !file.len().is_multiple_of(SUPERBLOCK_ALIGNMENT_BYTES) || file.len() > FILE_BYTES_MAX {
             let expected = format!("a multiple of {SUPERBLOCK_ALIGNMENT_BYTES} bytes, at most {FILE_BYTES_MAX}");
@@ -305,7 +305,7 @@ impl Superblock {
     }
 }
 
-/// The value that a byte stands for; an unknown one under a sound checksum and a known version is damage.
+/// Returns the value for a byte. Under a sound checksum and a known version, an unknown value is damage.
 fn known<T>(reader: &ByteReader<'_>, what: &str, byte: u8, from_u8: impl Fn(u8) -> Option<T>) -> Result<T> {
     from_u8(byte).ok_or_else(|| reader.corrupt(what, format!("number {byte}")))
 }

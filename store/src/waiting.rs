@@ -1,10 +1,10 @@
-//! Telling that the calling thread is about to wait: for a disk, or for somebody who may be waiting for one.
+//! Announcements that the calling thread is about to wait: for a disk, or for a thread that may be waiting for one.
 //!
-//! A thread on which all others depend (the one that receives the kernel's requests) lets another one take its place first. So
-//! a request needs no second thread unless it really waits, and nobody has to know beforehand whether it will.
+//! One thread carries all others: the one that receives the kernel's requests. When it announces a wait, another thread
+//! takes its place first. So a request needs no second thread unless it really waits, and nobody has to predict that.
 //!
-//! Whoever waits for longer than moments calls [`announce`] before; [`lock`], [`read`] and [`write`] do so if a lock is taken.
-//! Nothing else follows from an announcement: the caller waits as before. It may be made with locks held.
+//! A thread calls [`announce`] before any wait that is not brief. [`lock`], [`read`] and [`write`] do so if the lock is
+//! taken. The announcement changes nothing for the caller: it waits as before, and may hold locks.
 //!
 //! Cost: an atomic load, and a look at a thread-local of the listener's.
 
@@ -12,18 +12,18 @@ use std::sync::OnceLock;
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Who is told. Both functions must be quick and must not wait.
+/// The receiver of announcements. Both functions must be quick and must not wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Listener {
-    /// Whether an announcement of the calling thread would change anything.
+    /// Whether an announcement of the calling thread would have any effect.
     pub is_concerned: fn() -> bool,
-    /// The calling thread is about to wait.
+    /// Called when the calling thread is about to wait.
     pub about_to_wait: fn(),
 }
 
 static LISTENER: OnceLock<Listener> = OnceLock::new();
 
-/// Tells this listener from now on; there is one for the whole process, and only the first call counts.
+/// Sets the listener of the whole process. Only the first call counts.
 pub fn listen(listener: Listener) {
     let _first = LISTENER.set(listener);
 }
@@ -34,7 +34,7 @@ pub fn is_concerned() -> bool {
     LISTENER.get().is_some_and(|listener| (listener.is_concerned)())
 }
 
-/// The calling thread is about to wait.
+/// Tells the listener that the calling thread is about to wait.
 pub fn announce() {
     if let Some(listener) = LISTENER.get() {
         (listener.about_to_wait)();
@@ -49,7 +49,7 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     })
 }
 
-/// Takes a lock for reading that may be held across I/O.
+/// Takes a read lock that may be held across I/O.
 pub fn read<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.try_read().unwrap_or_else(|| {
         announce();
@@ -57,7 +57,7 @@ pub fn read<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     })
 }
 
-/// Takes a lock for writing that may be held across I/O.
+/// Takes a write lock that may be held across I/O.
 pub fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.try_write().unwrap_or_else(|| {
         announce();
@@ -84,7 +84,7 @@ pub(crate) mod testing {
         });
     }
 
-    /// How often this thread says that it waits.
+    /// Number of waits that this thread announces during `action`.
     pub(crate) fn announcements(action: impl FnOnce()) -> u32 {
         super::listen(super::Listener { is_concerned: || true, about_to_wait });
         let before = ANNOUNCED.get();
@@ -92,7 +92,7 @@ pub(crate) mod testing {
         ANNOUNCED.get() - before
     }
 
-    /// From now on `told` hears when this thread says so.
+    /// Sends to `told` whenever this thread announces a wait.
     pub(super) fn tell(told: Sender<()>) {
         TOLD.set(Some(told));
     }

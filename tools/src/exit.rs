@@ -195,10 +195,10 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_documents_every_code() {
-        let readme = include_str!("../../README.md");
+    fn the_guide_documents_every_code() {
+        let guide = include_str!("../../docs/guide.md");
         for code in KINDS.iter().map(|kind| code(*kind)) {
-            assert!(readme.contains(&format!("| {code} |")), "exit code {code} is missing in the README");
+            assert!(guide.contains(&format!("| {code} |")), "exit code {code} is missing in docs/guide.md");
         }
     }
 }

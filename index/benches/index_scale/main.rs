@@ -1,21 +1,21 @@
-//! The index at scale: what lookups, insertions and opening cost from one to hundreds of millions of fingerprints.
+//! The index at scale: the cost of lookups, insertions and opening from one to hundreds of millions of fingerprints.
 //!
 //! ```text
 //! cargo bench -p dedupfs-index --bench index_scale -- --max 64M --dir /var/tmp
 //! ```
 //!
-//! Fingerprints are synthetic: number *n* is chunk *n* mod 512 of container *n* / 512. At each size from 1 million on (times
-//! four each, and `--max`) the index is closed and opened, and asked in batches of 512:
+//! Fingerprints are synthetic: number *n* is chunk *n* mod 512 of container *n* / 512. At each size from 1 million on
+//! (times four each, and `--max`) the index is closed and opened, and asked in batches of 512:
 //! - *absent*: fingerprints that were never stored;
-//! - *random*: stored ones, each from a container of its own;
-//! - *backup*: runs of 64 containers in the order in which they were stored, as a backup repeats them.
+//! - *random*: stored ones, each from a different container;
+//! - *backup*: runs of 64 containers in stored order, as a backup repeats them.
 //!
-//! Making fingerprints, and making up the tables of containers, is in no time that is printed. What is promised of reads
-//! and memory is asserted. Beside the rate of absent lookups stand the rows that one asks of the filter array, by formula, and what
-//! a random load from as much memory takes here: together they say how far from the machine's own limit it is.
+//! No printed time includes making fingerprints or making up the tables of containers. The promised limits of reads and
+//! memory are asserted. Beside the rate of absent lookups, two figures show how far it is from the machine's own limit:
+//! the rows of the filter array that one lookup asks, by formula, and the time of a random load from as much memory.
 //!
-//! Everything is written below `--dir` and removed at the end. Files are as warm in the page cache as memory allows: reads are
-//! counted, not timed apart. `rivals` has what the index is compared with.
+//! All files lie below `--dir` and are removed at the end. They are as warm in the page cache as memory allows: reads
+//! are counted, not timed apart. `rivals` has the stores that the index is compared with.
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
 mod rivals;
@@ -55,18 +55,19 @@ pub(crate) fn location(number: u64) -> Location {
     Location { container: ContainerId(1 + number / CHUNKS_PER_CONTAINER), len_bytes: 8192 }
 }
 
-/// Number of a stored fingerprint for a position in a random order.
+/// The number of a stored fingerprint for a position in a random order.
 fn scattered(position: u64, stored: u64) -> u64 {
     ((u128::from(fingerprint(position ^ 0xabcd_0000_0000).prefix()) * u128::from(stored)) >> 64) as u64
 }
 
-/// From here on an index takes 48 bits for each fingerprint where 24 are wanted of it otherwise, if there is memory: measured, too.
+/// From this size on an index takes 48 bits for each fingerprint instead of 24, if there is memory. The benchmark
+/// measures both.
 const DOUBLED_FROM: u64 = 128 * MILLION;
 
 /// Most reads of the index for 500 chunks in the order of a backup.
 const READS_FOR_500_MAX: f64 = 1.0;
 
-/// Most reads for a stored fingerprint in random order, and the longest of them.
+/// Most reads for a stored fingerprint in random order, and the longest read.
 const READS_RANDOM_MAX: f64 = 1.05;
 const READ_BYTES_MAX: u64 = 48 << 10;
 
@@ -74,7 +75,7 @@ const READ_BYTES_MAX: u64 = 48 << 10;
 #[derive(Default)]
 struct Tables {
     stored: AtomicU64,
-    /// Time that it took to make them up: on a real pool a table is read, not computed.
+    /// Time for making them up: on a real pool a table is read, not computed.
     spent_ns: AtomicU64,
 }
 
@@ -102,7 +103,7 @@ struct Arguments {
     cache_bytes: u64,
 }
 
-/// "64M" is 64 times 2^20.
+/// Parses a number: "64M" is 64 times 2^20.
 fn number(text: &str) -> u64 {
     let (digits, factor) = match text.strip_suffix('M') {
         Some(digits) => (digits, MILLION),
@@ -130,7 +131,7 @@ fn arguments() -> Arguments {
             "--redb-max" => found.redb_max = number(&value()),
             "--filter-mib" => found.filter_bytes = Some(number(&value()) << 20),
             "--cache-mib" => found.cache_bytes = number(&value()) << 20,
-            // Cargo's own.
+            // Cargo's own option.
             "--bench" => {}
             other => panic!("{other}? known are --max, --dir, --ram-max, --redb-max, --filter-mib and --cache-mib"),
         }
@@ -149,7 +150,7 @@ pub(crate) fn per_second(count: u64, elapsed: Duration) -> String {
     if rate > 1e6 { format!("{:.2} M/s", rate / 1e6) } else { format!("{:.0} k/s", rate / 1e3) }
 }
 
-/// Inserts a range of numbers and writes it out; how long the index took.
+/// Inserts a range of numbers and writes a checkpoint; returns the time that the index took.
 fn insert(index: &Index, from: u64, to: u64, row: &mut u64) -> Duration {
     let mut changes = Vec::with_capacity(ROW as usize);
     let mut elapsed = Duration::ZERO;
@@ -172,7 +173,7 @@ fn insert(index: &Index, from: u64, to: u64, row: &mut u64) -> Duration {
     elapsed + started.elapsed()
 }
 
-/// Asks all `numbers` in batches and prints what it cost; the answer is the reads for each.
+/// Asks all `numbers` in batches and prints the cost; returns the reads for each.
 fn ask((index, device): (&Index, &TimedDevice), tables: &Tables, what: &str, numbers: &[u64], present: bool) -> f64 {
     let fingerprints: Vec<_> = numbers.iter().map(|number| fingerprint(*number)).collect();
     let before = index.stats();
@@ -206,8 +207,9 @@ fn ask((index, device): (&Index, &TimedDevice), tables: &Tables, what: &str, num
     reads / asked
 }
 
-/// Rows that an absent fingerprint asks of a group of `tankers` full filters of so many bits for each cell, on average: it goes on
-/// as long as any of them has all bits so far, and for two rows of few tankers and four of more in any case.
+/// Average number of rows that an absent fingerprint asks of a group of `tankers` full filters with `bits` bits for
+/// each cell. Asking goes on while any of them has all bits so far, and takes at least two rows with few tankers and
+/// four with more.
 fn rows_for_absent(tankers: u64, bits: u64) -> f64 {
     let set = 1.0 - (-12.0 / bits as f64).exp();
     let goes_on = |rows: i32| 1.0 - (1.0 - set.powi(rows)).powf(tankers as f64);
@@ -215,7 +217,7 @@ fn rows_for_absent(tankers: u64, bits: u64) -> f64 {
     f64::from(ahead) + (ahead..12).map(goes_on).sum::<f64>()
 }
 
-/// Opens the index and asks what was never stored.
+/// Opens the index and asks for fingerprints that were never stored.
 fn open_and_ask_absent(
     device: &TimedDevice,
     options: IndexOptions,
@@ -280,7 +282,7 @@ fn main() {
     let home = tempfile::tempdir_in(&arguments.directory).unwrap();
     let timed = TimedDevice::new(Arc::new(FileDevice::open(home.path()).unwrap()));
     let device: Arc<dyn Device> = Arc::new(timed.clone());
-    // 24 bits for each fingerprint, and room for the groups' rounding.
+    // 24 bits for each fingerprint, and the groups' rounding.
     let filter_bytes = arguments.filter_bytes.unwrap_or_else(|| arguments.max.div_ceil(MILLION).max(8) * (7 << 19));
     let options = IndexOptions { filter_bytes, cache_bytes: arguments.cache_bytes, ..IndexOptions::default() };
     let budget_bytes = options.filter_bytes + options.cache_bytes + options.locality_bytes;

@@ -1,4 +1,4 @@
-//! What the index is compared with: Bloom filters one after another, a hash table in memory, and the embedded store that the
+//! The rivals of the index: Bloom filters one after another, a hash table in memory, and the embedded store that the
 //! namespace uses.
 
 use std::collections::HashMap;
@@ -10,11 +10,11 @@ use redb::{Database, Durability, ReadableDatabase, TableDefinition};
 
 use crate::{BATCH, MILLION, fingerprint, location, mib, per_second, resident_bytes};
 
-/// As the index's: 24 bits for each fingerprint and 12 hash functions.
+/// As in the index: 24 bits for each fingerprint and 12 hash functions.
 const BITS: u64 = 24 * MILLION;
 const HASHES: u64 = 12;
 
-/// Filters whose rates are measured: they need no more than one is filled with, because all are asked the same.
+/// Measures filters that are asked one after another.
 pub(crate) fn separate_filters(stored: u64, absent: &[u64]) {
     let tankers = stored.div_ceil(MILLION);
     let mut filters = vec![vec![0_u64; (BITS / 64) as usize]; tankers as usize];
@@ -45,14 +45,14 @@ pub(crate) fn separate_filters(stored: u64, absent: &[u64]) {
     );
 }
 
-/// Nanoseconds that an independent load of a word takes from so much memory, at random: caches, pages and all.
+/// Nanoseconds of an independent random load of a word from `bytes` of memory, with its cache and page misses.
 pub(crate) fn random_load_ns(bytes: u64) -> f64 {
     const LOADS: u64 = 4_000_000;
     let words: Vec<u64> = (0..(bytes / 8).max(1)).collect();
     let started = Instant::now();
     let mut sum = 0_u64;
     for load in 0..LOADS {
-        // Weyl's sequence, mixed: cheaper than the load, and of no pattern.
+        // Weyl's sequence, mixed: cheaper than the load, and without a pattern.
         let mixed = load.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         sum = sum.wrapping_add(words[((u128::from(mixed) * words.len() as u128) >> 64) as usize]);
@@ -78,7 +78,7 @@ impl Hasher for WordHasher {
     }
 }
 
-/// The speed of light: everything in memory (the standard table is hashbrown's).
+/// The lower bound: everything in memory (the standard table is hashbrown's).
 pub(crate) fn hash_table(stored: u64, absent: &[u64], present: &[u64]) {
     let before = resident_bytes();
     let started = Instant::now();
@@ -102,7 +102,7 @@ pub(crate) fn hash_table(stored: u64, absent: &[u64], present: &[u64]) {
     );
 }
 
-/// The store that a pool uses for its namespace, as an index.
+/// The store that a pool uses for its namespace, used as an index.
 pub(crate) fn redb(path: &Path, stored: u64, absent: &[u64], present: &[u64]) {
     const TABLE: TableDefinition<'_, &[u8; 32], (u64, u32)> = TableDefinition::new("chunks");
     let database = Database::builder().set_cache_size(256 << 20).create(path).unwrap();

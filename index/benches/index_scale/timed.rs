@@ -1,4 +1,4 @@
-//! A device that adds up how long reading takes.
+//! A device that adds up the time of its reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dedupfs_store::Result;
 use dedupfs_store::device::{Device, DeviceFile, Entry, OpenMode, Space};
 
-/// The device. Its clones share the time.
+/// A device that measures its reads. Its clones share the time.
 #[derive(Clone, Debug)]
 pub(crate) struct TimedDevice {
     inner: Arc<dyn Device>,
@@ -19,7 +19,7 @@ impl TimedDevice {
         Self { inner, read_ns: Arc::default() }
     }
 
-    /// Time in reads since the last call, of all threads together.
+    /// Returns the time in reads since the last call, of all threads together.
     pub(crate) fn take_read_time(&self) -> Duration {
         Duration::from_nanos(self.read_ns.swap(0, Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! Figure 4: how unevenly fingerprints fall into super buckets, and what that costs.
+//! Figure 4: the imbalance of super buckets, and its cost.
 
 use std::path::Path;
 
@@ -9,9 +9,9 @@ use super::{CELL_BYTES, MILLION, fingerprint, made};
 const SUPER_BUCKETS: [usize; 5] = [128, 256, 512, 1024, 2048];
 /// Millions of fingerprints: figure 4-(b) counts from 2 to 44.
 const POINTS: [u64; 6] = [2, 4, 8, 16, 32, 44];
-/// Fingerprints of other streams than the first one begin here.
+/// Number of streams. Each has its own fingerprints.
 const STREAMS: u64 = 5;
-/// The paper's: section IV.A.
+/// The paper's threshold: section IV.A.
 const THRESHOLD: u64 = 1024;
 
 fn bucket(number: u64, buckets: usize) -> usize {
@@ -35,7 +35,7 @@ fn expected_range(n: f64) -> f64 {
     range
 }
 
-/// Least and greatest imbalance over the streams, for each point and number of super buckets.
+/// Smallest and largest imbalance over the streams, for each point and number of super buckets.
 fn figure() {
     println!(
         "\n**Imbalance by number of fingerprints** (figure 4-(b)), least and most of {STREAMS} streams; by formula below\n"
@@ -70,7 +70,8 @@ fn figure() {
     }
 }
 
-/// MAD2's matrix of buckets of 1024 cells: how many tankers take fingerprints at once, and what rebalancing leaves empty.
+/// MAD2's matrix of buckets of 1024 cells: the number of tankers that take fingerprints at once, and the cells that
+/// rebalancing leaves empty.
 fn matrix() {
     let (buckets, cells, total) = (1024, 1024_u64, 88 * MILLION);
     println!("\n**MAD2's matrix**: 1024 buckets of 1024 cells, {} million fingerprints\n", total / MILLION);
@@ -98,7 +99,7 @@ fn matrix() {
     }
 }
 
-/// Buckets as long as what is in them: tankers are closed when they are full, or when their own imbalance exceeds a threshold.
+/// Buckets of variable length: tankers are closed when they are full, or when their own imbalance exceeds a threshold.
 fn variable() {
     let (cells, total) = (MILLION, 32 * MILLION);
     println!("\n**Buckets of variable length**, {} million fingerprints, simulated\n", total / MILLION);
@@ -118,7 +119,7 @@ fn variable() {
                     tankers += 1;
                     most_imbalance = most_imbalance.max(imbalance(&counts));
                     longest = longest.max(*counts.iter().max().unwrap());
-                    // A lookup of what is there reads a bucket as often as it has cells.
+                    // A lookup of a stored fingerprint reads each bucket in proportion to its cells.
                     read += counts.iter().map(|count| (count * count) as f64).sum::<f64>() * CELL_BYTES;
                     counts.fill(0);
                     held = 0;

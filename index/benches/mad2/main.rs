@@ -6,11 +6,12 @@
 //! cargo bench -p dedupfs-index --bench mad2 -- ram --dir /var/tmp --millions 16
 //! ```
 //!
-//! - `imbalance`: figure 4, and what imbalance costs where buckets are as long as what is in them;
-//! - `throughput`: fingerprints deduplicated in a second (section IV.E), looked up, staged and applied as the write path does;
+//! - `imbalance`: figure 4, and the cost of imbalance with buckets of variable length;
+//! - `throughput`: fingerprints deduplicated in a second (section IV.E), looked up, staged and applied as the write
+//!   path does;
 //! - `ram`: memory for 10 TB (section IV.F), by formula and from an index of this machine.
 //!
-//! Tables are Markdown. Fingerprints are synthetic; what is written lies below `--dir` and is removed at the end.
+//! Tables are Markdown. Fingerprints are synthetic. All files lie below `--dir` and are removed at the end.
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
 mod imbalance;
@@ -64,14 +65,14 @@ impl ContainerTables for Tables {
     }
 }
 
-/// An index on disk, and the directory that it goes with.
+/// An index on disk, with its directory.
 pub(crate) struct Made {
     pub(crate) index: Arc<Index>,
     pub(crate) row: u64,
     _home: tempfile::TempDir,
 }
 
-/// An index of the first `stored` fingerprints, opened anew.
+/// Makes an index of the first `stored` fingerprints and opens it anew.
 pub(crate) fn made(directory: &Path, options: IndexOptions, stored: u64) -> Made {
     let home = tempfile::tempdir_in(directory).unwrap();
     let device: Arc<dyn Device> = Arc::new(FileDevice::open(home.path()).unwrap());
@@ -101,7 +102,7 @@ fn main() {
         match name.as_str() {
             "--dir" => directory = PathBuf::from(given.next().expect("--dir has a value")),
             "--millions" => millions = given.next().and_then(|text| text.parse().ok()).expect("a number"),
-            // Cargo's own.
+            // Cargo's own option.
             "--bench" => {}
             _ => parts.push(name),
         }

@@ -10,7 +10,7 @@ use super::{CHUNKS_PER_CONTAINER, MILLION, made};
 const PAPER_CHUNKS: u64 = 5 << 29;
 const MIB: f64 = (1 << 20) as f64;
 
-/// What the structures must take, in bytes.
+/// Bytes of the structures, by formula.
 struct Formula {
     filters: f64,
     bucket_directories: f64,
@@ -25,13 +25,13 @@ impl Formula {
         let tankers = cells.div_ceil(u64::from(options.cells_per_tanker)) as f64;
         Self {
             filters: tankers * f64::from(options.cells_per_tanker) * bits_per_cell as f64 / 8.0,
-            // A start of 4 bytes and a checksum of 8 for each bucket, and a last start.
+            // For each bucket a start of 4 bytes and a checksum of 8, and a last start.
             bucket_directories: tankers * (f64::from(options.buckets_per_tanker) * 12.0 + 4.0),
             // The counts of a bucket are a page of their own.
             count_directories: tankers * (f64::from(options.buckets_per_tanker) * 12.0 + 4.0),
-            // 24 bytes for each container that has cells there.
+            // 24 bytes for each container with cells in the tanker.
             container_lists: tankers * f64::from(options.cells_per_tanker) / CHUNKS_PER_CONTAINER as f64 * 24.0,
-            // All that is open, and what sealing needs: the limit that the index keeps to.
+            // All open tankers and everything needed to seal them: the limit that the index keeps to.
             open_tanker: options.open_bytes as f64,
             caches: (options.cache_bytes + options.locality_bytes) as f64,
         }

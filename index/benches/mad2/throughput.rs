@@ -1,14 +1,15 @@
 //! Section IV.E: fingerprints deduplicated in a second.
 //!
-//! Each stream asks the filter chain in batches of a segment (512), stores what is new as the write path does (one lock: looked
-//! up in memory again, then staged), and hands over what its log rows would say: an insertion for each new chunk and a count for
-//! each one that is referred to. A thread of its own applies the rows and writes checkpoints. The time ends when the last row
-//! is applied.
+//! Each stream asks the filter chain in batches of a segment (512). It stores new fingerprints as the write path does
+//! (under one lock: looked up in memory again, then staged). It hands over the changes of its log rows: an insertion
+//! for each new chunk and a count for each referenced one. A separate thread applies the rows and writes checkpoints.
+//! The time ends when the last row is applied.
 //!
-//! The mixes are the paper's as far as it tells them (sections IV.A, B and E). *Workgroup*: of 207.9 million fingerprints that
-//! file-level deduplication left, 83.7 million were new, 84.9 million zeros, and 39.2 million others duplicates. *Campus*: of
-//! 132.1 million 57.7 million were new (55 tankers), 4.0 million zeros, 70.5 million duplicates. Duplicates come in runs of 128
-//! chunks (half a megabyte) in the order in which they were stored, from anywhere in the index: the paper does not say how.
+//! The mixes are the paper's as far as it tells them (sections IV.A, B and E). *Workgroup*: file-level deduplication
+//! left 207.9 million fingerprints; 83.7 million were new, 84.9 million zeros, and 39.2 million other duplicates.
+//! *Campus*: of 132.1 million, 57.7 million were new (55 tankers), 4.0 million zeros, 70.5 million duplicates.
+//! Duplicates come in runs of 128 chunks (half a megabyte) in stored order, from anywhere in the index: the paper does
+//! not say how.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,10 +25,10 @@ use super::{MILLION, fingerprint, location, made};
 
 const BATCH: usize = 512;
 const RUN: u64 = 128;
-/// Chunks that follow each other in the stream before the next kind is drawn.
+/// Batches of a stream that make one log row.
 const ROW_BATCHES: usize = 128;
 
-/// Parts of a thousand fingerprints.
+/// The composition of a stream, in thousandths of its fingerprints.
 struct Mix {
     name: &'static str,
     new: u64,
@@ -42,7 +43,7 @@ const MIXES: [Mix; 4] = [
     Mix { name: "a following one: 2 % new", new: 20, zeros: 0, paper: "" },
 ];
 
-/// A stream: what comes next.
+/// A stream of fingerprints.
 struct Stream<'a> {
     mix: &'a Mix,
     state: u64,
@@ -56,7 +57,7 @@ impl Stream<'_> {
         fingerprint((1 << 50) + self.state).prefix()
     }
 
-    /// One run: numbers, or `None` for zeros.
+    /// Appends one run: numbers, or `None` for zeros.
     fn run(&mut self, out: &mut Vec<Option<u64>>) {
         let kind = self.draw() % 1000;
         if kind < self.mix.new {

@@ -1,19 +1,19 @@
 //! The array: all groups under one lock and one budget.
 //!
 //! # Lifetime of a column
-//! A sealed tanker owns its column ([`FilterColumn`]) and every generation of it shares the column, because a tanker that is
-//! written again never holds a fingerprint that it did not hold before. The column is given back when the last
-//! set of tankers that names it is dropped, so that no lookup ever asks a column that means something else.
+//! A sealed tanker owns its column ([`FilterColumn`]), and all its generations share the column: a rewritten tanker
+//! never holds a fingerprint that it did not hold before. The column is given back when the last set of tankers that
+//! names it is dropped, so no lookup ever asks a column that has a new owner.
 //!
 //! # Memory
-//! The groups' words never exceed the limit: when a tanker needs a column, and another group does not fit, all groups are
-//! folded in place; when they cannot be folded any more, the tanker goes without a filter and is asked always. Both say
-//! what they cost.
+//! The groups' words never exceed the limit. When a tanker needs a column and another group does not fit, all groups
+//! are folded in place. When they cannot be folded any more, the tanker gets no filter and every lookup asks it. Both
+//! cases log their cost.
 //!
 //! # Locking
-//! One read-write lock. Asking holds it for a block of queries. Loading, clearing and replacing hold it for one piece at a time,
-//! 48 KiB of one stored filter or 3 KiB of each of 64; folding for some 100 ms per GB, at most three times in the life of an
-//! opened index. Transposing needs no lock: what was transposed for another fold is done again.
+//! One read-write lock. Asking holds it for a block of queries. Loading, clearing and replacing hold it for one piece
+//! at a time: 48 KiB of one stored filter, or 3 KiB of each of 64. Folding holds it for some 100 ms per GB, at most
+//! three times in the life of an opened index. Transposing needs no lock: after a concurrent fold it is repeated.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use super::shape::{BITS_PER_CELL_SCANT, Fullness, bytes_for, choose, layout, nex
 use super::sieve::BLOCK;
 use super::transpose::{TOGETHER, rows_of};
 
-/// Columns of the first group that is not planned, and of the widest: a small pool needs few, and a large one soon mounts again.
+/// Columns of an unplanned group, first and widest: a small pool needs few, and a large one is soon mounted again.
 const COLUMNS_GROWN: std::ops::RangeInclusive<u32> = 4..=64;
 
 /// Words of a filter that are merged under one lock: whole rows at every fold.
@@ -36,7 +36,7 @@ const MERGE_WORDS: usize = 3 << 11;
 /// As [`MERGE_WORDS`], for many filters at once.
 const MERGE_MANY_WORDS: usize = 3 << 7;
 
-/// With fewer filters setting one bit after another is faster than transposing 64.
+/// With fewer filters, setting bits one by one is faster than transposing 64.
 const MANY: usize = 8;
 
 const _: () = assert!((MERGE_WORDS * 64).is_multiple_of(48) && (MERGE_MANY_WORDS * 64).is_multiple_of(48));
@@ -54,7 +54,7 @@ pub(crate) struct FilterArray {
 struct State {
     fold: u64,
     groups: Vec<Group>,
-    /// Tankers that asked for a column in vain.
+    /// Number of requests for a column that were refused.
     refused: u64,
 }
 
@@ -63,20 +63,20 @@ struct State {
 pub(crate) struct FilterSizes {
     /// Bytes of memory.
     pub(crate) bytes: u64,
-    /// By how much stored filters are folded.
+    /// The fold of the stored filters.
     pub(crate) fold: u64,
     /// Columns in use.
     pub(crate) columns: u64,
 }
 
 impl FilterArray {
-    /// An empty array for `tankers` of `cells_per_tanker`, of which none is fuller than `fullness`, in at most `limit_bytes`.
+    /// Makes an empty array for `tankers` of `cells_per_tanker`, none fuller than `fullness`, in at most `limit_bytes`.
     pub(crate) fn new(cells_per_tanker: u32, fullness: Fullness, tankers: u64, limit_bytes: u64) -> Arc<Self> {
         let fold = choose(Bitmap::stored_bits(cells_per_tanker), fullness, tankers, limit_bytes);
         Self::with_fold(cells_per_tanker, fullness, tankers, limit_bytes, fold)
     }
 
-    /// As [`new`](Self::new), of this fold.
+    /// As [`new`](Self::new), with this fold.
     pub(super) fn with_fold(
         cells_per_tanker: u32,
         fullness: Fullness,
@@ -96,7 +96,7 @@ impl FilterArray {
         Arc::new(array)
     }
 
-    /// A cleared column, or `None` if there is no memory for one.
+    /// Returns a cleared column, or `None` if there is no memory for one.
     pub(crate) fn reserve(self: &Arc<Self>) -> Option<Arc<FilterColumn>> {
         let mut state = self.state.write();
         loop {
@@ -105,10 +105,10 @@ impl FilterArray {
                 let found = &mut state.groups[group];
                 let stale = found.stale.remove(column);
                 found.used.insert(column);
-                // Before the lock is taken again, because a column that is dropped takes it, too.
+                // Unlock first: dropping a column takes the lock too.
                 drop(state);
                 let found = Arc::new(FilterColumn { array: self.clone(), group: group as u32, column });
-                // Ours now, and nobody asks it yet.
+                // The column is reserved, and no set names it yet.
                 if stale {
                     found.clear();
                 }
@@ -138,7 +138,7 @@ impl FilterArray {
         }
     }
 
-    /// Says what too few bits cost.
+    /// Warns about the cost of too few bits.
     fn warn_if_scant(&self, fold: u64, tankers: u64) {
         let bits = self.fullness.bits_per_cell(fold);
         if bits < BITS_PER_CELL_SCANT && tankers > 0 {
@@ -154,13 +154,14 @@ impl FilterArray {
         }
     }
 
-    /// How full its tankers are at most.
+    /// The largest fullness of a tanker.
     pub(crate) fn fullness(&self) -> Fullness {
         self.fullness
     }
 
-    /// Calls `each` with (number of the query, number of the group, number of the word in its rows, columns of that word that
-    /// say "perhaps") where there are any. Only the columns in `valid` (a set for each group) are asked.
+    /// Asks all groups. Calls `each` with (number of the query, number of the group, number of the word in its rows,
+    /// columns of that word that say "perhaps") if there are such columns. It asks only the columns in `valid` (a set
+    /// for each group).
     pub(crate) fn ask(&self, valid: &[Columns], hashes: &[Hashes], mut each: impl FnMut(usize, usize, usize, u64)) {
         for (block, hashes) in hashes.chunks(BLOCK).enumerate() {
             let state = self.state.read();
@@ -172,8 +173,8 @@ impl FilterArray {
         }
     }
 
-    /// Adds bits of the stored filters of up to 64 columns that share a word, all from word `first_word` on and equally many, to
-    /// their columns.
+    /// Adds bits of the stored filters of up to 64 columns that share a word. All pieces begin at word `first_word` and
+    /// have the same length.
     pub(crate) fn merge_many(&self, columns: &[(&FilterColumn, &[u64])], first_word: u64) {
         let Some(&(first, words)) = columns.first() else { return };
         if columns.len() < MANY {
@@ -193,7 +194,7 @@ impl FilterArray {
                 let fold = self.state.read().fold;
                 let first_row = rows_of(&pieces, fold, first_word + start as u64, &mut rows);
                 let mut state = self.state.write();
-                // Else all was folded meanwhile, and rows are other rows.
+                // Otherwise a fold happened meanwhile, and row numbers have changed.
                 if state.fold == fold {
                     state.groups[group as usize].merge_rows(word as usize, first_row, &rows);
                     break;
@@ -226,7 +227,7 @@ impl FilterArray {
 }
 
 impl State {
-    /// Adds a group of `columns`, or of fewer if there is less room; false if there is room for none.
+    /// Adds a group of `columns`, or of fewer if memory is short; `false` if not even one column fits.
     fn grow(&mut self, rows: u64, columns: u32, limit_bytes: u64) -> bool {
         let room = limit_bytes.saturating_sub(self.groups.iter().map(Group::bytes).sum());
         let mut columns = columns;
@@ -244,14 +245,14 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct FilterColumn {
     array: Arc<FilterArray>,
-    /// Its group.
+    /// The number of its group.
     pub(crate) group: u32,
     /// Its number within the group.
     pub(crate) column: u32,
 }
 
 impl FilterColumn {
-    /// Which word of which group's rows it lies in, as (group, word).
+    /// Its group, and its word in the group's rows, as (group, word).
     pub(crate) fn word(&self) -> (u32, u32) {
         (self.group, self.column / u64::BITS)
     }
@@ -261,8 +262,8 @@ impl FilterColumn {
         self.each_piece(first_word, words, |group, column, fold, first, piece| group.merge(column, fold, first, piece));
     }
 
-    /// Makes a part of the column that of a stored filter which says "perhaps" to less. Nothing that the stored filter names
-    /// is missing at any moment; a row at the border of two pieces may keep a bit that is superfluous.
+    /// Replaces a part of the column by that of a stored filter that says "perhaps" to fewer fingerprints. No bit of
+    /// the stored filter is ever missing meanwhile. A row at the border of two pieces may keep a superfluous bit.
     pub(crate) fn replace(&self, first_word: u64, words: &[u64]) {
         self.each_piece(first_word, words, |group, column, fold, first, piece| {
             group.clear_between(column, fold, first, piece.len() as u64);

@@ -1,4 +1,4 @@
-//! The filter of one tanker as it is built and stored: 48 bits for each cell that a tanker may hold.
+//! The filter of one tanker in its stored form: 48 bits for each cell that a tanker may hold.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -6,7 +6,7 @@ use dedupfs_store::Fingerprint;
 
 use super::hashes::{HASHES, Hashes};
 
-/// Bits for each cell of a full tanker in a stored filter; divisible by every fold.
+/// Bits for each cell of a full tanker in a stored filter; every fold divides it.
 pub(crate) const STORED_BITS_PER_CELL: u64 = 48;
 
 /// A filter. Bit *n* is bit *n* mod 64 of word *n* / 64.
@@ -17,17 +17,17 @@ pub(crate) struct Bitmap {
 }
 
 impl Bitmap {
-    /// Bits of the stored filter of tankers of `cells_per_tanker`.
+    /// Bits of the stored filter of a tanker of `cells_per_tanker`.
     pub(crate) const fn stored_bits(cells_per_tanker: u32) -> u64 {
         cells_per_tanker as u64 * STORED_BITS_PER_CELL
     }
 
-    /// Words of the stored filter of tankers of `cells_per_tanker`.
+    /// Words of the stored filter of a tanker of `cells_per_tanker`.
     pub(crate) const fn stored_words(cells_per_tanker: u32) -> u64 {
         Self::stored_bits(cells_per_tanker).div_ceil(u64::BITS as u64)
     }
 
-    /// An empty filter for a tanker of at most `cells_per_tanker`.
+    /// Returns an empty filter for a tanker of at most `cells_per_tanker`.
     pub(crate) fn new(cells_per_tanker: u32) -> Self {
         Self {
             bits: Self::stored_bits(cells_per_tanker),

@@ -1,6 +1,6 @@
 //! A set of columns of one group.
 
-/// Words that the widest row has: one cache line.
+/// Words of the widest row: one cache line.
 pub(crate) const ROW_WORDS_MAX: usize = 8;
 
 /// Most columns of a group.
@@ -22,7 +22,7 @@ impl Columns {
         self.0[word] |= 1 << bit;
     }
 
-    /// Takes a column out; whether it was there.
+    /// Removes a column; returns whether it was in the set.
     pub(crate) fn remove(&mut self, column: u32) -> bool {
         let (word, bit) = word_and_bit(column);
         let held = self.0[word] >> bit & 1 == 1;
@@ -30,23 +30,23 @@ impl Columns {
         held
     }
 
-    /// The lowest column that is not in the set; [`COLUMNS_MAX`] if all are.
+    /// The lowest column outside the set; [`COLUMNS_MAX`] if all are in it.
     pub(crate) fn first_absent(&self) -> u32 {
         let full = self.0.iter().take_while(|word| **word == u64::MAX).count();
         full as u32 * u64::BITS + self.0.get(full).map_or(0, |word| word.trailing_ones())
     }
 
-    /// How many there are.
+    /// Number of columns in the set.
     pub(crate) fn len(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }
 
-    /// The first words.
+    /// The first `W` words of the set.
     pub(crate) fn words<const W: usize>(&self) -> [u64; W] {
         const { assert!(W <= ROW_WORDS_MAX) };
         std::array::from_fn(|word| self.0[word])

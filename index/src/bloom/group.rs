@@ -1,32 +1,32 @@
-//! Up to 512 filters of one shape, bit-sliced: row *n* holds bit *n* of each.
+//! A group: up to 512 filters of one shape, bit-sliced. Row *n* holds bit *n* of each.
 //!
-//! A row has 1 to 8 words of 64 columns, so that one miss of the cache asks up to 512 tankers. The first groups of an index have
-//! narrower rows, of which several share a word, so that memory grows with the number of tankers from the first one on.
+//! A row has 1 to 8 words of 64 columns, so one cache miss asks up to 512 tankers. The first groups of an index have
+//! narrower rows, several of which share a word. So memory grows with the number of tankers from the first one on.
 
 use super::bitmap::for_each_bit;
 use super::columns::{COLUMNS_MAX, Columns, word_and_bit};
 use super::hashes::Hashes;
 use super::sieve::sieve;
 
-/// Words to spare in a group of rows of several words, so that the first row can begin where a cache line does.
+/// Spare words in a group of rows of several words, so that the first row can begin at a cache line.
 const SPARE_WORDS: u64 = 7;
 
-/// Columns so few that most absent fingerprints are known to be absent after two rows; else it takes four and more.
+/// With at most this many columns, two rows rule out most absent fingerprints; more columns take four rows or more.
 const COLUMNS_FEW: u32 = 4;
 
 const CACHE_LINE_BYTES: usize = 64;
 
-/// A group.
+/// A bit-sliced group of filters.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// `first` words that hold nothing, then the rows.
+    /// `first` unused words, then the rows.
     words: Vec<u64>,
     first: usize,
     rows: u64,
     columns: u32,
     /// Columns that are given out.
     pub(crate) used: Columns,
-    /// Columns that were given back and not cleared yet; never in `used`.
+    /// Columns that were given back and are not cleared yet; never in `used`.
     pub(crate) stale: Columns,
 }
 
@@ -36,7 +36,8 @@ const fn words_in_row(columns: u32) -> u64 {
 }
 
 impl Group {
-    /// Whether a group can have so many columns: a power of two up to 64, or a multiple of 64 up to [`COLUMNS_MAX`].
+    /// Whether a group can have this number of columns: a power of two up to 64, or a multiple of 64 up to
+    /// [`COLUMNS_MAX`].
     pub(crate) const fn is_width(columns: u32) -> bool {
         columns.is_power_of_two() && columns < u64::BITS
             || columns > 0 && columns.is_multiple_of(u64::BITS) && columns <= COLUMNS_MAX
@@ -48,17 +49,17 @@ impl Group {
         ((rows * columns as u64).div_ceil(64) + spare) * 8
     }
 
-    /// An empty group.
+    /// Returns an empty group.
     pub(crate) fn new(rows: u64, columns: u32) -> Self {
         debug_assert!(Self::is_width(columns), "rows divide words, or words rows");
         let words = vec![0_u64; (Self::bytes_of(rows, columns) / 8) as usize];
         let spare = words.len() - (rows * u64::from(columns)).div_ceil(64) as usize;
-        // Where it begins is a matter of speed alone: folding may move the words.
+        // The start affects only speed: folding may move the words.
         let first = words.as_ptr().align_offset(CACHE_LINE_BYTES).min(spare);
         Self { words, first, rows, columns, used: Columns::default(), stale: Columns::default() }
     }
 
-    /// Columns, in use or not.
+    /// Number of columns, in use or not.
     pub(crate) const fn columns(&self) -> u32 {
         self.columns
     }
@@ -68,13 +69,13 @@ impl Group {
         (self.words.capacity() * 8) as u64
     }
 
-    /// A column that is not given out.
+    /// Returns a column that is not given out.
     pub(crate) fn free_column(&self) -> Option<u32> {
         let column = self.used.first_absent();
         (column < self.columns).then_some(column)
     }
 
-    /// The words that rows lie in.
+    /// The words of the rows.
     fn body(&self) -> &[u64] {
         &self.words[self.first..]
     }
@@ -83,12 +84,12 @@ impl Group {
         &mut self.words[self.first..]
     }
 
-    /// log2 of the rows in a word, where rows are no longer than words.
+    /// log2 of the rows in a word, for rows no longer than words.
     const fn log_rows(&self) -> u32 {
         6 - self.columns.trailing_zeros()
     }
 
-    /// Word of the body and bit at which a word of a row begins.
+    /// The word of the body, and the bit in it, where a word of a row begins.
     const fn place(&self, row: u64, word: usize) -> (usize, u32) {
         match words_in_row(self.columns) {
             0 => {
@@ -102,7 +103,7 @@ impl Group {
 
     /// Adds bits of a stored filter to a column: `words` from word `first_word` on, folded by `fold`.
     pub(crate) fn merge(&mut self, column: u32, fold: u64, first_word: u64, words: &[u64]) {
-        // A division by a number that is known is a multiplication.
+        // The compiler turns a division by a constant into a multiplication.
         match fold {
             1 => self.merge_bits(column, first_word, words, |bit| bit),
             2 => self.merge_bits(column, first_word, words, |bit| bit / 2),
@@ -118,7 +119,7 @@ impl Group {
         let (rows, (word_in_row, bit_in_word)) = (self.rows, word_and_bit(column));
         for_each_bit(first_word, words, |bit| {
             let row = row_of(bit);
-            // A filter has no bits behind its last row; one with such bits is not stored by us.
+            // A filter has no bits behind its last row. We never store such bits.
             if row < rows {
                 let (word, shift) = self.place(row, word_in_row);
                 self.body_mut()[word] |= 1 << (shift + bit_in_word);
@@ -126,8 +127,8 @@ impl Group {
         });
     }
 
-    /// Adds bits to the 64 columns of word `word_in_row`, or to all there are: `rows` from row `first_row` on. Nothing is
-    /// set behind the last column, and what lies behind the last row is left out.
+    /// Adds bits to the 64 columns of word `word_in_row`, or to all columns of a narrower group: `rows` from row
+    /// `first_row` on. `rows` has no bits behind the last column; rows behind the last row are ignored.
     pub(crate) fn merge_rows(&mut self, word_in_row: usize, first_row: u64, rows: &[u64]) {
         let rows = &rows[..rows.len().min(self.rows.saturating_sub(first_row) as usize)];
         match words_in_row(self.columns) as usize {
@@ -145,7 +146,7 @@ impl Group {
         }
     }
 
-    /// Clears a column between two bits of the stored filter. A row at either end that belongs to what lies beyond, too, stays.
+    /// Clears a column between two bits of the stored filter. A row at either end that also covers bits beyond stays.
     pub(crate) fn clear_between(&mut self, column: u32, fold: u64, first_word: u64, words: u64) {
         let start = (first_word * 64).div_ceil(fold);
         let end = ((first_word + words) * 64 / fold).min(self.rows);
@@ -167,7 +168,7 @@ impl Group {
                     let (word, shift) = self.place(old, word_in_row);
                     joined |= self.body()[word] >> shift;
                 }
-                // Rows are read before they are written over: the target lies at or before the source.
+                // Rows are read before they are overwritten: the target lies at or before the source.
                 let (word, shift) = self.place(row, word_in_row);
                 let target = &mut self.body_mut()[word];
                 *target = *target & !(mask << shift) | (joined & mask) << shift;
@@ -176,7 +177,7 @@ impl Group {
         self.rows = rows;
         let bits = rows * u64::from(self.columns);
         self.words.truncate(self.first + bits.div_ceil(64) as usize);
-        // What is left of old rows in the last word.
+        // Clears the rest of old rows in the last word.
         if let Some(last) = self.words.last_mut()
             && !bits.is_multiple_of(64)
         {
@@ -185,15 +186,15 @@ impl Group {
         self.words.shrink_to_fit();
     }
 
-    /// Calls `each` with (number of the query, number of the word in a row, columns of that word whose filters say "perhaps")
-    /// where there are any among `valid`. At most [`BLOCK`](super::sieve::BLOCK) queries.
+    /// Asks at most [`BLOCK`](super::sieve::BLOCK) queries. Calls `each` with (number of the query, number of the word
+    /// in a row, columns of that word that say "perhaps") if there are such columns among `valid`.
     pub(crate) fn ask(&self, hashes: &[Hashes], valid: &Columns, each: &mut dyn FnMut(usize, usize, u64)) {
         match words_in_row(self.columns) {
             0 => {
                 let (body, valid) = (self.body(), valid.words());
                 let row = |row| {
                     let (word, shift) = self.place(row, 0);
-                    // What lies above the columns belongs to other rows: `valid` has none of it.
+                    // Bits above the columns belong to other rows: `valid` masks them.
                     [body[word] >> shift]
                 };
                 if self.columns <= COLUMNS_FEW {

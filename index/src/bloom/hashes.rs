@@ -1,9 +1,9 @@
-//! The places of a fingerprint in a filter, by enhanced double hashing (Dillinger and Manolios): a progression to which a
-//! cubic one is added, because plain progressions that meet in two places may meet in many.
+//! The places of a fingerprint in a filter, by enhanced double hashing (Dillinger and Manolios): an arithmetic
+//! progression plus a cubic one. Plain progressions that meet in two places may meet in many.
 
 use dedupfs_store::Fingerprint;
 
-/// Hash functions: see the module's head for why it is one number for all shapes.
+/// Number of hash functions. The module's head explains why all shapes use the same number.
 pub(crate) const HASHES: usize = 12;
 
 /// 2^64 divided by the golden ratio: its multiples lie far apart.
@@ -17,8 +17,8 @@ pub(crate) struct Hashes {
 }
 
 impl Hashes {
-    /// A fingerprint is uniformly distributed, so its own bits will do. Bytes 4 to 20: the first 32 bits are those that
-    /// name shard and bucket, and SHA-1 has no more than 20 bytes.
+    /// Takes bytes 4 to 20 of the fingerprint itself: it is uniformly distributed. The first 32 bits choose shard and
+    /// bucket, and SHA-1 has only 20 bytes.
     pub(crate) const fn of(fingerprint: &Fingerprint) -> Self {
         let [_, _, _, _, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, ..] = fingerprint.0;
         let first = u64::from_le_bytes([a, b, c, d, e, f, g, h]);

@@ -1,22 +1,22 @@
 //! Asking a group: a block of queries goes through the rows together.
 //!
-//! What asking costs is the misses of cache and TLB that its rows are. They are independent of each other, but a processor only
-//! has many under way as long as it does not guess wrong what comes after them, and where a branch depends on what a row
-//! holds it has to guess until the row has come. So there is no such branch for each query: each round asks one row for every
-//! query that is still alive and lists those that still are. The only guess left is where the list ends, once a round, and
-//! blocks are so large that rounds are few.
+//! The cost of asking is the cache and TLB misses of the rows. They are independent, but a processor keeps many under
+//! way only while its branch predictions are right. A branch on a row's content must be predicted until the row
+//! arrives. So no query has such a branch: each round asks one row for every live query and lists the queries that stay
+//! alive. The only prediction left is the end of the list, once a round. Large blocks keep the rounds few.
 
 use super::hashes::{HASHES, Hashes};
 
-/// Queries that are worked on at the same time.
+/// Queries that are processed together.
 pub(crate) const BLOCK: usize = 256;
 
 const _: () = assert!(BLOCK <= 1 << u16::BITS);
 
-/// Asks `rows` rows of `W` words, which `row` fetches, for at most [`BLOCK`] queries. Calls `each` with (number of the query,
-/// number of the word, columns of that word that say "perhaps") where there are any, among the columns in `valid`.
+/// Asks `rows` rows of `W` words, which `row` fetches, for at most [`BLOCK`] queries. Calls `each` with (number of the
+/// query, number of the word, columns of that word that say "perhaps") if there are such columns in `valid`.
 ///
-/// `AHEAD` rows are fetched for all queries before any is given up: few rounds, but rows in vain if most queries end sooner.
+/// It fetches `AHEAD` rows for all queries before it drops any: fewer rounds, but wasted rows if most queries end
+/// sooner.
 #[inline]
 pub(super) fn sieve<const W: usize, const AHEAD: usize>(
     rows: u64,

@@ -31,7 +31,7 @@ fn perhaps(array: &FilterArray, numbers: &[u64]) -> HashSet<(usize, u32, u32)> {
     found
 }
 
-/// What a column of `fold` must say, computed one bit after another.
+/// The expected answers of a column of `fold`, computed one bit at a time.
 struct Plain {
     folded: HashSet<u64>,
     bits: u64,
@@ -253,10 +253,10 @@ fn a_wide_group_gets_a_stale_column_back_cleared() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// What is merged transposed is bit for bit what is merged one bit after another.
+    /// Transposed merging equals merging one bit at a time, bit for bit.
     #[test]
     fn merging_many_is_merging_each(
-        // In no relation to words, pieces or folds.
+        // Sizes unrelated to words, pieces or folds.
         cells in prop::sample::select(vec![5_u32, 64, 100, 520]),
         width in prop::sample::select(widths().collect::<Vec<_>>()),
         fold in prop::sample::select(FOLDS.to_vec()),
@@ -266,7 +266,7 @@ proptest! {
     ) {
         let arrays = [(); 2].map(|()| FilterArray::with_fold(cells, Fullness::FULL, u64::from(width), u64::MAX, fold));
         let columns = arrays.each_ref().map(|array| (0..width).map(|_| array.reserve().unwrap()).collect::<Vec<_>>());
-        // Any bits: also such that no fingerprint sets, and such that lie behind the last row.
+        // Arbitrary bits, including ones that no fingerprint sets and ones behind the last row.
         let words = Bitmap::stored_words(cells);
         let mut state = u64::from(seed);
         let mut noise = || {
@@ -291,7 +291,7 @@ proptest! {
 }
 
 proptest! {
-    /// Every fold of a stored filter is the filter of that size.
+    /// Every fold of a stored filter equals the filter of that size.
     #[test]
     fn folding_is_building_smaller(first in any::<u32>(), many in 0..64_u64) {
         let stored = bitmap(64, u64::from(first)..u64::from(first) + many);

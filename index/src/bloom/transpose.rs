@@ -1,14 +1,14 @@
-//! Many stored filters into rows at once: what lies along the filters on disk lies across them in memory, so loading is a
-//! transposition.
+//! Many stored filters into rows at once. Filters lie along the words on disk and across them in memory, so loading is
+//! a transposition.
 //!
 //! Setting the bits of one filter after another touches every cache line of its group once for each filter. Here 64
-//! words, one of each filter, become 64 rows at once: 32 * 6 exchanges, which compilers make vector instructions of; then
+//! words, one of each filter, become 64 rows at once by 32 * 6 exchanges, which compile to vector instructions. Then
 //! neighbouring rows are joined as the fold says.
 
 /// Filters that are transposed together.
 pub(super) const TOGETHER: usize = u64::BITS as usize;
 
-/// Words of each filter that are taken from it in one go: a cache line.
+/// Words taken from each filter in one go: a cache line.
 const LINE_WORDS: usize = 8;
 
 /// Exchanges bit *j* of word *i* with bit *i* of word *j*.
@@ -21,8 +21,8 @@ fn transpose(square: &mut [u64; TOGETHER]) {
     exchange::<1>(square, 0x5555_5555_5555_5555);
 }
 
-/// Of each square of twice `SIDE` exchanges the quarters beside its diagonal; `low` has the columns of the left half of
-/// each.
+/// In each square of twice `SIDE`, exchanges the two quarters beside the diagonal. `low` masks the left half of the
+/// columns.
 fn exchange<const SIDE: usize>(square: &mut [u64; TOGETHER], low: u64) {
     for rows in square.chunks_exact_mut(2 * SIDE) {
         let (upper, lower) = rows.split_at_mut(SIDE);
@@ -34,12 +34,12 @@ fn exchange<const SIDE: usize>(square: &mut [u64; TOGETHER], low: u64) {
     }
 }
 
-/// Words from `first_word` on of up to 64 stored filters, all equally many, as rows of a group of this `fold`: bit *n* of each
-/// row in `into` is filter *n*'s. The answer is the number of the first row; it and the last one may belong to neighbouring
-/// words, too.
+/// Transposes words of up to 64 stored filters, all of one length and starting at `first_word`, into rows of a group of
+/// this `fold`: bit *n* of each row in `into` belongs to filter *n*. Returns the number of the first row. The first and
+/// the last row may also cover neighbouring words.
 pub(super) fn rows_of(filters: &[&[u64]], fold: u64, first_word: u64, into: &mut Vec<u64>) -> u64 {
     match fold {
-        // A division by a number that is known is a multiplication.
+        // The compiler turns a division by a constant into a multiplication.
         1 => transpose_all(filters, first_word, into, |bit| bit),
         2 => transpose_all(filters, first_word, into, |bit| bit / 2),
         3 => transpose_all(filters, first_word, into, |bit| bit / 3),
@@ -73,7 +73,7 @@ fn transpose_all(filters: &[&[u64]], first_word: u64, into: &mut Vec<u64>, row_o
             for (bit, row) in (first_bit..).zip(square.iter()) {
                 into[(row_of(bit) - first_row) as usize] |= row;
             }
-            // Filters that are not there stay empty.
+            // The bits of absent filters stay empty.
             square.fill(0);
         }
     }

@@ -1,24 +1,25 @@
-//! Checkpoints: the committed state becomes durable, and open tankers become sealed ones.
+//! Checkpoints: the committed state becomes durable, and full open tankers become sealed ones.
 //!
 //! 1. *Freeze* ([`Index::freeze`]): copy the open cells and the patches, as of the end of a row. Short, without I/O.
-//! 2. *Write* ([`Index::write`]), while rows go on being applied (dedupv1 tech report section 3.4: no writer waits for the index):
-//!    *fold* the patches of each sealed tanker: only counts changed: write a new counts file; else: write the whole tanker
-//!    again without its removed cells; a tanker that became sparse is dissolved into the open one, an empty one dropped;
-//!    *seal* as many full tankers as there are open, taking cells in the order of their containers, which is their
-//!    order of arrival, so that what is backed up together lies together (MAD2 section III.A);
-//!    write what stays open, sync the directory, replace the manifest: the atomic switch.
-//! 3. *Publish* in memory (see `publish`): what changed since it was frozen stays, as cells or as patches.
-//! 4. Remove files that the manifest does not name.
+//! 2. *Write* ([`Index::write`]), while rows are still applied (dedupv1 tech report section 3.4: no writer waits for
+//!    the index): - *fold* the patches of each sealed tanker. If only counts changed, write a new counts file;
+//!    otherwise rewrite the tanker without its removed cells. A tanker that became sparse is dissolved into the open
+//!    one; an empty one is dropped; - *seal* as many full tankers as the open cells fill. Cells are taken in the order
+//!    of their containers, which is their order of arrival, so that one backup's cells lie together (MAD2 section
+//!    III.A); - write the remaining open cells, sync the directory, and replace the manifest: the atomic switch.
+//! 3. *Publish* in memory (see `publish`): changes since the freeze stay, as cells or as patches.
+//! 4. Remove the files that the manifest does not name.
 //!
-//! A new tanker's filter is merged into the array as soon as it is written, into a column that no set names yet; that of a
-//! tanker that lost cells is replaced after the switch, because until then the old set needs it. Until step 3 nothing else
-//! in memory changes, and no file that a manifest on disk names is touched: names carry the
-//! number of the attempt. After an error the old checkpoint is valid and the next attempt writes everything anew, under
-//! new names (invariant I-7). If it is unknown whether the new manifest reached the disk, both sets of files are there.
+//! A new tanker's filter is merged into the array as soon as it is written, into a column that no set names yet. The
+//! filter of a tanker that lost cells is replaced after the switch, because the old set needs it until then. Nothing
+//! else in memory changes before step 3. No file that a manifest on disk names is ever touched: file names carry the
+//! number of the attempt. After an error the old checkpoint is valid, and the next attempt writes everything anew under
+//! new names (invariant I-7). If it is unknown whether the new manifest reached the disk, both sets of files exist.
 //!
-//! Cost: with nothing changed but the row one small file; per tanker with changed counts 4 bytes a cell read and written;
-//! per tanker with moved or removed cells 48; 48 bytes per open cell; 32 bytes per container of a tanker that is written. All in large sequential pieces. Memory: 56 bytes for each
-//! open cell and 72 for each patch, from freezing to publishing.
+//! Cost: one small file if only the row changed; 4 bytes a cell read and written for a tanker with changed counts; 48
+//! bytes a cell for a tanker with moved or removed cells; 48 bytes per open cell; 32 bytes per container of a rewritten
+//! tanker. All in large sequential pieces. Memory, from freezing to publishing: 56 bytes for each open cell and 72 for
+//! each patch.
 
 mod publish;
 
@@ -42,7 +43,7 @@ use crate::open::file::OpenFile;
 use crate::options::DISSOLVE_DIVISOR;
 use crate::sealed::{SealedSet, SealedTanker};
 
-/// The committed state after a row: what a checkpoint is to write. Later changes do not touch it.
+/// The committed state after a row, to be written by a checkpoint. Later changes do not affect it.
 #[derive(Debug)]
 pub struct Frozen {
     row: u64,
@@ -51,14 +52,14 @@ pub struct Frozen {
     set: Arc<SealedSet>,
     /// Patches by tanker, in the order of its cells.
     patches: HashMap<u64, Vec<(Fingerprint, Patch)>>,
-    /// The open cells, in no order.
+    /// The open cells, unordered.
     cells: Vec<Entry>,
     /// Number of changes that the open tanker had seen.
     open_version: u64,
 }
 
 impl Frozen {
-    /// Bytes that writing it takes on the device at most, beside the files that count.
+    /// Upper bound of the bytes that writing it takes on the device, beside the current files.
     #[must_use]
     pub fn disk_bytes(&self) -> u64 {
         // A cell and its count, 6 bytes of a filter; directories and frames of each file.
@@ -67,38 +68,38 @@ impl Frozen {
         let changed = self.set.tankers().iter().filter_map(|tanker| Some((tanker, self.patches.get(&tanker.id)?)));
         let folded = changed.map(|(tanker, patches)| {
             let counts_bytes = 4 * u64::from(tanker.cells()) + tanker.occupancy_list_bytes() + FILES_BYTES;
-            // What is dissolved is written with the open cells.
+            // A dissolved tanker's cells are written with the open cells.
             let whole_bytes = u64::from(tanker.cells()) * CELL_BYTES + FILES_BYTES;
             if patches.iter().any(|(_, patch)| patch.relocated) { whole_bytes } else { counts_bytes }
         });
         self.cells.len() as u64 * CELL_BYTES + 2 * FILES_BYTES + folded.sum::<u64>()
     }
 
-    /// Bytes of memory that the copy takes.
+    /// Bytes of memory of the copy.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let patches: usize = self.patches.values().map(Vec::capacity).sum();
         (self.cells.capacity() * size_of::<Entry>() + patches * size_of::<(Fingerprint, Patch)>()) as u64
     }
 }
 
-/// What became of a tanker whose patches were folded in.
+/// The outcome of folding patches into a tanker.
 #[derive(Debug)]
 struct Folding {
     /// The patches, in the order of the old file's cells.
     patches: Vec<(Fingerprint, Patch)>,
-    /// Positions in the old file of cells that the new one does not have, ascending.
+    /// Positions in the old file of cells that the new one lacks, ascending.
     removed: Vec<u32>,
     /// Its cells went to the open tanker; there is no new file.
     dissolved: bool,
 }
 
-/// A tanker that was sealed, and its cells in order of fingerprint.
+/// A newly sealed tanker, with its cells in order of fingerprint.
 struct Sealed {
     tanker: Arc<SealedTanker>,
     entries: Vec<Entry>,
 }
 
-/// What a checkpoint wrote and is to be published.
+/// The files that a checkpoint wrote, to be published.
 struct Written {
     /// All tankers, newest first.
     tankers: Vec<Arc<SealedTanker>>,
@@ -110,15 +111,15 @@ struct Written {
 }
 
 impl Index {
-    /// Makes everything applied so far durable as the state after `row`, which must have been applied completely (rows
+    /// Makes everything applied so far durable as the state after `row`. That row must be applied completely (rows
     /// without changes for this index need not be applied).
     ///
-    /// On an error the old checkpoint stays valid and the state in memory is what it was; it can be tried again.
+    /// On an error the old checkpoint stays valid and the state in memory is unchanged; the caller can try again.
     pub fn checkpoint(&self, row: u64) -> Result<()> {
         self.write(self.freeze(row)?)
     }
 
-    /// Takes the state after `row`, for [`write`](Self::write). `row` is complete from here on.
+    /// Copies the state after `row`, for [`write`](Self::write). From here on `row` is complete.
     pub fn freeze(&self, row: u64) -> Result<Frozen> {
         let mut applier = self.applier.lock();
         if row < applier.applied {
@@ -147,30 +148,34 @@ impl Index {
         sizes.cells >= self.options.sealed_cells() || sizes.patches >= self.options.patches_max().div_ceil(2)
     }
 
-    /// Whether no more is to be applied before a checkpoint is published: as much is open as memory allows.
+    /// Whether applying must wait until a checkpoint is published: memory allows no more open cells or patches.
     pub fn is_full(&self) -> bool {
         let sizes = self.open.sizes();
         sizes.cells >= self.options.open_cells_max() || sizes.patches >= self.options.patches_max()
     }
 
-    /// Writes a checkpoint of a frozen state. Rows are applied and looked up meanwhile; a second checkpoint waits.
+    /// Writes a checkpoint of a frozen state. Applying and lookups go on meanwhile; a second checkpoint waits.
     ///
-    /// On an error the old checkpoint stays valid and the state in memory is what it was; a newer state can be tried.
+    /// On an error the old checkpoint stays valid and the state in memory is unchanged; the caller can try a newer
+    /// state.
     pub fn write(&self, frozen: Frozen) -> Result<()> {
         let mut state = self.checkpointer.lock();
         let before = state.generation;
         let outcome = self.write_locked(&mut state, frozen);
         if matches!(outcome, Err(StoreError::NoSpace { .. })) && state.generation > before {
-            // It will be tried again: what it left must not be in the way, of that and of commits.
+            // It will be tried again: the leftovers must not take space from that attempt and from commits.
             if let Err(error) = self.remove_attempt(state.generation) {
-                tracing::warn!("cannot remove what a checkpoint without space left in {}: {error}", self.directory);
+                tracing::warn!(
+                    "cannot remove the files of a checkpoint that ran out of space in {}: {error}",
+                    self.directory
+                );
             }
         }
         outcome
     }
 
     fn write_locked(&self, state: &mut Checkpointer, frozen: Frozen) -> Result<()> {
-        // While an index is built, what stands for its row is the number of its checkpoint.
+        // While an index is built, the number of its checkpoint takes the place of the row.
         let overtaken = !state.rebuilding && frozen.row < self.position();
         if overtaken || !Arc::ptr_eq(&frozen.set, &self.sealed_set()) {
             let row = frozen.row;
@@ -225,7 +230,7 @@ impl Index {
         Ok(())
     }
 
-    /// Folds, seals, and writes what stays open.
+    /// Folds, seals, and writes the remaining open cells.
     fn write_files(&self, state: &Checkpointer, frozen: Frozen, open_changed: bool) -> Result<Written> {
         let Frozen { set, mut patches, cells: mut entries, .. } = frozen;
         let generation = state.generation;
@@ -279,13 +284,13 @@ impl Index {
         Ok(Written { tankers, sealed, folded, dissolved, open_file, next_tanker })
     }
 
-    /// A tanker of fewer cells is sparse. No more than so many are dissolved by one checkpoint, because they are in memory
-    /// until it is published: what stays sparse is for a later one.
+    /// A tanker with fewer cells is sparse. One checkpoint dissolves at most this many cells, because they stay in
+    /// memory until it is published. Other sparse tankers wait for a later one.
     fn dissolve_below(&self) -> u64 {
         self.options.sealed_cells().div_ceil(u64::from(DISSOLVE_DIVISOR))
     }
 
-    /// A tanker with its patches: a new generation of it, or the cells that are to go to the open tanker, fewer than `room`
+    /// Folds patches into a tanker. Returns a new generation of it, or the cells for the open tanker, fewer than `room`
     /// (none if it became empty).
     fn fold(
         &self,
@@ -302,7 +307,7 @@ impl Index {
         }
         let mut entries = Vec::with_capacity(tanker.cells() as usize);
         let mut patches = patches.iter().peekable();
-        // Its files are about to go: what they hold is known now or never.
+        // Its files will be removed: this is the last chance to learn their occupancy.
         let mut lacking = self.occupancy.lacks(tanker.id).then(Tally::default);
         tanker.for_each(&mut |index, entry| {
             if let Some(tally) = &mut lacking {
@@ -331,7 +336,7 @@ impl Index {
         Ok((Some(SealedTanker::write(self.writer(), ids, buckets, &entries, filter)?), Vec::new()))
     }
 
-    /// Removes the files of an attempt that failed, unless its manifest is there (and may be durable).
+    /// Removes the files of a failed attempt, unless its manifest exists (and may be durable).
     fn remove_attempt(&self, generation: u64) -> Result<()> {
         if Manifest::read(&*self.device, &self.directory, &self.pool)?.generation >= generation {
             return Ok(());
@@ -344,7 +349,7 @@ impl Index {
         Ok(())
     }
 
-    /// Removes files that the manifest, which is durable, does not name.
+    /// Removes files that the (durable) manifest does not name.
     pub(crate) fn remove_unnamed(&self, manifest: &Manifest) -> Result<Removed> {
         let mut named = HashSet::new();
         named.insert(open_name(manifest.open.generation));
@@ -371,7 +376,7 @@ impl Index {
     }
 }
 
-/// Patches by tanker, in the order of its cells.
+/// Groups patches by tanker, in the order of its cells.
 fn patches_by_tanker(patches: Vec<(Fingerprint, Patch)>) -> HashMap<u64, Vec<(Fingerprint, Patch)>> {
     let mut by_tanker: HashMap<u64, Vec<(Fingerprint, Patch)>> = HashMap::new();
     for patch in patches {
@@ -383,8 +388,8 @@ fn patches_by_tanker(patches: Vec<(Fingerprint, Patch)>) -> HashMap<u64, Vec<(Fi
     by_tanker
 }
 
-/// Cuts `entries` down to the `count` that arrived first, in order of arrival, and answers with the others. Container
-/// ids ascend with time, and a container is one stream's.
+/// Cuts `entries` down to the `count` that arrived first, in order of arrival, and returns the rest. Container ids
+/// ascend with time, and each container belongs to one stream.
 fn split_by_arrival(entries: &mut Vec<Entry>, count: usize) -> Vec<Entry> {
     if count > 0 {
         entries.sort_unstable_by_key(|entry| (entry.cell.location.container, entry.fingerprint));

@@ -1,13 +1,14 @@
-//! Publishing a checkpoint: what was written replaces what was in memory, but not what changed since it was frozen.
+//! Publishing a checkpoint: the written files replace the state in memory, except for changes since the freeze.
 //!
-//! The applier's lock is held, so that committed cells and patches stand still; lookups go on (see `lookup` for what they rest
-//! on):
-//! 1. add the cells of dissolved tankers to the open one, and patches for what was sealed and is removed by now: after the switch
-//!    the new tankers name it;
-//! 2. switch to the new set of sealed tankers;
-//! 3. let the locality cache forget what changed;
-//! 4. shard by shard, each at once: take sealed cells and folded patches away. A cell that is another by now than the one
-//!    that was written becomes a patch of its new tanker; a patch that is another by now stays, at its cell's new position.
+//! The applier's lock is held, so committed cells and patches stand still. Lookups go on (see `lookup` for their
+//! rules). The steps:
+//! 1. Add the cells of dissolved tankers to the open one, and patches for sealed cells that were removed since the
+//!    freeze: after the switch the new tankers name them.
+//! 2. Switch to the new set of sealed tankers.
+//! 3. Let the locality cache forget the changed tankers.
+//! 4. Shard by shard, each in one step: remove sealed cells and folded patches. A cell that differs from the written
+//!    one becomes a patch of its new tanker. A patch that differs from the folded one stays, at its cell's new
+//!    position.
 
 use std::collections::{HashMap, HashSet};
 use std::mem;
@@ -43,12 +44,12 @@ impl Index {
             };
             drop(before);
         }
-        // Cells that were removed may have come back, and dissolved ones gone: then the file of the open tanker is not what is here.
+        // Removed cells may have come back, and dissolved ones gone: then the open tanker differs from its file.
         if written.folded.values().any(|folding| folding.dissolved || !folding.removed.is_empty()) {
             applier.open_version += 1;
         }
         drop(applier);
-        // Last: nobody asks for what was removed any more, and who still has the old set will start again.
+        // Last: nobody asks for removed cells any more, and lookups on the old set start again.
         let before: HashMap<u64, u32> = old.tankers().iter().map(|tanker| (tanker.id, tanker.cells())).collect();
         for tanker in &written.tankers {
             if before.get(&tanker.id).is_some_and(|cells| *cells > tanker.cells()) {
@@ -57,7 +58,7 @@ impl Index {
         }
     }
 
-    /// Patches for sealed cells that were removed since they were frozen.
+    /// Adds patches for sealed cells that were removed since the freeze.
     fn bury(&self, tanker: u64, entries: &[Entry]) {
         let mut rest = entries;
         while let Some(number) = rest.first().map(|entry| shard_of(&entry.fingerprint)) {
@@ -80,12 +81,12 @@ impl Index {
         }
     }
 
-    /// Steps 2 and 3; the answer is the old set.
+    /// Does steps 2 and 3; returns the old set.
     fn switch(&self, tankers: &[Arc<SealedTanker>]) -> Arc<SealedSet> {
         let epoch = self.sealed_set().epoch() + 1;
         let new = Arc::new(SealedSet::new(epoch, tankers.to_vec(), self.filters.clone()));
         let old = mem::replace(&mut *self.sealed.write(), new.clone());
-        // Before the patches go that tell what became of the cells in these tankers.
+        // Before the patches that describe changes of cells in these tankers are removed.
         let kept: HashMap<u64, &Arc<SealedTanker>> = new.tankers().iter().map(|tanker| (tanker.id, tanker)).collect();
         let unchanged: HashSet<u64> = old
             .tankers()
@@ -98,7 +99,7 @@ impl Index {
     }
 }
 
-/// Cells and patches of a shard after the switch.
+/// Returns the cells and patches of a shard after the switch.
 fn after(shard: &Shard, number: usize, written: &Written) -> (FingerprintMap<Cell>, FingerprintMap<Patch>) {
     let mut cells = shard.cells.clone();
     let mut patches = FingerprintMap::default();
@@ -132,17 +133,17 @@ fn after(shard: &Shard, number: usize, written: &Written) -> (FingerprintMap<Cel
     (cells, patches)
 }
 
-/// The patch of a cell that was sealed as `entry` and is `now` something else.
+/// Returns the patch of a cell that was sealed as `entry` and is `now` different.
 fn since_sealed(entry: &Entry, now: Option<Cell>, tanker: u64, index: u32) -> Option<Patch> {
     let relocated = now.map(|cell| cell.location) != Some(entry.cell.location);
     (now != Some(entry.cell)).then_some(Patch { tanker, index, cell: now, relocated })
 }
 
-/// What becomes of a patch when its tanker was folded.
+/// The fate of a patch whose tanker was folded.
 enum Now {
-    /// The tanker, or the open one, has it.
+    /// The new file, or the open tanker, holds its value.
     Folded,
-    /// The tanker does not have the fingerprint any more.
+    /// The tanker no longer has the fingerprint.
     Open(Cell),
     Patch(Patch),
 }
@@ -152,10 +153,10 @@ impl Folding {
         let place = self.patches.binary_search_by_key(&patch.index, |(_, frozen)| frozen.index);
         let frozen = place.ok().and_then(|place| self.patches.get(place)).map(|(_, frozen)| *frozen);
         match (frozen, patch.cell) {
-            // Its cell is gone from the file, and came back since.
+            // The cell is gone from the file, and has come back since.
             (Some(Patch { cell: None, .. }), Some(cell)) => Now::Open(cell),
             (Some(frozen), now) if frozen.cell == now => Now::Folded,
-            // What it is now went to the open tanker with the others, or nowhere.
+            // Its current value went to the open tanker with the others, or is gone.
             _ if self.dissolved => Now::Folded,
             (frozen, now) => {
                 let relocated = match frozen.and_then(|frozen| frozen.cell) {
@@ -205,10 +206,10 @@ mod tests {
     fn what_changed_since_stays_at_its_new_position() {
         let folding = folding(false);
         let cases = [
-            // Only its count differs from what was written.
+            // Only the count differs from the written one.
             (patch(5, Some(cell(1, 8)), true), patch(4, Some(cell(1, 8)), false)),
             (patch(5, None, true), patch(4, None, true)),
-            // Untouched when it was frozen.
+            // Untouched at the freeze.
             (patch(6, Some(cell(2, 1)), false), patch(5, Some(cell(2, 1)), false)),
             (patch(11, None, true), patch(9, None, true)),
             (patch(0, Some(cell(2, 1)), true), patch(0, Some(cell(2, 1)), true)),

@@ -7,7 +7,8 @@ use dedupfs_store::Result;
 use super::{Filter, Query, Verdict};
 use crate::index::Index;
 
-/// Says `NonExisting` to fingerprints that neither memory nor any tanker's filter names, and `WeakMaybe` to the others.
+/// Decides `NonExisting` for fingerprints that neither memory nor any tanker's filter names, and `WeakMaybe` for the
+/// others.
 #[derive(Clone, Debug)]
 pub struct BloomFilter {
     index: Arc<Index>,

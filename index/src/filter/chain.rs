@@ -1,4 +1,4 @@
-//! Running filters in order, and what each of them achieved.
+//! Running filters in order, with statistics for each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,27 +9,27 @@ use parking_lot::Mutex;
 
 use super::{CompareFilter, Filter, Query, Verdict};
 
-/// What one filter did so far.
+/// The statistics of one filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FilterStats {
     /// The filter's name.
     pub name: &'static str,
-    /// Entries that were open when it was asked.
+    /// Entries that were open when the filter was asked.
     pub asked: u64,
-    /// Of these, entries to which it said `Existing`, or `StrongMaybe` in a chain that compares.
+    /// The part of them that it decided as `Existing`, or as `StrongMaybe` in a chain that compares.
     pub existing: u64,
-    /// Of these, entries to which it said `NonExisting`.
+    /// The part of them that it decided as `NonExisting`.
     pub non_existing: u64,
     /// Time spent in it, in nanoseconds.
     pub time_ns: u64,
-    /// Buckets of the index that it read from disk, and regions of containers.
+    /// Buckets of the index and regions of containers that it read from disk.
     pub reads: u64,
-    /// Bytes of these.
+    /// Bytes of these reads.
     pub read_bytes: u64,
 }
 
 impl FilterStats {
-    /// Entries that it decided.
+    /// Entries that the filter decided.
     #[must_use]
     pub const fn answered(&self) -> u64 {
         self.existing + self.non_existing
@@ -63,16 +63,16 @@ impl Counters {
 /// Filters in the order in which they are asked.
 pub struct FilterChain {
     filters: Vec<(Arc<dyn Filter>, Arc<Counters>)>,
-    /// Before which of them the query's own filters are asked; `None`: never.
+    /// The query's own filters are asked before the filter with this number; `None`: never.
     own_at: Option<usize>,
-    /// The last of them, if stored bytes are compared.
+    /// The last filter, if the chain compares stored bytes.
     compare: Option<(Arc<CompareFilter>, Arc<Counters>)>,
     /// Counters of filters that came with a query, by name, in order of first use.
     extras: Mutex<Vec<(&'static str, Arc<Counters>)>>,
 }
 
 impl FilterChain {
-    /// A chain of `filters`, cheapest first, behind those of each query's own.
+    /// Makes a chain of `filters`, cheapest first. Each query's own filters come before them.
     #[must_use]
     pub fn new(filters: Vec<Arc<dyn Filter>>) -> Self {
         Self::with_own_at(filters, Some(0))
@@ -85,19 +85,19 @@ impl FilterChain {
         Self { filters, own_at, compare: None, extras: Mutex::default() }
     }
 
-    /// The same chain with a last filter that compares what the others found.
+    /// Returns the chain with a last filter that compares the finds of the others with the data.
     #[must_use]
     pub fn comparing(self, compare: CompareFilter) -> Self {
         Self { compare: Some((Arc::new(compare), Arc::default())), ..self }
     }
 
-    /// The filter that compares, if there is one: then queries need [data](Query::with_data).
+    /// The comparing filter, if there is one: then queries need [data](Query::with_data).
     #[must_use]
     pub fn compare(&self) -> Option<&CompareFilter> {
         self.compare.as_ref().map(|(compare, _)| &**compare)
     }
 
-    /// Asks the filters, among them at their place those of this query's `own`, until every entry is decided.
+    /// Asks the filters, including this query's `own` at their place, until every entry is decided.
     pub fn run(&self, query: &mut Query<'_>, own: &[&dyn Filter]) -> Result<()> {
         if self.compare.is_some() && query.data.is_none() {
             return Err(StoreError::Usage("this chain compares, and the query has no data".to_owned()));
@@ -135,7 +135,7 @@ impl FilterChain {
         counters
     }
 
-    /// What each filter did so far: those that came with queries, then the chain's.
+    /// The statistics of each filter: first those that came with queries, then the chain's.
     #[must_use]
     pub fn stats(&self) -> Vec<FilterStats> {
         let extras = self.extras.lock();
@@ -148,12 +148,12 @@ impl FilterChain {
     }
 }
 
-/// Entries that filters which know fingerprints only can still say something of.
+/// Number of entries that a filter without access to bytes can still decide.
 fn unanswered(query: &Query<'_>) -> usize {
     query.unanswered().count()
 }
 
-/// Asks one filter of `asked` entries; the answer is how many are `left` afterwards.
+/// Asks one filter about `asked` entries; returns how many are `left` afterwards.
 fn ask(
     filter: &dyn Filter,
     counters: &Counters,

@@ -1,17 +1,17 @@
-//! The byte compare filter (dedupv1 tech report section 3.2): what is found is read and compared.
+//! The byte compare filter (dedupv1 tech report section 3.2): reads the stored chunk for every find and compares.
 //!
 //! For each entry that another filter found:
-//! 1. the stored chunk is read; equal bytes: `Existing`;
-//! 2. bytes that are not what their fingerprint says, or cannot be read because of damage, are no chunk: the next place is
-//!    what the index says now (a chunk may have been moved meanwhile). With no place left the verdict is `NonExisting`: the
-//!    chunk is stored again, and its new place takes the old one's place in the index;
-//! 3. other bytes that *are* what the fingerprint says are a collision of the hash: an error, because neither can be shared
-//!    and one fingerprint cannot name both.
+//! 1. Read the stored chunk. Equal bytes: `Existing`.
+//! 2. If the bytes do not match their fingerprint, or are unreadable because of damage, try the index's current
+//!    location (the chunk may have moved meanwhile). With no place left the verdict is `NonExisting`: the chunk is
+//!    stored again, and its new place replaces the old one in the index.
+//! 3. Different bytes that *do* match the fingerprint are a collision of the hash. This is an error, because neither
+//!    can be shared and one fingerprint cannot name both.
 //!
-//! An error of the disk that is not damage ends the run: nothing can be said then.
+//! An error of the disk that is not damage ends the run without a verdict.
 //!
-//! Cost: each duplicate chunk is read from its container. Chunks that follow each other lie in the same region, which the
-//! store keeps, so a backup in the order of the one before reads the pool once, at the speed of its disk.
+//! Cost: each duplicate chunk is read from its container. Neighbouring chunks lie in the same region, which the store
+//! keeps. So a backup in the order of the previous one reads the pool once, at the speed of its disk.
 
 use std::sync::Arc;
 
@@ -22,23 +22,23 @@ use crate::cell::Location;
 use crate::index::Index;
 use crate::sealed::reads_of_this_thread;
 
-/// Places of one chunk that are tried: it moves at most once while it is looked up, but for a reclaim that starts over.
+/// Most places tried for one chunk. During a lookup it moves at most once, except for a reclaim that starts over.
 const PLACES_MAX: usize = 4;
 
-/// Where stored chunks are read.
+/// The source of stored chunks.
 pub trait StoredChunks: Send + Sync {
-    /// Shows the bytes of a chunk to `look`; false if the container is not known (any more) or does not hold it.
+    /// Passes the bytes of a chunk to `look`. `false` if the container is unknown (by now) or lacks the chunk.
     ///
     /// # Errors
-    /// `Corrupt` or `NotFound` if they are damaged, for good; all else may be otherwise next time.
+    /// `Corrupt` or `NotFound` for permanent damage; any other error may go away.
     fn read(&self, container: ContainerId, fingerprint: &Fingerprint, look: &mut dyn FnMut(&[u8])) -> Result<bool>;
-    /// The fingerprint of these bytes.
+    /// Computes the fingerprint of these bytes.
     fn fingerprint_of(&self, bytes: &[u8]) -> Fingerprint;
-    /// What this thread has read so far, beside the index.
+    /// The reads of this thread so far, without the index's.
     fn reads_of_this_thread(&self) -> Reads;
 }
 
-/// What was found at one place.
+/// The finding at one place.
 enum Seen {
     Equal,
     NotThere,
@@ -46,16 +46,16 @@ enum Seen {
     Collision,
 }
 
-/// Whether a chunk is stored, by its bytes.
+/// The result of a comparison of a chunk with its stored copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Compared {
     /// A place that holds exactly these bytes.
     pub place: Option<Location>,
-    /// Whether another place held something else, or nothing that can be read.
+    /// Whether another place held other bytes, or unreadable ones.
     pub damage_seen: bool,
 }
 
-/// Decides what the filters before it found, by reading it.
+/// Decides the finds of the earlier filters by reading the stored chunks.
 #[derive(Clone)]
 pub struct CompareFilter {
     index: Arc<Index>,
@@ -69,13 +69,13 @@ impl std::fmt::Debug for CompareFilter {
 }
 
 impl CompareFilter {
-    /// Reads what `index` names from `chunks`.
+    /// Makes a filter that reads the finds of `index` from `chunks`.
     #[must_use]
     pub fn new(index: Arc<Index>, chunks: Arc<dyn StoredChunks>) -> Self {
         Self { index, chunks }
     }
 
-    /// Whether `data` is stored, at `place` or where the index says.
+    /// Whether `data` is stored, at `place` or at the index's location.
     ///
     /// # Errors
     /// [`StoreError::Collision`]; I/O errors that are not damage.
@@ -118,7 +118,7 @@ impl CompareFilter {
         match outcome {
             Ok(_) => {
                 if matches!(seen, Seen::Damaged) {
-                    tracing::error!(chunk = %fingerprint, container = %place, "a stored chunk is not what its name says");
+                    tracing::error!(chunk = %fingerprint, container = %place, "a stored chunk does not match its fingerprint");
                 }
                 Ok(seen)
             }

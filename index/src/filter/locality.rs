@@ -7,15 +7,15 @@ use dedupfs_store::Result;
 use super::{Filter, Query};
 use crate::index::Index;
 
-/// Says `Existing` to fingerprints of containers that were hit of late, and nothing to the others. Its answers are
-/// those of the index, so they are final, where dedupv1's are a strong maybe.
+/// Decides `Existing` for fingerprints of recently hit containers. It leaves the others open. Its answers are those of
+/// the index, so they are final; dedupv1's are a strong maybe.
 #[derive(Clone, Debug)]
 pub struct LocalityFilter {
     index: Arc<Index>,
 }
 
 impl LocalityFilter {
-    /// Asks the locality cache of `index`.
+    /// Makes a filter that asks the locality cache of `index`.
     #[must_use]
     pub const fn new(index: Arc<Index>) -> Self {
         Self { index }

@@ -1,4 +1,4 @@
-//! The filter of what is in memory: staged fingerprints, the open tanker, patches.
+//! The filter of fingerprints in memory: staged ones, the open tanker, patches.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use dedupfs_store::Result;
 use super::{Filter, Query};
 use crate::index::Index;
 
-/// Says `Existing` to fingerprints that the index finds without I/O, and nothing to the others.
+/// Decides `Existing` for fingerprints that the index finds without I/O. It leaves the others open.
 #[derive(Clone, Debug)]
 pub struct OpenFilter {
     index: Arc<Index>,
 }
 
 impl OpenFilter {
-    /// Asks `index`.
+    /// Makes a filter that asks `index`.
     #[must_use]
     pub const fn new(index: Arc<Index>) -> Self {
         Self { index }

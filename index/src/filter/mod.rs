@@ -1,11 +1,11 @@
-//! The filter chain: decides for a batch of fingerprints which are stored already (dedupv1 tech report section 3.2).
+//! The filter chain: decides for a batch of fingerprints which are already stored (dedupv1 tech report section 3.2).
 //!
-//! Filters are asked in order, cheapest first. Each looks only at the entries that are not decided yet and may give a
-//! [`Verdict`]; a final one ([`Verdict::is_final`]) ends the matter for its entry.
+//! Filters are asked in order, cheapest first. Each looks only at undecided entries and may give a [`Verdict`]; a final
+//! one ([`Verdict::is_final`]) decides its entry.
 //!
-//! A fingerprint that is found is `Existing`: the index is exact, and that two contents share a fingerprint is less likely
-//! than anything else that can go wrong. A chain that ends with [`CompareFilter`] does not rely on it: there a fingerprint
-//! that is found is a strong maybe, as in dedupv1, and the stored bytes decide.
+//! A found fingerprint is `Existing`: the index is exact, and two contents with one fingerprint are less likely than
+//! any other failure. A chain that ends with [`CompareFilter`] does not rely on this: there a found fingerprint is a
+//! strong maybe, as in dedupv1, and the stored bytes decide.
 
 mod bloom;
 mod chain;
@@ -31,7 +31,7 @@ use crate::cell::Location;
 pub use crate::sealed::Reads;
 use crate::sealed::reads_of_this_thread;
 
-/// What is known about an entry.
+/// The knowledge about an entry.
 ///
 /// ```text
 /// Undecided --> WeakMaybe --> StrongMaybe --> Existing
@@ -39,27 +39,27 @@ use crate::sealed::reads_of_this_thread;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Verdict {
-    /// No filter said anything.
+    /// No filter has answered.
     #[default]
     Undecided,
-    /// It is stored here. Final.
+    /// The chunk is stored at this location. Final.
     Existing(Location),
-    /// It is stored here with high probability: only filters that can prove it are of use now.
+    /// The chunk is stored at this location with high probability. Only filters that can prove it help now.
     StrongMaybe(Location),
-    /// Perhaps.
+    /// The chunk may be stored.
     WeakMaybe,
-    /// It is not stored. Final.
+    /// The chunk is not stored. Final.
     NonExisting,
 }
 
 impl Verdict {
-    /// Whether no filter need be asked any more.
+    /// Whether no further filter is needed.
     #[must_use]
     pub const fn is_final(&self) -> bool {
         matches!(self, Self::Existing(_) | Self::NonExisting)
     }
 
-    /// Where it is stored, surely or probably.
+    /// The sure or probable location.
     #[must_use]
     pub const fn location(&self) -> Option<Location> {
         match self {
@@ -69,27 +69,27 @@ impl Verdict {
     }
 }
 
-/// A batch of entries, and what is known about each.
+/// A batch of entries, with the knowledge about each.
 #[derive(Clone, Debug)]
 pub struct Query<'a> {
     /// The fingerprints.
     pub fingerprints: &'a [Fingerprint],
-    /// Their chunks' lengths in bytes.
+    /// Lengths of the chunks in bytes.
     pub lengths: &'a [u32],
-    /// What is known; as long as the others.
+    /// One verdict for each entry.
     pub verdicts: Vec<Verdict>,
-    /// Their bytes, if a chain that compares is to be asked; as long as the others.
+    /// Bytes of each chunk, for a chain that compares.
     data: Option<&'a [&'a [u8]]>,
-    /// Whether a stored chunk was damaged that an entry was compared with.
+    /// Whether a comparison met a damaged stored chunk.
     damage_seen: bool,
 }
 
 impl<'a> Query<'a> {
-    /// Nothing is known yet.
+    /// Makes a query with all entries undecided.
     ///
     /// # Panics
     ///
-    /// If the slices differ in length.
+    /// The slices differ in length.
     #[must_use]
     pub fn new(fingerprints: &'a [Fingerprint], lengths: &'a [u32]) -> Self {
         assert_eq!(fingerprints.len(), lengths.len(), "each fingerprint has a length");
@@ -102,18 +102,18 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// As [`new`](Self::new), with the bytes of each chunk: from now on that a fingerprint is found is a strong maybe.
+    /// As [`new`](Self::new), with the bytes of each chunk: from now on a found fingerprint is only a strong maybe.
     ///
     /// # Panics
     ///
-    /// If the slices differ in length.
+    /// The slices differ in length.
     #[must_use]
     pub fn with_data(fingerprints: &'a [Fingerprint], lengths: &'a [u32], data: &'a [&'a [u8]]) -> Self {
         assert_eq!(fingerprints.len(), data.len(), "each fingerprint has its bytes");
         Self { data: Some(data), ..Self::new(fingerprints, lengths) }
     }
 
-    /// Whether a stored chunk was found to be damaged, which this query's data make whole.
+    /// Whether a damaged stored chunk was found that this query's data will replace.
     #[must_use]
     pub const fn damage_seen(&self) -> bool {
         self.damage_seen
@@ -124,23 +124,24 @@ impl<'a> Query<'a> {
         self.verdicts.iter().enumerate().filter(|(_, verdict)| !verdict.is_final()).map(|(position, _)| position)
     }
 
-    /// Positions of entries of which at most a weak maybe is known: for filters that cannot say better than "strong maybe".
+    /// Positions of entries with at most a weak maybe: for filters that cannot say more than "strong maybe".
     pub fn doubtful_entries(&self) -> impl Iterator<Item = usize> {
         let doubtful = |verdict: &Verdict| matches!(verdict, Verdict::Undecided | Verdict::WeakMaybe);
         self.verdicts.iter().enumerate().filter(move |(_, verdict)| doubtful(verdict)).map(|(position, _)| position)
     }
 
-    /// Entries that are of use to a filter that knows fingerprints only: what will be compared need not be found twice.
+    /// Positions of entries for filters without access to bytes. An entry that will be compared need not be found
+    /// twice.
     fn unanswered(&self) -> Box<dyn Iterator<Item = usize> + '_> {
         if self.data.is_some() { Box::new(self.doubtful_entries()) } else { Box::new(self.open_entries()) }
     }
 
-    /// Records that an entry is stored at `location`. A stored chunk of another length is another chunk: sharing it would
-    /// corrupt the file, storing the new one costs a few kilobytes, so the verdict is `NonExisting`. With data to compare,
-    /// the verdict is `StrongMaybe` whatever the length.
+    /// Records that an entry is stored at `location`. A stored chunk of another length is another chunk: sharing it
+    /// would corrupt the file, while storing the new one costs a few kilobytes. So the verdict is then `NonExisting`.
+    /// With data to compare, the verdict is `StrongMaybe` for any length.
     pub fn existing(&mut self, position: usize, location: Location) {
         self.verdicts[position] = if location.is_lost() && !self.fingerprints[position].is_zero() {
-            // Referred to, but lost: to be stored again.
+            // Referenced but lost: to be stored again.
             Verdict::NonExisting
         } else if self.data.is_some() && !self.fingerprints[position].is_zero() {
             Verdict::StrongMaybe(location)
@@ -154,7 +155,7 @@ impl<'a> Query<'a> {
         };
     }
 
-    /// The entries that are still open, with their fingerprints, for a lookup of just these.
+    /// The open entries with their fingerprints, for a lookup of only these.
     pub(crate) fn gather_open(&self) -> (Vec<u32>, Vec<Fingerprint>) {
         self.unanswered().map(|position| (position as u32, self.fingerprints[position])).unzip()
     }
@@ -164,9 +165,9 @@ impl<'a> Query<'a> {
 pub trait Filter: Send + Sync {
     /// Its name in the statistics.
     fn name(&self) -> &'static str;
-    /// Decides what it can. Final verdicts are not to be touched.
+    /// Decides as many entries as it can. Final verdicts must stay.
     fn check(&self, query: &mut Query<'_>) -> Result<()>;
-    /// What this thread has read from disk so far, as far as it may be this filter's doing.
+    /// The disk reads of this thread so far that may be this filter's.
     fn reads_of_this_thread(&self) -> Reads {
         reads_of_this_thread()
     }

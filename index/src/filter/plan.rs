@@ -1,20 +1,21 @@
-//! Which filters, in which order: configuration, so that leaving one out is a command and not a change of code.
+//! The choice and order of filters. It is configuration, so leaving one out needs a command and no change of code.
 //!
-//! Whatever is left out, the write path stays exact: `sealed` is the authority, always there and always last, but for `compare`,
-//! which is not in the default plan: it reads what the others found. What leaving out costs:
+//! The write path stays exact without any of the others: `sealed` is the authority, always present and always last.
+//! Only `compare` may follow it, to read the finds of the others; it is not in the default plan. The cost of leaving a
+//! filter out:
 //!
-//! | without | then |
+//! | without | cost |
 //! |---|---|
-//! | `zero` | nothing but time: `sealed` knows the built-in fingerprint, too |
+//! | `zero` | only time: `sealed` knows the built-in fingerprint, too |
 //! | `block` | rewriting a file in place asks the index for chunks that the file held |
 //! | `open` | chunks of the last minutes are asked of filters and caches in vain before `sealed` finds them in memory |
 //! | `bloom` | each new chunk reads a bucket of every sealed tanker |
 //! | `locality` | each repeated chunk reads its own bucket, unless the bucket cache has it |
 //!
-//! Order matters for time only: a filter decides what the ones before it left open.
+//! Order affects only time: a filter decides the entries that the earlier ones left open.
 //!
-//! What `compare` costs: the reading of every duplicate chunk (`docs/index.md`). What it gives: damaged chunks are found and
-//! stored again when they are backed up again, and a collision of the hash is an error instead of another file's bytes.
+//! `compare` costs a read of every duplicate chunk (`docs/index.md`). In return, damaged chunks are found and stored
+//! again by the next backup of the same data, and a collision of the hash is an error instead of another file's bytes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,7 +32,7 @@ use crate::lookup::Means;
 pub enum FilterKind {
     /// [`ZeroFilter`].
     Zero,
-    /// Filters that come with a query: what the file held before it is overwritten.
+    /// Filters that come with a query: the file's content before it is overwritten.
     Block,
     /// [`OpenFilter`].
     Open,
@@ -48,11 +49,11 @@ pub enum FilterKind {
 impl FilterKind {
     /// The default plan.
     pub const DEFAULT: [Self; 6] = [Self::Zero, Self::Block, Self::Open, Self::Bloom, Self::Locality, Self::Sealed];
-    /// All there are, in the order in which they are asked best.
+    /// All filters in their best order.
     pub const ALL: [Self; 7] =
         [Self::Zero, Self::Block, Self::Open, Self::Bloom, Self::Locality, Self::Sealed, Self::Compare];
 
-    /// Its name.
+    /// The name in `--filters` and in the statistics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -67,27 +68,27 @@ impl FilterKind {
     }
 }
 
-/// Why a list of filters is refused.
+/// The reasons to refuse a list of filters.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FilterPlanError {
-    /// No such filter.
+    /// No filter has this name.
     #[error("there is no filter `{0}`; known are zero, block, open, bloom, locality, sealed and compare")]
     Unknown(String),
-    /// A filter is there twice.
+    /// A filter is listed twice.
     #[error("the filter `{0}` is named twice")]
     Twice(&'static str),
-    /// The authority is missing, or something comes after it.
+    /// `sealed` is missing, or a filter other than `compare` follows it.
     #[error(
-        "the last filter must be `sealed`: it alone decides what no other can, and leaves nothing to be asked; only `compare` \
+        "the last filter must be `sealed`: it alone decides every fingerprint; only `compare` \
          may follow"
     )]
     SealedNotLast,
-    /// It would compare only what the filters before it found.
-    #[error("`compare` reads what the other filters found: it must be the last one, after `sealed`")]
+    /// `compare` would see only the finds of the filters before it.
+    #[error("`compare` reads the finds of the other filters: it must be the last one, after `sealed`")]
     CompareNotLast,
 }
 
-/// A list of filters, as `--filters` gives it.
+/// A list of filters, as in `--filters`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FilterPlan(Vec<FilterKind>);
 
@@ -129,14 +130,14 @@ impl FromStr for FilterPlan {
 }
 
 impl FilterPlan {
-    /// Whether a filter is part of it.
+    /// Whether the plan has a filter.
     #[must_use]
     pub fn has(&self, kind: FilterKind) -> bool {
         self.0.contains(&kind)
     }
 
-    /// The chain over `index`. What is left out is not used by `sealed` either. `stored` is what `compare` reads, if the plan
-    /// has it.
+    /// Makes the chain over `index`. `sealed` does not use the left-out filters either. `stored` supplies the chunks
+    /// for `compare`, if the plan has it.
     #[must_use]
     pub fn chain(&self, index: &Arc<Index>, stored: impl FnOnce() -> Arc<dyn StoredChunks>) -> FilterChain {
         let means = Means { filters: self.has(FilterKind::Bloom), locality: self.has(FilterKind::Locality) };

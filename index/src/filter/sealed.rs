@@ -9,8 +9,8 @@ use crate::cell::Location;
 use crate::index::Index;
 use crate::lookup::Means;
 
-/// Decides every entry: `Existing` or `NonExisting`. It asks memory again before the sealed tankers, because between the
-/// filters another thread may have staged the fingerprint, and a checkpoint may have moved it.
+/// Decides every entry: `Existing` or `NonExisting`. It asks memory again before the sealed tankers: since the earlier
+/// filters another thread may have staged the fingerprint, or a checkpoint moved it.
 #[derive(Clone, Debug)]
 pub struct SealedFilter {
     index: Arc<Index>,
@@ -18,13 +18,13 @@ pub struct SealedFilter {
 }
 
 impl SealedFilter {
-    /// Asks `index`.
+    /// Makes a filter that asks `index`.
     #[must_use]
     pub const fn new(index: Arc<Index>) -> Self {
         Self::with_means(index, Means::ALL)
     }
 
-    /// Asks `index`, which is to use these means only.
+    /// Makes a filter that asks `index` with these means only.
     #[must_use]
     pub const fn with_means(index: Arc<Index>, means: Means) -> Self {
         Self { index, means }
@@ -42,7 +42,7 @@ impl Filter for SealedFilter {
         self.index.locate_batch_with(&fingerprints, &mut found, self.means)?;
         for (position, location) in positions.into_iter().zip(found) {
             match location {
-                // The built-in fingerprint is stored nowhere and always there, even with no filter for it before this one.
+                // The built-in fingerprint is never stored and always present, even without a filter for it.
                 None if query.fingerprints[position as usize].is_zero() => {
                     let len_bytes = query.lengths[position as usize];
                     query.existing(position as usize, Location { container: ContainerId::NONE, len_bytes });

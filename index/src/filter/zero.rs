@@ -5,7 +5,7 @@ use dedupfs_store::{ContainerId, Result};
 use super::{Filter, Query, Verdict};
 use crate::cell::Location;
 
-/// Says `Existing` to the fingerprint of zeros, with [`ContainerId::NONE`]: it is stored nowhere and always there.
+/// Decides `Existing` for the fingerprint of zeros, with [`ContainerId::NONE`]: it is never stored and always present.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct ZeroFilter;
 

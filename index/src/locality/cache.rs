@@ -1,4 +1,4 @@
-//! The cache itself. See the module's head for what its answers rest on.
+//! The cache itself. The module's head explains why its answers are right.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,26 +8,26 @@ use parking_lot::RwLock;
 
 use crate::cell::Location;
 
-/// Words of a set of the table: a cache line.
+/// Words of a set of the table: one cache line.
 const WAYS: usize = 8;
 
-/// Words of the table for each fingerprint: half of them may lead to containers that are gone.
+/// Words of the table for each fingerprint: half of them may be dead.
 const WORDS_PER_PRINT: u64 = 2;
 
 /// Bytes for each fingerprint: itself with its length, its words, and a share of its container's slot.
 const BYTES_PER_PRINT: u64 = size_of::<Print>() as u64 + WORDS_PER_PRINT * 8 + SLOT_BYTES / PRINTS_PER_SLOT;
 
-/// Fingerprints for each slot: containers of fewer chunks leave room unused.
+/// Fingerprints for each slot: containers of fewer chunks waste memory.
 const PRINTS_PER_SLOT: u64 = 64;
 
 /// Bytes of a slot with its place in the directory and its tankers.
 const SLOT_BYTES: u64 = 192;
 
-/// How far before a container one that is here says that a stream goes on: streams that write at the same time take
-/// containers in turns.
+/// A cached container at most this far before a hit one counts as the same stream: concurrent streams take containers
+/// in turns.
 const STREAM_WINDOW: u64 = 4;
 
-/// Containers that were hit once and might be hit again soon.
+/// Remembered containers that were hit once and may be hit again soon.
 const RECENT: usize = 64;
 
 const INDEX_BITS: u32 = 24;
@@ -36,21 +36,21 @@ const TAG_BITS: u32 = u64::BITS - INDEX_BITS - SLOT_BITS;
 
 type Print = (Fingerprint, u32);
 
-/// A container with its fingerprints. One without any is remembered as not worth reading again.
+/// A container with its fingerprints. One without fingerprints is remembered as useless.
 #[derive(Debug)]
 struct Slot {
     container: ContainerId,
     prints: Box<[Print]>,
     /// Ids of the sealed tankers that have its cells.
     tankers: Box<[u64]>,
-    /// When it was used last.
+    /// Time of the last use.
     used: AtomicU64,
-    /// Fingerprints that it answered.
+    /// Number of fingerprints that it answered.
     answers: AtomicU64,
 }
 
 impl Slot {
-    /// Whether a stream has gone through it: chance does not answer an eighth of a container.
+    /// Whether a stream went through it: chance does not answer an eighth of a container.
     fn is_followed(&self) -> bool {
         self.answers.load(Ordering::Relaxed) * 8 >= (self.prints.len() as u64).max(8)
     }
@@ -58,7 +58,7 @@ impl Slot {
 
 #[derive(Debug)]
 struct State {
-    /// Number of the set of tankers that everything here was checked against, or that left it as it was.
+    /// Number of the set of tankers that all entries were checked against, or that did not affect them.
     epoch: u64,
     table: Vec<u64>,
     slots: Vec<Option<Slot>>,
@@ -73,11 +73,11 @@ struct State {
 pub(crate) struct LocalitySizes {
     /// Bytes of memory.
     pub(crate) bytes: u64,
-    /// Containers in it.
+    /// Number of containers in the cache.
     pub(crate) containers: u64,
 }
 
-/// Fingerprints of containers.
+/// The fingerprints of recently hit containers.
 #[derive(Debug)]
 pub(crate) struct LocalityCache {
     limit_prints: u64,
@@ -87,8 +87,8 @@ pub(crate) struct LocalityCache {
     answers: AtomicU64,
 }
 
-/// Numbers of the two sets of a fingerprint, and the part of a word that tells fingerprints in a set apart. With two sets to
-/// choose from a table that is half full has room for nearly every one.
+/// Returns the numbers of a fingerprint's two sets, and the tag that tells fingerprints in a set apart. With a choice
+/// of two sets, a half-full table has space for nearly every fingerprint.
 fn place_of(fingerprint: &Fingerprint, sets: usize) -> ([usize; 2], u64) {
     let words = [fingerprint.second_word(), fingerprint.prefix()];
     let set = |word: u64| ((u128::from(word) * sets as u128) >> u64::BITS) as usize;
@@ -96,7 +96,7 @@ fn place_of(fingerprint: &Fingerprint, sets: usize) -> ([usize; 2], u64) {
 }
 
 const fn word(slot: u32, index: u32, tag: u64) -> u64 {
-    // Slots count from 1 here, so that no word is 0, which is "nothing".
+    // Slots count from 1 here, so that no word is 0, the empty word.
     ((slot as u64 + 1) << (INDEX_BITS + TAG_BITS)) | ((index as u64) << TAG_BITS) | tag
 }
 
@@ -111,7 +111,7 @@ impl State {
         Some((slot, Location { container: slot.container, len_bytes: *len_bytes }))
     }
 
-    /// The fingerprint that a word leads to, and its slot.
+    /// Returns the fingerprint that a word leads to, and its slot.
     fn follow(&self, word: u64) -> Option<(&Slot, &Print)> {
         let slot = (word >> (INDEX_BITS + TAG_BITS)).checked_sub(1)?;
         let slot = self.slots.get(slot as usize)?.as_ref()?;
@@ -132,7 +132,7 @@ impl State {
         }
     }
 
-    /// The slot used longest ago.
+    /// Returns the least recently used slot.
     fn oldest(&self) -> Option<u32> {
         let used =
             |(number, slot): (usize, &Option<Slot>)| Some((slot.as_ref()?.used.load(Ordering::Relaxed), number as u32));
@@ -141,7 +141,7 @@ impl State {
 }
 
 impl LocalityCache {
-    /// An empty cache of at most `limit_bytes`; below some 10 KiB it keeps nothing.
+    /// Makes an empty cache of at most `limit_bytes`; below some 10 KiB it keeps nothing.
     pub(crate) fn new(limit_bytes: u64) -> Self {
         let limit_prints = limit_bytes / BYTES_PER_PRINT;
         let slots = (limit_prints / PRINTS_PER_SLOT).min((1 << SLOT_BITS) - 1);
@@ -169,17 +169,17 @@ impl LocalityCache {
         self.tables.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Tables read so far, and fingerprints found here.
+    /// Numbers of tables read and of fingerprints found here so far.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.tables.load(Ordering::Relaxed), self.answers.load(Ordering::Relaxed))
     }
 
-    /// Whether it keeps anything at all.
+    /// Whether the cache keeps anything.
     pub(crate) const fn is_enabled(&self) -> bool {
         self.limit_prints > 0
     }
 
-    /// Calls `found` with the number and the location of each of `wanted` that is here.
+    /// Calls `found` with number and location of each of `wanted` that is in the cache.
     pub(crate) fn find_many<'f>(
         &self,
         wanted: impl Iterator<Item = (u32, &'f Fingerprint)>,
@@ -202,7 +202,7 @@ impl LocalityCache {
         self.answers.fetch_add(answers, Ordering::Relaxed);
     }
 
-    /// Notes that a sealed tanker gave this container; the answers are those to read now.
+    /// Notes that a sealed tanker named this container. Returns the containers to read now.
     pub(crate) fn note_hit(&self, container: ContainerId) -> [Option<ContainerId>; 2] {
         let mut state = self.state.write();
         if state.by_container.contains_key(&container) {
@@ -225,8 +225,8 @@ impl LocalityCache {
         [None; 2]
     }
 
-    /// Takes a container in, of which `tankers` have all cells in the set number `epoch`; or, with no fingerprints,
-    /// remembers that it is of no use. Refused if another set was published meanwhile.
+    /// Adds a container whose cells in set number `epoch` are all in `tankers`. Without fingerprints it is remembered
+    /// as useless. Ignored if another set was published meanwhile.
     pub(crate) fn insert(&self, epoch: u64, container: ContainerId, prints: Vec<Print>, tankers: Vec<u64>) {
         let many = prints.len() as u64;
         if !self.is_enabled() || many > self.limit_prints || prints.len() >= 1 << INDEX_BITS {
@@ -247,12 +247,12 @@ impl LocalityCache {
         state.by_container.insert(container, number);
         let used = AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed) + 1);
         let places: Vec<_> = prints.iter().map(|(print, _)| place_of(print, state.table.len() / WAYS)).collect();
-        // The slot first: its words are alive from then on.
+        // The slot first: from then on its words are alive.
         let answers = AtomicU64::new(0);
         let slot = Slot { container, prints: prints.into(), tankers: tankers.into(), used, answers };
         state.slots[number as usize] = Some(slot);
         for (index, ([first, second], tag)) in (0_u32..).zip(places) {
-            // In place of a word that leads nowhere any more; else of the oldest.
+            // Replaces a dead word, or else the oldest.
             let dead = |set: usize| Some((set, state.dead_way(set)?));
             let (set, way) = dead(first).or_else(|| dead(second)).unwrap_or((first, WAYS - 1));
             let ways = &mut state.table[set * WAYS..=set * WAYS + way];
@@ -261,11 +261,11 @@ impl LocalityCache {
         }
     }
 
-    /// Begins the time of set number `epoch`: forgets every container that has cells in a tanker of which `changed` says so.
+    /// Begins the epoch of a new set: forgets every container with cells in a tanker for which `changed` is true.
     pub(crate) fn begin_epoch(&self, epoch: u64, changed: impl Fn(u64) -> bool) {
         let mut state = self.state.write();
         state.epoch = epoch;
-        // One that was of no use may be now.
+        // Useless containers may be useful now.
         let gone = |slot: &Slot| slot.prints.is_empty() || slot.tankers.iter().any(|tanker| changed(*tanker));
         let gone: Vec<u32> =
             (0..).zip(&state.slots).filter(|(_, s)| s.as_ref().is_some_and(gone)).map(|(n, _)| n).collect();

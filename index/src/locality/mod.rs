@@ -1,33 +1,33 @@
-//! The locality cache: fingerprints of whole containers (dedupv1 tech report section 3.2, the container cache filter; Zhu et al.'s
-//! locality preserved cache).
+//! The locality cache: fingerprints of whole containers (dedupv1 tech report section 3.2, the container cache filter;
+//! Zhu et al.'s locality preserved cache).
 //!
-//! A backup repeats what lies together in a container in the same order. So when lookups in the sealed tankers hit a
-//! container, its table enters this cache as a whole, and what comes next is answered without I/O.
+//! A backup repeats the chunks of a container in the same order. So when lookups in the sealed tankers hit a container,
+//! its whole table enters this cache, and the following lookups need no I/O.
 //!
 //! # When a container enters
-//! Reading a table costs a read from the data root. It is read when it will pay: at the second hit of a container, or at
-//! the first if one of the containers just before it is here and answered a good part of its fingerprints, because then a
-//! stream goes on; in that case the next container is read ahead, too. Lookups in random order read no tables.
+//! Reading a table costs a read from the data root. It happens only if it is likely to pay: at the second hit of a
+//! container, or at the first hit if a container just before it is cached and answered a good part of its fingerprints.
+//! Then a stream goes on, and the next container is read ahead, too. Lookups in random order read no tables.
 //!
 //! # Why its answers are those of the index
-//! The index is the authority: a chunk in a container's table may have been removed from the index, or have moved, or have a
-//! second copy that the index names. An answer must be the location that the index has, or claims would be evaded
+//! The index is the authority: a chunk in a container's table may have been removed from the index, or have moved, or
+//! have a second copy that the index names. An answer must be the index's location, or writers could evade claims
 //! (invariant I-4). Therefore:
-//! 1. A container enters only if number and sum of its table's fingerprints are those of the cells which the sealed
-//!    tankers have in it (`sealed::containers`): then they name exactly these chunks there. A container of which
-//!    something was removed or moved, or is still open, does not enter.
-//! 2. Sealed tankers never change. What was applied since is in memory, and memory is always asked before this cache.
-//! 3. A checkpoint that writes a tanker again or dissolves it makes this cache forget all containers with cells in it, after it
-//!    published the new set and before it drops the patches which told of the change until then. What was
-//!    checked against an older set is refused from then on ([`LocalityCache::insert`]).
+//! 1. A container enters only if number and sum of its table's fingerprints equal those of the sealed tankers' cells in
+//!    it (`sealed::containers`): then the cells name exactly these chunks there. A container that is open, or of which
+//!    a chunk was removed or moved, does not enter.
+//! 2. Sealed tankers never change. Later changes are in memory, and memory is always asked before this cache.
+//! 3. A checkpoint that rewrites or dissolves a tanker makes this cache forget all containers with cells in it. This
+//!    happens after the new set is published and before the patches that held the changes are dropped. From then on,
+//!    containers checked against an older set are refused ([`LocalityCache::insert`]).
 //!
-//! So an answer from here is what reading the bucket would have given at that moment: claims, sections and rechecks
-//! of the engine need not know of this cache.
+//! So an answer from here equals a read of the bucket at that moment: claims, sections and rechecks of the engine need
+//! not know of this cache.
 //!
 //! # Memory
-//! Fixed when it is made: a table of words that name places in containers, of which a new one pushes out a dead one or the oldest
-//! of eight, and a number of fingerprints for all containers together, of which the ones used longest ago go. A word may lead to
-//! another container than it was made for: the whole fingerprint is compared there.
+//! Fixed at creation: a table of words that name places in containers, and a number of fingerprints for all containers
+//! together. A new word replaces a dead one or the oldest of eight; the least recently used containers make space for
+//! new ones. A word may lead to another container than its own: the whole fingerprint is compared there.
 
 mod cache;
 mod source;

@@ -1,21 +1,21 @@
-//! Where tables of containers come from.
+//! The source of container tables.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use dedupfs_store::{ContainerId, Fingerprint, Result};
 
-/// Gives the tables of containers: in the engine, the container store.
+/// Supplies the tables of containers: in the engine, the container store.
 pub trait ContainerTables: Send + Sync {
-    /// Calls `each` with fingerprint and length in bytes of every chunk of a container, in any order; false if there is no such
-    /// container.
+    /// Calls `each` with fingerprint and length in bytes of every chunk of a container, in any order; `false` if the
+    /// container does not exist.
     ///
     /// # Errors
     /// The table cannot be read: the lookup goes on without it.
     fn read_table(&self, container: ContainerId, each: &mut dyn FnMut(Fingerprint, u32)) -> Result<bool>;
 }
 
-/// The source, once it is known: the index is opened before what knows containers.
+/// The source, once it is set: the index is opened before the container store.
 #[derive(Default)]
 pub(crate) struct Tables(OnceLock<Arc<dyn ContainerTables>>);
 

@@ -1,4 +1,4 @@
-//! The cache alone; with the index around it: `tests::locality`.
+//! Tests of the cache alone; `tests::locality` tests it within the index.
 
 use super::*;
 use crate::cell::Location;
@@ -27,7 +27,7 @@ fn containers_used_longest_ago_go_first_and_memory_is_bounded() {
         cache.insert(0, ContainerId(container), prints(container, 300), vec![1]);
         assert!(found(&cache, container, 300) >= 295, "all but what shares its set with too many");
         assert!(cache.sizes().bytes <= limit_bytes);
-        // The first one is used all the time.
+        // The first container stays in constant use.
         assert!(found(&cache, 1, 300) > 200, "round {container}");
     }
     assert!((4..8).contains(&cache.sizes().containers), "{:?}", cache.sizes());

@@ -1,22 +1,23 @@
-//! The garbage map: how many cells and bytes the committed cells place in each container, and how many of them something
-//! refers to. Choosing containers to empty asks this, and reads neither containers nor the index.
+//! The garbage map: for each container, the number of committed cells in it and their bytes, and the part of them with
+//! references. It lets reclaiming choose containers to empty without reading containers or the index.
 //!
-//! # What it is made of
-//! The sum of what lists of the sealed tankers say ([`OccupancyList`](crate::sealed::OccupancyList), a file beside each
-//! tanker's counts), of the open tanker's cells as they were when the index was opened, and of every change applied since. A
-//! checkpoint changes no committed cell, so it does not change the map; it writes the lists of the tankers that it writes.
+//! # Its parts
+//! The map is the sum of the occupancy lists of the sealed tankers ([`OccupancyList`](crate::sealed::OccupancyList), a
+//! file beside each tanker's counts), of the open tanker's cells when the index was opened, and of every change applied
+//! since. A checkpoint changes no committed cell, so it does not change the map; it writes the lists of the tankers
+//! that it writes.
 //!
 //! # Missing lists
-//! Lists are derived. Where there is none (a pool of before, damage) the tanker is *missing* and opening does not wait
-//! for it. The invariant is: the map, and what the files of the missing tankers hold, add up to the committed cells. Changes
-//! keep it, whether their tankers are missing or not: entries are differences, and may be below zero until the rest is added.
-//! Whoever reads through the cells of a missing tanker adds what its files hold ([`Occupancy::fill`]): a checkpoint that is
-//! about to replace them, or [`Index::complete_occupancy`]. Both hold the checkpointer's lock, so no tanker is replaced meanwhile.
+//! Lists are derived. A tanker without one (a pool of an older version, damage) is *missing*, and opening does not wait
+//! for it. Invariant: the map plus the content of the missing tankers' files equals the committed cells. Changes keep
+//! the invariant for all tankers: entries are differences, and may be below zero until the rest is added. The reader of
+//! a missing tanker's cells adds the content of its files ([`Occupancy::fill`]): a checkpoint that is about to replace
+//! them, or [`Index::complete_occupancy`]. Both hold the checkpointer's lock, so no tanker is replaced meanwhile.
 //!
 //! # Cost
-//! Applying: one access to a small table of the row's own for each change that moves a cell, makes one, removes one, or makes it
-//! live or dead; one to the map for each container and row. 32 bytes for each container and their places in a table: some 12 MB for a
-//! terabyte.
+//! Applying: one access to a small table of the row for each change that moves, makes or removes a cell, or makes it
+//! live or dead; one access to the map for each container and row. 32 bytes for each container plus its place in a
+//! table: some 12 MB for a terabyte.
 
 mod tally;
 
@@ -32,10 +33,10 @@ use crate::sealed::{OccupancyList, SealedTanker, Writer};
 pub use tally::Occupied;
 pub(crate) use tally::Tally;
 
-/// Parts of the map, each with a lock of its own: who walks through it copies one of them at a time.
+/// Parts of the map, each with its own lock. A walk copies one part at a time.
 const PARTS: usize = 64;
 
-/// What is kept of an [`Occupied`]: no container has 2^31 cells.
+/// The compact form of an [`Occupied`]: no container has 2^31 cells.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Packed {
     cells: u32,
@@ -48,14 +49,14 @@ const _: () = assert!(size_of::<(ContainerId, Packed)>() == 32);
 
 impl Packed {
     fn add(&mut self, other: Occupied) {
-        // Differences wrap in fewer bits as they do in more.
+        // Wrapping differences stay right in fewer bits.
         self.cells = self.cells.wrapping_add(other.cells as u32);
         self.live_cells = self.live_cells.wrapping_add(other.live_cells as u32);
         self.bytes = self.bytes.wrapping_add(other.bytes);
         self.live_bytes = self.live_bytes.wrapping_add(other.live_bytes);
     }
 
-    /// With the sign that each number has.
+    /// Restores the sign of each number.
     fn unpack(self) -> Occupied {
         let widen = |number: u32| i64::from(number.cast_signed()).cast_unsigned();
         Occupied {
@@ -74,7 +75,7 @@ struct Whole {
     missing: HashSet<u64>,
 }
 
-/// The map.
+/// The garbage map.
 #[derive(Debug)]
 pub(crate) struct Occupancy {
     parts: [Mutex<ContainerMap<Packed>>; PARTS],
@@ -82,7 +83,7 @@ pub(crate) struct Occupancy {
 }
 
 fn part_of(container: ContainerId) -> usize {
-    // Bits that the tables of the parts do not start with.
+    // Bits that the parts' tables do not use first.
     (container.hash() >> 32) as usize % PARTS
 }
 
@@ -91,7 +92,7 @@ impl Occupancy {
         Self { parts: std::array::from_fn(|_| Mutex::default()), whole: Mutex::default() }
     }
 
-    /// Adds what changed, or what is there. What lies in no container is left out.
+    /// Adds changes or content; ignores lost cells, which are in no container.
     pub(crate) fn add(&self, changes: impl Iterator<Item = (ContainerId, Occupied)>) {
         let mut total = Occupied::default();
         for (container, difference) in changes.filter(|(container, _)| *container != ContainerId::NONE) {
@@ -106,9 +107,10 @@ impl Occupancy {
         self.whole.lock().total.add(total);
     }
 
-    /// Adds what the files of a sealed tanker hold, unless they are in the map already.
+    /// Adds the content of a sealed tanker's files, unless the map has it already.
     pub(crate) fn fill(&self, tanker: u64, held: impl Iterator<Item = (ContainerId, Occupied)>) {
-        // In this order: who finds that nothing is missing finds all of it. Fillers hold the checkpointer's lock, so none adds it twice.
+        // In this order: once nothing is missing, the map is complete. Fillers hold the checkpointer's lock, so none
+        // adds it twice.
         if self.lacks(tanker) {
             self.add(held);
             self.whole.lock().missing.remove(&tanker);
@@ -120,7 +122,7 @@ impl Occupancy {
         self.whole.lock().missing.contains(&tanker)
     }
 
-    /// How many tankers are missing.
+    /// Number of missing tankers.
     pub(crate) fn missing(&self) -> usize {
         self.whole.lock().missing.len()
     }
@@ -144,14 +146,15 @@ impl Occupancy {
         packed.map_or_else(Occupied::default, Packed::unpack)
     }
 
-    /// A part as it is now, differences included.
+    /// Copies a part in its current state, differences included.
     fn copy(&self, part: usize) -> Vec<(ContainerId, Occupied)> {
         let part = self.parts[part].lock();
         part.iter().map(|(container, packed)| (*container, packed.unpack())).collect()
     }
 
-    /// How the map, with what it lacks, differs from what the committed cells place: a container, what the map says and what is
-    /// right, and how many such containers there are. Nobody may change it meanwhile.
+    /// Compares the map, completed by the parts that it lacks, with the committed cells. Returns the first wrong
+    /// container, the map's value, the right value, and the number of wrong containers. The caller prevents changes
+    /// meanwhile.
     pub(crate) fn difference(
         &self,
         truth: &Tally,
@@ -185,17 +188,18 @@ impl Occupancy {
 }
 
 impl Index {
-    /// What the committed cells place in a container; in [`ContainerId::NONE`] nothing, because what is lost lies nowhere.
+    /// The occupancy of a container by committed cells. [`ContainerId::NONE`] is always empty, because lost cells are
+    /// in no container.
     ///
-    /// Exact as of the last row that was applied, once [`complete_occupancy`](Self::complete_occupancy) has succeeded: then 0
-    /// cells mean that no committed cell names the container. What is staged does not count. Cost: one lock and one access
-    /// to a hash table.
+    /// Exact as of the last applied row, once [`complete_occupancy`](Self::complete_occupancy) has succeeded: then 0
+    /// cells mean that no committed cell names the container. Staged fingerprints do not count. Cost: one lock and one
+    /// access to a hash table.
     pub fn occupied(&self, container: ContainerId) -> Occupied {
         self.occupancy.get(container).clamped()
     }
 
-    /// Calls `visit` for every container that a committed cell names, in no order. No lock is held meanwhile: each container is
-    /// shown once, as it was at some time since the call began. Those that are new meanwhile may be missing.
+    /// Calls `visit` for every container that a committed cell names, unordered. No lock is held meanwhile. Each
+    /// container is shown once, in a state since the call began. Containers that appear meanwhile may be left out.
     ///
     /// Cost: a copy of a 64th of the map at a time.
     pub fn for_each_occupied(&self, visit: &mut dyn FnMut(ContainerId, Occupied)) {
@@ -206,27 +210,26 @@ impl Index {
         }
     }
 
-    /// What the committed cells place in all containers.
+    /// The occupancy of all containers by committed cells.
     pub fn occupied_total(&self) -> Occupied {
         self.occupancy.total().clamped()
     }
 
-    /// Makes the garbage map whole: reads through the sealed tankers that have no sound list of what lies where, and writes it.
-    /// Normally there are none, and this costs nothing; a pool of a version without such lists has none but those of the
-    /// tankers that were written since. Rows are applied and looked up meanwhile, a checkpoint waits for the tanker that is
-    /// being read.
+    /// Completes the garbage map: reads each sealed tanker that has no sound occupancy list, and writes the list.
+    /// Normally every tanker has one, and this costs nothing; in a pool of an older version only tankers written since
+    /// then have lists. Applying and lookups go on meanwhile; a checkpoint waits for the tanker being read.
     ///
     /// Cost: 48 bytes read for each cell of such a tanker.
     ///
     /// # Errors
-    /// A tanker cannot be read. The others may have been added; it can be called again. A list that cannot be written is
-    /// only made anew when the index is opened the next time.
+    /// A tanker cannot be read. Others may have been added; the caller can try again. A list that cannot be written is
+    /// no error: the next opening makes it anew.
     pub fn complete_occupancy(&self) -> Result<()> {
         self.complete_occupancy_while(true, &mut || true).map(|_| ())
     }
 
-    /// The same as long as `go_on` says so, which is asked before each tanker; returns whether the map is whole. Without `writes`
-    /// only memory is changed.
+    /// As [`complete_occupancy`](Self::complete_occupancy), but asks `go_on` before each tanker and stops when it says
+    /// no. Returns whether the map is complete. Without `writes` it changes only memory.
     ///
     /// # Errors
     /// As [`complete_occupancy`](Self::complete_occupancy).
@@ -242,20 +245,21 @@ impl Index {
             };
             let list = tanker.scan_occupancy()?;
             self.occupancy.fill(tanker.id, list.iter());
-            tracing::info!("listed what tanker {} of {} places in containers", tanker.id, self.directory);
+            tracing::info!("listed the containers of the cells of tanker {} of {}", tanker.id, self.directory);
             if writes && let Err(error) = tanker.replace_occupancy(self.writer(), &list) {
-                tracing::warn!("cannot write what tanker {} places in containers: {error}", tanker.id);
+                tracing::warn!("cannot write the occupancy list of tanker {}: {error}", tanker.id);
             }
         }
         Ok(true)
     }
 
-    /// What the files of a sealed tanker place where, from its list or else from its cells. The checkpointer's lock is held.
+    /// Returns the occupancy by a sealed tanker's files, from its list or else from its cells. The caller holds the
+    /// checkpointer's lock.
     pub(crate) fn occupancy_of(&self, tanker: &SealedTanker) -> Result<OccupancyList> {
         let list = match tanker.read_occupancy(self.writer()) {
             Ok(list) => list,
             Err(error) => {
-                tracing::debug!("made anew from its cells: {error}");
+                tracing::debug!("an occupancy list is made anew from the cells: {error}");
                 tanker.scan_occupancy()?
             }
         };
@@ -264,7 +268,7 @@ impl Index {
     }
 }
 
-/// The map of what the lists of sealed tankers say.
+/// Builds the map from the lists of sealed tankers.
 pub(crate) fn load_occupancy(writer: Writer<'_>, tankers: &[Arc<SealedTanker>]) -> Occupancy {
     let occupancy = Occupancy::new();
     for tanker in tankers {
@@ -272,10 +276,10 @@ pub(crate) fn load_occupancy(writer: Writer<'_>, tankers: &[Arc<SealedTanker>]) 
             Ok(list) => occupancy.add(list.iter()),
             Err(error) => {
                 occupancy.whole.lock().missing.insert(tanker.id);
-                // What was never there is no damage.
+                // An absent list is no damage.
                 if !matches!(error, StoreError::NotFound { .. }) {
                     tracing::warn!(
-                        "what tanker {} places in containers will be read from its cells: {error}",
+                        "the occupancy list of tanker {} will be made anew from its cells: {error}",
                         tanker.id
                     );
                 }

@@ -1,43 +1,43 @@
-//! What cells place in containers: sums, and differences of sums.
+//! The occupancy of containers by cells: sums, and differences of sums.
 
 use dedupfs_store::ContainerId;
 
 use crate::cell::Cell;
 use crate::map::ContainerMap;
 
-/// What committed cells place in one container, or in all of them.
+/// The occupancy of one container, or of all of them, by committed cells.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Occupied {
-    /// Cells that name it.
+    /// Cells that name the container.
     pub cells: u64,
-    /// Of these, cells that something refers to.
+    /// The part of them with references.
     pub live_cells: u64,
     /// Uncompressed bytes of all cells.
     pub bytes: u64,
-    /// Uncompressed bytes of the cells that something refers to.
+    /// Uncompressed bytes of the cells with references.
     pub live_bytes: u64,
 }
 
 impl Occupied {
-    /// Cells that nothing refers to.
+    /// Cells without references.
     #[must_use]
     pub const fn dead_cells(&self) -> u64 {
         self.cells.saturating_sub(self.live_cells)
     }
 
-    /// Bytes that nothing refers to.
+    /// Bytes of cells without references.
     #[must_use]
     pub const fn dead_bytes(&self) -> u64 {
         self.bytes.saturating_sub(self.live_bytes)
     }
 
-    /// What one cell places in its container.
+    /// The occupancy by one cell.
     pub(crate) fn of(cell: Cell) -> Self {
         let (bytes, live) = (u64::from(cell.location.len_bytes), u64::from(cell.references > 0));
         Self { cells: 1, live_cells: live, bytes, live_bytes: live * bytes }
     }
 
-    // A difference may be below zero. Numbers wrap, so that it is one that can be added all the same.
+    // A difference may be below zero. Numbers wrap, so it can still be added.
 
     pub(crate) fn add(&mut self, other: Self) {
         self.cells = self.cells.wrapping_add(other.cells);
@@ -55,7 +55,7 @@ impl Occupied {
         }
     }
 
-    /// With 0 for what is below zero.
+    /// Replaces numbers below zero by 0.
     pub(crate) fn clamped(self) -> Self {
         let clamped = |number: u64| if number > u64::MAX / 2 { 0 } else { number };
         Self {
@@ -67,26 +67,27 @@ impl Occupied {
     }
 }
 
-/// What some cells, or changes of cells, place in each container. [`ContainerId::NONE`] is one like any other here.
+/// The occupancy of each container by some cells, or by changes of cells. [`ContainerId::NONE`] is an ordinary
+/// container here.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Tally {
     containers: ContainerMap<Occupied>,
 }
 
 impl Tally {
-    /// What these cells place.
+    /// The occupancy by these cells.
     pub(crate) fn of(cells: impl Iterator<Item = Cell>) -> Self {
         let mut tally = Self::default();
         cells.for_each(|cell| tally.change(None, Some(cell)));
         tally
     }
 
-    /// A cell becomes another.
+    /// Adds the change of one cell.
     pub(crate) fn change(&mut self, before: Option<Cell>, after: Option<Cell>) {
         if let (Some(before), Some(after)) = (before, after)
             && before.location.container == after.location.container
         {
-            // Most changes are of this kind, and most of them change nothing here.
+            // Most changes are of this kind, and most of them have no effect here.
             let mut difference = Occupied::of(before).negated();
             difference.add(Occupied::of(after));
             self.add(after.location.container, difference);
@@ -100,14 +101,14 @@ impl Tally {
         }
     }
 
-    /// Adds to what a container has.
+    /// Adds a difference to a container.
     pub(crate) fn add(&mut self, container: ContainerId, difference: Occupied) {
         if difference != Occupied::default() {
             self.containers.entry(container).add(difference);
         }
     }
 
-    /// All containers but those of which nothing is left, in no order.
+    /// All containers that are not empty, unordered.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ContainerId, Occupied)> + '_ {
         self.containers.iter().copied().filter(|(_, occupied)| *occupied != Occupied::default())
     }

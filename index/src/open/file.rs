@@ -1,7 +1,8 @@
-//! The open tanker as of a checkpoint: a file of frames of at most 65,536 cells each, in no order, nothing after them.
+//! The open tanker as of a checkpoint: a file of frames of at most 65,536 unordered cells each, and nothing behind
+//! them.
 //!
-//! It is written as a whole by each checkpoint that found the open tanker changed (at most 48 MiB with the default
-//! shape), and read as a whole when the index is opened.
+//! Each checkpoint that finds the open tanker changed writes it as a whole (at most 48 MiB with the default shape).
+//! Opening the index reads it as a whole.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -25,7 +26,7 @@ const META_BYTES: usize = 2 + 2 + 8 + 4 + 4 + 4;
 
 const FRAME_BODY_BYTES_MAX: usize = META_BYTES + CELLS_PER_FRAME * OPEN_CELL_BYTES;
 
-/// What a manifest says of the open tanker's file. Generation 0: there is none, because the open tanker is empty.
+/// The manifest's entry for the open tanker's file. Generation 0: no file, because the open tanker is empty.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct OpenFile {
     pub(crate) generation: u64,
@@ -70,7 +71,7 @@ impl OpenFile {
         Ok(Self { generation, cells: entries.len() as u32, bytes, seal: checksum(seals.as_slice()) })
     }
 
-    /// Reads what the manifest names, checking everything.
+    /// Reads the file that the manifest names, checking everything.
     pub(crate) fn read(&self, writer: Writer<'_>) -> Result<Vec<Entry>> {
         if !self.is_some() {
             return Ok(Vec::new());

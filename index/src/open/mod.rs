@@ -1,17 +1,17 @@
-//! The open tanker and what else is in memory: recent fingerprints, and patches to sealed tankers.
+//! The open tanker and everything else in memory: recent fingerprints, and patches to sealed tankers.
 //!
-//! Split into 64 shards by the first six bits of the fingerprint, each with a lock of its own: a batch of lookups or
-//! changes is grouped by shard and takes each lock once; a table that grows stops lookups of one shard only; and the
-//! shards' order is the fingerprints' order, which sealing uses.
+//! It is split into 64 shards by the first six bits of the fingerprint, each with its own lock. A batch of lookups or
+//! changes is grouped by shard and takes each lock once. A growing table stops lookups of one shard only. The shards'
+//! order is the fingerprints' order, which sealing uses.
 //!
 //! A shard holds three maps, consulted in this order:
 //! 1. `recent`: staged, not committed;
 //! 2. `cells`: the open tanker proper;
-//! 3. `patches`: what changed in sealed tankers since the last checkpoint. A patch holds the whole new cell, so that it
-//!    answers a lookup alone; a removed one stays as a tombstone.
+//! 3. `patches`: changes in sealed tankers since the last checkpoint. A patch holds the whole new cell, so it answers a
+//!    lookup alone; a removed cell leaves a tombstone.
 //!
-//! Invariant: no fingerprint is in `cells` and in `patches` except while a checkpoint publishes a dissolved tanker, when both
-//! say the same.
+//! Invariant: no fingerprint is in both `cells` and `patches`. The only exception is the publishing of a dissolved
+//! tanker, when both say the same.
 
 pub(crate) mod file;
 
@@ -42,18 +42,18 @@ pub(crate) struct Patch {
     pub(crate) tanker: u64,
     /// The cell's position in it.
     pub(crate) index: u32,
-    /// What the cell is now; `None` if it was removed.
+    /// The cell's current value; `None` if it was removed.
     pub(crate) cell: Option<Cell>,
     /// Whether more than the count differs from the file.
     pub(crate) relocated: bool,
 }
 
-/// What the memory says of a fingerprint's committed cell.
+/// Memory's answer about a fingerprint's committed cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Held {
-    /// It is this.
+    /// The cell has this value.
     Cell(Cell),
-    /// It was in a sealed tanker and was removed.
+    /// The cell was in a sealed tanker and was removed.
     Removed,
     /// Only the sealed tankers can tell.
     Unknown,
@@ -68,7 +68,7 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// The committed cell, as far as memory knows.
+    /// The committed cell, if memory knows it.
     pub(crate) fn held(&self, fingerprint: &Fingerprint) -> Held {
         if let Some(cell) = self.cells.get(fingerprint) {
             return Held::Cell(*cell);
@@ -134,7 +134,7 @@ impl OpenTanker {
         self.shards.iter().map(|shard| shard.read().cells.len()).sum()
     }
 
-    /// All cells of the open tanker, in no order.
+    /// All cells of the open tanker, unordered.
     pub(crate) fn collect_cells(&self) -> Vec<Entry> {
         let mut entries = Vec::with_capacity(self.cell_count());
         for shard in &self.shards {
@@ -143,7 +143,7 @@ impl OpenTanker {
         entries
     }
 
-    /// All patches, in no order.
+    /// All patches, unordered.
     pub(crate) fn collect_patches(&self) -> Vec<(Fingerprint, Patch)> {
         let mut patches = Vec::with_capacity(self.shards.iter().map(|shard| shard.read().patches.len()).sum());
         for shard in &self.shards {
@@ -165,7 +165,7 @@ impl OpenTanker {
     }
 }
 
-/// Numbers 0..count grouped by the shard of their fingerprints; their order within a shard is kept.
+/// Numbers 0..count, grouped by the shard of their fingerprints and otherwise in order.
 #[derive(Debug)]
 pub(crate) struct Grouped {
     order: Vec<u32>,
@@ -173,7 +173,7 @@ pub(crate) struct Grouped {
 }
 
 impl Grouped {
-    /// Groups `count` items (less than 2^32) by counting.
+    /// Groups `count` items (fewer than 2^32) by counting.
     pub(crate) fn new(count: usize, shard: impl Fn(usize) -> usize) -> Self {
         let mut starts = [0_u32; SHARDS + 1];
         for item in 0..count {

@@ -1,12 +1,12 @@
 //! The set-associative cache of verified pages (MAD2 section III.C): buckets and pages of counts.
 //!
-//! File and page name a *set*; within it the page that was used longest ago goes first. The buckets of a tanker, which a
-//! backup uses together, fall into neighbouring sets, so that a stream cannot drive out everything. Each set has an equal share
-//! of the bytes and keeps what fits into it: the whole is bounded by construction, and no set waits for another.
+//! File and page number select a *set*; within it the least recently used page is evicted first. A backup uses the
+//! buckets of a tanker together, and they fall into neighbouring sets, so no stream can evict everything. Each set has
+//! an equal share of the bytes. So the total is bounded by construction, and no set waits for another.
 //!
-//! Pages are immutable: counts change in patches, and a checkpoint writes all patches of a tanker back together, as MAD2's
-//! batch write-back does. Keys carry a number that is unique to each opened file within this process, so that pages of
-//! replaced files are never found again and age out.
+//! Pages are immutable: counts change in patches, and a checkpoint writes all patches of a tanker back together, as
+//! MAD2's batch write-back does. Keys carry a number that is unique to each opened file within this process, so pages
+//! of replaced files are never found again and age out.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use dedupfs_store::Result;
 use parking_lot::Mutex;
 
-/// Room for a page's key and place in its set.
+/// Bytes of a page's key and of its place in its set.
 const PAGE_OVERHEAD_BYTES: u64 = 96;
 
-/// Least bytes of a set: sixteen buckets of the default shape, fewer ways than that would drive each other out.
+/// Smallest set in bytes: sixteen buckets of the default shape. With fewer ways, buckets would evict each other.
 const SET_BYTES: u64 = 16 * (48 << 10);
 
-/// Most sets: more would spread no better.
+/// Most sets: more would not spread pages better.
 const SETS_MAX: u64 = 1 << 16;
 
-/// What was read from disk.
+/// Numbers of disk reads.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Reads {
-    /// How often.
+    /// Number of reads.
     pub reads: u64,
-    /// How much.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
 impl Reads {
-    /// What came after `before`.
+    /// The reads after `before`.
     pub(crate) const fn since(self, before: Self) -> Self {
         Self { reads: self.reads - before.reads, bytes: self.bytes - before.bytes }
     }
@@ -44,7 +44,7 @@ thread_local! {
     static READS: Cell<Reads> = const { Cell::new(Reads { reads: 0, bytes: 0 }) };
 }
 
-/// What this thread has read so far, through any cache: lookups run on the thread that asks, so a filter's share is the
+/// The reads of this thread so far, through any cache. Lookups run on the calling thread, so a filter's share is the
 /// difference before and after.
 pub(crate) fn reads_of_this_thread() -> Reads {
     READS.get()
@@ -57,7 +57,7 @@ pub(crate) struct PageKey {
     pub(crate) page: u32,
 }
 
-/// Pages of one set, most recently used last. A dozen to some hundred: a scan is as fast as a table.
+/// Pages of one set, most recently used last. A set has a dozen to some hundred pages: a scan is as fast as a table.
 #[derive(Default, Debug)]
 struct Set {
     pages: Vec<(PageKey, Arc<[u8]>)>,
@@ -91,7 +91,7 @@ impl Set {
     }
 }
 
-/// Cache of pages.
+/// The cache of pages.
 #[derive(Debug)]
 pub(crate) struct PageCache {
     sets: Vec<Mutex<Set>>,
@@ -115,7 +115,7 @@ impl PageCache {
         }
     }
 
-    /// A number for a newly opened file.
+    /// Returns a number for a newly opened file.
     pub(crate) fn file_number(&self) -> u32 {
         self.next_file.fetch_add(1, Ordering::Relaxed)
     }
@@ -128,7 +128,7 @@ impl PageCache {
         &self.sets[(place % self.sets.len() as u64) as usize]
     }
 
-    /// The page, from the cache or through `load`. No lock is held while it is loaded.
+    /// Returns the page, from the cache or through `load`. No lock is held during `load`.
     pub(crate) fn page(&self, key: PageKey, load: impl FnOnce() -> Result<Arc<[u8]>>) -> Result<Arc<[u8]>> {
         let set = self.set(key);
         if let Some(page) = set.lock().get(key) {

@@ -1,9 +1,9 @@
-//! Which containers the cells of a tanker lie in.
+//! The containers of a tanker's cells.
 //!
-//! For each container the list has the number of the tanker's cells in it and the sum of their fingerprints' words. Added up
-//! over all sealed tankers, number and sum are those of the container's own table exactly if the sealed tankers name
-//! every chunk of the container and nothing else there: what the locality cache has to know before it may answer from
-//! that table. 20 bytes for each container, some 2,000 to 4,000 of them in a tanker of 2^20 cells.
+//! For each container the list has the number of the tanker's cells in it and the sum of their fingerprints' words.
+//! Number and sum, added up over all sealed tankers, equal those of the container's own table exactly if the sealed
+//! tankers name every chunk of the container and no other chunk in it. The locality cache checks this before it answers
+//! from that table. 20 bytes for each container, some 2,000 to 4,000 of them in a tanker of 2^20 cells.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -13,10 +13,10 @@ use dedupfs_store::{ContainerId, Fingerprint, Result};
 /// Bytes of an entry on disk.
 pub(crate) const SHARE_BYTES: usize = 8 + 4 + 8;
 
-/// Some fingerprints, as far as can be told without keeping them.
+/// A digest of a set of fingerprints.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Share {
-    /// How many.
+    /// Number of fingerprints.
     pub(crate) cells: u32,
     /// Wrapping sum of the words of all of them.
     pub(crate) sum: u64,
@@ -26,7 +26,7 @@ impl Share {
     /// Adds a fingerprint.
     pub(crate) fn add(&mut self, fingerprint: &Fingerprint) {
         self.cells = self.cells.saturating_add(1);
-        // Two words, so that no bit that shards or buckets are chosen by counts alone.
+        // Two words, so that the sum does not depend only on the bits that choose shards or buckets.
         self.sum = self.sum.wrapping_add(fingerprint.prefix() ^ fingerprint.second_word().rotate_left(32));
     }
 
@@ -44,7 +44,7 @@ pub(crate) struct ContainerShares {
 }
 
 impl ContainerShares {
-    /// The list of these cells, in any order.
+    /// Makes the list of these cells, in any order.
     pub(crate) fn new<'a>(cells: impl Iterator<Item = (ContainerId, &'a Fingerprint)>) -> Self {
         let mut shares = std::collections::HashMap::<ContainerId, Share>::new();
         for (container, fingerprint) in cells {
@@ -55,7 +55,7 @@ impl ContainerShares {
         Self { shares }
     }
 
-    /// What lies in a container.
+    /// The share of a container.
     pub(crate) fn of(&self, container: ContainerId) -> Option<Share> {
         let place = self.shares.binary_search_by_key(&container, |(container, _)| *container).ok()?;
         self.shares.get(place).map(|(_, share)| *share)
@@ -66,7 +66,7 @@ impl ContainerShares {
         self.shares.len()
     }
 
-    /// Cells in all containers.
+    /// Number of cells in all containers.
     pub(crate) fn cells(&self) -> u64 {
         self.shares.iter().map(|(_, share)| u64::from(share.cells)).sum()
     }
@@ -76,7 +76,7 @@ impl ContainerShares {
         (self.shares.capacity() * size_of::<(ContainerId, Share)>()) as u64
     }
 
-    /// The bytes on disk.
+    /// Encodes the list.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = ByteWriter::with_capacity(self.shares.len() * SHARE_BYTES);
         for (container, share) in &self.shares {
@@ -87,7 +87,7 @@ impl ContainerShares {
         bytes.as_slice().to_vec()
     }
 
-    /// Decodes bytes whose checksum was checked.
+    /// Decodes bytes with a verified checksum.
     pub(crate) fn decode(what: &str, bytes: &[u8]) -> Result<Self> {
         let mut reader = ByteReader::new(bytes, what);
         let count = bytes.len() / SHARE_BYTES;

@@ -1,14 +1,14 @@
-//! Loading the summaries of all sealed tankers: most of what a mount of an index does.
+//! Loading the summaries of all sealed tankers: most of the work of mounting an index.
 //!
-//! 1. The tankers go by 64, as many as a word of the filter array has columns, and each gets a column.
-//! 2. Their filters are read page by page, the same page of all of them, each page checked before it is used, and merged into
-//!    the array as one. Threads share the pages, as many as there are cores but no more than four: so many reads are under way
-//!    at once, and checksums and merging have more than one core.
-//! 3. What is missing, damaged or of another shape is made anew from the tanker's cells (one sequential read, with a line in
-//!    the log) and written by the next checkpoint. The other tankers are not touched by that. A tanker whose cells cannot be
-//!    read either goes without a filter: it is asked always, and its damage is reported by who asks.
+//! 1. Take the tankers by 64, the number of columns in a word of the filter array, and reserve a column for each.
+//! 2. Read their filters page by page: the same page of all of them, each page checked before use, and merge them into
+//!    the array as one. As many threads as there are cores, but at most four, share the pages. So several reads are
+//!    under way at once, and checksums and merging use more than one core.
+//! 3. A missing or damaged summary, or one of another shape, is made anew from the tanker's cells (one sequential read,
+//!    with a log line) and written by the next checkpoint. This does not affect the other tankers. A tanker whose cells
+//!    cannot be read either gets no filter: every lookup asks it and reports its damage.
 //!
-//! Cost: 6 MiB read for each tanker of 2^20 cells, and 6 MiB of memory for each thread while it lasts.
+//! Cost: 6 MiB read for each tanker of 2^20 cells, and 6 MiB of memory for each thread meanwhile.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -26,13 +26,13 @@ use super::summary::{FILTER_PAGES, SummaryNames, open_filter, read_containers, w
 use super::tanker::{SealedTanker, Writer};
 use crate::bloom::{FilterArray, FilterColumn};
 
-/// Tankers that are loaded together: as many as a word of the filter array has columns.
+/// Tankers that are loaded together: the number of columns in a word of the filter array.
 const LOADED_TOGETHER: usize = 64;
 
 /// Most threads that load.
 const LOADERS_MAX: usize = 4;
 
-/// Loads the filters and containers of tankers that were just opened, and makes anew what cannot be read.
+/// Loads the filters and containers of newly opened tankers; makes unreadable ones anew.
 pub(crate) fn load_summaries(writer: Writer<'_>, mut tankers: Vec<SealedTanker>) -> Vec<Arc<SealedTanker>> {
     for together in tankers.chunks_mut(LOADED_TOGETHER) {
         load_together(writer, together);
@@ -40,7 +40,7 @@ pub(crate) fn load_summaries(writer: Writer<'_>, mut tankers: Vec<SealedTanker>)
     tankers.into_iter().map(Arc::new).collect()
 }
 
-/// Files of a tanker that is being loaded.
+/// The files of a tanker that is being loaded.
 struct Loading {
     filter: PagedFile,
     containers: ContainerShares,
@@ -59,11 +59,11 @@ fn open_files(writer: Writer<'_>, tanker: &SealedTanker) -> Result<Loading> {
 
 /// A filter on its way into its column.
 struct Source<'a> {
-    /// Which of the tankers that are loaded together.
+    /// Number of the tanker among those that are loaded together.
     tanker: usize,
     filter: &'a PagedFile,
     column: &'a FilterColumn,
-    /// Why it is given up.
+    /// The error that stopped loading it.
     damage: Mutex<Option<StoreError>>,
 }
 
@@ -72,7 +72,7 @@ fn load_together(writer: Writer<'_>, tankers: &mut [SealedTanker]) {
     for tanker in &mut *tankers {
         tanker.filter = writer.filters.reserve();
     }
-    // By words of the array. Nearly always there is one, but not if memory ran out in between.
+    // By words of the array. Nearly always there is only one, unless memory ran out in between.
     let mut words = BTreeMap::<(u32, u32), Vec<Source<'_>>>::new();
     for (number, (tanker, loading)) in tankers.iter().zip(&loading).enumerate() {
         if let (Some(column), Ok(Loading { filter, .. })) = (tanker.filter(), loading) {
@@ -85,7 +85,7 @@ fn load_together(writer: Writer<'_>, tankers: &mut [SealedTanker]) {
     let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(LOADERS_MAX));
     thread::scope(|scope| {
         for _ in 1..threads {
-            // One that cannot be started is not missed.
+            // The work also gets done without a thread that cannot be started.
             let _ = thread::Builder::new().name("index-load".to_owned()).spawn_scoped(scope, load);
         }
         load();
@@ -125,7 +125,7 @@ fn load_pages(array: &FilterArray, words: &BTreeMap<(u32, u32), Vec<Source<'_>>>
             let mut sound = Vec::with_capacity(sources.len());
             let mut first_word = 0;
             for (source, words) in sources.iter().zip(&mut pages) {
-                // What is given up is made anew as a whole, whatever was merged of it.
+                // A damaged filter is later made anew as a whole, regardless of the pages merged so far.
                 if source.damage.lock().is_some() {
                     continue;
                 }
@@ -157,7 +157,7 @@ fn mend(writer: Writer<'_>, tanker: &mut SealedTanker, damage: &StoreError) {
             tanker.containers = Arc::new(summary.containers);
         }
         Err(error) => {
-            tracing::error!("tanker {} has no filter and is asked always: {error}", tanker.id);
+            tracing::error!("tanker {} has no filter, and every lookup reads it: {error}", tanker.id);
             tanker.filter = None;
         }
     }

@@ -1,13 +1,13 @@
 //! Sealed tankers: immutable files of sorted buckets (MAD2's reference-only tankers).
 //!
-//! - `pages`: a file of checksummed pages under one directory frame; both files of a tanker are one of these;
+//! - `pages`: a file of checksummed pages under one directory frame; both files of a tanker have this form;
 //! - `cache`: the bounded cache of pages (MAD2's set-associative cache, section III.C);
 //! - `tanker`: a tanker = cells file + counts file; building, looking up, reading through;
-//! - `containers`: which containers a tanker's cells lie in, and how to tell that none is missing;
+//! - `containers`: the containers of a tanker's cells, with a check that none is missing;
 //! - `summary`: the files of a tanker's Bloom filter and containers;
-//! - `occupancy`: what they place in these containers, with their counts;
-//! - `load`: loading these at a mount, and mending what is damaged;
-//! - `set`: all sealed tankers, newest first, and which of them may hold a fingerprint.
+//! - `occupancy`: the occupancy of these containers by the cells, with their counts;
+//! - `load`: loading these at a mount, and mending damage;
+//! - `set`: all sealed tankers, newest first, and the candidates for a fingerprint.
 
 mod cache;
 mod containers;

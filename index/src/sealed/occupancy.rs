@@ -1,8 +1,9 @@
-//! What the cells of a sealed tanker place in each container: a file beside the tanker's counts, written with them.
+//! The occupancy of each container by the cells of a sealed tanker: a file beside the tanker's counts, written with
+//! them.
 //!
-//! No manifest names it. Its name is that of the counts, and in it stand the seals of the cells and of the counts that it
-//! was made from, which the manifest does name: so no other list, however sound, can be taken for it, and versions that do not
-//! know it are not disturbed. It is derived from both; `crate::occupancy` says what becomes of a tanker without it.
+//! No manifest names it. It has the name of the counts, and it holds the seals of the cells and counts that it was made
+//! from, which the manifest does name. So no other list, however sound, can be taken for it, and older versions ignore
+//! it. It is derived from both files; `crate::occupancy` handles tankers without it.
 //!
 //! Cost: 32 bytes for each container, some 60 KiB for a tanker of 2^20 cells in containers of 512.
 
@@ -25,20 +26,20 @@ const META_BYTES: usize = 2 + 2 + 8 + 8 + 8 + 4;
 /// Bytes of an entry on disk.
 pub(crate) const ENTRY_BYTES: usize = 8 + 4 + 4 + 8 + 8;
 
-/// Most containers of a list: 512 MiB. A tanker that has more, which no pool comes near, goes without one.
+/// Most containers of a list: 512 MiB. A tanker with more, which no pool comes near, has no list.
 const ENTRIES_MAX: usize = 1 << 24;
 
 const _: () = assert!(META_BYTES + ENTRIES_MAX * ENTRY_BYTES <= FRAME_BODY_BYTES_MAX);
 
-/// Which files a list was made from.
+/// The files that a list was made from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ListOf {
     pub(crate) tanker: u64,
-    /// Of the counts.
+    /// Generation of the counts.
     pub(crate) generation: u64,
     pub(crate) cells_seal: u64,
     pub(crate) counts_seal: u64,
-    /// Cells of the tanker.
+    /// Number of cells of the tanker.
     pub(crate) cells: u32,
 }
 
@@ -62,14 +63,14 @@ impl OccupancyList {
         self.entries.iter().copied()
     }
 
-    /// The list after these changes.
+    /// Returns the list after these changes.
     pub(crate) fn changed(&self, changes: &Tally) -> Self {
         let mut tally = changes.clone();
         self.iter().for_each(|(container, occupied)| tally.add(container, occupied));
         Self::from(&tally)
     }
 
-    /// The file's bytes; `None` if it would be too long.
+    /// Encodes the file; `None` if it would be too long.
     pub(crate) fn encode(&self, pool: &PoolId, of: &ListOf) -> Option<Vec<u8>> {
         if self.entries.len() > ENTRIES_MAX {
             return None;
@@ -84,7 +85,7 @@ impl OccupancyList {
         let mut payload = ByteWriter::with_capacity(self.entries.len() * ENTRY_BYTES);
         for (container, occupied) in &self.entries {
             payload.u64(container.0);
-            // A tanker has less than 2^32 cells.
+            // A tanker has fewer than 2^32 cells.
             payload.u32(occupied.cells as u32);
             payload.u32(occupied.live_cells as u32);
             payload.u64(occupied.bytes);
@@ -93,13 +94,13 @@ impl OccupancyList {
         Some(encode_frame(FrameKind::TankerOccupancy, pool, of.tanker, meta.as_slice(), payload.as_slice()))
     }
 
-    /// Most bytes of the file of a list of so many cells.
+    /// Most bytes of the file of a list for `cells` cells.
     pub(crate) fn bytes_max(cells: u32) -> u64 {
         let body_bytes = META_BYTES + (cells as usize).min(ENTRIES_MAX) * ENTRY_BYTES;
         (FRAME_HEADER_BYTES + body_bytes.next_multiple_of(FRAME_ALIGNMENT_BYTES)) as u64
     }
 
-    /// Decodes the whole file, which must be the list of just these files.
+    /// Decodes the whole file, which must be the list of exactly these files.
     pub(crate) fn decode(what: &str, bytes: &[u8], pool: &PoolId, of: &ListOf) -> Result<Self> {
         let expect = Expect { kind: FrameKind::TankerOccupancy, pool: Some(pool), owner: Some(of.tanker) };
         let frame = decode_frame(what, bytes, &expect, META_BYTES + ENTRIES_MAX * ENTRY_BYTES)?;
@@ -129,7 +130,7 @@ impl OccupancyList {
                 format!("{} bytes", frame.payload.len()),
             ));
         }
-        // As long as the bytes that are there.
+        // Bounded by the bytes of the file.
         let mut entries = Vec::with_capacity(count as usize);
         let mut reader = ByteReader::new(frame.payload, what);
         let (mut previous, mut cells) = (None, 0_u64);
@@ -165,7 +166,7 @@ impl OccupancyList {
     }
 }
 
-/// What some cells can place, each of at most 2^32 - 1 bytes.
+/// Whether cells of at most 2^32 - 1 bytes each can have this occupancy.
 fn is_sensible(occupied: &Occupied) -> bool {
     let fits = |bytes: u64, cells: u64| bytes <= cells * u64::from(u32::MAX);
     occupied.cells > 0

@@ -1,9 +1,9 @@
 //! A file of checksummed pages: a directory frame, then the pages without gaps, then nothing.
 //!
-//! Page n holds the cells (or their counts) of bucket n. The directory says for each page how many cells it holds and
-//! its checksum; where it starts follows from the sizes before it. Opening checks the directory and the file's length;
-//! a page is checked each time it is read. So every byte of the file is covered by a checksum, and is checked before
-//! it is believed (invariant I-5).
+//! Page n holds the cells (or their counts) of bucket n. The directory holds the number of cells and the checksum of
+//! each page; a page's start follows from the sizes before it. Opening checks the directory and the file's length. Each
+//! read of a page checks the page. So a checksum covers every byte of the file, and is checked before the byte is used
+//! (invariant I-5).
 //!
 //! Cost: one read per page that is not cached; 16 bytes of memory per page.
 
@@ -29,7 +29,7 @@ const PAGE_ENTRY_BYTES: usize = 4 + 8;
 /// Most bytes of a directory frame's body.
 const DIRECTORY_BYTES_MAX: usize = 64 + BUCKETS_PER_TANKER_MAX as usize * PAGE_ENTRY_BYTES;
 
-/// What tells one paged file from another.
+/// The kind of a paged file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PagedFileKind {
     /// Kind of its directory frame.
@@ -38,7 +38,7 @@ pub(crate) struct PagedFileKind {
     pub(crate) cell_bytes: u32,
 }
 
-/// Adds the bytes of a page, given its number and the positions of its cells.
+/// Appends the bytes of a page, given its number and the positions of its cells.
 pub(crate) type PageBytes<'a> = &'a dyn Fn(u32, std::ops::Range<usize>, &mut Vec<u8>);
 
 /// An open paged file.
@@ -49,17 +49,18 @@ pub(crate) struct PagedFile {
     pub(crate) path: String,
     number: u32,
     kind: PagedFileKind,
-    /// Which checkpoint attempt wrote it.
+    /// The checkpoint attempt that wrote it.
     pub(crate) generation: u64,
-    /// Checksum of the directory: names the file's whole content.
+    /// Checksum of the directory: identifies the file's whole content.
     pub(crate) seal: u64,
     data_offset: u64,
-    /// For each page the number of cells before it; one more at the end.
+    /// For each page the number of cells before it; one more entry at the end.
     starts: Vec<u32>,
     checksums: Vec<u64>,
 }
 
-/// The list of starts of so many pages, with the first one: no larger than it will be, because it stays in memory.
+/// Makes the list of starts for `pages` pages, with the first start. It has its exact final capacity, because it stays
+/// in memory.
 fn first_start(pages: usize) -> Vec<u32> {
     let mut starts = Vec::with_capacity(pages + 1);
     starts.push(0);
@@ -67,8 +68,9 @@ fn first_start(pages: usize) -> Vec<u32> {
 }
 
 impl PagedFile {
-    /// Writes and syncs a new file of pages of so many cells; `page` adds the bytes of a page, given its number and the positions of
-    /// its cells. It is called twice for each page, in order: memory is needed for one.
+    /// Writes and syncs a new file with pages of `page_cells` cells. `page` appends the bytes of a page, given its
+    /// number and the positions of its cells. It is called twice for each page, in order, so only one page is in
+    /// memory.
     #[expect(clippy::too_many_arguments, reason = "a file's identity and content; all are needed and used once")]
     pub(crate) fn write(
         device: &dyn Device,
@@ -198,7 +200,7 @@ impl PagedFile {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// Cells of each page.
+    /// Number of cells of each page.
     pub(crate) fn page_cells(&self) -> Vec<u32> {
         self.starts.array_windows::<2>().map(|[start, end]| end - start).collect()
     }
@@ -209,7 +211,7 @@ impl PagedFile {
         (start, self.starts.get(page as usize + 1).copied().unwrap_or(start))
     }
 
-    /// Cells of the fullest page, and of the emptiest.
+    /// Number of cells of the fullest page, and of the emptiest.
     pub(crate) fn page_extremes(&self) -> (u32, u32) {
         let cells = || self.starts.array_windows::<2>().map(|[start, end]| end - start);
         (cells().max().unwrap_or(0), cells().min().unwrap_or(0))
@@ -220,7 +222,7 @@ impl PagedFile {
         self.data_offset + u64::from(self.cells()) * u64::from(self.kind.cell_bytes)
     }
 
-    /// Bytes of memory that the directory takes.
+    /// Bytes of memory of the directory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         (self.starts.capacity() * 4 + self.checksums.capacity() * 8) as u64
     }
@@ -241,19 +243,19 @@ impl PagedFile {
         Err(StoreError::corrupt(format!("page {page} of {}", self.path), expected, found))
     }
 
-    /// A verified page, through the cache.
+    /// Returns a verified page, through the cache.
     pub(crate) fn page(&self, cache: &PageCache, page: u32) -> Result<Arc<[u8]>> {
         cache.page(PageKey { file: self.number, page }, || Ok(self.read_page(page)?.into()))
     }
 
-    /// A verified page, past the cache.
+    /// Returns a verified page, past the cache.
     pub(crate) fn read_page(&self, page: u32) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.read_page_into(page, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// As [`read_page`](Self::read_page), into memory that is there. After an error it holds nothing to be believed.
+    /// As [`read_page`](Self::read_page), into existing memory. After an error its content is invalid.
     pub(crate) fn read_page_into(&self, page: u32, bytes: &mut Vec<u8>) -> Result<()> {
         let (start, end) = self.page_range(page);
         bytes.resize((end - start) as usize * self.kind.cell_bytes as usize, 0);

@@ -1,7 +1,7 @@
-//! All sealed tankers, newest first: an immutable set that is replaced as a whole by each checkpoint.
+//! All sealed tankers, newest first: an immutable set that each checkpoint replaces as a whole.
 //!
-//! A lookup asks the Bloom filter array for the *candidates* of a fingerprint (MAD2 section III.B) and then only these, newest
-//! first, because a backup usually repeats recent data. Tankers without a filter are always among them.
+//! A lookup asks the Bloom filter array for the *candidates* of a fingerprint (MAD2 section III.B) and then only these
+//! tankers, newest first, because a backup usually repeats recent data. Tankers without a filter are always candidates.
 
 use std::sync::Arc;
 
@@ -21,34 +21,34 @@ pub(crate) struct Found {
     pub(crate) index: u32,
     /// Its bucket.
     pub(crate) bucket: u32,
-    /// As the file says.
+    /// The location in the cells file.
     pub(crate) location: Location,
 }
 
-/// The tanker at this place of a group; `NOBODY` if there is none in this set.
+/// The positions of the tankers by column of a group; `NOBODY` for a column outside this set.
 type Owners = [u32; COLUMNS_MAX as usize];
 
 const NOBODY: u32 = u32::MAX;
 
-/// The set.
+/// The set of sealed tankers.
 #[derive(Debug)]
 pub(crate) struct SealedSet {
-    /// Its number: each one that is published has the next.
+    /// The set's number. Each published set gets the next one.
     epoch: u64,
     tankers: Vec<Arc<SealedTanker>>,
     filters: Arc<FilterArray>,
-    /// For each group of filters the columns that belong to tankers of this set.
+    /// For each group of filters, the columns of this set's tankers.
     valid: Vec<Columns>,
     owners: Vec<Owners>,
     /// Positions of tankers without a filter.
     uncovered: Vec<u32>,
 }
 
-/// (number of the query, position of a tanker): sorted, these are in the order of queries, newest tanker first.
+/// (number of the query, position of a tanker). Sorted, they are in the order of queries, newest tanker first.
 pub(crate) type Candidate = (u32, u32);
 
 impl SealedSet {
-    /// `tankers` newest first, whose filters are in `filters`.
+    /// Makes a set of `tankers`, newest first, with their filters in `filters`.
     pub(crate) fn new(epoch: u64, tankers: Vec<Arc<SealedTanker>>, filters: Arc<FilterArray>) -> Self {
         let (mut valid, mut owners, mut uncovered) = (Vec::<Columns>::new(), Vec::<Owners>::new(), Vec::new());
         for (position, tanker) in (0_u32..).zip(&tankers) {
@@ -67,7 +67,7 @@ impl SealedSet {
         Self { epoch, tankers, filters, valid, owners, uncovered }
     }
 
-    /// Its number.
+    /// The set's number.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -77,8 +77,8 @@ impl SealedSet {
         &self.tankers
     }
 
-    /// The tankers that may hold the fingerprints, as (place in `hashes`, position), sorted. A tanker that does hold one
-    /// is always among them. Without I/O.
+    /// Finds the tankers that may hold the fingerprints, as (place in `hashes`, position), sorted. A tanker that holds
+    /// one is always among them. Needs no I/O.
     pub(crate) fn candidates(&self, hashes: &[Hashes], found: &mut Vec<Candidate>) {
         found.clear();
         self.filters.ask(&self.valid, hashes, |query, group, word, mut mask| {
@@ -94,7 +94,7 @@ impl SealedSet {
         found.sort_unstable();
     }
 
-    /// As [`candidates`](Self::candidates); without filters every tanker is one.
+    /// As [`candidates`](Self::candidates); without filters every tanker is a candidate.
     pub(crate) fn candidates_with<'f>(
         &self,
         filters: bool,
@@ -137,8 +137,8 @@ impl SealedSet {
         Ok(None)
     }
 
-    /// Looks many fingerprints up: `wanted` are numbers that `fingerprint` translates; `each` is called for those
-    /// found. Each bucket is fetched once per call, tanker by tanker and in the order of the file. Without `filters` every
+    /// Looks many fingerprints up. `wanted` are numbers that `fingerprint` translates; `each` is called for those
+    /// found. Each bucket is fetched once per call, tanker by tanker in the order of the file. Without `filters` every
     /// tanker is asked.
     pub(crate) fn find_many<'f>(
         &self,
@@ -153,7 +153,7 @@ impl SealedSet {
         }
         wanted.sort_unstable_by_key(|&item| fingerprint(item));
         let mut questions = self.candidates_with(filters, wanted.iter().map(|&item| fingerprint(item)));
-        // By tanker, then by place in `wanted`: in the order of the files.
+        // By tanker, then by place in `wanted`: the order of the files.
         questions.sort_unstable_by_key(|&(place, position)| (position, place));
         let mut answered = vec![false; wanted.len()];
         let mut current: Option<(u32, u32, Arc<[u8]>)> = None;

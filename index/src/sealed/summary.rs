@@ -1,7 +1,7 @@
-//! What a mount reads of a sealed tanker instead of its cells: its Bloom filter and its list of containers.
+//! The summary of a sealed tanker: its Bloom filter and its list of containers. A mount reads it instead of the cells.
 //!
-//! Both are derived from the cells and lie in files of their own, which the manifest names; `load` says what becomes of a
-//! tanker whose summary cannot be read. Cost: 6 MiB for each tanker of 2^20 cells.
+//! Both are derived from the cells and have their own files, which the manifest names. `load` handles a summary that
+//! cannot be read. Cost: 6 MiB for each tanker of 2^20 cells.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -22,7 +22,7 @@ const CONTAINERS_FILE: PagedFileKind =
 /// Pages of a filter's file: the unit of loading, 96 KiB for a tanker of 2^20 cells.
 pub(super) const FILTER_PAGES: u32 = 64;
 
-/// What a manifest says of a tanker's summary. Generation 0: there is none.
+/// The manifest's entry for a tanker's summary. Generation 0: there is none.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct SummaryNames {
     pub(crate) generation: u64,
@@ -30,14 +30,14 @@ pub(crate) struct SummaryNames {
     pub(crate) containers_seal: u64,
 }
 
-/// What is derived from a tanker's cells.
+/// The data derived from a tanker's cells.
 #[derive(Debug)]
 pub(crate) struct Summary {
     pub(crate) filter: Bitmap,
     pub(crate) containers: ContainerShares,
 }
 
-/// Words of each page of a filter of `words`.
+/// Number of words in each page of a filter of `words`.
 fn page_words(words: u64) -> impl Iterator<Item = u32> {
     let start = move |page: u32| words * u64::from(page) / u64::from(FILTER_PAGES);
     (0..FILTER_PAGES).map(move |page| (start(page + 1) - start(page)) as u32)
@@ -49,7 +49,7 @@ pub(super) fn words_of(page: &[u8]) -> impl Iterator<Item = u64> {
 }
 
 impl Summary {
-    /// The summary of these cells.
+    /// Makes the summary of these cells.
     pub(crate) fn of(cells_per_tanker: u32, entries: &[Entry]) -> Self {
         let mut filter = Bitmap::new(cells_per_tanker);
         entries.iter().for_each(|entry| filter.insert(&entry.fingerprint));
@@ -58,7 +58,7 @@ impl Summary {
         Self { filter, containers }
     }
 
-    /// Writes and syncs both files; the answers are their names and their bytes.
+    /// Writes and syncs both files; returns their names and the sum of their bytes.
     pub(crate) fn write(&self, writer: Writer<'_>, id: u64, generation: u64) -> Result<(SummaryNames, u64)> {
         let Writer { device, directory, pool, cache, .. } = writer;
         let words = self.filter.words();
@@ -85,7 +85,7 @@ pub(super) fn open_filter(writer: Writer<'_>, id: u64, names: &SummaryNames) -> 
     let ids = (id, names.generation);
     let file = PagedFile::open(device, pool, cache, path, FILTER_FILE, ids, names.filter_seal)?;
     let words = Bitmap::stored_words(cells_per_tanker);
-    // Page by page: those of many tankers are merged as one.
+    // The pages must match, because those of many tankers are merged together.
     if !file.page_cells().into_iter().eq(page_words(words)) {
         let found = format!("{} words in {} pages", file.cells(), file.pages());
         return Err(StoreError::corrupt(file.path.as_str(), format!("a filter of {words} words"), found));
@@ -93,7 +93,7 @@ pub(super) fn open_filter(writer: Writer<'_>, id: u64, names: &SummaryNames) -> 
     Ok(file)
 }
 
-/// Reads the list of a tanker's containers; the answer has its bytes on disk, too.
+/// Reads the list of a tanker's containers; returns it with its bytes on disk.
 pub(super) fn read_containers(
     writer: Writer<'_>,
     tanker: &SealedTanker,
@@ -110,8 +110,8 @@ pub(super) fn read_containers(
     Ok((list, file.len_bytes()))
 }
 
-/// Makes the column of a tanker that lost cells that of what is left. Until then, or if its file cannot be read, the
-/// column says "perhaps" to what is gone: that costs reads, and no answer is wrong.
+/// Rebuilds the column of a tanker that lost cells from its new filter. Until then, or if the filter's file cannot be
+/// read, the column says "perhaps" to removed fingerprints: that costs reads, and no answer is wrong.
 pub(crate) fn refresh_filter(writer: Writer<'_>, tanker: &SealedTanker) {
     let Some(column) = &tanker.filter else { return };
     let refresh = || -> Result<()> {
@@ -123,6 +123,6 @@ pub(crate) fn refresh_filter(writer: Writer<'_>, tanker: &SealedTanker) {
         Ok(())
     };
     if let Err(error) = refresh() {
-        tracing::warn!("the filter of tanker {} still names what was removed: {error}", tanker.id);
+        tracing::warn!("the filter of tanker {} still names removed fingerprints: {error}", tanker.id);
     }
 }

@@ -1,8 +1,9 @@
 //! One sealed tanker: a file of cells, sorted within buckets by fingerprint prefix, and a file of their counts.
 //!
-//! The counts lie apart so that counting, the most frequent change by far, rewrites 4 bytes a cell and not 48. Looking
-//! up: the prefix names the bucket; within it fingerprints are uniformly distributed, so interpolation finds the place
-//! to within a few dozen cells and a binary search does the rest. One page read for the location, one for the count.
+//! The counts have their own file so that counting, by far the most frequent change, rewrites 4 bytes a cell and not
+//! 48. A lookup takes the bucket from the prefix. Within the bucket fingerprints are uniformly distributed, so
+//! interpolation finds the place to within a few dozen cells, and a binary search does the rest. It reads one page for
+//! the location and one for the count.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -32,7 +33,7 @@ const COUNTS_FILE: PagedFileKind = PagedFileKind { frame: FrameKind::Counts, cel
 /// Cells around the interpolated place that are tried first: three standard deviations in a bucket of 1024.
 const INTERPOLATION_WINDOW: usize = 48;
 
-/// What a manifest says of a tanker: which files, and what must be in them.
+/// The manifest's entry for a tanker: its files, and the seals of their content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TankerNames {
     pub(crate) id: u64,
@@ -43,7 +44,7 @@ pub(crate) struct TankerNames {
     pub(crate) summary: SummaryNames,
 }
 
-/// Where and for whom tanker files are written and opened.
+/// The context in which tanker files are written and opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writer<'a> {
     pub(crate) device: &'a dyn Device,
@@ -51,7 +52,7 @@ pub(crate) struct Writer<'a> {
     pub(crate) pool: &'a PoolId,
     pub(crate) cache: &'a PageCache,
     pub(crate) filters: &'a Arc<FilterArray>,
-    /// Cells that filters are made for.
+    /// Number of cells that filters are made for.
     pub(crate) cells_per_tanker: u32,
 }
 
@@ -61,14 +62,15 @@ pub(crate) struct SealedTanker {
     pub(crate) id: u64,
     cells: Arc<PagedFile>,
     counts: Arc<PagedFile>,
-    /// Its column in the filter array; `None` if there is no memory for one: then it is asked always.
+    /// The tanker's column in the filter array. `None` if there is no memory for one: then every lookup asks the
+    /// tanker.
     pub(super) filter: Option<Arc<FilterColumn>>,
-    /// What lies where.
+    /// The containers of its cells.
     pub(super) containers: Arc<ContainerShares>,
-    /// The files that hold the above.
+    /// The files of filter and containers.
     pub(super) summary: SummaryNames,
     pub(super) summary_bytes: u64,
-    /// Bytes of the list of what lies where, 0 without one; it may be written when all else is.
+    /// Bytes of the occupancy list's file, 0 without one. It may be written later than the other files.
     occupancy_bytes: Arc<AtomicU64>,
 }
 
@@ -96,8 +98,8 @@ fn position_in(page: &[u8], fingerprint: &Fingerprint, buckets: u32) -> Option<u
 }
 
 impl SealedTanker {
-    /// Writes a tanker of `entries`, sorted by fingerprint. One that is written again keeps its `filter`, which names all it
-    /// may still hold.
+    /// Writes a tanker of `entries`, sorted by fingerprint. A rewritten tanker keeps its `filter`, which names all
+    /// fingerprints that it may still hold.
     pub(crate) fn write(
         writer: Writer<'_>,
         (id, generation): (u64, u64),
@@ -148,7 +150,7 @@ impl SealedTanker {
         Ok(tanker)
     }
 
-    /// Which files a list of what lies where must have been made from.
+    /// The files that an occupancy list of this tanker must have been made from.
     fn list_of(&self) -> ListOf {
         ListOf {
             tanker: self.id,
@@ -159,7 +161,7 @@ impl SealedTanker {
         }
     }
 
-    /// Writes and syncs the list of what lies where.
+    /// Writes and syncs the occupancy list.
     fn write_occupancy(&self, writer: Writer<'_>, list: &OccupancyList) -> Result<()> {
         let Some(bytes) = list.encode(writer.pool, &self.list_of()) else { return Ok(()) };
         let path = join(writer.directory, &occupancy_name(self.id, self.counts.generation));
@@ -170,7 +172,7 @@ impl SealedTanker {
         Ok(())
     }
 
-    /// Writes the list anew beside files that are in use, whatever is there under its name.
+    /// Replaces the occupancy list of files that are in use, whether one exists or not.
     pub(crate) fn replace_occupancy(&self, writer: Writer<'_>, list: &OccupancyList) -> Result<()> {
         let Some(bytes) = list.encode(writer.pool, &self.list_of()) else { return Ok(()) };
         let name = occupancy_name(self.id, self.counts.generation);
@@ -179,7 +181,7 @@ impl SealedTanker {
         Ok(())
     }
 
-    /// Reads the list of what lies where, checking everything.
+    /// Reads the occupancy list, checking everything.
     pub(crate) fn read_occupancy(&self, writer: Writer<'_>) -> Result<OccupancyList> {
         let path = join(writer.directory, &occupancy_name(self.id, self.counts.generation));
         let bytes = writer.device.read_file(&path, OccupancyList::bytes_max(self.cells()))?;
@@ -192,7 +194,7 @@ impl SealedTanker {
         Ok(list)
     }
 
-    /// The list of what lies where, from the cells.
+    /// Makes the occupancy list from the cells.
     pub(crate) fn scan_occupancy(&self) -> Result<OccupancyList> {
         let mut tally = Tally::default();
         self.for_each(&mut |_, entry| {
@@ -202,12 +204,12 @@ impl SealedTanker {
         Ok(OccupancyList::from(&tally))
     }
 
-    /// Bytes that the list of what lies where takes.
+    /// Bytes of the occupancy list's entries.
     pub(crate) fn occupancy_list_bytes(&self) -> u64 {
         (self.containers.len() * ENTRY_BYTES) as u64
     }
 
-    /// Writes the files of its summary if there are none.
+    /// Writes the files of the summary if there are none.
     pub(crate) fn complete(self, writer: Writer<'_>, generation: u64) -> Result<Self> {
         if self.has_summary() {
             return Ok(self);
@@ -217,12 +219,12 @@ impl SealedTanker {
         Ok(Self { summary: names, summary_bytes, ..self })
     }
 
-    /// Whether the files of its summary are sound.
+    /// Whether the files of the summary are sound.
     pub(crate) fn has_summary(&self) -> bool {
         self.summary.generation != 0
     }
 
-    /// Its filter and containers, from its cells.
+    /// Makes the summary from the cells.
     pub(super) fn summarise(&self, cells_per_tanker: u32) -> Result<Summary> {
         let mut entries = Vec::with_capacity(self.cells() as usize);
         self.for_each(&mut |_, entry| {
@@ -232,8 +234,8 @@ impl SealedTanker {
         Ok(Summary::of(cells_per_tanker, &entries))
     }
 
-    /// Writes new counts for the same cells: `changes` are (position of the cell, the cell with its new count). `list` is what the
-    /// cells with their old counts place where.
+    /// Writes new counts for the same cells: `changes` are (position of the cell, the cell with its new count). `list`
+    /// is the occupancy by the cells with their old counts.
     pub(crate) fn write_counts(
         &self,
         writer: Writer<'_>,
@@ -295,7 +297,7 @@ impl SealedTanker {
         })
     }
 
-    /// What a manifest must say of it.
+    /// Returns the manifest's entry for the tanker.
     pub(crate) fn names(&self) -> TankerNames {
         TankerNames {
             id: self.id,
@@ -312,7 +314,7 @@ impl SealedTanker {
         self.cells.pages()
     }
 
-    /// Cells of the fullest bucket, and of the emptiest: their difference is MAD2's imbalance (section IV.A).
+    /// Number of cells of the fullest bucket, and of the emptiest: their difference is MAD2's imbalance (section IV.A).
     pub(crate) fn bucket_extremes(&self) -> (u32, u32) {
         self.cells.page_extremes()
     }
@@ -322,7 +324,7 @@ impl SealedTanker {
         self.cells.cells()
     }
 
-    /// Its column in the filter array.
+    /// The tanker's column in the filter array.
     pub(crate) fn filter(&self) -> Option<&FilterColumn> {
         self.filter.as_deref()
     }
@@ -332,12 +334,12 @@ impl SealedTanker {
         self.filter.clone()
     }
 
-    /// What lies where.
+    /// The containers of the tanker's cells.
     pub(crate) fn containers(&self) -> &ContainerShares {
         &self.containers
     }
 
-    /// Whether the other holds the same cells, from the same file.
+    /// Whether both hold the same cells, from the same file.
     pub(crate) fn same_cells(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.cells, &other.cells)
     }
@@ -348,17 +350,17 @@ impl SealedTanker {
         self.cells.len_bytes() + self.counts.len_bytes() + self.summary_bytes + occupancy_bytes
     }
 
-    /// Bytes of memory that it takes, apart from the cache.
+    /// Bytes of memory of the tanker, apart from the cache.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.cells.memory_bytes() + self.counts.memory_bytes() + self.containers.memory_bytes()
     }
 
-    /// A bucket's cells.
+    /// Returns the cells of a bucket.
     pub(crate) fn bucket(&self, cache: &PageCache, bucket: u32) -> Result<Arc<[u8]>> {
         self.cells.page(cache, bucket)
     }
 
-    /// Looks a fingerprint up in its bucket, read before with [`bucket`](Self::bucket).
+    /// Looks a fingerprint up in its bucket, which [`bucket`](Self::bucket) has read.
     pub(crate) fn find_in(&self, bucket: u32, page: &[u8], fingerprint: &Fingerprint) -> Option<Found> {
         let position = position_in(page, fingerprint, self.buckets())?;
         let location = cell_location(cell_at(page, position)?);
@@ -366,7 +368,7 @@ impl SealedTanker {
         Some(Found { tanker: self.id, index, bucket, location })
     }
 
-    /// The count of a cell.
+    /// Returns the count of a cell.
     pub(crate) fn references(&self, cache: &PageCache, found: &Found) -> Result<u32> {
         let page = self.counts.page(cache, found.bucket)?;
         let position = found.index - self.counts.page_range(found.bucket).0;
@@ -375,9 +377,10 @@ impl SealedTanker {
         })
     }
 
-    /// All cells in order of fingerprint with their positions, read and verified past the cache. The order is checked.
+    /// Visits all cells in order of fingerprint with their positions, read and verified past the cache. The order is
+    /// checked.
     pub(crate) fn for_each(&self, each: &mut dyn FnMut(u32, Entry) -> Result<()>) -> Result<()> {
-        // 4 bytes a cell; reading two files in step would need two buffers and more code.
+        // 4 bytes a cell. Reading two files in step would need two buffers and more code.
         let mut counts = Vec::with_capacity(self.counts.cells() as usize * COUNT_BYTES);
         self.counts.read_through(&mut |_, page| {
             counts.extend_from_slice(page);

@@ -18,7 +18,7 @@ fn staged_is_seen_at_once_and_committed_by_its_row() {
     assert_eq!(index.committed(&fingerprint(1)).unwrap(), None);
     assert_eq!((index.len(), index.stats().recent_cells), (0, 1));
 
-    // Another location in the row than the one staged: the staged one stays until its own row comes.
+    // The row names another location than the staged one: the staged one stays until its own row comes.
     index.apply(1, &[insert(1, 4), count(1, 3)]).unwrap();
     assert_eq!(index.get(&fingerprint(1)).unwrap(), Some(cell(5, 3)));
     assert_eq!(index.committed(&fingerprint(1)).unwrap(), Some(cell(4, 3)));
@@ -66,7 +66,7 @@ fn contradictions_are_reported_and_harmless() {
     ];
     assert!(expected.iter().all(|kind| kinds.contains(kind)) && report.count == 3, "{kinds:?}");
     assert!(report.inconsistencies.iter().all(|found| found.to_string().contains("log row 1")));
-    // What was counted before it was known keeps its count.
+    // A fingerprint that was counted before it was known keeps its count.
     assert_eq!(index.committed(&fingerprint(1)).unwrap(), Some(cell(1, 1)));
     assert_eq!(index.committed(&fingerprint(2)).unwrap(), Some(cell(1, u32::MAX)));
     assert_eq!((report.doubts, report.needed), (2, 1), "the built-in fingerprint has no count");
@@ -80,14 +80,14 @@ fn contradictions_are_reported_and_harmless() {
     assert_eq!(index.committed(&fingerprint(31)).unwrap(), None);
 }
 
-/// A count that would be negative became 0, which is garbage, and nothing in the cell told of it.
+/// Such a count became 0, which is garbage, and nothing in the cell showed it.
 #[test]
 fn regression_a_count_that_would_be_negative_is_no_garbage() {
     let (disk, index) = empty(TINY);
     index.apply(1, &[insert(1, 1), count(1, 1)]).unwrap();
     let report = index.apply(2, &[count(1, -2)]).unwrap();
     assert_eq!((report.count, report.doubts), (1, 1));
-    // Whatever is counted later, and however often: nobody knows how many there are.
+    // Later counts do not matter: the true number is unknown.
     let report = index.apply(3, &[count(1, -1), count(1, 5), remove(1, 1)]).unwrap();
     assert_eq!((report.count, report.doubts), (1, 0), "a removal that is refused");
     let unknown = Some(cell(1, u32::MAX));
@@ -110,7 +110,7 @@ fn full_tankers_are_sealed_in_order_of_arrival() {
         assert_eq!((stats.sealed_tankers, stats.open_cells, stats.cells), (2, 150 - 128, 150));
         assert!(!index.wants_checkpoint());
         let before = index.stats();
-        // What arrived last is still open and needs no disk; the others are found in their buckets.
+        // The last arrivals are still open and need no disk; the others are found in their buckets.
         for number in (140..150).chain([0, 70, 127]) {
             assert_eq!(index.committed(&fingerprint(number)).unwrap(), Some(cell(1 + number / 10, 2)));
         }
@@ -133,7 +133,7 @@ fn full_tankers_are_sealed_in_order_of_arrival() {
     }
 }
 
-/// Names of an index's files, but for those that go with the cells.
+/// Names of an index's files, except for those that go with the cells.
 fn generations(disk: &MemoryDevice) -> Vec<String> {
     let names = disk.list(DIRECTORY).unwrap().into_iter().map(|entry| entry.name);
     names.filter(|name| ![".filter", ".containers", ".occupancy"].iter().any(|ending| name.ends_with(ending))).collect()
@@ -395,8 +395,8 @@ fn an_error_of_the_callback_ends_the_walk() {
     assert!(outcome.is_err() && seen == 3);
 }
 
-/// Whatever comes, the open tankers stay within their share of memory, if nothing is applied while the index says that it is
-/// full, and rows are no larger than it says.
+/// The open tankers stay within their share of memory if nothing is applied while the index says that it is full, and
+/// rows are no larger than its limit.
 #[test]
 fn open_tankers_stay_within_their_memory() {
     let options = IndexOptions { cells_per_tanker: 1 << 16, open_bytes: 2 << 20, ..TINY };
@@ -433,7 +433,7 @@ fn open_tankers_stay_within_their_memory() {
     assert_eq!(index.staged(), 0);
 }
 
-/// What is left of a checkpoint that broke off took its space until the next one.
+/// The leftovers of a broken-off checkpoint took space until the next one.
 #[test]
 fn regression_half_written_tankers_are_removed() {
     let (disk, index) = empty(TINY);

@@ -14,7 +14,7 @@ fn weak(bytes: &[u8]) -> Fingerprint {
     fingerprint(u64::from(bytes.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte))))
 }
 
-/// What a container gives for a fingerprint.
+/// A container's answer for a fingerprint.
 #[derive(Clone)]
 enum Held {
     Bytes(Vec<u8>),
@@ -54,7 +54,7 @@ impl StoredChunks for Chunks {
     }
 }
 
-/// An index that has `data` in container 1, sealed, and a chain over it.
+/// An index with `data` in container 1, sealed, and a chain over it.
 fn with_chunk(data: &[u8], plan: &str) -> (Arc<Index>, Chunks, FilterChain) {
     let (_, index) = empty(TINY);
     let location = Location { container: ContainerId(1), len_bytes: data.len() as u32 };

@@ -21,7 +21,7 @@ impl Drop for Stopping<'_> {
 #[test]
 fn lookups_never_miss_a_stored_fingerprint() {
     let (disk, index) = empty(TINY);
-    // Fingerprints up to this number are stored, each with as many references as the number says.
+    // Fingerprints up to this number are stored, each with its own number of references.
     let stored = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     let lookups = AtomicU64::new(0);
@@ -50,11 +50,12 @@ fn lookups_never_miss_a_stored_fingerprint() {
         let mut row = 0;
         while started.elapsed() < Duration::from_millis(800) || row < 20 {
             row += 1;
-            // Even numbers stay; nine of ten odd ones go two rows later, so that tankers become sparse or move.
+            // Even numbers stay; nine of ten odd ones are removed two rows later, so that tankers become sparse or
+            // move.
             let first = stored.load(Ordering::Relaxed) * 2;
             let mut changes = Vec::new();
             for number in first..first + 80 {
-                // Sparse tankers: some containers hold nearly only what goes.
+                // Sparse tankers: some containers hold almost only cells that will be removed.
                 let container = row * 2 + u64::from(number % 2 == 0 && number % 16 != 0);
                 index.stage(&fingerprint(number), location(container));
                 changes.extend([insert(number, container), count(number, number as i64)]);
@@ -107,16 +108,16 @@ fn a_cell_that_is_sealed_during_its_lookup_is_found() {
     });
 }
 
-/// A checkpoint stopped in the middle of its publication: whatever moved already is found where it is now.
+/// A checkpoint is stopped in the middle of its publication: moved cells are found at their new places.
 #[test]
 fn lookups_are_right_at_each_moment_of_a_publication() {
     let disk = faults::base();
-    // Publication changes shards in ascending order: held up early, nothing was removed yet; late, nearly everything.
-    // A shard with dissolved cells (they are added first) would hold it up before anything is published.
+    // Publication changes shards in ascending order: held up early, it has removed nothing yet; late, nearly
+    // everything. A shard with dissolved cells (they are added first) would hold it up before anything is published.
     let dissolved: Vec<_> = (188..192).map(|number| shard_of(&fingerprint(number))).collect();
     let mut calm = (0..SHARDS).filter(|shard| !dissolved.contains(shard));
     let (early, late) = (calm.next().unwrap(), calm.next_back().unwrap());
-    // With all changes dissolved cells are sealed again at once; with 50 insertions less they stay open.
+    // With all changes, dissolved cells are sealed again at once; with 50 insertions fewer they stay open.
     let changes = faults::changes();
     let fewer = &changes[..changes.len() - 50];
     for (held_up, changes) in [(early, &*changes), (early, fewer), (late, &*changes), (late, fewer)] {
@@ -149,15 +150,15 @@ fn lookups_are_right_at_each_moment_of_a_publication() {
     }
 }
 
-/// Several writers agree under a lock on what is new, as the write path does, while rows are applied, checkpoints are written by
-/// a thread of their own, and some chunks go and come back: nothing is stored twice, nothing stored is absent, and after a loss
-/// of power at any time the log gives the same state.
+/// Several writers agree under a lock on the new fingerprints, as the write path does. Meanwhile rows are applied,
+/// another thread writes checkpoints, and some chunks are removed and stored again. Nothing is stored twice, no stored
+/// fingerprint is absent, and after a power loss at any time the log gives the same state.
 #[test]
 fn concurrent_writers_store_each_fingerprint_once_while_checkpoints_are_written() {
     const KEYS: u64 = 600;
     let (disk, index) = empty(TINY);
     let store_lock = Mutex::new(());
-    // What was stored and is not in the log yet; the log, by row from 1 on.
+    // Stored fingerprints that are not in the log yet; the log, by row from 1 on.
     let (pending, log) = (Mutex::new(Vec::new()), Mutex::new(Vec::<Vec<Change>>::new()));
     let stores: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     let removals: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
@@ -215,7 +216,7 @@ fn concurrent_writers_store_each_fingerprint_once_while_checkpoints_are_written(
         while started.elapsed() < Duration::from_millis(1500) || checkpoints.load(Ordering::Relaxed) < 20 {
             assert!(started.elapsed() < Duration::from_secs(60), "no checkpoints");
             row += 1;
-            // Nobody stores meanwhile, as in the write path what is removed was claimed before.
+            // Nobody stores meanwhile: in the write path, removed fingerprints were claimed before.
             let _exclusive = store_lock.lock();
             let mut changes = std::mem::take(&mut *pending.lock());
             for key in (0..30).map(|n| (row * 53 + n) % KEYS) {
@@ -233,7 +234,7 @@ fn concurrent_writers_store_each_fingerprint_once_while_checkpoints_are_written(
             }
             drop(_exclusive);
             if checkpoints.load(Ordering::Relaxed) % 3 == 1 {
-                // The power goes while all this is under way: what the log says comes back.
+                // The power fails while all this is under way: the log restores the state.
                 let rows = log.lock().clone();
                 let after = reopen(&disk.crash(row), TINY);
                 for row in after.position() + 1..=rows.len() as u64 {

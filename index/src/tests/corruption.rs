@@ -19,7 +19,7 @@ fn sample() -> (MemoryDevice, BTreeMap<Fingerprint, Cell>) {
     (disk, contents(&index))
 }
 
-/// Opens a damaged index and asks it everything; whether it noticed.
+/// Opens a damaged index and asks it everything; returns whether it noticed.
 fn is_noticed(disk: &MemoryDevice, truth: &BTreeMap<Fingerprint, Cell>) -> bool {
     let device: Arc<dyn Device> = Arc::new(disk.clone());
     let damage = |error: &StoreError| {
@@ -47,12 +47,12 @@ fn is_noticed(disk: &MemoryDevice, truth: &BTreeMap<Fingerprint, Cell>) -> bool 
     noticed
 }
 
-/// Whether the file holds only what can be made anew from another: then damage is mended, not reported.
+/// Whether the file holds only data that can be made anew from another file: then damage is mended, not reported.
 fn is_derived(name: &str) -> bool {
     is_summary(name) || name.ends_with(".occupancy")
 }
 
-/// Of these files, those that the manifest names, and that the next checkpoint writes anew.
+/// Whether the file is a derived one that the manifest names and the next checkpoint writes anew.
 fn is_summary(name: &str) -> bool {
     name.ends_with(".filter") || name.ends_with(".containers")
 }
@@ -90,7 +90,7 @@ fn damaged_filters_are_made_anew_and_written_by_the_next_checkpoint() {
     assert!(mended > 100, "{mended}");
 }
 
-/// Filters are loaded by sixty-fours: damage to some of them leaves those beside them as they are.
+/// Filters are loaded in groups of 64: damage to some leaves their neighbours unchanged.
 #[test]
 fn of_many_filters_only_the_damaged_are_made_anew() {
     let options = IndexOptions { filter_bytes: 40_000, ..TINY };

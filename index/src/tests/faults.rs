@@ -1,4 +1,4 @@
-//! A checkpoint that fails at any operation leaves the old state valid on disk and the memory as it was.
+//! A checkpoint that fails at any operation leaves the old state valid on disk and the memory unchanged.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,8 @@ pub(super) fn base() -> MemoryDevice {
     disk.crash(0)
 }
 
-/// Row 2: counts in one tanker, moves in the next, the third becomes sparse and the fourth empty; the open one fills up.
+/// Row 2: counts in one tanker, moves in the next, the third becomes sparse and the fourth empty; the open one fills
+/// up.
 pub(super) fn changes() -> Vec<Change> {
     let mut changes: Vec<_> = (0..10).map(|number| count(number, 1)).collect();
     changes.extend((64..80).map(|number| insert(number, 50)));
@@ -45,7 +46,7 @@ fn case(base: &MemoryDevice) -> Case {
     Case { memory, faulty, index, old, new }
 }
 
-/// What is on the disk is the old or the new state, wholly; `acknowledged` says that it must be the new one.
+/// Checks that the disk holds the old or the new state, wholly. `acknowledged`: it must be the new one.
 fn check_disk(disk: &MemoryDevice, case: &Case, acknowledged: bool) {
     let index = reopen(disk, TINY);
     index.self_check().unwrap();
@@ -98,7 +99,7 @@ fn a_checkpoint_may_fail_at_every_operation() {
             case.faulty.add(if lasting { plan.lasting() } else { plan });
             let outcome = case.index.checkpoint(2);
             case.faulty.heal();
-            // Only what comes after the switch, the removal of old files, may fail without failing the checkpoint.
+            // Only an operation after the switch, the removal of old files, may fail without failing the checkpoint.
             assert!(case.faulty.injected() > 0);
             assert_eq!(case.index.position(), if outcome.is_ok() { 2 } else { 1 });
             check_memory(&case);
@@ -130,7 +131,7 @@ fn files_left_over_are_removed_by_the_next_checkpoint() {
         case.memory.list(DIRECTORY).unwrap().into_iter().map(|entry| entry.name).collect()
     };
     let before = names(&case).len();
-    // What there was no space for is tried again, and must not be in the way.
+    // Every attempt without space is repeated, and its leftovers must not take space.
     for position in 0..20 {
         case.faulty.add(FaultPlan::new(Fault::NoSpace, position));
         case.index.checkpoint(2).unwrap_err();

@@ -5,7 +5,7 @@ use crate::filter::{
     Filter, FilterChain, FilterKind, FilterPlan, OpenFilter, Query, SealedFilter, Verdict, ZeroFilter,
 };
 
-/// Says what it is told to every open entry.
+/// Gives the same verdict to every open entry.
 struct Says(&'static str, Verdict);
 
 impl Filter for Says {
@@ -80,7 +80,7 @@ fn filters_of_the_query_come_first_and_final_verdicts_end_the_run() {
     assert_eq!((strong.location(), strong.is_final()), (Some(location(1)), false));
 }
 
-/// Every subset of the filters gives the same verdicts; what differs is who gave them, and the reads.
+/// Every subset of the filters gives the same verdicts. Only the deciding filters and the reads differ.
 #[test]
 fn whatever_is_left_out_the_verdicts_stay_the_same() {
     let (_, index) = empty(IndexOptions { cache_bytes: 0, ..TINY });

@@ -1,4 +1,4 @@
-//! The locality cache within the index: what it saves, and that it never says more than the tankers.
+//! The locality cache within the index: the reads that it saves, and that it never says more than the tankers.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ const WIDE: IndexOptions = IndexOptions {
     locality_bytes: 1 << 20,
 };
 
-/// Tables as containers have them: whatever was appended, alive or not. A container that is not here cannot be read.
+/// Tables as containers have them: all appended fingerprints, alive or not. A missing container cannot be read.
 #[derive(Default)]
 struct Tables(Mutex<HashMap<ContainerId, Vec<(Fingerprint, u32)>>>);
 
@@ -84,7 +84,7 @@ fn a_stream_that_comes_again_reads_once_for_each_two_containers() {
     let before = index.stats();
     let fingerprints: Vec<_> = (0..96 * CHUNKS).map(fingerprint).collect();
     let mut found = Vec::new();
-    // Segments do not begin where containers do.
+    // Segments do not begin at container boundaries.
     for segment in fingerprints.chunks(500) {
         index.locate_batch(segment, &mut found).unwrap();
         assert!(found.iter().all(Option::is_some));
@@ -127,7 +127,7 @@ fn what_was_removed_or_moved_is_never_answered_from_an_old_table() {
     expect(&index);
     index.checkpoint(row).unwrap();
     expect(&index);
-    // Containers 1 and 2 have more in their tables than the index places there: they stay out.
+    // Containers 1 and 2 have more fingerprints in their tables than in the index: they stay out.
     let before = index.stats().bucket_reads;
     for _ in 0..3 {
         locate(&index, &(0..2 * CHUNKS).collect::<Vec<_>>());
@@ -149,7 +149,7 @@ fn tables_that_cannot_be_read_or_tell_something_else_are_of_no_use_and_do_no_har
         tables.get_mut(&ContainerId(4)).unwrap()[7].0 = fingerprint(1 << 50);
         let first = tables[&ContainerId(5)][0];
         tables.get_mut(&ContainerId(5)).unwrap().push((first.0, 1));
-        // Twice the same is once.
+        // A repeated entry counts once.
         let first = tables[&ContainerId(6)][0];
         tables.get_mut(&ContainerId(6)).unwrap().push(first);
     }
@@ -177,7 +177,7 @@ fn lookups_with_tables_are_right_while_cells_move() {
                         let numbers = container * CHUNKS..(container + 1) * CHUNKS;
                         let fingerprints: Vec<_> = numbers.map(fingerprint).collect();
                         index.locate_batch(&fingerprints, &mut found).unwrap();
-                        // Even ones stay where they are. Odd ones move from their container to number 100 + row.
+                        // Even ones stay. Odd ones move from their container to number 100 + row.
                         for (number, found) in found.iter().enumerate() {
                             let found = found.expect("none is ever removed");
                             assert!(found == location(container + 1) || number % 2 == 1 && found.container.0 > 100);
@@ -196,7 +196,7 @@ fn lookups_with_tables_are_right_while_cells_move() {
             }
             index.apply(row, &changes).unwrap();
             index.checkpoint(row).unwrap();
-            // What moved is never seen at its old place again.
+            // Moved cells are never seen at their old places again.
             let numbers: Vec<_> = (container * CHUNKS..(container + 1) * CHUNKS).collect();
             for (number, found) in numbers.iter().zip(locate(&index, &numbers)) {
                 let expected = if number % 2 == 1 { 100 + row } else { container + 1 };

@@ -82,7 +82,7 @@ pub(crate) fn reopen(disk: &MemoryDevice, options: IndexOptions) -> Index {
     Index::open(&device, DIRECTORY, &POOL, options).unwrap()
 }
 
-/// What cells place in containers, counted one by one.
+/// The occupancy of containers by cells, counted one by one.
 pub(crate) fn placed<'c>(cells: impl Iterator<Item = &'c Cell>) -> BTreeMap<ContainerId, Occupied> {
     let mut containers = BTreeMap::<ContainerId, Occupied>::new();
     for cell in cells.filter(|cell| !cell.location.is_lost()) {
@@ -97,7 +97,7 @@ pub(crate) fn placed<'c>(cells: impl Iterator<Item = &'c Cell>) -> BTreeMap<Cont
     containers
 }
 
-/// The garbage map says of these containers, and no others, what is expected.
+/// Checks that the garbage map has the expected containers, and no others.
 pub(crate) fn check_occupied(index: &Index, expected: &BTreeMap<ContainerId, Occupied>) {
     let (mut found, mut total) = (BTreeMap::new(), Occupied::default());
     index.for_each_occupied(&mut |container, occupied| {
@@ -118,7 +118,7 @@ pub(crate) fn check_occupied(index: &Index, expected: &BTreeMap<ContainerId, Occ
     }
 }
 
-/// All committed cells. The garbage map, if it is whole, agrees.
+/// All committed cells. Also checks that the garbage map, if complete, agrees.
 pub(crate) fn contents(index: &Index) -> BTreeMap<Fingerprint, Cell> {
     let mut cells = BTreeMap::new();
     index

@@ -15,16 +15,16 @@ enum Step {
     Stage(u64, u64),
     Apply(Vec<Change>),
     Checkpoint,
-    /// A checkpoint begins: what is frozen is written by a later step, or never.
+    /// A checkpoint begins. A later step writes the frozen state, or none does.
     Freeze,
     Write,
     /// The process ends and starts again.
     Reopen,
     /// The power fails and comes back.
     Crash(u64),
-    /// As `Reopen`, but some lists of what lies where were lost meanwhile, or never written.
+    /// As `Reopen`, but some occupancy lists were lost meanwhile, or never written.
     ReopenWithoutLists(u64),
-    /// What was not listed is read.
+    /// Reads the tankers without lists.
     CompleteOccupancy,
 }
 
@@ -36,10 +36,10 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
         1 => (0..KEYS, 1..=CONTAINERS).prop_map(|(key, container)| lose(key, container)),
     ];
     let mixed = proptest::collection::vec(change, 0..60);
-    // A run of keys that arrives together, and one that goes at once: makes tankers full, sparse, and empty.
+    // A run of keys that arrive together, and one that is removed at once: makes tankers full, sparse, and empty.
     let burst = (0..KEYS, 1..120_u64, 1..=CONTAINERS)
         .prop_map(|(first, many, container)| (first..first + many).map(|key| insert(key % KEYS, container)).collect());
-    // What is referred to is not removed.
+    // A fingerprint with references is not removed.
     let purge = (1..=CONTAINERS)
         .prop_map(|container| (0..KEYS).flat_map(|key| [count(key, -1000), remove(key, container)]).collect());
     prop_oneof![6 => mixed, 3 => burst, 2 => purge]
@@ -67,7 +67,7 @@ struct Model {
 }
 
 impl Model {
-    /// Applies a change; whether it was inconsistent.
+    /// Applies a change; returns whether it was inconsistent.
     fn apply(&mut self, change: &Change) -> bool {
         match *change {
             Change::Insert { fingerprint, location } => {
@@ -133,7 +133,7 @@ impl Model {
     }
 }
 
-/// Applies again what the opened index does not have.
+/// Applies the rows again that the opened index lacks.
 fn recover(index: &Index, model: &mut Model) {
     model.recent.clear();
     for row in index.position() + 1..=model.row() {

@@ -1,5 +1,5 @@
-//! The garbage map: missing and damaged lists, and what goes on while they are made anew. That it agrees with the cells is
-//! checked wherever a test asks for [`contents`], and after every step of the model's.
+//! The garbage map: missing and damaged lists, and the work that goes on while they are made anew. Each test that asks
+//! for [`contents`], and every step of the model, checks that the map agrees with the cells.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ fn lists(disk: &MemoryDevice) -> Vec<(u64, String)> {
     lists.map(|name| (name.split('-').nth(1).unwrap().parse().unwrap(), name)).collect()
 }
 
-/// As a pool of a version that knew no such lists, or after a loss.
+/// Makes the index look like one of an older version without lists, or one that lost them.
 pub(super) fn remove_lists(disk: &MemoryDevice, is_gone: impl Fn(u64) -> bool) {
     for (_, name) in lists(disk).into_iter().filter(|(tanker, _)| is_gone(*tanker)) {
         disk.remove(&format!("{DIRECTORY}/{name}")).unwrap();
@@ -42,7 +42,7 @@ fn what_is_dead_and_what_is_alive_is_told_of_each_container() {
     index.apply(2, &(0..60).map(|number| count(number, 2)).collect::<Vec<_>>()).unwrap();
     index.checkpoint(2).unwrap();
     assert_eq!(index.occupied(ContainerId(2)), alive(50, 10, 1002));
-    // To 0 and back, and what is lost lies nowhere.
+    // To 0 and back; a lost cell is in no container.
     index.apply(3, &[count(0, -2), count(1, -1), count(2, -2), count(2, 1), lose(3, 1), count(999, 4)]).unwrap();
     assert_eq!(index.occupied(ContainerId(1)), alive(49, 48, 1001));
     assert_eq!(index.occupied(ContainerId(1)).dead_bytes(), 1001);
@@ -92,7 +92,7 @@ fn pools_without_lists_open_and_get_them() {
     remove_lists(&disk, |_| true);
     let index = reopen(&disk, TINY);
     assert_eq!(missing(&index), 4);
-    // Nothing is known yet, and nothing below zero is said.
+    // Nothing is known yet, and no figure is below zero.
     assert_eq!(index.occupied(ContainerId(1)), Occupied::default());
     index.apply(2, &faults::changes()).unwrap();
     index.self_check().unwrap();
@@ -102,7 +102,7 @@ fn pools_without_lists_open_and_get_them() {
     copy.complete_occupancy().unwrap();
     let expected = contents(&copy);
     assert_eq!((missing(&copy), missing(&index)), (0, 4));
-    // A checkpoint writes the lists of the tankers that it writes, and what they hold is known from there on.
+    // A checkpoint writes the lists of the tankers that it writes, and from then on the map has their content.
     index.checkpoint(2).unwrap();
     assert_eq!(missing(&index), 0);
     assert_eq!(contents(&index), expected);
@@ -176,7 +176,8 @@ fn every_damage_to_a_list_is_noticed_and_mended() {
     assert!(flipped >= 4 * 2 * 128, "{flipped}");
 }
 
-/// An older version wrote other counts in an attempt of the same number: the list beside them is of the attempt before.
+/// An older version wrote other counts in an attempt of the same number: the list beside them belongs to the attempt
+/// before.
 #[test]
 fn a_list_of_other_counts_of_the_same_name_is_not_believed() {
     let disk = faults::base();
@@ -197,7 +198,7 @@ fn a_list_of_other_counts_of_the_same_name_is_not_believed() {
     contents(&index);
 }
 
-/// Wrong numbers of cells would have containers freed that something lies in: the tanker's other list must agree.
+/// Wrong numbers of cells would free containers that are still in use: the tanker's other list must agree.
 #[test]
 fn a_list_of_other_containers_is_not_believed() {
     let disk = faults::base();
@@ -226,7 +227,7 @@ fn the_check_finds_a_wrong_map_and_a_wrong_list() {
     let wrong = Occupied { live_cells: 1, ..Occupied::default() };
     index.occupancy.add([(ContainerId(2), wrong)].into_iter());
     assert!(message(&index).contains("garbage map"), "{}", message(&index));
-    // A sound file that says what is not so, of cells as many as there are.
+    // A sound file with false content, for the right number of cells.
     let index = reopen(&disk, TINY);
     let set = index.sealed_set();
     let tanker = &set.tankers()[0];
@@ -261,7 +262,7 @@ fn making_lists_anew_may_fail_at_every_operation() {
             failed += 1;
             index.complete_occupancy().unwrap();
         }
-        // What could not be written is in memory all the same.
+        // A list that could not be written is in memory nevertheless.
         assert_eq!(missing(&index), 0);
         let truth = contents(&index);
         for seed in 0..3 {
@@ -280,7 +281,7 @@ fn making_lists_anew_may_fail_at_every_operation() {
     assert!(position > 20 && failed > 4, "{failed} of {position}");
 }
 
-/// A checkpoint of tankers without lists that fails in the middle has learnt what some of them hold.
+/// A checkpoint of tankers without lists that fails in the middle has learnt the content of some of them.
 #[test]
 fn a_checkpoint_without_lists_may_fail_at_every_operation() {
     let base = faults::base();
@@ -350,7 +351,7 @@ fn lists_are_made_anew_while_tankers_are_replaced() {
             });
             let completing = scope.spawn(|| index.complete_occupancy().unwrap());
             scope.spawn(|| {
-                // Once more when all is done, so that it is seen at all however threads are scheduled.
+                // Once more at the end, so that it is seen under any scheduling of threads.
                 let mut is_last = false;
                 while !is_last {
                     is_last = stop.load(Ordering::Relaxed);

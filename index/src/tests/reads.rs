@@ -1,8 +1,8 @@
-//! What lookups cost: reads counted, not answers (those are compared everywhere else).
+//! The cost of lookups: reads are counted here; all other tests compare answers.
 
 use super::*;
 
-/// Tankers large enough for the rates of filters to mean something.
+/// Tankers large enough for the rates of filters to be meaningful.
 const WIDE: IndexOptions = IndexOptions {
     open_bytes: 4 << 20,
     cells_per_tanker: 1 << 12,

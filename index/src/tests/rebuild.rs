@@ -1,5 +1,5 @@
-//! Building an index in steps: whatever fails, and whenever the power goes, the next attempt goes on from the last
-//! checkpoint, and nothing is counted twice or not at all.
+//! Building an index in steps: after any failure, and after a power loss at any time, the next attempt goes on from the
+//! last checkpoint, and nothing is counted twice or missed.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::{Continued, IndexBuilder};
 
 const STEPS: u64 = 12;
 
-/// What a step sets and counts: things of before, too, and something that is nowhere.
+/// The cells and counts of a step, including earlier fingerprints and one that no container has.
 fn step(builder: &mut IndexBuilder, step: u64) -> Result<(), StoreError> {
     for number in step * 25..step * 25 + 25 {
         builder.set(fingerprint(number), location(step + 1), 0)?;
@@ -27,7 +27,7 @@ fn notes(steps: u64) -> Vec<u8> {
     steps.to_le_bytes().to_vec()
 }
 
-/// Builds what is left to build; a checkpoint after every other step.
+/// Builds the remaining steps, with a checkpoint after every other step.
 fn build(device: &Arc<dyn Device>) -> Result<(u64, Index), StoreError> {
     let (mut builder, done) = match IndexBuilder::resume(device, DIRECTORY, &POOL, TINY)? {
         Some(Continued { builder, notes, finished }) => {
@@ -60,7 +60,7 @@ fn a_build_survives_an_error_or_a_power_loss_at_every_operation() {
     loop {
         let memory = MemoryDevice::new();
         let faulty = FaultyDevice::over_memory(&memory);
-        // From here on nothing works any more: the process or the machine dies.
+        // From here on every operation fails: the process or the machine dies.
         faulty.add(FaultPlan::new(Fault::Io, position).lasting());
         let device: Arc<dyn Device> = Arc::new(faulty.clone());
         let outcome = build(&device);
@@ -70,7 +70,7 @@ fn a_build_survives_an_error_or_a_power_loss_at_every_operation() {
             assert_eq!(contents(&outcome.unwrap().1), expected);
             break;
         }
-        // The same process again; after a power loss that keeps nothing, or some of what was not synced.
+        // The same process again; after a power loss that keeps none, or some, of the unsynced writes.
         for disk in [memory.snapshot_all_synced(), memory.crash(0), memory.crash(position + 1)] {
             let device: Arc<dyn Device> = Arc::new(disk.clone());
             let complete = Index::open(&device, DIRECTORY, &POOL, TINY);

@@ -7,13 +7,14 @@ use dedupfs_store::{ContainerId, StoreError};
 use super::Build;
 use crate::error::Result;
 
-/// Containers whose tables, or segments, are read ahead.
+/// Number of containers whose tables, or segments, are read ahead.
 const CONTAINERS_AHEAD: usize = 4;
 
-/// Reads what is needed of each container on another thread, and takes it in the same order.
+/// Reads each container with `read` on another thread, and passes the results to `take` in the same order.
 ///
 /// # Errors
-/// The first of reading or taking. What was taken until reading failed is made durable: the next rebuild goes on there.
+/// The first error of `read` or `take`. If `read` fails, the progress so far is made durable: the next rebuild resumes
+/// there.
 pub(super) fn for_each_container<T: Send>(
     ids: &[ContainerId],
     build: &mut Build,
@@ -26,7 +27,7 @@ pub(super) fn for_each_container<T: Send>(
             for &id in ids {
                 let found = read(id);
                 let is_last = found.is_err();
-                // Nobody takes any more if an error ended that.
+                // The receiver is gone if `take` failed.
                 if sender.send((id, found)).is_err() || is_last {
                     break;
                 }

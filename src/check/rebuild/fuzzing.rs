@@ -2,7 +2,7 @@
 
 use super::state::State;
 
-/// Decodes notes; what decodes must encode to the same bytes.
+/// Decodes notes. Decoded notes must encode to the same bytes.
 pub fn notes(bytes: &[u8]) {
     if let Ok(state) = State::decode(bytes) {
         assert_eq!(state.encode(), bytes);

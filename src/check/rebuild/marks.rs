@@ -1,8 +1,8 @@
-//! Which recipe nodes are alive, and how often each is referred to: from the inodes' roots down through the lists.
+//! Marking: finds the live recipe nodes and their reference counts, from the inodes' roots down through the lists.
 //!
-//! Only lists are read here, one node in some hundred; what segments name is counted later, each segment once and in the
-//! order in which they lie. Memory: 49 bytes for each node that any recipe container has, in a hash table of 8/7 to 16/7 of
-//! their number, made in its final size: 56 to 112 bytes for a node of some 500 chunks.
+//! Only lists are read here, one node in some hundred. The chunks of segments are counted later: each segment is read
+//! once, in the order of places. Memory: 49 bytes for each node of all recipe containers, in a hash table of 8/7 to
+//! 16/7 of their number, created in its final size: 56 to 112 bytes for a node of some 500 chunks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,10 +16,10 @@ use super::{Build, Rebuilder, is_loss};
 use crate::error::Result;
 use crate::namespace::ContainerRecord;
 
-/// A node that some container has, or that something refers to.
+/// A node that some container has, or that has references.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
-    /// [`ContainerId::NONE`] if it is nowhere, or cannot be read.
+    /// [`ContainerId::NONE`] if no container has the node, or it cannot be read.
     container: ContainerId,
     len_bytes: u32,
     references: u32,
@@ -27,40 +27,40 @@ struct Mark {
 
 const _: () = assert!(size_of::<(Fingerprint, Mark)>() == 48);
 
-/// What marking found.
+/// The result of marking.
 #[derive(Default, Debug)]
 pub(super) struct Marks {
     nodes: HashMap<Fingerprint, Mark>,
     /// Live lists that were read and are sound.
     lists: HashSet<Fingerprint>,
-    /// Tables and lists that could not be read, and nodes that are nowhere.
+    /// Number of unreadable tables and lists, and of nodes that no container has.
     pub missing: u64,
 }
 
 impl Marks {
-    /// Where a node is to be found and how often it is referred to, if it is at all.
+    /// Returns the place of a node and its reference count, if it has references.
     pub fn live(&self, fingerprint: &Fingerprint) -> Option<(Location, u32)> {
         let mark = self.nodes.get(fingerprint).filter(|mark| mark.references > 0)?;
         Some((Location { container: mark.container, len_bytes: mark.len_bytes }, mark.references))
     }
 
-    /// Whether it is a list that was read while marking.
+    /// Whether the node is a list that marking has read.
     pub fn is_list(&self, fingerprint: &Fingerprint) -> bool {
         self.lists.contains(fingerprint)
     }
 
-    /// Live nodes that are nowhere, or lists that cannot be read, with their references.
+    /// Returns live nodes without a container, and unreadable lists, with their reference counts.
     pub fn lost(&self) -> impl Iterator<Item = (Fingerprint, u32)> {
         let lost = self.nodes.iter().filter(|(_, mark)| mark.container == ContainerId::NONE && mark.references > 0);
         lost.map(|(fingerprint, mark)| (*fingerprint, mark.references))
     }
 
-    /// How many nodes are alive, lost ones too.
+    /// Returns the number of live nodes, lost ones included.
     pub fn live_count(&self) -> u64 {
         self.nodes.values().filter(|mark| mark.references > 0).count() as u64
     }
 
-    /// A sum that tells these marks from others, whatever the order.
+    /// Returns a digest of these marks that does not depend on their order.
     pub fn digest(&self) -> u64 {
         let mut bytes = [0; 44];
         let live = self.nodes.iter().filter(|(_, mark)| mark.references > 0);
@@ -72,7 +72,7 @@ impl Marks {
         })
     }
 
-    /// Counts a reference to a node; whether it is the first.
+    /// Counts a reference to a node. Returns whether it is the first.
     fn mark(&mut self, fingerprint: Fingerprint) -> bool {
         let nowhere = Mark { container: ContainerId::NONE, len_bytes: 0, references: 0 };
         let mark = self.nodes.entry(fingerprint).or_insert(nowhere);
@@ -82,14 +82,14 @@ impl Marks {
         is_first
     }
 
-    /// It is to be read there.
+    /// Records the container in which the node was read.
     fn relocate(&mut self, fingerprint: &Fingerprint, location: Location) {
         if let Some(mark) = self.nodes.get_mut(fingerprint) {
             (mark.container, mark.len_bytes) = (location.container, location.len_bytes);
         }
     }
 
-    /// Something that is alive cannot be read.
+    /// Records that a live node cannot be read.
     fn give_up(&mut self, fingerprint: &Fingerprint) {
         if let Some(mark) = self.nodes.get_mut(fingerprint) {
             (mark.container, mark.len_bytes) = (ContainerId::NONE, 0);
@@ -99,7 +99,7 @@ impl Marks {
 }
 
 impl Rebuilder<'_> {
-    /// Marks all nodes. Chunks that inodes refer to themselves are counted on the way, as far as they were not before.
+    /// Marks all nodes. On the way it counts chunks that are roots of inodes, unless they were counted before.
     pub(super) fn mark(&self, build: &mut Build) -> Result<Marks> {
         let records = self.recipes.containers();
         let nodes = records.iter().map(ContainerRecord::believable_chunks).sum();
@@ -145,7 +145,7 @@ impl Rebuilder<'_> {
             lists.push((level, root));
         }
         while let Some((level, fingerprint)) = lists.pop() {
-            // Nowhere: counted as missing when it was marked.
+            // Without a container: counted as missing when it was marked.
             let Some((location, _)) = marks.live(&fingerprint).filter(|(location, _)| !location.is_lost()) else {
                 continue;
             };
@@ -171,7 +171,8 @@ impl Rebuilder<'_> {
         Ok(())
     }
 
-    /// Reads a node where it was found last, and if it is bad there, wherever else a recipe container has it; and tells where.
+    /// Reads a node from its last known container. If it is bad there, tries all other recipe containers that have it.
+    /// Also returns its place.
     pub(super) fn sound_node(
         &self,
         fingerprint: &Fingerprint,
@@ -196,7 +197,7 @@ impl Rebuilder<'_> {
         Err(failure)
     }
 
-    /// Reads a node and checks that it is what its name says.
+    /// Reads a node and checks that it matches its fingerprint.
     pub(super) fn node(&self, fingerprint: &Fingerprint, level: u8, location: Location) -> Result<Node> {
         let bytes = self
             .recipes

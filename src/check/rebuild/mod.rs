@@ -1,22 +1,22 @@
-//! The index from nothing but containers and namespace (invariant I-6).
+//! Rebuilding the indexes from nothing but containers and namespace (invariant I-6).
 //!
-//! The new indexes are built on the side that does not count ([`IndexSide`]), beside the old ones, which stay as they are
-//! until one transaction of the namespace makes the new ones count, both at once. Why so: `docs/decisions/0011`.
+//! The new indexes are built on the side that does not count ([`IndexSide`]), beside the old ones. The old ones stay
+//! unchanged until one transaction of the namespace makes both new ones count. Reason: `docs/decisions/0011`.
 //!
-//! 1. *Tables*: the tables of data containers, each read once, in ascending order, give fingerprints and places.
-//! 2. *Marking*: the tables of recipe containers, the inodes' roots and the lists below them tell which nodes are alive.
+//! 1. *Tables*: the tables of data containers, each read once in ascending order, give fingerprints and places.
+//! 2. *Marking*: the tables of recipe containers, the inodes' roots and the lists below them show the live nodes.
 //!    Chunks that are whole files are counted on the way.
-//! 3. *Nodes*: live segments are read once, in the order in which they lie, and what they name is counted: neighbours name
-//!    neighbours, so that counting stays within few tankers. Nodes that nothing refers to are left out, and count nothing:
-//!    their bytes are garbage.
+//! 3. *Nodes*: live segments are read once, in the order of their places, and their chunks are counted. Neighbours name
+//!    neighbours, so counting stays within few tankers. Nodes without references are left out and count nothing: their
+//!    bytes are garbage.
 //! 4. *Change of sides*.
 //!
-//! What files refer to and nobody has is kept with its count and no container: the next backup of the same data stores
-//! it again, and those files are whole again.
+//! Content that files refer to and no container has is kept with its count and without a container. The next backup of
+//! the same data stores it again and makes those files whole.
 //!
-//! Each checkpoint of the index of chunks carries a [`State`], so an interrupted rebuild goes on where it was, but for the
-//! marks, which are found again. It starts over if the pool is another by then ([`state::Basis`]), or if more of it
-//! can be read than before. Memory: that of an index, and of the [`marks`].
+//! Each checkpoint of the index of chunks carries a [`State`], so an interrupted rebuild resumes there. Only the marks
+//! are computed again. It starts over if the pool has changed ([`state::Basis`]), or if more of it is readable than
+//! before. Memory: that of an index, and of the [`marks`].
 
 mod ahead;
 #[cfg(feature = "fuzzing")]
@@ -41,31 +41,31 @@ use crate::fingerprint::Fingerprinter;
 use crate::namespace::{IndexSide, Namespace};
 use crate::pool::Progress;
 
-/// What a rebuild found.
+/// The result of a rebuild.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RebuildReport {
     /// Containers of the pool.
     pub containers: u64,
-    /// Of these, containers of chunks that a rebuild before had taken already.
+    /// Of these, containers of chunks that an earlier, interrupted rebuild had taken.
     pub containers_before: u64,
     /// Chunks in the new index.
     pub chunks: u64,
     /// Recipe nodes in the new index.
     pub nodes: u64,
-    /// Chunks that files need and no container has, or has damaged.
+    /// Chunks that files need, and that no container has or only damaged.
     pub lost_chunks: u64,
     /// Recipe nodes that files need and no container has.
     pub lost_nodes: u64,
-    /// Tables, nodes and chunks that files need and that could not be read: those files have holes of errors.
+    /// Tables, nodes and chunks that files need and that could not be read: reading these files fails there.
     pub missing: u64,
 }
 
-/// Whether trying again is of no use.
+/// Whether the error is final, so that trying again is useless.
 fn is_loss(error: &EngineError) -> bool {
     matches!(error, EngineError::Store(StoreError::Corrupt { .. } | StoreError::NotFound { .. }))
 }
 
-/// Where an index is built.
+/// The place of an index being built.
 #[derive(Clone, Copy, Debug)]
 pub struct BuildPlace<'a> {
     /// Its directory.
@@ -74,19 +74,19 @@ pub struct BuildPlace<'a> {
     pub options: IndexOptions,
 }
 
-/// What an index is rebuilt from, and where.
+/// The sources of a rebuild, and its target.
 pub struct Rebuilder<'a> {
     /// Device of the meta root.
     pub device: &'a Arc<dyn Device>,
     /// The pool.
     pub pool: &'a PoolId,
-    /// The side that does not count, to be built.
+    /// The side that does not count; it is built.
     pub side: IndexSide,
     /// Its index of chunks.
     pub chunks: BuildPlace<'a>,
     /// Its index of recipe nodes.
     pub nodes: BuildPlace<'a>,
-    /// Roots.
+    /// Source of the roots.
     pub namespace: &'a Namespace,
     /// Containers of chunks.
     pub data: &'a Arc<ContainerStore>,
@@ -94,13 +94,13 @@ pub struct Rebuilder<'a> {
     pub recipes: &'a Arc<ContainerStore>,
     /// Checks nodes.
     pub fingerprinter: &'a Fingerprinter,
-    /// Read all chunks, and take those for lost that are not what their names say.
+    /// Read all chunks, and treat those as lost that do not match their fingerprints.
     pub read_data: bool,
-    /// Told of the steps.
+    /// Receives the progress.
     pub progress: &'a dyn Progress,
 }
 
-/// Indexes that are being built.
+/// The indexes being built.
 struct Build {
     state: State,
     chunks: IndexBuilder,
@@ -108,7 +108,7 @@ struct Build {
 }
 
 impl Build {
-    /// Makes durable how far it is. Nodes first: what is set twice is set to the same, but counts must be counted once.
+    /// Makes the progress durable. Nodes go first: setting a node twice is harmless, but counts must be counted once.
     fn save(&mut self) -> Result<()> {
         let notes = self.state.encode();
         if self.state.phase >= Phase::Nodes {
@@ -119,24 +119,24 @@ impl Build {
 }
 
 impl Rebuilder<'_> {
-    /// Goes on with what an interrupted rebuild left, or starts, and changes sides. Damage costs what it covers, not the
+    /// Resumes an interrupted rebuild or starts one, and changes sides. Damage costs the damaged content, not the
     /// rebuild.
     ///
     /// # Errors
-    /// A disk does not answer, or is full; the namespace cannot be read. The old indexes still count then (unless the
-    /// change of sides itself failed: then it is unknown which), and the next rebuild goes on.
+    /// A disk does not answer, or is full; the namespace cannot be read. The old indexes then still count, and the next
+    /// rebuild resumes. If the change of sides itself failed, it is unknown which side counts.
     pub fn run(&self) -> Result<(Index, Index, RebuildReport)> {
         let basis = Basis::new(self.namespace, self.data, self.recipes, self.read_data);
         if let Some(build) = self.resume(basis)? {
             match self.build(build) {
-                // What was built is damaged, or the pool tells more, or something else, than before.
+                // The unfinished indexes are damaged, or the pool now shows more or other content.
                 Err(error) if is_loss(&error) => {
                     self.progress.say(&format!("the unfinished rebuild is thrown away: {error}"));
                 }
                 outcome => return outcome,
             }
         }
-        // Nodes first: those of an earlier rebuild must never be taken for those that belong to these chunks.
+        // Nodes first: those of an earlier rebuild must never be combined with these chunks.
         let nodes = self.start(&self.nodes)?;
         let build = Build { state: State::new(basis), nodes, chunks: self.start(&self.chunks)? };
         self.build(build)
@@ -150,7 +150,7 @@ impl Rebuilder<'_> {
         Ok(IndexBuilder::resume(self.device, place.directory, self.pool, place.options)?)
     }
 
-    /// What an interrupted rebuild left, if it still fits the pool.
+    /// Returns the state of an interrupted rebuild, if it still fits the pool.
     fn resume(&self, basis: Basis) -> Result<Option<Build>> {
         let Some(Continued { builder: chunks, notes, finished }) = self.left_at(&self.chunks)? else { return Ok(None) };
         let discard = |why: &str| {
@@ -168,12 +168,12 @@ impl Rebuilder<'_> {
             return discard("the pool has been changed since");
         }
         if finished != (state.phase == Phase::Done).then_some(basis.row) {
-            return discard("it is not what its notes say");
+            return discard("it does not match its notes");
         }
         if let Some(container) = self.readable_again(&state.given_up)? {
             return discard(&format!("container {container} could not be read then and can be now"));
         }
-        // Nothing is in the index of nodes before their phase.
+        // The index of nodes is empty before their phase.
         let nodes = if state.phase < Phase::Nodes {
             self.start(&self.nodes)?
         } else {
@@ -208,10 +208,10 @@ impl Rebuilder<'_> {
                 build.save()?;
             }
             if build.state.marks != marks.digest() {
-                return Err(StoreError::corrupt("recipes", "what was read before", "more, or less, of them").into());
+                return Err(StoreError::corrupt("recipes", "the same live nodes as before", "others").into());
             }
             self.count_segments(&mut build, &marks)?;
-            // A table that marking could read and counting could not: what its nodes name would count too little.
+            // If marking could read a table and counting could not, the chunks of its nodes would be counted too low.
             let (found, live) = (build.nodes.cells()?, marks.live_count());
             if found != live {
                 return Err(StoreError::corrupt("recipes", format!("{live} live nodes"), found).into());
@@ -225,12 +225,12 @@ impl Rebuilder<'_> {
         let chunks = build.chunks.finish(row, &notes)?;
         (report.lost_chunks, report.lost_nodes) = (chunks.lost(), nodes.lost());
         (report.chunks, report.nodes) = (chunks.len() - report.lost_chunks, nodes.len() - report.lost_nodes);
-        // Known with the indexes that say so: a backup that comes next must heal.
+        // Recorded together with the indexes: the next backup must heal the losses.
         self.namespace.change_side(self.side, report.missing > 0)?;
         Ok((chunks, nodes, report))
     }
 
-    /// Data containers whose tables were taken before.
+    /// Returns the number of data containers whose tables were taken before.
     fn taken(&self, state: &State) -> u64 {
         let records = self.data.containers();
         let through = if state.phase == Phase::Tables { state.through } else { u64::MAX };

@@ -1,4 +1,4 @@
-//! Counting what live segments name, and setting the nodes.
+//! Counting the chunks of live segments, and setting the cells of nodes.
 
 use std::collections::HashSet;
 
@@ -11,20 +11,20 @@ use super::marks::Marks;
 use super::{Build, Rebuilder, is_loss};
 use crate::error::Result;
 
-/// A live node that lies in the container that is being read.
+/// A live node in the container being read.
 struct Live {
     fingerprint: Fingerprint,
     location: Location,
     references: u32,
-    /// What it names, if that was not followed by marking.
+    /// Its chunks, if it is a segment; marking has followed lists.
     chunks: Vec<Fingerprint>,
-    /// It cannot be read.
+    /// Whether it cannot be read.
     is_lost: bool,
 }
 
 impl Rebuilder<'_> {
-    /// Takes the live nodes of all recipe containers behind the last one that was taken: segments name chunks, which count
-    /// one more for each time they are named.
+    /// Takes the live nodes of all recipe containers after the last one taken. A chunk is counted once for each time a
+    /// segment names it.
     pub(super) fn count_segments(&self, build: &mut Build, marks: &Marks) -> Result<()> {
         let records = self.recipes.containers();
         let ids: Vec<ContainerId> =
@@ -44,9 +44,9 @@ impl Rebuilder<'_> {
         outcome
     }
 
-    /// The live nodes that lie in a container, in the order in which they lie.
+    /// Returns the live nodes in a container, in the order of their places.
     fn live_nodes(&self, container: ContainerId, marks: &Marks) -> Result<Vec<Live>> {
-        // One that cannot be read was counted as missing by marking.
+        // Marking has counted an unreadable table as missing.
         let Some(table) = self.table(self.recipes, container)? else { return Ok(Vec::new()) };
         let mut seen = HashSet::with_capacity(table.entries.len());
         let mut nodes = Vec::new();

@@ -1,4 +1,4 @@
-//! How far a rebuild has come, as it stands in the notes of the index that is being built; byte map in `docs/format.md`.
+//! The progress of a rebuild, stored in the notes of the index being built; byte map in `docs/format.md`.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -12,22 +12,22 @@ use crate::namespace::Namespace;
 /// Version of these notes.
 const VERSION: u16 = 1;
 
-/// Containers given up that are remembered: they are looked at again before a rebuild goes on.
+/// Number of given-up containers that are remembered. They are read again before a rebuild resumes.
 pub(super) const GIVEN_UP_MAX: usize = 1000;
 
-/// What a rebuild rests on. If any of it is different, nothing that was built counts.
+/// The state of the pool that a rebuild rests on. If any of it changes, the unfinished rebuild is discarded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Basis {
-    /// The namespace's last row: every change to files and containers makes a new one.
+    /// Last row of the namespace. Every change of files and containers makes a new row.
     pub row: u64,
-    /// xxh3 of the containers' records, so that a copy from another time is not taken for the pool.
+    /// xxh3 of the container records, so that a copy from another time is not taken for the pool.
     pub records: u64,
-    /// All content is read and checked.
+    /// Whether all content is read and checked.
     pub read_data: bool,
 }
 
 impl Basis {
-    /// The basis as of now.
+    /// Returns the present basis.
     pub fn new(namespace: &Namespace, data: &ContainerStore, recipes: &ContainerStore, read_data: bool) -> Self {
         let mut records = ByteWriter::new();
         for record in [data.containers(), recipes.containers()].iter().flatten() {
@@ -46,41 +46,41 @@ impl Basis {
 pub(super) enum Phase {
     /// Tables of data containers, up to the container `through`.
     Tables = 1,
-    /// Counting the chunks that inodes refer to themselves, up to the inode `through`.
+    /// Counting the chunks that are the roots of inodes, up to the inode `through`.
     Inodes = 2,
     /// Counting the chunks of nodes, up to the recipe container `through`.
     Nodes = 3,
-    /// Both indexes are complete and wait to be used.
+    /// Both indexes are complete and not yet in use.
     Done = 4,
 }
 
-/// How far a rebuild has come.
+/// The progress of a rebuild.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct State {
     pub basis: Basis,
     pub phase: Phase,
-    /// What of the phase is done: containers and inodes up to this one.
+    /// Progress within the phase: containers or inodes up to this one are done.
     pub through: u64,
-    /// From [`Phase::Nodes`] on: what marking found, so that nodes are not counted by two different findings.
+    /// From [`Phase::Nodes`] on: digest of the marks, so that all nodes are counted by the same marks.
     pub marks: u64,
-    /// Tables and nodes given up until here; when done everything that is missing.
+    /// Number of tables and nodes given up so far; when done, of everything missing.
     pub missing: u64,
-    /// Data containers whose tables were given up, the first [`GIVEN_UP_MAX`].
+    /// Data containers whose tables were given up; the first [`GIVEN_UP_MAX`].
     pub given_up: Vec<ContainerId>,
 }
 
 impl State {
-    /// Nothing is done yet.
+    /// Returns the state before any work.
     pub fn new(basis: Basis) -> Self {
         Self { basis, phase: Phase::Tables, through: 0, marks: 0, missing: 0, given_up: Vec::new() }
     }
 
-    /// Goes on to the next phase.
+    /// Enters the next phase.
     pub fn enter(&mut self, phase: Phase) {
         (self.phase, self.through) = (phase, 0);
     }
 
-    /// The notes.
+    /// Encodes the notes.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = ByteWriter::new();
         writer.u16(VERSION);

@@ -1,4 +1,4 @@
-//! The tables of data containers, read once.
+//! Reading the tables of data containers, each once.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::error::{EngineError, Result};
 use crate::scrub::judge;
 
 impl Rebuilder<'_> {
-    /// Takes the tables of all data containers behind the last one that was taken, in ascending order: a later container
-    /// wins over an earlier one.
+    /// Takes the tables of all data containers after the last one taken, in ascending order: a later container wins
+    /// over an earlier one.
     pub(super) fn take_tables(&self, build: &mut Build) -> Result<()> {
         let records = self.data.containers();
         let before = records.iter().filter(|record| record.id.0 <= build.state.through).count();
         let ids: Vec<ContainerId> = records.iter().skip(before).map(|record| record.id).collect();
-        // Tables are alike; of content there is more in some.
+        // Tables are alike in size; the content of containers is not.
         let mut sizes = records.iter().skip(before).map(|record| record.chunk_bytes);
         let total_bytes: u64 = sizes.clone().sum();
         let (what, total) = match self.read_data {
@@ -51,11 +51,11 @@ impl Rebuilder<'_> {
         outcome
     }
 
-    /// What the container holds, with `read_data` only what can be read and is what its name says. `None` if that is a
-    /// loss.
+    /// Returns the entries of a container; with `read_data` only those whose content is readable and matches its
+    /// fingerprint. `None` if the table is lost.
     fn sound_entries(&self, container: ContainerId) -> Result<Option<Vec<TableEntry>>> {
         let Some(table) = self.table(self.data, container)? else { return Ok(None) };
-        // What is known to be bad in a container is not in its table.
+        // The table of a damaged container still lists its bad chunks.
         if !self.read_data && !self.data.is_damaged(container) {
             return Ok(Some(table.entries.clone()));
         }
@@ -75,8 +75,8 @@ impl Rebuilder<'_> {
         for bad in &judged.bad {
             tracing::error!(chunk = %bad.fingerprint, %container, why = bad.why, "a chunk is given up");
         }
-        // Old recipes go on naming this container: readers must ask the index, even where frames are sound.
-        // Once is enough: each note is a commit, after which an interrupted rebuild starts over.
+        // Old recipes still name this container, so readers must ask the index, even where frames are sound. Recorded
+        // only once: each record is a commit, after which an interrupted rebuild starts over.
         if !self.data.is_damaged(container) {
             self.namespace.note_damage(&[container], false)?;
             self.data.set_damaged(&[container]);
@@ -86,8 +86,8 @@ impl Rebuilder<'_> {
         Ok(Some(sound.copied().collect()))
     }
 
-    /// The table of a container; `None` if it is damaged or gone. Only these are final: a disk that does not answer may
-    /// answer later.
+    /// Returns the table of a container; `None` if it is damaged or gone. Only these errors are final: a disk that does
+    /// not answer may answer later.
     pub(super) fn table(&self, store: &ContainerStore, container: ContainerId) -> Result<Option<Arc<Table>>> {
         match store.table(container) {
             Ok(Some(table)) => Ok(Some(table)),
@@ -100,7 +100,8 @@ impl Rebuilder<'_> {
         }
     }
 
-    /// A container that was given up and can be read now: what was built without it would call lost what is there.
+    /// Returns a given-up container that is readable now. Without it the unfinished index would call existing content
+    /// lost.
     pub(super) fn readable_again(&self, given_up: &[ContainerId]) -> Result<Option<ContainerId>> {
         for &container in given_up {
             if self.table(self.data, container)?.is_some() {

@@ -1,4 +1,4 @@
-//! Files that something left which broke off: new contents that were never put in place.
+//! Files left by an interrupted replacement: new contents that were never put in place.
 
 use dedupfs_store::StoreError;
 use dedupfs_store::device::Device;
@@ -8,7 +8,7 @@ use crate::error::Result;
 /// Directories of a pool in which files are replaced.
 const DIRECTORIES: [&str; 5] = ["", "index/chunks", "index/recipes", "index/chunks.b", "index/recipes.b"];
 
-/// Removes `NAME.new` files, if `apply`; returns what was, or would be, done.
+/// Removes `NAME.new` files, if `apply`. Returns the changes made or planned.
 pub(super) fn remove(meta_device: &dyn Device, data_device: &dyn Device, apply: bool) -> Result<Vec<String>> {
     let mut plan = Vec::new();
     for (device, directories) in [(meta_device, &DIRECTORIES[..]), (data_device, &[""][..])] {

@@ -1,13 +1,13 @@
-//! Repairing a pool that nobody has open: a plan first, then, if it is wanted, its steps.
+//! Repairing a pool that is not open: first a plan, then, on request, its steps.
 //!
-//! 1. [`superblocks`]: one that is damaged is written again from the other root's.
+//! 1. [`superblocks`]: a damaged one is rewritten from that of the other root.
 //! 2. *Namespace*: see [`crate::namespace::repair`].
-//! 3. *Indexes*: missing, damaged, or wrong counts and places: both are made anew ([`super::Rebuilder`]).
-//! 4. *Content*, if it is read: what is bad is quarantined ([`crate::scrub`]).
-//! 5. *The export* on the data root: what is bad of it is written anew; what a recovery kept is given up if that is asked for.
-//! 6. *Files left over* by something that broke off are removed.
+//! 3. *Indexes*: if they are missing, damaged, or have wrong counts or places, both are rebuilt ([`super::Rebuilder`]).
+//! 4. *Content*, if it is read: bad copies are quarantined ([`crate::scrub`]).
+//! 5. *The export* on the data root: its bad parts are rewritten. Content that a recovery kept is given up on request.
+//! 6. *Files left over* by interrupted work are removed.
 //!
-//! Then everything is checked again. What is lost stays lost until the same data is written again.
+//! Then everything is checked again. A loss remains until the same data is written again.
 
 mod leftovers;
 mod superblocks;
@@ -35,38 +35,39 @@ use crate::scrub::ScrubOptions;
 /// How to repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RepairOptions {
-    /// Make the changes; else only tell them.
+    /// Make the changes; else only list them.
     pub apply: bool,
     /// Read and verify all content, too.
     pub read_data: bool,
-    /// Give up what a recovery could not name and kept.
+    /// Give up the content that a recovery kept and could not name.
     pub give_up_unnamed: bool,
 }
 
-/// What was, or would be, repaired.
+/// The result of a repair, or its plan.
 #[derive(Clone, Default, Debug)]
 pub struct RepairReport {
     /// Each change, in order.
     pub plan: Vec<String>,
-    /// What the new indexes were made from, if they were.
+    /// Result of the rebuild of the indexes, if there was one.
     pub rebuilt: Option<RebuildReport>,
-    /// What is wrong afterwards; of a plan alone, what is wrong now. `None` if the pool cannot be opened before it is repaired.
+    /// The check after the repair; of a plan alone, the check of the present state. `None` if the pool cannot be opened
+    /// before it is repaired.
     pub check: Option<CheckReport>,
 }
 
 impl RepairReport {
-    /// Whether nothing is left that is wrong.
+    /// Whether no defect is left.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.check.as_ref().is_some_and(CheckReport::is_clean)
     }
 }
 
-/// Repairs the pool whose meta root is `meta`, alone. `data` says where its data root is if the meta superblock cannot, or is
-/// wrong because it moved.
+/// Repairs the pool whose meta root is `meta`, alone. `data` gives its data root if the meta superblock cannot be read,
+/// or is wrong because the data root moved.
 ///
 /// # Errors
-/// As [`repair_on`]; the pool is in use; the data root is not to be found.
+/// The errors of [`repair_on`]; the pool is in use; the data root is not found.
 pub fn repair_at(
     meta: &Path,
     data: Option<&Path>,
@@ -100,7 +101,7 @@ pub fn repair_at(
     repair_on(&meta_device, &data_device, &name, how, open, progress)
 }
 
-/// Where the data root is and how the superblock is to name it, of a pool whose user says that it is at `data`.
+/// Returns the place of the data root, and the path for the superblock. The user gave the place `data`.
 fn data_root_of(meta: &Path, superblock: &Superblock, data: &Path) -> Result<(PathBuf, Vec<u8>)> {
     let absolute = std::path::absolute(data).map_err(|error| StoreError::from_io("find", "data root", error))?;
     let named = superblock.data_root_path(meta);
@@ -121,11 +122,11 @@ fn data_root_of(meta: &Path, superblock: &Superblock, data: &Path) -> Result<(Pa
     Ok((absolute, name))
 }
 
-/// Repairs the pool on these devices, which the caller has locked. `data_root` is what its meta root says of the data root. A plan
-/// changes nothing: what it takes to look further is done in memory.
+/// Repairs the pool on these devices, which the caller has locked. `data_root` is the path of the data root for the
+/// meta superblock. A plan changes nothing: changes needed to look further are made in memory.
 ///
 /// # Errors
-/// What cannot be repaired prevents the rest, or a device fails. What was done until then is sound.
+/// A defect that cannot be repaired prevents the rest, or a device fails. The steps done until then are sound.
 pub fn repair_on(
     meta_device: &Arc<dyn Device>,
     data_device: &Arc<dyn Device>,
@@ -135,7 +136,7 @@ pub fn repair_on(
     progress: &dyn Progress,
 ) -> Result<RepairReport> {
     if !how.apply {
-        // Looking at the namespace recovers it, which writes; and without a superblock nothing can be looked at.
+        // Reading the namespace recovers it, which writes. Without a superblock nothing can be read.
         let (meta, data) = overlays(meta_device, data_device, open.memory_bytes);
         return plan_or_repair(&meta, &data, data_root, how, open, progress);
     }
@@ -169,7 +170,7 @@ fn plan_or_repair(
             report.check = Some(found);
         }
         Err(EngineError::Store(error @ (StoreError::Corrupt { .. } | StoreError::NotFound { .. }))) => {
-            // The advice in the error is what is done here.
+            // The error advises this very repair.
             tracing::warn!(%error, "the indexes cannot be used");
             let why = if matches!(error, StoreError::NotFound { .. }) {
                 "a part is missing"
@@ -202,7 +203,7 @@ fn plan_or_repair(
     Ok(report)
 }
 
-/// Checks, and quarantines content that is found bad; what is reported is how it is then.
+/// Checks the pool and quarantines bad content. The report describes the state afterwards.
 fn check_and_quarantine(
     pool: &Pool,
     how: &RepairOptions,
@@ -221,7 +222,7 @@ fn check_and_quarantine(
     }
     let options = CheckOptions { read_data: how.read_data };
     let mut found = pool.check(&options, progress)?;
-    // Opening for writing may have made it anew by now.
+    // Opening for writing may have rewritten it by now.
     if let Some(export) = found.export.as_mut().filter(|export| !export.is_sound()) {
         plan.push(format!("write the export on the data root anew: {}", export.findings.join("; ")));
         if how.apply && export.is_bad() {

@@ -1,4 +1,5 @@
-//! A superblock that cannot be read, from that of the other root: both say the same. And where the data root is, if it moved.
+//! Restores an unreadable superblock from that of the other root, which has the same content. Also records a data root
+//! that moved.
 
 use std::path::Path;
 
@@ -9,11 +10,11 @@ use dedupfs_store::superblock::{Role, Superblock};
 use crate::error::Result;
 use crate::pool::DATA_DIRECTORY;
 
-/// Writes the superblock that cannot be read again, or that of the meta root if it names another place than `data_root`; returns
-/// what was done.
+/// Rewrites an unreadable superblock, or that of the meta root if it does not name `data_root`. Returns the changes
+/// made.
 ///
 /// # Errors
-/// Neither can be read; both can and do not belong together; a format that this version does not know; I/O errors.
+/// Neither can be read; both can and do not belong together; an unknown format version; I/O errors.
 pub fn restore_superblocks(
     meta_device: &dyn Device,
     data_device: &dyn Device,
@@ -21,7 +22,7 @@ pub fn restore_superblocks(
 ) -> Result<Vec<String>> {
     let meta = Superblock::read(meta_device, Role::Meta);
     let data = Superblock::read(data_device, Role::Data);
-    // One of another version is not damaged, and what the device does not give may be sound.
+    // A superblock of another version is not damaged, and one that the device fails to read may be sound.
     let is_bad = |error: &StoreError| matches!(error, StoreError::Corrupt { .. } | StoreError::Usage(_));
     let (device, restored, error) = match (meta, data) {
         (Ok(meta), Ok(data)) => {
@@ -49,11 +50,11 @@ pub fn restore_superblocks(
     Ok(vec![format!("write the superblock {name} again from that of the other root: it is {why}")])
 }
 
-/// Refuses a directory of which nothing says that it ever was a data root: below a mountpoint there is often an empty one, and the
-/// disk is only not mounted.
+/// Refuses a directory that shows no sign of ever having been a data root. Below a mountpoint there is often an empty
+/// directory, and the disk is only not mounted.
 ///
 /// # Errors
-/// That; I/O errors.
+/// The directory is refused; I/O errors.
 pub fn check_is_data_root(device: &dyn Device, path: &Path) -> Result<()> {
     if device.exists(Role::Data.file_name())? || device.exists(DATA_DIRECTORY)? {
         return Ok(());
@@ -68,7 +69,7 @@ pub fn check_is_data_root(device: &dyn Device, path: &Path) -> Result<()> {
 
 fn write(device: &dyn Device, superblock: &Superblock) -> Result<()> {
     device.replace_file("", superblock.role.file_name(), &superblock.encode())?;
-    // What was written must be what is read.
+    // The written bytes must be readable.
     Superblock::read(device, superblock.role)?;
     Ok(())
 }

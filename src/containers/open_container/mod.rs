@@ -1,20 +1,20 @@
 //! One container while it is being filled: a small state machine under one short lock.
 //!
-//! 1. [`append`](OpenContainer::append) copies chunks into the *filling* region. A full region is *cut*: its raw bytes are
-//!    frozen and handed to a worker.
+//! 1. [`append`](OpenContainer::append) copies chunks into the *filling* region. A full region is *cut*: its raw bytes
+//!    are frozen and handed to a worker.
 //! 2. The worker's frame is *placed* behind the last one, in completion order ([`place`](OpenContainer::place)).
-//! 3. Placed frames are kept until they are written ([`begin_write`](OpenContainer::begin_write),
-//!    [`finish_write`](OpenContainer::finish_write)); a write that fails changes nothing here, so it can be tried again.
-//! 4. A container that is *full* takes no more chunks; when its last region is placed, its table of contents follows.
+//! 3. Placed frames stay in memory until they are written ([`begin_write`](OpenContainer::begin_write),
+//!    [`finish_write`](OpenContainer::finish_write)). A failed write changes nothing here, so it can be tried again.
+//! 4. A *full* container takes no more chunks. When its last region is placed, its table follows.
 //!
 //! Invariants, kept at every step and checked by [`self_check`](OpenContainer::self_check):
-//! - `acknowledged <= synced <= written <= next_offset <= container_bytes`; `written` is a multiple of 4096, so a write never
-//!   touches a block that was synced before;
-//! - `align(next_offset)` + the aligned bounds of all regions not placed yet + the bound of the table fit the container. Each
-//!   bound is rounded up to 4096, so padding at a flush can never break this;
-//! - a chunk found in `index` is readable at every moment: from the filling region (copied), the frozen raw bytes, the frame in
-//!   memory, or the disk. [`find`](OpenContainer::find) takes what it needs under the lock, so a region that moves on
-//!   meanwhile does not matter.
+//! - `acknowledged <= synced <= written <= next_offset <= container_bytes`. `written` is a multiple of 4096, so a write
+//!   never touches a block that was synced before.
+//! - `align(next_offset)`, the aligned bounds of all regions not placed yet, and the bound of the table together fit
+//!   the container. Each bound is rounded up to 4096, so the padding of a mark can never break this.
+//! - A chunk in `index` is readable at every moment: from the filling region (copied), the frozen raw bytes, the frame
+//!   in memory, or the disk. [`find`](OpenContainer::find) copies or shares the bytes under the lock, so the region may
+//!   change state afterwards.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -33,27 +33,27 @@ mod state;
 use state::{ALIGNMENT_BYTES, Filling, MemoryPlace, Piece, Region, State, count};
 pub(super) use state::{Batch, Cut, Frame, Limits, align, bound_bytes};
 
-/// Chunks of one region at most: bounds the region's table and the time of one lookup in it.
+/// Chunks of one region at most: bounds the region's entries and the time of a lookup among them.
 const REGION_ENTRIES_MAX: usize = 8192;
 
-/// What [`OpenContainer::append`] did.
+/// The result of [`OpenContainer::append`].
 #[derive(Default)]
 pub(super) struct Appended {
     /// Chunks taken, from the start of those offered.
     pub(super) taken: usize,
     /// Regions to compress now.
     pub(super) cuts: Vec<Cut>,
-    /// The container takes no more.
+    /// Whether the container takes no more.
     pub(super) full: bool,
-    /// Bytes by which what waits to be written grew (the table of a container that was sealed at once).
+    /// Growth of the bytes waiting to be written: the table of a container that was sealed at once.
     pub(super) pending_bytes: u64,
 }
 
-/// Where a chunk's bytes are at this moment.
+/// The place of a chunk's bytes at this moment.
 pub(super) enum Found {
     /// A copy from the filling region.
     Copied(Vec<u8>),
-    /// In the raw bytes that a worker compresses, or that are written as they are.
+    /// In the raw bytes of a region that is being compressed or is stored uncompressed.
     Raw { raw: Arc<RegionBytes>, start: u32 },
     /// In a frame that is not written yet.
     Frame { frame: Arc<Frame>, offset_bytes: u32, start: u32 },
@@ -61,7 +61,7 @@ pub(super) enum Found {
     Disk { address: SlotAddress, offset_bytes: u32, frame_bytes: u32, start: u32 },
 }
 
-/// How much of what is placed is written.
+/// The part of the placed bytes to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Goal {
     /// Whole blocks only; the rest follows later.
@@ -70,7 +70,7 @@ pub(super) enum Goal {
     Everything,
 }
 
-/// The state of a container at the moment when everything placed was written: what a flush makes durable.
+/// The state of a container when all placed bytes were written: the part that a sync makes durable.
 #[derive(Clone)]
 pub(super) struct Mark {
     pub(super) used_bytes: u32,
@@ -79,7 +79,7 @@ pub(super) struct Mark {
     pub(super) table: Arc<Table>,
 }
 
-/// A container that is being filled, or whose last records the namespace has not acknowledged yet.
+/// A container that is being filled, or whose last record the namespace has not acknowledged yet.
 pub(super) struct OpenContainer {
     pub(super) id: ContainerId,
     pool: PoolId,
@@ -98,7 +98,7 @@ pub(super) struct OpenContainer {
 }
 
 impl OpenContainer {
-    /// A new one; `owed` is where it tells what the device does not have of it yet.
+    /// Makes a new container; it keeps the bytes still to be written for it in `owed`.
     pub(super) fn new(
         id: ContainerId,
         kind: ContainerKind,
@@ -132,7 +132,7 @@ impl OpenContainer {
         self.address.get().copied()
     }
 
-    /// The slot; `allocate` is asked once. Called with the writer lock only.
+    /// Returns the slot; calls `allocate` at the first write only. Needs the writer lock.
     pub(super) fn address_or(
         &self,
         _writer: &MutexGuard<'_, ()>,
@@ -151,7 +151,8 @@ impl OpenContainer {
         waiting::lock(&self.writer)
     }
 
-    /// Takes chunks from the front of `chunks` until the container is full. A chunk it holds already is not copied again.
+    /// Takes chunks from the front of `chunks` until the container is full. Does not copy a chunk again that it already
+    /// holds.
     pub(super) fn append(&self, chunks: &[(Fingerprint, &[u8])], buffers: &Arc<BufferPool>) -> Result<Appended> {
         let mut appended = Appended::default();
         let mut guard = self.state.lock();
@@ -196,7 +197,8 @@ impl OpenContainer {
         Ok(appended)
     }
 
-    /// Cuts the filling region, for a flush; also the number below which all regions must be placed for it.
+    /// Cuts the filling region before a write-out. Also returns the number below which all regions must be placed for
+    /// it.
     pub(super) fn cut(&self, buffers: &Arc<BufferPool>) -> (Option<Cut>, u32) {
         let mut state = self.state.lock();
         let cut = state.cut(buffers);
@@ -204,7 +206,7 @@ impl OpenContainer {
         (cut, count(state.regions.len()))
     }
 
-    /// Takes no more chunks. The region to compress, and the bytes by which what waits to be written grew.
+    /// Ends the taking of chunks. Returns the region to compress, and the growth of the bytes waiting to be written.
     pub(super) fn close(&self, buffers: &Arc<BufferPool>) -> (Vec<Cut>, u64) {
         let mut cuts = Vec::new();
         let mut state = self.state.lock();
@@ -214,7 +216,7 @@ impl OpenContainer {
         (cuts, grown)
     }
 
-    /// Puts a compressed region behind the others; the bytes by which what waits to be written grew.
+    /// Places a compressed region behind the others. Returns the growth of the bytes waiting to be written.
     pub(super) fn place(&self, number: u32, encoded: EncodedRegion) -> Result<u64> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -250,14 +252,14 @@ impl OpenContainer {
         }
     }
 
-    /// Wakes those who wait, because the store failed.
+    /// Wakes the threads in [`wait_placed`](Self::wait_placed), because the store failed.
     pub(super) fn wake(&self) {
         // The lock orders this after the waiter's check: otherwise the wake-up could be lost between check and sleep.
         drop(self.state.lock());
         self.changed.notify_all();
     }
 
-    /// What to write next (`None`: nothing), the padding that this added, and the state once it is written.
+    /// Returns the next batch to write (`None`: nothing), the padding added for it, and the mark once it is written.
     pub(super) fn begin_write(&self, goal: Goal, _writer: &MutexGuard<'_, ()>) -> (Option<Batch>, u64, Option<Mark>) {
         let mut state = self.state.lock();
         let (before, mut mark) = (state.next_offset, None);
@@ -277,7 +279,7 @@ impl OpenContainer {
         (batch, u64::from(state.next_offset - before), mark)
     }
 
-    /// Everything below `end` is written: frames there leave the memory. The bytes written.
+    /// Notes that everything below `end` is written and drops its frames from memory. Returns the bytes written.
     pub(super) fn finish_write(&self, end: u32, _writer: &MutexGuard<'_, ()>) -> u64 {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -299,7 +301,7 @@ impl OpenContainer {
         state.next_offset - state.written
     }
 
-    /// Whether a write is worth its while: a large piece, or the last one of a sealed container.
+    /// Whether a write is worthwhile: a large piece is pending, or the last piece of a sealed container.
     pub(super) fn wants_write(&self, piece_bytes: u32) -> bool {
         let state = self.state.lock();
         let pending = state.next_offset - state.written;
@@ -311,12 +313,12 @@ impl OpenContainer {
         self.state.lock().written
     }
 
-    /// Whether bytes below `used_bytes` were not synced yet.
+    /// Whether bytes below `used_bytes` are not synced yet.
     pub(super) fn needs_sync(&self, used_bytes: u32) -> bool {
         self.state.lock().synced < used_bytes
     }
 
-    /// A sync that began after everything below `used_bytes` was written has succeeded.
+    /// Notes a successful sync that began after all bytes below `used_bytes` were written.
     pub(super) fn set_synced(&self, used_bytes: u32) {
         let mut state = self.state.lock();
         state.synced = state.synced.max(used_bytes);
@@ -327,7 +329,7 @@ impl OpenContainer {
         self.state.lock().acknowledged
     }
 
-    /// The namespace holds `record`. The table, if the container is sealed with that.
+    /// Notes that the namespace holds `record`. Returns the table if that seals the container.
     pub(super) fn acknowledge(&self, record: &ContainerRecord) -> Option<Arc<Table>> {
         let mut state = self.state.lock();
         let is_newer = state.acknowledged.as_ref().is_none_or(|old| {
@@ -339,7 +341,7 @@ impl OpenContainer {
         record.sealed.then(|| state.snapshot())
     }
 
-    /// The table of what is placed.
+    /// The table of the placed regions.
     pub(super) fn table(&self) -> Arc<Table> {
         self.state.lock().snapshot()
     }
@@ -349,7 +351,7 @@ impl OpenContainer {
         self.state.lock().is_empty()
     }
 
-    /// Where the chunk is; with its length.
+    /// Returns the place of the chunk and its length.
     pub(super) fn find(&self, fingerprint: &Fingerprint) -> Option<(Found, u32)> {
         let state = self.state.lock();
         let MemoryPlace { region, start, len_bytes } = *state.index.get(fingerprint)?;
@@ -372,7 +374,8 @@ impl OpenContainer {
         Some((found, len_bytes))
     }
 
-    /// The offset of the chunk's region if that must be read from disk; `None`: not here; `Some(None)`: in memory.
+    /// Returns the offset of the chunk's region if it must be read from disk. `Some(None)`: in memory; `None`: not
+    /// here.
     pub(super) fn disk_offset(&self, fingerprint: &Fingerprint) -> Option<Option<u32>> {
         let state = self.state.lock();
         let place = state.index.get(fingerprint)?;
@@ -382,7 +385,7 @@ impl OpenContainer {
         }
     }
 
-    /// Panics if an invariant of the module's head does not hold; for tests.
+    /// Panics if an invariant of the module's head is broken; for tests.
     pub(super) fn self_check(&self) {
         let state = self.state.lock();
         let acknowledged = state.acknowledged.as_ref().map_or(0, |record| record.used_bytes);

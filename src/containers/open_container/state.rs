@@ -1,6 +1,6 @@
-//! What an open container is made of, and the arithmetic that keeps it within its slot.
+//! The parts of an open container, and the arithmetic that keeps it within its slot.
 //!
-//! Everything here is called with the container's `state` lock held, does no I/O, and leaves the invariants of [`super`] intact.
+//! Every method of [`State`] needs the container's `state` lock, does no I/O and keeps the invariants of [`super`].
 
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -18,14 +18,15 @@ use crate::namespace::ContainerRecord;
 
 pub(super) const ALIGNMENT_BYTES: u32 = DIRECT_ALIGNMENT_BYTES as u32;
 
-/// Sizes that rule when regions are cut and containers are full.
+/// The sizes at which regions are cut and containers are full.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::containers) struct Limits {
     pub(in crate::containers) container_bytes: u32,
     pub(in crate::containers) region_raw_bytes: u32,
 }
 
-/// What is to be written: the whole frame, or its head around a region's bytes that stay where they are, and zeros up to its end.
+/// The bytes of one frame to write: the head, then the region's raw bytes where they lie, then zeros up to its length.
+/// Without `raw`, the head is the whole frame.
 pub(in crate::containers) struct Frame {
     head: Vec<u8>,
     raw: Option<Arc<RegionBytes>>,
@@ -33,22 +34,22 @@ pub(in crate::containers) struct Frame {
 }
 
 impl Frame {
-    /// Of a region with these bytes.
+    /// Makes the frame of a region from its parts.
     pub(super) fn of_region(head: Vec<u8>, raw: Option<Arc<RegionBytes>>, len_bytes: u32) -> Self {
         Self { head, raw, len_bytes }
     }
 
-    /// The whole frame, if it has no bytes that lie elsewhere.
+    /// The whole frame, if it lies in one buffer.
     pub(in crate::containers) fn whole(&self) -> Option<&[u8]> {
         self.raw.is_none().then_some(&self.head)
     }
 
-    /// The region's bytes, if they are kept as they are.
+    /// The region's bytes, if they are stored uncompressed.
     pub(super) fn raw(&self) -> Option<&Arc<RegionBytes>> {
         self.raw.as_ref()
     }
 
-    /// Gives the bytes of the frame in `from..to` to `sink`, but for the zeros at its end; how many it gave.
+    /// Gives the bytes of the frame in `from..to` to `sink`, except the zeros at its end. Returns their number.
     fn gather(&self, from: u32, to: u32, sink: &mut dyn FnMut(&[u8])) -> u32 {
         let (mut start, mut given) = (0, 0);
         for part in [self.head.as_slice(), self.raw.as_ref().map_or(&[], |raw| raw)] {
@@ -72,7 +73,7 @@ pub(in crate::containers) struct Cut {
     pub(in crate::containers) raw: Arc<RegionBytes>,
 }
 
-/// Frames to write, and where.
+/// A range of the container to write, with its frames.
 pub(in crate::containers) struct Batch {
     pub(in crate::containers) range: Range<u32>,
     pub(super) pieces: Vec<Piece>,
@@ -120,7 +121,7 @@ pub(super) struct MemoryPlace {
     pub(super) len_bytes: u32,
 }
 
-/// Fingerprints hash to one word of themselves already.
+/// The hasher of fingerprints: they hash as one word of themselves.
 #[derive(Default)]
 pub(super) struct WordHasher(u64);
 
@@ -147,7 +148,7 @@ pub(super) struct State {
     pub(super) unplaced_bound_bytes: u32,
     pub(super) entries: usize,
     pub(super) builder: TableBuilder,
-    /// The table of what is placed, with the number of regions it covers.
+    /// The table of the placed regions, with their number.
     pub(super) snapshot: Option<(usize, Arc<Table>)>,
     pub(super) placed_regions: usize,
     pub(super) chunk_bytes: u64,
@@ -158,12 +159,12 @@ pub(super) struct State {
     pub(super) full: bool,
     pub(super) toc: Option<(u32, u32)>,
     pub(super) acknowledged: Option<ContainerRecord>,
-    /// Bytes that the device does not have yet, at most.
+    /// Upper bound of the bytes that are not on the device yet.
     owed: Hold,
 }
 
 impl Batch {
-    /// The bytes of the batch, gaps between frames filled with zeros, given piece by piece to `sink`.
+    /// Gives the bytes of the batch to `sink`, piece by piece; gaps between frames become zeros.
     pub(in crate::containers) fn gather(&self, sink: &mut dyn FnMut(&[u8])) {
         const ZEROS: [u8; DIRECT_ALIGNMENT_BYTES] = [0; DIRECT_ALIGNMENT_BYTES];
         let fill_to = |position: &mut u32, end: u32, sink: &mut dyn FnMut(&[u8])| {
@@ -212,7 +213,7 @@ impl State {
         self.regions.is_empty() && self.filling.is_none()
     }
 
-    /// Bytes the container has at most when it is sealed now, after appending a chunk: `Some((len, joins))`.
+    /// Upper bound of the container's size if it were sealed now, after appending `chunk`: `Some((len, joins))`.
     pub(super) fn bytes_when_sealed(&self, chunk: Option<(usize, bool)>) -> u64 {
         if self.toc.is_some() {
             return u64::from(align(self.next_offset));
@@ -237,7 +238,7 @@ impl State {
         bytes + toc_bytes_bound(entries, regions) as u64
     }
 
-    /// Notes what the device does not have yet, at most: to be called after every change of what is to be written.
+    /// Updates `owed`. Call it after every change of the bytes to be written.
     pub(super) fn note_owed(&self) {
         let all = if self.is_empty() { 0 } else { self.bytes_when_sealed(None) };
         self.owed.set(all.saturating_sub(u64::from(self.written)));
@@ -279,7 +280,7 @@ impl State {
         u64::from(self.next_offset - before)
     }
 
-    /// Adds the table of contents when nothing can come before it any more.
+    /// Adds the table when no region can come before it any longer.
     pub(super) fn seal_if_complete(&mut self, pool: &PoolId) {
         let is_complete = self.full && self.unplaced.is_empty() && self.filling.is_none();
         if !is_complete || self.toc.is_some() || self.regions.is_empty() {
@@ -305,7 +306,7 @@ impl State {
     }
 }
 
-/// The next multiple of 4096. Offsets stay below 4 GiB - 4096: options are checked at open.
+/// Returns the next multiple of 4096. Offsets stay below 4 GiB - 4096: options are checked at open.
 pub(in crate::containers) fn align(offset_bytes: u32) -> u32 {
     offset_bytes.next_multiple_of(ALIGNMENT_BYTES)
 }
@@ -315,7 +316,7 @@ pub(in crate::containers) fn bound_bytes(entries: usize, raw_bytes: usize) -> u3
     align(u32::try_from(region_frame_bytes_bound(entries, raw_bytes)).unwrap_or(u32::MAX - ALIGNMENT_BYTES))
 }
 
-/// Lengths of frames and regions are bounded by the container's size, which is a `u32`.
+/// Returns the length as a `u32`: the container's size, a `u32`, bounds the lengths of frames and regions.
 pub(super) fn length(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).unwrap_or(u32::MAX)
 }

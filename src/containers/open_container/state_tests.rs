@@ -1,4 +1,4 @@
-//! What a batch gives to be written.
+//! The bytes that a batch gives to be written.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ fn bytes(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + seed * 31) as u8 | 1).collect()
 }
 
-/// Three frames with a gap before the last, and the bytes that they are.
+/// Three frames with a gap before the last, and their bytes.
 fn pieces() -> (Vec<Piece>, Vec<u8>) {
     let mut content = Vec::new();
     let mut pieces = Vec::new();
@@ -34,7 +34,7 @@ fn a_batch_gives_the_bytes_of_its_range_wherever_that_begins_and_ends() {
     let (pieces, mut content) = pieces();
     let end = (content.len() as u32).next_multiple_of(ALIGNMENT_BYTES);
     content.resize(end as usize, 0);
-    // Every boundary between the parts of frames, and those beside it, whole blocks or not.
+    // Every boundary between the parts of frames, its neighbours, and multiples of 512.
     let mut bounds: Vec<u32> = pieces
         .iter()
         .flat_map(|piece| {

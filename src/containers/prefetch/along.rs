@@ -1,4 +1,4 @@
-//! Reading on along a container: for readers that do not know what comes next, at the end of a file.
+//! Reading ahead along a container, for readers at the end of a file, which do not know their next chunk.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,14 +10,15 @@ use parking_lot::Mutex;
 use super::super::shared::{Known, Shared};
 use super::{ContainerStore, Place};
 
-/// Regions that a reader along a container is kept ahead; more are asked for when half of them are left.
+/// Regions that a reader along a container is kept ahead; more are requested when half of them are left.
 const REGIONS: usize = 8;
-/// Containers along which somebody reads that are remembered.
+/// Containers remembered at most as being read along.
 pub(super) const CONTAINERS: usize = 16;
 
-/// Who reads along a container.
+/// The readers along containers.
 pub(super) struct Along {
-    /// Of each, the first region that was not asked for; the latest last. Under one short lock that is taken alone.
+    /// For each reader, its container and the first region not requested yet; the latest reader last. A short lock,
+    /// taken alone.
     asked: Mutex<VecDeque<(ContainerId, usize)>>,
     window: usize,
 }
@@ -27,12 +28,12 @@ impl Along {
         Self { asked: Mutex::default(), window: REGIONS.min(regions_max / 4) }
     }
 
-    /// The regions to ask for when a reader along the container has come to this one: none while half of what was asked for is left. Each
-    /// is asked for once by each reader as long as that is remembered, whatever came of it.
+    /// Returns the regions to request when a reader along the container has reached this one: none while half of the
+    /// requested regions are left. While a reader is remembered, it requests each region once, even if the load failed.
     pub(super) fn read_on(&self, container: ContainerId, number: usize) -> Range<usize> {
         let window = self.window;
         let mut asked = self.asked.lock();
-        // A reader is known by where it may have come to: there can be others.
+        // A reader is recognized by the regions it may have reached: the container can have other readers.
         let own = number + 1..=number + 1 + window;
         let known = asked.iter().position(|(known, asked)| *known == container && own.contains(asked));
         let from = known.and_then(|at| asked.remove(at)).map_or(number + 1, |(_, asked)| asked);
@@ -46,9 +47,10 @@ impl Along {
 }
 
 impl ContainerStore {
-    /// A reader has come to its end with this chunk. If it came along the container (the regions before, two if there are so many,
-    /// are in the cache), the next ones are loaded: files lie in containers in the order in which they were written, and are restored in that order
-    /// (the locality that the dual cache relies on when it loads a container's whole table).
+    /// Tells that a reader ended with this chunk. If the preceding regions (two, or all if fewer) are cached, the
+    /// reader came along the container, and the next regions are loaded. Files lie in containers in the order in which
+    /// they were written, and are restored in that order. (Loading a container's whole table in the dual cache relies
+    /// on the same locality.)
     pub fn read_on(&self, container: ContainerId, fingerprint: &Fingerprint) {
         self.shared.read_on(container, fingerprint);
     }
@@ -56,7 +58,7 @@ impl ContainerStore {
 
 impl Shared {
     fn read_on(self: &Arc<Self>, container: ContainerId, fingerprint: &Fingerprint) {
-        // Of an open container the last regions are in memory, and the first ones were read as those of a closed one would be.
+        // An open container has its last regions in memory; its first ones were loaded like those of a closed one.
         let Some(Known::Closed(record)) = self.known(container) else { return };
         let Some(cached) = self.caches.tables.get(&container) else { return };
         let place = Place::of(&record, &cached.table);

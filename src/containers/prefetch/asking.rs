@@ -1,4 +1,4 @@
-//! Asking for what a reader knows that it comes to.
+//! Requests for the chunks that a reader knows it will need.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,33 +9,34 @@ use super::super::shared::{Known, Shared};
 use super::{Claim, Claims, ContainerStore, Place, WANTED_BEHIND_TABLE_MAX};
 use crate::namespace::ContainerRecord;
 
-/// Asks for chunks, most urgent first, until it is told that this is enough; [`start`](Asking::start) has them read.
+/// Collects the next chunks of a reader, most urgent first, until it has enough; [`start`](Asking::start) has them
+/// read.
 pub struct Asking<'a> {
     shared: &'a Arc<Shared>,
-    /// In the order in which the containers were first asked for.
+    /// In the order in which the containers were first requested.
     parts: Vec<Part>,
     by_container: HashMap<ContainerId, usize>,
-    /// The part of the chunk before.
+    /// The part of the previous chunk.
     last: Option<usize>,
     regions: usize,
     regions_max: usize,
 }
 
-/// What is wanted of one container.
+/// The requests to one container.
 enum Part {
-    /// It is in memory, or nobody knows it.
+    /// Nothing to load: the data is in memory, or the container is unknown.
     Nothing,
-    /// The regions asked for so far, and those of them that have to be read.
+    /// The regions requested so far, and those of them to be read.
     Regions { place: Place, asked: HashSet<usize>, to_read: Vec<usize>, claims: Claims },
-    /// Its table is not at hand: which regions it is will be seen later.
+    /// The table is not cached, so the regions are not known yet.
     BehindTable { record: ContainerRecord, fingerprints: Vec<Fingerprint>, run_bytes: u64 },
 }
 
 impl ContainerStore {
-    /// For a reader that goes on and has `regions_ahead` regions before it that it has asked for: asks for what comes next, until those
-    /// are three quarters of what may be on its way at once. `None` if less than a quarter of that would be asked for: a step is to be
-    /// worth it. What one reader asks for beyond that is pushed out before it is read, or refused; with less, readers of scattered files
-    /// come to what is not there yet (`docs/performance.md`, *What was tried*).
+    /// Tops a sequential reader up to ¾ of `regions_max`; `None` if that adds less than a quarter of it, since a step
+    /// has to be worthwhile. `regions_ahead` is the number of regions that the reader has requested and not reached.
+    /// Further requests of one reader would be pushed out before they are read, or refused. With fewer, readers of
+    /// scattered files reach chunks that are not loaded yet (`docs/performance.md`, *What was tried*).
     #[must_use]
     pub fn ask_ahead(&self, regions_ahead: usize) -> Option<Asking<'_>> {
         let room = self.shared.prefetching.regions_max;
@@ -54,7 +55,8 @@ impl ContainerStore {
 }
 
 impl Asking<'_> {
-    /// Adds a chunk of `len_bytes`; whether it did. If not, that is enough: it is to be asked for later, when the reader has come nearer.
+    /// Adds a chunk of `len_bytes`. Returns `false` if there is enough: the reader requests it later, when it has come
+    /// nearer.
     pub fn add(&mut self, container: ContainerId, fingerprint: &Fingerprint, len_bytes: u64) -> bool {
         let Self { shared, parts, by_container, last, regions, regions_max } = self;
         let at = *by_container.entry(container).or_insert_with(|| {
@@ -87,7 +89,7 @@ impl Asking<'_> {
                 true
             }
             Some(Part::BehindTable { fingerprints, run_bytes, .. }) => {
-                // As if what follows one another lay in a row from somewhere within a region on, and all else anywhere.
+                // Estimate: consecutive chunks are contiguous, starting mid-region; any other chunk costs one region.
                 let of = |bytes: u64| (bytes / u64::from(shared.options.region_raw_bytes.max(1))) as usize + 1;
                 let (before, before_bytes) = if goes_on { (of(*run_bytes), *run_bytes) } else { (0, 0) };
                 let after_bytes = before_bytes.saturating_add(len_bytes);
@@ -103,19 +105,19 @@ impl Asking<'_> {
         }
     }
 
-    /// How many regions that is; of containers without a table at hand, as many as it seems.
+    /// Returns the number of requested regions; for containers without a cached table, an estimate.
     #[must_use]
     pub fn regions(&self) -> usize {
         self.regions
     }
 
-    /// Has all of it read; returns at once.
+    /// Has all requested chunks read; returns at once.
     pub fn start(self) {
         for part in self.parts {
             match part {
                 Part::Nothing => {}
                 Part::Regions { place, to_read, claims, .. } => self.shared.start_claimed(&place, to_read, claims),
-                // Nothing if the first of it was too much.
+                // Empty if already its first chunk was refused.
                 Part::BehindTable { fingerprints, .. } if fingerprints.is_empty() => {}
                 Part::BehindTable { record, fingerprints, .. } => self.shared.load_behind_table(record, fingerprints),
             }
@@ -133,7 +135,7 @@ impl Shared {
             None => Part::Nothing,
             Some(Known::Open(open)) => match open.address() {
                 None => Part::Nothing,
-                // Regions that are not written whole are in memory.
+                // Regions that are not fully written are in memory.
                 Some(address) => {
                     let used_bytes = open.written_bytes();
                     regions(Place { container, address, used_bytes, table: open.table() })

@@ -1,14 +1,16 @@
 //! Loading regions ahead of readers.
 //!
-//! 1. A reader that knows what comes next asks for it ([`asking`]), one at the end of a file for what lies behind it ([`along`]).
-//!    What is in memory or on its way is left out.
-//! 2. With the container's table at hand, the regions are planned into [`reads`]: neighbours, and regions with a small gap
-//!    between them, in one. Each read is one job: read, decompress, cache. So several reads are decoded in parallel.
-//! 3. Without the table, a first job loads that and goes on with step 2, for whoever has asked until then.
+//! 1. A reader that knows its next chunks requests them ([`asking`]). A reader at the end of a file requests the
+//!    regions behind it ([`along`]). Regions in memory or already being loaded are left out.
+//! 2. If the container's table is cached, the regions are planned into [`reads`]: neighbours, and regions with a small
+//!    gap between them, share one. Each read is one job: read, decompress, cache. So several reads are decoded in
+//!    parallel.
+//! 3. Without the table, a first job loads it and continues with step 2 for all requests made until then.
 //!
-//! A job holds the cache's placeholder of each region it loads: a reader that comes meanwhile waits for it instead of reading
-//! the region a second time. A reader is told when too much is on its way, and asks again when it has come nearer. Beyond that nothing is
-//! promised: what is found behind a table may be too much then, a region may be damaged; the reader reads (and reports) by itself.
+//! A job holds the cache's placeholder of each region it loads. A reader that needs the region waits for it instead of
+//! reading the region a second time. `regions_max` bounds the regions being loaded; a refused reader asks again when it
+//! has come nearer. Prefetching is best effort: a region behind a table may exceed the bound, or be damaged. Then the
+//! reader reads it (and reports the damage) by itself.
 
 mod along;
 mod asking;
@@ -30,14 +32,14 @@ use super::shared::Shared;
 use super::{ContainerOptions, ContainerStore};
 use crate::namespace::ContainerRecord;
 
-/// Regions on their way at most, whatever the cache's size.
+/// Regions being loaded at most, for any size of the cache.
 const REGIONS_MAX: u64 = 256;
-/// Chunks of a container that are remembered, about, while its table is on its way.
+/// Chunks of a container that are remembered while its table is being loaded; approximate.
 const WANTED_BEHIND_TABLE_MAX: usize = 16 * 1024;
 
-/// What is on its way.
+/// The regions and tables that are being loaded.
 pub(super) struct Prefetching {
-    /// Under one short lock that is taken alone.
+    /// A short lock, taken alone.
     on_the_way: Mutex<OnTheWay>,
     along: Along,
     regions_max: usize,
@@ -46,30 +48,30 @@ pub(super) struct Prefetching {
 #[derive(Default)]
 struct OnTheWay {
     regions: HashSet<RegionKey>,
-    /// With what is wanted of them once they are there.
+    /// With the chunks requested while the table is being loaded.
     tables: HashMap<ContainerId, Vec<Fingerprint>>,
 }
 
-/// What came of asking for a region.
+/// The outcome of claiming a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Claim {
-    /// It is on its way by this.
+    /// The caller is to load it.
     Claimed,
-    /// It is there, or on its way, or not on the disk.
+    /// It is in memory, is being loaded, or is not on the disk.
     NotNeeded,
-    /// Too much is on its way.
+    /// Too many regions are being loaded.
     NoRoom,
 }
 
 impl Prefetching {
     pub(super) fn new(options: &ContainerOptions) -> Self {
-        // Half of the cache: more would push itself out before it is read.
+        // Half of the cache: more would be pushed out before it is read.
         let regions = options.region_cache_bytes / 2 / u64::from(options.region_raw_bytes.max(1));
         let regions_max = usize::try_from(regions.min(REGIONS_MAX)).unwrap_or(0);
         Self { on_the_way: Mutex::default(), along: Along::new(regions_max), regions_max }
     }
 
-    /// Notes a region that is not there as on its way.
+    /// Claims a region that is not cached.
     fn claim(&self, key: RegionKey) -> Claim {
         let mut on_the_way = self.on_the_way.lock();
         if on_the_way.regions.contains(&key) {
@@ -82,7 +84,8 @@ impl Prefetching {
         Claim::Claimed
     }
 
-    /// Notes what is wanted behind a container's table; whether that was not on its way and there is room.
+    /// Notes chunks requested behind a container's table. Returns whether the caller is to load the table: nobody is
+    /// loading it and there is room.
     fn claim_table(&self, container: ContainerId, fingerprints: Vec<Fingerprint>) -> bool {
         let mut on_the_way = self.on_the_way.lock();
         if let Some(wanted) = on_the_way.tables.get_mut(&container) {
@@ -94,7 +97,7 @@ impl Prefetching {
         on_the_way.tables.len() < self.regions_max && on_the_way.tables.insert(container, fingerprints).is_none()
     }
 
-    /// What is wanted behind a table that is there now; when that is nothing more, the table is no longer on its way.
+    /// Takes the chunks requested while the table loaded; ends the load when none are left.
     fn take_wanted(&self, container: ContainerId) -> Option<Vec<Fingerprint>> {
         let mut on_the_way = self.on_the_way.lock();
         let wanted = std::mem::take(on_the_way.tables.get_mut(&container)?);
@@ -105,15 +108,15 @@ impl Prefetching {
         Some(wanted)
     }
 
-    /// Whether nothing is on its way.
+    /// Whether nothing is being loaded.
     fn is_idle(&self) -> bool {
         let on_the_way = self.on_the_way.lock();
         on_the_way.regions.is_empty() && on_the_way.tables.is_empty()
     }
 }
 
-/// Gives what a job or an [`Asking`] claimed back, however that ends, also when it is dropped unstarted. Jobs do not keep the
-/// store: what still waits when nobody has it any more is for nobody.
+/// The claims of a job or of an [`Asking`]; dropping returns them, also those of a job that never started. Holds no
+/// reference to the store: the jobs still waiting do not keep a closed store alive.
 struct Claims {
     shared: Weak<Shared>,
     regions: Vec<RegionKey>,
@@ -139,7 +142,7 @@ impl Drop for Claims {
     }
 }
 
-/// A container whose table is at hand, and how much of it is written.
+/// A container with its cached table, and the length of its written part.
 struct Place {
     container: ContainerId,
     address: SlotAddress,
@@ -153,7 +156,7 @@ impl Place {
         Self { container, address, used_bytes, table: Arc::clone(table) }
     }
 
-    /// The region, if all of it is written.
+    /// Returns the region's key if the whole region is written.
     fn key(&self, number: usize) -> Option<RegionKey> {
         let region = self.table.regions.get(number)?;
         let left = self.used_bytes.checked_sub(region.offset_bytes)?;
@@ -163,7 +166,7 @@ impl Place {
 }
 
 impl ContainerStore {
-    /// Whether no prefetch is on its way; for tests and statistics.
+    /// Whether nothing is being prefetched; for tests and statistics.
     #[must_use]
     pub fn prefetch_is_idle(&self) -> bool {
         self.shared.prefetching.is_idle()

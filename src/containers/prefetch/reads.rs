@@ -1,4 +1,4 @@
-//! What is on its way: tables, and reads of neighbouring regions.
+//! The loads: tables, and reads of neighbouring regions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,28 +14,29 @@ use super::{Claim, Claims, Place};
 use crate::error::Result;
 use crate::namespace::ContainerRecord;
 
-/// Most compressed bytes of one read.
+/// Compressed bytes of one read at most.
 pub(super) const READ_BYTES_MAX: u32 = 1 << 20;
-/// Unwanted bytes read along rather than starting another read: about what a disk reads in the time of one seek, within reason.
+/// Unneeded bytes that are read along to save another read: about the bytes a disk reads in the time of one seek,
+/// within reason.
 pub(super) const GAP_BYTES_MAX: u32 = 128 * 1024;
 
-/// A read of neighbouring regions of one container: numbers in its table, ascending by offset.
+/// A read of neighbouring regions of one container: their numbers in its table, ascending by offset.
 struct Read {
     place: Arc<Place>,
     regions: Vec<usize>,
 }
 
 impl Shared {
-    /// Notes the region as on its way, unless it is there.
+    /// Claims the region for loading unless it is cached.
     pub(super) fn claim(&self, place: &Place, number: usize) -> Claim {
         match place.key(number) {
-            // What is there is noted as wanted, so that it stays until it is read.
+            // `get` marks a cached region as used, so that it stays until the reader comes.
             Some(key) if self.caches.regions.get(&key).is_none() => self.prefetching.claim(key),
             _ => Claim::NotNeeded,
         }
     }
 
-    /// Loads the container's table, and what is wanted behind it.
+    /// Loads the container's table, then the chunks requested behind it.
     pub(super) fn load_behind_table(self: &Arc<Self>, record: ContainerRecord, fingerprints: Vec<Fingerprint>) {
         let container = record.id;
         if !self.prefetching.claim_table(container, fingerprints) {
@@ -43,12 +44,12 @@ impl Shared {
         }
         let mut claims = Claims::none(self);
         claims.table = Some(container);
-        // Not behind all the reads that are ahead: those of this container have to wait for it, too.
+        // Ahead of the queued reads: the reads of this container wait for its table.
         self.workers.try_submit_before(Box::new(move || {
             let Some(shared) = claims.shared.upgrade().filter(|shared| shared.is_known(container)) else { return };
             let Ok(cached) = shared.cached_table(&record) else { return };
             let place = Place::of(&record, &cached.table);
-            // Somebody may have asked for more meanwhile.
+            // More chunks may have been requested while the table loaded.
             while let Some(fingerprints) = shared.prefetching.take_wanted(container) {
                 let found = fingerprints.iter().filter_map(|fingerprint| place.table.find(fingerprint));
                 shared.start_reads(&place, found.map(|found| found.region as usize).collect());
@@ -57,7 +58,7 @@ impl Shared {
         }));
     }
 
-    /// Starts reading these regions, those that are not there and for which there is room.
+    /// Starts reading those of these regions that are not cached and for which there is room.
     pub(super) fn start_reads(self: &Arc<Self>, place: &Place, mut regions: Vec<usize>) {
         regions.sort_unstable();
         regions.dedup();
@@ -74,7 +75,7 @@ impl Shared {
     pub(super) fn start_claimed(self: &Arc<Self>, place: &Place, regions: Vec<usize>, mut claims: Claims) {
         let place = Arc::new(Place { table: Arc::clone(&place.table), ..*place });
         for regions in plan(&place.table, regions) {
-            // Each read has its own claims from here on.
+            // From here on each read has its own claims.
             let keys: Vec<_> = regions.iter().filter_map(|number| place.key(*number)).collect();
             claims.regions.retain(|key| !keys.contains(key));
             let mut own = Claims::none(self);
@@ -82,7 +83,7 @@ impl Shared {
             let read = Read { place: Arc::clone(&place), regions };
             self.workers.try_submit_ahead(Box::new(move || {
                 let container = read.place.container;
-                // It may have waited for long.
+                // The container may be gone: the job may have waited for long.
                 let Some(shared) = own.shared.upgrade().filter(|shared| shared.is_known(container)) else { return };
                 if let Err(error) = shared.load_ahead(&read) {
                     tracing::debug!(%container, %error, "prefetch failed");
@@ -91,7 +92,8 @@ impl Shared {
         }
     }
 
-    /// Reads the span of the regions at once and caches each; those that somebody else loads or has loaded are left out.
+    /// Reads the span of the regions at once and caches each. Leaves out regions that another thread loads or has
+    /// loaded.
     fn load_ahead(&self, read: &Read) -> Result<()> {
         let Place { container, address, ref table, .. } = *read.place;
         let mut loading = Vec::with_capacity(read.regions.len());
@@ -112,7 +114,7 @@ impl Shared {
                 let frame = bytes.get(from..from + region.frame_bytes as usize).unwrap_or_default();
                 // A damaged region drops only its own placeholder.
                 if let Ok(raw) = self.decode_checked(key, frame, entries) {
-                    // That of a container that was removed meanwhile is pushed out in time: ids are not used again.
+                    // If the container was removed, its region is pushed out in time: ids are never used again.
                     let _ = guard.insert(raw);
                     self.counters.prefetched_regions.fetch_add(1, Ordering::Relaxed);
                 }
@@ -122,9 +124,9 @@ impl Shared {
     }
 }
 
-/// The regions, by their numbers in the table, as reads in order of offset.
+/// Groups regions, given by their numbers in the table, into reads in order of offset.
 pub(super) fn plan(table: &Table, mut regions: Vec<usize>) -> Vec<Vec<usize>> {
-    // Regions are in order of offset in a table.
+    // A table has its regions in order of offset.
     regions.sort_unstable();
     regions.dedup();
     let spans = regions.into_iter().filter_map(|number| table.regions.get(number).map(|region| (number, region)));

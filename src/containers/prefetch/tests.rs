@@ -1,4 +1,4 @@
-//! The planner of reads, and of steps along a container.
+//! The planner of reads, and the steps along a container.
 
 use dedupfs_store::container::{EncodedRegion, Table, TableBuilder, TableEntry};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
@@ -12,7 +12,7 @@ fn print(number: u8) -> Fingerprint {
     Fingerprint([number; 32])
 }
 
-/// Regions of one chunk each, one after another: chunk `n` (from 1) in region `n - 1`.
+/// Consecutive regions of one chunk each: chunk `n` (from 1) in region `n - 1`.
 fn table(regions: u8) -> Table {
     let mut builder = TableBuilder::new(ContainerId(1), ContainerKind::Data);
     for number in 0..regions {
@@ -68,7 +68,7 @@ fn readers_of_one_container_do_not_disturb_each_other() {
     }
     assert!(behind.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{behind:?}");
     assert!(ahead.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{ahead:?}");
-    // Those that are forgotten are asked for again.
+    // Forgotten readers request their regions again.
     for id in 2..2 + CONTAINERS as u64 {
         assert_eq!(along.read_on(ContainerId(id), 1), 2..10);
     }

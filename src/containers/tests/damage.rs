@@ -92,7 +92,7 @@ fn any_flipped_byte_is_found_by_verify_and_never_read_as_data() {
                 }
             }
             found += u32::from(harness.store.verify(record.id).is_err());
-            // Padding behind a frame's body is not covered by a checksum and holds nothing.
+            // The padding behind a frame's body has no checksum and no content.
             assert!(harness.store.verify(record.id).is_err() || position + 64 >= len, "{offset} + {position} of {len}");
             flip(&harness.device, &record, offset + position);
         }

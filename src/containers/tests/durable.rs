@@ -1,4 +1,4 @@
-//! Flushing, acknowledging, crashing, removing.
+//! Writing out, acknowledging, crashing, removing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ fn committed_chunks_survive_every_power_loss() {
             for record in harness.records() {
                 after.store.verify(record.id).expect("sound");
             }
-            // Slots without a record are free and what they held is in nobody's way.
+            // Slots without a record are free, and their old content disturbs nobody.
             after.append_all(stream(0), 10_000..10_050);
             after.commit().expect("commits");
             after.check_all();

@@ -1,4 +1,4 @@
-//! Failing disks and panics: nothing acknowledged is lost, nothing is reported durable that is not (I-1, I-7).
+//! Failing disks and panics: no acknowledged chunk is lost, and no chunk is reported durable too early (I-1, I-7).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,12 +15,12 @@ use crate::error::EngineError;
 const WRITING: [Operation; 5] =
     [Operation::Create, Operation::Write, Operation::Sync, Operation::SetLen, Operation::SyncDirectory];
 
-/// Appends and commits in rounds of so many chunks; errors of a commit are retried once. Whether the store stopped.
+/// Appends and commits in rounds of `chunks` chunks; retries a failed commit once. Returns whether the store stopped.
 fn work(harness: &mut Harness, chunks: u64) -> bool {
     for round in 0..5 {
         harness.append_all(stream(round % 2), round * chunks..(round + 1) * chunks);
         if harness.commit().is_err() {
-            // Whatever failed: what was appended is still there to be read.
+            // After any failure the appended chunks can still be read.
             harness.check_all();
             if harness.store.failure().is_some() {
                 assert!(harness.store.flush().is_err(), "a stopped store stays stopped");
@@ -38,7 +38,7 @@ fn every_failing_operation_is_survived_or_stops_the_store() {
     every_operation_fails(&options(), 20);
 }
 
-/// Frames of such regions are laid around bytes that others read and that are used again afterwards.
+/// The frames of such regions use bytes in place that others read and that are used again afterwards.
 #[test]
 fn every_failing_operation_is_survived_with_large_incompressible_regions() {
     let (container_bytes, region_raw_bytes) = (512 << 10, 80_000);
@@ -119,7 +119,7 @@ fn a_full_disk_is_reported_and_forgotten_when_there_is_space_again() {
     assert!(harness.store.flush().expect_err("is full").is_no_space());
     assert!(harness.store.failure().is_none());
     harness.check_all();
-    // Callers that do not ask for room are stopped, too, so that memory stays bounded.
+    // Callers that do not wait for room are stopped too, so that memory stays bounded.
     let refused = loop {
         if let Err(error) = harness.append(stream(number % 3), number) {
             break error;

@@ -1,4 +1,4 @@
-//! Tests of the whole store over simulated disks; the harness is here.
+//! Tests of the whole store over simulated disks, and their harness.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) fn options() -> ContainerOptions {
     }
 }
 
-/// Asks for these chunks as a reader does that is always far enough, until all is asked for or there is no more room.
+/// Requests these chunks for a reader that has nothing ahead, until all are requested or there is no room.
 fn ask_for(store: &ContainerStore, mut wanted: &[(ContainerId, Fingerprint)]) {
     while let Some(mut asking) = store.ask_ahead(0).filter(|_| !wanted.is_empty()) {
         let added = wanted.iter().take_while(|(container, print)| asking.add(*container, print, 4096)).count();
@@ -74,13 +74,13 @@ pub(super) fn chunk(number: u64) -> (Fingerprint, Vec<u8>) {
     (Fingerprint(print), pattern.iter().copied().cycle().take(len).collect())
 }
 
-/// A store, and where every chunk went.
+/// A store, with the container of every chunk.
 pub(super) struct Harness {
     pub(super) store: Arc<ContainerStore>,
     pub(super) device: Arc<dyn Device>,
     /// Container of each chunk number.
     pub(super) placed: HashMap<u64, ContainerId>,
-    /// What the namespace would hold.
+    /// The records as the namespace would hold them.
     pub(super) records: HashMap<ContainerId, ContainerRecord>,
 }
 
@@ -151,7 +151,7 @@ impl Harness {
     }
 }
 
-/// Waits for something that other threads do.
+/// Waits for other threads until `is_so`.
 pub(super) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_so() {

@@ -17,12 +17,12 @@ enum Step {
         chunks: u64,
     },
     Commit,
-    /// A flush whose commit fails.
+    /// A write-out whose commit fails.
     Flush,
     Seal,
     WaitForRoom,
     Reopen,
-    /// Power is lost; only what was committed is left.
+    /// Power is lost; only committed chunks are left.
     Crash {
         seed: u64,
     },
@@ -109,7 +109,7 @@ proptest! {
     fn any_sequence_of_operations_keeps_every_chunk(
         steps in prop::collection::vec(step(), 1..40),
         is_compressed in any::<bool>(),
-        // Frames of large regions are laid around their bytes.
+        // Frames of large regions refer to their bytes in place.
         (container_bytes, region_raw_bytes) in prop::sample::select(vec![
             (CONTAINER_BYTES, 1),
             (CONTAINER_BYTES, 4096),

@@ -71,7 +71,7 @@ fn writers_readers_and_flushes_at_once() {
                 store.acknowledge(&flushed.records);
                 let mut committed = committed.lock();
                 committed.extend(flushed.records.iter().map(|record| (record.id, *record)));
-                // All that was appended before the flush survives a power loss after it.
+                // All chunks appended before the `flush` survive a power loss after it.
                 let records: Vec<_> = committed.values().cloned().collect();
                 let disk: Arc<dyn Device> = Arc::new(memory.crash(before.len() as u64));
                 let after = open_store(&disk, options(), &records).expect("opens");
@@ -86,7 +86,7 @@ fn writers_readers_and_flushes_at_once() {
     store.seal_all();
     let flushed = store.flush().expect("flushes");
     store.acknowledge(&flushed.records);
-    // A worker may still be about to say that it is done.
+    // A worker may still be about to subtract its bytes.
     let started = std::time::Instant::now();
     while store.in_flight_bytes() > 0 && started.elapsed() < std::time::Duration::from_secs(10) {
         std::thread::yield_now();
@@ -109,7 +109,7 @@ fn writers_readers_and_flushes_at_once() {
 #[test]
 fn readers_of_a_container_that_is_removed_and_overwritten_get_data_or_nothing() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
-    // No cache to speak of: every read goes to the disk.
+    // Practically no cache: every read goes to the disk.
     let uncached = ContainerOptions { region_cache_bytes: 0, table_cache_bytes: 0, ..options() };
     let store = open_store(&device, uncached, &[]).expect("opens");
     let current: Placed = Mutex::new(Vec::new());
@@ -157,7 +157,7 @@ fn readers_of_a_container_that_is_removed_and_overwritten_get_data_or_nothing() 
             *current.lock() = appended;
             std::thread::sleep(std::time::Duration::from_millis(3));
             let removed: Vec<_> = records.iter().map(|record| record.id).collect();
-            // The readers keep asking for what is removed here.
+            // The readers keep requesting the removed chunks.
             store.remove(&removed).expect("frees");
         }
         is_done.store(true, Ordering::Relaxed);

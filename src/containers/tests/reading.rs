@@ -90,7 +90,7 @@ fn who_reads_here_and_there_is_not_kept_ahead() {
     harness.append_all(stream(0), 0..150);
     harness.reopen(options);
     let (container, firsts) = region_by_region(&harness);
-    // The first region may be anybody's; of the others one or both before are missing.
+    // The first region shows no direction; for the others, one or both regions before are missing.
     for at in [0, 3, 4, 8, 12, 13, 17, firsts.len() - 1] {
         harness.store.read_chunk(container, &firsts[at].fingerprint, None).expect("reads").expect("is there");
         harness.store.read_on(container, &firsts[at].fingerprint);
@@ -101,7 +101,7 @@ fn who_reads_here_and_there_is_not_kept_ahead() {
     assert_eq!(harness.store.stats().prefetched_regions, 0);
 }
 
-/// Keeps all workers busy until what this returns is dropped.
+/// Keeps all workers busy until the returned sender is dropped.
 fn hold_workers(workers: &WorkerPool) -> crossbeam_channel::Sender<()> {
     let (release, held) = crossbeam_channel::bounded(0);
     for _ in 0..workers.threads() {
@@ -113,7 +113,7 @@ fn hold_workers(workers: &WorkerPool) -> crossbeam_channel::Sender<()> {
     release
 }
 
-/// Readers ask in steps, and a step can end within a container: what the second one asked for was dropped.
+/// Readers request in steps, and a step can end within a container: the second step's requests were dropped.
 #[test]
 fn regression_what_is_asked_for_while_a_table_is_on_its_way_is_loaded_too() {
     let options = ContainerOptions { container_bytes: 1 << 20, ..options() };
@@ -121,7 +121,7 @@ fn regression_what_is_asked_for_while_a_table_is_on_its_way_is_loaded_too() {
     harness.append_all(stream(0), 0..150);
     harness.reopen(options.clone());
     let (container, firsts) = region_by_region(&harness);
-    // Looking for it has read the tables.
+    // `region_by_region` has read the tables.
     harness.open_again(options);
     let release = hold_workers(&harness.store.shared.workers);
     let asked = [0, 5, 12].map(|number| firsts[number].fingerprint);
@@ -152,12 +152,12 @@ fn a_reader_is_told_when_it_has_asked_for_enough() {
     drop(asking);
     assert!(store.prefetch_is_idle(), "what is not started is on nobody's way");
     assert_eq!(store.stats().prefetched_regions, 0);
-    // Few at once are not worth it.
+    // A few at once are not worthwhile.
     assert!(store.ask_ahead(window - window / 4).is_none());
     let mut asking = store.ask_ahead(window - window / 4 - 1).expect("that is worth it");
     assert_eq!(firsts.iter().take_while(|first| asking.add(container, &first.fingerprint, 1)).count(), window / 4 + 1);
     drop(asking);
-    // Others have filled what there is.
+    // Other readers have taken all the room.
     let others = [(0, window), (window, regions_max - window)].map(|(from, room)| {
         let mut asking = store.ask_ahead(0).expect("nothing is ahead");
         let added = firsts[from..].iter().take_while(|first| asking.add(container, &first.fingerprint, 1)).count();
@@ -197,7 +197,7 @@ fn what_lies_behind_a_table_counts_as_its_bytes_or_as_its_places() {
     assert_eq!(added(&[container], 4 * raw_bytes), (window / 4, window + 1));
     assert_eq!(added(&[container, other], raw_bytes / 2), (window, window));
     assert_eq!(added(&[container, container, other, other], raw_bytes / 2), (window, window));
-    // A file of such chunks is none that anybody wrote.
+    // No written file has chunks of zero bytes: only the number of requests bounds them.
     let mut asking = harness.store.ask_ahead(0).expect("nothing is ahead");
     let added = (0..1 << 20).take_while(|_| asking.add(container, &print, 0)).count();
     assert!((10_000..100_000).contains(&added), "{added}");
@@ -228,7 +228,7 @@ fn regression_reads_that_wait_do_not_keep_a_store_that_nobody_has() {
     harness.check_all();
 }
 
-/// What was there when it was asked for was pushed out by what was asked for besides, and read again.
+/// A region cached when it was requested was pushed out by further requests, and read again.
 #[test]
 fn regression_what_is_there_when_it_is_asked_for_stays_until_it_is_read() {
     let options = ContainerOptions { container_bytes: 1 << 20, region_cache_bytes: 60_000, ..options() };
@@ -241,7 +241,7 @@ fn regression_what_is_there_when_it_is_asked_for_stays_until_it_is_read() {
         ask_for(&harness.store, &[(container, firsts[number].fingerprint)]);
         eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
     };
-    // What comes into an empty cache stays there for longer.
+    // Regions that come into an empty cache stay longer.
     (0..20).chain([20, 21, 20]).for_each(ask);
     let last = (22..firsts.len()).find(|number| {
         ask(*number);
@@ -340,14 +340,14 @@ fn chunks_that_a_container_does_not_hold_are_absent() {
     assert!(harness.store.read_chunk(ContainerId::NONE, &chunk(1).0, Some(10)).expect("reads").is_none());
 }
 
-/// A container of tiny chunks has a table of megabytes: one that no shard took was sorted anew for each chunk that was read.
+/// A container of tiny chunks has a table of megabytes. No shard accepted it, so it was built anew for each chunk read.
 #[test]
 fn regression_the_largest_tables_are_cached() {
     const REGION_ENTRIES: u32 = 1000;
     let container_bytes = 4 << 20;
     let table = |id: u64| {
         let mut builder = TableBuilder::new(ContainerId(id), ContainerKind::Data);
-        // As many chunks as have room for their names.
+        // As many chunks as there is room for their fingerprints.
         for region in 0..container_bytes / 36 / REGION_ENTRIES {
             let entry = |number: u32| TableEntry {
                 fingerprint: Fingerprint(std::array::from_fn(|at| if at < 4 { number.to_le_bytes()[at] } else { 1 })),

@@ -43,7 +43,7 @@ fn containers_never_exceed_their_slots_whatever_the_content() {
             let options = ContainerOptions { compression, ..options() };
             let mut harness = harness(options.clone());
             for number in 0..300 {
-                // Only incompressible chunks: the bounds are met as closely as can be.
+                // Only incompressible chunks: they come closest to the bounds.
                 harness.append(stream(0), number * 3).expect("appends");
                 if number % flush_every == 0 {
                     harness.commit().expect("commits");
@@ -165,7 +165,7 @@ fn wait_for_room_brings_the_bytes_in_flight_below_the_limit() {
         assert!(harness.store.in_flight_bytes() <= 16 * 1024);
         harness.append(stream(number % 3), number).expect("appends");
     }
-    // Less than can be reached with whole blocks: it must come back all the same.
+    // Whole blocks cannot reach this limit: the call must return all the same.
     let least = ContainerOptions { in_flight_limit_bytes: 0, ..options() };
     harness.store = open_store(&harness.device, least, &[]).expect("opens");
     for number in 0..100 {

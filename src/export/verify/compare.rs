@@ -1,8 +1,8 @@
-//! Whether base and log together are the namespace.
+//! Compares base and log with the namespace.
 //!
 //! A base has its records in the order of the namespace's tables, so both are walked side by side. A log has them in the order of
-//! commits: the last record of each of its keys is kept, as a hash, and counts instead of the base's. Keys that changed behind the
-//! export say nothing. Of more keys than may be kept, each pass takes those whose hash falls to it.
+//! commits: the last record of each key is kept as a hash and overrides the base. Keys changed behind the export are not compared. If
+//! there are more keys than may be kept, each pass takes those whose hash falls to it.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -20,10 +20,10 @@ use crate::export::frames::ReadFrame;
 use crate::export::log::{self, GroupFrames, Scanned};
 use crate::namespace::{ChangedKey, ExportSource, ExportTable, Item};
 
-/// Records compared between two looks at whether to go on.
+/// Records compared between two checks for cancellation.
 const ITEMS_AT_ONCE: u64 = 4096;
 
-/// What is compared.
+/// The two sides of a comparison.
 pub(super) struct Compared<'a> {
     pub(super) exporter: &'a Exporter,
     pub(super) source: &'a ExportSource,
@@ -32,14 +32,14 @@ pub(super) struct Compared<'a> {
     pub(super) log: Arc<dyn DeviceFile>,
 }
 
-/// What the log says of a key.
+/// The last state of a key in the log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
-    /// It is gone.
+    /// The record is gone.
     Gone,
-    /// Its record, as a hash.
+    /// The hash of the record.
     Is(u64),
-    /// It changed since, or was compared.
+    /// Changed since the export, or already compared.
     Done,
 }
 
@@ -51,7 +51,7 @@ struct Pass {
 }
 
 impl Pass {
-    /// The hash of a key, if it falls to this pass.
+    /// Returns the hash of a key, if it falls to this pass.
     fn hash(&self, key: &[u8]) -> Option<u128> {
         let hash = XxHash3_128::oneshot(key);
         let part = u64::try_from(hash % u128::from(self.of)).unwrap_or(0);
@@ -66,10 +66,10 @@ impl Pass {
 }
 
 impl Compared<'_> {
-    /// Compares everything.
+    /// Compares all records, in as many passes as given.
     ///
     /// # Errors
-    /// The namespace cannot be read; it was ended.
+    /// The namespace cannot be read; the comparison was ended early.
     pub(super) fn run(&self, passes: u64, pacer: &mut Pacer<'_, '_>, check: &mut ExportCheck) -> Result<()> {
         for number in 0..passes {
             let mut pass = Pass { number, of: passes, last: HashMap::new() };
@@ -136,7 +136,7 @@ impl Compared<'_> {
         Ok(())
     }
 
-    /// The last record of each key of the log, and the last header.
+    /// Collects the last record of each key in the log, and the last header.
     fn take_log(&self, pass: &mut Pass, header: &mut Option<Vec<u8>>, pacer: &mut Pacer<'_, '_>) -> Result<()> {
         let generation = self.expected.current.generation;
         let path = files::log_path(generation);
@@ -166,7 +166,7 @@ impl Compared<'_> {
         scanned.rest.map_or(Ok(()), Err)
     }
 
-    /// What changed behind the export may be there as it was, as it is, or not at all.
+    /// Excludes the keys changed behind the export: their records may be old, new or absent.
     fn leave_out_changed(&self, pass: &mut Pass) -> Result<()> {
         let mut ordered = Vec::new();
         self.source.changes_after(self.expected.row, &mut |keys| {
@@ -186,7 +186,7 @@ impl Compared<'_> {
     }
 }
 
-/// The key of an item, in the order of tables and of keys in them.
+/// Writes the key of an item in the sort order of tables, then of keys.
 fn order_key(item: &Item<'_>, into: &mut Vec<u8>) {
     into.clear();
     into.push(item.table as u8);
@@ -197,7 +197,7 @@ fn order_key(item: &Item<'_>, into: &mut Vec<u8>) {
     }
 }
 
-/// A key in words.
+/// Describes a key in words.
 fn describe(key: &[u8]) -> String {
     let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_be_bytes);
     let Some((table, key)) = key.split_first() else { return "a record without a key".to_owned() };
@@ -216,7 +216,7 @@ struct BaseItem {
     value: Vec<u8>,
 }
 
-/// The items of a base one after another, each checked to be behind the one before.
+/// The items of a base in sequence; each is checked to sort behind the one before.
 struct BaseItems<'a> {
     compared: &'a Compared<'a>,
     path: &'a str,

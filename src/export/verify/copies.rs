@@ -1,7 +1,7 @@
-//! Whether the copies of recipe containers on the data root are those containers.
+//! Compares the copies of recipe containers on the data root with the containers.
 //!
-//! Where the two differ, the checksums of frames tell which one is as it was written: a copy that is sound is never replaced by
-//! a container that is not.
+//! Where the two differ, the checksums of their frames show which one is as written: a sound copy is never replaced by a damaged
+//! container.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::namespace::ContainerRecord;
 
 /// Bytes compared at a time.
 const PIECE_BYTES: u32 = 1 << 20;
-/// Bytes compared of each end, if no more is to be read.
+/// Bytes compared at each end with [`CopyDepth::Ends`].
 const END_BYTES: u32 = 4096;
 
 /// Verifies the copies of these containers up to their used bytes.
@@ -36,7 +36,7 @@ pub(super) fn verify(
             let copy = Copy { exporter, record, file: file.as_ref(), path: &path };
             let why = copy.differs(depth, pacer)?;
             check.copies += 1;
-            // Removed meanwhile: its slot may have been given to another.
+            // A container removed meanwhile may have lost its slot to another.
             let Some(why) = why.filter(|_| exporter.recipes.is_known(record.id)) else { continue };
             if copy.is_own_sound() {
                 check.add(format!("the copy of recipe container {}: {why}", record.id));
@@ -73,7 +73,7 @@ impl Copy<'_> {
         bytes.map_err(|error| error.to_string())
     }
 
-    /// Why the copy is another than the container; `None` if it is not.
+    /// Returns how the copy differs from the container; `None` if it does not.
     fn differs(&self, depth: CopyDepth, pacer: &mut Pacer<'_, '_>) -> Result<Option<String>> {
         let used_bytes = self.record.used_bytes.min(self.exporter.slot_bytes);
         let mut ranges = Vec::new();
@@ -114,7 +114,7 @@ impl Copy<'_> {
     }
 }
 
-/// Whether every frame of a container is as it was written.
+/// Whether every frame of a container is as written.
 fn is_sound(pool: &PoolId, record: &ContainerRecord, read: &dyn Fn(u32, u32) -> Option<Vec<u8>>) -> bool {
     let Some(bytes) = read(0, record.used_bytes) else { return false };
     let slice = |offset: u64, len: u64| {
@@ -128,7 +128,7 @@ fn is_sound(pool: &PoolId, record: &ContainerRecord, read: &dyn Fn(u32, u32) -> 
     let is_region_sound = |region: &dedupfs_store::container::RegionPlace| {
         decode_region(pool, record.id, slice(region.offset_bytes.into(), region.frame_bytes.into())).is_ok()
     };
-    // One that was written since it was exported is not in the copy.
+    // A table written after the export is not in the copy.
     let toc = record.toc.filter(|(offset, len)| offset.saturating_add(*len) <= record.used_bytes);
     let is_toc_sound =
         toc.is_none_or(|(offset, len)| decode_toc(pool, record.id, slice(offset.into(), len.into())).is_ok());

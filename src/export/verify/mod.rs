@@ -1,20 +1,20 @@
-//! Verification of an export: everything that a recovery would read is read, and compared with what the namespace says was exported.
+//! Verification of an export: reads everything that a recovery would read, and compares it with the namespace.
 //!
 //! 1. `current` and `owner` are as they were written.
-//! 2. The base and the log are whole: every frame, their order, and the zeros between groups; the log also below the mark of the
-//!    last commit, which opening skips.
-//! 3. Base and log together are the namespace ([`compare`]): each record, byte for byte, but for what changed since.
-//! 4. The copies of recipe containers are those containers ([`copies`]).
+//! 2. Base and log are whole: every frame, their order, and the zeros between groups. This includes the log below the mark of the last
+//!    commit, which opening skips.
+//! 3. Base and log together are the namespace ([`compare`]): each record, byte for byte, except those changed since.
+//! 4. The copies of recipe containers match the containers ([`copies`]).
 //!
-//! One piece of code for scrubs, checks, and the background of a mount. It changes nothing; [`Exporter::renew`] writes anew what it
-//! found bad, from the meta root.
+//! Scrubs, checks and the background thread of a mount share this code. It changes nothing; [`Exporter::renew`] rewrites bad parts from
+//! the meta root.
 //!
-//! It holds [`Exporter::building`], so that the base stays, and no other lock: exports go on meanwhile. A base that is due ends it
-//! ([`ExportCheck::stopped`]). While names are compared, a snapshot of the namespace is held.
+//! A verification holds [`Exporter::building`], so that the base stays, and no other lock: exports continue meanwhile. A base that is
+//! due ends it ([`ExportCheck::stopped`]). It holds a snapshot of the namespace while names are compared.
 //!
-//! Memory: some frames (2 MiB each), [`EXPORT_VERIFY_KEYS`] keys of a log (a longer one is read in passes), records of all containers,
-//! two recipe containers. Cost: one read of base and copies, two of the log, one walk of the namespace; of a log with more keys, one
-//! read and walk more for each pass.
+//! Memory: some frames (2 MiB each), [`EXPORT_VERIFY_KEYS`] keys of a log (a longer log is read in passes), the records of all
+//! containers, two recipe containers. Cost: one read of base and copies, two of the log, one walk of the namespace; each further pass
+//! adds one read of base and log and one walk.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -40,66 +40,66 @@ use crate::config::EXPORT_VERIFY_KEYS;
 use crate::error::{EngineError, Result};
 use crate::namespace::{ChangedKey, ContainerRecord, ExportSource};
 
-/// Between two looks at whether to wait on.
+/// Time between two calls of the pace while waiting.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// Findings that are told in words.
+/// Most findings that are described.
 const FINDINGS_MAX: usize = 20;
 
-/// How much to look at.
+/// How much of the copies to read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyDepth {
     /// Copies of recipes are there, and begin and end as they should.
     Ends,
-    /// Every byte of them.
+    /// Every byte of the copies.
     Content,
 }
 
-/// Is told of bytes that were read; says whether to go on.
+/// Receives the number of bytes read; returns whether to go on.
 pub type Pace<'p> = dyn FnMut(u64) -> bool + 'p;
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ExportCheck {
-    /// There is an export, or should be one.
+    /// Whether there is an export, or should be one.
     pub is_there: bool,
     /// The commit whose state it holds.
     pub row: u64,
-    /// Records that were compared.
+    /// Records compared.
     pub items: u64,
-    /// Bytes that were read of the export.
+    /// Bytes read of the export.
     pub bytes_read: u64,
-    /// Copies of recipe containers that were looked at.
+    /// Copies of recipe containers examined.
     pub copies: u64,
-    /// Each thing that is wrong, at most 20 of them.
+    /// Descriptions of the faults, at most 20.
     pub findings: Vec<String>,
-    /// All things that are wrong.
+    /// Number of faults.
     pub finding_count: u64,
-    /// It was ended before it was done, by a new base, by closing, or by whoever asked for it: no verdict.
+    /// Ended early by a new base, by closing, or by the caller: no verdict.
     pub stopped: bool,
-    /// What was wrong was written anew.
+    /// Whether all bad parts were rewritten.
     pub renewed: bool,
     #[serde(skip)]
     bad: Bad,
 }
 
-/// What is to be written anew.
+/// The parts to rewrite.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Bad {
     owner: bool,
     names: bool,
     copies: Vec<ContainerRecord>,
-    /// There is something that the meta root has not either.
+    /// A fault that the meta root cannot repair either.
     is_beyond: bool,
 }
 
 impl ExportCheck {
-    /// Whether everything is as it should be, as far as it was looked at.
+    /// Whether the examined parts have no fault.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.finding_count == 0
     }
 
-    /// Whether something is wrong and still is.
+    /// Whether there is a fault that was not repaired.
     #[must_use]
     pub fn is_bad(&self) -> bool {
         !self.is_sound() && !self.renewed
@@ -118,7 +118,7 @@ impl ExportCheck {
     }
 }
 
-/// Ends what is too long for whoever asked.
+/// Ends a verification when the caller, a due base or a closing pool asks for it.
 struct Pacer<'a, 'p> {
     pace: &'a mut Pace<'p>,
     exporter: &'a Exporter,
@@ -141,16 +141,16 @@ impl Pacer<'_, '_> {
     }
 }
 
-/// What is to be found on the data root.
+/// The export that the data root should have.
 struct Expected {
     current: Current,
-    /// The log is whole up to here, where a group ends.
+    /// The log is whole up to here, the end of a group.
     log_bytes: u64,
-    /// The commit whose state that gives.
+    /// The commit whose state results.
     row: u64,
 }
 
-/// Base and log, as they were found whole.
+/// Base and log, found whole.
 struct WholeFiles {
     base: Arc<dyn DeviceFile>,
     log: Arc<dyn DeviceFile>,
@@ -158,11 +158,11 @@ struct WholeFiles {
     log_items: u64,
 }
 
-/// What changed behind the export.
+/// The changes behind the export.
 #[derive(Default)]
 struct Since {
     keys: u64,
-    /// Recorded bytes of recipe containers that were exported, of those that changed.
+    /// For changed recipe containers, the recorded bytes at the time of the export.
     containers: HashMap<ContainerId, u32>,
 }
 
@@ -170,7 +170,7 @@ impl Exporter {
     /// Verifies the export; see the module's head. Changes nothing.
     ///
     /// # Errors
-    /// The namespace cannot be read. What the data root does not give is a finding.
+    /// The namespace cannot be read. An unreadable data root is a finding.
     pub fn verify(&self, depth: CopyDepth, pace: &mut Pace<'_>) -> Result<ExportCheck> {
         let mut check = ExportCheck::default();
         let Some(_no_base) = self.begin_verification(pace) else {
@@ -191,14 +191,14 @@ impl Exporter {
         let outcome = self.verify_all(&expected, source, depth, &mut pacer, &mut check);
         (check.stopped, check.bytes_read) = (pacer.stopped, pacer.bytes);
         if pacer.stopped {
-            // What was seen may have been of an export that goes.
+            // The findings may belong to an export that is being replaced.
             (check.finding_count, check.bad) = (before, Bad::default());
             check.findings.truncate(usize::try_from(before).unwrap_or(usize::MAX));
             return Ok(check);
         }
         outcome?;
         if is_made_anew {
-            // Told once, by a verification that came to its end.
+            // Reported once, by a verification that came to its end.
             *self.found_at_open.lock() = None;
         }
         check.renewed &= check.finding_count == before;
@@ -208,7 +208,7 @@ impl Exporter {
         Ok(check)
     }
 
-    /// Waits for a base or another verification; `None` if `pace` ends that.
+    /// Waits for a base or another verification to end; `None` if `pace` ends the wait.
     fn begin_verification(&self, pace: &mut Pace<'_>) -> Option<MutexGuard<'_, ()>> {
         self.verification_wanted.fetch_add(1, Ordering::Relaxed);
         let begun = loop {
@@ -222,12 +222,12 @@ impl Exporter {
         begun
     }
 
-    /// Whether somebody waits to verify the export: the verification in the background gives way.
+    /// Whether another thread waits to verify the export. The background verification then yields.
     pub(super) fn is_verification_wanted(&self) -> bool {
         self.verification_wanted.load(Ordering::Relaxed) > 0
     }
 
-    /// What the export should be, and the namespace to compare it with. A finding if that cannot be told.
+    /// Returns the expected export, and the namespace to compare it with. Adds a finding if that cannot be told.
     fn expected(&self, check: &mut ExportCheck) -> Result<Option<(Expected, ExportSource)>> {
         if self.is_enabled {
             let mut work = self.working.lock();
@@ -237,7 +237,7 @@ impl Exporter {
                 check.add(format!("nothing is exported any more: {failed}"));
                 return Ok(None);
             }
-            // Then little has changed since: with no room for that, more has.
+            // Exporting first keeps the changes behind the export few; without room there are more.
             let appended = self.append(&mut work);
             match self.conclude(&mut work, appended) {
                 Err(error) if !error.is_no_space() => return Err(error),
@@ -282,13 +282,13 @@ impl Exporter {
         }
     }
 
-    /// Whether a new pool's first export is still on its way.
+    /// Whether the first export of a new pool is still to come.
     fn is_first_due(&self, work: &Work) -> bool {
         let has_failed = work.failures + work.failures_anew > 0 || self.found_at_open.lock().is_some();
         !has_failed && self.namespace.export_mark().exported.generation == 0
     }
 
-    /// The same, of a pool that is only read: nothing is known of it but what the last commit noted.
+    /// As [`expected`](Self::expected), for a read-only pool, where only the notes of the last commit are known.
     fn expected_of_disk(&self) -> Result<Option<Expected>> {
         let mark = self.namespace.export_mark();
         if Owner::read(&*self.device, &self.pool)?.is_none() && mark.exported.generation != 0 {
@@ -301,7 +301,7 @@ impl Exporter {
             return Err(StoreError::NotFound { path: "export/current".to_owned() }.into());
         };
         if mark.exported.generation == 0 && mark.trimmed_row > current.row {
-            // Nothing is known of it: the next mount for writing makes it anew.
+            // The namespace knows nothing of this export: the next mount for writing makes it anew.
             return Ok(None);
         }
         let path = files::log_path(current.generation);
@@ -335,7 +335,8 @@ impl Exporter {
                 let compared = compare::Compared { exporter: self, source: &source, expected, base, log };
                 let passes = (log_items + since.keys).div_ceil(EXPORT_VERIFY_KEYS).max(1);
                 match compared.run(passes, pacer, check) {
-                    // What was whole a moment ago is no more; or the namespace is damaged, of which a base says so.
+                    // Files that were whole a moment ago are not any more; or the namespace is damaged, which the writing of a base
+                    // reports.
                     Err(error @ EngineError::Store(_)) if !pacer.stopped => {
                         check.add_to_names(format!("the export's names cannot be compared: {error}"));
                     }
@@ -356,7 +357,7 @@ impl Exporter {
         copies::verify(self, records, depth, pacer, check)
     }
 
-    /// Whether base and log are whole.
+    /// Checks that base and log are whole.
     fn verify_files(&self, expected: &Expected, pacer: &mut Pacer<'_, '_>) -> Result<WholeFiles> {
         let Current { generation, base_bytes, row } = expected.current;
         let path = files::base_path(generation);
@@ -403,11 +404,11 @@ impl Exporter {
         Ok(WholeFiles { base, log, log_items: items })
     }
 
-    /// Writes anew what a verification found bad, from the meta root, and says so in `check`. Without room, or if the namespace
-    /// is damaged itself, everything stays as it is.
+    /// Rewrites the bad parts of a verification from the meta root, and notes that in `check`. Without room, or if the namespace itself
+    /// is damaged, everything stays as it is.
     ///
     /// # Errors
-    /// I/O errors other than lack of space, as of [`export`](Self::export).
+    /// I/O errors other than lack of space, as in [`export`](Self::export).
     pub fn renew(&self, check: &mut ExportCheck) -> Result<()> {
         if !self.is_enabled || check.stopped || check.is_sound() || check.renewed {
             return Ok(());
@@ -434,7 +435,7 @@ impl Exporter {
             let generation = || self.state.lock().exported.generation;
             let before = generation();
             self.write_base(true)?;
-            // None: it failed, and what counted before is stale.
+            // 0: the write failed, and the old export is stale.
             if [0, before].contains(&generation()) {
                 check.bad = Bad { copies: Vec::new(), owner: false, ..bad };
                 return Ok(());
@@ -442,28 +443,28 @@ impl Exporter {
         }
         check.renewed = !bad.is_beyond;
         *self.found_at_open.lock() = None;
-        tracing::warn!("what was bad of the export on the data root was written anew from the meta root");
+        tracing::warn!("the bad parts of the export on the data root were written anew from the meta root");
         Ok(())
     }
 
-    /// Whether it came to its end.
+    /// Rewrites `owner` and the bad copies; returns whether all were done.
     fn renew_small(&self, bad: &Bad) -> Result<bool> {
         self.check_possession()?;
         if bad.owner {
             self.owner().write(&*self.device, &self.pool)?;
         }
         let step = |run: &dyn Fn(&mut Mirror) -> Result<()>| {
-            // Not held from one to the next: exports wait for it.
+            // Locked for each step only: exports wait for this lock.
             let mut work = self.working.lock();
             match self.check_possession().and_then(|()| run(&mut work.mirror)) {
                 Ok(()) => Ok(true),
                 Err(error) if is_damage(&error) => Err(error),
-                // Through files that are opened anew: a sync that follows one that failed proves nothing.
+                // The next attempt uses newly opened files: a sync after a failed sync proves nothing.
                 outcome => self.conclude(&mut work, outcome).map(|()| false),
             }
         };
         for record in &bad.copies {
-            // It may have grown since, and what was added was copied.
+            // The container may have grown since; the added bytes were copied already.
             let is_given_up = self.give_up.load(Ordering::Relaxed);
             if is_given_up || !step(&|mirror| mirror.copy(&self.recipes, record, 0).map(drop))? {
                 return Ok(false);
@@ -472,7 +473,7 @@ impl Exporter {
         step(&|mirror| mirror.sync())
     }
 
-    /// What `owner` has to say.
+    /// Returns the correct content of `owner`.
     pub(super) fn owner(&self) -> Owner {
         let (lineage, epoch) = (self.namespace.export_mark().lineage, self.namespace.writer_epoch());
         Owner { lineage, epoch, keeps: self.kept.lock().is_some() }

@@ -1,4 +1,4 @@
-//! What the tables of a namespace hold, read past all that is damaged.
+//! The content of a namespace's tables, read past all damage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use super::super::tables::{self, Header};
 use super::Fix;
 use crate::error::Result;
 
-/// What stands at a place in a directory's order, if it can be read.
+/// The item at a place in a directory's order, if it can be read.
 type Placed = Option<(Ino, FileKind, Vec<u8>)>;
 
-/// Everything that could be decoded, and what is to be done about the rest. Memory grows with the namespace.
+/// Everything that could be decoded, and the fixes for the rest. Memory grows with the namespace.
 #[derive(Default)]
 pub(super) struct Facts {
     pub(super) inodes: BTreeMap<Ino, Inode>,
@@ -24,7 +24,7 @@ pub(super) struct Facts {
     pub(super) xattr_keys: Vec<Vec<u8>>,
     pub(super) orphans: BTreeSet<Ino>,
     pub(super) fixes: Vec<(String, Fix)>,
-    /// What an inode referred to is gone with it: counts must be made anew.
+    /// Whether an inode that referred to content is lost: the counts must be rebuilt.
     pub(super) roots_gone: bool,
 }
 

@@ -1,12 +1,12 @@
-//! Repairing a namespace that contradicts itself: wrong counts, names without an inode, inodes without a name, records that
-//! cannot be read. For a pool that nobody has open.
+//! Repairing a namespace that contradicts itself: wrong counts, names without an inode, inodes without a name,
+//! unreadable records. The pool must not be open.
 //!
-//! 1. [`facts`]: all tables are read past what is damaged.
-//! 2. [`plan`]: what the tables should be follows from inodes and names; each difference is a fix with a line that tells it.
+//! 1. [`facts`]: reads all tables past any damage.
+//! 2. [`plan`]: derives the right tables from inodes and names. Each difference is a fix with a line that describes it.
 //! 3. One transaction makes all fixes, or none.
 //!
-//! What is kept: every inode that can be read. One without a name gets one in `lost+found`; one that was unlinked while it
-//! was open is left for the next mount to drop. Nothing of the pages of the store itself is repaired here.
+//! Every readable inode is kept. An inode without a name gets one in `lost+found`; an inode that was unlinked while it
+//! was open is left for the next mount to drop. Damaged pages of the store itself are not repaired here.
 //!
 //! Memory: all inodes and names.
 
@@ -31,30 +31,30 @@ use crate::error::{EngineError, Result};
 
 /// One change of the tables.
 pub(super) enum Fix {
-    /// The inode is this, or gone.
+    /// Stores the inode, or removes it.
     Inode(Ino, Option<Box<Inode>>),
-    /// The name is this, or gone. The key as it stands.
+    /// Stores the name, or removes it. The key is as stored.
     Entry(Vec<u8>, Option<Entry>),
-    /// The place in the order is this, or gone.
+    /// Stores the place in the order, or removes it.
     Order([u8; 16], Option<(Ino, FileKind, Vec<u8>)>),
-    /// The attribute goes.
+    /// Removes the attribute.
     Xattr(Vec<u8>),
-    /// Whether the inode is an orphan.
+    /// Records whether the inode is an orphan.
     Orphan(Ino, bool),
-    /// The header is this.
+    /// Stores the header.
     Header(Box<Header>),
 }
 
-/// What is, or was, wrong.
+/// The result of a check or repair.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct NamespaceRepair {
-    /// What is done about each thing that is wrong, in words.
+    /// The fix of each defect, in words.
     pub lines: Vec<String>,
-    /// Content that files referred to is not referred to any more: the counts must be made anew.
+    /// Whether content lost a reference with an unreadable inode: the counts must be rebuilt.
     pub needs_recount: bool,
 }
 
-/// Finds what is wrong with the namespace on a meta root, and, with `apply`, puts it right durably.
+/// Finds the defects of the namespace on a meta root and, with `apply`, repairs them durably.
 ///
 /// # Errors
 /// The store itself is damaged, or of another version; I/O errors. Nothing is changed then.
@@ -68,7 +68,7 @@ fn repair_tables(device: &dyn Device, now: dedupfs_fuse::service::Timestamp, app
     if file.is_empty()? {
         return Err(StoreError::corrupt(NAMESPACE_FILE, "a namespace store", "an empty file").into());
     }
-    // What its checksums say is left aside: what can be read is what there is.
+    // The checksums are ignored: everything readable is used.
     let (verified, _known) = VerifiedFile::open(device, file)?;
     verified.distrust();
     let mut store = Store::open(verified.clone(), Arc::default(), STORE_CACHE_BYTES_MIN as usize)?;
@@ -86,13 +86,13 @@ fn repair_tables(device: &dyn Device, now: dedupfs_fuse::service::Timestamp, app
     let fixes = plan::plan(facts, header, now);
     let lines: Vec<String> = fixes.iter().filter(|(line, _)| !line.is_empty()).map(|(line, _)| line.clone()).collect();
     if apply && !fixes.is_empty() {
-        // What is changed here is noted nowhere, so what was exported is no export of it: opening begins a new one.
+        // The fixes are not tracked for exports, so an existing export no longer matches. Opening begins a new one.
         let forgotten = mark.ok().flatten().map(|mark| ExportMark { tracked_row: u64::MAX, ..mark });
         let fixed = fixes.iter().rev().find_map(|(_, fix)| match fix {
             Fix::Header(header) => Some(**header),
             _ => None,
         });
-        // A commit of its own: an export that was written right before would be taken for one of the repaired namespace.
+        // A commit of its own, so that an export written just before is not taken for one of the repaired namespace.
         let fixed = fixed.unwrap_or(header);
         let header = Header { row: fixed.row + 1, ..fixed };
         store.transact(|transaction| {

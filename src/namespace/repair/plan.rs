@@ -1,4 +1,4 @@
-//! From what the tables hold to what they should.
+//! The fixes that lead from the tables as they are to the tables as they should be.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -15,7 +15,7 @@ use super::facts::Facts;
 
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// All fixes; those without a line follow from others.
+/// Returns all fixes. Those without a line follow from others.
 pub(super) fn plan(facts: Facts, header: Header, now: Timestamp) -> Vec<(String, Fix)> {
     let mut plan = Plan { before: facts.inodes.clone(), facts, header, now };
     plan.facts.inodes.entry(ROOT_INO).or_insert_with(|| directory(ROOT_INO, ROOT_INO, 0o755, now));
@@ -60,7 +60,7 @@ fn directory(ino: Ino, parent: Ino, mode: u16, now: Timestamp) -> Inode {
 }
 
 impl Plan {
-    /// Numbers that are given next lie behind those that were given.
+    /// Raises the next inode number and the next cookie above all existing ones.
     fn numbers(&mut self) {
         let inos = self.facts.inodes.keys().chain(self.facts.orphans.iter()).max().copied().unwrap_or(ROOT_INO);
         let cookies = self.facts.entries.values().map(|entry| entry.cookie).filter(|&cookie| cookie < u64::MAX / 2);
@@ -79,7 +79,8 @@ impl Plan {
         self.facts.fix(line, Fix::Entry(tables::name_key(at.0, &at.1), None));
     }
 
-    /// Names that none may have, of what is not there, or in what is no directory; and names with the wrong kind.
+    /// Removes invalid names, names of inodes that do not exist, and names in inodes that are no directory. Corrects
+    /// the kind of other names.
     fn dangling_names(&mut self) {
         let all: Vec<_> = self.facts.entries.iter().map(|(at, entry)| (at.clone(), *entry)).collect();
         for (at, entry) in all {
@@ -103,7 +104,7 @@ impl Plan {
         self.facts.fix(line, Fix::Entry(tables::name_key(at.0, &at.1), Some(entry)));
     }
 
-    /// A directory has one name: the one in its parent, else the first.
+    /// Leaves each directory one name: the one in its parent, else the first.
     fn second_names_of_directories(&mut self) {
         let mut names: BTreeMap<Ino, Vec<(Ino, Vec<u8>)>> = BTreeMap::new();
         for (at, entry) in &self.facts.entries {
@@ -120,7 +121,7 @@ impl Plan {
         }
     }
 
-    /// Directories that the root does not lead to, and whatever has no name, get a name in `lost+found`.
+    /// Puts unreachable directories and inodes without a name into `lost+found`.
     fn unreachable(&mut self) {
         let mut children: BTreeMap<Ino, Vec<Ino>> = BTreeMap::new();
         let mut named: BTreeMap<Ino, (Ino, Vec<u8>)> = BTreeMap::new();
@@ -139,7 +140,8 @@ impl Plan {
         };
         reach(ROOT_INO, &mut reached);
         let inos: Vec<Ino> = self.facts.inodes.keys().copied().collect();
-        // First what has no name: it leads to more. Then circles, which are cut at their lowest number.
+        // Inodes without a name come first, because they lead to others. Then circles, which are cut at their lowest
+        // number.
         for cuts_circles in [false, true] {
             for &ino in &inos {
                 if reached.contains(&ino) || (!cuts_circles && named.contains_key(&ino)) {
@@ -162,7 +164,7 @@ impl Plan {
                 reach(ino, &mut reached);
             }
         }
-        // What is reached, or gone, is no orphan.
+        // A reachable or missing inode is no orphan.
         let is_none = |ino: &&Ino| reached.contains(*ino) || !self.facts.inodes.contains_key(*ino);
         let none: Vec<Ino> = self.facts.orphans.iter().filter(is_none).copied().collect();
         for ino in none {
@@ -194,8 +196,8 @@ impl Plan {
         self.header.next_ino += 1;
         self.facts.inodes.insert(ino, directory(ino, ROOT_INO, 0o700, self.now));
         let cookie = self.next_cookie();
-        self.set_name(&at, Entry { ino, kind: FileKind::Directory, cookie }, "new, for what nothing leads to");
-        // Somebody's file had that name.
+        self.set_name(&at, Entry { ino, kind: FileKind::Directory, cookie }, "new, for unreachable inodes");
+        // Another file had that name.
         if let Some(displaced) = taken {
             self.rescue(displaced);
         }
@@ -207,7 +209,7 @@ impl Plan {
         self.header.next_cookie - 1
     }
 
-    /// Each name has a cookie of its own within its directory.
+    /// Gives each name a cookie of its own within its directory.
     fn cookies(&mut self) {
         let mut seen: BTreeSet<(Ino, u64)> = BTreeSet::new();
         let all: Vec<_> = self.facts.entries.iter().map(|(at, entry)| (at.clone(), *entry)).collect();
@@ -231,7 +233,7 @@ impl Plan {
         }
     }
 
-    /// Links, sizes of directories, parents and numbers of attributes follow from the rest.
+    /// Derives links, directory sizes, parents and attribute numbers from the rest.
     fn links(&mut self) {
         let (mut names, mut entries, mut subdirectories) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let mut parents: BTreeMap<Ino, Ino> = BTreeMap::from([(ROOT_INO, ROOT_INO)]);
@@ -292,7 +294,7 @@ impl Plan {
             fixes.push(("the totals are counted anew".to_owned(), Fix::Header(Box::new(self.header))));
         }
         if !fixes.is_empty() {
-            // A rebuild that was not finished is of another namespace.
+            // An unfinished rebuild belongs to another namespace.
             self.header.row += 1;
             fixes.push((String::new(), Fix::Header(Box::new(self.header))));
         }

@@ -1,4 +1,5 @@
-//! The checksums beside the store: what the disk changes is found, a crash is not taken for it, and they can be lost.
+//! The checksums beside the store reveal changes by the disk. A crash is not taken for one, and the checksums may be
+//! lost.
 
 use dedupfs_store::device::{Device, OpenMode};
 
@@ -34,7 +35,7 @@ fn flip(disk: &MemoryDevice, offset: u64) {
     file.write_at(&[byte[0] ^ 4], offset).unwrap();
 }
 
-/// Asks for every name; returns how many gave an error. No other answer may be wrong.
+/// Looks up every name; returns the number of errors. No other answer may be wrong.
 fn errors(namespace: &Namespace) -> u32 {
     let mut errors = 0;
     for number in 0..NAMES {
@@ -46,7 +47,7 @@ fn errors(namespace: &Namespace) -> u32 {
     errors
 }
 
-/// redb finds its way by keys and branches that nothing else vouches for: names vanished.
+/// Nothing but redb's pages vouches for keys and branches, so names vanished.
 #[test]
 fn regression_turned_bits_make_no_name_vanish() {
     let disk = filled();
@@ -65,7 +66,7 @@ fn regression_turned_bits_make_no_name_vanish() {
     assert!(refused > 0 && partly > 5, "{refused} refused, {partly} answered in part");
 }
 
-/// Without them (a pool of an earlier release) the store is verified once, and has them from then on.
+/// A store without checksums (from an earlier release) is verified once and has them from then on.
 #[test]
 fn a_store_without_checksums_gets_them() {
     let disk = filled();
@@ -85,7 +86,7 @@ fn a_store_without_checksums_gets_them() {
     assert!(found > 5, "{found} found");
 }
 
-/// Checksums of another time say nothing about the store: they are made anew, and nothing is taken for damaged.
+/// Checksums of another time say nothing about the store. They are rebuilt, and no block is taken for damaged.
 #[test]
 fn old_checksums_are_not_believed() {
     let disk = filled();
@@ -119,13 +120,13 @@ fn regression_a_store_that_went_back_is_refused() {
     assert!(error.contains("commit") && error.contains("recover"), "{error}");
 }
 
-/// Whatever a power loss keeps of writes that were not synced: what the last commit refers to has its checksums.
+/// After any power loss, everything that the last commit refers to has its checksums.
 #[test]
 fn what_a_commit_rests_on_is_known_after_every_power_loss() {
     let disk = disk();
     let namespace = open(&disk);
     let mut names = 0;
-    // Enough for bases to be written to both files, several times.
+    // Enough rounds to write bases to both files, several times.
     for round in 0..120_u32 {
         for number in 0..5 {
             namespace.make(ROOT, format!("{round}-{number}").as_bytes(), &file(1)).unwrap();
@@ -133,7 +134,7 @@ fn what_a_commit_rests_on_is_known_after_every_power_loss() {
         namespace.save().unwrap();
         names += 5;
         for number in 0..3 {
-            // Not committed, in the way of what is.
+            // Uncommitted, to disturb the committed names.
             namespace.make(ROOT, format!("{round}+{number}").as_bytes(), &file(1)).unwrap();
         }
         names += 3;
@@ -148,7 +149,7 @@ fn what_a_commit_rests_on_is_known_after_every_power_loss() {
     }
 }
 
-/// What was damaged before there were checksums is read as far as it goes.
+/// A store that was damaged before it had checksums is read as far as possible.
 #[test]
 fn a_damaged_store_without_checksums_is_opened() {
     let disk = filled();

@@ -1,4 +1,4 @@
-//! Power loss: what is found afterwards is the old or the new commit, never a mixture.
+//! Power loss leaves the old or the new commit, never a mixture.
 
 use std::sync::Mutex as StdMutex;
 
@@ -44,7 +44,7 @@ fn what_was_not_committed_is_lost_and_nothing_else() {
     }
 }
 
-/// Cuts the power at every write, sync and length change of a commit: the operation fails and so do all later ones.
+/// Cuts the power at every write, sync and length change of a commit: that operation and all later ones fail.
 #[test]
 fn a_crash_within_a_commit_gives_the_old_or_the_new_state() {
     let kinds = [Operation::Write, Operation::Sync, Operation::SetLen];

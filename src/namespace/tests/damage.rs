@@ -19,7 +19,7 @@ fn inode_records_round_trip_and_detect_damage() {
         let mut inode = namespace.new_inode(&new(kind, -5));
         inode.root = root;
         inode.size_bytes = u64::MAX;
-        // With a flag of a later release.
+        // A flag of a later release.
         inode.flags = 1 << 30;
         inode.set_chattr_flags(InodeFlags { append_only: true, no_dump: true, ..InodeFlags::default() });
         let bytes = inode.encode();
@@ -36,7 +36,7 @@ fn inode_records_round_trip_and_detect_damage() {
     }
 }
 
-/// Values whose checksum is right but which make no sense.
+/// Invalid values under a correct checksum.
 #[test]
 fn nonsense_under_a_good_checksum_is_found() {
     let namespace = fresh();
@@ -78,7 +78,7 @@ fn a_file_that_is_no_namespace_is_refused() {
     }
 }
 
-/// Flips bytes all over the file. Whatever is still answered must be right.
+/// Flips bytes all over the file. Every remaining answer must be right.
 #[test]
 fn flipped_bytes_never_give_wrong_answers() {
     let disk = disk();
@@ -96,7 +96,7 @@ fn flipped_bytes_never_give_wrong_answers() {
         let damaged = disk.snapshot_all_synced();
         let file = damaged.open(NAMESPACE_FILE, OpenMode::Write).unwrap();
         for place in 0..3_u64 {
-            // The header is damaged by other tests.
+            // Other tests damage the header.
             let offset = 4096 + (round * 7919 * 31 + place * 104_729 * 13) % (len - 4096);
             let mut byte = [0];
             file.read_exact_at(&mut byte, offset).unwrap();

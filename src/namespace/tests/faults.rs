@@ -21,13 +21,13 @@ fn work(namespace: &Namespace, round: u8) {
 
 type Rows = Vec<(u64, Vec<LogOp>)>;
 
-/// Everything that can be seen, to compare.
+/// Everything visible, for comparison.
 fn picture(namespace: &Namespace) -> (Vec<DirItem>, Vec<Ino>, Totals, Rows) {
     (namespace.list(ROOT, 64), namespace.orphans().unwrap(), namespace.totals(), namespace.rows())
 }
 
 /// Commits with one fault at each position in turn, until a commit meets none. A failed commit must leave everything
-/// visible and commit later, once; a power loss after it must give the old state.
+/// visible and commit later, once. A power loss after it must give the old state.
 fn every_position(fault: Fault, operations: &[Operation]) -> (u32, u32) {
     let (mut failures, mut survived) = (0, 0);
     for position in 0.. {
@@ -44,7 +44,7 @@ fn every_position(fault: Fault, operations: &[Operation]) -> (u32, u32) {
         let first = namespace.commit(CommitInput::default());
         let struck = device.injected() > injected;
         device.heal();
-        // Whatever happened, nothing is lost from sight.
+        // In every case nothing is lost from sight.
         assert_eq!(namespace.list(ROOT, 64), names, "position {position}");
         assert_eq!(namespace.orphans().unwrap(), orphans);
         assert_eq!(namespace.totals(), totals);
@@ -105,7 +105,7 @@ fn a_full_disk_is_told_and_deleting_still_works() {
     namespace.freeze();
     let error = namespace.commit(CommitInput::default()).unwrap_err();
     assert!(error.is_no_space(), "{error}");
-    // Still readable and writable in memory, and as soon as there is room again the commit goes through.
+    // Still readable and writable in memory. The commit succeeds once there is room again.
     assert_eq!(namespace.list_names(ROOT).len(), 266);
     for item in namespace.list(ROOT, 1000) {
         namespace.unlink(ROOT, &item.name, at(3)).unwrap();
@@ -154,7 +154,7 @@ fn after_a_failed_sync_everything_fails_and_a_crash_gives_old_or_new() {
 fn a_failed_read_is_one_error_not_the_end() {
     let disk = disk();
     let namespace = open(&disk);
-    // More than the store's least cache holds.
+    // More than the smallest cache of the store holds.
     for number in 0..3000 {
         let xattrs = vec![(b"user.x".to_vec(), vec![1; 1000])];
         namespace.make(ROOT, format!("{number}").as_bytes(), &NewInode { xattrs, ..file(1) }).unwrap();
@@ -210,7 +210,7 @@ fn regression_no_space_at_a_sync_is_not_waited_for() {
     device.add(FaultPlan::new(Fault::NoSpace, 0).on(&[Operation::Sync]));
     let error = namespace.save().unwrap_err();
     assert!(error.is_failed_sync() && !error.is_no_space(), "{error}");
-    // It would succeed now, and prove nothing.
+    // A sync would succeed now, and prove nothing.
     assert!(namespace.save().unwrap_err().is_failed_sync());
     open(&disk.crash(0)).assert_sound();
 }
@@ -219,7 +219,7 @@ fn regression_no_space_at_a_sync_is_not_waited_for() {
 fn regression_what_was_committed_is_read_on_after_a_failed_sync() {
     let disk = disk();
     let namespace = open(&disk);
-    // More than the store's least cache holds.
+    // More than the smallest cache of the store holds.
     for number in 0..3000 {
         let xattrs = vec![(b"user.x".to_vec(), vec![1; 1000])];
         namespace.make(ROOT, format!("{number}").as_bytes(), &NewInode { xattrs, ..file(1) }).unwrap();
@@ -244,12 +244,12 @@ fn regression_what_was_committed_is_read_on_after_a_failed_sync() {
         fails("Store", namespace.make(ROOT, b"later", &file(4)));
         fails("Store", namespace.save());
         drop(namespace);
-        // The sync before reading anew is the one attempt to change anything.
+        // Only the sync before reading again may try to change anything.
         assert!(device.operations_of(&Operation::CHANGING) <= writes + 1, "{position}: the file was written");
     }
 }
 
-/// On the same computer, pages that could not be written are still in memory, and count as clean.
+/// On the same computer, pages that could not be written are still in memory and count as clean.
 #[test]
 fn regression_what_a_failed_sync_left_in_memory_is_not_believed_by_the_next_mount() {
     for position in 0.. {
@@ -276,12 +276,12 @@ fn regression_what_a_failed_sync_left_in_memory_is_not_believed_by_the_next_moun
     }
 }
 
-/// Where the store's header could not be written, its checksums noted the commit as synced all the same: a power loss right
-/// behind it was taken for a store that had gone back, and the pool did not open.
+/// When the store's header could not be written, the checksums still recorded the commit as synced. A power loss right
+/// after that was taken for a store that had gone back, and the pool did not open.
 #[test]
 fn regression_a_failed_write_and_then_a_power_loss_gives_the_old_or_the_new_state() {
     let kinds = [Operation::Write, Operation::SetLen, Operation::Sync];
-    // Returns whether the write failed, and the operations that there were.
+    // Returns whether the write failed, and the number of operations.
     let attempt = |fault: Fault, position: u64, cut: u64| {
         let disk = disk();
         let (device, namespace) = faulty(&disk);

@@ -73,7 +73,7 @@ fn pages_are_stable_under_change() {
         seen.extend(page.iter().map(|item| item.name.clone()));
         let Some(last) = page.last() else { break };
         after = last.cookie;
-        // What was shown goes, new names come, a commit happens: nothing of this disturbs the rest.
+        // Shown names go, new names come, a commit happens. None of this disturbs the rest.
         namespace.unlink(ROOT, &page[0].name, at(2)).unwrap();
         if round < 10 {
             namespace.make(ROOT, format!("new-{round}").as_bytes(), &file(2)).unwrap();

@@ -51,7 +51,7 @@ fn chunk(number: u8) -> Root {
     Root::Chunk(Child { fingerprint, len_bytes: 100, hint: ContainerId(5) })
 }
 
-/// New content that keeps the times.
+/// Keeps the times of an inode that gets new content.
 fn kept(inode: &Inode) -> (Timestamp, Timestamp) {
     (inode.mtime, inode.ctime)
 }
@@ -66,7 +66,7 @@ fn open(disk: &MemoryDevice) -> Namespace {
     open_on(disk).unwrap()
 }
 
-/// As opening a pool does.
+/// Opens the namespace as opening a pool does.
 fn open_on(device: &dyn Device) -> Result<Namespace> {
     let namespace = Namespace::open(device, CACHE_BYTES)?;
     namespace.begin_writing()?;
@@ -94,7 +94,7 @@ impl Namespace {
         self.inode(ino).unwrap().unwrap()
     }
 
-    /// Everything that a directory shows, read in pages.
+    /// Returns everything that a directory shows, read in pages.
     fn list(&self, directory: Ino, page: usize) -> Vec<DirItem> {
         let (mut all, mut after) = (Vec::new(), 0);
         loop {
@@ -133,7 +133,7 @@ const NO_REPLACE: RenameFlags = RenameFlags { no_replace: true, ..NONE };
 const EXCHANGE: RenameFlags = RenameFlags { exchange: true, ..NONE };
 const WHITEOUT: RenameFlags = RenameFlags { whiteout: true, ..NONE };
 
-/// What kind of error it is, for comparison.
+/// Names the kind of an error, for comparison.
 fn class(error: &EngineError) -> &'static str {
     match error {
         EngineError::NotFound => "NotFound",
@@ -163,7 +163,7 @@ fn fails<T: std::fmt::Debug>(expected: &str, result: Result<T>) {
     }
 }
 
-/// Gives an inode a link count, past all rules.
+/// Gives an inode a link count, bypassing all rules.
 fn force_links(namespace: &Namespace, ino: Ino, nlink: u32) {
     let (_lock, mut draft) = namespace.begin().unwrap();
     draft.inode(ino).unwrap().nlink = nlink;
@@ -171,14 +171,14 @@ fn force_links(namespace: &Namespace, ino: Ino, nlink: u32) {
 }
 
 impl Namespace {
-    /// Changes an inode, past all rules.
+    /// Changes an inode, bypassing all rules.
     pub(crate) fn force(&self, ino: Ino, change: impl FnOnce(&mut Inode)) {
         let (_lock, mut draft) = self.begin().unwrap();
         change(draft.inode(ino).unwrap());
         draft.apply();
     }
 
-    /// The kind that a name says its inode is of, past all rules.
+    /// Sets the kind in a directory entry, bypassing all rules.
     pub(crate) fn force_kind(&self, directory: Ino, name: &[u8], kind: FileKind) {
         let (_lock, mut draft) = self.begin().unwrap();
         let old = self.entry(directory, name).unwrap().unwrap();
@@ -186,7 +186,7 @@ impl Namespace {
         draft.apply();
     }
 
-    /// Another name of a file, past all rules.
+    /// Adds a name to a file, bypassing all rules.
     pub(crate) fn force_name(&self, directory: Ino, name: &[u8], ino: Ino) {
         let (_lock, mut draft) = self.begin().unwrap();
         let inode = draft.inode(ino).unwrap();

@@ -57,7 +57,7 @@ struct Stream {
     directory: Ino,
     after: u64,
     seen: BTreeSet<u64>,
-    /// Identities that have been there since the start.
+    /// Identities that have existed since the start.
     throughout: BTreeSet<u64>,
 }
 
@@ -79,13 +79,13 @@ impl Machine {
         Self { disk, device, namespace, reference, committed, rows: Vec::new(), stream: None }
     }
 
-    /// Some inode; with a bias to those that exist.
+    /// Picks an inode, with a bias to existing ones.
     fn ino(&self, choice: u8) -> Ino {
         let inos: Vec<Ino> = self.reference.nodes.keys().copied().chain([100_000]).collect();
         inos[usize::from(choice) % inos.len()]
     }
 
-    /// Some inode; mostly a directory.
+    /// Picks an inode, mostly a directory.
     fn parent(&self, choice: u8) -> Ino {
         if choice % 16 == 15 {
             return self.ino(choice / 16);
@@ -146,7 +146,7 @@ impl Machine {
             }
             Step::Page { directory, limit } => self.page(directory, usize::from(limit)),
             Step::Freeze => {
-                // Merged with what comes later by the next commit's freeze.
+                // The next commit's freeze merges it with later changes.
                 self.namespace.freeze();
             }
             Step::Commit => {
@@ -261,7 +261,7 @@ impl Machine {
         }
     }
 
-    /// Everything must look as in the reference.
+    /// Compares everything with the reference.
     fn compare(&self) {
         let namespace = &self.namespace;
         for (&ino, node) in &self.reference.nodes {
@@ -298,7 +298,7 @@ impl Machine {
     }
 }
 
-/// Both succeed, or both fail in the same way.
+/// Checks that both succeed, or both fail in the same way.
 fn agree<T: std::fmt::Debug>(real: Result<T>, expected: Checked<()>) -> Option<T> {
     match (real, expected) {
         (Ok(value), Ok(())) => Some(value),

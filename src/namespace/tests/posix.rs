@@ -1,4 +1,4 @@
-//! Every rule, one by one, each in memory and again on what was committed.
+//! Every rule, one by one, each in memory and again on the committed state.
 
 use dedupfs_fuse::service::XattrMode;
 
@@ -181,7 +181,7 @@ fn rename_moves_and_replaces() {
         fails("Invalid", namespace.rename(ROOT, b"d", d, b"x", NONE, at(2)));
         fails("NotDirectory", namespace.rename(ROOT, b"d", a, b"x", NONE, at(2)));
         assert_eq!(namespace.rename(ROOT, b"a", ROOT, b"a", NONE, at(2)).unwrap(), Renamed::default());
-        // Over a file: keeps the place, orphans the target.
+        // Over a file: the entry keeps the place, and the target becomes an orphan.
         let place = namespace.list(ROOT, 9).iter().find(|item| item.name == b"b").unwrap().cookie;
         let renamed = namespace.rename(ROOT, b"a", ROOT, b"b", NONE, at(3));
         let replaced = renamed.unwrap().replaced.unwrap();

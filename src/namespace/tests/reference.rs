@@ -1,7 +1,7 @@
-//! The namespace as simple as it can be: the reference of the model test.
+//! The simplest possible namespace: the reference of the model test.
 //!
-//! Inodes are keyed by the numbers that the real namespace gave. A name has an *identity* that changes when the name
-//! is made anew, but not when it comes to mean another inode: what a directory stream may show once.
+//! Inodes are keyed by the numbers that the real namespace gave. A name has an *identity*, which a directory stream may
+//! show once. It changes when the name is created again, but not when the name gets another inode.
 
 use std::collections::BTreeMap;
 
@@ -128,7 +128,7 @@ impl Reference {
         }
     }
 
-    /// `whiteout` is the number that the real namespace gave the whiteout.
+    /// Renames. `whiteout` returns the number that the real namespace gave the whiteout.
     pub(super) fn rename(
         &mut self,
         (parent, name): (Ino, &[u8]),

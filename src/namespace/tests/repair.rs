@@ -1,5 +1,5 @@
-//! Wrong records of every kind, written through the tables themselves, one by one and at random: repaired once, the namespace
-//! is sound, and a second repair has nothing to do.
+//! Wrong records of every kind, written directly into the tables, one by one and at random. After one repair the
+//! namespace is sound, and a second repair has nothing to do.
 
 use redb::{ReadableDatabase, ReadableTable};
 
@@ -9,7 +9,7 @@ use super::super::tables;
 use super::*;
 use dedupfs_store::device::Device;
 
-/// A tree: directories 3 deep, files, second names, attributes, an unlinked file.
+/// A tree with directories 3 deep, files, second names, attributes and an unlinked file.
 fn tree() -> MemoryDevice {
     let disk = disk();
     let namespace = open(&disk);
@@ -36,7 +36,7 @@ fn store(disk: &MemoryDevice) -> Store {
     Store::open(VerifiedFile::open(disk, file).unwrap().0, Arc::default(), 1 << 20).unwrap()
 }
 
-/// Changes the tables, past all rules.
+/// Changes the tables, bypassing all rules.
 fn spoil(disk: &MemoryDevice, change: impl FnOnce(&redb::WriteTransaction)) {
     let store = store(disk);
     store
@@ -164,7 +164,7 @@ fn each_kind_of_damage_is_repaired_and_gone_at_the_second_look() {
     }
 }
 
-/// What is rescued keeps its content, and is found in `lost+found`.
+/// A rescued inode keeps its content and is found in `lost+found`.
 #[test]
 fn what_has_no_name_is_found_again() {
     let disk = tree();
@@ -220,7 +220,7 @@ fn random_damage_is_repaired_in_one_go() {
     }
 }
 
-/// An inode without links was dropped with the first of its names, and what its other names led to was freed.
+/// An inode without links was dropped with the first of its names, and the content behind its other names was freed.
 #[test]
 fn regression_an_inode_whose_links_are_counted_wrong_is_not_dropped_with_one_of_its_names() {
     let disk = tree();

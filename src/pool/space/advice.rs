@@ -1,18 +1,18 @@
-//! What users are told of a pool that takes nothing new, or cannot even reclaim: why that is, and what helps.
+//! Explanations for users of a pool that accepts nothing new or cannot even reclaim: the reason, and the remedy.
 
 use super::{Demand, Measured, Root, SpaceGuard};
 use crate::error::{EngineError, Result};
 
-/// As "12.5 MiB".
+/// Formats bytes as in "12.5 MiB".
 pub(super) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 impl SpaceGuard {
-    /// Why the pool takes nothing new now, in words; empty if it has room.
+    /// Explains, in words, why the pool accepts nothing new; empty if it has room.
     ///
     /// # Errors
-    /// A device does not tell its space.
+    /// A device cannot report its space.
     pub fn notices(&self) -> Result<Vec<String>> {
         let (physical, reserve, owed) = (self.holdings.physical()?, self.reserve(), self.owed());
         let (data, meta) = self.measure()?;
@@ -33,7 +33,7 @@ impl SpaceGuard {
             } else {
                 (own_left <= 0, own_reserve_bytes, used_bytes)
             };
-            // One disk is told of once.
+            // One shared disk is reported once.
             if is_full && !(self.is_shared && is_disk_told) {
                 is_disk_told = true;
                 notices.push(disk_notice(root, measured, reserve_bytes, used_bytes));
@@ -42,7 +42,7 @@ impl SpaceGuard {
         Ok(notices)
     }
 
-    /// The error of reclaiming that found no room: what must be freed first, and whose it is.
+    /// Turns a lack of space during reclaiming into an error that says how much to free, and where.
     #[must_use]
     pub fn explain(&self, error: EngineError) -> EngineError {
         if !error.is_no_space() {
@@ -52,11 +52,11 @@ impl SpaceGuard {
             Ok(None) => self.notices().map(|notices| (!notices.is_empty()).then(|| notices.join("; "))),
             told => told,
         };
-        // What failed says more than that nothing can be said.
+        // If there is no explanation, the original error stays.
         told.ok().flatten().map_or(error, EngineError::OutOfSpace)
     }
 
-    /// What a commit and the smallest step of reclaiming lack on the disks; `None` if they have it.
+    /// Describes how much a commit and the smallest step of reclaiming lack on the disks; `None` if they fit.
     fn shortage(&self) -> Result<Option<String>> {
         let (owed, step, physical) = (self.owed(), self.holdings.step(), self.holdings.physical()?);
         let needed = owed + step;
@@ -91,7 +91,7 @@ impl SpaceGuard {
     }
 }
 
-/// A limit that lets nothing in.
+/// Describes a limit that admits nothing.
 fn limit_notice(root: &Root, used_bytes: u64, reserve_bytes: u64) -> Option<String> {
     let limit_bytes = root.limit_bytes?;
     let needed_bytes = used_bytes.saturating_add(reserve_bytes);
@@ -114,7 +114,7 @@ fn limit_notice(root: &Root, used_bytes: u64, reserve_bytes: u64) -> Option<Stri
     })
 }
 
-/// A disk that has no room beside what must stay free.
+/// Describes a disk with no room besides the reserve.
 fn disk_notice(root: &Root, measured: &Measured, reserve_bytes: u64, pool_bytes: u64) -> String {
     let place = root.device.describe();
     let (free, reserve) = (mib(measured.space.available_bytes), mib(reserve_bytes));
@@ -132,7 +132,7 @@ fn disk_notice(root: &Root, measured: &Measured, reserve_bytes: u64, pool_bytes:
     )
 }
 
-/// How much of a disk is not the pool's, if it is much.
+/// Describes the share of other data on a disk, if it is at least 5%.
 fn others(measured: &Measured, pool_bytes: u64) -> String {
     let used_bytes = measured.space.total_bytes.saturating_sub(measured.space.available_bytes);
     let others_bytes = used_bytes.saturating_sub(pool_bytes);
@@ -140,7 +140,7 @@ fn others(measured: &Measured, pool_bytes: u64) -> String {
         return String::new();
     }
     format!(
-        " (of its {} the pool has {}, and what is not the pool's has {})",
+        " (of its {} the pool has {}, and other data has {})",
         mib(measured.space.total_bytes),
         mib(pool_bytes),
         mib(others_bytes)

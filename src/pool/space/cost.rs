@@ -1,4 +1,4 @@
-//! What content costs at worst until it is known better.
+//! The worst-case cost of content, before its actual size is known.
 
 use std::ops::Add;
 
@@ -8,20 +8,20 @@ use dedupfs_store::device::DIRECT_ALIGNMENT_BYTES;
 use crate::chunker::Chunker;
 use crate::config::{SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};
 
-/// Bytes on the meta root for each chunk: an entry of its recipe and, in containers' tables, another; its cell in the index;
-/// its share of the log.
+/// Bytes on the meta root for each chunk: its entry in the recipe and in the tables of containers, its cell in the index, and its share
+/// of the log.
 const CHUNK_META_BYTES: u64 = 128;
-/// Bytes of one entry of a recipe, with what is around it.
+/// Bytes of one entry of a recipe, with overhead.
 const CHILD_BYTES: u64 = 56;
-/// Bytes on the meta root for a run of content: its nodes up to the root, and their regions' padding.
+/// Bytes on the meta root for a run of content: its nodes up to the root, and the padding of their regions.
 const RUN_META_BYTES: u64 = 16 << 10;
-/// Bytes on the meta root for each change of the namespace that adds something: pages that its commit copies. Many changes
-/// share pages; [`crate::namespace::Namespace::commit_bytes`] knows that once they are made.
+/// Bytes on the meta root for each change of the namespace that adds an entry: the pages that its commit copies. Many changes share
+/// pages; once they are made, [`crate::namespace::Namespace::commit_bytes`] is exact about that.
 const CHANGE_META_BYTES: u64 = 32 << 10;
 /// Chunks around a random write that are cut anew.
 const RECHUNKED: u64 = 3;
 
-/// Bytes on both roots.
+/// A number of bytes on each root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Demand {
     /// On the data root.
@@ -42,28 +42,28 @@ impl Add for Demand {
 }
 
 impl Demand {
-    /// One change of the namespace with values (attributes, targets of links) of so many bytes.
+    /// Returns the demand of one change of the namespace, with `value_bytes` of values (attributes, link targets).
     #[must_use]
     pub const fn change(value_bytes: u64) -> Self {
         Self { data_bytes: 0, meta_bytes: CHANGE_META_BYTES + 2 * value_bytes }
     }
 }
 
-/// The worst case for content of one pool.
+/// The worst-case cost of content in one pool.
 #[derive(Clone, Copy, Debug)]
 pub struct ContentCost {
     chunk_min_bytes: u64,
     chunk_max_bytes: u64,
     region_raw_bytes: u64,
     container_bytes: u64,
-    /// Of a frame and its padding.
+    /// Overhead of a frame with its padding.
     region_overhead_bytes: u64,
     toc_overhead_bytes: u64,
     entry_bytes: u64,
 }
 
 impl ContentCost {
-    /// For a pool with this chunker and containers of this size.
+    /// Makes the cost model for this chunker and these sizes.
     #[must_use]
     pub fn new(chunker: &dyn Chunker, container_bytes: u32, region_raw_bytes: u32) -> Self {
         let alignment = DIRECT_ALIGNMENT_BYTES as u64;
@@ -74,16 +74,16 @@ impl ContentCost {
             container_bytes: u64::from(container_bytes).max(1),
             region_overhead_bytes: region_frame_bytes_bound(0, 0) as u64 + alignment,
             toc_overhead_bytes: toc_bytes_bound(0, 1) as u64 + alignment,
-            // Once in its region, once in the container's table.
+            // Each chunk has an entry in its region and one in the container's table.
             entry_bytes: 2 * (region_frame_bytes_bound(1024, 0) as u64 / 1024 + 1),
         }
     }
 
-    /// `bytes` of new content in so many `runs`: files, or parts of files that are cut by themselves.
+    /// Cost of `bytes` of new content in `runs` runs: files, or parts of files that are cut on their own.
     #[must_use]
     pub fn of_content(&self, bytes: u64, runs: u64) -> Demand {
         let chunks = bytes / self.chunk_min_bytes + 2 * runs;
-        // A chunk that does not fit into a region, or a container, leaves it up to half empty.
+        // A chunk that does not fit leaves a region or container up to half empty.
         let regions = 2 * bytes / self.region_raw_bytes + 2 * runs;
         let containers = 2 * bytes / self.container_bytes + runs;
         let segments = bytes / SEGMENT_MIN_BYTES + runs;
@@ -96,14 +96,14 @@ impl ContentCost {
         }
     }
 
-    /// Content that so many bytes of the meta root describe, of chunks of usual sizes.
+    /// Returns the bytes of content that `meta_bytes` on the meta root can describe, for usual chunk sizes.
     #[must_use]
     pub fn described_bytes(&self, meta_bytes: u64) -> u64 {
-        // The mean is between the shortest and the longest chunk.
+        // The mean lies between the shortest and the longest chunk.
         meta_bytes.saturating_mul((self.chunk_min_bytes + self.chunk_max_bytes) / 2) / CHUNK_META_BYTES
     }
 
-    /// Content that fits with what describes it into so many bytes of one disk.
+    /// Returns the bytes of content that fit into `bytes` of one disk, together with their metadata.
     #[must_use]
     pub fn stored_bytes(&self, bytes: u64) -> u64 {
         let mean_bytes = (self.chunk_min_bytes + self.chunk_max_bytes) / 2;
@@ -111,32 +111,32 @@ impl ContentCost {
         u64::try_from(stored).unwrap_or(bytes)
     }
 
-    /// `bytes` written at random, in so many `extents`: what is around each is cut anew, and described anew.
+    /// Cost of `bytes` written at random in `extents` extents. The surroundings of each extent are cut and described anew.
     #[must_use]
     pub fn of_extents(&self, bytes: u64, extents: u64) -> Demand {
         let rechunked = self.of_content(bytes + extents * RECHUNKED * self.chunk_max_bytes, extents);
-        // Its segment has entries of chunks of half the mean at least, as a rule.
+        // The rewritten segment of the extent: its chunks are usually at least half the mean size.
         let segment_bytes = SEGMENT_MAX_BYTES / (2 * self.chunk_min_bytes) * CHILD_BYTES;
         Demand { meta_bytes: rechunked.meta_bytes + extents * segment_bytes, ..rechunked }
     }
 
-    /// One write of `bytes`, wherever in a file it goes.
+    /// Cost of one write of `bytes` anywhere in a file.
     #[must_use]
     pub fn of_write(&self, bytes: u64) -> Demand {
         self.of_extents(bytes, 1) + Demand::change(0)
     }
 
-    /// Sharing `bytes` of another file: both ends are cut anew, or all is copied if it is less than `copied_bytes_max`; what is
-    /// shared is listed.
+    /// Cost of sharing `bytes` of another file. Both ends are cut anew, or everything is copied if it is less than `copied_bytes_max`;
+    /// the shared part is listed.
     #[must_use]
     pub fn of_clone(&self, bytes: u64, copied_bytes_max: u64) -> Demand {
         let listed_bytes = bytes / SEGMENT_MIN_BYTES * CHILD_BYTES;
         let listed = Demand { meta_bytes: listed_bytes, data_bytes: 0 };
-        // The file may have become shorter when it comes to copying: then so much is copied at most.
+        // The file may shrink before the copy: then at most `copied_bytes_max` is copied.
         self.of_extents(bytes.min(copied_bytes_max), 2) + listed + Demand::change(0)
     }
 
-    /// Cutting a file somewhere: the end of its last chunk and the segment around it are stored anew.
+    /// Cost of truncating a file: the end of its last chunk and the segment around it are stored anew.
     #[must_use]
     pub fn of_cut(&self) -> Demand {
         self.of_extents(0, 1) + Demand::change(0)

@@ -1,4 +1,4 @@
-//! What an open pool holds, read from its parts.
+//! The holdings of an open pool, read from its parts.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::gauge::Gauge;
 use crate::namespace::Namespace;
 use crate::pool::indexes;
 
-/// The parts of a pool that hold something.
+/// The parts of a pool that hold bytes.
 pub struct PoolHoldings {
-    /// What content costs.
+    /// The worst-case cost of content.
     pub cost: ContentCost,
     /// Content in streams.
     pub streams: Arc<Gauge>,
@@ -23,7 +23,7 @@ pub struct PoolHoldings {
     pub dirty: Arc<Gauge>,
     /// Device of the meta root.
     pub meta_device: Arc<dyn Device>,
-    /// Inodes, names, log.
+    /// Inodes, names and the operations log.
     pub namespace: Arc<Namespace>,
     /// Containers of chunks.
     pub data: Arc<ContainerStore>,
@@ -39,7 +39,7 @@ pub struct PoolHoldings {
 
 impl Holdings for PoolHoldings {
     fn owed(&self) -> Demand {
-        // In the order in which bytes move on.
+        // In the order in which bytes move on: bytes that move meanwhile count twice, never not at all.
         let dirty = self.cost.of_extents(self.dirty.bytes(), self.dirty.holders());
         let streams = self.cost.of_content(self.streams.bytes(), self.streams.holders());
         let containers = Demand { data_bytes: self.data.owed_bytes(), meta_bytes: self.recipes.owed_bytes() };
@@ -56,7 +56,7 @@ impl Holdings for PoolHoldings {
     }
 
     fn step(&self) -> Demand {
-        // A container is copied and another one begun; commits and manifests besides.
+        // One container is copied and another begun; the rest is for commits and manifests.
         let copy = 2 * u64::from(self.container_bytes);
         Demand { data_bytes: copy + MIB, meta_bytes: copy + 4 * MIB }
     }

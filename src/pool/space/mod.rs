@@ -1,20 +1,20 @@
-//! Whether the roots have room for more: asked before anything is taken, so that a full disk is an ENOSPC at the write
-//! that does not fit, and never a surprise in a commit.
+//! Admission to the room on both roots. Room is asked for before content is accepted, so a full disk is an ENOSPC at the write that
+//! does not fit, and never a failed commit.
 //!
-//! 1. A request asks for what it may cost at worst ([`cost`]), as if nothing were a duplicate and nothing compressed, and keeps the
-//!    [`Promise`] until whoever goes on with its bytes counts them.
-//! 2. From then on they are found in some gauge (streams, dirty extents, open containers, the namespace's generations) until the
-//!    device has them or they turn out to be known. So at any moment
-//!    *room = free on the disk - promised - owed - reserve*, and as much less as a limit says.
-//! 3. A reading of that is good for a moment: what is granted from it is taken off, so it can only be too low.
+//! 1. A request asks for its worst-case cost ([`cost`]), as if nothing were a duplicate or compressible. It keeps the [`Promise`] until
+//!    its bytes are in a gauge.
+//! 2. From then on a gauge counts the bytes (streams, dirty extents, open containers, generations of the namespace), until the device
+//!    has them or they prove to be known. So at any moment *room = free on the disk - promised - owed - reserve*, reduced further by a
+//!    configured limit.
+//! 3. A reading of the room is valid for a moment. Each grant is subtracted from it, so it can only be too low.
 //!
-//! The **reserve** is for what must work on a full disk: deleting (a commit copies the pages of the namespace that it changes),
-//! reclaiming (live chunks are copied before their containers are freed), and checkpoints of the indexes.
+//! The **reserve** is for operations that must work on a full disk: deleting (a commit copies the namespace pages that it changes),
+//! reclaiming (live chunks are copied before their containers are freed) and checkpoints of the indexes.
 //!
-//! Invariant: nothing but [`Promise`]s moves bytes into a gauge whose room was not asked for, except what deleting needs and what
-//! re-chunking around a change costs beyond its estimate; these rest on the reserve.
+//! Invariant: only [`Promise`]s move bytes into a gauge. The exceptions rest on the reserve: deleting, and re-chunking around a change
+//! beyond its estimate.
 //!
-//! Lock order: `budget`, then what the holdings take; taken with no lock of a file held.
+//! Lock order: `budget`, then the locks of the holdings. Call with no lock of a file held.
 
 mod advice;
 pub mod cost;
@@ -40,22 +40,22 @@ use watch::Watch;
 use crate::config::{DATA_RESERVE_BYTES, META_RESERVE_BYTES, SPACE_CHECK_INTERVAL};
 use crate::error::{EngineError, Result};
 
-/// What a pool holds, for its [`SpaceGuard`].
+/// The sizes of a pool's holdings, for its [`SpaceGuard`].
 pub trait Holdings: Send + Sync {
-    /// What was taken and the devices do not have yet, at most.
+    /// Upper bound of the accepted bytes that the devices do not have yet.
     fn owed(&self) -> Demand;
-    /// What a checkpoint of the indexes takes beside the one that counts.
+    /// Bytes that a checkpoint of the indexes takes beside the current one.
     fn checkpoint_bytes(&self) -> u64;
-    /// Least reserve: what the smallest step of reclaiming takes.
+    /// Least reserve: the bytes of the smallest step of reclaiming.
     fn step(&self) -> Demand;
     /// Physical bytes of the pool on each root.
     ///
     /// # Errors
-    /// A device does not tell.
+    /// A device cannot report sizes.
     fn physical(&self) -> Result<Demand>;
 }
 
-/// Bounds of what a pool may occupy, besides the disks' sizes.
+/// Limits of the pool's size, besides the sizes of the disks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SpaceLimits {
     /// Physical bytes on the data root.
@@ -64,7 +64,7 @@ pub struct SpaceLimits {
     pub meta_bytes: Option<u64>,
 }
 
-/// One root, as statistics show it. All sizes in bytes.
+/// One root in the statistics. All sizes in bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RootSpace {
     /// `data` or `meta`.
@@ -77,13 +77,13 @@ pub struct RootSpace {
     pub free_bytes: u64,
     /// Kept free for deleting and reclaiming.
     pub reserve_bytes: u64,
-    /// What new content may take, with what describes it.
+    /// Room for new content, with its recipes and index cells.
     pub usable_bytes: u64,
-    /// What the pool occupies there.
+    /// Size of the pool on this root.
     pub pool_bytes: u64,
     /// `data_limit` or `meta_limit`.
     pub limit_bytes: Option<u64>,
-    /// How full it is.
+    /// Fill level.
     pub level: Level,
 }
 
@@ -95,16 +95,16 @@ struct Root {
     watch: Watch,
 }
 
-/// What may still be taken; negative when the reserve is in use.
+/// The room left; negative when the reserve is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Left {
     data: i64,
     meta: i64,
-    /// Of the one disk on which both roots lie.
+    /// For the one disk that holds both roots.
     both: i64,
 }
 
-/// A reading, less what was granted since.
+/// A reading of the room, less the grants since.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
     at: Instant,
@@ -112,16 +112,16 @@ struct Budget {
     reserve: Demand,
 }
 
-/// One root at one moment.
+/// One root measured at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     space: Space,
-    /// Free for the pool: on the disk, and below the limit.
+    /// Bytes free for the pool: on the disk, and below the limit.
     free_bytes: u64,
     physical_bytes: Option<u64>,
 }
 
-/// Watches the room on both roots.
+/// Guards the room on both roots.
 pub struct SpaceGuard {
     data: Root,
     meta: Root,
@@ -139,7 +139,7 @@ impl std::fmt::Debug for SpaceGuard {
     }
 }
 
-/// Room that was granted and that no gauge counts yet; given back when it is dropped.
+/// Granted room that no gauge counts yet; given back when dropped.
 #[must_use]
 pub struct Promise<'a> {
     guard: &'a SpaceGuard,
@@ -154,10 +154,10 @@ impl Drop for Promise<'_> {
 }
 
 impl SpaceGuard {
-    /// A guard over the roots of a pool.
+    /// Makes a guard of the roots of a pool.
     ///
     /// # Errors
-    /// A device does not tell its space.
+    /// A device cannot report its space.
     pub fn new(
         data: &Arc<dyn Device>,
         meta: &Arc<dyn Device>,
@@ -166,7 +166,7 @@ impl SpaceGuard {
     ) -> Result<Self> {
         let same_disk = data.filesystem_id().is_some() && data.filesystem_id() == meta.filesystem_id();
         let is_shared = Arc::ptr_eq(data, meta) || same_disk;
-        // An eighth of a small disk, for both roots together.
+        // The reserve is an eighth of a small disk, for both roots together.
         let divisor = if is_shared { 16 } else { 8 };
         let step = holdings.step();
         let root = |name, device: &Arc<dyn Device>, limit_bytes: Option<u64>, most, least| {
@@ -207,10 +207,10 @@ impl SpaceGuard {
         self.admit_with(demand, |_| Demand::default())
     }
 
-    /// As [`admit`](Self::admit), for what gives space back in the end and needs some first: it may use half of the reserve.
+    /// As [`admit`](Self::admit), for work that needs room now and frees more later: it may use half of the reserve.
     ///
     /// # Errors
-    /// `NoSpace` if not even that is left.
+    /// `NoSpace` if even that is used up.
     pub fn admit_freeing(&self, demand: Demand) -> Result<Promise<'_>> {
         self.admit_with(demand, |reserve| Demand {
             data_bytes: reserve.data_bytes / 2,
@@ -218,7 +218,7 @@ impl SpaceGuard {
         })
     }
 
-    /// Takes room for what must not be refused.
+    /// Takes room for a demand that must not be refused.
     pub fn promise(&self, demand: Demand) -> Promise<'_> {
         if let Some(budget) = &mut *waiting::lock(&self.budget) {
             budget.left.take(demand);
@@ -226,10 +226,10 @@ impl SpaceGuard {
         self.promised(demand)
     }
 
-    /// Whether so much is left on each root now.
+    /// Whether each root has room for `bytes` now.
     ///
     /// # Errors
-    /// A device does not tell its space.
+    /// A device cannot report its space.
     pub fn has_room(&self, bytes: u64) -> Result<bool> {
         let demand = Demand { data_bytes: bytes, meta_bytes: bytes };
         Ok(self.read()?.left.covers(demand, Demand::default(), self.is_shared))
@@ -247,7 +247,7 @@ impl SpaceGuard {
             current.left.take(demand);
         }
         *budget = Some(current);
-        // Under the lock: a reading by the next one sees it.
+        // Counted under the lock, so that the next reading includes it.
         if covers { Ok(self.promised(demand)) } else { Err(EngineError::NoSpace) }
     }
 
@@ -257,7 +257,8 @@ impl SpaceGuard {
         Promise { guard: self, demand }
     }
 
-    /// What is promised or owed. Read before the devices are asked: what reaches them in between counts twice, not never.
+    /// Returns the promised and owed bytes. Read before the devices are measured: bytes that arrive in between count twice, never not
+    /// at all.
     fn owed(&self) -> Demand {
         let promised = Demand {
             data_bytes: self.promised_data_bytes.load(Ordering::Acquire),
@@ -305,17 +306,17 @@ impl SpaceGuard {
         }
     }
 
-    /// What may be copied now on a root to free containers, while all that is owed still fits: the reserve is for this.
+    /// Returns the bytes that reclaiming may copy now on a root while everything owed still fits. It may use most of the reserve.
     ///
     /// # Errors
-    /// A device does not tell its space.
+    /// A device cannot report its space.
     pub fn step_bytes(&self, recipe: bool) -> Result<u64> {
         let owed = self.owed();
         let (data, meta) = self.measure()?;
-        // The other half is for commits and checkpoints.
+        // Half of the meta reserve stays for commits and checkpoints, and an eighth of the data reserve.
         let kept = Demand { data_bytes: self.data.reserve_bytes / 8, meta_bytes: self.meta.reserve_bytes / 2 };
         let left = self.left(owed, kept, &data, &meta);
-        // Limits bind what comes in. What goes out in the end may exceed them for a moment, as far as the disk has room.
+        // Limits bind new content only. Copies of reclaiming may exceed them for a moment, as far as the disk has room.
         let kind = |measured: &Measured, owed: u64, kept: u64| {
             signed(measured.space.available_bytes) - signed(owed) - signed(kept)
         };
@@ -327,10 +328,10 @@ impl SpaceGuard {
         Ok(u64::try_from(left).unwrap_or(0))
     }
 
-    /// Whether a checkpoint that takes so much can be written, and commits meanwhile.
+    /// Checks that a checkpoint of `bytes`, and the commits meanwhile, fit on the meta root.
     ///
     /// # Errors
-    /// `NoSpace` if not; the device does not tell.
+    /// `NoSpace` if not; the device cannot report its space.
     pub fn expect_checkpoint(&self, bytes: u64) -> Result<()> {
         let owed = self.holdings.owed();
         let owed_bytes = if self.is_shared { owed.data_bytes + owed.meta_bytes } else { owed.meta_bytes };
@@ -342,7 +343,7 @@ impl SpaceGuard {
         Err(EngineError::NoSpace)
     }
 
-    /// Whether little more than the reserve is left for commits: they should be short then.
+    /// Whether commits have little more than the reserve left. They should be short then.
     #[must_use]
     pub fn is_tight(&self) -> bool {
         let current = *waiting::lock(&self.budget);
@@ -352,16 +353,16 @@ impl SpaceGuard {
         })
     }
 
-    /// Least part of the reserve that a commit may count on.
+    /// The part of the reserve that one commit may count on.
     #[must_use]
     pub fn commit_bytes(&self) -> u64 {
         self.meta.reserve_bytes / 4
     }
 
-    /// Both roots as they are: data, meta.
+    /// Returns both roots as they are now: data, meta.
     ///
     /// # Errors
-    /// A device does not tell.
+    /// A device cannot report its space.
     pub fn roots(&self) -> Result<[RootSpace; 2]> {
         let owed = self.owed();
         let physical = self.holdings.physical()?;
@@ -392,7 +393,7 @@ impl Left {
     fn covers(&self, demand: Demand, extra: Demand, is_shared: bool) -> bool {
         let (data, meta) = (signed(demand.data_bytes), signed(demand.meta_bytes));
         let (more_data, more_meta) = (signed(extra.data_bytes), signed(extra.meta_bytes));
-        // Who needs nothing of a root does not mind that it is full.
+        // A demand of zero ignores a full root.
         (data == 0 || data <= self.data + more_data)
             && (meta == 0 || meta <= self.meta + more_meta)
             && (!is_shared || data + meta <= self.both + more_data + more_meta)
@@ -406,7 +407,7 @@ impl Left {
     }
 }
 
-/// Sums of sizes stay far from the limits of their type.
+/// Converts a size; clamps it so that sums cannot overflow.
 fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX / 8).min(i64::MAX / 8)
 }

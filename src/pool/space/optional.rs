@@ -1,4 +1,4 @@
-//! What is written besides content, and can be written later or not at all: it must not take what commits and reclaiming rest on.
+//! Writes to the data root that can be delayed or dropped: the export. They must not use the room that commits and reclaiming rely on.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,22 +8,22 @@ use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
 
 use super::{Demand, SpaceGuard};
 
-/// Lets writes through to the data root as long as half of the reserve stays; beyond that they fail for lack of space.
+/// Passes writes through to the data root while half of the reserve stays free; beyond that they fail for lack of space.
 #[derive(Debug, Default)]
 pub struct OptionalWrites {
     guard: OnceLock<Arc<SpaceGuard>>,
 }
 
 impl OptionalWrites {
-    /// The device for such writes. Until [`begin`](Self::begin) all pass.
+    /// Wraps the device for such writes. Until [`begin`](Self::begin) all of them pass.
     #[must_use]
     pub fn device(self: &Arc<Self>, data: &Arc<dyn Device>) -> Arc<dyn Device> {
         Arc::new(ObservedDevice::new(data.clone(), self.clone()))
     }
 
-    /// From here on this guard is asked.
+    /// Sets the guard that is asked from now on.
     pub fn begin(&self, guard: &Arc<SpaceGuard>) {
-        // A pool has one guard.
+        // A pool has only one guard.
         let _first_counts = self.guard.set(guard.clone());
     }
 }
@@ -37,7 +37,7 @@ impl Observer for OptionalWrites {
         let (Call::Write { path, len_bytes, .. }, Some(guard)) = (call, self.guard.get()) else { return perform() };
         let demand = Demand { data_bytes: *len_bytes as u64, meta_bytes: 0 };
         match guard.admit_freeing(demand) {
-            // Held until the device has it.
+            // Held until the device has the bytes.
             Ok(_promise) => perform(),
             Err(error) if error.is_no_space() => {
                 Err(StoreError::NoSpace { operation: "write", path: (*path).to_owned() })

@@ -1,4 +1,4 @@
-//! Warnings before a root is full: one line when a mark is passed, and none before it was left clearly.
+//! Warnings before a root is full. Logs once per mark; re-arms 2% below it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -9,7 +9,7 @@ use super::{Measured, Root, SpaceGuard};
 use crate::config::{SPACE_HYSTERESIS_PERCENT, SPACE_LOW_PERCENT, SPACE_URGENT_PERCENT};
 use crate::error::Result;
 
-/// How full a root is.
+/// The fill level of a root.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -23,7 +23,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The level at `used_percent`, having been at this one.
+    /// Returns the level at `used_percent`, coming from this level.
     fn next(self, used_percent: u64) -> Self {
         let passed = |mark: u64, was: bool| {
             used_percent >= if was { mark.saturating_sub(SPACE_HYSTERESIS_PERCENT) } else { mark }
@@ -38,7 +38,7 @@ impl Level {
     }
 }
 
-/// The level of one root.
+/// The last known level of one root.
 #[derive(Debug, Default)]
 pub(super) struct Watch(AtomicU8);
 
@@ -51,18 +51,18 @@ impl Watch {
         }
     }
 
-    /// The new level, if a mark was passed upwards.
+    /// Returns the new level, if a mark was passed upwards.
     fn risen(&self, used_percent: u64) -> Option<Level> {
         let before = self.level();
         let level = before.next(used_percent);
         let was = self.0.swap(level as u8, Ordering::Relaxed);
-        // Of two that pass it at once, one tells.
+        // If two threads pass a mark at once, only one reports it.
         (level > before && was == before as u8).then_some(level)
     }
 }
 
-/// How full in percent: of the disk, or of the limit, whatever is more, each without what is in reserve, because writes are refused
-/// from there on; and in words. A limit may be less than what is there, or than the reserve.
+/// Returns the fill in percent, and a description. The larger of two values counts: used of the disk, or used of the limit. Both
+/// exclude the reserve, because writes are refused from there on. A limit may be less than the pool's size or than the reserve.
 fn fullness(root: &Root, measured: &Measured, disk_reserve_bytes: u64) -> (u64, String) {
     let percent = |used: u64, of: u64| match u128::from(of) {
         0 => u64::MAX,
@@ -86,13 +86,13 @@ fn fullness(root: &Root, measured: &Measured, disk_reserve_bytes: u64) -> (u64, 
 }
 
 impl SpaceGuard {
-    /// Tells, once for each, of marks that were passed since the last call.
+    /// Logs each mark passed since the last call, once.
     pub(super) fn watch(&self, data: &Measured, meta: &Measured) {
-        // Without what a checkpoint takes, which comes and goes: while one is written it is in use already.
+        // The reserve here excludes the bytes of a checkpoint: they come and go, and count as used while one is written.
         let both_bytes = self.data.reserve_bytes + self.meta.reserve_bytes;
         for (root, measured) in [(&self.data, data), (&self.meta, meta)] {
             let disk_reserve_bytes = if self.is_shared { both_bytes } else { root.reserve_bytes };
-            // On one disk one line is enough, unless each has a limit of its own.
+            // One line is enough for one disk, unless each root has its own limit.
             let is_same = self.is_shared && root.limit_bytes.is_none() && root.name == self.meta.name;
             let (used_percent, words) = fullness(root, measured, disk_reserve_bytes);
             if let Some(level) = root.watch.risen(used_percent)
@@ -110,7 +110,7 @@ impl SpaceGuard {
         }
     }
 
-    /// Says at the start which limits hold, and why nothing can be written, if that is so.
+    /// Logs at the start which limits apply, and why nothing can be written, if that is the case.
     pub(super) fn tell_at_the_start(&self) -> Result<()> {
         for root in [&self.data, &self.meta] {
             if let Some(limit_bytes) = root.limit_bytes {
@@ -121,11 +121,11 @@ impl SpaceGuard {
         Ok(())
     }
 
-    /// Says that something new was refused, and why.
+    /// Logs that new content was refused, and why.
     pub(crate) fn tell_refusal(&self) {
         match self.notices() {
             Ok(notices) if !notices.is_empty() => notices.iter().for_each(|notice| tracing::error!("{notice}")),
-            // A little is left, which is less than was asked for.
+            // Some room is left, but less than was asked for.
             _ => tracing::error!(
                 "no space for something new: add space or raise the limit, or delete old backups (`rm`) and run `dedupfs-gc` (`dedupfs-stats` shows \
                  what is left)"
@@ -138,7 +138,7 @@ impl SpaceGuard {
 mod tests {
     use super::*;
 
-    /// One disk for both roots, an eighth of it in reserve: the last write that fits is beyond both marks.
+    /// One disk for both roots, an eighth of it reserved: the last write that fits is beyond both marks.
     #[test]
     fn regression_marks_are_of_what_can_be_written() {
         let root = |limit_bytes| Root {
@@ -158,10 +158,10 @@ mod tests {
         assert_eq!(percent(&root(None), &measured(576, 448)), 50);
         assert_eq!(percent(&root(None), &measured(128, 896)), 100);
         assert_eq!(percent(&root(None), &measured(0, 1024)), 100, "the reserve is in use");
-        // A limit has the reserve of its own root only.
+        // A limit contains only the reserve of its own root.
         let (of_limit, words) = fullness(&root(Some(264)), &measured(900, 100), 128);
         assert!(of_limit == 50 && words.contains("data_limit"), "{of_limit} {words}");
-        // Of two reasons the greater one is told; one that lets nothing in is full.
+        // The greater of two reasons is reported; a limit that admits nothing counts as full.
         let (of_both, words) = fullness(&root(Some(1024)), &measured(0, 960), 128);
         assert!(of_both == 100 && words.contains("add space"), "{of_both} {words}");
         assert_eq!(percent(&root(Some(1)), &measured(1024, 0)), 100);

@@ -1,27 +1,28 @@
-//! Whether bytes are worth compressing, at a small part of what trying costs.
+//! A cheap test whether bytes are worth compressing.
 //!
-//! A region looks random if neither of the two ways in which zstd makes bytes fewer promises anything:
+//! zstd shrinks bytes in two ways. A region counts as random if neither promises anything:
 //!
-//! 1. *Some bytes come more often than others.* Of bytes spread over all of the region, the chance that two are the same is
-//!    measured. It is 1/256 for random ones, and at least 2^-7.5 = 1.41/256 where one entropy code for all saves a sixteenth (Rényi's
-//!    entropy of order 2 is never above Shannon's). A region of which a twelfth is text has 1.1/256: that much of a region, or as
-//!    much machine code as saves a sixteenth of it, may be taken for random.
-//! 2. *Strings come again.* The first 32 KiB are compressed. What comes again only further away is seldom: chunks that come again
-//!    were found before.
+//! 1. *Some bytes are more frequent than others.* The test estimates the chance that two bytes, sampled all over the
+//!    region, are equal. It is 1/256 for random bytes. It is at least 2^-7.5 = 1.41/256 where one entropy code for all
+//!    bytes saves a sixteenth (Rényi's entropy of order 2 is never above Shannon's). A region of which a twelfth is
+//!    text has 1.1/256. So a region with that much text, or with as much machine code as saves a sixteenth of it, may
+//!    count as random.
+//! 2. *Strings repeat.* The first 32 KiB are compressed as a trial. Repeats only at a greater distance are rare:
+//!    deduplication has already found repeated chunks.
 //!
-//! Same idea as ZFS's, which asks LZ4 before it lets zstd try (`zstd_early_abort`).
+//! ZFS uses the same idea: it asks LZ4 before it lets zstd try (`zstd_early_abort`).
 
-/// Bytes of the part that is compressed to see.
+/// Bytes that are compressed as a trial.
 pub(super) const TRIAL_BYTES: usize = 32 << 10;
-/// Below this trying costs as little as looking.
+/// For smaller regions compressing costs as little as testing.
 const LEAST_BYTES: usize = 2 * TRIAL_BYTES;
 
-/// Bytes of a window: a cache line.
+/// Bytes of a window: one cache line.
 const WINDOW_BYTES: usize = 64;
-/// Windows that are looked at.
+/// Number of windows that are sampled.
 const WINDOWS: usize = 64;
-/// Chance that two bytes are the same, in 256ths, from which on an entropy code may pay; with what a sample of random bytes
-/// has by itself (255 / 4096, some 0.06) and its scatter (0.006).
+/// Chance, in 256ths, that two bytes are equal, from which on an entropy code may pay. It includes the value that a
+/// sample of random bytes has by itself (255 / 4096, some 0.06) and its scatter (0.006).
 const SAME_256THS: f64 = 1.15;
 
 /// Whether the bytes of the region are spread as evenly as random ones.
@@ -58,13 +59,13 @@ mod tests {
         assert!(!is_evenly_spread(&chunk(1, LEN, true)));
         let text: Vec<u8> = include_bytes!("compressible.rs").iter().copied().cycle().take(LEN).collect();
         assert!(!is_evenly_spread(&text));
-        // Half of it, and a fifth, wherever it lies.
+        // Half of it, or a fifth, at any place.
         for (share, at) in [(2, 0), (2, LEN / 2), (5, 0), (5, LEN / 2), (5, LEN - LEN / 5)] {
             let mut mixed = chunk(3, LEN, false);
             mixed[at..at + LEN / share].copy_from_slice(&text[..LEN / share]);
             assert!(!is_evenly_spread(&mixed), "one in {share} from {at}");
         }
-        // Seven bits of each byte.
+        // Seven random bits per byte.
         let ascii: Vec<u8> = chunk(4, LEN, false).iter().map(|byte| byte & 0x7f).collect();
         assert!(!is_evenly_spread(&ascii));
         assert!(!is_evenly_spread(&[]));

@@ -1,20 +1,20 @@
 //! Containers: self-describing, append-only runs of chunks or recipe nodes (design section 3).
 //!
-//! A container lies in one *slot* of a large file ([`slots`]) and is a sequence of frames: *regions* ([`region`]), each a
-//! list of fingerprints and lengths and the bytes themselves, compressed together; then, when the container is sealed, one
-//! *table of contents* ([`table`]). Frames start at multiples of 64 bytes; a writer that flushes pads with zeros
-//! to the next multiple of 4096, so that direct I/O never rewrites a synced block.
+//! A container lies in one *slot* of a large file ([`slots`]) and is a sequence of frames: *regions* ([`region`]), each
+//! a list of fingerprints and lengths and the bytes themselves, compressed together; then, in a sealed container, one
+//! *table of contents* ([`table`]). Frames start at multiples of 64 bytes. Each write-out pads with zeros to the next
+//! multiple of 4096, so that direct I/O never rewrites a synced block.
 //!
-//! Steps of a writer: collect chunks up to a region's target size; [`encode_region`]; place the frame at the next offset
-//! and tell the [`TableBuilder`]; write and sync through [`SlotFiles`]; at the end append [`TableBuilder::encode_toc`].
-//! Steps of a reader: a [`Table`] from the table of contents ([`decode_toc`]) or, if there is none, from the regions'
-//! own lists ([`scan_table`]); [`Table::find`]; read that region's frame; [`decode_region`]; take the chunk out of it.
+//! Steps of a writer: collect chunks up to a region's target size; [`encode_region`]; place the frame at the next
+//! offset and tell the [`TableBuilder`]; write and sync through [`SlotFiles`]; at the end append
+//! [`TableBuilder::encode_toc`]. Steps of a reader: get a [`Table`] from the table of contents ([`decode_toc`]) or, if
+//! there is none, from the regions' own lists ([`scan_table`]); [`Table::find`]; read that region's frame;
+//! [`decode_region`]; take the chunk out of it.
 //!
-//! Invariants: a frame carries its container's id, so that bytes left over from an earlier user of the slot are never
-//! taken for the container's; an id is never used twice. A container can be rebuilt into an index from its own bytes
-//! alone (I-6).
+//! Invariants: a frame carries its container's id, so leftovers of an earlier user of the slot are never taken for the
+//! container's frames; an id is never used twice. A container's own bytes suffice to rebuild its index entries (I-6).
 //!
-//! Data containers and recipe containers differ in their [`ContainerKind`](crate::ContainerKind) and root only.
+//! Data containers and recipe containers differ only in their [`ContainerKind`](crate::ContainerKind) and root.
 
 use std::fmt;
 use std::str::FromStr;
@@ -35,29 +35,29 @@ pub use scan::{ScannedTable, scan_table};
 pub use slots::{SlotAddress, SlotFiles};
 pub use table::{ChunkPlace, Table, TableBuilder, decode_toc, toc_bytes_bound};
 
-/// A flush pads to a multiple of this; the scan rule looks there for the next frame.
+/// Each write-out pads to a multiple of this. A scan looks there for the next frame.
 pub const FLUSH_ALIGNMENT_BYTES: usize = crate::device::DIRECT_ALIGNMENT_BYTES;
 
-/// Limit of a region's uncompressed bytes. Regions aim at 128 to 256 KiB and a chunk has at most 1 MiB; the rest is room
-/// for the largest recipe node. It bounds what decoding a region allocates.
+/// Limit of a region's uncompressed bytes. Regions aim at 128 to 256 KiB and a chunk has at most 1 MiB; the rest is for
+/// the largest recipe node. It bounds the memory that decoding a region allocates.
 pub const REGION_RAW_BYTES_MAX: usize = 16 << 20;
 
-/// Limit of the chunks in a region: tiny files make tiny chunks. It bounds a region's list to 2.3 MiB.
+/// Limit of the chunks in a region (tiny files make tiny chunks). It bounds a region's list to 2.3 MiB.
 pub const REGION_ENTRIES_MAX: usize = 65_536;
 
-/// Bytes of one entry on disk: fingerprint and length.
+/// Bytes of one list entry on disk: fingerprint and length.
 pub const ENTRY_BYTES: usize = FINGERPRINT_BYTES + 4;
 
-/// One chunk in a region: what it is and how long. Where follows from the order.
+/// One chunk in a region: its fingerprint and length. Its place follows from the order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableEntry {
-    /// What it is; never [`Fingerprint::ZERO`].
+    /// Fingerprint of the chunk; never [`Fingerprint::ZERO`].
     pub fingerprint: Fingerprint,
     /// Uncompressed length, at least 1.
     pub len_bytes: u32,
 }
 
-/// Where a region lies in its container, and which entries are its.
+/// The place of a region in its container, and its entries in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionPlace {
     /// Offset of the frame in the container.
@@ -80,24 +80,24 @@ impl RegionPlace {
     }
 }
 
-/// `offset_bytes` rounded up to where a frame may start.
+/// Rounds `offset_bytes` up to the next possible start of a frame.
 #[must_use]
 pub const fn align_to_frame(offset_bytes: u64) -> u64 {
     align_up(offset_bytes, FRAME_ALIGNMENT_BYTES as u64)
 }
 
-/// `offset_bytes` rounded up to where a flush ends.
+/// Rounds `offset_bytes` up to the next possible end of a write-out.
 #[must_use]
 pub const fn align_to_flush(offset_bytes: u64) -> u64 {
     align_up(offset_bytes, FLUSH_ALIGNMENT_BYTES as u64)
 }
 
-/// How regions are compressed. Readers need no setting: each region says how it was.
+/// The compression of regions. Readers need no setting: each region names its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Compression {
-    /// Stored as they are.
+    /// Stored uncompressed.
     None,
-    /// zstd of this level, [`Compression::ZSTD_LEVEL_MIN`] to [`Compression::ZSTD_LEVEL_MAX`].
+    /// zstd at this level, [`Compression::ZSTD_LEVEL_MIN`] to [`Compression::ZSTD_LEVEL_MAX`].
     Zstd(i32),
 }
 

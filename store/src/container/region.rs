@@ -1,15 +1,16 @@
-//! Regions: some chunks, compressed together, with the list of what they are.
+//! Regions: chunks that are compressed together, with the list of their fingerprints.
 //!
-//! A region is a frame whose meta lists the chunks (codec, container kind, count, uncompressed length, fingerprints,
-//! lengths, and a checksum of the list itself) and whose payload is the chunks' bytes one after another, compressed or
-//! not. The list's own checksum, seeded with the container's id, lets a scan believe the list without reading the payload.
+//! A region is a frame. Its meta lists the chunks: codec, container kind, count, uncompressed length, fingerprints,
+//! lengths, and a checksum of the list itself. Its payload is the chunks' bytes one after another, compressed or not.
+//! The list's own checksum, seeded with the container's id, lets a scan trust the list without reading the payload.
 //!
-//! Encoding compresses with zstd into a bounded buffer and keeps the chunks as they are if that does not save at least
-//! one sixteenth: reading incompressible data back is then a copy. What looks random is not tried ([`super::compressible`]).
-//! The compressor is kept per thread, because making one costs more than compressing a small region.
+//! Encoding compresses with zstd into a bounded buffer. If that does not save at least one sixteenth, the chunks are
+//! stored uncompressed: reading incompressible data back is then a copy. Data that looks random is not tried
+//! ([`super::compressible`]). Each thread keeps its compressor, because making one costs more than compressing a small
+//! region.
 //!
-//! Cost: compression is by far the dearest step of the write path (0.85 GB/s at level 1), so it belongs on workers. Chunks that
-//! are kept as they are are not copied: the frame is laid around them.
+//! Cost: compression is by far the most expensive step of the write path (0.85 GB/s at level 1), so it belongs on
+//! workers. Chunks that stay uncompressed are not copied: the frame is laid around them.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -32,14 +33,15 @@ const META_HEAD_BYTES: usize = 12;
 /// Bytes of a region's meta besides the entries: the head and the list's checksum.
 const META_FIXED_BYTES: usize = META_HEAD_BYTES + 8;
 
-/// Limit of a region's body: a full list and chunks that did not compress.
+/// Limit of a region's body: a full list, and chunks that did not compress.
 pub(super) const REGION_BODY_BYTES_MAX: usize =
     META_FIXED_BYTES + REGION_ENTRIES_MAX * ENTRY_BYTES + REGION_RAW_BYTES_MAX;
 
-/// A larger compression buffer (a region far beyond the usual size) is not kept.
+/// A larger compression buffer (for a region far beyond the usual size) is not kept.
 const KEPT_BYTES_MAX: usize = 2 << 20;
 
-/// Fewer bytes are copied into the frame: what they lie in may be much larger, and would be kept as long as the frame.
+/// Uncompressed chunks below this size are copied into the frame. Their buffer may be much larger, and a frame laid
+/// around it would keep it alive.
 const AROUND_BYTES_MIN: usize = 64 << 10;
 
 const CODEC_NONE: u8 = 0;
@@ -48,27 +50,27 @@ const CODEC_ZSTD: u8 = 1;
 thread_local! {
     static COMPRESSOR: RefCell<Option<(i32, Compressor<'static>)>> = const { RefCell::new(None) };
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
-    /// Compressed bytes on their way into a frame; fresh memory is slow, so it is kept.
+    /// Compressed bytes on their way into a frame. Kept because fresh memory is slow.
     static COMPRESSED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A region ready to be written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EncodedRegion {
-    /// The whole frame, or all of it that comes before the chunks' bytes.
+    /// The whole frame, or the part before the chunks' bytes.
     pub head: Vec<u8>,
-    /// Whether the chunks' bytes follow the head as they are, and then zeros up to the frame's end.
+    /// Whether the uncompressed chunks follow the head, and then zeros up to the frame's end.
     pub raw_follows: bool,
     /// Bytes of the whole frame, a multiple of 64.
     pub frame_bytes: u32,
     /// Its chunks in order.
     pub entries: Vec<TableEntry>,
-    /// Their uncompressed bytes.
+    /// Uncompressed bytes of all chunks.
     pub raw_bytes: u32,
 }
 
 impl EncodedRegion {
-    /// The whole frame in one piece; `raw` are the chunks' bytes that it was made of.
+    /// Returns the whole frame in one piece; `raw` are the chunks' bytes that it was made of.
     #[must_use]
     pub fn frame(&self, raw: &[u8]) -> Vec<u8> {
         let mut frame = self.head.clone();
@@ -80,18 +82,18 @@ impl EncodedRegion {
     }
 }
 
-/// A region read back.
+/// A region that was read back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DecodedRegion {
-    /// Of which kind of container.
+    /// The kind of its container.
     pub kind: ContainerKind,
     /// Its chunks in order.
     pub entries: Vec<TableEntry>,
-    /// Their bytes, one after another.
+    /// The chunks' bytes, one after another.
     pub raw: Vec<u8>,
 }
 
-/// What a region's meta says.
+/// The decoded meta of a region.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RegionMeta {
     pub(super) kind: ContainerKind,
@@ -100,7 +102,7 @@ pub(super) struct RegionMeta {
     pub(super) entries: Vec<TableEntry>,
 }
 
-/// Most bytes that the frame of a region with so many entries and uncompressed bytes can take.
+/// Returns the largest frame size of a region with this number of entries and uncompressed bytes.
 #[must_use]
 pub const fn region_frame_bytes_bound(entries: usize, raw_bytes: usize) -> usize {
     (FRAME_HEADER_BYTES + META_FIXED_BYTES + entries * ENTRY_BYTES + raw_bytes).next_multiple_of(FRAME_ALIGNMENT_BYTES)
@@ -108,7 +110,8 @@ pub const fn region_frame_bytes_bound(entries: usize, raw_bytes: usize) -> usize
 
 /// Encodes a region of `container` from its chunks' list and their bytes one after another.
 ///
-/// Errors are [`StoreError::Usage`]: a list that does not fit the bytes, or a limit exceeded.
+/// # Errors
+/// [`StoreError::Usage`]: the list does not fit the bytes, or a limit is exceeded.
 pub fn encode_region(
     pool: &PoolId,
     container: ContainerId,
@@ -140,7 +143,7 @@ pub fn encode_region(
     Ok(EncodedRegion { head, raw_follows, frame_bytes, entries, raw_bytes })
 }
 
-/// Decodes and verifies a region of `container`. `frame` may be followed by other bytes.
+/// Decodes and verifies a region of `container`. Other bytes may follow `frame`.
 pub fn decode_region(pool: &PoolId, container: ContainerId, frame: &[u8]) -> Result<DecodedRegion> {
     let what = format!("region of container {container}");
     let expect = Expect { kind: FrameKind::Region, pool: Some(pool), owner: Some(container.0) };
@@ -158,7 +161,7 @@ pub fn decode_region(pool: &PoolId, container: ContainerId, frame: &[u8]) -> Res
     Ok(DecodedRegion { kind: meta.kind, entries: meta.entries, raw })
 }
 
-/// Checks a header as that of a region of `container`.
+/// Checks that a header belongs to a region of `container`.
 pub(super) fn check_region_header(
     what: &str,
     pool: &PoolId,
@@ -188,7 +191,7 @@ fn encode_meta(
     writer.into_vec()
 }
 
-/// Decodes a region's meta, believing nothing but its own checksum.
+/// Decodes a region's meta. It trusts only the meta's own checksum.
 pub(super) fn decode_meta(what: &str, container: ContainerId, meta: &[u8]) -> Result<RegionMeta> {
     let covered_bytes = meta.len().saturating_sub(8);
     let (covered, trailer) = meta.split_at_checked(covered_bytes).unwrap_or_default();
@@ -220,7 +223,7 @@ pub(super) fn write_entries(writer: &mut ByteWriter, entries: &[TableEntry]) {
     entries.iter().for_each(|entry| writer.u32(entry.len_bytes));
 }
 
-/// Reads a list of `count` entries. It allocates no more than the bytes at hand can fill.
+/// Reads a list of `count` entries. It allocates no more than the available bytes can fill.
 pub(super) fn read_entries(reader: &mut ByteReader<'_>, count: u32) -> Result<Vec<TableEntry>> {
     let count = count as usize;
     let columns = count.checked_mul(ENTRY_BYTES).filter(|&bytes| bytes <= reader.remaining());
@@ -237,7 +240,7 @@ pub(super) fn read_entries(reader: &mut ByteReader<'_>, count: u32) -> Result<Ve
     Ok(entries)
 }
 
-/// Checks that no entry is empty or the built-in one, and that the lengths add up.
+/// Checks that no entry is empty or has the built-in fingerprint, and that the lengths add up.
 pub(super) fn check_entries(what: &str, entries: &[TableEntry], raw_bytes: u64) -> Result<()> {
     let mut sum = 0_u64;
     for entry in entries {
@@ -272,7 +275,7 @@ fn with_compressed<T>(raw: &[u8], compression: Compression, use_it: impl FnOnce(
                 Some((of_level, context)) if *of_level == level => context,
                 _ => &mut slot.insert((level, Compressor::new(level).ok()?)).1,
             };
-            // It fails if the result does not fit, and that is what tells that it saves too little.
+            // It fails if the result does not fit: then compression saves too little.
             let mut try_with = |raw: &[u8]| {
                 let most = (raw.len() - raw.len() / 16).saturating_sub(1);
                 context.compress_to_buffer(raw, buffer.get_mut(..most)?).ok()
@@ -303,7 +306,7 @@ fn decompress(what: &str, payload: &[u8], raw_bytes: usize) -> Result<Vec<u8>> {
             Some(context) => context,
             None => slot.insert(Decompressor::new().map_err(failed)?),
         };
-        // Bounded by REGION_RAW_BYTES_MAX, and vouched for by two checksums.
+        // Bounded by REGION_RAW_BYTES_MAX, and protected by two checksums.
         let mut raw = Vec::with_capacity(raw_bytes);
         context.decompress_to_buffer(payload, &mut raw).map_err(failed)?;
         Ok(raw)

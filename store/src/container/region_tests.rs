@@ -11,13 +11,13 @@ fn decode(frame: &[u8]) -> Result<DecodedRegion> {
     decode_region(&POOL, CONTAINER, frame)
 }
 
-/// A region frame around a meta and payload made by hand; the list's checksum is added.
+/// A region frame around a hand-made meta and payload. Adds the list's checksum.
 fn framed(meta: &[u8], payload: &[u8]) -> Vec<u8> {
     let meta = [meta, &checksum_seeded(meta, CONTAINER.0).to_le_bytes()].concat();
     encode_frame(FrameKind::Region, &POOL, CONTAINER.0, &meta, payload)
 }
 
-/// A meta that lists one chunk of three bytes, to be changed.
+/// A meta that lists one chunk of three bytes, for tests to change.
 fn small_meta(codec: u8, kind: u8, count: u32, raw_bytes: u32) -> Vec<u8> {
     let mut meta = vec![codec, kind, 0, 0];
     meta.extend(count.to_le_bytes());
@@ -37,7 +37,7 @@ fn byte_map_is_stable() {
     assert_eq!(decode(&frame).unwrap().kind, ContainerKind::Recipe);
 }
 
-/// Found by fuzzing: it was decoded, and the format has no such region.
+/// Found by fuzzing: such a region was decoded, although the format has none.
 #[test]
 fn regression_a_region_without_chunks_is_refused() {
     let meta = [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -57,7 +57,7 @@ fn compresses_only_if_it_saves_a_sixteenth() {
     assert!(stored(from_ref(&dull), Compression::Zstd(19)) < 2000, "the level may change within a thread");
     assert_eq!(stored(from_ref(&dull), Compression::None), 100_000);
     assert_eq!(stored(from_ref(&noise), Compression::Zstd(1)), 100_000);
-    // Saves 5,000 of 105,000 bytes: less than a sixteenth. And 10,000 of 110,000: more.
+    // Saves 5,000 of 105,000 bytes, less than a sixteenth; then 10,000 of 110,000, which is more.
     assert_eq!(stored(&[dull[..5000].to_vec(), noise.clone()], Compression::Zstd(1)), 105_000);
     assert!(stored(&[dull[..10_000].to_vec(), noise], Compression::Zstd(1)) < 101_000);
     assert_eq!(stored(&[vec![1]], Compression::Zstd(1)), 1);
@@ -87,7 +87,7 @@ fn large_incompressible_chunks_are_not_copied_and_round_trip() {
     }
 }
 
-/// What comes again is compressed although its bytes are evenly spread, if it comes again early.
+/// Evenly spread bytes that repeat are compressed, if the repeat is within the trial.
 #[test]
 fn repeated_random_bytes_are_compressed() {
     let raw: Vec<u8> = chunk(1, 20_000, false).into_iter().cycle().take(256 << 10).collect();
@@ -153,7 +153,7 @@ fn a_decompression_bomb_is_refused_within_its_claimed_size() {
     let bomb = zstd::bulk::compress(&vec![0; 50 << 20], 1).unwrap();
     let error = decode(&framed(&small_meta(1, 1, 1, 3), &bomb)).unwrap_err().to_string();
     assert!(error.contains("zstd data of 3 bytes"), "{error}");
-    // And data for fewer bytes than the list says.
+    // Data for fewer bytes than the list says is refused too.
     let short = zstd::bulk::compress(b"ab", 1).unwrap();
     let error = decode(&framed(&small_meta(1, 1, 1, 3), &short)).unwrap_err().to_string();
     assert!(error.contains("3 uncompressed bytes"), "{error}");

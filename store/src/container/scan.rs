@@ -1,21 +1,22 @@
-//! Scanning: a container's table from its regions, where there is no table of contents (a container that was open when
-//! the pool was left, or whose table of contents is damaged) and for rebuilding an index (I-6).
+//! Scanning: builds a container's table from its regions. It serves containers without a table of contents (still open
+//! when the pool was left), containers with a damaged one, and rebuilds of an index (I-6).
 //!
 //! Steps, from offset 0:
-//! 1. Read the header at the offset. A sound region of this container: read its list, which has its own checksum, so
-//!    that the payload need not be read; add it to the table; go on at its end.
+//! 1. Read the header at the offset. For a sound region of this container, read its list and add it to the table. The
+//!    list has its own checksum, so the payload is not read. Go on at the region's end.
 //! 2. A table of contents of this container: the end.
-//! 3. Zeros: a flush ended here; go on at the next multiple of 4096.
-//! 4. Anything else (damage, or a frame of an earlier user of the slot): stop and say so.
+//! 3. Zeros: a write-out ended here. Go on at the next multiple of 4096.
+//! 4. Anything else (damage, or a frame of an earlier user of the slot): stop and report it.
 //!
-//! The container's `used_bytes` bounds the scan: everything below it was synced before it was recorded, so a stop before
-//! it is damage. A caller that does not know it passes the slot's size and ignores the damage that a scan of the unused
-//! rest reports. A region with a sound header and a damaged list is passed over, and the scan goes on behind it.
+//! The container's `used_bytes` bounds the scan: everything below it was synced before it was recorded, so a stop
+//! before it is damage. A caller without that number passes the slot's size and ignores the damage that the scan
+//! reports in the unused rest. A region with a sound header and a damaged list is skipped, and the scan goes on behind
+//! it.
 //!
-//! Why step 3 demands zeros: bytes of a region's payload are a user's, who may have written something that looks like
-//! a frame. Where frames are chained without a gap, or with a gap of zeros, no payload byte is ever taken for a header.
+//! Why step 3 demands zeros: a region's payload is user data, and may look like a frame. Where frames follow each other
+//! without a gap, or with a gap of zeros, no payload byte is ever taken for a header.
 //!
-//! Cost: one read of 8 KiB for a region of the usual size, no payload reads.
+//! Cost: one read of 8 KiB for a region of the usual size; no payload reads.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -29,18 +30,18 @@ use crate::id::{ContainerId, ContainerKind, PoolId};
 /// Bytes of one read: a header, the list of a region of the usual size, and the gap before it.
 const WINDOW_BYTES: u64 = 2 * FLUSH_ALIGNMENT_BYTES as u64;
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Clone, Debug)]
 pub struct ScannedTable {
-    /// All sound regions' chunks.
+    /// The chunks of all sound regions.
     pub table: Table,
-    /// Where the scan ended: behind the last frame that belongs to the container.
+    /// End of the last frame that belongs to the container.
     pub valid_bytes: u64,
-    /// The first thing that was not as it must be.
+    /// The first damage that was found.
     pub damage: Option<StoreError>,
 }
 
-/// Reads through a window, so that a header, its list and the gap before cost one call.
+/// A read window: one call covers a header, its list and the gap before it.
 struct Window<'a> {
     read: &'a mut dyn FnMut(u64, usize) -> Result<Vec<u8>>,
     used_bytes: u64,
@@ -49,7 +50,7 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// `len` bytes at `offset`, fewer only at the container's end.
+    /// Returns `len` bytes at `offset`; fewer only at the container's end.
     fn at(&mut self, offset: u64, len: u64) -> Result<&[u8]> {
         let wanted_end = offset.saturating_add(len).min(self.used_bytes);
         if offset < self.start || wanted_end > self.start + self.bytes.len() as u64 {
@@ -68,19 +69,21 @@ impl Window<'_> {
     }
 }
 
-/// What stands at an offset.
+/// The finding at an offset.
 enum Found {
-    /// A region: its meta's and its frame's length.
+    /// A region: lengths of its meta and its frame.
     Region { meta_bytes: u64, frame_bytes: u64 },
-    /// The table of contents with its frame's length.
+    /// The table of contents: length of its frame.
     Toc { frame_bytes: u64 },
     /// Nothing of this container.
     Else(StoreError),
 }
 
 /// Scans the first `used_bytes` of `container` through `read(offset, len)`, which must give exactly `len` bytes.
+/// [`ScannedTable::damage`] reports damaged bytes.
 ///
-/// An error is one of `read`; what the bytes have wrong is in [`ScannedTable::damage`].
+/// # Errors
+/// Those of `read`.
 pub fn scan_table(
     pool: &PoolId,
     container: ContainerId,
@@ -110,7 +113,7 @@ pub fn scan_table(
                 break;
             }
             Found::Else(error) => {
-                // The end of a flush: zeros up to the next block. At a block's start there is no such gap to skip.
+                // The end of a write-out: zeros up to the next block. At a block's start there is no such gap to skip.
                 let next = align_to_flush(offset).min(used_bytes);
                 if next == offset || window.at(offset, next - offset)?.iter().any(|&byte| byte != 0) {
                     damage.get_or_insert(error);
@@ -123,7 +126,7 @@ pub fn scan_table(
     Ok(ScannedTable { table: builder.build(), valid_bytes, damage })
 }
 
-/// Tells what the header in `bytes` is; frames longer than `left_bytes` are no frames of this container.
+/// Classifies the header in `bytes`. A frame longer than `left_bytes` is no frame of this container.
 fn classify(pool: &PoolId, container: ContainerId, what: &str, bytes: &[u8], left_bytes: u64) -> Found {
     let header = match FrameHeader::decode(what, bytes) {
         Ok(header) => header,

@@ -4,7 +4,7 @@ use super::super::testing::{Built, CONTAINER, KIND, POOL, chunk, region_of, samp
 use super::super::{align_to_flush, decode_region};
 use super::*;
 
-/// Scans bytes in memory; also the number of reads and bytes that took.
+/// Scans bytes in memory; also returns the number of reads and of bytes read.
 fn scan_counted(bytes: &[u8], used_bytes: u64) -> (ScannedTable, usize, usize) {
     let (mut reads, mut read_bytes) = (0, 0);
     let scanned = scan_table(&POOL, CONTAINER, KIND, used_bytes, &mut |offset, len| {
@@ -20,7 +20,7 @@ fn scan(bytes: &[u8], used_bytes: u64) -> ScannedTable {
     scan_counted(bytes, used_bytes).0
 }
 
-/// What the scan gives is a part of the container and true of its bytes, whatever happened to the headers.
+/// Checks that the scan returns a part of the container, true to its bytes, however the headers were damaged.
 fn assert_subset(built: &Built, scanned: &ScannedTable) {
     let whole = built.builder.snapshot();
     for region in &scanned.table.regions {
@@ -40,7 +40,7 @@ fn scan_equals_the_table_of_contents() {
         assert_eq!(scanned.table, table);
         assert_eq!(scanned.valid_bytes, table.used_bytes());
     }
-    // Sealed: the table of contents ends the scan, and what follows it does not matter.
+    // Sealed: the table of contents ends the scan, whatever follows.
     built.bytes.extend(built.builder.encode_toc(&POOL));
     let end = built.bytes.len() as u64;
     built.flush();
@@ -78,7 +78,7 @@ fn a_list_longer_than_the_window_is_read() {
 
 #[test]
 fn stale_frames_of_another_container_end_the_scan() {
-    // A slot reused: the new container's two flushes over an old container's bytes, then what is left of the old.
+    // A reused slot: two write-outs of the new container over the bytes of the old one, of which the rest is left.
     let mut old = Built::new(ContainerId(CONTAINER.0 - 1));
     for seed in 0..400 {
         old.region(ContainerId(CONTAINER.0 - 1), &[chunk(seed, 90, true)]);
@@ -91,12 +91,12 @@ fn stale_frames_of_another_container_end_the_scan() {
     let scanned = scan(&slot, used_bytes as u64);
     assert!(scanned.damage.is_none());
     assert_eq!(scanned.table, new.builder.snapshot());
-    // Without the bound the scan ends there too, and says why.
+    // Without the bound the scan ends there too, and reports why.
     let scanned = scan(&slot, slot.len() as u64);
     assert_eq!(scanned.table, new.builder.snapshot());
     let reason = scanned.damage.unwrap().to_string();
     assert!(reason.contains("owner"), "{reason}");
-    // A stale frame of the same kind right behind the last region, without a flush in between: the same.
+    // The same for a stale frame of the same kind right behind the last region, without a write-out in between.
     let stale = [&new.bytes[..scanned.valid_bytes as usize], &old.bytes[..128]].concat();
     let scanned = scan(&stale, stale.len() as u64);
     assert_eq!(scanned.table, new.builder.snapshot());
@@ -105,7 +105,7 @@ fn stale_frames_of_another_container_end_the_scan() {
 
 #[test]
 fn a_users_bytes_are_never_taken_for_a_frame() {
-    // The payload of the second region, stored as it is, holds a perfect region of this very container at a block's start.
+    // The uncompressed payload of the second region holds a perfect region of this very container, at a block's start.
     let mut built = Built::new(CONTAINER);
     built.region(CONTAINER, &[b"abc".to_vec()]);
     let second = built.bytes.len();
@@ -134,7 +134,7 @@ fn every_flipped_byte_is_found_or_harmless() {
         let scanned = scan(&damaged, used_bytes);
         assert_subset(&built, &scanned);
         if scanned.damage.is_none() {
-            // Only payload, and padding within a frame: reading the region finds it.
+            // The change hit only payload, or padding within a frame: reading the region finds it.
             assert_eq!(scanned.table, table, "byte {position}");
             let hit = table.regions.iter().find(|region| (position as u64) < region.end_bytes()).unwrap();
             let frame = &damaged[hit.offset_bytes as usize..hit.end_bytes() as usize];
@@ -167,7 +167,7 @@ fn every_truncation_gives_what_is_left() {
         let whole = ends.iter().filter(|&&end| end <= used_bytes).count();
         assert_eq!(scanned.table.regions.len(), whole, "{used_bytes} bytes");
         assert_eq!(scanned.valid_bytes, if whole == 0 { 0 } else { ends[whole - 1] });
-        // An end within the zeros of a flush is none that a scan could take for damage.
+        // A cut within the zeros of a write-out does not look like damage.
         let is_clean = used_bytes <= align_to_flush(scanned.valid_bytes)
             && built.bytes[scanned.valid_bytes as usize..used_bytes as usize].iter().all(|&byte| byte == 0);
         assert_eq!(scanned.damage.is_none(), is_clean, "{used_bytes} bytes");

@@ -1,24 +1,25 @@
-//! Slots: the space in which containers lie.
+//! Slots: the places of containers in large files.
 //!
-//! A slot is `slot_bytes` of a large file; `directory/000001.slots` holds the first `slots_per_file` of them, and so on.
-//! Slots of large files, written aligned, are three to ten times faster than a synced file for each container.
+//! A slot is `slot_bytes` of a large file; `directory/000001.slots` holds the first `slots_per_file` slots, and so on.
+//! Aligned writes to slots of large files are three to ten times faster than one synced file per container.
 //!
-//! Which slot is taken is not recorded here: at mount the namespace's container records [`occupy`](SlotFiles::occupy)
-//! theirs and all others are free, so that a slot whose container was never committed is free by itself. What lies
-//! in a free slot is never looked at: frames carry their container's id.
+//! This module does not record which slots are taken. At mount the container records of the namespace
+//! [`occupy`](SlotFiles::occupy) their slots, and all others are free. So the slot of a container that was never
+//! committed is free by itself. Bytes in a free slot are never read: frames carry their container's id.
 //!
 //! States of a slot: free -> ([`allocate`](SlotFiles::allocate) or `occupy`) taken -> ([`free`](SlotFiles::free))
-//! punched out, then free. It stays taken while it is being punched, so that no new user's bytes can be
-//! punched away.
+//! punched out, then free. It stays taken during the punch, so that a new user's bytes cannot be punched away.
 //!
-//! Invariants: a slot is free or taken, never both; the lowest free slot is allocated first, which keeps free space at
-//! the end, where [`trim`](SlotFiles::trim) gives it back; a file's name is durable before a slot of it is handed out.
-//! Freeing before the transaction that forgot the container is durable would break I-4: that is the caller's duty.
+//! Invariants: a slot is free or taken, never both. The lowest free slot is allocated first, which keeps free space at
+//! the end, where [`trim`](SlotFiles::trim) gives it back. A file's name is durable before one of its slots is handed
+//! out. Freeing before the transaction that forgot the container is durable would break I-4: the caller must prevent
+//! it.
 //!
-//! Lock order: `layout`, then `state`. `layout` is held across the I/O that creates, cuts or removes files; `state` never
-//! across any I/O. Reads, writes and syncs hold neither.
+//! Lock order: `layout`, then `state`. `layout` is held across the I/O that creates, cuts or removes files; `state`
+//! never across any I/O. Reads, writes and syncs hold neither.
 //!
-//! Cost: a file is opened at its first use; at most [`OPEN_FILES_MAX`] unused ones stay open. Some ten bytes of memory for a slot.
+//! Cost: a file is opened at its first use; at most [`OPEN_FILES_MAX`] unused files stay open. Some ten bytes of memory
+//! for a slot.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -34,10 +35,10 @@ use crate::device::{Device, DeviceFile, OpenMode};
 use crate::error::{Result, StoreError};
 use crate::waiting;
 
-/// Files kept open although nobody uses them at the moment. Only files with unsynced writes may exceed it.
+/// Most files kept open while nobody uses them. Only files with unsynced writes may exceed it.
 pub const OPEN_FILES_MAX: usize = 256;
 
-/// Highest number of a file; with the default sizes a petabyte.
+/// Highest file number; with the default sizes a petabyte.
 pub const FILE_NUMBER_MAX: u32 = 999_999;
 
 const SUFFIX: &str = ".slots";
@@ -57,7 +58,7 @@ impl fmt::Display for SlotAddress {
     }
 }
 
-/// Whether a pool may be written.
+/// Whether the slots may be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Access {
     Read,
@@ -69,9 +70,9 @@ enum Access {
 struct SlotFile {
     /// Length on the device.
     len_bytes: u64,
-    /// Whether it is there; a record may name one that was lost.
+    /// Whether the file exists; a record may name a lost one.
     is_present: bool,
-    /// Slots in use.
+    /// Taken slots.
     taken: BTreeSet<u32>,
 }
 
@@ -79,7 +80,7 @@ struct SlotFile {
 #[derive(Debug)]
 struct OpenFile {
     handle: Arc<dyn DeviceFile>,
-    /// Written since the last sync: a file with unsynced writes stays open, so that its sync reports their errors.
+    /// Written since the last sync. A file with unsynced writes stays open, so that its sync reports their errors.
     is_dirty: bool,
     last_use: u64,
 }
@@ -87,17 +88,17 @@ struct OpenFile {
 #[derive(Debug, Default)]
 struct State {
     files: BTreeMap<u32, SlotFile>,
-    /// Free slots of files that are there.
+    /// Free slots of existing files.
     free: BTreeSet<SlotAddress>,
     /// Taken slots that are being punched out on their way to `free`.
     leaving: BTreeSet<SlotAddress>,
-    /// Files that containers are recorded in and that are not there.
+    /// Missing files with recorded containers.
     missing: BTreeSet<u32>,
     open: BTreeMap<u32, OpenFile>,
     uses: u64,
 }
 
-/// The files of slots of one root and kind. Thread-safe.
+/// The slot files of one root and kind. Thread-safe.
 #[derive(Debug)]
 pub struct SlotFiles {
     device: Arc<dyn Device>,
@@ -105,16 +106,16 @@ pub struct SlotFiles {
     slot_bytes: u32,
     slots_per_file: u32,
     access: Access,
-    /// Serialises what creates, extends, cuts or removes files. Taken before `state`.
+    /// Serialises creating, extending, cutting and removing files. Taken before `state`.
     layout: Mutex<()>,
     state: Mutex<State>,
 }
 
 impl SlotFiles {
-    /// Opens the files in `directory` (created durably if absent); all slots are free until they are occupied.
+    /// Opens the files in `directory` (created durably if absent). All slots are free until they are occupied.
     pub fn open(device: Arc<dyn Device>, directory: &str, slot_bytes: u32, slots_per_file: u32) -> Result<Self> {
         device.create_directory(directory)?;
-        // All names down to the files' own: an earlier process may have made them and not come to make them durable.
+        // Sync all names down to the files: an earlier process may have created them and ended before syncing.
         for (end, _) in directory.match_indices('/') {
             device.sync_directory(directory.get(..end).unwrap_or_default())?;
         }
@@ -123,7 +124,7 @@ impl SlotFiles {
         Self::open_with(device, directory, slot_bytes, slots_per_file, Access::Write)
     }
 
-    /// Opens the files in `directory`, for reading only: whatever would write is refused.
+    /// Opens the files in `directory` for reading only: every write is refused.
     pub fn open_read_only(
         device: Arc<dyn Device>,
         directory: &str,
@@ -167,22 +168,25 @@ impl SlotFiles {
         self.slot_bytes
     }
 
-    /// Slots in use.
+    /// Number of taken slots.
     #[must_use]
     pub fn taken_slots(&self) -> u64 {
         self.state.lock().files.values().map(|file| file.taken.len() as u64).sum()
     }
 
-    /// Free slots in the files there are; more can be made.
+    /// Number of free slots in existing files; more files can be created.
     #[must_use]
     pub fn free_slots(&self) -> u64 {
         self.state.lock().free.len() as u64
     }
 
-    /// Takes the slot that a container record names. An error if it is taken or not an address.
+    /// Takes the slot that a container record names.
     ///
-    /// A slot in a file that is not there is taken too: reading it then gives
-    /// [`NotFound`](StoreError::NotFound), and only the data in it is lost.
+    /// A slot in a missing file is taken too: reading it gives [`NotFound`](StoreError::NotFound), and only its data is
+    /// lost.
+    ///
+    /// # Errors
+    /// The slot is taken, or the address is invalid.
     pub fn occupy(&self, address: SlotAddress) -> Result<()> {
         self.check_address(address)?;
         let mut state = self.state.lock();
@@ -199,7 +203,7 @@ impl SlotFiles {
         Ok(())
     }
 
-    /// Takes a slot that no record names, so that nothing is written to it; false if there is no such slot, or it is taken.
+    /// Takes a slot that no record names, to protect it from writes. `false` if it does not exist or is taken.
     pub fn hold(&self, address: SlotAddress) -> bool {
         let mut state = self.state.lock();
         if self.check_address(address).is_err() || !state.free.remove(&address) {
@@ -218,19 +222,19 @@ impl SlotFiles {
         state.free.iter().filter(is_within).copied().collect()
     }
 
-    /// Files that containers are recorded in and that are not there.
+    /// Missing files with recorded containers.
     #[must_use]
     pub fn missing_files(&self) -> Vec<String> {
         self.state.lock().missing.iter().map(|file| self.path(*file)).collect()
     }
 
-    /// Whether the file of this address is one of them.
+    /// Whether the file of this address is missing, with recorded containers.
     #[must_use]
     pub fn is_missing(&self, address: SlotAddress) -> bool {
         self.state.lock().missing.contains(&address.file)
     }
 
-    /// Takes the lowest free slot, in a new file if there is none.
+    /// Takes the lowest free slot; creates a file if there is none.
     pub fn allocate(&self) -> Result<SlotAddress> {
         self.check_writable("allocate a container")?;
         let _layout = waiting::lock(&self.layout);
@@ -246,7 +250,8 @@ impl SlotFiles {
         file.taken.insert(address.slot);
         let grows = file.len_bytes < end_bytes;
         drop(state);
-        // The file grows by a whole slot before it is written: writes that do not change the length run concurrently.
+        // The file grows by a whole slot before the slot is written: writes that do not change the length run
+        // concurrently.
         let grown = if grows { self.handle(address.file).and_then(|file| file.set_len(end_bytes)) } else { Ok(()) };
         let mut state = self.state.lock();
         let file = state.files.entry(address.file).or_default();
@@ -263,7 +268,7 @@ impl SlotFiles {
         }
     }
 
-    /// Creates the first file that is not there; its name is durable afterwards. The caller holds `layout`.
+    /// Creates the file with the lowest unused number and makes its name durable. The caller holds `layout`.
     fn create_file(&self) -> Result<()> {
         let number = {
             let state = self.state.lock();
@@ -271,7 +276,7 @@ impl SlotFiles {
         };
         let no_space = || StoreError::NoSpace { operation: "create another file in", path: self.directory.clone() };
         let number = number.ok_or_else(no_space)?;
-        // A file left over from an attempt that failed between creating it and this may be there.
+        // A failed earlier attempt may have left the file.
         let handle = self.device.open(&self.path(number), OpenMode::CreateOrWrite)?;
         self.device.sync_directory(&self.directory)?;
         let len_bytes = handle.len()?;
@@ -289,17 +294,17 @@ impl SlotFiles {
         self.check_taken(address)?;
         let file = self.handle(address.file)?;
         let written = file.write_at(data, self.offset(address) + u64::from(offset_bytes));
-        // Marked after the write: a sync that began before it must not leave it believed clean. `file` is held until
-        // then, so it is not closed in between.
+        // Marked after the write: a sync that began before it must not leave the file marked clean. `file` keeps it
+        // open until then.
         if let Some(open) = self.state.lock().open.get_mut(&address.file) {
             open.is_dirty = true;
         }
         written
     }
 
-    /// Makes everything written into these slots durable: each file is synced once.
+    /// Makes all writes into these slots durable; syncs each file once.
     ///
-    /// After a failure nothing written since the last success may be believed durable (I-7): write it again elsewhere.
+    /// After a failure, writes since the last success are not durable (I-7): write them again elsewhere.
     pub fn sync(&self, touched: &[SlotAddress]) -> Result<()> {
         self.check_writable("sync containers")?;
         let numbers: BTreeSet<u32> = touched.iter().map(|address| address.file).collect();
@@ -328,7 +333,7 @@ impl SlotFiles {
         Ok(bytes)
     }
 
-    /// Fills `buffer` from a slot. A file that ends before is [`Corrupt`](StoreError::Corrupt).
+    /// Fills `buffer` from a slot. A file that ends too early is [`Corrupt`](StoreError::Corrupt).
     pub fn read_into(&self, address: SlotAddress, offset_bytes: u32, buffer: &mut [u8]) -> Result<()> {
         self.check_range(address, offset_bytes, buffer.len())?;
         let found = self.handle(address.file)?.read_at(buffer, self.offset(address) + u64::from(offset_bytes))?;
@@ -343,8 +348,8 @@ impl SlotFiles {
         Ok(())
     }
 
-    /// Gives a slot's space back and frees the slot. The slot is free even if an error is returned: then its space is
-    /// not given back until the slot is used again.
+    /// Gives a slot's space back and frees the slot. After an error the slot is free too, but keeps its space until it
+    /// is used again.
     pub fn free(&self, address: SlotAddress) -> Result<()> {
         self.check_writable("free a container")?;
         self.check_taken(address)?;
@@ -378,8 +383,8 @@ impl SlotFiles {
         self.handle(address.file)?.punch(self.offset(address) + from_bytes, len_bytes)
     }
 
-    /// Cuts free slots off the ends of the files and removes files at the end that hold nothing; returns how many bytes shorter
-    /// all files are.
+    /// Cuts free slots off the ends of the files and removes empty files at the end. Returns the total of bytes cut
+    /// off.
     pub fn trim(&self) -> Result<u64> {
         self.check_writable("trim containers")?;
         let _layout = waiting::lock(&self.layout);
@@ -424,7 +429,8 @@ impl SlotFiles {
         state.free.retain(|address| address.file != number);
     }
 
-    /// Physical bytes that all files occupy. Asks the device for each file: for statistics, not for every `statfs`.
+    /// Physical bytes that all files occupy. It asks the device for each file: use it for statistics, not for every
+    /// `statfs`.
     pub fn allocated_bytes(&self) -> Result<u64> {
         let _layout = waiting::lock(&self.layout); // No file goes away meanwhile.
         let present = |(number, file): (&u32, &SlotFile)| file.is_present.then_some(*number);
@@ -442,7 +448,7 @@ impl SlotFiles {
         u64::from(address.slot) * u64::from(self.slot_bytes)
     }
 
-    /// The open file `number`, opened if it is not.
+    /// Returns the open file `number`; opens it if necessary.
     fn handle(&self, number: u32) -> Result<Arc<dyn DeviceFile>> {
         if let Some(handle) = self.state.lock().opened(number) {
             return Ok(handle);
@@ -453,7 +459,7 @@ impl SlotFiles {
         };
         let handle = self.device.open(&self.path(number), mode)?;
         let mut state = self.state.lock();
-        // Somebody may have been faster: then that one is used, because it may have unsynced writes.
+        // Another thread may have been faster: use its handle, because it may have unsynced writes.
         if let Some(handle) = state.opened(number) {
             return Ok(handle);
         }
@@ -498,7 +504,7 @@ impl SlotFiles {
 }
 
 impl State {
-    /// The file if it is open.
+    /// Returns the file if it is open.
     fn opened(&mut self, number: u32) -> Option<Arc<dyn DeviceFile>> {
         self.uses += 1;
         let open = self.open.get_mut(&number)?;
@@ -506,7 +512,7 @@ impl State {
         Some(Arc::clone(&open.handle))
     }
 
-    /// Keeps a file open, closing those unused for longest if there are too many.
+    /// Keeps a file open; closes the least recently used idle files if there are too many.
     fn keep_open(&mut self, number: u32, handle: Arc<dyn DeviceFile>) {
         while self.open.len() >= OPEN_FILES_MAX {
             let idle = self.open.iter().filter(|(_, file)| !file.is_dirty && Arc::strong_count(&file.handle) == 1);
@@ -517,7 +523,7 @@ impl State {
     }
 }
 
-/// The number of a file named as this module names them.
+/// Parses a file name of this module into its number.
 fn parse_name(name: &str) -> Option<u32> {
     let digits = name.strip_suffix(SUFFIX)?;
     let number = digits.parse().ok().filter(|number| (1..=FILE_NUMBER_MAX).contains(number))?;

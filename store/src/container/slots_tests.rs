@@ -93,7 +93,7 @@ fn trim_cuts_the_ends_and_removes_empty_files_at_the_end() {
     for address in keep {
         assert_eq!(slots.read(address, 0, SLOT_BYTES as usize).unwrap(), slot_of(3));
     }
-    // What was cut off can be used again, and reads as zeros until it is written.
+    // The part that was cut off can be used again, and reads as zeros until it is written.
     assert_eq!(allocate_many(&slots, 4), [at(1, 0), at(1, 2), at(1, 3), at(2, 0)]);
     assert_eq!(slots.read(at(1, 3), 0, SLOT_BYTES as usize).unwrap(), slot_of(0));
     slots.write(at(2, 0), 0, &slot_of(4)).unwrap();

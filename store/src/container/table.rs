@@ -1,14 +1,14 @@
-//! Tables: what is in a container, and where.
+//! Tables: the chunks of a container and their places.
 //!
-//! A [`TableBuilder`] grows with the regions placed in an open container; a [`Table`] is immutable and answers
-//! [`find`](Table::find) by binary search. A sealed container ends with its table as a frame (the *table of contents*), so
-//! that it can be opened with one read; a container without one is scanned ([`super::scan`]) to the same table.
+//! A [`TableBuilder`] grows with the regions placed in an open container. A [`Table`] is immutable and answers
+//! [`find`](Table::find) by binary search. A sealed container ends with its table as a frame (the *table of contents*),
+//! so that one read opens it. A container without one is scanned ([`super::scan`]) to the same table.
 //!
 //! Invariants, checked by [`decode_toc`] and [`TableBuilder::push_region`]: regions do not overlap and their offsets
 //! ascend in multiples of 64; each region's entries follow those of the region before; their lengths add up to the
-//! region's uncompressed bytes. If a fingerprint is there twice, the first one is found.
+//! region's uncompressed bytes. If a fingerprint occurs twice, its first entry is found.
 //!
-//! Cost: 44 bytes of memory for a chunk; a container of 4 MiB at 8 KiB a chunk, compressed by half, is 45 KiB.
+//! Cost: 44 bytes of memory for a chunk; a container of 4 MiB at 8 KiB a chunk, compressed by half, takes 45 KiB.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -26,18 +26,18 @@ use crate::id::{ContainerId, ContainerKind, PoolId};
 const TOC_META_BYTES: usize = 12;
 /// Bytes of a region in a table of contents: offset, frame bytes, uncompressed bytes, entries.
 const TOC_REGION_BYTES: usize = 16;
-/// Most bytes that a region's frame can have.
+/// Largest frame of a region in bytes.
 const REGION_FRAME_BYTES_MAX: usize =
     (FRAME_HEADER_BYTES + REGION_BODY_BYTES_MAX).next_multiple_of(FRAME_ALIGNMENT_BYTES);
 
-/// Most bytes that the table of contents of so many entries and regions takes.
+/// Returns the largest table of contents with this number of entries and regions.
 #[must_use]
 pub const fn toc_bytes_bound(entries: usize, regions: usize) -> usize {
     let body = TOC_META_BYTES + regions * TOC_REGION_BYTES + entries * ENTRY_BYTES;
     (FRAME_HEADER_BYTES + body).next_multiple_of(FRAME_ALIGNMENT_BYTES)
 }
 
-/// Where a chunk lies.
+/// The place of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkPlace {
     /// Index of its region in [`Table::regions`].
@@ -48,12 +48,12 @@ pub struct ChunkPlace {
     pub len_bytes: u32,
 }
 
-/// What is in a container.
+/// The chunks of a container and their places.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Table {
-    /// Which container.
+    /// The container's id.
     pub container: ContainerId,
-    /// Of which kind.
+    /// The container's kind.
     pub kind: ContainerKind,
     /// Its regions, by offset.
     pub regions: Vec<RegionPlace>,
@@ -84,13 +84,13 @@ impl Table {
         let mut sorted: Vec<(Fingerprint, u32)> = entries.iter().map(|entry| entry.fingerprint).zip(0_u32..).collect();
         sorted.sort_unstable();
         let mut sorted: Vec<u32> = sorted.into_iter().map(|(_, index)| index).collect();
-        // Collected in place, it has nine times the memory that it needs.
+        // Collected in place, it holds nine times the memory that it needs.
         sorted.shrink_to_fit();
         entries.shrink_to_fit();
         Self { container, kind, regions, entries, sorted, offsets }
     }
 
-    /// Where the chunk is, if it is here.
+    /// Returns the place of a chunk, or `None` if the container lacks it.
     #[must_use]
     pub fn find(&self, fingerprint: &Fingerprint) -> Option<ChunkPlace> {
         let fingerprint_of = |index: &u32| self.entries.get(*index as usize).map(|entry| &entry.fingerprint);
@@ -102,14 +102,14 @@ impl Table {
         Some(ChunkPlace { region: region as u32, offset_in_region, len_bytes: entry.len_bytes })
     }
 
-    /// The entries of a region.
+    /// Returns the entries of a region.
     #[must_use]
     pub fn region_entries(&self, region: &RegionPlace) -> &[TableEntry] {
         let first = region.first_entry as usize;
         self.entries.get(first..first + region.entry_count as usize).unwrap_or_default()
     }
 
-    /// Memory that the table takes.
+    /// Memory of the table in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>()
@@ -124,7 +124,7 @@ impl Table {
         self.regions.iter().map(|region| u64::from(region.raw_bytes)).sum()
     }
 
-    /// Where the last region ends; 0 if there is none.
+    /// End of the last region; 0 if there is none.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.regions.last().map_or(0, RegionPlace::end_bytes)
@@ -141,13 +141,13 @@ pub struct TableBuilder {
 }
 
 impl TableBuilder {
-    /// Starts empty.
+    /// Returns an empty builder.
     #[must_use]
     pub const fn new(container: ContainerId, kind: ContainerKind) -> Self {
         Self { container, kind, regions: Vec::new(), entries: Vec::new() }
     }
 
-    /// Adds the region placed at `offset_bytes`, which must be aligned and behind all regions before.
+    /// Adds the region placed at `offset_bytes`, which must be aligned and behind all earlier regions.
     pub fn push_region(&mut self, offset_bytes: u32, region: &EncodedRegion) -> Result<()> {
         self.push(offset_bytes, region.frame_bytes, region.raw_bytes, &region.entries)
     }
@@ -186,7 +186,8 @@ impl TableBuilder {
         &self.entries
     }
 
-    /// The table as it is now.
+    /// Returns the table in its current state. Encodes the table of contents as a frame, to be written behind the last
+    /// region.
     #[must_use]
     pub fn snapshot(&self) -> Table {
         Table::new(self.container, self.kind, self.regions.clone(), self.entries.clone())
@@ -200,7 +201,7 @@ impl TableBuilder {
         Table::new(self.container, self.kind, self.regions, self.entries)
     }
 
-    /// The table of contents as a frame, to be written behind the last region.
+    /// Encodes the table of contents as a frame, to be written behind the last region.
     #[must_use]
     pub fn encode_toc(&self, pool: &PoolId) -> Vec<u8> {
         let mut meta = ByteWriter::with_capacity(TOC_META_BYTES);
@@ -221,7 +222,7 @@ impl TableBuilder {
     }
 }
 
-/// Decodes and verifies the table of contents of `container`. `frame` may be followed by other bytes.
+/// Decodes and verifies the table of contents of `container`. Other bytes may follow `frame`.
 pub fn decode_toc(pool: &PoolId, container: ContainerId, frame: &[u8]) -> Result<Table> {
     let what = format!("table of contents of container {container}");
     let expect = Expect { kind: FrameKind::Toc, pool: Some(pool), owner: Some(container.0) };
@@ -236,7 +237,7 @@ pub fn decode_toc(pool: &PoolId, container: ContainerId, frame: &[u8]) -> Result
     meta.finish()?;
     let mut payload = ByteReader::new(frame.payload, &what);
     let mut columns = ByteReader::new(payload.bytes(region_count as usize * TOC_REGION_BYTES)?, &what);
-    // Allocations are bounded: the bytes for the regions are there, and `read_entries` checks the same for the entries.
+    // Allocations are bounded: the bytes for the regions exist, and `read_entries` checks the same for the entries.
     let mut regions = Vec::with_capacity(region_count as usize);
     let mut rest = read_entries(&mut payload, entry_count)?;
     payload.finish()?;

@@ -19,7 +19,7 @@ fn assert_complete(built: &Built, table: &Table) {
     assert_eq!(table.chunk_bytes(), built.chunks.iter().map(|chunk| chunk.len() as u64).sum::<u64>());
 }
 
-/// A table of contents from its parts, with a good frame around.
+/// A table of contents from its parts, in a sound frame.
 fn toc(kind: u8, regions: &[[u32; 4]], region_count: u32, entries: &[u32], entry_count: u32) -> Vec<u8> {
     let mut meta = vec![kind, 0, 0, 0];
     meta.extend(region_count.to_le_bytes());
@@ -73,7 +73,7 @@ fn table_of_contents_byte_map_is_stable() {
     let encoded = built.builder.encode_toc(&POOL);
     assert_eq!(encoded.len(), expected.len());
     assert_eq!(encoded.len(), toc_bytes_bound(1, 1));
-    // The same but for the fingerprint and the checksums over it.
+    // The same except for the fingerprint and the checksums over it.
     assert_eq!(encoded[64..92], expected[64..92]);
     assert_eq!(encoded[92..124], name_of(b"abc").0);
     assert_eq!(encoded[124..], expected[124..]);

@@ -1,4 +1,4 @@
-//! What the tests of containers share: deterministic chunks, and containers put together by hand.
+//! Helpers of the container tests: deterministic chunks, and hand-made containers.
 
 use super::*;
 use crate::codec::checksum_seeded;
@@ -8,7 +8,7 @@ pub(super) const POOL: PoolId = PoolId([0x5a; 16]);
 pub(super) const CONTAINER: ContainerId = ContainerId(3 << 40 | 12);
 pub(super) const KIND: ContainerKind = ContainerKind::Data;
 
-/// A name for these bytes: unique enough for tests.
+/// Returns a name for these bytes, unique enough for tests.
 pub(super) fn name_of(bytes: &[u8]) -> Fingerprint {
     let mut name = [1; FINGERPRINT_BYTES];
     for (word, part) in name.chunks_exact_mut(8).enumerate() {
@@ -17,7 +17,7 @@ pub(super) fn name_of(bytes: &[u8]) -> Fingerprint {
     Fingerprint(name)
 }
 
-/// Bytes that compress well, or not at all, different for each `seed`.
+/// Bytes that compress well or not at all, different for each `seed`.
 pub(super) fn chunk(seed: u64, len: usize, compressible: bool) -> Vec<u8> {
     let word = |position: usize| {
         let position = if compressible { position % 8 } else { position };
@@ -38,7 +38,7 @@ pub(super) fn region_of(container: ContainerId, chunks: &[Vec<u8>]) -> Vec<u8> {
     encode_region(&POOL, container, KIND, entries, &raw, Compression::Zstd(1)).unwrap().frame(&raw)
 }
 
-/// A container: its bytes and its table. Each inner list is a region; after the regions in `flushes` a flush ends.
+/// A container: its bytes and its table. `region` appends a region; `flush` ends a write-out.
 pub(super) struct Built {
     pub(super) bytes: Vec<u8>,
     pub(super) builder: TableBuilder,
@@ -65,7 +65,7 @@ impl Built {
     }
 }
 
-/// A container of five regions with flushes in between; some regions compress, some do not.
+/// A container of five regions with write-outs in between; some regions compress, some do not.
 pub(super) fn sample(container: ContainerId) -> Built {
     let mut built = Built::new(container);
     let chunks = |from: u64, count: u64, compressible| -> Vec<Vec<u8>> {

@@ -1,15 +1,15 @@
-//! A growable byte buffer whose memory suits direct I/O: aligned, and in few pieces.
+//! A growable byte buffer with memory that suits direct I/O: aligned, and in few pieces.
 //!
-//! The kernel hands a device the physical memory of a direct read or write as a list of pieces, and a buffer of ordinary pages
-//! has one every 4 KiB. In huge pages 4 MiB are two pieces, for disks that take such large ones: direct writes into a new file were 1.3 times as fast
-//! on a virtual disk (`docs/decisions/0026-huge-pages-for-direct-io.md`). They are asked for, not demanded: where the kernel has none,
-//! nothing but the speed differs.
+//! The kernel hands a device the physical memory of a direct read or write as a list of pieces. A buffer of ordinary
+//! pages has one piece for each 4 KiB. In huge pages 4 MiB are two pieces, for disks that take such large ones: direct
+//! writes into a new file were 1.3 times as fast on a virtual disk (`docs/decisions/0026-huge-pages-for-direct-io.md`).
+//! Huge pages are requested, not required: without them only the speed differs.
 //!
-//! Memory stays through [`AlignedBuffer::clear`]: it is dear when it is fresh (first touch 0.3 to 0.5 GB/s on a virtual machine),
-//! so buffers are meant to be reused.
+//! [`AlignedBuffer::clear`] keeps the memory. Fresh memory is slow (first touch at 0.3 to 0.5 GB/s on a virtual
+//! machine), so callers should reuse buffers.
 //!
-//! Invariant: `len_bytes <= capacity_bytes`, and `start + capacity_bytes` lies within the mapping. Bytes beyond `len_bytes` are zeros
-//! or leftovers of earlier use; whatever makes them visible again overwrites them first.
+//! Invariant: `len_bytes <= capacity_bytes`, and `start + capacity_bytes` lies within the mapping. Bytes beyond
+//! `len_bytes` are zeros or leftovers of earlier use; the code that makes them visible again overwrites them first.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
@@ -19,30 +19,31 @@ use memmap2::{Advice, MmapMut};
 
 use super::DIRECT_ALIGNMENT_BYTES;
 
-/// Alignment and size of a huge page; where they are of other sizes, this is a multiple of an ordinary page all the same.
+/// Alignment and size of a huge page. On systems with another size it is still a multiple of an ordinary page.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Buffers from this size on are whole huge pages. Smaller ones would take, and have cleared, what they never use.
+/// Buffers of at least this size consist of whole huge pages. Smaller buffers would allocate and clear memory that they
+/// never use.
 const HUGE_BYTES_MIN: usize = HUGE_PAGE_BYTES;
 
 /// A growable byte buffer, aligned to [`DIRECT_ALIGNMENT_BYTES`].
 #[derive(Default)]
 pub struct AlignedBuffer {
-    /// `None`: no memory yet.
+    /// `None` until the first allocation.
     mapping: Option<MmapMut>,
-    /// Where the first aligned byte lies in the mapping.
+    /// Offset of the first aligned byte in the mapping.
     start: usize,
     capacity_bytes: usize,
     len_bytes: usize,
 }
 
 impl AlignedBuffer {
-    /// An empty buffer without memory.
+    /// Returns an empty buffer without memory.
     #[must_use]
     pub const fn new() -> Self {
         Self { mapping: None, start: 0, capacity_bytes: 0, len_bytes: 0 }
     }
 
-    /// An empty buffer that takes `capacity_bytes` without moving.
+    /// Returns an empty buffer that takes `capacity_bytes` without moving.
     #[must_use]
     pub fn with_capacity(capacity_bytes: usize) -> Self {
         if capacity_bytes == 0 {
@@ -51,15 +52,15 @@ impl AlignedBuffer {
         let is_huge = capacity_bytes >= HUGE_BYTES_MIN;
         let alignment = if is_huge { HUGE_PAGE_BYTES } else { DIRECT_ALIGNMENT_BYTES };
         let rounded = capacity_bytes.checked_next_multiple_of(alignment);
-        // Room to begin at a multiple: a mapping begins at a page, whatever its size is.
+        // A mapping begins at a page. The extra bytes let the buffer begin at a multiple of `alignment`.
         let mapped = rounded.and_then(|bytes| Some((bytes, MmapMut::map_anon(bytes.checked_add(alignment)?).ok()?)));
         let Some((capacity_bytes, mapping)) = mapped else {
-            // As when a vector cannot grow. The layout is only told.
+            // As when a vector cannot grow. The layout is only for the message.
             handle_alloc_error(Layout::array::<u8>(capacity_bytes).unwrap_or(Layout::new::<u8>()))
         };
         let start = mapping.as_ptr().addr().next_multiple_of(alignment) - mapping.as_ptr().addr();
         if is_huge {
-            // Refused by a kernel without them.
+            // A kernel without huge pages refuses this.
             let _ = mapping.advise_range(Advice::HugePage, start, capacity_bytes);
         }
         Self { mapping: Some(mapping), start, capacity_bytes, len_bytes: 0 }
@@ -102,7 +103,7 @@ impl AlignedBuffer {
         self.as_mut_slice()[start..].copy_from_slice(bytes);
     }
 
-    /// Appends zeros until there are `len_bytes`, or cuts to as many.
+    /// Appends zeros, or cuts, until the length is `len_bytes`.
     pub fn resize_zeroed(&mut self, len_bytes: usize) {
         let start = self.len_bytes;
         self.grow_to(len_bytes.max(start));
@@ -117,20 +118,20 @@ impl AlignedBuffer {
         self.resize_zeroed(self.len_bytes.next_multiple_of(DIRECT_ALIGNMENT_BYTES));
     }
 
-    /// Forgets all bytes, keeping the memory.
+    /// Drops all bytes and keeps the memory.
     pub fn clear(&mut self) {
         self.len_bytes = 0;
     }
 
-    /// Removes the first `count_bytes` (or all, if there are fewer); the rest moves to the front. For writers that
-    /// have written the aligned part and keep the remainder.
+    /// Removes the first `count_bytes` (or all, if there are fewer) and moves the rest to the front. Writers use it to
+    /// keep the unaligned remainder after they have written the aligned part.
     pub fn remove_front(&mut self, count_bytes: usize) {
         let count_bytes = count_bytes.min(self.len_bytes);
         self.as_mut_slice().copy_within(count_bytes.., 0);
         self.len_bytes -= count_bytes;
     }
 
-    /// Makes room for and sets the length; new bytes are leftovers, the caller overwrites them.
+    /// Grows the memory if necessary and sets the length. New bytes are leftovers: the caller overwrites them.
     fn grow_to(&mut self, len_bytes: usize) {
         if len_bytes > self.capacity_bytes {
             let mut larger = Self::with_capacity(len_bytes.max(self.capacity_bytes.saturating_mul(2)));

@@ -1,13 +1,13 @@
 //! A device that fails where a test says, around any other device.
 //!
-//! Every operation that can fail on a real disk is counted, per kind. A [`FaultPlan`] picks one of them (or all from
-//! one on) and says how it fails. To try every position: run once without a plan, read [`FaultyDevice::operations_of`],
-//! then run once per position with `FaultPlan::new(fault, position)`.
+//! Every operation that can fail on a real disk is counted, per kind. A [`FaultPlan`] picks one of them (or all from a
+//! position on) and says how it fails. To try every position: run once without a plan, read
+//! [`FaultyDevice::operations_of`], then run once per position with `FaultPlan::new(fault, position)`.
 //!
-//! Operations that only ask (length, space, existence, allocated bytes) are not counted and never fail. A fault takes
-//! the place of the operation: nothing of it reaches the device below, except half of a short write or read. A failed sync
-//! over a [`MemoryDevice`] also gives up what was to be synced, as Linux does: a later sync that succeeds proves
-//! nothing (I-7). Opening with [`OpenMode::CreateOrWrite`] counts as a creation even if the file is there.
+//! Queries (length, space, existence, allocated bytes) are not counted and never fail. A fault takes the place of the
+//! operation: nothing of it reaches the device below, except half of a short write or read. A failed sync over a
+//! [`MemoryDevice`] also gives up the unsynced writes, as Linux does: a later sync that succeeds proves nothing (I-7).
+//! Opening with [`OpenMode::CreateOrWrite`] counts as a creation even if the file exists.
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::memory::{MemoryDevice, Unsynced};
 use super::{Device, DeviceFile, Entry, OpenMode, Space};
 use crate::error::{Result, StoreError};
 
-/// Kinds of operations that are counted and can fail.
+/// The kinds of operations that are counted and can fail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "named after the operations of Device and DeviceFile")]
 pub enum Operation {
@@ -87,18 +87,18 @@ impl Operation {
 /// How an operation fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// EIO; by default of any operation.
+    /// EIO. Default: any operation.
     Io,
-    /// The disk is full; by default of operations that may need space: creations and writes. Filesystems over a network, and
-    /// disks that promise more than they have, may say so at a sync only.
+    /// The disk is full. Default: operations that may need space (creations and writes). Network filesystems and thinly
+    /// provisioned disks may report this only at a sync.
     NoSpace,
-    /// The first half of a write is done, then EIO.
+    /// Half of a write is done, then EIO.
     ShortWrite,
-    /// The first half of a write is done, then the disk is full.
+    /// Half of a write is done, then the disk is full.
     ShortWriteNoSpace,
-    /// A read ends after half of what was asked for, as if the file ended there.
+    /// A read ends after half of the requested bytes, as if the file ended there.
     ShortRead,
-    /// A file is said not to be there, whether it is or not; by default when it is opened.
+    /// A file is reported missing, whether it exists or not. Default: when it is opened.
     NotFound,
 }
 
@@ -114,8 +114,8 @@ pub struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// The operation at `position` (from 0, counted since the plan was added) among those that the plan concerns
-    /// fails; only that one.
+    /// Makes one operation fail: the one at `position` among those that the plan concerns. Positions start at 0 and are
+    /// counted from the moment when the plan is added.
     #[must_use]
     pub fn new(fault: Fault, position: u64) -> Self {
         let operations = match fault {
@@ -128,28 +128,28 @@ impl FaultPlan {
         Self { fault, operations, path_part: String::new(), position, is_lasting: false, seen: 0 }
     }
 
-    /// Concerns only operations of these kinds.
+    /// Restricts the plan to operations of these kinds.
     #[must_use]
     pub fn on(mut self, operations: &[Operation]) -> Self {
         self.operations = operations.to_vec();
         self
     }
 
-    /// Concerns only paths that contain `part` (of a rename: the source or the target).
+    /// Restricts the plan to paths that contain `part` (for a rename: the source or the target).
     #[must_use]
     pub fn path_contains(mut self, part: &str) -> Self {
         part.clone_into(&mut self.path_part);
         self
     }
 
-    /// Every later operation that the plan concerns fails as well.
+    /// Makes every later operation that the plan concerns fail as well.
     #[must_use]
     pub fn lasting(mut self) -> Self {
         self.is_lasting = true;
         self
     }
 
-    /// Counts the operation if the plan concerns it, and says whether it fails.
+    /// Counts the operation if the plan concerns it. Returns whether it fails.
     fn strikes(&mut self, operation: Operation, path: &str) -> bool {
         if !self.operations.contains(&operation) || !path.contains(&self.path_part) {
             return false;
@@ -177,13 +177,13 @@ struct Faults {
 }
 
 impl FaultyDevice {
-    /// Wraps any device. Over memory prefer [`over_memory`](Self::over_memory), which models failed syncs better.
+    /// Wraps any device. For memory prefer [`over_memory`](Self::over_memory), which models failed syncs better.
     #[must_use]
     pub fn new(inner: Arc<dyn Device>) -> Self {
         Self { inner, memory: None, loses_names: false, faults: Arc::default() }
     }
 
-    /// Wraps a disk in memory; keep a clone of it for [`MemoryDevice::crash`].
+    /// Wraps a disk in memory. Keep a clone of it for [`MemoryDevice::crash`].
     #[must_use]
     pub fn over_memory(memory: &MemoryDevice) -> Self {
         Self {
@@ -194,25 +194,25 @@ impl FaultyDevice {
         }
     }
 
-    /// Over memory: after a failed sync of a directory nothing that is done to its names becomes durable any more, as when a
-    /// filesystem's journal has come to its end and later syncs do not say so.
+    /// For a disk in memory: after a failed sync of a directory, no change of its names becomes durable any more. A
+    /// filesystem behaves like this when its journal has ended and later syncs do not report it.
     #[must_use]
     pub fn losing_names(mut self) -> Self {
         self.loses_names = true;
         self
     }
 
-    /// Adds a plan; several hold at once, and the first that strikes decides.
+    /// Adds a plan. Several can be active; the first that strikes decides.
     pub fn add(&self, plan: FaultPlan) {
         self.faults.lock().plans.push(plan);
     }
 
-    /// Forgets all plans: the device works again.
+    /// Removes all plans: the device works again.
     pub fn heal(&self) {
         self.faults.lock().plans.clear();
     }
 
-    /// Operations so far, failed ones included.
+    /// Operations so far, including failed ones.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.faults.lock().counts.iter().sum()
@@ -232,7 +232,7 @@ impl FaultyDevice {
         self.faults.lock().injected
     }
 
-    /// Counts an operation; the fault if it fails. Every plan counts it, whichever strikes.
+    /// Counts an operation and returns the fault if it fails. Every plan counts it, even after another one has struck.
     fn count(&self, operation: Operation, path: &str) -> Option<Fault> {
         let mut faults = self.faults.lock();
         faults.counts[operation as usize] += 1;
@@ -285,7 +285,7 @@ impl Device for FaultyDevice {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        // A newline cannot join two names into one that a plan looks for.
+        // A newline, so that a plan cannot match across the two names.
         self.check(Operation::Rename, &format!("{from}\n{to}"))?;
         self.inner.rename(from, to)
     }
@@ -336,7 +336,7 @@ struct FaultyFile {
     device: FaultyDevice,
     inner: Arc<dyn DeviceFile>,
     unsynced: Option<Unsynced>,
-    /// As it was opened: plans go by this name, also after a rename.
+    /// The name at opening. Plans use this name, even after a rename.
     path: String,
 }
 

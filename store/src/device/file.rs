@@ -1,21 +1,22 @@
 //! The real device: a directory of the host's filesystem.
 //!
-//! Each open file has a buffered descriptor and, from the first read or write that qualifies on, a second one with O_DIRECT.
-//! A read or write goes direct if its address, offset and length are multiples of 4096 bytes and it is at least 64 KiB long:
-//! writes at 3 to 10 times the rate of buffered ones that are synced later, reads without a copy and without fresh pages of the
-//! page cache, which cost a virtual machine more than the disk. Everything else goes through
-//! the page cache, which the kernel keeps coherent with direct writes. A filesystem that refuses direct I/O (EINVAL)
-//! is not asked again.
+//! Each open file has a buffered descriptor. The first read or write that qualifies opens a second one with O_DIRECT. A
+//! read or write is direct if its address, offset and length are multiples of 4096 bytes and it is at least 64 KiB
+//! long. Direct writes run at 3 to 10 times the rate of buffered writes with a later sync. Direct reads need no copy
+//! and no fresh pages of the page cache, which cost a virtual machine more than the disk does. Everything else goes
+//! through the page cache, which the kernel keeps coherent with direct writes. After a filesystem has refused direct
+//! I/O (EINVAL), it is not tried again.
 //!
-//! Invariants: `sync` is fdatasync on the buffered descriptor, which also covers direct writes (they have no dirty
-//! pages; the call flushes metadata and the disk's cache). A sync that failed makes every later sync through the same
-//! handle fail with the same error (I-7), because the kernel reports a lost page only once. The root is made absolute
-//! when it is opened, so a daemon may change its directory.
+//! Invariants: `sync` is fdatasync on the buffered descriptor. It also covers direct writes: they leave no dirty pages,
+//! and the call writes the metadata and the disk's cache. After a failed sync every later sync through the same handle
+//! fails with the same error (I-7), because the kernel reports a lost page only once. The root is made absolute when it
+//! is opened, so a daemon may change its directory.
 //!
-//! What may wait for the disk says so before ([`waiting`]); a read only if the kernel does not have it in memory.
+//! An operation that may wait for the disk announces it first ([`waiting`]). A read does so only if the kernel does not
+//! have the bytes in memory.
 //!
-//! Cost: one system call each, two for the first direct access to a file, and for a read that waits on a thread for which
-//! that matters.
+//! Cost: one system call per operation; two for the first direct access to a file, and for a read from the disk on a
+//! thread that watches for waits.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -32,10 +33,10 @@ use super::{DIRECT_ALIGNMENT_BYTES, Device, DeviceFile, Entry, OpenMode, Space, 
 use crate::error::{Result, StoreError};
 use crate::waiting;
 
-/// Shortest read or write that goes around the page cache: below, the extra wait for the disk costs more than the copy.
+/// Shortest direct read or write in bytes. For shorter ones the extra wait for the disk costs more than the copy.
 pub const DIRECT_BYTES_MIN: usize = 64 << 10;
 
-/// What the filesystem was found not to do; shared by all files of a device.
+/// Features that the filesystem was found to lack. All files of a device share it.
 #[derive(Debug, Default)]
 struct Refusals {
     direct: AtomicBool,
@@ -60,14 +61,14 @@ impl FileDevice {
         Ok(Self { root, refusals: Arc::default() })
     }
 
-    /// Creates the directory (mode 0700) and its missing parents, durably, and opens the device. A directory that is
-    /// there is used as it is.
+    /// Creates the directory (mode 0700) and its missing parents, durably, and opens the device. An existing directory
+    /// is used as it is.
     pub fn create(root: &Path) -> Result<Self> {
         let fail = |error| StoreError::from_io("create", root.display().to_string(), error);
         let absolute = std::path::absolute(root).map_err(fail)?;
         let missing: Vec<&Path> = absolute.ancestors().take_while(|path| !path.exists()).collect();
         for path in missing.into_iter().rev() {
-            // Whoever may reach the pool is decided at its root; parents get the user's usual mode.
+            // The root's mode decides who can reach the pool; parents get the user's usual mode.
             let mode = if path == absolute { 0o700 } else { 0o777 };
             make_directory(path, mode).map_err(fail)?;
             if let Some(parent) = path.parent() {
@@ -101,7 +102,7 @@ impl Device for FileDevice {
             OpenMode::CreateNew => owner::create_file(&at, OFlags::RDWR),
         };
         let file = opened.map_err(fail)?;
-        // Linux opens directories for reading; nothing here wants that.
+        // Linux opens directories for reading; no caller wants that.
         if mode == OpenMode::Read && file.metadata().map_err(fail)?.is_dir() {
             return Err(fail(io::ErrorKind::IsADirectory.into()));
         }
@@ -132,7 +133,7 @@ impl Device for FileDevice {
         let fail = |error| StoreError::from_io("rename", from, error);
         let (source, target) = (self.at(from), self.at(to));
         let is_directory = |path: &Path| path.symlink_metadata().map(|found| found.is_dir());
-        // The target is looked at as well because the kernel's answers differ (ENOTEMPTY for an ancestor of the source).
+        // The target is checked too because the kernel's answers differ (ENOTEMPTY for an ancestor of the source).
         if is_directory(&source).map_err(fail)? || is_directory(&target).unwrap_or(false) {
             return Err(fail(io::ErrorKind::IsADirectory.into()));
         }
@@ -156,7 +157,7 @@ impl Device for FileDevice {
         let mut entries = Vec::new();
         for item in std::fs::read_dir(self.at(path)).map_err(fail)? {
             let item = item.map_err(fail)?;
-            // Names that are not UTF-8 are not the pool's.
+            // The pool has no names that are not UTF-8.
             let Ok(name) = item.file_name().into_string() else { continue };
             let metadata = match item.metadata() {
                 Ok(metadata) => metadata,
@@ -209,7 +210,7 @@ impl Device for FileDevice {
     }
 }
 
-/// Creates one directory; one that is there is no error.
+/// Creates one directory. An existing one is no error.
 fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
@@ -222,7 +223,7 @@ struct OpenFile {
     path: String,
     is_writable: bool,
     buffered: File,
-    /// Opened at the first access that qualifies; `None` if it could not be.
+    /// Opened at the first access that qualifies; `None` if opening failed.
     direct: OnceLock<Option<File>>,
     failed_sync: OnceLock<StoreError>,
     refusals: Arc<Refusals>,
@@ -233,14 +234,14 @@ impl OpenFile {
         StoreError::from_io(operation, &*self.path, error.into())
     }
 
-    /// The descriptor for direct access, unless the filesystem has none.
+    /// Returns the descriptor for direct access, or `None` if the filesystem has no direct I/O.
     fn direct(&self) -> Option<&File> {
         if self.refusals.direct.load(Ordering::Relaxed) {
             return None;
         }
         let open = || {
             use std::os::fd::AsRawFd;
-            // Through the descriptor and not by name: the file may have been renamed since it was opened.
+            // Opened through the descriptor and not by name: the file may have been renamed since.
             let path = format!("/proc/self/fd/{}", self.buffered.as_raw_fd());
             let flags = OFlags::DIRECT.bits().cast_signed();
             let opened = OpenOptions::new().read(true).write(self.is_writable).custom_flags(flags).open(path);
@@ -259,26 +260,24 @@ impl OpenFile {
         self.direct.get_or_init(open).as_ref()
     }
 
-    /// Reads what the kernel has in memory from the start of the range, if it matters to this thread; returns how much.
+    /// Reads the bytes that the kernel has in memory from the start of the range, if this thread watches for waits.
+    /// Returns their number.
     fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> usize {
         if !waiting::is_concerned() {
             return 0;
         }
-        // Not at once, and every other failure, is left to the read that may wait.
+        // The read that may wait handles EAGAIN and every other failure.
         preadv2(&self.buffered, &mut [io::IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT).unwrap_or(0)
     }
 
     fn refuse_direct(&self) {
         if !self.refusals.direct.swap(true, Ordering::Relaxed) {
-            tracing::info!(
-                path = self.path,
-                "the filesystem does not do direct I/O: everything goes through the page cache"
-            );
+            tracing::info!(path = self.path, "the filesystem lacks direct I/O: everything goes through the page cache");
         }
     }
 }
 
-/// Whether the kernel takes this on a descriptor with O_DIRECT.
+/// Whether the kernel accepts this range on a descriptor with O_DIRECT.
 fn is_aligned(buffer: &[u8], offset: u64) -> bool {
     let alignment = DIRECT_ALIGNMENT_BYTES;
     buffer.as_ptr().addr().is_multiple_of(alignment)
@@ -296,7 +295,7 @@ impl DeviceFile for OpenFile {
         }
         while done < buffer.len() {
             let (rest, at) = (&mut buffer[done..], offset + done as u64);
-            // Asked again after each part: a short read may leave an unaligned rest.
+            // Checked again after each part: a short read may leave an unaligned rest.
             want_direct &= is_aligned(rest, at);
             let direct = if want_direct { self.direct() } else { None };
             match direct.unwrap_or(&self.buffered).read_at(rest, at) {
@@ -321,7 +320,7 @@ impl DeviceFile for OpenFile {
         let mut done = 0;
         while done < buffer.len() {
             let (rest, at) = (&buffer[done..], offset + done as u64);
-            // Asked again after each part: a short write may leave an unaligned rest.
+            // Checked again after each part: a short write may leave an unaligned rest.
             want_direct &= is_aligned(rest, at);
             let direct = if want_direct { self.direct() } else { None };
             match direct.unwrap_or(&self.buffered).write_at(rest, at) {
@@ -350,7 +349,7 @@ impl DeviceFile for OpenFile {
     }
 
     fn reread(&self) -> Result<()> {
-        // Only what is clean can be forgotten; what could not be written is clean as well.
+        // The kernel forgets only clean pages. Pages that could not be written are clean as well.
         let synced = self.sync();
         fadvise(&self.buffered, 0, None, Advice::DontNeed).map_err(|error| self.error("read anew", error))?;
         synced

@@ -46,7 +46,7 @@ fn a_root_must_be_a_directory() {
     assert!(FileDevice::create(root.path()).is_ok());
 }
 
-/// Direct and buffered writes of one file, mixed, read back coherently; also after the file was renamed.
+/// Mixed direct and buffered writes of one file read back coherently, also after the file was renamed.
 #[test]
 fn direct_and_buffered_writes_agree() {
     let (_root, device) = device();
@@ -84,13 +84,14 @@ fn direct_descriptors_open_late_and_follow_renames() {
     assert!(device.read_file("b", 1 << 20).unwrap() == *aligned(DIRECT_BYTES_MIN, 9).as_slice());
 }
 
-/// Descriptors that this process has of a file.
+/// Number of descriptors that this process has of a file.
 fn descriptors_of(path: &Path) -> usize {
     let all = fs::read_dir("/proc/self/fd").unwrap().flatten();
     all.filter(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == path)).count()
 }
 
-/// What was written in whatever way, also what only the page cache has yet; up to the end of the file and over it.
+/// Direct reads see every write, direct or buffered, even while it is only in the page cache; up to the end of the file
+/// and beyond.
 #[test]
 fn direct_reads_see_what_was_written() {
     let (_root, device) = device();
@@ -184,7 +185,7 @@ fn space_is_told_in_bytes() {
     assert!(space.total_bytes > 1 << 20 && space.available_bytes <= space.total_bytes);
 }
 
-/// Only what waits for the disk lets another thread take over.
+/// Only a read that waits for the disk lets another thread take over.
 #[test]
 fn what_is_in_memory_is_read_without_saying_that_it_waits() {
     let (_root, device) = device();
@@ -197,7 +198,7 @@ fn what_is_in_memory_is_read_without_saying_that_it_waits() {
     let expected = u32::from(!is_told);
     assert_eq!(announcements(|| assert_eq!(file.read_at(&mut read, 0).unwrap(), 10_000)), expected);
     assert_eq!(read, [7; 10_000]);
-    // Behind the end, and beyond what memory has, the answer is the disk's.
+    // Only the disk can answer for bytes beyond the end, and for bytes that are not in memory.
     assert_eq!(announcements(|| assert_eq!(file.read_at(&mut read, 5000).unwrap(), 5000)), 1);
     assert_eq!(announcements(|| assert_eq!(file.read_at(&mut read, 20_000).unwrap(), 0)), 1);
 }

@@ -1,15 +1,16 @@
 //! One process per pool: advisory locks on the superblocks of a root and on its file `lock`.
 //!
-//! 1. The superblocks are locked first, those that are there: nobody removes them by reflex, as a file named `lock` is removed.
-//! 2. Then the file `lock` is locked. Its content ("pid note") only tells the next process who holds it; it is never believed to
-//!    mean that the lock is taken. Versions that lock this file alone are kept out by it, and keep others out.
-//! 3. [`PoolLock::check`] tells whether the names still lead to the locked files: two processes could hold locks on two files of one name.
-//!    Whoever writes asks it before each commit.
+//! 1. The superblocks that exist are locked first. Nobody removes them by reflex, as people remove a file named `lock`.
+//! 2. Then the file `lock` is locked. Its content ("pid note") only tells the next process which process holds the
+//!    lock; it never means that the lock is taken. Versions that lock this file alone are kept out by it, and keep
+//!    others out.
+//! 3. [`PoolLock::check`] tells whether the names still lead to the locked files: two processes could hold locks on two
+//!    files of one name. Writers call it before each commit.
 //!
-//! The kernel drops the locks when their holder ends in whatever way, so a crash leaves nothing to clean up. Names are looked up in the
-//! directory that was opened, so a root may be moved while it is locked.
+//! The kernel drops the locks however their holder ends, so a crash leaves nothing to clean up. Names are looked up in
+//! the directory that was opened, so a root may be moved while it is locked.
 //!
-//! Cost: three opens, three flocks and one small write; a check is a stat(2) for each file.
+//! Cost: three opens, three flocks and one small write; a check is one stat(2) for each file.
 
 use std::fs::File;
 use std::io;
@@ -25,26 +26,26 @@ use crate::superblock::Role;
 
 /// Name of the lock file within a root.
 pub const LOCK_FILE: &str = "lock";
-/// What else is locked, where it is there.
+/// The other files that are locked, if they exist.
 const SUPERBLOCKS: [Role; 2] = [Role::Meta, Role::Data];
 
-/// Bytes of the note that are kept and shown.
+/// Longest note in bytes that is kept and shown.
 const NOTE_BYTES_MAX: usize = 200;
 
 /// The exclusive right to use a pool, held until it is dropped or the process ends.
 ///
-/// It survives `fork` (parent and child then share it): a daemon calls [`update_note`](Self::update_note) so that the
+/// It survives `fork`: parent and child then share it. The daemon calls [`update_note`](Self::update_note) so that the
 /// file names the child.
 #[derive(Debug)]
 pub struct PoolLock {
     root: PathBuf,
     directory: File,
-    /// Has the note.
+    /// The lock file, which holds the note.
     file: File,
     held: Vec<Held>,
 }
 
-/// A locked file with a name. It is locked as long as a descriptor of it is open.
+/// A locked file with its name. It stays locked while any descriptor of it is open.
 #[derive(Debug)]
 struct Held {
     name: &'static str,
@@ -61,8 +62,8 @@ impl Held {
 }
 
 impl PoolLock {
-    /// Locks the pool at `root`; `note` says what for, e.g. "dedupfs mount". Never waits: a pool in use is
-    /// [`StoreError::Busy`], naming the process and its note.
+    /// Locks the pool at `root`. `note` names the purpose, e.g. "dedupfs mount". Never waits: a pool in use is
+    /// [`StoreError::Busy`] with the process and its note.
     pub fn acquire(root: &Path, note: &str) -> Result<Self> {
         let shown = |name: &str| root.join(name).display().to_string();
         let fail = |name: &str, error| StoreError::from_io("open", shown(name), owner::explain(root, name, error));
@@ -72,14 +73,14 @@ impl PoolLock {
         for name in SUPERBLOCKS.map(Role::file_name) {
             let file = match open_superblock(&directory, name) {
                 Ok(file) => file,
-                // What is to be made, or repaired.
+                // `mkfs` or a repair will create it.
                 Err(Errno::NOENT) => continue,
                 Err(error) => return Err(fail(name, error.into())),
             };
             match try_lock(&file) {
                 Ok(true) => held.push(Held::new(name, file).map_err(|error| fail(name, error))?),
                 Ok(false) => return Err(busy(noted_owner(root))),
-                // Network disks lock no file that is open for reading only: the lock file alone counts there.
+                // Network disks refuse to lock a file that is open only for reading: there the lock file alone counts.
                 Err(Errno::BADF) => {}
                 Err(error) => return Err(StoreError::from_io("lock", shown(name), error.into())),
             }
@@ -96,13 +97,13 @@ impl PoolLock {
             held.push(own.map_err(|error| fail(LOCK_FILE, error))?);
         }
         let lock = Self { root: root.to_owned(), directory, file, held };
-        // Removed between opening and locking: another process may have the next one.
+        // The file may have been removed between opening and locking: another process may hold its successor.
         lock.check()?;
         lock.update_note(note);
         Ok(lock)
     }
 
-    /// Whether the pool is still this process's alone: the names lead to the files that it has locked.
+    /// Checks that this process still has the pool alone: the names lead to the files that it has locked.
     ///
     /// # Errors
     /// [`StoreError::LockLost`]; I/O errors.
@@ -118,17 +119,17 @@ impl PoolLock {
         Ok(())
     }
 
-    /// Who holds the lock of the pool at `root`, e.g. "process 4711 (dedupfs scrub)"; `None` if nobody does, or it cannot be
-    /// told. For messages: the next moment it may be another.
+    /// The holder of the lock of the pool at `root`, e.g. "process 4711 (dedupfs scrub)". `None` if there is none, or
+    /// if it cannot be determined. For messages only: a moment later another process may hold it.
     #[must_use]
     pub fn holder(root: &Path) -> Option<String> {
         Self::find_holder(root).ok().flatten()
     }
 
-    /// As [`holder`](Self::holder), telling apart that nobody holds it.
+    /// As [`holder`](Self::holder), but tells a free lock from a failure to find out.
     ///
     /// # Errors
-    /// It cannot be told.
+    /// The holder cannot be determined.
     pub fn find_holder(root: &Path) -> io::Result<Option<String>> {
         let directory = File::open(root)?;
         let is_taken = |file: &File| {
@@ -138,7 +139,7 @@ impl PoolLock {
         match File::open(root.join(LOCK_FILE)) {
             Ok(file) if is_taken(&file) => return Ok(Some(owner(&file))),
             Ok(_) => {}
-            // As the lock is taken: a disk that cannot be written may have no file for it.
+            // As in `open`: a disk that cannot be written may lack the file, so the directory is locked.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if is_taken(&directory) {
                     return Ok(Some(owner(&directory)));
@@ -156,8 +157,8 @@ impl PoolLock {
         Ok(None)
     }
 
-    /// Writes this process's id and `note` into the file. A failure (a full disk) is logged only: the lock holds
-    /// without it, and a full pool must still be usable.
+    /// Writes this process's id and `note` into the file. A failure (a full disk) is only logged: the lock holds
+    /// without the note, and a full pool must stay usable.
     pub fn update_note(&self, note: &str) {
         let mut text = format!("{} {}", std::process::id(), printable(note));
         text.push('\n');
@@ -170,9 +171,9 @@ impl PoolLock {
 
 impl Drop for PoolLock {
     fn drop(&mut self) {
-        // So that nobody is told of a process that is gone, in the moment before the next holder writes its note;
-        // but a forked child that shares the lock may have written its own. Unlocking is left to closing: an explicit
-        // unlock would also release the lock of such a child.
+        // Clears the note: until the next holder writes its own, messages would name a process that has ended. A forked
+        // child that shares the lock may have written its own note; that one stays. Closing unlocks: an explicit unlock
+        // would also release the child's lock.
         let own = format!("{} ", std::process::id());
         let mut found = vec![0; own.len()];
         if self.file.read_exact_at(&mut found, 0).is_ok()
@@ -184,8 +185,8 @@ impl Drop for PoolLock {
     }
 }
 
-/// The file to lock. On a disk that cannot be written, or is full, it is locked as it is, or the directory if there is none: a pool
-/// that can only be read is still one process's at a time.
+/// Opens the file to lock. On a disk that cannot be written, or is full, this is the file as it is, or else the
+/// directory: even a pool that can only be read belongs to one process at a time.
 fn open(root: &Path, path: &Path) -> io::Result<File> {
     match owner::open_or_create_file(path, OFlags::RDWR) {
         Err(error) if takes_nothing(error.kind()) => File::open(path).or_else(|_| File::open(root)),
@@ -198,7 +199,7 @@ fn takes_nothing(kind: io::ErrorKind) -> bool {
     matches!(kind, ReadOnlyFilesystem | StorageFull | QuotaExceeded)
 }
 
-/// A superblock to be locked; for writing, because network disks lock no other files exclusively.
+/// Opens a superblock for locking. It is opened for writing because network disks lock no other files exclusively.
 fn open_superblock(directory: &File, name: &str) -> rustix::io::Result<File> {
     let open = |flags| retry_on_intr(|| openat(directory, name, flags | OFlags::CLOEXEC, Mode::empty()));
     match open(OFlags::RDWR) {
@@ -207,7 +208,7 @@ fn open_superblock(directory: &File, name: &str) -> rustix::io::Result<File> {
     }
 }
 
-/// Locks a file unless another has it.
+/// Locks a file; `false` if another process has it.
 fn try_lock(file: &File) -> rustix::io::Result<bool> {
     match retry_on_intr(|| flock(file, FlockOperation::NonBlockingLockExclusive)) {
         Ok(()) => Ok(true),
@@ -216,7 +217,7 @@ fn try_lock(file: &File) -> rustix::io::Result<bool> {
     }
 }
 
-/// Who holds a superblock's lock: the lock file tells, if it is still the same.
+/// The holder of a superblock's lock. The lock file names it, unless it was removed.
 fn noted_owner(root: &Path) -> String {
     match File::open(root.join(LOCK_FILE)) {
         Ok(file) => owner(&file),
@@ -224,7 +225,7 @@ fn noted_owner(root: &Path) -> String {
     }
 }
 
-/// Who holds the lock, as its file tells.
+/// The holder of the lock, according to its file.
 fn owner(file: &File) -> String {
     let mut bytes = [0; NOTE_BYTES_MAX + 16];
     let found = loop {
@@ -323,7 +324,7 @@ mod tests {
         drop(PoolLock::acquire(root.path(), "again").unwrap());
     }
 
-    /// Two daemons wrote one pool after that.
+    /// Two daemons once wrote one pool after such a removal.
     #[test]
     fn regression_a_removed_lock_file_lets_nobody_else_in() {
         for superblock in SUPERBLOCKS.map(Role::file_name) {

@@ -1,10 +1,10 @@
-//! A device in memory that knows what a power loss would leave: the disk of the crash tests.
+//! A device in memory that knows the state after a power loss: the disk of the crash tests.
 //!
-//! Names and contents each exist twice: *volatile* (what every operation sees) and *durable* (what was synced), with
-//! the changes in between. [`MemoryDevice::crash`] makes a new disk of the durable state and an arbitrary, legal part
-//! of those changes. It is stricter than most filesystems: a file's sync does not make its name durable, a directory
-//! is durable only with its own name in its parent, and a rename between directories is two independent changes (sync
-//! the target's directory first).
+//! Names and contents each exist twice: *volatile* (visible to every operation) and *durable* (synced), with the
+//! changes in between. [`MemoryDevice::crash`] makes a new disk of the durable state and an arbitrary, legal part of
+//! those changes. It is stricter than most filesystems: a file's sync does not make its name durable, a directory is
+//! durable only with its own name in its parent, and a rename between directories is two independent changes (sync the
+//! target's directory first).
 //!
 //! Handles are cheap clones of one disk. Space is counted in pages of 4096 bytes against an optional capacity; a write
 //! that does not fit changes nothing. A removed file gives its space back with its last open handle.
@@ -33,7 +33,7 @@ mod crash;
 mod pages;
 mod tree;
 
-/// What a device without a capacity says is its size.
+/// The size that a device without a capacity reports.
 const UNLIMITED_BYTES: u64 = 1 << 50;
 
 /// A device in memory; clones are handles of the same disk.
@@ -57,7 +57,7 @@ struct FileNode {
 #[derive(Debug)]
 struct FileState {
     content: Content,
-    /// Volatile names; without one and without a handle the file takes no space.
+    /// Number of volatile names. Without names and handles the file takes no space.
     names: usize,
     handles: usize,
 }
@@ -76,19 +76,19 @@ impl Default for MemoryDevice {
 }
 
 impl MemoryDevice {
-    /// An empty disk without a limit.
+    /// Returns an empty disk without a limit.
     #[must_use]
     pub fn new() -> Self {
         Self::build(UNLIMITED_BYTES)
     }
 
-    /// An empty disk that is full with `capacity_bytes` (in pages of 4096) of content.
+    /// Returns an empty disk that holds at most `capacity_bytes` of content (in pages of 4096).
     #[must_use]
     pub fn with_capacity(capacity_bytes: u64) -> Self {
         Self::build(capacity_bytes)
     }
 
-    /// Changes the capacity; content that is there stays, even beyond it.
+    /// Changes the capacity. Existing content stays, even beyond it.
     pub fn set_capacity(&self, capacity_bytes: u64) {
         self.shared.space.capacity_bytes.store(capacity_bytes, Ordering::Relaxed);
     }
@@ -113,22 +113,23 @@ impl MemoryDevice {
         Ok(is_synced)
     }
 
-    /// Gives up the file's unsynced writes as Linux does after a failed sync: they are still read, and no later sync
+    /// Gives up the file's unsynced writes as Linux does after a failed sync: readers still see them, and no later sync
     /// makes them durable.
     pub fn lose_unsynced(&self, path: &str) -> Result<()> {
         self.unsynced(path)?.lose();
         Ok(())
     }
 
-    /// Gives up the directory's unsynced changes of names: they are still seen, and neither they nor later ones become
-    /// durable, although later syncs succeed. Stricter than a journaling filesystem, which refuses everything then.
+    /// Gives up the directory's unsynced changes of names: operations still see them, but neither they nor later
+    /// changes become durable, although later syncs succeed. This is stricter than a journaling filesystem, which then
+    /// refuses everything.
     pub fn lose_unsynced_names(&self, path: &str) -> Result<()> {
         let _power = self.shared.power.read();
         self.shared.tree.lock().directory("look up", path)?.lose_unsynced();
         Ok(())
     }
 
-    /// The unsynced writes of the file that is at `path` now, wherever it is renamed to.
+    /// The unsynced writes of the file that is at `path` now. The handle follows the file through renames.
     pub(super) fn unsynced(&self, path: &str) -> Result<Unsynced> {
         let _power = self.shared.power.read();
         let file = self.shared.tree.lock().file("look up", path)?;
@@ -175,7 +176,7 @@ impl SpaceCounter {
 }
 
 impl Shared {
-    /// After a name or a handle went away: gives the space back if it was the last.
+    /// Gives the space back when the last name or handle is gone.
     fn release_if_unused(&self, state: &mut FileState) {
         if state.names == 0 && state.handles == 0 {
             self.space.give_back(state.content.volatile().page_count());
@@ -244,7 +245,7 @@ impl Device for MemoryDevice {
         let replaced = target.volatile.get(to_name).cloned();
         match &replaced {
             Some(Item::Directory) => return Err(failure("rename", from, io::ErrorKind::IsADirectory)),
-            // One file under two names, which only a crash makes, or one name: as rename(2), nothing happens.
+            // Two names of one file (only a crash makes them), or one name twice: as in rename(2), nothing happens.
             Some(Item::File(file)) if Arc::ptr_eq(file, &source) => return Ok(()),
             _ => {}
         }
@@ -373,7 +374,7 @@ impl DeviceFile for OpenFile {
         state.content.reread();
         let after = state.content.volatile().page_count();
         self.shared.space.give_back(before.saturating_sub(after));
-        // Pages that a lost punch brings back are there already, whatever the capacity.
+        // Pages that a lost punch brings back already exist: take them beyond the capacity too.
         self.shared.space.take_anyway(after.saturating_sub(before));
         Ok(())
     }
@@ -404,7 +405,7 @@ impl DeviceFile for OpenFile {
 }
 
 impl OpenFile {
-    /// A change that may free pages and takes none.
+    /// Applies a change that may free pages and takes none.
     fn shrink(&self, change: impl FnOnce(&mut Content)) -> Result<()> {
         check_writable(&self.path, self.is_writable)?;
         let _power = self.shared.power.read();

@@ -1,12 +1,18 @@
-//! The one seam through which every byte passes that must survive.
+//! The one seam that all durable bytes pass through.
 //!
 //! A [`Device`] is a small tree of files under one root; a [`DeviceFile`] is one of them. Paths are relative,
-//! `/`-separated, without `..`. There are a real ([`mod@file`]), an in-memory ([`memory`]), a fault-injecting
-//! ([`faulty`]) and an observed ([`observed`]) implementation, and one that keeps changes to itself ([`overlay`]); nothing outside
-//! of this folder calls `std::fs` on a pool. [`lock`] keeps a second process out, [`owner`] leaves a pool whose it is, and [`aligned`] has the buffers that direct I/O
-//! wants.
+//! `/`-separated, without `..`. Nothing outside of this folder calls `std::fs` on a pool. The implementations:
 //!
-//! What is assumed of a real disk stands in `docs/format.md`.
+//! - [`mod@file`]: a directory of the host's filesystem
+//! - [`memory`]: in memory, for crash tests
+//! - [`faulty`]: injects faults
+//! - [`observed`]: lets a test observe and control each operation
+//! - [`overlay`]: keeps all changes in memory
+//!
+//! [`lock`] keeps a second process out, [`owner`] keeps a pool's files with their owner, and [`aligned`] has the
+//! buffers for direct I/O.
+//!
+//! The assumptions about a real disk are in `docs/format.md`.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -39,13 +45,13 @@ pub const DIRECT_ALIGNMENT_BYTES: usize = 4096;
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenMode {
-    /// It must exist; only read.
+    /// The file must exist; only read.
     Read,
-    /// It must exist; read and written.
+    /// The file must exist; read and written.
     Write,
-    /// Created if absent; read and written.
+    /// The file is created if absent; read and written.
     CreateOrWrite,
-    /// Must not exist; created, read and written.
+    /// The file must not exist; created, read and written.
     CreateNew,
 }
 
@@ -60,12 +66,12 @@ pub struct Entry {
     pub is_directory: bool,
 }
 
-/// Space of the device, as `statfs` tells it.
+/// Space of the device, as `statfs` reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space {
     /// Size of the whole medium.
     pub total_bytes: u64,
-    /// What an unprivileged writer can still use.
+    /// Free space for an unprivileged writer.
     pub available_bytes: u64,
 }
 
@@ -73,56 +79,57 @@ pub struct Space {
 pub trait Device: Debug + Send + Sync {
     /// Opens the file at `path`.
     fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DeviceFile>>;
-    /// As [`open`](Self::open), of a file that should be there: whoever says that it is not is asked once more if the name is there. Some
-    /// filesystems answer so once in a while, and a file that was replaced meanwhile is there under its name.
+    /// As [`open`](Self::open), for a file that should exist. If the answer is "not found" but the name is there, it
+    /// opens once more. Some filesystems occasionally give that answer, and the file may have been replaced in between.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     fn open_surely(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DeviceFile>> {
         match self.open(path, mode) {
             Err(crate::StoreError::NotFound { .. }) if self.exists(path)? => {
-                tracing::warn!(path, "the filesystem said that a file is not there that is; it is asked again");
+                tracing::warn!(path, "the filesystem reported an existing file as missing; opening it again");
                 self.open(path, mode)
             }
             opened => opened,
         }
     }
-    /// Removes the file (no directory) at `path`; what has it open goes on using it. Durable after [`sync_directory`](Self::sync_directory) of its parent.
+    /// Removes the file (not a directory) at `path`. Open handles stay usable. Durable after
+    /// [`sync_directory`](Self::sync_directory) of its parent.
     fn remove(&self, path: &str) -> Result<()>;
-    /// Removes an empty directory; durable as [`remove`](Self::remove). A device whose directories are nothing but parts of its
-    /// files' names leaves it, which is the default.
+    /// Removes an empty directory; durable as [`remove`](Self::remove). The default does nothing: it suits devices
+    /// whose directories are only parts of file names.
     fn remove_directory(&self, path: &str) -> Result<()> {
         let _nothing_to_remove = path;
         Ok(())
     }
-    /// Atomically renames a file (no directory) over another; durable after [`sync_directory`](Self::sync_directory)
+    /// Atomically renames a file (not a directory) over another; durable after [`sync_directory`](Self::sync_directory)
     /// of its parent. Between two directories: sync the target's first.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
     /// Creates a directory and its missing parents; no error if it exists. Each is durable after
     /// [`sync_directory`](Self::sync_directory) of its parent.
     fn create_directory(&self, path: &str) -> Result<()>;
-    /// The entries of the directory at `path` ("" is the root), sorted by name.
+    /// Returns the entries of the directory at `path` ("" is the root), sorted by name.
     fn list(&self, path: &str) -> Result<Vec<Entry>>;
-    /// Makes creations, renames and removals in the directory durable. A directory that is there and cannot be made durable is
-    /// [`SyncFailed`](crate::StoreError::SyncFailed).
+    /// Makes creations, renames and removals in the directory durable. If the directory exists and its sync fails, the
+    /// error is [`SyncFailed`](crate::StoreError::SyncFailed).
     fn sync_directory(&self, path: &str) -> Result<()>;
-    /// Whether a file or directory is there.
+    /// Whether a file or directory exists at `path`.
     fn exists(&self, path: &str) -> Result<bool>;
     /// Size and free space of the medium.
     fn space(&self) -> Result<Space>;
-    /// Size and free space of the disk itself, for figures that users see: the default is [`space`](Self::space). A device that
-    /// keeps what is written elsewhere has room of its own, and the same disk.
+    /// Size and free space of the disk itself, for figures that users see. The default is [`space`](Self::space). A
+    /// device that keeps changes elsewhere has room of its own on the same disk.
     fn disk_space(&self) -> Result<Space> {
         self.space()
     }
-    /// What filesystem it lies on, if that can be told: two devices of one filesystem share its space.
+    /// An id of the filesystem below, if known: two devices on one filesystem share its space.
     fn filesystem_id(&self) -> Option<u64> {
         None
     }
-    /// For messages: where this device is.
+    /// For messages: the place of this device.
     fn describe(&self) -> String;
 
-    /// Reads a whole file of at most `limit_bytes`; longer ones are [`Corrupt`](crate::StoreError::Corrupt).
+    /// Reads a whole file of at most `limit_bytes`; a longer file is [`Corrupt`](crate::StoreError::Corrupt).
     fn read_file(&self, path: &str, limit_bytes: u64) -> Result<Vec<u8>> {
         let file = self.open(path, OpenMode::Read)?;
         let len = file.len()?;
@@ -134,8 +141,8 @@ pub trait Device: Debug + Send + Sync {
         Ok(bytes)
     }
 
-    /// Replaces the file at `directory/name` by `bytes`, atomically and durably: written beside it, synced,
-    /// renamed over it, directory synced.
+    /// Replaces the file at `directory/name` by `bytes`, atomically and durably: writes a file beside it, syncs it,
+    /// renames it over the old one, and syncs the directory.
     fn replace_file(&self, directory: &str, name: &str, bytes: &[u8]) -> Result<()> {
         let join = |name: &str| if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") };
         let (temporary, target) = (join(&format!("{name}.new")), join(name));
@@ -161,9 +168,10 @@ pub trait DeviceFile: Debug + Send + Sync {
     /// last successful sync may be believed durable (invariant I-7); every failure is
     /// [`SyncFailed`](crate::StoreError::SyncFailed).
     fn sync(&self) -> Result<()>;
-    /// Syncs, and then forgets what the system keeps of the file in memory, so that it is read from the medium from here on.
-    /// What a failed sync, also of an earlier process, left there would still be read, and be gone after a power loss. It is
-    /// forgotten even if the sync fails (again). The default, for devices that keep nothing besides another one, only syncs.
+    /// Syncs, and then drops the system's cached pages of the file, so that later reads come from the medium. After a
+    /// failed sync, even one of an earlier process, the cache still holds bytes that a power loss would take away. The
+    /// pages are dropped even if the sync fails (again). The default only syncs: it suits devices without a cache of
+    /// their own.
     fn reread(&self) -> Result<()> {
         self.sync()
     }
@@ -176,12 +184,12 @@ pub trait DeviceFile: Debug + Send + Sync {
     /// Cuts or extends (with a hole) to `len_bytes`.
     fn set_len(&self, len_bytes: u64) -> Result<()>;
     /// Gives the range's space back to the device; it reads as zeros afterwards. The length stays. A filesystem that
-    /// cannot do this leaves everything as it is: do not rely on the zeros.
+    /// cannot do this leaves everything unchanged: do not rely on the zeros.
     fn punch(&self, offset: u64, len_bytes: u64) -> Result<()>;
     /// Physical bytes that the file occupies.
     fn allocated_bytes(&self) -> Result<u64>;
 
-    /// For messages: which file this is.
+    /// For messages: the name of this file.
     fn describe(&self) -> String {
         "a file".to_owned()
     }

@@ -1,8 +1,7 @@
-//! A device under observation: a test stands around every operation of another device, sees it, and decides when, how
-//! often or whether it happens.
+//! A device under observation: a test's [`Observer`] sees every operation of another device and decides when, how often
+//! and whether it happens.
 //!
-//! Operations that only ask (length, space, existence, allocated bytes) are not shown. Cost: one virtual call for each
-//! operation.
+//! Queries (length, space, existence, allocated bytes) are not shown. Cost: one virtual call for each operation.
 
 use std::sync::Arc;
 
@@ -27,7 +26,7 @@ pub enum Call<'a> {
 }
 
 impl Call<'_> {
-    /// Whether it changes the device or makes changes durable.
+    /// Whether the operation changes the device or makes changes durable.
     #[must_use]
     pub fn is_change(&self) -> bool {
         match self {
@@ -38,13 +37,13 @@ impl Call<'_> {
     }
 }
 
-/// Stands around the operations of an [`ObservedDevice`].
+/// Controls the operations of an [`ObservedDevice`].
 pub trait Observer: std::fmt::Debug + Send + Sync {
-    /// Called in place of an operation; `perform` does it. Without it the operation has not happened, and who asked for
-    /// it is told this function's result: an open that was not performed is an error in any case, and a list is empty.
+    /// Called in place of an operation; `perform` does it. If it is not called, the operation does not happen and its
+    /// caller gets this function's result. An open that was not performed is always an error; a list is empty.
     ///
     /// # Errors
-    /// Become the operation's.
+    /// They become the operation's errors.
     fn around(&self, call: &Call<'_>, perform: &mut dyn FnMut() -> Result<()>) -> Result<()>;
 }
 

@@ -1,17 +1,17 @@
-//! A device that keeps every change in memory and leaves what is below it as it is.
+//! A device that keeps every change in memory and leaves the device below unchanged.
 //!
-//! A pool that is opened for reading only is recovered like any other (its log is replayed, its namespace raised to its last
-//! commit), but on an overlay: the disk is not written, so a mount with `-o ro`, `dedupfs-stats` and `dedupfs fsck` change
-//! nothing, and work on a disk that cannot be written.
+//! A pool that is opened for reading only is recovered like any other (its log is replayed, its namespace raised to its
+//! last commit), but on an overlay. So a mount with `-o ro`, `dedupfs-stats` and `dedupfs fsck` write nothing, and work
+//! on a disk that cannot be written.
 //!
-//! A file of the overlay is a base (a file below, cut at some length) with pages of 4096 bytes laid over it. Names are looked up
-//! here first: a file that was opened or changed, a directory that was made, or a mark that something is gone. What is below
-//! must not change meanwhile: whoever opens an overlay holds the pool's lock.
+//! A file of the overlay is a base (a file below, cut at some length) with pages of 4096 bytes laid over it. Names are
+//! looked up here first: a file that was opened or changed, a new directory, or a mark that something is gone. The
+//! device below must not change meanwhile: the opener of an overlay holds the pool's lock.
 //!
-//! Limits: pages take at most the bytes given; what does not fit is [`NoSpace`](StoreError::NoSpace) and changes nothing.
-//! Punching is left out, as [`DeviceFile::punch`] allows. Syncs do nothing: nothing here is to survive.
+//! Limits: pages take at most the given bytes. A change that does not fit is [`NoSpace`](StoreError::NoSpace) and
+//! changes nothing. Punching does nothing, as [`DeviceFile::punch`] allows. Syncs do nothing: no change here survives.
 //!
-//! The pages of a file that was removed are given back when the overlay goes.
+//! The pages of a removed file are given back when the overlay is dropped.
 //!
 //! Lock order: `names` -> one file's `content`.
 
@@ -30,7 +30,7 @@ use crate::error::{Result, StoreError};
 
 const PAGE_BYTES: usize = 4096;
 
-/// A device over another one that it never changes.
+/// A device over another one, which it never changes.
 #[derive(Debug)]
 pub struct OverlayDevice {
     inner: Arc<dyn Device>,
@@ -38,7 +38,7 @@ pub struct OverlayDevice {
     room: Arc<Room>,
 }
 
-/// What the overlay says of a path; of all others the device below decides.
+/// The overlay's answer for a path. For any other path the device below decides.
 #[derive(Debug, Clone)]
 enum Name {
     File(Arc<FileNode>),
@@ -46,7 +46,7 @@ enum Name {
     Gone,
 }
 
-/// Pages in use against the limit.
+/// Bytes of pages in use, and their limit.
 #[derive(Debug)]
 struct Room {
     limit_bytes: u64,
@@ -63,7 +63,7 @@ struct FileNode {
 #[derive(Debug)]
 struct Content {
     len_bytes: u64,
-    /// So much of the base still counts.
+    /// Length of the part of the base that is still visible.
     base_bytes: u64,
     pages: BTreeMap<u64, Box<[u8; PAGE_BYTES]>>,
 }
@@ -82,7 +82,7 @@ impl OverlayDevice {
         self.room.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether a directory is there.
+    /// Whether a directory exists at `path`.
     fn has_directory(&self, names: &BTreeMap<String, Name>, path: &str) -> Result<bool> {
         if path.is_empty() {
             return Ok(true);
@@ -100,7 +100,7 @@ impl OverlayDevice {
         }
     }
 
-    /// The file at `path`, taken into the overlay.
+    /// Returns the file at `path` and takes it into the overlay.
     fn file(
         &self,
         names: &mut BTreeMap<String, Name>,
@@ -252,7 +252,7 @@ impl Device for OverlayDevice {
     fn space(&self) -> Result<Space> {
         let space = self.inner.space()?;
         let left_bytes = self.room.limit_bytes.saturating_sub(self.used_bytes());
-        // What is written takes nothing of the disk, however full that is.
+        // Changes take no space of the disk, however full it is.
         Ok(Space { available_bytes: left_bytes, ..space })
     }
 
@@ -287,7 +287,7 @@ struct OverlayFile {
 }
 
 impl OverlayFile {
-    /// The bytes at `offset` of the base, zeros where it does not count.
+    /// Reads the bytes at `offset` of the base; zeros behind its visible part.
     fn read_base(&self, content: &Content, buffer: &mut [u8], offset: u64) -> Result<()> {
         let visible = usize::try_from(content.base_bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
         let (from_base, zeros) = buffer.split_at_mut(visible.min(buffer.len()));
@@ -298,7 +298,7 @@ impl OverlayFile {
         }
     }
 
-    /// The page with that number, made of the base if it is not there.
+    /// Returns the page with that number; copies it from the base first if necessary.
     fn page<'a>(&self, content: &'a mut Content, number: u64) -> Result<&'a mut [u8; PAGE_BYTES]> {
         if !content.pages.contains_key(&number) {
             let mut page = Box::new([0; PAGE_BYTES]);
@@ -394,7 +394,7 @@ impl DeviceFile for OverlayFile {
             content.base_bytes = content.base_bytes.min(len_bytes);
             let cut = content.pages.split_off(&len_bytes.div_ceil(PAGE_BYTES as u64));
             self.room.used_bytes.fetch_sub((cut.len() * PAGE_BYTES) as u64, Ordering::Relaxed);
-            // What a file was cut by reads as zeros if it grows again.
+            // The part that was cut reads as zeros if the file grows again.
             if let Some(page) = content.pages.get_mut(&(len_bytes / PAGE_BYTES as u64))
                 && let Some(tail) = page.get_mut((len_bytes % PAGE_BYTES as u64) as usize..)
             {

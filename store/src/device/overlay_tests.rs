@@ -57,7 +57,7 @@ fn apply(device: &dyn Device, operation: &Operation) -> bool {
     .is_ok()
 }
 
-/// All names, and what is in the files.
+/// All names, with the content of the files.
 fn everything(device: &dyn Device) -> Vec<(String, Option<Vec<u8>>)> {
     let mut found = Vec::new();
     let mut directories = vec![String::new()];
@@ -82,7 +82,7 @@ fn everything(device: &dyn Device) -> Vec<(String, Option<Vec<u8>>)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// An overlay is what the device would be, and the device stays what it was.
+    /// The overlay shows the changed device, and the device below stays unchanged.
     #[test]
     fn an_overlay_shows_changes_and_makes_none(operations in operations()) {
         let (under, changed) = (below(), below());

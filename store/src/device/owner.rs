@@ -1,11 +1,12 @@
-//! Whose the files of a pool are: what root creates in the pool of another user is that user's.
+//! The owner of a pool's files: files that root creates in another user's pool belong to that user.
 //!
-//! Root may scrub, reclaim, repair and mount the pools of others, by timers for instance. Files that stay root's (mode 0600) would
-//! keep the owner out of the pool. So whoever owns the directory in which root creates something gets it, and by that all of a
-//! pool is its root directory's owner's.
+//! Root may scrub, reclaim, repair and mount the pools of others, by timers for instance. Files that stay root's (mode
+//! 0600) would lock the owner out of the pool. So each new file goes to the owner of the directory in which root
+//! creates it. By that rule the owner of the root directory owns the whole pool.
 //!
-//! The owner may exchange names for links meanwhile, so only what this call has created is given, through its descriptor, and to the owner of
-//! the very directory in which it was created: a link that leads into root's own directories gains nothing.
+//! The owner may exchange names for links meanwhile. So only a file that this call has created is given away, through
+//! its descriptor, and to the owner of the very directory in which it was created. A link into root's own directories
+//! gains nothing.
 
 use std::fs::File;
 use std::io;
@@ -17,20 +18,20 @@ use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid, chownat, fstat,
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::geteuid;
 
-/// Creates the file, which must not exist (mode 0600), and opens it with these flags.
+/// Creates the file (mode 0600), which must not exist, and opens it with these flags.
 pub fn create_file(path: &Path, flags: OFlags) -> io::Result<File> {
     let (parent, name) = parent_of(path)?;
     let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let file = retry_on_intr(|| openat(&parent, name, flags, Mode::RUSR | Mode::WUSR))?;
     if let Err(error) = give(&file, &parent) {
-        // Half created: the next attempt shall begin anew. The first error counts.
+        // Remove the half-created file, so that the next attempt begins anew. The first error counts.
         let _ = unlinkat(&parent, name, AtFlags::empty());
         return Err(error.into());
     }
     Ok(file.into())
 }
 
-/// Opens the file with these flags; creates it (mode 0600) if it is not there.
+/// Opens the file with these flags; creates it (mode 0600) if it does not exist.
 pub fn open_or_create_file(path: &Path, flags: OFlags) -> io::Result<File> {
     let open = |flags| retry_on_intr(|| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR));
     match open(flags) {
@@ -38,13 +39,14 @@ pub fn open_or_create_file(path: &Path, flags: OFlags) -> io::Result<File> {
         opened => return Ok(opened?.into()),
     }
     match create_file(path, flags) {
-        // Another was faster, or it is a link to where nothing is yet: that is not the pool's, and stays whose it becomes.
+        // Another process was faster, or the name is a link to a missing file. Such a file is not the pool's and is not
+        // given away.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(open(flags | OFlags::CREATE)?.into()),
         created => created,
     }
 }
 
-/// Creates one directory; one that is there is no error.
+/// Creates one directory. An existing one is no error.
 pub(super) fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
     let (parent, name) = parent_of(path)?;
     match mkdirat(&parent, name, Mode::from_raw_mode(mode)) {
@@ -56,7 +58,7 @@ pub(super) fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = openat(&parent, name, flags, Mode::empty())?;
-    // Nothing makes and opens a directory in one: only one that holds nothing can be believed to be the new one.
+    // No call makes and opens a directory in one step. Only an empty directory can be trusted to be the new one.
     if !is_empty(&directory)? {
         return Ok(());
     }
@@ -80,7 +82,7 @@ pub fn give_socket(directory: &File, name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Says of a refusal below `root` whose the file is and what can be done about it.
+/// Adds to a refusal below `root` the owner of the file and a remedy.
 pub(super) fn explain(root: &Path, path: &str, error: io::Error) -> io::Error {
     let own = geteuid().as_raw();
     if error.kind() != io::ErrorKind::PermissionDenied {
@@ -91,7 +93,7 @@ pub(super) fn explain(root: &Path, path: &str, error: io::Error) -> io::Error {
     if pool.uid() != own {
         let whose = described(pool.uid());
         let message =
-            format!("{error}: {} belongs to {whose}, who alone, besides root, may open the pool", root.display());
+            format!("{error}: {} belongs to {whose}; only its owner and root may open the pool", root.display());
         return io::Error::new(error.kind(), message);
     }
     let mut place = root.to_owned();
@@ -113,7 +115,7 @@ pub(super) fn explain(root: &Path, path: &str, error: io::Error) -> io::Error {
     error
 }
 
-/// The directory of a path, open, and the name in it.
+/// Opens the directory of a path; returns it with the name in it.
 fn parent_of(path: &Path) -> io::Result<(OwnedFd, &std::ffi::OsStr)> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -121,7 +123,7 @@ fn parent_of(path: &Path) -> io::Result<(OwnedFd, &std::ffi::OsStr)> {
     Ok((rustix::fs::open(parent, flags, Mode::empty())?, name))
 }
 
-/// To whom belongs what root creates in this directory; `None` if it stays whose it is.
+/// The owner for files that root creates in this directory; `None` if they keep their owner.
 fn heir(directory: impl AsFd) -> rustix::io::Result<Option<(Uid, Gid)>> {
     if !geteuid().is_root() {
         return Ok(None);
@@ -133,8 +135,8 @@ fn heir(directory: impl AsFd) -> rustix::io::Result<Option<(Uid, Gid)>> {
 fn give(new: impl AsFd, directory: impl AsFd) -> rustix::io::Result<()> {
     let Some((uid, gid)) = heir(directory)? else { return Ok(()) };
     match chownat(new, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH) {
-        // Filesystems without owners, network disks that do not believe a root, one without the capability: to fail would help
-        // nobody, as whoever opens the pool then is told whose the file is.
+        // Filesystems without owners, network disks that do not trust root, a root without the capability: failing
+        // would help nobody. The next user to open the pool learns from `explain` whose the file is.
         Err(error @ (Errno::PERM | Errno::ACCESS | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)) => {
             tracing::debug!(%error, uid = uid.as_raw(), "cannot give a new file to the pool's owner");
             Ok(())

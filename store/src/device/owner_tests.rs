@@ -8,7 +8,7 @@ use super::*;
 
 const USER: (u32, u32) = (65534, 65533);
 
-/// A directory of another user; `None` if this is not run by root.
+/// A directory of another user; `None` if root does not run this test.
 fn theirs() -> Option<tempfile::TempDir> {
     if !geteuid().is_root() {
         eprintln!("only root can give files away: left out");
@@ -56,7 +56,7 @@ fn regression_what_root_creates_in_the_pool_of_another_is_the_others() {
     drop(socket);
 }
 
-/// Whoever owns a pool may put links in it: they must not make root give away what is not the pool's.
+/// The owner of a pool may put links in it: they must not make root give away foreign files.
 #[test]
 fn nothing_is_given_through_links_or_that_was_there() {
     let Some(root) = theirs() else { return };

@@ -1,4 +1,4 @@
-//! Paths and ranges that every [`Device`](super::Device) accepts, so that all implementations refuse the same.
+//! Rules for paths and ranges, the same for every [`Device`](super::Device).
 
 use crate::error::{Result, StoreError};
 
@@ -22,12 +22,12 @@ pub(super) fn check_directory(path: &str) -> Result<()> {
     if path.is_empty() { Ok(()) } else { check_file(path) }
 }
 
-/// Parent directory ("" is the root) and name.
+/// Splits a path into its parent directory ("" is the root) and its name.
 pub(super) fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
-/// End of a range of a file; an error if no file can reach so far.
+/// Returns the end of a range of a file; an error if it lies beyond the longest file.
 pub(super) fn range_end(path: &str, offset: u64, len_bytes: u64) -> Result<u64> {
     match offset.checked_add(len_bytes) {
         Some(end) if end <= FILE_BYTES_MAX => Ok(end),
@@ -35,7 +35,7 @@ pub(super) fn range_end(path: &str, offset: u64, len_bytes: u64) -> Result<u64> 
     }
 }
 
-/// The error of a change through a file that was opened with [`OpenMode::Read`](super::OpenMode::Read).
+/// Refuses a change through a file that was opened with [`OpenMode::Read`](super::OpenMode::Read).
 pub(super) fn check_writable(path: &str, is_writable: bool) -> Result<()> {
     if is_writable { Ok(()) } else { Err(StoreError::Usage(format!("{path} was opened for reading only"))) }
 }

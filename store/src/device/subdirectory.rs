@@ -1,4 +1,4 @@
-//! A directory of a device as a device of its own: for what is made beside something else and then moved into its place.
+//! A directory of a device as a device of its own: a place to build files and then move them elsewhere.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ pub struct Subdirectory {
 }
 
 impl Subdirectory {
-    /// The part of `device` below `directory`, which is created durably if it is absent.
+    /// Opens the part of `device` below `directory`, which is created durably if it is absent.
     ///
     /// # Errors
-    /// It cannot be created.
+    /// The directory cannot be created.
     pub fn create(device: Arc<dyn Device>, directory: &str) -> Result<Self> {
         device.create_directory(directory)?;
         let parent = directory.rsplit_once('/').map_or("", |(parent, _)| parent);

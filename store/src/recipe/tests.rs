@@ -44,12 +44,12 @@ fn sample_node() -> Node {
     Node { level: 0, children: vec![sample_child(1), Child::zero(1 << 33), sample_child(2)] }
 }
 
-/// Node bytes around `body` with a checksum that fits.
+/// Node bytes around `body`, with a matching checksum.
 fn sealed(body: &[u8]) -> Vec<u8> {
     [body, &checksum(body).to_le_bytes()].concat()
 }
 
-/// Every single changed byte and every shorter or longer input must be refused.
+/// Checks that every single changed byte and every shorter or longer input is refused.
 fn assert_damage_is_found<T: std::fmt::Debug>(bytes: &[u8], decode: impl Fn(&[u8]) -> Result<T>) {
     decode(bytes).unwrap();
     for position in 0..bytes.len() {
@@ -202,7 +202,7 @@ proptest! {
         prop_assert!(Node::decode(&bytes).is_err());
         let mut body = vec![NODE_VERSION, 0];
         body.extend(&bytes);
-        // A good checksum: whatever is accepted must be sound, and is what would be encoded.
+        // The checksum matches: an accepted node must be sound, and encode to the same bytes.
         if let Ok(node) = Node::decode(&sealed(&body)) {
             prop_assert!(node.check().is_ok());
             prop_assert_eq!(node.encode(), sealed(&body));

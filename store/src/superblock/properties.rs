@@ -9,17 +9,16 @@ use crate::error::{Result, StoreError};
 /// Limits of the average chunk size in bytes.
 pub const CHUNK_SIZE_BYTES: std::ops::RangeInclusive<u32> = 4096..=65_536;
 
-/// Limits of the container size in bytes; besides, a container holds at least
-/// [`CHUNKS_PER_CONTAINER_MIN`] average chunks.
+/// Limits of the container size in bytes. A container must also hold [`CHUNKS_PER_CONTAINER_MIN`] average chunks.
 pub const CONTAINER_BYTES: std::ops::RangeInclusive<u32> = 65_536..=67_108_864;
 
-/// A container takes at least so many chunks of average size.
+/// Fewest chunks of average size that a container must hold.
 pub const CHUNKS_PER_CONTAINER_MIN: u32 = 8;
 
 /// Limits of the number of slots in one container file.
 pub const SLOTS_PER_FILE: std::ops::RangeInclusive<u32> = 1..=65_536;
 
-/// Limits of the number of fingerprints in one tanker of the index: a tanker that is written is held in memory.
+/// Limits of the number of fingerprints in one tanker of the index. An open tanker is held in memory.
 pub const TANKER_CELLS: std::ops::RangeInclusive<u32> = 64..=1 << 26;
 
 /// Limits of the number of buckets of one tanker, a power of two.
@@ -27,7 +26,7 @@ pub const TANKER_BUCKETS: std::ops::RangeInclusive<u32> = 1..=65_536;
 
 const _: () = assert!(*CONTAINER_BYTES.end() >= *CHUNK_SIZE_BYTES.end() * CHUNKS_PER_CONTAINER_MIN);
 
-/// How content is cut into chunks.
+/// The method that cuts content into chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum ChunkerKind {
@@ -68,7 +67,7 @@ impl FromStr for ChunkerKind {
     }
 }
 
-/// What identifies a chunk.
+/// The hash function of the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum FingerprintAlgorithm {
@@ -109,24 +108,24 @@ impl FromStr for FingerprintAlgorithm {
     }
 }
 
-/// What is decided when a pool is formatted and holds for ever.
+/// The properties that are chosen when a pool is formatted and never change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolProperties {
-    /// How content is cut into chunks.
+    /// The method that cuts content into chunks.
     pub chunker: ChunkerKind,
     /// Average chunk size in bytes.
     pub chunk_size_bytes: u32,
-    /// What identifies a chunk.
+    /// The hash function.
     pub fingerprint: FingerprintAlgorithm,
-    /// How regions are compressed.
+    /// The compression of regions.
     pub compression: Compression,
     /// Size of a container in bytes.
     pub container_bytes: u32,
-    /// Containers in one container file.
+    /// Containers in one slot file.
     pub slots_per_file: u32,
-    /// Fingerprints of a tanker of the index, when it is sealed.
+    /// Fingerprints in a sealed tanker of the index.
     pub tanker_cells: u32,
-    /// Buckets of a tanker, the units of its reading.
+    /// Buckets of a tanker: a lookup reads one bucket.
     pub tanker_buckets: u32,
 }
 
@@ -148,7 +147,7 @@ impl Default for PoolProperties {
 }
 
 impl PoolProperties {
-    /// Checks every property against its limits; the error is one for the user.
+    /// Checks every property against its limits. The error text is for the user.
     pub fn check(&self) -> Result<()> {
         let within = |what: &str, value: u32, limits: std::ops::RangeInclusive<u32>| {
             if limits.contains(&value) {

@@ -30,7 +30,7 @@ fn message_of(bytes: &[u8]) -> String {
     Superblock::read(&device_with(bytes), Role::Meta).unwrap_err().to_string()
 }
 
-/// A file whose body was changed by hand, framed anew with sound checksums.
+/// A file with a hand-changed body, framed again with sound checksums.
 fn with_body(change: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
     let file = meta().encode();
     let expect = Expect { kind: FrameKind::Superblock, pool: None, owner: None };
@@ -93,7 +93,7 @@ fn every_truncation_and_extension_is_an_error() {
 fn what_is_not_known_is_refused_with_advice() {
     let message = message_of(&with_body(|body| body[0] = 2));
     assert!(message.contains("format version 2 is not supported") && message.contains("format 1"), "{message}");
-    // The version comes first: what follows may look different in another one.
+    // The version comes first: another version may differ in everything behind it.
     let message = message_of(&with_body(|body| {
         body[0] = 9;
         body.truncate(2);
@@ -103,7 +103,7 @@ fn what_is_not_known_is_refused_with_advice() {
     assert!(message.contains("feature flags 0x8000000000000000"), "{message}");
 }
 
-/// Sound checksums around an unsound body: nothing of it may be taken.
+/// Sound checksums around an unsound body: all of it must be refused.
 #[test]
 fn bodies_out_of_their_limits_are_damage() {
     let changes: [(&str, usize, u8); 12] = [

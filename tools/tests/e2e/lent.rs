@@ -87,7 +87,7 @@ expect 1 nobody "$base/program" mount --memory 256M "$pool" "$mnt"
         0,
         &[
             "namespace.redb belongs to root and the pool to user 65534: root can give it back by `chown -R 65534:65533 /",
-            "belongs to root, who alone, besides root, may open the pool",
+            "belongs to root; only its owner and root may open the pool",
         ],
     );
 }

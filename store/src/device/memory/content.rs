@@ -1,5 +1,5 @@
-//! One file of a [`MemoryDevice`](super::MemoryDevice): what readers see, what a power loss leaves, and the changes
-//! in between.
+//! One file of a [`MemoryDevice`](super::MemoryDevice): its visible content, its durable content, and the changes in
+//! between.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::crash::Dice;
 use super::pages::{Pages, SECTOR_BYTES};
 use crate::device::path::FILE_BYTES_MAX;
 
-/// A change that was made but not synced.
+/// A change that is not synced yet.
 #[derive(Clone, Debug)]
 enum Change {
     Write { offset: u64, data: Arc<[u8]> },
@@ -27,12 +27,12 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// A file whose every byte is durable.
+    /// Makes a file of which every byte is durable.
     pub(super) fn synced(pages: Pages) -> Self {
         Self { volatile: pages.clone(), durable: pages, pending: Vec::new() }
     }
 
-    /// What readers see.
+    /// The content that readers see.
     pub(super) fn volatile(&self) -> &Pages {
         &self.volatile
     }
@@ -56,7 +56,7 @@ impl Content {
         self.pending.push(Change::Punch { offset, len_bytes });
     }
 
-    /// Everything so far becomes durable: every page that a change touched is written back as it is now.
+    /// Makes everything so far durable: writes back every page that a change touched, as it is now.
     pub(super) fn sync(&mut self) {
         for change in std::mem::take(&mut self.pending) {
             let (offset, len_bytes) = match change {
@@ -69,7 +69,7 @@ impl Content {
         self.durable.take_over_len(&self.volatile);
     }
 
-    /// What Linux does when writing back fails: pages count as clean and are still read as written, but no later sync
+    /// Does as Linux does when writing back fails: pages count as clean and still read as written, but no later sync
     /// brings them to the disk. Lengths and holes are metadata and survive.
     pub(super) fn lose_unsynced(&mut self) {
         for change in std::mem::take(&mut self.pending) {
@@ -82,21 +82,21 @@ impl Content {
         self.durable.set_len(self.volatile.len_bytes());
     }
 
-    /// Everything is durable or given up, and what was given up is no longer seen.
+    /// Syncs, and then drops the given-up bytes from the visible content.
     pub(super) fn reread(&mut self) {
         self.sync();
         self.volatile = self.durable.clone();
     }
 
-    /// Nobody can read the file any more. Its durable content stays, for a crash that brings its name back; what was
-    /// not synced is lost then, which is legal.
+    /// Drops the visible content of a file that nobody can read any more. Its durable content stays for a crash that
+    /// brings its name back. Unsynced changes are lost then, which is legal.
     pub(super) fn forget_volatile(&mut self) {
         self.volatile = Pages::default();
         self.pending.clear();
     }
 
-    /// The content after a power loss. Of the unsynced changes nothing, everything, or a part survives: lengths and
-    /// holes as a prefix in order (a journal), and of each write any of its sectors.
+    /// Returns the content after a power loss. All, some or none of the unsynced changes survive: lengths and holes as
+    /// a prefix in order (a journal), and any sectors of each write.
     pub(super) fn after_power_loss(&self, dice: &mut Dice) -> Pages {
         if self.pending.is_empty() || dice.keeps_nothing() {
             return self.durable.clone();
@@ -131,7 +131,7 @@ impl Content {
     }
 }
 
-/// Writes each sector of `data` or not.
+/// Writes a random selection of the sectors of `data`.
 fn write_some_sectors(pages: &mut Pages, data: &[u8], offset: u64, dice: &mut Dice) {
     let mut start = 0;
     while start < data.len() {

@@ -1,10 +1,9 @@
 //! The disk after a power loss, and copies of a disk.
 //!
-//! Per directory a prefix of the unsynced changes of names survives (a journal), or any of those that do not rest on each
-//! other (a tree log, which a file's sync may write ahead); per file see
-//! [`Content::after_power_loss`]. A file that survives under two names (a rename between directories of which only the
-//! target was kept) is one file with two names. Everything is decided by the seed: one seed and one history give one
-//! disk.
+//! In each directory either a prefix of the unsynced changes of names survives (a journal), or any subset that respects
+//! their dependencies (a tree log, which a file's sync may write ahead). [`Content::after_power_loss`] decides for each
+//! file. A file that survives under two names (a rename between directories, only the target kept) is one file with two
+//! names. The seed decides everything: one seed and one history give one disk.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -43,7 +42,7 @@ impl Dice {
     }
 }
 
-/// What of a disk is copied.
+/// The part of a disk that is copied.
 enum Choice {
     Everything,
     AfterPowerLoss(Dice),
@@ -67,24 +66,23 @@ impl Choice {
 
 impl MemoryDevice {
     /// The disk as the next start finds it if the power fails now: a new, independent device on which everything is
-    /// durable. This one goes on as if nothing had happened, so one history can be cut at many points.
+    /// durable. This device goes on as if nothing had happened, so one history can be cut at many points.
     ///
-    /// What was synced is there. What of the rest survives is decided by `seed`; seed 0 keeps nothing of it. Other
-    /// threads' operations are wholly before or wholly after. A removal that is undone may leave more content than the
-    /// capacity.
+    /// Synced data is there. `seed` decides which unsynced changes survive; seed 0 keeps none. Other threads'
+    /// operations are wholly before or wholly after. An undone removal may leave more content than the capacity.
     #[must_use]
     pub fn crash(&self, seed: u64) -> Self {
         self.copy(Choice::AfterPowerLoss(Dice::new(seed)))
     }
 
-    /// A copy of the disk as if everything had been synced: what a clean end leaves.
+    /// A copy of the disk as a clean end leaves it: everything synced.
     #[must_use]
     pub fn snapshot_all_synced(&self) -> Self {
         self.copy(Choice::Everything)
     }
 
-    /// A copy of the disk and of its volatile cache: what is not synced here is not synced there. What is open here is not
-    /// open there. One moment can be kept this way and cut with many seeds.
+    /// A copy of the disk and of its volatile cache: unsynced changes stay unsynced in the copy, and no file is open in
+    /// it. A test can keep one moment this way and cut it with many seeds.
     #[must_use]
     pub fn fork(&self) -> Self {
         let _all_quiet = self.shared.power.write();
@@ -112,7 +110,7 @@ impl MemoryDevice {
         device
     }
 
-    /// A hash of all names and contents as operations see them: two disks with one hash are the same to whoever reads them.
+    /// A hash of all names and contents as operations see them: two disks with one hash look the same to every reader.
     #[must_use]
     pub fn content_hash(&self) -> u128 {
         let _all_quiet = self.shared.power.write();
@@ -148,7 +146,7 @@ impl MemoryDevice {
     }
 }
 
-/// Copies a directory and what is below it. `copied` maps the identity of a file to its copy.
+/// Copies a directory and everything below it. `copied` maps the identity of a file to its copy.
 fn copy_directory(
     old: &Tree,
     path: &str,

@@ -1,7 +1,7 @@
-//! The content of one file: pages that are there, and holes.
+//! The content of one file: existing pages, and holes.
 //!
-//! Maps and pages are shared between copies of a content until one of them writes (copy on write), so keeping a durable
-//! and a volatile state apart, or copying a whole disk, costs nothing until then.
+//! Copies of a content share maps and pages until one of them writes (copy on write). Keeping a durable and a volatile
+//! state, or copying a whole disk, costs nothing until then.
 //!
 //! Invariant: no byte other than zero lies at or beyond `len_bytes`, so growing needs no cleaning.
 
@@ -32,14 +32,14 @@ impl Pages {
         self.pages.len() as u64
     }
 
-    /// How many pages a write of the range would add.
+    /// Number of pages that a write of the range would add.
     pub(super) fn missing_pages(&self, offset: u64, len_bytes: u64) -> u64 {
         let touched = page_range(offset, len_bytes);
         let present = self.pages.range(touched.clone()).count() as u64;
         (touched.end - touched.start) - present
     }
 
-    /// Reads up to the end of the file; returns how many bytes.
+    /// Reads up to the end of the file; returns the number of bytes.
     pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> usize {
         let available = self.len_bytes.saturating_sub(offset).min(buffer.len() as u64) as usize;
         let buffer = &mut buffer[..available];
@@ -81,7 +81,7 @@ impl Pages {
     /// Drops whole pages of the range and zeroes the parts at its ends.
     fn clear(&mut self, offset: u64, len_bytes: u64) {
         let touched: Vec<u64> = self.pages.range(page_range(offset, len_bytes)).map(|(&number, _)| number).collect();
-        // Up to the end of the file is up to the end of its last page: there is nothing beyond.
+        // A range up to the end of the file clears the whole last page: nothing lies beyond.
         let is_to_end = offset + len_bytes >= self.len_bytes;
         let pages = Arc::make_mut(&mut self.pages);
         for number in touched {
@@ -96,7 +96,7 @@ impl Pages {
         }
     }
 
-    /// Takes over from `other` the pages (and holes) that the range touches: what writing them back does.
+    /// Takes over from `other` the pages and holes that the range touches, as writing them back does.
     pub(super) fn take_over_pages(&mut self, other: &Self, offset: u64, len_bytes: u64) {
         let touched = page_range(offset, len_bytes);
         let old: Vec<u64> = self.pages.range(touched.clone()).map(|(&number, _)| number).collect();
@@ -107,7 +107,7 @@ impl Pages {
         pages.extend(other.pages.range(touched).map(|(&number, page)| (number, Arc::clone(page))));
     }
 
-    /// Feeds length, places and bytes of what is there to a hash. Pages of zeros count as holes.
+    /// Feeds length, places and bytes of the existing pages to a hash. Pages of zeros count as holes.
     pub(super) fn hash_into(&self, hasher: &mut XxHash3_128) {
         hasher.write(&self.len_bytes.to_le_bytes());
         for (number, page) in self.pages.iter().filter(|(_, page)| page.iter().any(|byte| *byte != 0)) {
@@ -116,7 +116,7 @@ impl Pages {
         }
     }
 
-    /// Takes over the length from `other`, after every page that a change of the length touched.
+    /// Takes over the length from `other`. Call it after every page that a change of the length touched was taken over.
     pub(super) fn take_over_len(&mut self, other: &Self) {
         self.len_bytes = other.len_bytes;
     }
@@ -128,7 +128,7 @@ fn page_range(offset: u64, len_bytes: u64) -> Range<u64> {
     if len_bytes == 0 { 0..0 } else { offset / page_bytes..(offset + len_bytes).div_ceil(page_bytes) }
 }
 
-/// Where page `number` and the range meet: within the range, and within the page.
+/// The overlap of page `number` and the range: its place within the range, and within the page.
 fn overlap(number: u64, offset: u64, len: usize) -> (Range<usize>, Range<usize>) {
     let page_start = number * PAGE_BYTES as u64;
     let start = offset.max(page_start);

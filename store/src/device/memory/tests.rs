@@ -290,7 +290,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Does one step; what it answers, in a form that can be compared between devices.
+    /// Does one step. Returns the answer in a form that can be compared between devices.
     fn act(&mut self, step: &Step) -> String {
         let show = |result: Result<String>| result.unwrap_or_else(|error| kind_of(&error));
         let chosen = |handle: usize| self.handles.get(handle % self.handles.len().max(1)).cloned();
@@ -314,7 +314,7 @@ impl Run<'_> {
                 String::new()
             }
             Step::Write { handle, offset, len, byte } => {
-                // Bytes that differ within the write, so that misplaced parts show.
+                // The bytes differ within the write, so that misplaced parts show.
                 let bytes: Vec<u8> = (0..len).map(|at| byte.wrapping_add((at / 300) as u8)).collect();
                 on(handle, &|file| file.write_at(&bytes, offset).map(done))
             }
@@ -336,7 +336,7 @@ impl Run<'_> {
     }
 }
 
-/// Which error, without the system's wording; the path is part of it.
+/// The kind of the error without the system's wording; the path is part of it.
 fn kind_of(error: &StoreError) -> String {
     match error {
         StoreError::Io { operation, path, source } => format!("{operation} {path}: {:?}", source.kind()),
@@ -365,7 +365,7 @@ fn tree(device: &dyn Device) -> BTreeMap<String, Option<Vec<u8>>> {
     found
 }
 
-/// What must survive any power loss: a second, simpler account of names and bytes, kept from the outside.
+/// The state that must survive any power loss: a second, simpler account of names and bytes, kept from the outside.
 #[derive(Default)]
 struct Synced {
     names: BTreeMap<String, Vec<String>>,
@@ -474,7 +474,7 @@ proptest! {
         let mut real_run = Run { device: &real, handles: Vec::new() };
         let mut memory_run = Run { device: &memory, handles: Vec::new() };
         for step in &steps {
-            // Syncing the real disk is slow and changes nothing that can be seen here.
+            // Syncing the real disk is slow and has no visible effect here.
             let is_sync = matches!(step, Step::Sync { .. });
             let expected = if is_sync { String::new() } else { real_run.act(step) };
             prop_assert_eq!(memory_run.act(step), expected, "{:?}", step);

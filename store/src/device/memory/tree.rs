@@ -1,5 +1,5 @@
-//! The names of a [`MemoryDevice`](super::MemoryDevice): directories with what operations see, what a power loss
-//! leaves, and the changes in between; and the errors of lookups, which are those of a real filesystem.
+//! The names of a [`MemoryDevice`](super::MemoryDevice): for each directory its visible names, its durable names, and
+//! the changes in between. The errors of lookups are those of a real filesystem.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,7 +10,7 @@ use super::crash::Dice;
 use crate::device::path::split;
 use crate::error::{Result, StoreError};
 
-/// Directories by path. They are never removed or renamed, so a path names one for ever.
+/// Directories by path. They are never removed or renamed, so a path names one directory for ever.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) directories: BTreeMap<String, Directory>,
@@ -35,7 +35,7 @@ pub(super) struct Directory {
     pub(super) volatile: BTreeMap<String, Item>,
     durable: BTreeMap<String, Item>,
     pending: Vec<NameChange>,
-    /// Nothing becomes durable any more.
+    /// Set when names were given up: no change becomes durable any more.
     is_lost: bool,
 }
 
@@ -78,7 +78,7 @@ impl Directory {
         Self { durable: names.clone(), volatile: names, pending: Vec::new(), is_lost: false }
     }
 
-    /// The same directory with other files in the place of its own.
+    /// The same directory, with each file replaced by `map`.
     pub(super) fn map_files(&self, map: &mut dyn FnMut(&Arc<FileNode>) -> Arc<FileNode>) -> Self {
         let mut item = |item: &Item| match item {
             Item::File(file) => Item::File(map(file)),
@@ -112,8 +112,8 @@ impl Directory {
         self.is_lost = true;
     }
 
-    /// The names after a power loss: a prefix of the unsynced changes, or any of them. Of changes that concern one name, the
-    /// later ones never survive without the earlier ones.
+    /// The names after a power loss: either a prefix of the unsynced changes, or any subset. Of changes that concern
+    /// one name, a later one never survives without the earlier ones.
     pub(super) fn after_power_loss(&self, dice: &mut Dice) -> BTreeMap<String, Item> {
         let mut names = self.durable.clone();
         if self.pending.is_empty() || dice.keeps_nothing() {
