@@ -1,8 +1,8 @@
-//! The stages of the data path alone, in bytes (or fingerprints) per second: `cargo bench --bench engine`.
+//! Measures each stage of the data path alone, in bytes (or fingerprints) per second: `cargo bench --bench engine`.
 //!
-//! Chunkers, fingerprints, container writing (in-memory device, so the disk does not count) and index lookup.
+//! Stages: chunkers, fingerprints, container writing (on an in-memory device, to leave out the disk) and index lookup.
 //!
-//! The data is random and lies in memory once, 32 MiB of it, so that caches do not flatter.
+//! The data is 32 MiB of random bytes in memory, so that caches do not flatter the results.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -147,7 +147,7 @@ fn open_containers(compression: Compression) -> Arc<ContainerStore> {
     ContainerStore::open(slots, options, Arc::new(WorkerPool::new(2)), &[], ids).expect("opens")
 }
 
-/// Half a million fingerprints in the open tanker, then the same number sealed; asked in batches of a segment.
+/// Looks up half a million fingerprints in the open tanker, then the same number sealed, in batches of a segment.
 fn lookups(criterion: &mut Criterion) {
     const CELLS: u64 = 1 << 19;
     let print = |number: u64| Fingerprint(*blake3::hash(&number.to_le_bytes()).as_bytes());

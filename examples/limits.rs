@@ -1,4 +1,5 @@
-//! What the stages of the data path allow on this machine, each alone: what a backup and a restore are held against.
+//! Measures the limits of this machine for each stage of the data path alone, as a reference for backup and restore
+//! rates.
 //!
 //! ```text
 //! limits DIR [ROUNDS]
@@ -6,7 +7,7 @@
 //! Reads the files of DIR into memory, 1 GiB of them at most, and prints a line for each stage: its name, a tab, and the median of
 //! ROUNDS (default 5) rates in MB/s of uncompressed data.
 //!
-//! | stage | what |
+//! | stage | work |
 //! |---|---|
 //! | `copy` | memory to memory, on one core |
 //! | `cut` | chunk boundaries of the default chunker, on one core |
@@ -15,8 +16,8 @@
 //! | `compress`, `compress_all` | zstd:1 of regions as a pool has them, on one core and on all |
 //! | `decompress`, `decompress_all` | of the same regions |
 //!
-//! Regions that zstd does not make smaller are stored as they are, and decompressing leaves them out: the rate is
-//! that of all data, as a restore sees it.
+//! Regions that zstd does not make smaller are stored uncompressed, and decompressing skips them: the rate is that of
+//! all data, as a restore sees it.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 const DATA_BYTES_MAX: usize = 1 << 30;
 const LEVEL: i32 = 1;
 
-/// Chunks that are fingerprinted together, as a batch of the write path.
+/// Bytes of chunks that are fingerprinted together, as in a batch of the write path.
 const BATCH_BYTES: usize = 1 << 20;
 
 fn main() -> Outcome<()> {
@@ -117,7 +118,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Runs jobs `0..count` on so many threads, each with a state of its own.
+/// Runs jobs `0..count` on `threads` threads, each with its own state.
 fn on<S>(threads: usize, count: usize, state: impl Fn() -> S + Sync, job: impl Fn(&mut S, usize) + Sync) {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -138,7 +139,7 @@ fn on<S>(threads: usize, count: usize, state: impl Fn() -> S + Sync, job: impl F
     });
 }
 
-/// Whole chunks of about a batch each.
+/// Splits the data into batches of whole chunks.
 fn batches<'d>(data: &'d [u8], lens: &'d [u32]) -> Vec<(&'d [u8], &'d [u32])> {
     let mut found = Vec::new();
     let (mut data, mut lens) = (data, lens);
@@ -157,7 +158,7 @@ fn batches<'d>(data: &'d [u8], lens: &'d [u32]) -> Vec<(&'d [u8], &'d [u32])> {
     found
 }
 
-/// Content of all files below a directory, in the order of their paths.
+/// Reads all files below a directory, in the order of their paths.
 fn read(directory: &Path) -> Outcome<Vec<u8>> {
     let mut paths = Vec::new();
     find(directory, &mut paths)?;

@@ -1,14 +1,14 @@
-//! Counts what deduplication must find in files, without any code of dedupfs: an independent second opinion for the
-//! figures of `dedupfs-stats`.
+//! Counts the expected deduplication in files, without any code of dedupfs: an independent check of the figures of
+//! `dedupfs-stats`.
 //!
 //! ```text
 //! cargo run --release --example offline_count -- [--chunker mincdc|fastcdc] [--chunk-size 8K] PATH...
 //! ```
 //!
-//! Every regular file below the paths is cut on its own by the chunking crates' own readers, and hashed with the plain
-//! `blake3::hash`. Symbolic links are not followed, an inode with several names counts once, and chunks of zeros only
-//! are left out (they are never stored). Only the parameters of the chunkers are repeated here from their description.
-//! Prints one `name value` a line. Memory: about 60 bytes a distinct chunk.
+//! The chunking crates' own readers cut every regular file below the paths on its own, and the plain `blake3::hash`
+//! hashes the chunks. Symbolic links are not followed, an inode with several names counts once, and chunks of only
+//! zeros are left out (they are never stored). Only the parameters of the chunkers are repeated here from their
+//! description. Prints one `name value` a line. Memory: about 60 bytes a distinct chunk.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -20,33 +20,33 @@ use std::process::ExitCode;
 use fastcdc::v2020::{Normalization, StreamCDC};
 use mincdc::{MinCdcHash4, ReadChunker};
 
-/// How to cut.
+/// The chunking algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunking {
-    /// `MinCDC` of this average.
+    /// `MinCDC` with this average.
     MinCdc(usize),
-    /// FastCDC of this average.
+    /// FastCDC with this average.
     FastCdc(usize),
 }
 
-/// What was found.
+/// The results of a count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Regular files, one for each inode.
     pub files: u64,
-    /// Their bytes, chunks of zeros and holes included.
+    /// Bytes of the files, chunks of zeros and holes included.
     pub total_bytes: u64,
     /// Bytes in chunks of zeros.
     pub zero_bytes: u64,
     /// Chunks with a byte that is not zero.
     pub chunks: u64,
-    /// Such chunks that differ.
+    /// Distinct chunks among them.
     pub distinct_chunks: u64,
-    /// Their bytes.
+    /// Bytes of the distinct chunks.
     pub distinct_chunk_bytes: u64,
 }
 
-/// A count in the making.
+/// A count in progress.
 struct Counter {
     chunking: Chunking,
     counts: Counts,
@@ -104,7 +104,7 @@ impl Counter {
 /// Counts all regular files at and below `paths`.
 ///
 /// # Errors
-/// If something cannot be read; the error names the path given, not the file below it.
+/// If something cannot be read. The error names the given path, not the file below it.
 pub fn count(paths: &[PathBuf], chunking: Chunking) -> io::Result<Counts> {
     let (inodes, chunks) = (HashSet::new(), HashMap::new());
     let mut counter = Counter { chunking, counts: Counts::default(), inodes, chunks };
@@ -114,7 +114,7 @@ pub fn count(paths: &[PathBuf], chunking: Chunking) -> io::Result<Counts> {
     Ok(counter.counts)
 }
 
-/// "8192", "8K", "8k" or "8KiB".
+/// Parses "8192", "8K", "8k" or "8KiB".
 fn parse_size(text: &str) -> Option<usize> {
     let lower = text.to_ascii_lowercase();
     let digits = lower.trim_end_matches("ib").trim_end_matches('k');

@@ -1,4 +1,4 @@
-//! How long making the indexes anew takes, against reading the tables of containers alone, and what memory it takes.
+//! Measures a rebuild of the indexes against reading only the tables of containers: time and memory.
 //!
 //! ```text
 //! rebuild_rate make DIR GIB      a pool of random content, chunks of 4 KiB, tankers of 128 Ki fingerprints
@@ -6,7 +6,7 @@
 //! rebuild_rate rebuild DIR       makes the indexes anew
 //! rebuild_rate read-data DIR     the same, reading and checking all content
 //! ```
-//! Each prints its time and the most memory that was resident. Drop the system's caches in between for the disk's rate.
+//! Each prints its time and the peak of resident memory. Drop the system's caches in between to measure the disk.
 
 use std::path::Path;
 use std::time::Instant;

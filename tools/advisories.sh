@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Looks up the dependencies in the database of known vulnerabilities, which is fetched for that.
+# Checks the dependencies against the database of known vulnerabilities, which is fetched first.
 #
 #   tools/advisories.sh
 #
-# Where it cannot be fetched nothing is checked, which is said, and is no failure: a machine without a network could not test
-# otherwise. With DEDUPFS_REQUIRE_ADVISORIES=1 it is one.
+# If the database cannot be fetched, nothing is checked: a message says so and the exit code is 0, so that machines
+# without a network can run the tests. With DEDUPFS_REQUIRE_ADVISORIES=1 that is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Cuts the power of simulated disks at millions of moments, and verifies what each leaves.
+# Cuts the power of simulated disks at millions of moments, and verifies each resulting state.
 #
 #   tools/crash-soak.sh [POINTS | --minutes N] [--seed S]
 #
-# POINTS: crash points to verify, 1,000,000 by default. N: how long instead. S: the first seed, 0 by default; the seeds behind it
-# follow, so that runs from different seeds (some thousand apart) try different things.
-# The first failure ends the run; it says how it is repeated and where the image is.
+# POINTS: crash points to verify, 1,000,000 by default. N: run this long instead. S: the first seed, 0 by default; the
+# next seeds follow, so runs from different seeds (some thousand apart) try different things.
+# The first failure ends the run; the message says how to repeat it and where the image is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Damages real pools in every way, gives them to mount, get, fsck, repair, rebuild and recover, and judges what they do.
+# Damages real pools in every way, gives them to mount, get, fsck, repair, rebuild and recover, and judges the results.
 #
-#   tools/damage-soak.sh [ROUNDS] [--seed S] [--directory DIR]       500 unless said otherwise
+#   tools/damage-soak.sh [ROUNDS] [--seed S] [--directory DIR]       [default: 500 rounds]
 #
-#   DEDUPFS_DAMAGE=KINDS    of "accidents nonsense", both unless said otherwise; ROUNDS pools of each
-#   DEDUPFS_DAMAGE_JOBS=N   so many at a time [default: one for each core]
-#   DEDUPFS_DAMAGE_ONLY=N   pool N of each kind alone: repeats a failure, with its seed
+#   DEDUPFS_DAMAGE=KINDS    of "accidents nonsense" [default: both]; ROUNDS pools of each
+#   DEDUPFS_DAMAGE_JOBS=N   pools at the same time [default: one for each core]
+#   DEDUPFS_DAMAGE_ONLY=N   only pool N of each kind: repeats a failure, with its seed
 #
-# tools/examples/damage_pool does the damage: accidents (flipped bytes, lost and misplaced blocks, cut, swapped, missing
-# files), or other values under checksums that fit. Every program ends in time, within its memory, without a panic or a signal, with an
-# exit code of docs/guide.md; what is read is right or an error, before and after repair, rebuild and recovery; a pool that fsck
-# calls corrected is clean afterwards. See tools/soak/common.sh for the variables.
+# tools/examples/damage_pool makes the damage: accidents (flipped bytes, lost and misplaced blocks, cut, swapped,
+# missing files), or other values under checksums that fit. Every program must end in time, within its memory, without a
+# panic or a signal, with an exit code of docs/guide.md. Every read gives right bytes or an error, before and after repair,
+# rebuild and recovery. A pool that fsck calls corrected is clean afterwards. See tools/soak/common.sh for the
+# variables.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/soak/common.sh
@@ -23,18 +24,18 @@ soak_begin dedupfs dedupfs-gc dedupfs-stats damage_pool
 read -r -a kinds <<<"${DEDUPFS_DAMAGE-accidents nonsense}"
 
 limit_s=90
-# Address space of each program, which reserves much more than it uses.
+# Address space of each program, which reserves much more memory than it uses.
 memory_bytes=$((4 << 30))
 
-# ---- pools: template-N, and known-N, all contents that they ever had: checksums and paths
+# ---- pools: template-N; known-N holds the checksums and paths of all contents that it ever had
 
-# note_known NUMBER: what the mount has now is right.
+# note_known NUMBER: records the current content of the mount as right.
 note_known() {
     (cd "$mnt" && find . -type f -print0 | xargs -0 -r sha256sum) >>"$work/known-$1"
     sort -u -o "$work/known-$1" "$work/known-$1"
 }
 
-# make_template NUMBER MKFS-ARGUMENTS...: with garbage that was reclaimed, garbage that was not, links and attributes.
+# make_template NUMBER MKFS-ARGUMENTS...: makes a pool with reclaimed garbage, other garbage, links and attributes.
 make_template() {
     local number=$1 pool=$work/template-$1
     shift
@@ -73,7 +74,7 @@ make_templates() {
     unmount_pool "$mnt"
     make_template 2 --container-size 1M --compression none --chunk-size 4K --tanker-cells 1K --tanker-buckets 4
     unmount_pool "$mnt"
-    # The daemon of this one is killed: rows to replay, open containers.
+    # The daemon of this pool is killed, which leaves rows to replay and open containers.
     make_template 3 --data "$work/template-3/data" --container-size 1M --compression none
     kill -9 "$(daemon_of "$work/template-3")"
     sleep 0.2
@@ -93,7 +94,7 @@ templates=5
 
 problem() { printf '%s\n' "$*" >>"$case/problems"; }
 
-# step CODES COMMAND...: ends in time with one of these exit codes, which is set in STATUS.
+# step CODES COMMAND...: runs a command that must end in time with one of these exit codes, and sets STATUS to it.
 step() {
     local codes=" $1 " log=$case/step
     shift
@@ -106,7 +107,8 @@ step() {
     [ -z "$(panics "$log")" ] || problem "panics: $*: $(panics "$log" | head -n 2)"
 }
 
-# right WHAT DIRECTORY: all that can be read there is what the pool had, under its name or, after a repair, another.
+# right WHAT DIRECTORY: every readable file there has content that the pool had, under its name or, after a repair,
+# another.
 right() {
     local wrong
     within $limit_s find "$2" -type f -print0 >"$case/paths" 2>>"$case/log" || [ $? != 124 ] || problem "$1: takes longer than $limit_s s to list"
@@ -118,12 +120,13 @@ right() {
             if (!(sum in right) || (path in of && !index(of[path], sum))) print path
         }')
     [ "$wrong" ] || return 0
-    # What was forged is other. Rows of names, sizes and roots concern few files, a region any number.
+    # Forged content differs. Rows of names, sizes and roots affect few files, a region any number.
     [ "$reach" != content ] && { [ "$reach" != names ] || [ "$(wc -l <<<"$wrong")" -gt 6 ]; } || return 0
     problem "$1: other bytes in $(head -n 5 <<<"$wrong" | tr '\n' ' ')"
 }
 
-# mounted_as WHAT POOL OPTIONS...: mounts, reads everything, and with `write` writes as well. Not being mounted is no failure.
+# mounted_as WHAT POOL OPTIONS...: mounts and reads everything, and with `write` writes as well. A refused mount is no
+# failure.
 mounted_as() {
     local what=$1 pool=$2 write=$3 name found
     shift 3
@@ -139,7 +142,7 @@ mounted_as() {
     if [ "$write" ]; then
         step "0 1 5 6 9" "${programs[dedupfs]}" put "$work/fresh" "$case/mnt/fresh"
         if [ $STATUS = 0 ] && ! (cd "$case/mnt" && within $limit_s sha256sum --quiet -c "$work/fresh.sums") >"$case/fresh.log" 2>&1; then
-            # Reading may fail where the new files rest on what is damaged.
+            # Reading may fail where the new files rest on damaged chunks.
             ! grep -q ': FAILED$' "$case/fresh.log" || problem "$what: what was put is other: $(grep ': FAILED$' "$case/fresh.log" | head -n 3)"
         fi
         step "0 1 5 6" "${programs[dedupfs-gc]}" "$case/mnt"
@@ -209,7 +212,7 @@ round() {
     rm -rf "$case"
 }
 
-# every JOBS-th round, from FIRST on
+# rounds_of FIRST JOBS: runs every JOBS-th round, from FIRST on
 rounds_of() {
     local number kind
     for ((number = $1; number <= last; number += $2)); do
@@ -217,7 +220,7 @@ rounds_of() {
     done
 }
 
-# canary: right content is right, and one other byte is noticed.
+# canary: the check accepts right content and notices one other byte.
 canary() {
     case=$work/canary template=0 reach=strict
     mkdir -p "$case/mnt"

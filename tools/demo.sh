@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Shows what dedupfs does, on a real directory and a temporary pool. Changes nothing else.
+# Shows dedupfs at work on a real directory and a temporary pool. Changes nothing else.
 #
 #   tools/demo.sh [DIRECTORY]     default: a system directory of moderate size
 #
-# Installs what is missing (fuse3, rsync), builds, formats a pool, mounts it, backs the directory up twice by rsync
+# Installs missing packages (fuse3, rsync), builds, formats a pool, mounts it, backs the directory up twice by rsync
 # and once by tar, shows the statistics, deletes two backups, reclaims, restores the third, compares, unmounts.
 # The pool lies in TMPDIR (default /var/tmp) and is removed at the end.
 set -euo pipefail
@@ -57,7 +57,7 @@ clean_up() {
         say "the demo failed; the daemon's log ends with"
         tail -n 20 "$pool/dedupfs.log"
     fi
-    # Never through a mount that is still there.
+    # Never delete through a mount that is still there.
     mountpoint -q "$mnt" 2>/dev/null || rm -rf "$work"
     exit $status
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Fails every operation of the fault tests' work in every way, and not at a choice of positions as `cargo test` does.
+# Fails every operation of the fault tests' work in every way, instead of `cargo test`'s choice of positions.
 #
 #   tools/fault-soak.sh [NAME OF A TEST]
 #
-# A case that fails is told with the command that runs it alone.
+# The report of a failed case has the command that runs it alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Damages every byte of every file of a small pool, one after another, and judges what the pool then answers (tests/flips).
+# Damages every byte of every file of a small pool, one after another, and judges the pool's answers (tests/flips).
 #
 #   tools/flip-soak.sh [SEED [PART/PARTS]]
 #

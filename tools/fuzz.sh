@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for a bounded time; fails if any finds something, and says how to repeat it.
+# Runs every fuzz target for a bounded time. If one finds a defect, the script fails and says how to repeat it.
 #
 #   tools/fuzz.sh [SECONDS_PER_TARGET [TARGET...]]
 #
-# 5 seconds unless told otherwise. Installs a nightly toolchain and cargo-fuzz if they are missing. What targets find useful is
-# kept in fuzzing/corpus/ (not in git), so longer runs go on where shorter ones were.
+# The default is 5 seconds. Installs a nightly toolchain and cargo-fuzz if they are missing. Useful inputs are kept in
+# fuzzing/corpus/ (not in git), so longer runs go on where shorter ones ended.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh
@@ -17,8 +17,8 @@ shift || true
 need_rust
 need_fuzz
 
-# Decoders are safe Rust: panics, failed assertions, overflows and limits of memory find what there is, without the cost of an
-# address sanitizer.
+# Decoders are safe Rust: panics, failed assertions, overflows and memory limits show all defects, without the cost of
+# an address sanitizer.
 options=(--fuzz-dir fuzzing --sanitizer none)
 say "building the fuzz targets"
 cargo +nightly fuzz build "${options[@]}"
@@ -28,7 +28,7 @@ host=$(rustc +nightly -vV | sed -n 's/^host: //p')
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
-# No process for each target: the programs are there. An input is small, and takes little time and memory, or that is a defect.
+# Runs the built program directly, without cargo. An input is small; one that takes much time or memory is a defect.
 run() {
     local target=$1
     mkdir -p "fuzzing/corpus/$target" "fuzzing/artifacts/$target"

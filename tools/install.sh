@@ -4,13 +4,14 @@
 #   tools/install.sh [--prefix DIR] [--destdir DIR] [--sbindir DIR] [--programs DIR]
 #   tools/install.sh --uninstall [--prefix DIR] [--destdir DIR]
 #
-#   --prefix DIR    where to install; /usr/local by default
+#   --prefix DIR    directory to install in; /usr/local by default
 #   --destdir DIR   put everything below DIR, for packages
-#   --sbindir DIR   where mount(8) looks for helpers; /sbin, or /usr/sbin where that is the same
-#   --programs DIR  take built programs from there instead of building them
-#   --uninstall     remove exactly what was installed, as PREFIX/share/dedupfs/installed lists it
+#   --sbindir DIR   the directory in which mount(8) looks for helpers; /sbin, or /usr/sbin if /sbin is a link to it
+#   --programs DIR  use the built programs in DIR instead of building them
+#   --uninstall     remove exactly the installed files, as PREFIX/share/dedupfs/installed lists them
 #
-# Run again it replaces what is there, and removes what only an older version had. Mounts that serve go on with the old program.
+# A second run replaces the installed files, and removes files that only an older version had. Active mounts go on with
+# the old program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh
@@ -35,10 +36,10 @@ done
 [ -n "$sbindir" ] || { [ -L /sbin ] && sbindir=/usr/sbin || sbindir=/sbin; }
 
 manifest=$prefix/share/dedupfs/installed
-# Paths as they will be, without DESTDIR; directories end with a slash.
+# Installed paths, without DESTDIR; directories end with a slash.
 installed=()
 
-# remove PATH ...: in this order; directories only if nothing else is in them.
+# remove PATH ...: removes the paths in this order; directories only if they are empty.
 remove() {
     local path
     for path in "$@"; do
@@ -49,14 +50,14 @@ remove() {
     done
 }
 
-# What an earlier run installed, the last first.
+# Lists the files of an earlier installation, the last first.
 listed() { [ ! -e "$destdir$manifest" ] || tac "$destdir$manifest"; }
 
 if [ -n "$uninstall" ]; then
     [ -e "$destdir$manifest" ] || fail "nothing is installed: there is no $destdir$manifest"
     mapfile -t paths < <(listed)
     remove "${paths[@]}"
-    # The list last, so that what was interrupted can be done again; then the directories that it was in.
+    # The list goes last, so that an interrupted run can be repeated; then its directories go.
     rm "$destdir$manifest"
     for path in "${paths[@]}"; do case $path in */) remove "$path" ;; esac; done
     say "removed dedupfs from $destdir$prefix"
@@ -77,7 +78,7 @@ done
 mapfile -t earlier < <(listed)
 was_installed() { printf '%s\n' "${earlier[@]}" | grep -qxF -- "$1"; }
 
-# directory PATH: with its parents; only those that were not there are ours to remove.
+# directory PATH: makes the directory and its parents. Only those that did not exist are ours to remove.
 directory() {
     [ "$1" != "" ] || return 0
     if [ -d "$destdir$1" ]; then
@@ -89,7 +90,7 @@ directory() {
     installed+=("$1/")
 }
 
-# file MODE SOURCE TARGET: in place of what may be running, so never over it.
+# file MODE SOURCE TARGET: replaces the target by renaming, because the old program may be running.
 file() {
     directory "${3%/*}"
     install -m "$1" "$2" "$destdir$3.new"
@@ -108,7 +109,7 @@ link() {
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 share=$prefix/share
-# Where each shell looks, and what it is called here.
+# The directory of each shell, and the name of its completion file.
 "$programs/dedupfs" generate --man "$scratch/man" --bash "$scratch/bash" --zsh "$scratch/zsh" --fish "$scratch/fish"
 mkdir "$scratch/units"
 for unit in tools/systemd/*; do
@@ -116,7 +117,7 @@ for unit in tools/systemd/*; do
 done
 
 mkdir -p "${destdir:-/}"
-# First, for it is what a user without rights fails at.
+# The links come first, because a user without rights fails at them.
 for name in mount.dedupfs mount.fuse.dedupfs umount.fuse.dedupfs mkfs.dedupfs fsck.dedupfs; do
     link "$prefix/bin/dedupfs" "$sbindir/$name"
 done

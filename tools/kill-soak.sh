@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Kills the daemon at random moments of rsync, deleting and reclaiming on a real mount, mounts again, and checks everything.
+# Kills the daemon at random moments of rsync, deleting and reclaiming on a real mount, mounts again, and checks
+# everything.
 #
-#   tools/kill-soak.sh [KILLS]        200 unless said otherwise; another DEDUPFS_E2E_SEED=N kills at other moments
+#   tools/kill-soak.sh [KILLS]        [default: 200]; another DEDUPFS_E2E_SEED=N kills at other moments
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Does to mounts what takes memory, with several sizes of --memory, and prints how much the daemon took, as a table.
+# Runs memory-hungry work on mounts with several sizes of --memory, and prints the daemon's peak memory as a table.
 #
 #   tools/memory-soak.sh [--sizes LIST] [--usual] [TEST]...
 #
 #   --sizes LIST      sizes of --memory [default: 128M,512M,2G]
 #   --usual           the workloads of the usual test run instead of the full ones (a directory of 20,000 entries instead of a million)
-#   TEST              tests of tools/tests/e2e/memory whose names have this in them [default: all]
+#   TEST              tests of tools/tests/e2e/memory whose names contain this [default: all]
 #
-# Fails if anonymous resident memory is more than --memory and 64 MiB, and 24 bytes for each inode that the kernel knows; in a memory
-# cgroup, which kills a daemon that goes far beyond. Needs root, and some 40 GiB of disk in TMPDIR at full size. Takes hours.
+# Fails if anonymous resident memory exceeds the sum of --memory, 64 MiB, and 24 bytes for each inode that the kernel
+# knows. The daemon runs in a memory cgroup, which kills it if it goes far beyond. Needs root, and some 40 GiB of disk
+# in TMPDIR at full size. Takes hours.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh
@@ -36,12 +37,12 @@ table=$(mktemp)
 trap 'rm -f "$table"' EXIT
 status=0
 for test in "${tests[@]}"; do
-    # One at a time: they share the machine, and a rate is to mean something.
+    # One at a time: they share the machine, and concurrent runs would make the rates meaningless.
     cargo test --locked --release -p dedupfs-tools --test e2e "memory::$test" -- --nocapture --test-threads=1 2>&1 |
         tee -a "$table" || status=$?
 done
 printf '\n| workload | --memory | most anonymous memory | rate | build | bounded by |\n|---|---:|---:|---:|---|---|\n'
 sed -n 's/^.*memory | \(.*\)$/| \1 |/p' "$table"
 [ "$status" -eq 0 ] || { echo "memory: a test failed (above)" >&2; exit 1; }
-# A filter that matches nothing would pass.
+# A filter that matches no test would pass.
 grep -q 'memory | ' "$table" || { echo "memory: no test ran" >&2; exit 1; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs everything that is too long for .ci/run, one part after the other, and says what became of each.
+# Runs every test that is too long for .ci/run, one part after the other, and reports the result of each.
 #
-#   tools/nightly.sh [--small] [--seed S] [PART...]       all parts unless some are named
+#   tools/nightly.sh [--small] [--seed S] [PART...]       all parts by default
 #
 #   kills        the daemon is killed 100 times amid its work
 #   power        50 power losses of a block device with ext4 and XFS (as root)
@@ -12,16 +12,17 @@
 #   faults       every operation fails in every way
 #   flips        a tenth of all bytes of a pool, another one each night of ten
 #   posix        fsx, pjdfstest and fio
-#   schedules    a million schedules of the code that threads share
+#   schedules    a million schedules of the code shared by threads
 #   fuzz         every decoder for five minutes
 #   clients      all clients, and ten minutes of stress
 #   advisories   known defects of dependencies; fails if their database cannot be fetched
 #
 #   --small      a little of each part: shows that they run
-#   --seed S     the seed of those that have one [default: the day]
+#   --seed S     the seed of the parts that have one [default: the day]
 #
-# As root on a machine with FUSE; takes most of a night. The output of each part lies in target/nightly (or DEDUPFS_NIGHTLY_LOGS), the end of
-# one that failed is shown. Ends with a table, and with 1 if a part failed.
+# As root on a machine with FUSE; takes most of a night. The output of each part lies in target/nightly (or
+# DEDUPFS_NIGHTLY_LOGS); the end of a failed part's output is shown. Ends with a table, and with exit code 1 if a part
+# failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh
@@ -85,7 +86,7 @@ if [ -z "${DEDUPFS_BIN-}" ] && [[ " ${parts[*]} " =~ \ (power|syscalls|damage|me
 fi
 [ -z "${DEDUPFS_BIN-}" ] || { DEDUPFS_BIN=$(realpath "$DEDUPFS_BIN") && export DEDUPFS_BIN; }
 
-# Each in a shell of its own, where the first command that fails ends it.
+# Each part runs in its own shell, which the first failing command ends.
 table='' failed=0
 for part in "${parts[@]}"; do
     say "$part"

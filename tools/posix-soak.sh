@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Exercises a mount with what other filesystems are exercised with, for long, and checks the pool after each part.
+# Exercises a mount with test tools of other filesystems, for long, and checks the pool after each part.
 #
 #   tools/posix-soak.sh PART... [--seed S] [--operations N] [--dir DIR] [--mount OPTIONS]
 #
 #   PART              fsx   random operations of all kinds on one file, checked at every read (the crate fsx, which is installed
 #                           if it is missing): small, middle and large files up to 1 GiB, each with several seeds, while
-#                           space is reclaimed, and mounted again in between
-#                     pjdfstest   what POSIX says of names, attributes and permissions (tools/posix/pjdfstest.sh)
+#                           space is reclaimed, with remounts in between
+#                     pjdfstest   POSIX rules for names, attributes and permissions (tools/posix/pjdfstest.sh)
 #                     fio   writes at random, of mixed sizes, past the page cache, through mappings and by several processes,
-#                           each verified by checksums, then once more after mounting again
+#                           each verified by checksums, then once more after a remount
 #                     all   all of these
 #   --seed S          the first seed [default: 1]
-#   --operations N    of fsx, over all files [default: 1000000]
-#   --dir DIR         where the pool lies [default: TMPDIR or /var/tmp]
+#   --operations N    number of fsx operations, over all files [default: 1000000]
+#   --dir DIR         directory for the pool [default: TMPDIR or /var/tmp]
 #   --mount OPTIONS   for dedupfs mount [default: --memory 512M]
 #
-# Uses the programs in DEDUPFS_BIN, or builds them. The first failure ends the run; fsx says how it is repeated.
+# Uses the programs in DEDUPFS_BIN, or builds them. The first failure ends the run; fsx prints how to repeat it.
 # shellcheck disable=SC2154 # common.sh has the other side
 set -euo pipefail
 # shellcheck source=tools/prerequisites.sh
@@ -40,9 +40,9 @@ while [ $# -gt 0 ]; do
 done
 [ ${#parts[@]} -gt 0 ] || usage "which part? ${all_parts[*]} or all"
 
-# ---- what all parts need
+# ---- steps shared by all parts
 
-# begin_pool: a new pool, mounted at $mnt.
+# begin_pool: makes a new pool, mounted at $mnt.
 begin_pool() {
     make_scratch "$dir" && work=$REPLY
     pool=$work/pool mnt=$work/mnt
@@ -51,7 +51,7 @@ begin_pool() {
     mount_pool "$pool" "$mnt" "${mount_options[@]}"
 }
 
-# Patiently: whoever asks what is mounted on this machine (df, say) is a user of the mount for a moment.
+# Retries: a program that lists the mounts of this machine (df, say) uses the mount for a moment.
 unmount() {
     local try
     for try in 1 2 3 4 5; do
@@ -67,7 +67,7 @@ remount() {
     mount_pool "$pool" "$mnt" "${mount_options[@]}"
 }
 
-# end_pool: unmounts it; it must be sound to the last byte.
+# end_pool: unmounts the pool, which must be sound to the last byte.
 end_pool() {
     unmount
     dedupfs fsck --read-data "$pool" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; fail "fsck found damage"; }
@@ -89,7 +89,7 @@ reclaim_meanwhile() {
     reclaimer=$!
     processes+=("$reclaimer")
 }
-# It ends by itself: reclaiming that meets the end of the mount would be an error.
+# The loop ends by itself: reclaiming that meets the end of the mount would be an error.
 end_reclaiming() {
     touch "$work/stop"
     wait "$reclaimer" || { cat "$work/gc" >&2; fail "reclaiming failed"; }
@@ -97,7 +97,7 @@ end_reclaiming() {
 
 # ---- fsx
 
-# Of 1000 operations so many, the length of the file, and of the longest operation, in bytes.
+# For each case: its share of 1000 operations, the length of the file, and of the longest operation, in bytes.
 fsx_cases=(
     "700 262144 65536"
     "200 4000000 65536"
@@ -105,7 +105,7 @@ fsx_cases=(
     "18 134217728 1048576"
     "2 1073741824 4194304"
 )
-# Each in so many runs with seeds of their own.
+# Number of runs of each case, each with its own seed.
 fsx_seeds=4
 
 need_fsx() {
@@ -117,9 +117,9 @@ need_fsx() {
     }
 }
 
-# fsx_config LENGTH LONGEST: on the standard output.
+# fsx_config LENGTH LONGEST: writes the configuration to standard output.
 fsx_config() {
-    # Pages that were written through a mapping stay dirty: the other operations must see to them.
+    # Pages written through a mapping stay dirty, so that the other operations must handle them.
     cat <<END
 flen = $1
 nomsyncafterwrite = true
@@ -171,7 +171,7 @@ part_fsx() {
 
 # ---- fio
 
-# name=options: what each job is besides what all are.
+# name=options: the options of each job, added to the common ones.
 fio_jobs=(
     "random=--rw=randwrite --bs=4k --ioengine=psync --size=256M"
     "mixed=--rw=randwrite --bsrange=512-256k --bs_unaligned=1 --ioengine=psync --size=256M"
@@ -188,7 +188,7 @@ part_pjdfstest() {
     "$repository/tools/posix/pjdfstest.sh" --dir "$dir"
 }
 
-# each_fio_job WHAT ARGUMENTS...: runs all with them; WHAT says when, if one fails.
+# each_fio_job WHEN ARGUMENTS...: runs all jobs with these arguments; WHEN is for the message of a failure.
 each_fio_job() {
     local entry name options what=$1
     shift

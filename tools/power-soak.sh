@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Cuts the power of a real block device under a pool at random moments, and checks what the device then holds.
+# Cuts the power of a real block device under a pool at random moments, and checks the device's content.
 #
-#   tools/power-soak.sh [ROUNDS] [--seed S] [--directory DIR]       50 rounds unless said otherwise; as root
+#   tools/power-soak.sh [ROUNDS] [--seed S] [--directory DIR]       [default: 50 rounds]; as root
 #
-# The device is a loop device with ext4 or XFS (in turns, with and without a data root of its own), whose image lies on an XFS of its
-# own: a reflink of the image is what the device holds at that moment, all of it, and not what the kernel still keeps for it (the
-# loop device writes past the page cache). Amid fsync, rsync, put, appending, deleting and reclaiming such a copy is made,
-# mounted beside, and everything that was acknowledged before must be there byte for byte; the pool is clean, and takes new files.
-# What is not simulated: a volatile cache of the device itself, for a write that it acknowledged is in the image (tests/crash does that).
-# See tools/soak/common.sh for the variables.
+# The device is a loop device with ext4 or XFS (in turns, with and without a separate data root), whose image lies on a
+# separate XFS. A reflink of the image holds everything that the device holds at that moment, and nothing that the
+# kernel still caches for it (the loop device writes past the page cache). Such a copy is made amid fsync, rsync, put,
+# appending, deleting and reclaiming. It is mounted beside the original: everything acknowledged before must be there
+# byte for byte; the pool is clean, and takes new files. A volatile cache of the device itself is not simulated, for a
+# write that the device acknowledged is in the image (tests/crash does that). See tools/soak/common.sh for the
+# variables.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/soak/common.sh
@@ -18,7 +19,7 @@ soak_arguments 50 "$@"
 [ "$(id -u)" = 0 ] || fail "this needs root: it attaches loop devices"
 need_fuse >&2
 need mkfs.xfs=xfsprogs mkfs.ext4=e2fsprogs losetup=mount rsync=rsync openssl=openssl >&2
-# Programs of sbin, where root's path lacks them.
+# Programs of sbin, in case root's path lacks it.
 PATH=$PATH:/usr/sbin:/sbin
 need_room "$scratch_parent" $((8 << 30)) "the images"
 soak_begin dedupfs dedupfs-gc dedupfs-stats
@@ -30,8 +31,8 @@ kept_trees=4
 goes_on() { [ ! -e "$life/stop" ]; }
 stopped() { goes_on || exit 0; }
 
-# ---- the work. What is acknowledged is noted in $life/acked at once: lists of checksums. What is about to be deleted is noted in
-# $life/leaving before. A writer that fails before it is told to stop is a failure of the soak.
+# ---- the work. Acknowledged files are noted at once in $life/acked: lists of checksums. Files about to be deleted are
+# noted in $life/leaving before. A writer that fails before it is told to stop is a failure of the soak.
 
 failed_writer() {
     stopped
@@ -39,7 +40,7 @@ failed_writer() {
     exit 1
 }
 
-# Small and larger files, each synced; the oldest directories are deleted.
+# Writes small and larger files, each synced; deletes the oldest directories.
 sync_files() {
     local directory number file bytes sum
     for ((directory = 0; ; directory++)); do
@@ -62,7 +63,7 @@ sync_files() {
     done
 }
 
-# One file to which pieces are added, each synced: any crash leaves a beginning of it.
+# Appends pieces to one file, each synced: any crash leaves a beginning of it.
 append() {
     local piece
     random_bytes "$lives stream" $((48 << 20)) >"$life/stream"
@@ -75,7 +76,7 @@ append() {
     done
 }
 
-# copy_trees KIND: a tree that changes, copied again and again: rsync and `dedupfs sync`, or put.
+# copy_trees KIND: copies a changing tree again and again: by rsync and `dedupfs sync`, or by put.
 copy_trees() {
     local kind=$1 number source=$life/source-$1 name
     make_files "$source" "$lives $kind" 100 12000
@@ -148,7 +149,7 @@ end_life() {
 
 check_writers() { [ ! -e "$life/failed" ] || fail "a writer failed: $(cat "$life/failed")"; }
 
-# What was acknowledged when the copy began is in it, unless its deletion had begun when the copy ended.
+# Everything acknowledged when the copy began is in it, unless its deletion had begun when the copy ended.
 cut_power() {
     local appended=0 list
     rm -rf "$work/cut"
@@ -167,11 +168,11 @@ check_cut() {
     local options=() pool=$work/image/pool mnt=$work/cut/mnt device log=$work/cut/log found files
     local what="round $round ($type, seed $seed)"
     attach "$work/store/cut" && device=$REPLY
-    # Its twin is mounted.
+    # Its twin with the same UUID is mounted.
     [ $type = ext4 ] || options=(-o nouuid)
     mount_image "$device" "$work/image" "${options[@]}"
     within 120 "${programs[dedupfs]}" fsck "$pool" >"$log" 2>&1 || fail "$what: fsck before the mount: $(tail -n 20 "$log")"
-    # A data root within the meta root moves with it: this is that of the copy.
+    # A data root within the meta root moves with it: this is the copy's.
     mount_pool "$pool" "$mnt"
     if ! (cd "$mnt" && sha256sum --quiet -c "$work/cut/list") >"$log" 2>&1; then
         fail "$what: what was acknowledged is not there: $(head -n 10 "$log")"

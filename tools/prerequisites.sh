@@ -1,4 +1,4 @@
-# Sourced by demo.sh, test.sh and .ci/run: what a fresh Debian machine with Rust lacks.
+# Sourced by demo.sh, test.sh and .ci/run: installs the packages that a fresh Debian machine with Rust lacks.
 # shellcheck shell=bash
 
 say() { printf '\n== %s\n' "$*"; }
@@ -18,14 +18,14 @@ as_root() {
 need() {
     local pair missing=()
     for pair in "$@"; do
-        # sbin is not in everybody's path.
+        # Not every user's path has sbin.
         PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%=*}" >/dev/null || missing+=("${pair##*=}")
     done
     [ ${#missing[@]} = 0 ] && return
     command -v apt-get >/dev/null || fail "please install: ${missing[*]} (no apt-get here to do it)"
     say "installing ${missing[*]}"
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" || {
-        # Lists that are old or absent.
+        # The package lists are old or absent.
         as_root apt-get update -q
         as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
     }

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Lets one system call of the daemon fail at a time, on a real mount, and checks what became of the pool.
+# Lets one system call of the daemon fail at a time, on a real mount, and checks the pool afterwards.
 #
 #   tools/syscall-soak.sh [CHANCE] [--seed S] [--directory DIR]
 #
-#   CHANCE                           of each call on each kind of file fail the first, the last, and so many by chance [default: 3]
+#   CHANCE                           for each call on each kind of file, the first, the last, and this many random ones fail [default: 3]
 #   DEDUPFS_SYSCALLS=CALL:KIND,...   only these; either side may be *
-#   DEDUPFS_SYSCALL_CASES=N          at most so many, chosen by chance
+#   DEDUPFS_SYSCALL_CASES=N          at most N cases, chosen at random
 #
-# A run without a failure counts the calls (tools/examples/fail_syscall). In each case a copy of a pool is mounted, trees and synced
-# files are written, put and deleted, space is reclaimed, and it is unmounted, while that one call fails; then it is mounted without
-# failures. What was acknowledged is there byte for byte, and the pool is clean; nothing ever hangs, panics, or reads wrong bytes. What
-# failed may be an error to the client, and afterwards every command works.
+# A run without a failure counts the calls (tools/examples/fail_syscall). Each case mounts a copy of a pool, writes
+# trees and synced files, puts and deletes trees, reclaims space, and unmounts, while that one call fails; then it
+# mounts without failures. Everything acknowledged is there byte for byte, and the pool is clean; nothing ever hangs,
+# panics, or reads wrong bytes. The failed request may be an error to the client, and afterwards every command works.
 # Ends with the number of cases by call and kind of file. See tools/soak/common.sh for the variables.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,10 +22,10 @@ need_fuse >&2
 need openssl=openssl cmp=diffutils >&2
 soak_begin dedupfs dedupfs-gc dedupfs-stats fail_syscall
 
-# No step takes so long: what does hangs.
+# A step that takes longer hangs.
 limit_s=90
 
-# ---- the pool that every case begins with: content, garbage, sealed tankers, an export
+# ---- the pool with which every case begins: content, garbage, sealed tankers, an export
 
 make_pool() {
     pool=$work/template mnt=$work/mnt
@@ -48,7 +48,7 @@ make_pool() {
 
 # ---- a case. It uses $case, a directory of its own.
 
-# attempt COMMAND...: a step that may fail, but not hang. What it says is kept.
+# attempt COMMAND...: runs a step that may fail, but not hang, and keeps its output.
 attempt() {
     local status=0
     within $limit_s "$@" >>"$case/client.log" 2>&1 || status=$?
@@ -57,7 +57,7 @@ attempt() {
 }
 problem() { printf '%s\n' "$*" >>"$case/problems"; }
 
-# begin_daemon FAILURE: a daemon whose calls are counted; waits until it serves, or has ended.
+# begin_daemon FAILURE: starts a daemon whose calls are counted; waits until it serves or has ended.
 begin_daemon() {
     local options=() end=$((SECONDS + limit_s))
     [ -z "$1" ] || options=(--fail "$1")
@@ -74,7 +74,7 @@ begin_daemon() {
 }
 is_running() { grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$1/status"; }
 
-# The daemon ends by itself once it is unmounted.
+# Unmounts. The daemon then ends by itself.
 end_daemon() {
     local end=$((SECONDS + limit_s)) status=0 child
     if mountpoint -q "$mnt" 2>/dev/null && ! attempt "${programs[dedupfs]}" umount "$mnt"; then
@@ -93,7 +93,7 @@ end_daemon() {
     [ $status -lt 128 ] || problem "the daemon ended with $status"
 }
 
-# Notes in $case/acked what was acknowledged.
+# Works on the mount, and notes acknowledged files in $case/acked.
 work() {
     local number file whole=1 offset
     : >"$case/acked"
@@ -105,7 +105,7 @@ work() {
             sed "s|^\([0-9a-f]*\).*|\1  synced-$number|" <(sha256sum "$file") >>"$case/acked"
         fi
     done
-    # Parts of a file change; synced, the new one is there, else the old or the new.
+    # Changes parts of a file. If the sync succeeds, the new part must be there, else the old or the new one.
     offset=20000
     if attempt dd if="$work/new/large" of="$mnt/old/large" bs=5000 seek=$offset count=1 oflag=seek_bytes conv=notrunc,fsync status=none; then
         : >"$case/patched"
@@ -122,7 +122,7 @@ work() {
     rm -rf "$case/got"
 }
 
-# same_or_absent SOURCE COPY WHAT: no file of the copy has other bytes; large may be the patched one.
+# same_or_absent SOURCE COPY WHAT: checks that no file of the copy has other bytes; large may be the patched one.
 same_or_absent() {
     local file
     while IFS= read -r -d '' file; do
@@ -133,7 +133,7 @@ same_or_absent() {
     done < <(cd "$1" && find . -type f -print0)
 }
 
-# read_all WHEN: old files have their bytes, or give an error.
+# read_all WHEN: checks that old files have their bytes or give an error.
 read_all() {
     local file
     for file in numbers large a/faab b/faac; do
@@ -144,7 +144,7 @@ read_all() {
     done
 }
 
-# What must be there without failures.
+# Checks, without failures, everything that must be there.
 verify() {
     local wanted=$case/wanted
     if ! attempt "${programs[dedupfs]}" mount "$case/pool" "$mnt"; then
@@ -194,7 +194,7 @@ errors_of() {
     esac
 }
 
-# plan: a line CALL:KIND:NUMBER:ERROR for each case.
+# plan: prints a line CALL:KIND:NUMBER:ERROR for each case.
 plan() {
     local call kind count number place numbers errors
     while read -r call kind count; do
@@ -246,7 +246,7 @@ failed=0 came=0
 while IFS= read -r -u 7 failure; do
     run_case "$failure"
     if ! grep -q '^failed' "$case/counts" 2>/dev/null && [ -z "$REPLY" ]; then
-        # Threads do not always make the same number of calls: then the last of this run is as good.
+        # Threads do not always make the same number of calls: then the last call of this run serves as well.
         IFS=: read -r call kind number error <<<"$failure"
         number=$(awk -v call="$call" -v kind="$kind" '$1 == call && $2 == kind { print $3 }' "$case/counts")
         failure=$call:$kind:$number:$error

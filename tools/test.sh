@@ -3,7 +3,7 @@
 #
 #   tools/test.sh [ARGUMENTS FOR cargo test]
 #
-# Installs what is missing. Needs /dev/fuse; as an ordinary user, tests that need root say that they are left out.
+# Installs missing packages. Needs /dev/fuse; as an ordinary user, tests that need root report that they are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh
@@ -13,7 +13,7 @@ need_rust
 need_fuse
 need rsync=rsync tar=tar cmp=diffutils setfattr=attr setfacl=acl python3=python3 git=git sqlite3=sqlite3 pgrep=procps mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs
 
-# Tests that mount fail without FUSE instead of leaving themselves out.
+# Tests that mount fail without FUSE instead of being skipped.
 export DEDUPFS_REQUIRE_FUSE=1
 
 say "cargo test --workspace"

@@ -1,10 +1,10 @@
-//! What is backed up: an image in segments of 512 chunks, of which each version changes some.
+//! The backed-up data: an image in segments of 512 chunks. Each version changes some of them.
 //!
-//! A fifth of the image, in runs of 64 segments, takes four fifths of the changes. A segment that changes gets some new chunks
-//! (a run of 32 to 480 of its 512, 256 on average) and keeps the others: a new recipe segment refers to all 512. A segment that
-//! does not change is shared by the versions as a whole, and counts nothing.
+//! A fifth of the image, in runs of 64 segments, takes four fifths of the changes. A changed segment gets some new
+//! chunks (a run of 32 to 480 of its 512, 256 on average) and keeps the others: a new recipe segment refers to all 512.
+//! Versions share an unchanged segment as a whole, which counts nothing.
 //!
-//! All of this follows from numbers of segments and generations, so that hardly anything is kept in memory.
+//! All of this follows from the numbers of segments and generations, so that hardly anything is kept in memory.
 
 use dedupfs_store::{ContainerId, Fingerprint};
 
@@ -13,7 +13,7 @@ use dedupfs_index::Location;
 /// Chunks of a segment.
 pub(crate) const SEGMENT_CHUNKS: u16 = 512;
 
-/// Chunks that a change of a segment makes anew.
+/// Fewest and most new chunks in a changed segment.
 const CHANGE_CHUNKS_MIN: u64 = 32;
 const CHANGE_CHUNKS_MAX: u64 = 480;
 
@@ -26,7 +26,7 @@ fn mix(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// A chunk: where in the image, and in which generation of its segment it was made.
+/// A chunk: its place in the image, and the generation of its segment that made it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Chunk {
     pub(crate) segment: u32,
@@ -49,7 +49,7 @@ impl Chunk {
         Fingerprint(bytes)
     }
 
-    /// 4 to 12 KiB.
+    /// Returns the length: 4 to 12 KiB.
     pub(crate) fn len_bytes(self) -> u32 {
         4096 + (mix(!self.number()) % 8192) as u32
     }
@@ -59,7 +59,7 @@ impl Chunk {
     }
 }
 
-/// Chunks of one generation of a segment that lie one after another, as a container's table lists them.
+/// Adjacent chunks of one generation of a segment, as a container's table lists them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {
     pub(crate) segment: u32,
@@ -79,19 +79,19 @@ impl Extent {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Image {
     pub(crate) segments: u32,
-    /// Of the image, for each version.
+    /// Share of the image's segments that each version changes.
     pub(crate) changed_percent: f64,
 }
 
 impl Image {
-    /// The image of which so many versions have `chunks` different chunks, about.
+    /// Returns the image of which `versions` versions have about `chunks` different chunks.
     pub(crate) fn of(chunks: u64, versions: u32, changed_percent: f64) -> Self {
         let new_share = changed_percent / 100.0 * 0.5;
         let segments = chunks as f64 / (1.0 + f64::from(versions - 1) * new_share) / f64::from(SEGMENT_CHUNKS);
         Self { segments: segments as u32, changed_percent }
     }
 
-    /// Segments that a version changes, in order. The first one, 0, makes all of them.
+    /// Returns the segments that a version changes, in order. Version 0 makes all of them.
     pub(crate) fn changed(self, version: u32) -> impl Iterator<Item = u32> {
         let changes = move |segment: u32| {
             let is_hot = mix(u64::from(segment / SEGMENTS_PER_RUN) ^ (0x4077 << 40)).is_multiple_of(5);
@@ -103,7 +103,7 @@ impl Image {
     }
 }
 
-/// What a generation of a segment makes anew, in one or two pieces.
+/// Returns the new chunks of a generation of a segment, in one or two extents.
 pub(crate) fn made(segment: u32, generation: u16) -> impl Iterator<Item = Extent> {
     let all = u64::from(SEGMENT_CHUNKS);
     let (start, len) = if generation == 0 {
@@ -120,7 +120,7 @@ pub(crate) fn made(segment: u32, generation: u16) -> impl Iterator<Item = Extent
     [piece(0, wrapped), piece(start, (start + len).min(all))].into_iter().filter(|piece| piece.len > 0)
 }
 
-/// All chunks of a generation of a segment: the newest at each position.
+/// Returns all chunks of a generation of a segment: the newest at each position.
 pub(crate) fn content(segment: u32, generation: u16) -> impl Iterator<Item = Chunk> {
     let mut generations = [0; SEGMENT_CHUNKS as usize];
     for generation in 1..=generation {

@@ -1,24 +1,25 @@
-//! Reclaiming space at scale, by the metadata alone: what counting, planning and moving cost the index, and what the garbage
-//! map costs, up to the chunks of a terabyte and more. No payload is written or read.
+//! Reclaiming at scale, on metadata alone: the index's cost of counting, planning and moving, and the cost of the
+//! garbage map, up to the chunks of a terabyte and more. No payload is written or read.
 //!
 //! ```text
 //! cargo bench --bench gc_scale -- --max 128M --dir /var/tmp
 //! ```
 //!
-//! 1. *Fill*: versions of an image (`backup`) are written one after another, new chunks into containers of 512 in the order in
-//!    which they come, until there are `--max` different chunks.
-//! 2. *Count*: the oldest versions are deleted but for `--keep`: segments that no version has any more give their chunks'
-//!    references back.
-//! 3. For each policy, on a copy of this index (its files are never written again, so links will do): *open*, *plan* (victims from the
-//!    garbage map), *move*: cells of victims are looked up as their containers' tables list them, the living get new
-//!    locations, the dead are removed; containers are freed when a checkpoint made that durable. Then the map is compared with
-//!    what must be left.
+//! 1. *Fill*: versions of an image (`backup`) are written one after another, new chunks into containers of 512 in order
+//! of arrival, until there are `--max` different chunks.
+//! 2. *Count*: all but the newest `--keep` versions are deleted. Segments that no version has any more drop their
+//! references to chunks.
+//! 3. For each policy, on a copy of this index (links suffice, because its files are never rewritten): *open*; *plan*
+//! (victims from the garbage map); *move*: cells of victims are looked up in the order of their containers' tables,
+//! live ones get new locations, dead ones are removed, and containers are freed when a checkpoint has made that
+//! durable. Then the map is compared with the expected remainder.
 //!
-//! Victims are chosen by the engine's own `reclaim::Classes`. Policies: those of `benches/retention.sh` (`default`, `perfect`, `half`,
-//! `marker`), or `T/L`, which is `dedupfs-gc --threshold T --leave L`. `--order emptiest` empties them in that order; else they go by
-//! their ids, the dead ones first, as the engine does: then a checkpoint writes few tankers.
+//! The engine's own `reclaim::Classes` chooses the victims. Policies: those of `benches/retention.sh` (`default`,
+//! `perfect`, `half`, `marker`), or `T/L`, which is `dedupfs-gc --threshold T --leave L`. With `--order emptiest` the
+//! emptiest victims go first; else they go by their ids, dead ones first, as in the engine, so that a checkpoint writes
+//! few tankers.
 //!
-//! Time of making up fingerprints is in none of the times. Everything is written below `--dir` and removed at the end.
+//! No time includes the generation of fingerprints. Everything is written below `--dir` and removed at the end.
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
 mod backup;
@@ -61,14 +62,14 @@ struct Arguments {
     check: bool,
 }
 
-/// A name, and what it stands for.
+/// A named policy with its options.
 #[derive(Clone, Debug)]
 struct Policy {
     name: String,
     options: ReclaimOptions,
 }
 
-/// "64M" is 64 times 2^20.
+/// Parses a number; "64M" is 64 times 2^20.
 fn number(text: &str) -> u64 {
     let (digits, factor) = match text.strip_suffix('M') {
         Some(digits) => (digits, MILLION),
@@ -115,7 +116,7 @@ fn arguments() -> Arguments {
             "--policies" => found.policies = value().split(',').map(policy).collect(),
             "--order" => found.emptiest_first = value() == "emptiest",
             "--check" => found.check = true,
-            // Cargo's own.
+            // Passed by cargo itself.
             "--bench" => {}
             other => panic!(
                 "{other}? known are --max, --dir, --versions, --keep, --changed-percent, --policies, --order and --check"
@@ -126,7 +127,7 @@ fn arguments() -> Arguments {
     found
 }
 
-/// Resident bytes of this process.
+/// Returns the resident bytes of this process.
 pub(crate) fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
@@ -136,11 +137,11 @@ pub(crate) fn mib(bytes: u64) -> f64 {
     bytes as f64 / (1 << 20) as f64
 }
 
-/// What containers hold: what is on the data root of a pool.
+/// The chunks of each container, as on the data root of a pool.
 #[derive(Clone)]
 struct Containers {
     tables: HashMap<ContainerId, Vec<Extent>>,
-    /// The one that is being filled.
+    /// The container that is being filled.
     open: u64,
     filled: u64,
 }
@@ -174,14 +175,14 @@ impl Containers {
     }
 }
 
-/// Which generations of each segment there are: the newest, and the oldest that a version has.
+/// The generations of each segment: the newest, and the oldest that a version has.
 struct Generations {
     newest: Vec<u16>,
     oldest: Vec<u16>,
 }
 
 impl Generations {
-    /// Chunks that some version has.
+    /// Returns the number of chunks that some version has.
     fn live_cells(&self) -> u64 {
         let of = |(segment, (newest, oldest)): (u32, (&u16, &u16))| {
             let later = (oldest + 1..=*newest).flat_map(|generation| backup::made(segment, generation));
@@ -215,7 +216,7 @@ fn fill(image: Image, versions: u32, work: &mut Work<'_>) -> (Containers, Genera
 
 /// Deletes the oldest versions.
 fn count(image: Image, deleted: u32, generations: &mut Generations, work: &mut Work<'_>) {
-    // With version 0 goes what version 1 replaced.
+    // With version 0 go the chunks that version 1 replaced.
     for version in 1..=deleted {
         for segment in image.changed(version) {
             let oldest = &mut generations.oldest[segment as usize];
@@ -228,12 +229,12 @@ fn count(image: Image, deleted: u32, generations: &mut Generations, work: &mut W
     work.end("count");
 }
 
-/// Victims, and what they hold.
+/// Returns the victims and their total contents.
 fn plan(index: &Index, policy: &Policy, emptiest_first: bool) -> (Vec<ContainerId>, Occupied) {
     let mut classes = Classes::default();
     index.for_each_occupied(&mut |container, occupied| classes.add(&candidate(container, &occupied)));
     let mut choice = classes.choose(&policy.options);
-    // More than the engine holds, which goes through the map again for each window of them.
+    // The engine holds fewer, and goes through the map again for each window of them.
     let mut victims = Vec::new();
     index.for_each_occupied(&mut |container, occupied| {
         let candidate = candidate(container, &occupied);
@@ -244,7 +245,7 @@ fn plan(index: &Index, policy: &Policy, emptiest_first: bool) -> (Vec<ContainerI
     victims.sort_unstable_by_key(|(candidate, _)| candidate.id);
     victims.retain(|(candidate, _)| choice.takes(candidate));
     if emptiest_first {
-        // By live share, by products of integers.
+        // By live share, compared by products of integers.
         victims.sort_by(|(a, _), (b, _)| (a.live_bytes * b.chunk_bytes).cmp(&(b.live_bytes * a.chunk_bytes)));
     } else {
         victims.sort_by_key(|(candidate, _)| candidate.live_chunks > 0);
@@ -271,14 +272,14 @@ fn candidate(id: ContainerId, occupied: &Occupied) -> Candidate {
     }
 }
 
-/// What moving did.
+/// The result of moving.
 #[derive(Default)]
 struct Emptied {
     moved: u64,
     moved_bytes: u64,
     removed: u64,
     freed: u64,
-    /// Most containers that waited for a checkpoint.
+    /// Most containers that waited for a checkpoint at once.
     waiting_max: usize,
 }
 
@@ -424,7 +425,7 @@ fn main() {
     let arguments = arguments();
     let home = tempfile::tempdir_in(&arguments.directory).unwrap();
     let image = Image::of(arguments.max, arguments.versions, arguments.changed_percent);
-    // 24 bits for each fingerprint, and room for the groups' rounding.
+    // 24 bits for each fingerprint, and some more for the rounding of groups.
     let filter_bytes = arguments.max.div_ceil(MILLION).max(8) * (7 << 19);
     let options = IndexOptions { filter_bytes, ..IndexOptions::default() };
     println!(

@@ -1,4 +1,4 @@
-//! What a device reads and writes.
+//! Counts the reads and writes of a device.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ pub(crate) struct Meter {
     written_bytes: AtomicU64,
 }
 
-/// What was counted.
+/// Number of reads and writes, and their bytes.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Moved {
     pub(crate) reads: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Moved {
 }
 
 impl Meter {
-    /// What was counted since the last call.
+    /// Takes the counts since the last call.
     pub(crate) fn take(&self) -> Moved {
         let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
         Moved {

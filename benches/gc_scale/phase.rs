@@ -1,4 +1,4 @@
-//! An index under work: rows, checkpoints as they come due, and what each phase took.
+//! An index under work: rows, checkpoints as they come due, and the cost of each phase.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use dedupfs_index::{Change, Index};
 use crate::metered::{Meter, Moved};
 use crate::{mib, resident_bytes};
 
-/// The index with what it does.
+/// The index with its meters and pending changes.
 pub(crate) struct Work<'w> {
     pub(crate) index: &'w Index,
     pub(crate) meter: &'w Arc<Meter>,
@@ -39,7 +39,7 @@ impl<'w> Work<'w> {
         Self { index, meter, row: index.position(), changes, row_changes, phase: Phase::default() }
     }
 
-    /// Adds a change; full rows are applied.
+    /// Adds a change, and applies the row if it is full.
     pub(crate) fn change(&mut self, change: Change) {
         self.changes.push(change);
         if self.changes.len() >= self.row_changes {
@@ -47,7 +47,7 @@ impl<'w> Work<'w> {
         }
     }
 
-    /// Looks up what is committed, as a part of applying.
+    /// Looks up committed cells, as a part of applying.
     pub(crate) fn looked_up<T>(&mut self, look_up: impl FnOnce(&Index) -> T) -> T {
         let started = Instant::now();
         let answer = look_up(self.index);
@@ -56,7 +56,7 @@ impl<'w> Work<'w> {
         answer
     }
 
-    /// Applies what was gathered; whether a checkpoint was written.
+    /// Applies the gathered changes. Returns whether a checkpoint was written.
     pub(crate) fn apply(&mut self) -> bool {
         if self.changes.is_empty() {
             return false;
@@ -85,7 +85,7 @@ impl<'w> Work<'w> {
         add(&mut self.phase.checkpointing_moved, self.meter.take());
     }
 
-    /// Ends a phase with a checkpoint and prints what it took.
+    /// Ends a phase with a checkpoint and prints its cost.
     pub(crate) fn end(&mut self, what: &str) {
         self.apply();
         self.checkpoint();

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs the clients, each with a pool of its own, and says what became of them and how long they took.
+# Runs the clients, each with its own pool, and reports the result and time of each.
 #
 #   tests/clients/all.sh [--quick] [--stress SECONDS] [DIRECTORY]
 #
 #   --quick            only rsync, git and sqlite3, with little to do
-#   --stress SECONDS   also stress.sh, with so many seconds of stress-ng and half as many of dbench
-#   DIRECTORY          where scratch directories are made [default: TMPDIR or /var/tmp]
+#   --stress SECONDS   also stress.sh, with this many seconds of stress-ng and half as many of dbench
+#   DIRECTORY          parent of the scratch directories [default: TMPDIR or /var/tmp]
 #
-# Ends with 1 if one failed; its output is shown. See common.sh for the variables.
+# Ends with exit code 1 if a client failed; its output is shown. See common.sh for the variables.
 set -euo pipefail
 cd "$(dirname "$0")"
 # shellcheck source=benches/common.sh

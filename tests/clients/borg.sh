@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A borg repository in the mount, its cache too: backups of a tree that changes, prune, compact, check --verify-data, restored and
-# compared; one backup is killed in its midst.
+# A borg repository in the mount, with its cache: backups of a changing tree, prune, compact, check --verify-data,
+# restored and compared; one backup is killed while it runs.
 #
-#   tests/clients/borg.sh [DIRECTORY]     where the scratch directory is made [default: TMPDIR or /var/tmp]
+#   tests/clients/borg.sh [DIRECTORY]     parent of the scratch directory [default: TMPDIR or /var/tmp]
 #
 # See common.sh for the variables.
 # shellcheck disable=SC2154 # common.sh has them
@@ -17,10 +17,10 @@ mkdir "$work/home"
 export BORG_BASE_DIR=$work/home BORG_CACHE_DIR=$mnt/cache BORG_SECURITY_DIR=$work/home/security
 export BORG_PASSPHRASE=client BORG_RELOCATED_REPO_ACCESS_IS_OK=yes BORG_REPO=$mnt/repository
 make_tree "$work/tree"
-# It carries no times from 2038 on or before 1970.
+# borg stores no times from 2038 on or before 1970.
 touch -d '2037-01-19 03:14:08.5' "$work/tree/directory 6/file-aa" "$work/tree/directory 7/file-aa"
 
-# Of a day of its own: prune keeps one of a day, and one of a second at most.
+# Gives each backup its own day: prune keeps one for each day, and at most one for each second.
 backup_of() { (cd "$work" && borg create --compression lz4 --timestamp "2026-01-0${1}T12:00:00" "::day-$1" tree); }
 
 step "a repository, six backups"

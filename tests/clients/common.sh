@@ -1,26 +1,28 @@
-# Sourced by the scripts here: a pool and a mount in a scratch directory for one client, trees to give to it, and the verdict.
+# Sourced by the client scripts: a pool and a mount in a scratch directory for one client, trees for it, and the
+# verdict.
 #
-# A script calls open_pool, uses $mnt (and $work, which is outside of the mount), may call remount, crash_daemon and reclaim, and
-# ends with close_pool: unmounted, every byte read and checked, no warning in the daemon's log. However it ends, nothing is left.
+# A script calls open_pool, uses $mnt (and $work, which is outside of the mount), may call remount, crash_daemon and
+# reclaim, and ends with close_pool, which unmounts, reads and checks every byte, and finds no warning in the daemon's
+# log. However the script ends, nothing is left.
 #
 #   DEDUPFS_BIN                  directory with the programs (otherwise they are built)
 #   DEDUPFS_CLIENT_MKFS, _MOUNT  more arguments for mkfs and mount
 #   DEDUPFS_CLIENT_QUICK=1       with small trees and short waits
 #   DEDUPFS_CLIENT_KEEP=1        keeps the pool of a client that failed
-#   DEDUPFS_CLIENT_LIMIT_S       after so many seconds the daemon is taken to hang: its stacks are shown and it is killed
+#   DEDUPFS_CLIENT_LIMIT_S       seconds after which the daemon counts as hanging: its stacks are shown and it is killed
 #                                [default: 1800]
 # shellcheck shell=bash disable=SC2034,SC2154
 
 clients=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tools/prerequisites.sh
 . "$clients/../../tools/prerequisites.sh"
-# Programs, scratch directories and mounts that are always ended.
+# Programs, scratch directories and mounts that are always cleaned up.
 # shellcheck source=benches/common.sh
 . "$clients/../../benches/common.sh"
 
 # ---- the pool
 
-# client_arguments "$@": [DIRECTORY], where the scratch directory is made.
+# client_arguments "$@": parses [DIRECTORY], the parent of the scratch directory.
 client_arguments() {
     case ${1-} in
         -h | --help) help ;;
@@ -31,14 +33,14 @@ client_arguments() {
     [ -d "$scratch_parent" ] || usage "no directory $scratch_parent"
 }
 
-# open_pool: sets work, pool and mnt; formatted and mounted.
+# open_pool: formats and mounts a pool; sets work, pool and mnt.
 open_pool() {
     local arguments=()
     need_fuse >&2
     need cmp=diffutils find=findutils awk=mawk >&2
     find_programs dedupfs dedupfs-gc dedupfs-stats
     make_scratch "$scratch_parent" && work=$REPLY
-    # Clients of other users pass through it.
+    # Lets clients of other users pass through it.
     chmod 755 "$work"
     pool=$work/pool mnt=$work/mnt
     mkdir "$mnt"
@@ -53,14 +55,14 @@ open_pool() {
 
 mount_client() {
     local arguments=()
-    # Device nodes and setuid bits are no use in a backup that is mounted without them.
+    # Without these options device nodes and setuid bits in a backup have no effect.
     [ "$(id -u)" != 0 ] || arguments=(-o "allow_other,dev,suid")
     # shellcheck disable=SC2206 # words
     arguments+=($DEDUPFS_CLIENT_MOUNT)
     mount_pool "$pool" "$mnt" "${arguments[@]}"
 }
 
-# The daemon's peak of resident memory joins the maximum.
+# Adds the daemon's peak of resident memory to the maximum.
 note_memory() {
     local daemon peak
     daemon=$(daemon_of "$pool")
@@ -79,13 +81,13 @@ remount() {
     mount_client
 }
 
-# Space is reclaimed while the client works.
+# Reclaims space while the client works.
 reclaim() { "${programs[dedupfs-gc]}" "$mnt" >>"$work/gc.log" 2>&1 || fail "dedupfs-gc: $(tail -n 3 "$work/gc.log")"; }
 
-# is_running PID: and not dead already, waiting for a parent that asks.
+# is_running PID: whether the process exists and is not a zombie that waits for its parent.
 is_running() { grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$1/status"; }
 
-# crash_daemon: kills it as a crash would; what is left of the mount goes. Processes that use the mount get errors from then on.
+# crash_daemon: kills it as a crash would. Processes that use the mount get errors from then on.
 crash_daemon() {
     local daemon
     note_memory
@@ -95,20 +97,20 @@ crash_daemon() {
     while is_running "$daemon"; do sleep 0.05; done
 }
 
-# Mounting again takes the dead mount away and recovers.
+# Mounts again, which removes the dead mount and recovers.
 mount_after_crash() {
     forget_mount "$mnt"
     mount_client
 }
 
-# close_pool: the verdict; failed_before has what failed already.
+# close_pool: the verdict; failed_before holds earlier failures.
 close_pool() {
     local problems
     step "unmounting and checking"
     unmount_client
     dedupfs fsck --read-data "$pool" >"$work/fsck.log" 2>&1 || fail "fsck: $(tail -n 20 "$work/fsck.log")"
     grep -q clean "$work/fsck.log" || fail "fsck does not say clean: $(cat "$work/fsck.log")"
-    # Also of a log that was rotated. What others leave on the disk is no matter of the client, and crash_daemon
+    # Rotated logs count as well. Other programs may fill the disk, which is no failure of the client, and crash_daemon
     # leaves a dead mount.
     problems=$(grep -hE ' (WARN|ERROR) |panicked' "$pool"/dedupfs.log* | grep -vE '[0-9]% full: |removing the dead mount' || true)
     [ -z "$problems" ] || fail "the daemon's log has: $(head -n 10 <<<"$problems")"
@@ -117,7 +119,7 @@ close_pool() {
     say "PASSED in $((SECONDS - begun)) s; the daemon's memory was $((memory_kib / 1024)) MiB at most"
 }
 
-# step TEXT: what comes now, and how long the last step took.
+# step TEXT: prints the time of the last step and the name of the next.
 step() {
     [ -z "$step_begun" ] || say "    $(calculate "$EPOCHREALTIME - $step_begun" %.1f) s"
     step_begun=''
@@ -133,7 +135,7 @@ expect_same() {
 # expect VALUE EXPECTED WHAT
 expect() { [ "$1" = "$2" ] || fail "$3: $1, and not $2"; }
 
-# Ends the daemon if the script takes so long that it must hang: every call into the mount fails then.
+# Ends the daemon if the script takes so long that it must hang: every call into the mount then fails.
 watch_for_hangs() {
     local deadline=$((SECONDS + ${DEDUPFS_CLIENT_LIMIT_S:-1800})) daemon
     trap - EXIT ERR
@@ -158,7 +160,7 @@ show_stacks() {
     done 2>/dev/null
 }
 
-# Stops what a script started (set on_exit to a function), keeps the pool if that is wanted.
+# Stops the processes of a script (set on_exit to a function), and keeps the pool if that is asked for.
 end_client() {
     local status=$?
     trap - EXIT
@@ -171,7 +173,7 @@ end_client() {
     fi
     trap - ERR
     set +e
-    # That is what it asks for.
+    # clean_up reads this exit code.
     (exit $status)
     clean_up
 }
@@ -183,7 +185,8 @@ trap end_client EXIT
 directories=40 files_each=40
 [ "${DEDUPFS_CLIENT_QUICK-}" != 1 ] || directories=12 files_each=12
 
-# make_tree DIRECTORY: what backups meet: many small files, some large, holes, links, odd names, attributes, special files.
+# make_tree DIRECTORY: makes the usual content of backups: many small files, some large, holes, links, odd names,
+# attributes, special files.
 make_tree() {
     local number
     mkdir -p "$1"
@@ -217,7 +220,7 @@ make_tree() {
         chown 12345:54321 "$1/directory 8" "$1/directory 8"/*
         chown -h 1:2 "$1/dangling"
     fi
-    # Not every scratch filesystem has them.
+    # Not every scratch filesystem has extended attributes.
     if setfattr -n user.client -v value "$1/directory 9" 2>/dev/null; then
         setfattr -n user.large -v "$(printf 'v%.0s' {1..1500})" "$1/directory 9/file-aa"
     fi
@@ -227,7 +230,8 @@ make_tree() {
     touch -d '2020-02-02 02:02:02.222' "$1/directory 11" "$1"
 }
 
-# change_tree DIRECTORY NUMBER: the changes of a day: files new, changed in place, longer, renamed, gone.
+# change_tree DIRECTORY NUMBER: makes the changes of a day: new files, and files changed in place, longer, renamed,
+# removed.
 change_tree() {
     local at=$(($2 % directories + 1)) next=$((($2 + 1) % directories + 1))
     random_bytes "new $2" $((30000 + $2 * 777)) >"$1/directory $at/new $2"
@@ -239,12 +243,12 @@ change_tree() {
     touch "$1/directory $next/file-ad"
 }
 
-# listing DIRECTORY [LINKS]: everything about it, sorted: names, attributes with nanoseconds, extended ones, checksums. LINKS: what to
-# print of hard links, in find's words [default: their number].
+# listing DIRECTORY [LINKS]: prints everything about it, sorted: names, attributes with nanoseconds, extended ones,
+# checksums. LINKS is the format of hard links in find's notation [default: their number].
 listing() {
     (
         cd "$1" || exit
-        # The size and the links of a directory are its filesystem's own business.
+        # The size and the links of a directory depend on its filesystem.
         find . \( -type d -printf '%p d %m %U:%G %T@\0' \) -o -printf "%p %y %m %U:%G %s %T@ ${2-%n} %l\0" | sort -z | tr '\0\n' '\n?'
         getfattr -R -P -h -d -m - . 2>/dev/null | sort
         find . -type f -print0 | sort -z | xargs -0 -r sha256sum

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What people do with files by hand: cp -a --sparse=always, cp --reflink=auto, install, mv into, within and out of the mount,
+# Ordinary copying by hand: cp -a --sparse=always, cp --reflink=auto, install, mv into, within and out of the mount,
 # dumps through pipelines (cat, dd with its ways to write), files written through shared mappings.
 #
-#   tests/clients/copies.sh [DIRECTORY]     where the scratch directory is made [default: TMPDIR or /var/tmp]
+#   tests/clients/copies.sh [DIRECTORY]     parent of the scratch directory [default: TMPDIR or /var/tmp]
 #
 # See common.sh for the variables.
 # shellcheck disable=SC2154 # common.sh has them
@@ -60,7 +60,7 @@ dump | dd of="$mnt/dd-sparse" bs=64k iflag=fullblock conv=sparse status=none
 dd if="$work/dump" of="$mnt/dd-direct" bs=1M oflag=direct status=none 2>/dev/null || fail "dd oflag=direct"
 head -c 4000000 "$work/dump" | dd of="$mnt/dd-sync" bs=256k iflag=fullblock oflag=sync status=none
 tee "$mnt/tee-1" "$mnt/tee-2" <"$work/dump" | gzip -1 >"$mnt/gzip.gz"
-# Two halves by two writers at a time, then in reverse pieces.
+# Two halves by two concurrent writers, then in pieces in reverse order.
 half=$((32 * 1048576))
 dd if="$work/dump" of="$mnt/halves" bs=1M skip=$((half / 1048576)) seek=$((half / 1048576)) conv=notrunc status=none &
 second=$!
@@ -70,7 +70,7 @@ pieces=$((($(stat -c %s "$work/dump") + 1048575) / 1048576))
 for ((piece = pieces - 1; piece >= 0; piece--)); do
     dd if="$work/dump" of="$mnt/reverse" bs=1M skip=$piece seek=$piece count=1 conv=notrunc status=none
 done
-# Several who append to one log lose no line.
+# Concurrent appenders to one log lose no line.
 appenders=()
 for writer in 1 2 3 4; do
     (for line in {1..500}; do echo "writer $writer line $line" >>"$mnt/log"; done) &
@@ -90,7 +90,7 @@ verify_dumps
 
 step "shared mappings (fio, verified)"
 for engine in mmap psync; do
-    # It writes and verifies its own patterns: through a mapping, and read through the same or by read(2).
+    # fio writes and verifies its own patterns: through a mapping, and read through the same or by read(2).
     fio --name="$engine" --directory="$mnt" --filename=mapped-$engine --size=48M --rw=randwrite --bsrange=4k-96k \
         --ioengine=mmap --verify=crc32c --verify_fatal=1 --do_verify=1 --verify_state_save=0 --fsync=64 --end_fsync=1 --randseed=7 \
         --output="$work/fio.$engine.log" || fail "fio: $(tail -n 20 "$work/fio.$engine.log")"

@@ -3,7 +3,7 @@
 #
 #   tests/clients/git.sh [DIRECTORY] [FILES]
 #
-# DIRECTORY: where the scratch directory is made [default: TMPDIR or /var/tmp]; FILES: in the repository [default: 4000].
+# DIRECTORY: parent of the scratch directory [default: TMPDIR or /var/tmp]; FILES: in the repository [default: 4000].
 # See common.sh for the variables.
 # shellcheck disable=SC2154 # common.sh has them
 set -euo pipefail
@@ -36,13 +36,13 @@ for commit in {1..10}; do
     for ((file = 50 + commit; file < files; file += 50)); do
         echo "change $commit" >>"$mnt/origin/$((file % 97))/$((file % 7))/$file.txt"
     done
-    # There and back, and one file for good.
+    # Renamed there and back, and one file for good.
     git -C "$mnt/origin" mv "$commit" "moved-$commit"
     git -C "$mnt/origin" mv "moved-$commit" "$commit"
     git -C "$mnt/origin" mv "$commit/$((commit % 7))/$commit.txt" "$commit/renamed.txt"
     random_bytes "binary $commit" $((commit * 30000)) >"$mnt/origin/binary"
     git -C "$mnt/origin" add -A
-    # Each object synced, as on servers.
+    # Each object is synced, as on servers.
     git -C "$mnt/origin" -c core.fsync=all commit -q -m "Commit $commit"
     git -C "$mnt/origin" tag -a -m "Tag $commit" "v$commit"
 done

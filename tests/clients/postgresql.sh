@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# PostgreSQL with its data directory and its socket in the mount, as user postgres: initdb with checksums, pgbench while space is
-# reclaimed, kill -9 of the server, kill -9 of the daemon beneath it, pg_basebackup, pg_dump; amcheck, pg_verifybackup and
-# pg_checksums must be content, the sums of pgbench must agree, and every acknowledged transaction must be there.
+# PostgreSQL with its data directory and its socket in the mount, as user postgres: initdb with checksums, pgbench while
+# space is reclaimed, kill -9 of the server, kill -9 of the daemon beneath it, pg_basebackup, pg_dump. amcheck,
+# pg_verifybackup and pg_checksums must find no error, the sums of pgbench must agree, and every acknowledged
+# transaction must be there.
 #
 #   tests/clients/postgresql.sh [DIRECTORY] [TRANSACTIONS]
 #
-# DIRECTORY: where the scratch directory is made [default: TMPDIR or /var/tmp]; TRANSACTIONS: of each of 4 clients of pgbench
-# [default: 1000]. See common.sh for the variables.
+# DIRECTORY: parent of the scratch directory [default: TMPDIR or /var/tmp]; TRANSACTIONS: for each of 4 clients of
+# pgbench [default: 1000]. See common.sh for the variables.
 # shellcheck disable=SC2154 # common.sh has them
 set -euo pipefail
 # shellcheck source=tests/clients/common.sh
@@ -46,7 +47,7 @@ kill_server() {
     [ -n "$postmaster" ] || return 0
     kill_processes
 }
-# The postmaster and all its children at once.
+# Kills the postmaster and all its children at once.
 kill_processes() {
     local process children
     children=$(pgrep -P "$postmaster" || true)
@@ -68,7 +69,7 @@ as_postgres "$postgresql/initdb" -D "$database" --data-checksums --auth=trust --
 cat >>"$database/postgresql.conf" <<CONF
 unix_socket_directories = '$socket'
 listen_addresses = ''
-# Small, so that pages are read and written, and checkpoints often.
+# Small, so that pages are read and written, and checkpoints are frequent.
 shared_buffers = 16MB
 checkpoint_timeout = 30s
 max_wal_size = 128MB
@@ -108,7 +109,7 @@ grep -E '^(tps|latency average|number of transactions actually)' "$work/pgbench.
 verify_sums
 expect "$(query 'SELECT count(*) FROM pgbench_history')" $((4 * transactions)) "transactions in the history"
 
-# Transactions one after the other; the number of each that was acknowledged is written outside of the mount.
+# Runs transactions one after the other, and writes the number of each acknowledged one outside of the mount.
 acknowledge() {
     local number=$1
     while :; do
@@ -125,10 +126,10 @@ verify_acknowledged() {
     expect "$(query 'SELECT count(*) FROM acknowledged')" "$found" "acknowledged transactions that are there"
     expect "$(query "SELECT count(*) FROM acknowledged WHERE content != repeat(md5(number::text), (number % 50)::int)")" 0 "rows with other content"
 }
-# crash_while_busy NUMBER HOW...: with clients at work, when so many transactions are acknowledged.
+# crash_while_busy NUMBER HOW...: crashes with clients at work, once NUMBER transactions are acknowledged.
 crash_while_busy() {
     local pid processes_busy=()
-    # -n: it would empty the history first.
+    # -n: pgbench would empty the history first.
     pgbench -n -c 4 -j 2 -T 600 >/dev/null 2>&1 &
     processes_busy+=($!)
     acknowledge "$(query 'SELECT coalesce(max(number), 0) FROM acknowledged')" &
@@ -170,7 +171,7 @@ as_postgres "$postgresql/pg_basebackup" -h "$socket" -D "$mnt/p/base" -c fast -X
 as_postgres "$postgresql/pg_basebackup" -h "$socket" -D "$mnt/p/tar" -c fast -X fetch -F tar -z
 wait $busy
 as_postgres "$postgresql/pg_verifybackup" -q "$mnt/p/base"
-# Newer ones give each dump a key of its own.
+# Newer versions give each dump its own key.
 dump() { as_postgres "$postgresql/pg_dump" -h "$socket" "$1" | sed -E '/^\\(un)?restrict /d'; }
 dump bench | cat >"$mnt/dump.sql"
 dump bench | cmp - "$mnt/dump.sql"

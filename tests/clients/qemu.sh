@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Images of virtual machines in the mount, by qemu-img and qemu-io: raw (sparse) and qcow2, created in all ways of preallocation, written
-# at random, converted, snapshots, backing files, compared, checked; through the page cache and past it (O_DIRECT).
+# Images of virtual machines in the mount, by qemu-img and qemu-io: raw (sparse) and qcow2, created with all kinds of
+# preallocation, written at random, converted, snapshots, backing files, compared, checked; through the page cache and
+# past it (O_DIRECT).
 #
-#   tests/clients/qemu.sh [DIRECTORY]     where the scratch directory is made [default: TMPDIR or /var/tmp]
+#   tests/clients/qemu.sh [DIRECTORY]     parent of the scratch directory [default: TMPDIR or /var/tmp]
 #
 # See common.sh for the variables.
 # shellcheck disable=SC2154 # common.sh has them
@@ -14,7 +15,7 @@ need qemu-img=qemu-utils qemu-io=qemu-utils setfattr=attr mkfs.ext4=e2fsprogs >&
 PATH=$PATH:/usr/sbin:/sbin
 open_pool
 
-# image_io IMAGE FORMAT CACHE COMMAND...: qemu-io tells a failed verification in words only.
+# image_io IMAGE FORMAT CACHE COMMAND...: runs qemu-io, which reports a failed verification only in words.
 image_io() {
     local image=$1 format=$2 cache=$3 command arguments=()
     shift 3
@@ -59,7 +60,7 @@ for cache in writeback none directsync; do
         qemu-img create -q -f $format "$image" 256M
         commands=()
         for ((at = 0; at < 60; at++)); do
-            # Units of 4 KiB, lengths to 2 MiB, in no order and beside one another.
+            # Units of 4 KiB, lengths up to 2 MiB, in no order and side by side.
             offset=$((at * 37 % 60 * 4 * 1048576 + at * 4096)) length=$(((at % 500 + 1) * 4096))
             commands+=("write -P $((at + 1)) $offset $length" "read -P $((at + 1)) $offset $length")
             [ $((at % 5)) != 0 ] || commands+=("write -z $((offset + 4096)) 8192" "read -P 0 $((offset + 4096)) 8192")

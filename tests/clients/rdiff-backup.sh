@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# rdiff-backup into the mount: a mirror with increments, one run killed and regressed, verified, each version restored and compared,
-# the older ones removed.
+# rdiff-backup into the mount: a mirror with increments, one run killed and regressed, verified, each version restored
+# and compared, the older ones removed.
 #
-#   tests/clients/rdiff-backup.sh [DIRECTORY]     where the scratch directory is made [default: TMPDIR or /var/tmp]
+#   tests/clients/rdiff-backup.sh [DIRECTORY]     parent of the scratch directory [default: TMPDIR or /var/tmp]
 #
 # See common.sh for the variables.
 # shellcheck disable=SC2154 # common.sh has them
@@ -15,13 +15,14 @@ open_pool
 
 repository=$mnt/repository
 make_tree "$work/tree"
-# Its own limits: times are whole seconds to it, from 1970 on, and those of files and directories only. Access lists and attributes need modules
-# that Debian does not install with it. With them it removes the default list of each directory, there or not.
+# Limits of rdiff-backup: it keeps times in whole seconds, from 1970 on, and only those of files and directories. Access
+# lists and attributes need modules that Debian does not install with it. With the modules it removes the default list
+# of each directory, whether there is one or not.
 /usr/bin/python3 -c 'import posix1e, xattr' || fail "install python3-pylibacl and python3-pyxattr"
 find "$work/tree" ! -newermt '1970-01-02' -exec touch -h -d '2020-01-01' {} +
 shown() { listing "$1" | sed -E -e 's/^(\.\/?.* [0-9-]+)\.[0-9]+( .*|)$/\1\2/' -e 's/^(\.\/.* [lbc] [0-7]+ [0-9:]+ [0-9]+) [0-9-]+ /\1 /'; }
 run() { rdiff-backup "$@" >"$work/rdiff.log" 2>&1 || fail "rdiff-backup $*: $(tail -n 5 "$work/rdiff.log")"; }
-# Its versions are told apart by seconds; these are an hour apart.
+# Versions are told apart by seconds; these are an hour apart.
 at() { echo $((1700000000 + $1 * 3600)); }
 
 step "eight backups"
@@ -39,7 +40,7 @@ killed=$!
 sleep 1
 kill -9 $killed 2>/dev/null || true
 wait $killed 2>/dev/null || true
-# Says that there is nothing to do if it was done before it was killed.
+# Reports that there is nothing to do if the backup had finished before the kill.
 rdiff-backup regress "$repository" >"$work/regress.log" 2>&1 || true
 run --current-time "$(at 10)" backup "$work/tree" "$repository"
 shown "$work/tree" >"$work/listing.10"

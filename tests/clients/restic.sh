@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A restic repository in the mount, its cache too: backups of a tree that changes, forget --prune, check --read-data, restored and
-# compared; one backup is killed in its midst.
+# A restic repository in the mount, with its cache: backups of a changing tree, forget --prune, check --read-data,
+# restored and compared; one backup is killed while it runs.
 #
-#   tests/clients/restic.sh [DIRECTORY]     where the scratch directory is made [default: TMPDIR or /var/tmp]
+#   tests/clients/restic.sh [DIRECTORY]     parent of the scratch directory [default: TMPDIR or /var/tmp]
 #
 # See common.sh for the variables.
 # shellcheck disable=SC2154 # common.sh has them

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# rsnapshot with its snapshot root in the mount: hourly and daily snapshots that rotate, each compared with what was there at its hour.
+# rsnapshot with its snapshot root in the mount: hourly and daily snapshots that rotate, each compared with the tree of
+# its hour.
 #
-#   tests/clients/rsnapshot.sh [DIRECTORY]     where the scratch directory is made [default: TMPDIR or /var/tmp]
+#   tests/clients/rsnapshot.sh [DIRECTORY]     parent of the scratch directory [default: TMPDIR or /var/tmp]
 #
 # See common.sh for the variables.
 # shellcheck disable=SC2154 # common.sh has them
@@ -12,7 +13,7 @@ client_arguments "$@"
 need rsnapshot=rsnapshot rsync=rsync setfattr=attr setfacl=acl >&2
 open_pool
 
-# configure LINK_DEST: 1 by rsync --link-dest, 0 by cp -al.
+# configure LINK_DEST: 1 for rsync --link-dest, 0 for cp -al.
 configure() {
     # Fields are separated by tabs.
     tr '|' '\t' >"$work/rsnapshot.conf" <<CONF
@@ -37,7 +38,7 @@ CONF
 }
 run() { rsnapshot -c "$work/rsnapshot.conf" "$1" || fail "rsnapshot $1: $(tail -n 3 "$work/rsnapshot.log")"; }
 
-# Fourteen hourly and four daily ones; each hour's tree has the hour in it.
+# Makes fourteen hourly and four daily snapshots; each hour's tree contains its hour.
 snapshots() {
     local hour
     for hour in {1..14}; do
@@ -57,7 +58,7 @@ verify_snapshots() {
         listing "$mnt/snapshots/$snapshot/here/tree" '' >"$work/listing.found"
         expect_same "$work/listing.$hour" "$work/listing.found" "$snapshot is not what was there at hour $hour"
     done
-    # A daily one is the oldest of six hourly ones.
+    # A daily snapshot is the oldest of six hourly ones.
     expect "$hours" "14 13 12 11 10 9 7 5 3 " "hours of the snapshots"
     expect "$(find "$mnt/snapshots" -mindepth 1 -maxdepth 1 | wc -l)" 9 "snapshots that are kept"
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# rsync -aHAX --inplace of a tree that changes, and a chain of backups by --link-dest, the older half deleted and reclaimed.
+# rsync -aHAX --inplace of a changing tree, and a chain of backups by --link-dest, the older half deleted and reclaimed.
 #
 #   tests/clients/rsync.sh [DIRECTORY] [BACKUPS]
 #
-# DIRECTORY: where the scratch directory is made [default: TMPDIR or /var/tmp]; BACKUPS: length of the chain [default: 50].
+# DIRECTORY: parent of the scratch directory [default: TMPDIR or /var/tmp]; BACKUPS: length of the chain [default: 50].
 # See common.sh for the variables.
 # shellcheck disable=SC2154 # common.sh has them
 set -euo pipefail
@@ -15,7 +15,7 @@ if [ $# -ge 2 ]; then parse_count "$2" && backups=$REPLY; fi
 need rsync=rsync setfattr=attr setfacl=acl >&2
 open_pool
 
-# -@-1: it takes times in the same second for the same otherwise.
+# -@-1: otherwise rsync takes times within one second for equal.
 step "rsync -aHAX --inplace --no-whole-file, ten times"
 make_tree "$work/tree"
 for day in {1..10}; do
@@ -35,7 +35,7 @@ rsync -@-1 -aHAX --numeric-ids --delay-updates --fuzzy --partial-dir=.partial --
 expect_same_trees "$work/tree" "$mnt/sparse"
 
 step "a chain of $backups backups by --link-dest"
-# The oldest, and the oldest that stays: what they were when they were made.
+# The oldest, and the oldest that stays: their listings from the time of the backup.
 oldest_kept=$((backups / 2 + 1))
 previous=''
 for ((backup = 1; backup <= backups; backup++)); do

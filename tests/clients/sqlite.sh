@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# sqlite3 in the mount: several writers at a time in WAL mode and in each mode of the rollback journal, writers that are killed, the
-# daemon killed; every acknowledged row must be there and integrity_check must be content.
+# sqlite3 in the mount: several concurrent writers in WAL mode and in each mode of the rollback journal, killed writers,
+# a killed daemon. Every acknowledged row must be there and integrity_check must find no error.
 #
 #   tests/clients/sqlite.sh [DIRECTORY] [ROWS]
 #
-# DIRECTORY: where the scratch directory is made [default: TMPDIR or /var/tmp]; ROWS: of each writer [default: 150].
+# DIRECTORY: parent of the scratch directory [default: TMPDIR or /var/tmp]; ROWS: by each writer [default: 150].
 # See common.sh for the variables.
 # shellcheck disable=SC2154 # common.sh has them
 set -euo pipefail
@@ -18,7 +18,7 @@ open_pool
 
 query() { sqlite3 -bail -cmd '.timeout 60000' "$@"; }
 
-# write_rows DATABASE WRITER ROWS: one transaction each; what is acknowledged is written outside of the mount.
+# write_rows DATABASE WRITER ROWS: one transaction each; acknowledged rows are noted outside of the mount.
 write_rows() {
     local row
     # One process: it prints each number after the commit returned.
@@ -32,7 +32,8 @@ SELECT $row;
 SQL
     done | (exec stdbuf -oL sqlite3 -bail -cmd '.timeout 60000' -cmd "$writer_setup" "$1") >"$work/acknowledged.$2" 2>"$work/writer.$2.log"
 }
-# make_database DATABASE MODE: and sets what writers begin with. A mode of the rollback journal holds for one connection.
+# make_database DATABASE MODE: also sets the first commands of writers. A mode of the rollback journal applies to one
+# connection.
 make_database() {
     writer_setup="PRAGMA journal_mode = $2; ${3-}"
     query "$1" "PRAGMA journal_mode = $2; CREATE TABLE entries (id INTEGER PRIMARY KEY, writer INTEGER, number INTEGER, content TEXT);
@@ -40,7 +41,7 @@ make_database() {
         INSERT INTO counts VALUES (1, 0), (2, 0), (3, 0), (4, 0);" >/dev/null
     [ "$2" != wal ] || expect "$(query "$1" 'PRAGMA journal_mode')" wal "the journal mode"
 }
-# verify_database DATABASE: whole, its tables agree, and nothing acknowledged is missing.
+# verify_database DATABASE: checks that it is whole, its tables agree, and no acknowledged row is missing.
 verify_database() {
     local writer acknowledged found
     expect "$(query "$1" 'PRAGMA integrity_check')" ok "integrity_check of $1"
@@ -67,7 +68,7 @@ wait_for_writers() {
     for pid in "${writers[@]}"; do wait "$pid" || fail "a writer failed: $(cat "$work"/writer.*.log)"; done
 }
 
-# wait_for_lines LINES: until so many transactions are acknowledged.
+# wait_for_lines LINES: waits until this many transactions are acknowledged.
 wait_for_lines() {
     while [ "$(cat "$work"/acknowledged.* | wc -l)" -lt "$1" ]; do
         sleep 0.1
@@ -112,13 +113,13 @@ for crash in writers daemon; do
     for mode in wal delete; do
         step "crash of the $crash in mode $mode"
         database=$mnt/crash-$crash-$mode.db
-        # Only so is a commit durable when it returns: with less, WAL is synced at checkpoints only, and the name of a deleted
-        # journal is not.
+        # Only with EXTRA is a commit durable when it returns: below it, WAL is synced only at checkpoints, and the
+        # removal of a journal's name is not synced.
         make_database "$database" $mode 'PRAGMA synchronous = EXTRA;'
         start_writers "$database" 100000
         wait_for_lines 60
         if [ $crash = writers ]; then
-            # The children of the shells that wait for them.
+            # The writers are children of the shells that wait for them.
             for pid in "${writers[@]}"; do
                 for child in $(pgrep -P "$pid" -x sqlite3); do kill -9 "$child"; done
             done

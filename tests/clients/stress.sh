@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# stress-ng's filesystem stressors (one after the other, then all at a time) and dbench in the mount, while space is reclaimed. No
-# stressor may fail or report a wrong result; afterwards the pool must be clean.
+# stress-ng's filesystem stressors (one after the other, then all together) and dbench in the mount, while space is
+# reclaimed. No stressor may fail or report a wrong result; afterwards the pool must be clean.
 #
 #   tests/clients/stress.sh [--seconds N] [--dbench-seconds N] [--only STRESSOR[,STRESSOR...]] [DIRECTORY]
 #
-#   --seconds N          of stress-ng, two thirds of them one after the other [default: 600]; 0: without
-#   --dbench-seconds N   of dbench with 8 clients; 0: without [default: half of that]
-#   --only NAMES         these stressors, one after the other only
-#   DIRECTORY            where the scratch directory is made [default: TMPDIR or /var/tmp]
+#   --seconds N          time of stress-ng, two thirds of it one after the other [default: 600]; 0: without
+#   --dbench-seconds N   time of dbench with 8 clients; 0: without [default: half of that]
+#   --only NAMES         only these stressors, one after the other
+#   DIRECTORY            parent of the scratch directory [default: TMPDIR or /var/tmp]
 #
 # See common.sh for the variables.
 # shellcheck disable=SC2154 # common.sh has them
@@ -15,7 +15,7 @@ set -euo pipefail
 # shellcheck source=tests/clients/common.sh
 . "$(dirname "$0")/common.sh"
 
-# Of the class, but no test of this filesystem, with the reason. Nothing is left out because it fails.
+# Stressors of the class that do not test this filesystem, with the reason. None is left out because it fails.
 declare -A left_out
 left_out=(
     [binderfs]="mounts a binderfs, makes no file elsewhere"
@@ -25,9 +25,9 @@ left_out=(
     [ioprio]="sets priorities of processes"
     [verity]="needs fs-verity, for which FUSE has no request"
 )
-# Of other classes, but with files.
+# Stressors of other classes that use files.
 further=(aio aiol msync readahead revio seek sendfile splice)
-# Sizes that leave most of the time to changes and not to one large write.
+# Sizes that leave most of the time to changes, not to one large write.
 sizes=(--hdd-bytes 96M --iomix-bytes 64M --fallocate-bytes 64M --copy-file-bytes 128M --sync-file-bytes 32M --fiemap-bytes 32M
     --readahead-bytes 64M --msync-bytes 32M --seek-size 64M --revio-bytes 64M --sendfile-size 16M --dirdeep-inodes 20000)
 
@@ -75,19 +75,19 @@ reclaim_meanwhile() {
 }
 resident_mib() { awk '/^VmRSS/ { printf "%d", $2 / 1024 }' "/proc/$(daemon_of "$pool")/status"; }
 
-# stress TITLE SECONDS ARGUMENTS...: stress-ng with them.
+# stress TITLE SECONDS ARGUMENTS...: runs stress-ng with these arguments.
 failures=()
 stress() {
     local title=$1 limit=$2 status=0 said
     shift 2
-    # One of them leaves a file where it was started.
+    # One stressor leaves a file in the current directory.
     env --chdir="$directory" timeout --kill-after=60 $((limit + 300)) stress-ng --temp-path "$directory" --timeout "${limit}s" --verify --oomable "${sizes[@]}" "$@" \
         >"$work/stress.log" 2>&1 || status=$?
     said=$(grep -E ' (fail|error|warn):|skipped: [1-9]|not (supported|implemented)|does not support' "$work/stress.log" | sed 's/^stress-ng: //' | sort -u | head -n 6 || true)
     if { [ $status != 0 ] && [ $status != 3 ] && [ $status != 4 ]; } || grep -q ' fail:' "$work/stress.log"; then
         failures+=("$title (exit code $status)")
         cp "$work/stress.log" "$work/stress.$title.failed"
-        # A wrong option is no result.
+        # A wrong option gives no result.
         [ $status != 1 ] || fail "stress-ng: $(tail -n 3 "$work/stress.log")"
     fi
     say "    $title: exit code $status, daemon $(resident_mib) MiB${said:+; said:}"
@@ -107,8 +107,8 @@ if [ "$seconds" != 0 ]; then
         step "all stressors at a time, $((seconds - each * ${#stressors[@]})) s"
         together=()
         for name in "${stressors[@]}"; do
-            # Alone only: it watches all mounts of the machine, and what waits in its queue holds removed files and whole
-            # mounts, so that inotify and umount wait in vain.
+            # Runs only alone: it watches all mounts of the machine, and its queue holds removed files and whole mounts, so that
+            # inotify and umount wait in vain.
             [ "$name" = fanotify ] || together+=("--$name" 1)
         done
         stress all $((seconds - each * ${#stressors[@]})) "${together[@]}"

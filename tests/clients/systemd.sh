@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# The units under a systemd of their own, which is process 1 of namespaces with overlays: nothing of the machine is changed. The mount
-# is active when it serves, is mounted again when its daemon is killed, is reclaimed and scrubbed by services and timers, stops
-# clean; a unit without a pool says so; a mount unit, as systemd makes it of a line in fstab, calls the helper.
+# The units under a separate systemd, which is process 1 of namespaces with overlays: nothing of the machine is changed.
+# The mount is active when it serves, is mounted again when its daemon is killed, is reclaimed and scrubbed by services
+# and timers, and stops clean. A unit without a pool reports that. A mount unit, as systemd makes it from a line in
+# fstab, calls the helper.
 #
 #   tests/clients/systemd.sh [DIRECTORY]
 #
-# DIRECTORY: where the scratch directory is made [default: TMPDIR or /var/tmp]. Needs root, and overlayfs. See common.sh for the
-# variables.
+# DIRECTORY: parent of the scratch directory [default: TMPDIR or /var/tmp]. Needs root, and overlayfs. See common.sh for
+# the variables.
 # shellcheck disable=SC2154 # common.sh has them
 set -euo pipefail
 # shellcheck source=tests/clients/common.sh
@@ -16,7 +17,7 @@ client_arguments "$@"
 need systemctl=systemd unshare=util-linux >&2
 manager_program=/lib/systemd/systemd
 [ -x $manager_program ] || fail "no $manager_program"
-# Only to be found and formatted here: systemd mounts.
+# Formats a pool and unmounts it: systemd does the mounting.
 open_pool
 unmount_client
 
@@ -35,9 +36,9 @@ work=$1 manager=$2
 mount -t proc proc /proc
 mount -t tmpfs tmpfs /run
 mkdir -p /run/lock /run/mount /run/upper /run/work
-# What it logs.
+# The manager's log.
 mount --bind "$work/manager.log" /dev/console
-# It sees its own part of the cgroups only.
+# The manager sees only its own part of the cgroups.
 if [ -e /sys/fs/cgroup/cgroup.procs ]; then
     mount -t cgroup2 cgroup2 /sys/fs/cgroup
 else
@@ -51,7 +52,7 @@ for directory in /etc /usr; do
     mount -t overlay overlay -o "lowerdir=$directory,upperdir=/run/upper$directory,workdir=/run/work$directory" "$directory"
 done
 "$work/install" >"$work/install.log"
-# The machine's own units stay out, so that nothing of it is started: these stand for what ours name.
+# The machine's own units stay out, so that none of them is started: these stand for the units that ours name.
 mkdir /run/units
 for target in sysinit basic shutdown umount timers multi-user local-fs local-fs-pre remote-fs remote-fs-pre network network-online; do
     printf '[Unit]\nDescription=%s\nDefaultDependencies=no\n' "$target" >"/run/units/$target.target"
@@ -63,7 +64,7 @@ BEGIN
 
 instance=$(systemd-escape --path "$mnt")
 mkdir "$work/units"
-# One that never becomes active by itself.
+# This mount unit never becomes active by itself.
 mount_unit=$(systemd-escape --path --suffix=mount "$work/other")
 mkdir "$work/other"
 printf '[Unit]\nDefaultDependencies=no\n[Mount]\nWhat=%s\nWhere=%s\nType=dedupfs\nOptions=memory=256M,noatime,nofail,_netdev,x-systemd.requires=basic.target\n' \
@@ -77,9 +78,9 @@ chmod +x "$work/install"
 on_exit=stop_manager
 stop_manager() {
     local directory
-    # All processes of its namespace go with it.
+    # All processes of its namespace end with it.
     [ -z "${manager-}" ] || kill -9 "$manager"
-    # The kernel ends all that are inside.
+    # The kernel ends all processes inside.
     [ -z "${outer-}" ] || wait "$outer" 2>/dev/null || true
     for directory in "${cgroups[@]}"; do
         [ ! -d "$directory" ] || find "$directory" -depth -type d -exec rmdir {} +
@@ -93,7 +94,7 @@ set -eu
 work=$1 manager=$2
 shift 2
 for directory; do echo $$ >"$directory/cgroup.procs"; done
-# The cgroup namespace begins where the process is.
+# The cgroup namespace begins at the cgroup of the process.
 exec unshare --cgroup --mount --propagation private --uts --ipc --pid --fork --kill-child bash "$work/begin" "$work" "$manager"
 ENTER
 bash "$work/enter" "$work" "$manager_program" "${cgroups[@]}" >"$work/manager.log" 2>&1 </dev/null &

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# GNU tar with everything it can carry (--acls --xattrs --selinux -S): extracted into the mount, read from it, archives kept in it,
-# incremental backups with a snapshot file in it.
+# GNU tar with everything that it can store (--acls --xattrs --selinux -S): extracted into the mount, read from it,
+# archives kept in it, incremental backups with a snapshot file in it.
 #
-#   tests/clients/tar.sh [DIRECTORY]     where the scratch directory is made [default: TMPDIR or /var/tmp]
+#   tests/clients/tar.sh [DIRECTORY]     parent of the scratch directory [default: TMPDIR or /var/tmp]
 #
 # See common.sh for the variables.
 # shellcheck disable=SC2154 # common.sh has them
@@ -16,7 +16,7 @@ open_pool
 carry=(--warning=no-timestamp --acls --xattrs '--xattrs-include=*' --selinux -S --numeric-owner)
 step "a tree archived into the mount, extracted there, archived from there"
 make_tree "$work/tree"
-# Only the superuser sets these, and only some filesystems have them.
+# Only the superuser can set these, and only some filesystems have them.
 setfattr -n trusted.client -v trusted "$work/tree/large" 2>/dev/null || true
 setfattr -n security.client -v security "$work/tree/numbers" 2>/dev/null || true
 tar "${carry[@]}" --format=posix -C "$work/tree" -cf "$mnt/tree.tar" .
@@ -35,10 +35,10 @@ rm -rf "$work/restored" "$work/back.tar"
 
 step "extracted over itself, unlinking first and not"
 tar "${carry[@]}" -C "$mnt/extracted" -xpf "$mnt/tree.tar" --overwrite
-# Overwriting, tar leaves out the setuid bit of a file that has it already, on every filesystem.
+# When it overwrites a file with a setuid bit, tar leaves the bit out, on every filesystem.
 expect "$(stat -c %a "$mnt/extracted/directory 2/file-aa")" 755 "the mode of a file that tar has overwritten"
 tar "${carry[@]}" -C "$mnt/extracted" -xpf "$mnt/tree.tar" --unlink-first --recursive-unlink
-# The one directory that cannot be unlinked is not given its time either.
+# The one directory that cannot be unlinked does not get its time either.
 touch -r "$work/tree" "$mnt/extracted"
 expect_same_trees "$work/tree" "$mnt/extracted"
 
@@ -56,7 +56,7 @@ for day in {1..10}; do
     tar --format=posix --listed-incremental="$mnt/incremental/snar" -C "$mnt/extracted" -S -cf "$mnt/incremental/$day.tar" .
     [ "$day" = 10 ] || change_tree "$mnt/extracted" "$day"
 done
-# The first has everything, the others what changed.
+# The first has everything, the others only the changes.
 [ "$(stat -c %s "$mnt/incremental/5.tar")" -lt "$(stat -c %s "$mnt/incremental/1.tar")" ] || fail "an incremental backup is a full one"
 listing "$mnt/extracted" | grep -vE '^(# file|user\.|system\.|trusted\.|security\.|$)' >"$work/last"
 reclaim

@@ -112,7 +112,7 @@ fn openings(files: u64) -> [Opening; 2] {
     [Opening::of(&crashed), Opening::of(&disks)]
 }
 
-/// Replaying reads only what the rows since the last checkpoint name: no more in a pool ten times as large. The fixed
+/// Replaying reads only content that rows since the last checkpoint name: no more in a pool ten times as large. The fixed
 /// cost of opening grows by a record for each container and some bytes of filter and directory for each fingerprint.
 #[test]
 fn opening_after_a_power_loss_reads_what_was_not_flushed() {

@@ -4,7 +4,7 @@
 //!
 //! [`work`] holds the workload, on the interface that the kernel uses. [`session`] runs it and keeps book of the
 //! possible states of each file ([`expected`]). [`verdict`] judges afterwards: the pool that met the fault, the pool
-//! opened again on the same computer, whose memory still has what the disk lost, and the pool after a power loss.
+//! opened again on the same computer, whose memory still has the lost writes, and the pool after a power loss.
 //! [`case`] names the cases, [`runner`] runs them on all cores, [`watch`] notices panics of any thread and cases that
 //! do not end.
 //!

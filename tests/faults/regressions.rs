@@ -52,7 +52,7 @@ fn regression_closing_a_file_tells_that_the_pool_has_failed_meanwhile() {
     assert!(why_read_only(&session).contains("cannot write namespace.redb"));
 }
 
-/// The error of the directory's sync was forgotten: the next attempt found the file, and acknowledged what was written
+/// The error of the directory's sync was forgotten: the next attempt found the file, and acknowledged writes
 /// into it.
 #[test]
 fn regression_a_file_of_slots_whose_name_may_be_lost_is_not_used() {

@@ -5,7 +5,7 @@
 //!
 //! - content, names, attributes, extended attributes and links are right or give an input/output error;
 //! - no thread panics, nothing hangs, memory stays within bounds;
-//! - a pool that does not open says what to do;
+//! - a pool that does not open gives advice;
 //! - damage at one place of a container costs no more than a slot; damage of an index costs nothing once it is made anew;
 //! - the check finds everything unreadable.
 //!

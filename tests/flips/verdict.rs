@@ -39,7 +39,7 @@ pub fn listen_for_panics() {
 pub enum Verdict {
     /// The damage changed nothing.
     Nothing,
-    /// The pool does not open, and says what to do.
+    /// The pool does not open, and the error gives advice.
     Refused,
     /// Every answer was right.
     Whole,

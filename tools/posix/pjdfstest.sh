@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Runs pjdfstest, the suite for what POSIX says of names, attributes and permissions, on a mount, as root; then checks the pool.
+# Runs pjdfstest, the suite for POSIX rules about names, attributes and permissions, on a mount, as root; then checks
+# the pool.
 #
 #   tools/posix/pjdfstest.sh [--dir DIR] [--mount OPTIONS] [PATTERN...]
 #
-#   --dir DIR         where the pools lie [default: TMPDIR or /var/tmp]
+#   --dir DIR         directory for the pools [default: TMPDIR or /var/tmp]
 #   --mount OPTIONS   for dedupfs mount [default: --memory 256M]
-#   PATTERN           only cases whose names have it
+#   PATTERN           only cases whose names contain it
 #
-# Uses the programs in DEDUPFS_BIN, or builds them, and pjdfstest in the path, or installs it with cargo. The suite switches
-# to two other users: these are made, with a group each, and removed again. No case may fail; docs/semantics.md says which one
-# is left out, and why.
+# Uses the programs in DEDUPFS_BIN, or builds them, and pjdfstest in the path, or installs it with cargo. The suite
+# switches to two other users: these are made, with a group each, and removed again. No case may fail; docs/semantics.md
+# names the one that is left out, and the reason.
 # shellcheck disable=SC2154 # common.sh has the other side
 set -euo pipefail
 # shellcheck source=tools/prerequisites.sh
@@ -63,7 +64,7 @@ for user in "${users[@]}"; do
 done
 
 make_scratch "$dir" && work=$REPLY
-# A short path: addresses of sockets have 107 bytes at most.
+# A short path, because addresses of sockets have at most 107 bytes.
 make_scratch /tmp && mnt=$REPLY
 chmod 755 "$mnt"
 for name in tested other; do
@@ -73,13 +74,13 @@ for name in tested other; do
 done
 chmod 777 "$mnt"/*
 
-# The suite mounts for reading only in between, for EROFS. mount(8) would ask a helper for it, and that of the package fuse3
-# starts a new filesystem instead.
+# The suite remounts read-only in between, for EROFS. mount(8) would ask a helper for it, and the helper of the package
+# fuse3 starts a new filesystem instead.
 mkdir "$work/bin"
 printf '#!/bin/sh\nexec %s -i "$@"\n' "$(command -v mount)" >"$work/bin/mount"
 chmod +x "$work/bin/mount"
 
-# config ALLOW_REMOUNT: on the standard output.
+# config ALLOW_REMOUNT: writes the configuration to standard output.
 config() {
     printf '[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = {}\nutimensat = {}\n'
     printf '[settings]\nnaptime = 0.02\nallow_remount = %s\n[dummy_auth]\nentries = [' "$1"
@@ -98,7 +99,7 @@ run() {
     printf '%s, in %s s\n' "$(grep '^Summary' "$work/log")" "$TAKEN"
 }
 
-# Some cases leave files open, and then nothing can be mounted for reading only: those that need that come in a run of their own.
+# Some cases leave files open, which prevents a remount to read-only: the cases that need one run separately.
 if [ ${#patterns[@]} = 0 ]; then
     say "cases of mounts for reading only"
     run true erofs

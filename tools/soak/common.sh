@@ -1,9 +1,9 @@
-# Sourced by the soaks that work on real pools: arguments, random numbers that can be had again, loop devices that are always given
-# back, and the closing line.
+# Sourced by the soaks that work on real pools: arguments, reproducible random numbers, loop devices that are always
+# released, and the closing line.
 #
 #   soak_arguments ROUNDS "$@"     [ROUNDS] [--seed S] [--directory DIR]: sets rounds, seed, scratch_parent
 #   soak_begin PROGRAM...          sets work to a scratch directory; the programs are found or built
-#   soak_end TEXT                  the closing line; the soak passed
+#   soak_end TEXT                  prints the closing line of a passed soak
 #
 #   DEDUPFS_BIN                    directory with the programs (otherwise they are built)
 #   DEDUPFS_SOAK_KEEP=1            keeps the scratch directory of a soak that failed
@@ -11,7 +11,7 @@
 
 # shellcheck source=tools/prerequisites.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../prerequisites.sh"
-# Programs, scratch directories and mounts that are always ended.
+# Programs, scratch directories and mounts that are always cleaned up.
 # shellcheck source=benches/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../../benches/common.sh"
 
@@ -40,7 +40,7 @@ soak_begin() {
 
 soak_end() { say "PASSED in $((SECONDS - begun)) s: $*"; }
 
-# mix NUMBER...: sets REPLY to 31 bits that only the seed and these numbers decide.
+# mix NUMBER...: sets REPLY to 31 bits that depend only on the seed and these numbers.
 mix() {
     local number
     REPLY=$seed
@@ -56,13 +56,13 @@ choose() {
     REPLY=$((REPLY % ${!#}))
 }
 
-# ---- loop devices and filesystems on them, ended in the opposite order
+# ---- loop devices and filesystems on them, released in the opposite order
 
 loops=()
 filesystems=()
 
-# attach IMAGE: sets REPLY to a loop device that hands every write to the image at once. A copy that shares blocks with another image is
-# written in whole blocks only, so all devices have sectors of that size.
+# attach IMAGE: sets REPLY to a loop device that hands every write to the image at once. A copy that shares blocks with
+# another image can only be written in whole blocks, so all devices have sectors of that size.
 attach() {
     REPLY=$(losetup --find --show --direct-io=on --sector-size 4096 "$1") || fail "no loop device for $1"
     loops+=("$REPLY")
@@ -102,7 +102,7 @@ end_soak() {
         timeout 60 "${programs[dedupfs]}" umount "$point" 2>/dev/null || umount -l "$point"
     done
     mounted=()
-    # A copy that was cut off may hold the last of them.
+    # An interrupted copy may hold the last of them.
     wait
     for ((place = ${#filesystems[@]} - 1; place >= 0; place--)); do umount "${filesystems[place]}" || umount -l "${filesystems[place]}"; done
     for ((place = ${#loops[@]} - 1; place >= 0; place--)); do losetup -d "${loops[place]}"; done
@@ -111,7 +111,7 @@ end_soak() {
 }
 trap end_soak EXIT
 
-# start FUNCTION ARGUMENTS...: in the background, without the traps of this shell, ended with it.
+# start FUNCTION ARGUMENTS...: runs it in the background, without the traps of this shell. It ends with this shell.
 start() {
     (
         trap - EXIT ERR INT TERM HUP
@@ -123,10 +123,11 @@ start() {
 
 # ---- pools
 
-# within SECONDS COMMAND...: 124 if it takes longer; it is killed then.
+# within SECONDS COMMAND...: runs the command; kills it and returns 124 if it takes longer.
 within() { timeout -k 5 "$@"; }
 
-# make_files DIRECTORY NAME COUNT BYTES: files of random bytes that NAME decides, some of them alike, one larger.
+# make_files DIRECTORY NAME COUNT BYTES: makes files of random bytes that depend on NAME, some of them alike, one
+# larger.
 make_files() {
     mkdir -p "$1/a" "$1/b"
     random_bytes "$2" $(($3 * $4)) | split -b "$4" -a 3 - "$1/a/f"
@@ -136,8 +137,9 @@ make_files() {
     : >"$1/empty"
 }
 
-# sums DIRECTORY PREFIX: checksums of all files there, for `sha256sum -c` in a directory that has them below PREFIX.
+# sums DIRECTORY PREFIX: prints checksums of all files there, for `sha256sum -c` in a directory that has them below
+# PREFIX.
 sums() { (cd "$1" && find . -type f -print0 | sort -z | xargs -0 -r sha256sum | sed "s|  \./|  $2/|"); }
 
-# panics LOG...: what of them tells of a panic.
+# panics LOG...: prints the lines that report a panic.
 panics() { grep -hE 'panicked|internal error: entered unreachable' "$@" 2>/dev/null || true; }

@@ -1,4 +1,4 @@
-//! The synthetic series: the same for the same seed, with the shares that were asked for.
+//! The synthetic series: the same for the same seed, with the requested shares.
 
 #[path = "../examples/aged_stream/stream.rs"]
 mod stream;
@@ -12,7 +12,7 @@ use tape::Content;
 
 const SIZE_BYTES: u64 = 512 << 20;
 
-/// Bytes of the generation that are neither in `seen` nor earlier in itself; they are in `seen` afterwards.
+/// Returns the bytes of the generation that are neither in `seen` nor earlier in itself. Adds them to `seen`.
 fn new_bytes(generation: &Content, seen: &mut BTreeMap<u64, u64>) -> u64 {
     let mut new = 0;
     for range in generation.ranges() {

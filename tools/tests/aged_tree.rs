@@ -1,4 +1,4 @@
-//! The synthetic series of trees: the same for the same seed, with the shares that were asked for.
+//! The synthetic series of trees: the same for the same seed, with the requested shares.
 
 #[path = "../examples/aged_stream/tape.rs"]
 mod tape;
@@ -31,7 +31,7 @@ fn bytes(seed: u64, content: &Content) -> Vec<u8> {
     out
 }
 
-/// `part` as a share of `whole`.
+/// Returns `part` as a share of `whole`.
 fn share(part: usize, whole: usize) -> f64 {
     part as f64 / whole as f64
 }

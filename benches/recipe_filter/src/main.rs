@@ -1,8 +1,9 @@
-//! Filters for one tanker of the recipe index, whose cells are deleted routinely: the Bloom filter as the index has it, made
-//! anew from the cells that are left, against filters that can delete.
+//! Compares filters for one tanker of the recipe index, whose cells are routinely deleted: the index's Bloom filter,
+//! rebuilt from the remaining cells, against filters that can delete.
 //!
-//! For tankers of 2^14 to 2^20 cells: memory, insertion, absent and present lookups, false answers of both kinds, deletion of
-//! 10, 30 and 50%, saving and loading; then what happens when a filter is full, and absent lookups in 64 tankers.
+//! For tankers of 2^14 to 2^20 cells: memory, insertion, absent and present lookups, false answers of both kinds,
+//! deletion of 10, 30 and 50%, saving and loading; then the behaviour of a full filter, and absent lookups in 64
+//! tankers.
 
 use std::hash::Hasher;
 use std::hint::black_box;
@@ -13,7 +14,7 @@ const BITS_PER_CELL: u64 = 24;
 const LOOKUPS: u64 = 1 << 21;
 const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A uniform key for a number (splitmix64): fingerprints are hashes already.
+/// Returns a uniform key for a number (splitmix64): fingerprints are hashes already.
 fn key(number: u64) -> u64 {
     let mut mixed = number.wrapping_mul(SCATTER) ^ 0x5851_f42d_4c95_7f2d;
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,7 +22,7 @@ fn key(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// A cheap hasher, so that hashing is not what is measured.
+/// A cheap hasher, so that the benchmark does not measure hashing.
 #[derive(Default)]
 struct Mix(u64);
 
@@ -49,18 +50,18 @@ impl Hasher for Mix {
 trait Filter: Sized {
     const NAME: &'static str;
     fn new(cells: u64) -> Self;
-    /// False if there is no room.
+    /// Returns false if the filter is full.
     fn insert(&mut self, key: u64) -> bool;
     fn contains(&self, key: u64) -> bool;
-    /// `None`: it cannot, and must be made anew.
+    /// `None`: the filter cannot delete and must be rebuilt.
     fn remove(&mut self, key: u64) -> Option<bool>;
     fn memory_bytes(&self) -> u64;
-    /// Bytes on disk, if it can be loaded again.
+    /// Returns its bytes on disk, if it can be loaded again.
     fn save(&self) -> Option<Vec<u8>>;
     fn load(bytes: &[u8]) -> Self;
 }
 
-/// As `dedupfs-index` has it (`bloom/hashes.rs`): 12 places of 24 bits for each cell.
+/// The filter of `dedupfs-index` (`bloom/hashes.rs`): 12 places of 24 bits for each cell.
 struct Bloom(Vec<u64>);
 
 impl Bloom {
@@ -215,7 +216,7 @@ fn millions(count: u64, elapsed: Duration) -> f64 {
     count as f64 / elapsed.as_secs_f64() / 1e6
 }
 
-/// A filter with room for `room` times as many as it gets.
+/// Makes a filter with space for `room` times the inserted keys.
 fn filled<F: Filter>(from: u64, to: u64, room: u64) -> (F, u64, Duration) {
     let mut filter = F::new((to - from) * room);
     let started = Instant::now();
@@ -223,7 +224,7 @@ fn filled<F: Filter>(from: u64, to: u64, room: u64) -> (F, u64, Duration) {
     (filter, failed, started.elapsed())
 }
 
-/// How many of `count` numbers from `from` on are said to be there, and the time.
+/// Returns how many of `count` lookups from `from` on the filter affirms, and the time.
 fn asked<F: Filter>(filter: &F, from: u64, count: u64, modulus: u64) -> (u64, Duration) {
     let started = Instant::now();
     let held = (0..count).filter(|number| filter.contains(key(from + number % modulus))).count() as u64;
@@ -268,7 +269,7 @@ fn row<F: Filter>(cells: u64, room: u64) {
     );
 }
 
-/// Inserts until it is full, and a little more.
+/// Inserts until the filter is full, and a little more.
 fn full<F: Filter>(cells: u64) {
     let mut filter = F::new(cells);
     let first = (0..2 * cells).find(|number| !filter.insert(key(*number)));
@@ -296,7 +297,7 @@ fn array<F: Filter>(tankers: u64, cells: u64, room: u64) {
     println!("| {} | {:.3} | {reads:.5} | {memory} |", F::NAME, millions(count, elapsed));
 }
 
-/// What loading makes of bytes that nobody saved.
+/// Loads bytes that were never saved.
 fn hostile() {
     println!("\n**cuckoofilter from bytes that nobody saved**\n");
     std::panic::set_hook(Box::new(|_| ()));

@@ -1,4 +1,4 @@
-//! Command lines that make no sense, pools that are none, and options.
+//! Command lines that make no sense, directories that are no pools, and options.
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! The programs as users meet them: bad input, the life of a mount, and its deaths.
 //!
-//! Tests that mount leave themselves out where there is no /dev/fuse, unless `DEDUPFS_REQUIRE_FUSE` is set.
+//! Tests that mount are skipped where there is no /dev/fuse, unless `DEDUPFS_REQUIRE_FUSE` is set.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod command_lines;

@@ -1,4 +1,4 @@
-//! What is said of pools that are incomplete, damaged or taken.
+//! Messages about pools that are incomplete, damaged or in use.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -6,7 +6,8 @@ use std::path::Path;
 
 use crate::site::{DEDUPFS, GC, Ran, STATS, Site, run};
 
-/// The options of the daemon stay; and what a read-only mount refuses is no mistake of the command line.
+/// A remount names the daemon's options, which stay; and a refusal by a read-only mount is no mistake of the command
+/// line.
 #[test]
 fn regression_a_remount_names_what_it_does_not_change() {
     let Some(site) = Site::if_fuse() else { return };
@@ -22,7 +23,7 @@ fn regression_a_remount_names_what_it_does_not_change() {
     site.umount().ok();
 }
 
-/// An error where it is read is late to learn of it.
+/// The mount must report the missing file, because an error at the first read is too late.
 #[test]
 fn regression_a_read_only_mount_tells_of_a_missing_file_of_containers() {
     let Some(site) = Site::if_fuse() else { return };
@@ -40,11 +41,11 @@ fn regression_a_read_only_mount_tells_of_a_missing_file_of_containers() {
     site.umount().ok();
 }
 
-/// What `recover` leaves when it ends early is no pool, and not to be formatted.
+/// An interrupted `recover` leaves a directory that is no pool and must not be formatted.
 #[test]
 fn regression_what_an_interrupted_recover_leaves_says_to_run_it_again() {
     let Some(site) = Site::if_fuse() else { return };
-    // The pool has an export then.
+    // The mount gives the pool an export.
     site.mount().ok();
     site.umount().ok();
     let left = site.root.path().join("left");
@@ -53,13 +54,13 @@ fn regression_what_an_interrupted_recover_leaves_says_to_run_it_again() {
     run(STATS, &[&left]).expect(3, &["dedupfs recover"]);
     let args: [&OsStr; 4] = ["recover".as_ref(), "--data".as_ref(), site.pool.as_os_str(), "--force".as_ref()];
     let forced = |more: &[&OsStr]| run(DEDUPFS, &[&args[..], more].concat());
-    // It replaces all names that are there: whoever cannot be asked must say so.
+    // It replaces all existing names: a user who cannot be asked must confirm with an option.
     forced(&[left.as_os_str()]).expect(1, &["Replace the names of all files", "--yes", "Nothing was changed"]);
     forced(&["--yes".as_ref(), left.as_os_str()]).ok();
     run(STATS, &[&left]).ok();
 }
 
-/// `recover --force POOL` is what messages say: it finds a data root of its own.
+/// Messages recommend `recover --force POOL`: it finds the data root by itself.
 #[test]
 fn regression_recover_finds_the_data_root_and_leaves_others_directories_alone() {
     let root = tempfile::tempdir().unwrap();
@@ -76,17 +77,18 @@ fn regression_recover_finds_the_data_root_and_leaves_others_directories_alone() 
     recover(&[Path::new("--data"), &data, &foreign]).expect(3, &["something else", "letter"]);
     assert_eq!(fs::read_dir(&foreign).unwrap().count(), 1, "something was left there");
     recover(&[&root.join("absent")]).expect(3, &["dedupfs recover --data DIR"]);
-    // There is no export yet, but that is said of the right directory.
+    // There is no export yet, but the error names the right directory.
     let said = recover(&[Path::new("--force"), Path::new("--yes"), &pool]);
     assert!(said.err.contains(data.to_str().unwrap()) || said.code == 0, "{}", said.err);
-    // A superblock that cannot be read names nothing.
+    // An unreadable superblock names no data root.
     let superblock = pool.join("dedupfs.meta");
     let sound = fs::read(&superblock).unwrap();
     fs::write(&superblock, &sound[..50]).unwrap();
     recover(&[Path::new("--force"), &pool]).expect(3, &["dedupfs recover --data DIR"]);
 }
 
-/// Whoever is sent to fsck must find the way on there; and what is caught says nothing by itself.
+/// The message that sends the user to fsck must show the way on there; and a panic that is caught prints nothing by
+/// itself.
 #[test]
 fn regression_a_namespace_beyond_repair_names_the_way_out() {
     let site = Site::new();
@@ -114,7 +116,7 @@ fn regression_a_namespace_beyond_repair_names_the_way_out() {
     is_quiet(fsck(&["--repair", "--yes"]));
 }
 
-/// What another process does with a pool that is not mounted is told, and how it ends.
+/// The status names the process that works on an unmounted pool, and how to end it.
 #[test]
 fn regression_a_scrub_of_another_process_is_told_of() {
     let site = Site::new();

@@ -20,7 +20,7 @@ fn a_mount_lives_and_ends() {
     assert_ne!(fs::metadata(&site.mnt).unwrap().dev(), below.dev(), "mount returned before the mount served");
     fs::write(site.mnt.join("file"), vec![7; 100_000]).unwrap();
 
-    // Others are told who has it.
+    // The error names the process that has the pool.
     let other = site.root.path().join("other");
     fs::create_dir(&other).unwrap();
     let daemon = format!("process {}", site.daemon().as_raw_nonzero());
@@ -28,7 +28,7 @@ fn a_mount_lives_and_ends() {
     site.mount().expect(8, &["is mounted on"]);
     site.dedupfs("fsck", &[&site.pool, Path::new("--rebuild-index")]).expect(8, &["umount"]);
 
-    // Pool and mountpoint are the same to the tools.
+    // The tools treat pool and mountpoint alike.
     for path in [&site.pool, &site.mnt] {
         let shown = run(STATS, &[path.as_os_str(), "--json".as_ref()]).ok().out;
         let stats: serde_json::Value = serde_json::from_str(&shown).unwrap();
@@ -40,7 +40,7 @@ fn a_mount_lives_and_ends() {
         site.dedupfs("fsck", &[path]).expect(0, &["clean"]);
     }
 
-    // Busy first, then away.
+    // Refused while a file is open, done afterwards.
     let open = fs::File::open(site.mnt.join("file")).unwrap();
     site.umount().expect(8, &["in use"]);
     assert!(site.is_mounted());
@@ -50,19 +50,19 @@ fn a_mount_lives_and_ends() {
     assert!(!site.pool.join("control.sock").exists());
     site.umount().expect(8, &["no dedupfs is mounted"]);
 
-    // Not mounted, the same tools open it themselves.
+    // On an unmounted pool the same tools open it themselves.
     run(STATS, &[&site.pool]).expect(0, &["physical"]);
     run(GC, &[&site.pool]).expect(0, &["reclaimed"]);
     site.dedupfs("fsck", &[&site.pool, Path::new("--read-data")]).expect(0, &["clean"]);
     site.dedupfs("fsck", &[&site.pool, Path::new("--rebuild-index")]).expect(0, &["index rebuilt", "clean"]);
     site.mount().ok();
     assert_eq!(fs::read(site.mnt.join("file")).unwrap(), vec![7; 100_000]);
-    // By the pool's name as well.
+    // The pool's path works as well.
     site.dedupfs("umount", &[&site.pool]).ok();
     assert!(site.is_free());
 }
 
-/// Each file of containers that is read has two descriptors: pools of a terabyte came to the usual limit of 1,024.
+/// Each slot file that is read takes two descriptors: pools of a terabyte reached the usual limit of 1,024.
 #[test]
 fn regression_the_daemon_may_have_as_many_files_open_as_the_user() {
     let Some(site) = Site::if_fuse() else { return };
@@ -128,7 +128,7 @@ fn a_killed_daemon_leaves_an_error_and_the_next_mount_replaces_it() {
     site.mount().ok();
     kill_process(site.daemon(), Signal::KILL).unwrap();
     site.wait_until_free();
-    // Looked at a moment ago: what the kernel still remembers must not hide that the daemon is gone.
+    // The kernel still remembers the mount from a moment ago: that must not hide that the daemon is gone.
     let error = fs::write(site.mnt.join("backup"), "swallowed?").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()), "{error}");
     // The tools open the pool, although it still seems mounted.
@@ -215,7 +215,7 @@ fn a_lazy_umount_waits_for_the_last_file() {
     assert!(site.is_free());
 }
 
-/// The pool's daemon serves another mount by now: that one is not ended with the dead one.
+/// The pool's daemon serves another mount by now: removing the dead mount must not end it.
 #[test]
 fn regression_umount_of_a_dead_mount_spares_the_live_one() {
     let Some(site) = Site::if_fuse() else { return };
@@ -227,7 +227,7 @@ fn regression_umount_of_a_dead_mount_spares_the_live_one() {
     site.dedupfs("mount", &[&site.pool, &live]).ok();
     let daemon = site.daemon();
     fs::write(live.join("backup"), "kept").unwrap();
-    // What was written through the dead one is not made durable by syncing the other.
+    // Writes through the dead mount do not become durable by syncing the other.
     site.dedupfs("sync", &[&site.mnt]).expect(1, &["killed", "live"]);
     run(STATS, &[&site.mnt]).expect(0, &["is dead", "mounted on"]);
     site.umount().expect(0, &["removed", "stays mounted"]);

@@ -1,4 +1,4 @@
-//! Running the programs, and a pool with a mountpoint.
+//! Helpers that run the programs, and a pool with a mountpoint.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub const STATS: &str = env!("CARGO_BIN_EXE_dedupfs-stats");
 pub const GC: &str = env!("CARGO_BIN_EXE_dedupfs-gc");
 pub const END_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a program did.
+/// The result of a program.
 pub struct Ran {
     pub line: String,
     pub code: i32,
@@ -50,7 +50,8 @@ pub fn run<S: AsRef<std::ffi::OsStr>>(program: &str, args: &[S]) -> Ran {
     }
 }
 
-/// A formatted pool and a mountpoint in a directory of their own; unmounts when dropped, whatever became of the test.
+/// A formatted pool and a mountpoint in a directory of their own. Unmounts when dropped, whether the test passed or
+/// failed.
 pub struct Site {
     pub root: tempfile::TempDir,
     pub pool: PathBuf,
@@ -68,7 +69,7 @@ impl Site {
         Self { root, pool, mnt }
     }
 
-    /// If this test can mount.
+    /// Returns a site if this test can mount.
     pub fn if_fuse() -> Option<Self> {
         has_fuse().then(Self::new)
     }
@@ -96,7 +97,7 @@ impl Site {
         Pid::from_raw(note.split(' ').next().unwrap().parse().unwrap()).unwrap()
     }
 
-    /// Waits until nobody has the pool.
+    /// Waits until no process has the pool.
     #[track_caller]
     pub fn wait_until_free(&self) {
         let deadline = Instant::now() + END_TIMEOUT;
@@ -131,7 +132,7 @@ pub fn has_fuse() -> bool {
     has_it
 }
 
-/// A daemon in the foreground whose mount serves.
+/// Starts a daemon in the foreground and waits until its mount serves.
 pub fn foreground(site: &Site) -> Child {
     let mut command = Command::new(DEDUPFS);
     command.args(["mount", "--foreground"]).arg(&site.pool).arg(&site.mnt).stdin(Stdio::null());
@@ -146,7 +147,7 @@ pub fn foreground(site: &Site) -> Child {
     child
 }
 
-/// The exit code of a process that is about to end.
+/// Returns the exit code of a process that is about to end.
 #[track_caller]
 pub fn end_of(child: &mut Child) -> Option<i32> {
     let deadline = Instant::now() + END_TIMEOUT;

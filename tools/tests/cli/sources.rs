@@ -1,4 +1,4 @@
-//! What holds for the sources as a whole, and no compiler looks at.
+//! Rules for the sources as a whole that no compiler checks.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -58,7 +58,7 @@ fn advisories(is_required: bool) -> Output {
 fn regression_advisories_that_were_not_checked_are_told_and_fail_where_they_are_required() {
     let told = advisories(false);
     assert!(told.status.success());
-    // What `.ci/run` looks for, and says once more at its end.
+    // `.ci/run` looks for this line and repeats it at its end.
     assert!(String::from_utf8_lossy(&told.stdout).starts_with("NOT CHECKED: advisories"), "{told:?}");
     let refused = advisories(true);
     assert!(!refused.status.success());

@@ -1,4 +1,4 @@
-//! Who waits for a daemon that is ending, or does not answer.
+//! Tools that wait for a daemon that is ending or does not answer.
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ fn regression_a_mount_waits_for_the_daemon_that_is_ending() {
     }
     site.mount().ok();
     assert_eq!(fs::read_dir(&site.mnt).unwrap().count(), 3);
-    // One that serves is not waited for.
+    // A mount does not wait for a daemon that serves.
     let begun = Instant::now();
     let other = site.root.path().join("other");
     fs::create_dir(&other).unwrap();
@@ -34,7 +34,7 @@ fn regression_a_mount_waits_for_the_daemon_that_is_ending() {
     site.umount().ok();
 }
 
-/// A daemon listens until it has noticed that its mount is gone, here for as long as a file is open.
+/// A daemon listens until it has noticed that its mount is gone. Here that takes until a file is closed.
 #[test]
 fn regression_a_mount_waits_for_a_daemon_that_still_listens() {
     let Some(site) = Site::if_fuse() else { return };
@@ -52,14 +52,14 @@ fn regression_a_mount_waits_for_a_daemon_that_still_listens() {
     site.umount().ok();
 }
 
-/// A daemon that is stopped, and goes on when the test ends in whatever way.
+/// A stopped daemon, which continues when the test ends in any way.
 struct Stopped(Pid);
 
 impl Stopped {
     fn new(daemon: Pid) -> Self {
         kill_process(daemon, Signal::STOP).unwrap();
         let stopped = Self(daemon);
-        // A thread that is stopped with a request in its hands would keep whoever asked from ending, even when killed.
+        // A thread stopped while it handles a request would keep the client from ending, even when killed.
         let begun = Instant::now();
         while !stopped.is_whole() {
             assert!(begun.elapsed() < END_TIMEOUT, "the daemon does not stop");
@@ -84,7 +84,7 @@ impl Drop for Stopped {
     }
 }
 
-/// A tool that waits for a daemon that does not answer looked as if it hung itself.
+/// A tool that waited for a daemon that does not answer seemed to hang itself.
 #[test]
 fn regression_who_waits_for_a_daemon_that_does_not_answer_is_told() {
     let Some(site) = Site::if_fuse() else { return };
@@ -103,7 +103,7 @@ fn regression_who_waits_for_a_daemon_that_does_not_answer_is_told() {
             (said.clone(), command.stderr(fs::File::create(said).unwrap()).spawn().unwrap())
         })
         .collect();
-    // Nothing can be mounted twice, whatever the daemon says.
+    // Nothing can be mounted twice, even if the daemon does not answer.
     let begun = Instant::now();
     site.dedupfs("mount", &[&site.pool, &other]).expect(4, &["in use"]);
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());

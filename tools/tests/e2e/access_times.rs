@@ -13,7 +13,7 @@ fn atime(path: &Path) -> (i64, i64) {
     (metadata.atime(), metadata.atime_nsec())
 }
 
-/// Sets the time of last access to the past; that itself is a change of attributes, now.
+/// Sets the time of last access to the past. That itself changes attributes now.
 fn age(path: &Path) -> (i64, i64) {
     Tool::new("touch").args(["-h", "-a", "-d", "-90 minutes"]).arg(path).ok();
     atime(path)
@@ -23,7 +23,7 @@ fn age(path: &Path) -> (i64, i64) {
 fn reading_changes_the_time_as_relatime_says() {
     let Some(site) = Site::mounted_if_fit() else { return };
     let path = site.mnt.join("file");
-    // Through the page cache of the kernel, so that it could answer the read.
+    // Through the kernel's page cache, so that it could answer the read.
     let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     file.write_all_at(&[7; 100_000], 0).unwrap();
     drop(file);
@@ -71,14 +71,14 @@ fn reading_changes_nothing_where_it_should_not() {
         site.remount();
         assert_eq!(atime(&path), before, "{options}");
     }
-    // Backup programs ask for it.
+    // Backup programs open files with O_NOATIME.
     let before = age(&path);
     let file =
         rustix::fs::open(&path, rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NOATIME, rustix::fs::Mode::empty());
     let mut content = String::new();
     File::from(file.unwrap()).read_to_string(&mut content).unwrap();
     assert_eq!(atime(&path), before);
-    // chattr +A asks for it once and for all.
+    // chattr +A sets this permanently.
     Tool::new("chattr").arg("+A").arg(&path).ok();
     fs::read(&path).unwrap();
     assert_eq!(atime(&path), before);
@@ -86,7 +86,7 @@ fn reading_changes_nothing_where_it_should_not() {
     site.assert_clean();
 }
 
-/// What the kernel answers by itself it does not tell of.
+/// The kernel does not report the reads that it answers by itself.
 #[test]
 fn what_the_kernel_has_cached_is_read_unseen() {
     let Some(site) = Site::if_fit() else { return };
@@ -104,7 +104,7 @@ fn what_the_kernel_has_cached_is_read_unseen() {
     assert_eq!(fs::read(&empty).unwrap(), b"");
     assert_eq!((atime(&path), atime(&empty)), before);
     drop(file);
-    // It is due, and seen through a handle that only reads; as `relatime`, for `strictatime` too.
+    // The update is due, and a handle that only reads shows it; `strictatime` acts as `relatime` here.
     fs::read(&path).unwrap();
     let after = atime(&path);
     assert!(after > before.0);

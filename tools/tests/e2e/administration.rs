@@ -1,6 +1,6 @@
 //! mount(8), umount(8), fsck(8) and mkfs(8) with the helpers that they call, fstab, remounts, and other mounts of the same pool.
 //!
-//! The helpers are links in /sbin, in a mount namespace of each test: nothing of the machine is changed.
+//! The helpers are links in /sbin, in a mount namespace of each test, so that nothing of the machine is changed.
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::machine::is_fit;
 use crate::random::noise;
 use crate::site::{Site, is_free};
 
-/// Links in /sbin, with everything else that was there.
+/// Creates the links in /sbin, with everything else that was there.
 const PRELUDE: &str = r#"
 set -eu
 pool=$1 mnt=$2 base=$3 dedupfs=$4
@@ -23,7 +23,7 @@ mkdir "$base/sbin"
 mount --bind "$sbin" "$base/sbin"
 mount -t tmpfs tmpfs "$sbin"
 ln -s "$base"/sbin/* "$sbin"
-# What mount(8) notes of mounts; and anybody may use FUSE.
+# A separate table of mounts for mount(8); and every user may use FUSE.
 mkdir -p /run/mount
 mount -t tmpfs tmpfs /run/mount
 mknod -m 666 "$sbin/fuse.device" c 10 229
@@ -39,7 +39,7 @@ expect() { # CODE COMMAND...
 is_free() { flock --nonblock "$pool/lock" true || { echo "FAILED: the daemon still has the pool"; exit 99; }; }
 "#;
 
-/// Runs a script of sh with the helpers at hand.
+/// Runs a script of sh with the helpers in /sbin.
 #[track_caller]
 pub fn administrate(site: &Site, script: &str) -> Ran {
     let script = format!("{PRELUDE}{script}");
@@ -64,7 +64,7 @@ mount -t fuse.dedupfs "$pool" "$mnt"
 cmp "$base/source" "$mnt/copy"
 umount "$mnt"
 is_free
-# Unmounted otherwise, and mounted again: what is noted of it stays one line.
+# Unmounted by the tool and mounted again: its entry stays one line.
 for again in 1 2 3; do
     mount -t dedupfs "$pool" "$mnt"
     $dedupfs umount "$mnt"
@@ -88,7 +88,7 @@ echo "$pool $mnt dedupfs noauto,user,memory=256M,filters=zero:open:bloom:localit
 export LIBMOUNT_FSTAB="$base/fstab"
 mount "$mnt"
 echo hello >"$mnt/file"
-# What fstab says comes along, and is in use already.
+# The options of fstab come along, and are in use already.
 mount -o remount,ro "$mnt"
 expect 2 sh -c "echo no >'$mnt/file' 2>/dev/null"
 umount "$mnt"
@@ -96,7 +96,7 @@ is_free
 mount --target "$mnt" -o ro
 cat "$mnt/file"
 expect 2 sh -c "echo no >'$mnt/file' 2>/dev/null"
-# It was recovered in memory only.
+# The pool was recovered in memory only.
 expect 32 mount -o remount,rw "$mnt"
 expect 2 sh -c "echo no >'$mnt/file' 2>/dev/null"
 umount "$mnt"
@@ -163,7 +163,7 @@ umount -i -l "$mnt"
     site.umount();
 }
 
-/// mount(8) leaves out what is the default of mounts: nothing of `-o dev,suid` arrived.
+/// mount(8) leaves out options that are the default of mounts: `-o dev,suid` did not arrive.
 #[test]
 fn regression_mounts_of_the_system_have_the_default_flags_of_mounts() {
     let Some(site) = Site::if_fit() else { return };
@@ -232,7 +232,7 @@ fn remounts_without_the_system_and_what_a_read_only_pool_refuses() {
     site.assert_clean();
 }
 
-/// The kernel's mount was read-only until the daemon had refused, and what a put had to remove in the end was left there.
+/// The kernel's mount was read-only until the daemon had refused, and a put could not remove its temporary files.
 #[test]
 fn regression_a_remount_that_is_refused_leaves_the_mount_writable_all_the_while() {
     let Some(site) = Site::mounted_if_fit() else { return };
@@ -241,12 +241,12 @@ fn regression_a_remount_that_is_refused_leaves_the_mount_writable_all_the_while(
     let note = fs::read_to_string(site.pool.join("lock")).unwrap();
     let daemon = Pid::from_raw(note.split(' ').next().unwrap().parse().unwrap()).unwrap();
     let mut put = Command::new(DEDUPFS).arg("put").args([&source, &site.mnt.join("copy")]).spawn().unwrap();
-    // The daemon hides what it is copying.
+    // The daemon hides the tree that it is copying.
     let hides = |entry: fs::DirEntry| fs::read_dir(entry.path()).is_ok_and(|mut inside| inside.any(|one| one.is_err()));
     while !fs::read_dir(&site.mnt).unwrap().flatten().any(hides) {
         assert!(put.try_wait().unwrap().is_none(), "the put has ended already");
     }
-    // It answers when it is let go on.
+    // It answers once it continues.
     kill_process(daemon, Signal::STOP).unwrap();
     let remount = std::thread::scope(|scope| {
         let remounting =
@@ -260,7 +260,7 @@ fn regression_a_remount_that_is_refused_leaves_the_mount_writable_all_the_while(
     remount.expect(8, &["being copied"]);
     assert!(put.wait().unwrap().success());
     assert_eq!(fs::read_dir(&site.mnt).unwrap().count(), 1, "something is left of the put");
-    // Nothing is copied any more.
+    // No put is running any more.
     Tool::new(DEDUPFS).args(["mount", "-o", "remount,ro"]).args([&site.pool, &site.mnt]).ok();
     site.umount();
     site.assert_clean();
@@ -292,7 +292,7 @@ is_free
     site.assert_clean();
 }
 
-/// A container or a service that was started while the pool was mounted has its mount too.
+/// A container or service started while the pool was mounted has the mount too.
 #[test]
 fn a_mount_that_another_namespace_keeps_is_told_of() {
     let Some(site) = Site::if_fit() else { return };
@@ -363,14 +363,14 @@ exec 3<&-
 "#,
     )
     .expect(0, &["ro,relatime", "content"]);
-    // Nobody waited for the daemon.
+    // The commands did not wait for the daemon.
     while !is_free(&site.pool) {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     site.assert_clean();
 }
 
-/// Nothing can be written, so there is no control socket by which the daemon could be reached.
+/// Nothing can be written, so there is no control socket for reaching the daemon.
 #[test]
 fn regression_a_pool_on_a_read_only_disk_is_remounted_and_unmounted_by_the_tool() {
     let Some(site) = Site::if_fit() else { return };
@@ -387,7 +387,7 @@ for lock in keep remove; do
     expect 32 mount -t dedupfs "$pool" "$mnt"
     mount -t dedupfs -o ro "$pool" "$mnt"
     cat "$mnt/file"
-    # Nor is there anything that the daemon would have to be told.
+    # The daemon has nothing to be told either.
     $dedupfs mount -o remount,ro,noexec "$pool" "$mnt"
     findmnt -n -o OPTIONS "$mnt" | grep noexec
     expect 1 $dedupfs mount -o remount,rw "$pool" "$mnt"
@@ -423,7 +423,8 @@ fn several_pools_are_mounted_at_once() {
     sites.iter().for_each(Site::assert_clean);
 }
 
-/// Through fusermount3; umount(8) lets users unmount what they mounted, and calls the helper as them.
+/// The mount goes through fusermount3. umount(8) lets users unmount their own mounts, and calls the helper as that
+/// user.
 #[test]
 fn an_ordinary_user_formats_mounts_and_unmounts() {
     let Some(site) = Site::if_fit() else { return };

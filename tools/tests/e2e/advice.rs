@@ -1,4 +1,5 @@
-//! What the tools tell administrators: what a repair would do, where a data root went, how far a scrub came, what is too small.
+//! Advice of the tools to administrators: the plan of a repair, the place of a moved data root, the progress of a
+//! scrub, limits that are too small.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -31,7 +32,7 @@ fn regression_a_data_root_that_moved_is_found_again() {
     let repair = |data: &std::path::Path| {
         Tool::new(DEDUPFS).args(["fsck", "--repair", "--yes", "--data"]).args([data, &site.pool]).run()
     };
-    // Where it should be, all is well, and a copy is none.
+    // At its place the data root is used, and a copy of it is refused.
     repair(&site.data).expect(0, &["clean"]);
     Tool::new("cp").args(["-a"]).args([&site.data, &moved]).ok();
     repair(&moved).expect(8, &["another copy"]);
@@ -52,7 +53,7 @@ fn regression_a_data_root_that_moved_is_found_again() {
     site.assert_clean();
 }
 
-/// An empty directory below a mountpoint was taken for a data root that has lost everything.
+/// An empty directory below a mountpoint was taken for a data root that had lost everything.
 #[test]
 fn regression_a_repair_does_not_begin_where_the_disk_is_only_not_mounted() {
     if !is_fit() {
@@ -69,7 +70,7 @@ fn regression_a_repair_does_not_begin_where_the_disk_is_only_not_mounted() {
     fs::remove_dir(&site.data).unwrap();
     fs::rename(&away, &site.data).unwrap();
     fsck(&["--repair", "--yes"]).expect(0, &["clean"]);
-    // What cannot be read without the superblock is in the plan, too, and so is what is given up.
+    // The plan also names the parts that cannot be read without the superblock, and the content to be given up.
     let (superblock, slots) = (site.data.join("dedupfs.data"), site.data.join("containers/000001.slots"));
     fs::remove_file(&superblock).unwrap();
     fs::rename(&slots, site.base.join("000001.slots")).unwrap();
@@ -104,7 +105,7 @@ fn a_check_says_what_a_repair_would_change_and_changes_nothing() {
     assert!(!said.contains("--repair"), "{said}");
 }
 
-/// Sums of all files of a pool, but of `lock`, which only tells who has the pool.
+/// Returns checksums of all files of a pool except `lock`, which only names the holder of the pool.
 fn sums(site: &Site) -> String {
     let script = "cd \"$1\" && find . -type f ! -name lock -print0 | sort -z | xargs -0 sha256sum";
     Tool::new("sh").args(["-c", script, "sh"]).arg(&site.pool).ok().text()
@@ -159,7 +160,7 @@ fn regression_statistics_of_a_pool_that_is_not_mounted_have_no_session() {
     site.umount();
 }
 
-/// Ctrl-C ended the tool without a word.
+/// Ctrl-C ended the tool without a message.
 #[test]
 fn regression_a_scrub_that_is_interrupted_says_how_far_it_came() {
     let Some(site) = Site::mounted_if_fit() else { return };

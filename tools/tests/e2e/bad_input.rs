@@ -1,4 +1,5 @@
-//! What cannot be mounted is refused: with the documented exit code, a message that says what to do, and no change.
+//! Pools and places that cannot be mounted are refused: with the documented exit code, a message with advice, and no
+//! change.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,7 +15,7 @@ use crate::machine::is_fit;
 use crate::random::noise;
 use crate::site::Site;
 
-/// What a mount, and what fsck exits with.
+/// Exit codes of a mount and of fsck.
 const NOT_A_POOL: (i32, i32) = (3, 8);
 const DAMAGED: (i32, i32) = (6, 4);
 const IN_USE: (i32, i32) = (4, 8);
@@ -24,7 +25,7 @@ const MOUNTPOINT: i32 = 8;
 
 const CONTENT_BYTES: usize = 300_000;
 
-/// An unmounted pool with a file in it, and a data root of its own.
+/// Makes an unmounted pool with a file in it, and a data root of its own.
 fn filled() -> Site {
     let site = Site::with(|base| (base.join("pool"), base.join("data")));
     site.mount();
@@ -33,7 +34,7 @@ fn filled() -> Site {
     site
 }
 
-/// Everything in the pool but what a process may write that only looks.
+/// Returns everything in the pool except the files that a process may write that only reads.
 fn snapshot(site: &Site) -> BTreeMap<PathBuf, (usize, u64)> {
     let roots = [&site.pool, &site.data].into_iter().filter(|root| root.exists());
     roots
@@ -46,7 +47,7 @@ fn snapshot(site: &Site) -> BTreeMap<PathBuf, (usize, u64)> {
         .collect()
 }
 
-/// The pool has what it had.
+/// Checks that the pool still has its content.
 #[track_caller]
 fn assert_unharmed(site: &Site) {
     site.mount();
@@ -55,7 +56,7 @@ fn assert_unharmed(site: &Site) {
     site.assert_clean();
 }
 
-/// No command takes the pool as it is, and none changes it.
+/// Checks that every command refuses the pool and changes nothing.
 #[track_caller]
 fn assert_refused(site: &Site, (code, fsck_code): (i32, i32), words: &[&str]) {
     let before = snapshot(site);
@@ -69,7 +70,7 @@ fn assert_refused(site: &Site, (code, fsck_code): (i32, i32), words: &[&str]) {
     assert!(snapshot(site) == before, "a command that was refused has changed the pool");
 }
 
-/// A superblock whose body was changed and whose checksums are right.
+/// Returns a superblock with a changed body and right checksums.
 fn with_other_body(superblock: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let expect = Expect { kind: FrameKind::Superblock, pool: None, owner: Some(0) };
     let frame = decode_frame("superblock", superblock, &expect, superblock.len()).unwrap();
@@ -145,13 +146,13 @@ fn who_has_the_pool_is_told() {
     let path = site.pool.join("lock");
     let mut lock = File::create(&path).unwrap();
     lock.lock().unwrap();
-    // Not a process of dedupfs, for nobody shall ask it anything.
+    // Not a process of dedupfs: no tool should ask it anything.
     let own = std::process::id();
     writeln!(lock, "{own} some tool").unwrap();
     assert_refused(&site, IN_USE, &[&format!("process {own} (some tool)"), "wait until it is done"]);
     drop(lock);
 
-    // A pool that is mounted goes on serving, whoever else tries to have it.
+    // A mounted pool goes on serving while others try to take it.
     site.mount();
     let daemon = fs::read_to_string(&path).unwrap();
     let daemon = format!("process {} (", daemon.split(' ').next().unwrap());
@@ -188,7 +189,7 @@ fn mountpoints_and_options_are_checked_before_the_pool_is_touched() {
     mount(&site.mnt, &["--dance"]).expect(USAGE, &["--help"]);
     assert!(snapshot(&site) == before && !site.is_mounted());
 
-    // What is in the mountpoint is hidden meanwhile, and the log says so.
+    // The mountpoint's own content is hidden meanwhile, and the log says so.
     fs::write(site.mnt.join("hidden"), "still here").unwrap();
     site.mount();
     assert!(!site.mnt.join("hidden").exists() && site.mnt.join("file").exists());

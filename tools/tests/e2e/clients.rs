@@ -1,5 +1,6 @@
-//! Real programs with their data in a mount: rsync with hard-linked backups, git, sqlite3 with writers that are killed. Each is a
-//! script of `tests/clients/`, given little to do here; `tests/clients/all.sh` runs all of them with much.
+//! Real programs with their data in a mount: rsync with hard-linked backups, git, sqlite3 with writers that are killed.
+//! Each is a script of `tests/clients/`, run here with a small load; `tests/clients/all.sh` runs all of them with a
+//! large one.
 
 use std::path::Path;
 

@@ -29,7 +29,7 @@ fn cp_inside_the_mount_reads_no_content() {
     assert_eq!(after.session.bytes_in, before.session.bytes_in, "cp wrote content");
     assert_eq!(after.recipe_nodes, before.recipe_nodes, "the copy has a recipe of its own");
     assert_eq!(after.data_bytes, 2 * LARGE_BYTES as u64);
-    // The copy lives by itself.
+    // The copy is independent of its source.
     fs::remove_file(&source).unwrap();
     site.gc();
     assert_same_file(&outside, &copy);
@@ -66,7 +66,7 @@ fn a_tree_of_small_files_is_copied_without_storing_anything() {
     site.assert_clean();
 }
 
-/// O_SYNC and `-o sync` are for whatever changes a file, and not for write(2) alone.
+/// O_SYNC and `-o sync` apply to every change of a file, not only to write(2).
 #[test]
 fn regression_what_was_cloned_synchronously_survives_a_killed_daemon() {
     const MIB: usize = 1 << 20;
@@ -106,7 +106,7 @@ fn regression_what_was_cloned_synchronously_survives_a_killed_daemon() {
             site.mount_with(options);
             assert!(fs::read(&target).unwrap() == expected, "change {number} with flags {flags:o}, mounted {options}");
         }
-        // Others than the flags before.
+        // Content that differs from the state before.
         expected = noise(38, 5 * MIB);
         fs::write(&target, &expected).unwrap();
         site.sync();
@@ -125,7 +125,7 @@ fn a_copied_range_drops_privileges_as_a_write_does() {
     fs::write(&source, noise(33, 3 << 20)).unwrap();
     let script = "cd \"$0\" && chmod 777 . && printf x > target && chmod 6777 target";
     Tool::new("sh").args(["-c", script]).arg(&site.mnt).ok();
-    // Another user than root, who has both open already.
+    // Another user than root, with both files open already.
     let user = "import os,sys\n\
         s=os.open(sys.argv[1],os.O_RDONLY); t=os.open(sys.argv[2],os.O_RDWR)\n\
         os.setgid(1234); os.setuid(1234)\n\
@@ -163,7 +163,7 @@ fn a_copy_behind_the_end_or_of_nothing_changes_nothing() {
     site.assert_clean();
 }
 
-/// The kernel passes no reflink on; and one copy has 32 bits for its answer.
+/// The kernel passes no reflink on; and the answer to one copy has only 32 bits.
 #[test]
 fn reflinks_are_refused_and_a_copy_may_be_shorter_than_asked_for() {
     const SIZE_BYTES: u64 = 6 << 30;

@@ -1,4 +1,4 @@
-//! Running tools: with their output, and never for ever.
+//! Running tools: with their output, and with a time limit.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -44,7 +44,7 @@ impl Tool {
         self
     }
 
-    /// Runs it to its end.
+    /// Runs the tool to its end.
     #[track_caller]
     pub fn run(self) -> Ran {
         self.try_run().unwrap_or_else(|problem| panic!("{problem}"))
@@ -56,10 +56,10 @@ impl Tool {
         self.run().expect(0, &[])
     }
 
-    /// Runs it to its end; what prevented that.
+    /// Runs it to its end, or returns the problem that prevented that.
     pub fn try_run(mut self) -> Result<Ran, String> {
         let line = format!("{:?}", self.command);
-        // Files, because nobody has to read them meanwhile, and a daemon that keeps one open keeps nobody waiting.
+        // Files need no reader in the meantime, and a daemon that keeps one open blocks nothing.
         let file = || tempfile::tempfile().map_err(|error| format!("no temporary file: {error}"));
         let (mut out, mut err) = (file()?, file()?);
         let clone = |file: &File| file.try_clone().map_err(|error| error.to_string());
@@ -74,9 +74,9 @@ impl Tool {
     }
 }
 
-/// Runs a script of sh in a mount namespace of its own; arguments that are added are its `$0`, `$1`, ...
+/// Makes a tool that runs a script of sh in its own mount namespace. Added arguments become its `$0`, `$1`, ...
 ///
-/// A namespace begins with a copy of all mounts: those of tests that run at the same time would live on in it.
+/// A namespace begins with a copy of all mounts, so mounts of concurrent tests would live on in it.
 pub fn in_namespace(script: &str) -> Tool {
     let script = format!(
         "findmnt --noheadings --raw --types fuse.dedupfs --output TARGET | \
@@ -98,7 +98,7 @@ struct Running {
 }
 
 impl Running {
-    /// The exit code (128 + N for signal N), or `None` if it takes longer.
+    /// Returns the exit code (128 + N for signal N), or `None` if it takes longer.
     fn wait(mut self, limit: Duration) -> Option<i32> {
         use std::os::unix::process::ExitStatusExt as _;
         let begun = Instant::now();
@@ -124,7 +124,7 @@ impl Drop for Running {
     }
 }
 
-/// What a tool did.
+/// The result of a tool.
 pub struct Ran {
     pub line: String,
     pub code: i32,
@@ -133,7 +133,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Checks the exit code, and that what it said has these words.
+    /// Checks the exit code, and that the output has these words.
     #[track_caller]
     pub fn expect(self, code: i32, words: &[&str]) -> Self {
         let said = self.said();

@@ -10,7 +10,7 @@ use crate::compare::{assert_same_content, inside};
 use crate::files::Plan;
 use crate::site::Site;
 
-/// How often each stream writes its tree.
+/// Number of times that each stream writes its tree.
 const TURNS: u64 = 3;
 
 #[derive(Clone, Copy)]
@@ -49,7 +49,7 @@ fn streams_deletions_and_reclaiming_do_not_disturb_each_other() {
     Plan::new(22, 500, 200_000).make(&left);
     plan.changed(23).make(&right);
     plan.changed(24).make(&old);
-    // Copies of what the streams will write go while they write it.
+    // Copies of the streams' data are deleted while the streams write it.
     for (name, source) in [("old-0", &same), ("old-1", &left), ("old-2", &old), ("old-3", &same)] {
         Tool::new("cp").arg("-a").args([source, &site.mnt.join(name)]).ok();
     }
@@ -92,7 +92,7 @@ fn streams_deletions_and_reclaiming_do_not_disturb_each_other() {
     check(&site);
     site.umount();
     site.assert_clean();
-    // Nothing that was claimed and needed again, or copied and deleted, is left over.
+    // Content that was claimed and needed again, or copied and deleted, leaves nothing over.
     site.gc();
     site.assert_clean();
     site.mount();

@@ -1,4 +1,4 @@
-//! Whatever dd, truncate and fallocate do to a large file, it is what it would be on another filesystem.
+//! After any operation of dd, truncate and fallocate a large file has the same content as on another filesystem.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ const FILE_BYTES_MIN: u64 = 8 << 20;
 const FILE_BYTES_MAX: u64 = 96 << 20;
 const BATCHES: u64 = 6;
 const OPERATIONS_PER_BATCH: u64 = 30;
-/// Where the bytes that are written come from.
+/// Bytes of the file that supplies the written bytes.
 const DONOR_BYTES: u64 = 8 << 20;
 
 /// One change of a file.
@@ -27,7 +27,7 @@ enum Operation {
 }
 
 impl Operation {
-    /// The next one, for a file of `size` bytes.
+    /// Chooses the next operation for a file of `size` bytes.
     fn random(random: &mut Random, size: u64) -> Self {
         let len = match random.below(4) {
             0 => random.between(1, 4096),
@@ -36,7 +36,7 @@ impl Operation {
         };
         let block = *random.pick(&[4096, 7777, 65_536, 1 << 20]);
         let from = random.below(DONOR_BYTES - len);
-        // Some go over the end, or begin behind it.
+        // Some cross the end or begin behind it.
         let offset = random.below(size + (1 << 20)) & *random.pick(&[!0, !0xfff, !0xf_ffff]);
         match random.below(10) {
             0..4 => Self::Overwrite { from, offset, len, block },
@@ -51,7 +51,7 @@ impl Operation {
         }
     }
 
-    /// Does it with the tool for it.
+    /// Performs the operation with its tool.
     #[track_caller]
     fn apply(&self, donor: &Path, file: &Path) {
         let dd = |from: u64, len: u64, block: u64| {
@@ -100,7 +100,7 @@ fn random_changes_of_a_file_are_those_of_any_filesystem() {
             done.push(operation);
             assert_eq!(found, expected, "wrong length after {done:#?}");
         }
-        // Through the kernel's cache, as it is after these operations, and then without it.
+        // Through the kernel's cache, as these operations left it, and then without it.
         let compared = std::panic::catch_unwind(|| assert_same_file(&plain, &file));
         assert!(compared.is_ok(), "other content after batch {batch}: {done:#?}");
         if batch % 2 == 1 {

@@ -1,4 +1,4 @@
-//! The filesystem under the pool is gone beneath the daemon: every look at its directory fails.
+//! The filesystem under the pool is gone beneath the daemon: every access to its directory fails.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use crate::machine::is_fit;
 use crate::random::noise;
 use crate::site::Site;
 
-/// The least that mkfs.xfs formats.
+/// The smallest disk that mkfs.xfs formats.
 const DISK_BYTES: u64 = 300 << 20;
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A mounted pool on an XFS, with a file that was synced, and its daemon's process id.
+/// Mounts a pool on an XFS, with a file that was synced. Also returns the daemon's process id.
 fn mounted_on(disk: &Disk) -> (Site, String) {
     let site = Site::with(|_| (disk.mountpoint.join("pool"), disk.mountpoint.join("pool")));
     let log = site.base.join("log");
@@ -30,7 +30,7 @@ fn is_running(daemon: &str) -> bool {
     fs::read_to_string(format!("/proc/{daemon}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-/// The daemon ends, and what was synced is there when the disk is.
+/// Checks that the daemon ends, and that synced files are there once the disk is back.
 #[track_caller]
 fn assert_kept(site: &Site, daemon: &str, disk: &Disk) {
     assert!(!site.is_mounted());
@@ -46,7 +46,7 @@ fn assert_kept(site: &Site, daemon: &str, disk: &Disk) {
     site.assert_clean();
 }
 
-/// Tools failed with EIO at the path of the socket, and the mount could not be ended by them.
+/// Tools failed with EIO at the path of the socket, and could not end the mount.
 #[test]
 fn regression_tools_reach_the_daemon_of_a_pool_whose_filesystem_has_shut_down() {
     if !is_fit() {
@@ -55,7 +55,7 @@ fn regression_tools_reach_the_daemon_of_a_pool_whose_filesystem_has_shut_down() 
     let disk = Disk::of(Filesystem::Xfs, DISK_BYTES);
     let (site, daemon) = mounted_on(&disk);
     disk.shut_down();
-    // What the daemon says of its disk, and not that it cannot be reached.
+    // The answer must be the daemon's report about its disk, not that the daemon is out of reach.
     let _unsynced = fs::write(site.mnt.join("new"), "new");
     let synced = Tool::new(DEDUPFS).arg("sync").arg(&site.mnt).run().expect(1, &[]);
     assert!(!synced.err.contains("reach the daemon"), "{}", synced.said());
@@ -64,7 +64,7 @@ fn regression_tools_reach_the_daemon_of_a_pool_whose_filesystem_has_shut_down() 
     assert_kept(&site, &daemon, &disk);
 }
 
-/// In another network namespace the name without a file is another's.
+/// In another network namespace the abstract socket is not reachable.
 #[test]
 fn regression_umount_ends_the_mount_of_a_daemon_that_is_out_of_reach() {
     if !is_fit() {
@@ -78,7 +78,7 @@ fn regression_umount_ends_the_mount_of_a_daemon_that_is_out_of_reach() {
     assert_kept(&site, &daemon, &disk);
 }
 
-/// Anybody can reach the socket without a file: whoever did kept root's tools out.
+/// Any user can reach the abstract socket: by connecting repeatedly, one could lock root's tools out.
 #[test]
 fn regression_other_users_do_not_keep_tools_from_the_daemon() {
     const KNOCKS: &str = "

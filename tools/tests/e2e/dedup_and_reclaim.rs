@@ -1,4 +1,4 @@
-//! What the pool has is not stored again, by whatever tool it comes; what is deleted is given back.
+//! Content in the pool is not stored again, whichever tool brings it; deleted content is given back.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,15 +9,15 @@ use crate::files::Plan;
 use crate::random::noise;
 use crate::site::Site;
 
-/// Forgetting what was deleted comes from the kernel, a moment later.
+/// The kernel forgets deleted files a moment later.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[test]
 fn copies_cost_nothing_and_deleting_gives_all_back() {
     let Some(site) = Site::mounted_if_fit() else { return };
     site.umount();
-    // The pages of the last two commits of the names alternate: an empty pool changes by two pages with every mount. What
-    // it comes to by itself is what it may come to again.
+    // The pages of the last two commits of the names alternate, so an empty pool changes by two pages with every mount.
+    // The largest size of an empty pool is the limit at the end.
     let empty_bytes = (0..4)
         .map(|_| {
             site.mount();
@@ -53,7 +53,7 @@ fn copies_cost_nothing_and_deleting_gives_all_back() {
         assert_same_content(&source, &site.mnt.join(copy));
     }
 
-    // Two of three go: nothing is freed that the third needs.
+    // Two of three copies go: nothing that the third needs is freed.
     for copy in ["cp", "rsync"] {
         Tool::new("rm").arg("-r").arg(site.mnt.join(copy)).ok();
     }
@@ -92,7 +92,7 @@ fn a_large_file_written_again_stores_no_chunk() {
     let twice = site.stats();
     assert_eq!(twice.session.chunks_stored, once.session.chunks_stored);
     assert!(twice.recipe_nodes <= once.recipe_nodes + 1, "{} nodes, then {}", once.recipe_nodes, twice.recipe_nodes);
-    // Behind other bytes, all boundaries are found again.
+    // Behind other bytes all boundaries are found again.
     let shifted = site.mnt.join("shifted");
     fs::write(&shifted, [noise(14, 10_001), fs::read(&source).unwrap()].concat()).unwrap();
     let shifted = site.stats();

@@ -1,13 +1,14 @@
-// Writes a file past the page cache while others read it through the page cache, and compares behind each write.
+// Writes a file past the page cache while others read it through the page cache, and compares after each turn.
 //
 //   direct_writes FILE HOW SECONDS
 //
-// HOW names what one process does, again and again: "aio" writes the whole file by asynchronous direct writes (as virtual
-// machines do with cache=none,aio=native), "sync" by ordinary ones. Other processes meanwhile read the file through the page
-// cache, each time in a new open, and through a shared mapping that stays. When the writes of a turn have been answered, the file has to
-// be what was written: through a descriptor that was open all the time, through a new one, and in a mapping.
+// HOW chooses the writes of one process, repeated: "aio" writes the whole file by asynchronous direct writes (as
+// virtual machines do with cache=none,aio=native), "sync" by ordinary ones. Meanwhile other processes read the file
+// through the page cache, each time with a new open, and through a shared mapping that stays. When the writes of a turn
+// have been answered, the file must have the written bytes: through a descriptor that was open all the time, through a
+// new one, and in a mapping.
 //
-// Exit code: 0, 1 for wrong bytes, 2 if something cannot be done.
+// Exit code: 0, 1 for wrong bytes, 2 if a step fails.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

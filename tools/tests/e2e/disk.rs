@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use crate::command::Tool;
 
-/// What a disk is formatted with.
+/// The filesystem of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Filesystem {
     Ext4,
     Xfs,
     Btrfs,
-    /// In memory, with so many files at most.
+    /// In memory, with this many files at most.
     Tmpfs(u32),
 }
 
@@ -22,18 +22,18 @@ pub struct Disk {
     image: PathBuf,
     filesystem: Filesystem,
     disk_bytes: u64,
-    /// Where it is mounted: empty at first.
+    /// The mountpoint, empty at first.
     pub mountpoint: PathBuf,
 }
 
 impl Disk {
-    /// A new ext4 in a file of `disk_bytes`, mounted.
+    /// Makes and mounts a new ext4 in a file of `disk_bytes`.
     #[track_caller]
     pub fn new(disk_bytes: u64) -> Self {
         Self::of(Filesystem::Ext4, disk_bytes)
     }
 
-    /// A new filesystem of `disk_bytes`, mounted.
+    /// Makes and mounts a new filesystem of `disk_bytes`.
     #[track_caller]
     pub fn of(filesystem: Filesystem, disk_bytes: u64) -> Self {
         let directory = tempfile::Builder::new().prefix("dedupfs-disk-").tempdir().unwrap();
@@ -70,7 +70,7 @@ impl Disk {
         };
     }
 
-    /// The filesystem meets an error and lets nothing be written any more, as ext4 does when its disk fails.
+    /// Makes the filesystem meet an error after which it refuses all writes, as ext4 does when its disk fails.
     #[track_caller]
     pub fn fail(&self) {
         let found = Tool::new("findmnt").args(["-n", "-o", "SOURCE"]).arg(&self.mountpoint).ok().text();
@@ -78,17 +78,18 @@ impl Disk {
         fs::write(Path::new("/sys/fs/ext4").join(device).join("trigger_fs_error"), "1").unwrap();
     }
 
-    /// An XFS meets an error after which it answers nothing but EIO until it is mounted again.
+    /// Makes an XFS meet an error after which it answers only EIO until it is mounted again.
     #[track_caller]
     pub fn shut_down(&self) {
         Tool::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&self.mountpoint).ok();
     }
 
-    /// Takes the disk away and mounts it again, without repairing it.
+    /// Unmounts the disk and mounts it again, without a repair.
     #[track_caller]
     pub fn mount_again(&self) {
         Tool::new("umount").arg(&self.mountpoint).ok();
-        // Mount namespaces of other tests began with a copy of this mount: until they end the filesystem is as it was.
+        // Mount namespaces of other tests began with a copy of this mount: until they end the filesystem stays as it
+        // was.
         let deadline = Instant::now() + Duration::from_secs(120);
         while !Tool::new("losetup").arg("-j").arg(&self.image).ok().text().is_empty() {
             assert!(Instant::now() < deadline, "another mount namespace keeps the disk");
@@ -97,17 +98,17 @@ impl Disk {
         self.mount();
     }
 
-    /// Takes the disk away and mounts it again.
+    /// Unmounts the disk, repairs it and mounts it again.
     #[track_caller]
     pub fn repair(&self) {
         Tool::new("umount").arg(&self.mountpoint).ok();
-        // What it repairs is no failure: 1.
+        // Exit code 1 means that errors were repaired.
         let repaired = Tool::new("e2fsck").arg("-p").arg(&self.image).run();
         assert!(repaired.code <= 1, "{}", repaired.said());
         self.mount();
     }
 
-    /// What its filesystem has left.
+    /// Returns the free bytes of the filesystem.
     pub fn free_bytes(&self) -> u64 {
         let space = rustix::fs::statvfs(&self.mountpoint).unwrap();
         space.f_bavail * space.f_frsize

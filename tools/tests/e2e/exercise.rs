@@ -14,11 +14,11 @@ use crate::site::Site;
 
 const FILE_BYTES_MAX: u64 = 12 << 20;
 const OPERATIONS: u64 = 1500;
-/// Written bytes come from here, so that much is written more than once.
+/// Written bytes come from a buffer of this size, so that much is written more than once.
 const DONOR_BYTES: u64 = 6 << 20;
 const PAGE_BYTES: u64 = 4096;
 
-/// How a file is open.
+/// The way a file is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Through {
     /// Reads and writes through the page cache.
@@ -71,13 +71,13 @@ impl Exercise {
         self.expected.len() as u64
     }
 
-    /// Of an operation: mostly small, sometimes more than the file is.
+    /// Chooses the length of an operation: mostly small, sometimes more than the file has.
     fn len(&mut self) -> u64 {
         let max = *self.random.pick(&[100, PAGE_BYTES, 70_000, 70_000, 1 << 20, 5 << 20]);
         self.random.between(1, max + 1)
     }
 
-    /// A range that may go over the end of the file, but not of what is allowed.
+    /// Chooses a range that may cross the end of the file, but not the allowed maximum.
     fn range(&mut self) -> (u64, u64) {
         let len = self.len();
         let align = *self.random.pick(&[1, 1, PAGE_BYTES, 65_536]);
@@ -85,7 +85,7 @@ impl Exercise {
         (from, len)
     }
 
-    /// A range of what is there, if there is anything.
+    /// Chooses a range within the file, if it has any bytes.
     fn range_within(&mut self) -> Option<(u64, u64)> {
         if self.expected.is_empty() {
             return None;
@@ -195,7 +195,7 @@ impl Exercise {
         let at = self.random.below(DONOR_BYTES - len) as usize;
         let data = self.donor[at..at + len as usize].to_vec();
         if from + len > self.size() {
-            // Of a mapping only what the file has is kept.
+            // A mapping keeps only the bytes within the file's length.
             self.files[0].set_len(from + len).unwrap();
             self.grow(from + len);
         }
@@ -224,7 +224,7 @@ impl Exercise {
         self.note(format!("truncate to {size} through {through:?}"));
     }
 
-    /// What was behind the cut must not come back.
+    /// Bytes behind the cut must not come back.
     fn cut_and_write(&mut self) {
         let (from, len) = self.range();
         let cut = self.random.below(from + 1).min(self.size());
@@ -290,7 +290,7 @@ impl Exercise {
         self.note(format!("sync through {through:?}"));
     }
 
-    /// Whatever is called a hole has zeros, and what is called data begins and ends where they say.
+    /// Checks that every hole has zeros, and that data begins and ends where the seeks report.
     fn find_holes(&mut self) {
         let mut at = 0;
         while at < self.size() {

@@ -1,4 +1,5 @@
-//! The export on the data root is read back: what is bad is found by a check, a scrub and a mount, told, and written anew.
+//! The export on the data root is read back: a check, a scrub and a mount find damage, report it, and write the export
+//! anew.
 
 use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -11,7 +12,7 @@ use crate::files::Plan;
 use crate::machine::is_fit;
 use crate::site::Site;
 
-/// The base or the log of the export that counts.
+/// Returns the path of the base or the log of the current export.
 fn part_of(site: &Site, start: &str) -> PathBuf {
     let entries = fs::read_dir(site.data.join("export")).unwrap().map(|entry| entry.unwrap().path());
     entries.into_iter().find(|path| path.file_name().unwrap().to_str().unwrap().starts_with(start)).unwrap()
@@ -52,7 +53,7 @@ fn regression_a_flipped_byte_of_the_export_is_found_told_and_written_anew() {
     flip(&part_of(&site, "log-"), 100);
     tool(&["fsck"], &site).run().expect(4, &["export on the data root"]);
     tool(&["fsck", "--trial-recovery"], &site).run().expect(4, &["NOT come back whole"]);
-    // What would have been a success with no file in it.
+    // Without the check, this would succeed and recover no file.
     let new = site.base.join("new");
     let recover = Tool::new(DEDUPFS).args(["recover", "--data"]).args([&site.data, &new]).run();
     recover.expect(6, &["nothing was changed", "dedupfs recover --force"]);
@@ -60,7 +61,7 @@ fn regression_a_flipped_byte_of_the_export_is_found_told_and_written_anew() {
     tool(&["scrub", "--restart"], &site).run().expect(1, &["export:", "written anew"]);
     tool(&["fsck", "--read-data"], &site).run().expect(0, &["clean"]);
 
-    // What is written anew begins with a base of everything.
+    // Writing the export anew begins with a base of everything.
     flip(&part_of(&site, "base-"), 100);
     tool(&["fsck", "--repair", "--yes"], &site).run().expect(1, &["write the export on the data root anew"]);
     tool(&["fsck", "--read-data"], &site).run().expect(0, &["clean"]);

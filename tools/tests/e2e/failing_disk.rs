@@ -27,7 +27,7 @@ fn a_disk_that_turns_read_only_is_told_and_costs_nothing_that_was_synced() {
     }
     let disk = Disk::new(DISK_BYTES);
     let site = Site::with(|_| (disk.mountpoint.join("pool"), disk.mountpoint.join("pool")));
-    // On the disk that fails, nothing could be written about it.
+    // The failing disk could not take the log.
     let log = site.base.join("log");
     let mount = || Tool::new(DEDUPFS).args(["mount", "--log-file"]).args([&log, &site.pool, &site.mnt]).ok();
     mount();
@@ -54,7 +54,7 @@ fn a_disk_that_turns_read_only_is_told_and_costs_nothing_that_was_synced() {
     assert!(fs::read(&kept).unwrap() == kept_bytes);
     assert!(fs::read(&small).unwrap() == small_bytes);
     assert_eq!(fs::read_dir(&site.mnt).unwrap().count(), 3);
-    // And it is said why.
+    // The log and the tools give the reason.
     let said = fs::read_to_string(&log).unwrap();
     assert!(said.contains("the pool is read-only from now on") && said.contains("Read-only file system"), "{said}");
     let asked = Tool::new(STATS).arg(&site.pool).run();

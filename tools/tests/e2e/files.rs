@@ -1,4 +1,4 @@
-//! Trees of plain files, for where only content matters.
+//! Trees of plain files, for tests in which only content matters.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::random::{Random, noise, prose};
 
-/// What a tree is made of.
+/// The parameters of a tree.
 #[derive(Clone, Copy)]
 pub struct Plan {
     /// Decides names and sizes.
@@ -14,9 +14,9 @@ pub struct Plan {
     /// Decides the bytes.
     pub content: u64,
     pub files: usize,
-    /// Lengths lie below this, most of them far below.
+    /// Lengths are below this, most of them far below.
     pub len_max: u64,
-    /// All files are of this age: what makes rsync see a change.
+    /// Age of all files. rsync sees a change by it.
     pub age_secs: u64,
 }
 
@@ -25,12 +25,12 @@ impl Plan {
         Self { shape: seed, content: seed, files, len_max, age_secs: 1_000_000 }
     }
 
-    /// The same names and sizes with other bytes.
+    /// Returns a plan with the same names and sizes and other bytes.
     pub const fn changed(self, content: u64) -> Self {
         Self { content, age_secs: self.age_secs / 2, ..self }
     }
 
-    /// Path within the tree, seed and length of each file.
+    /// Returns path within the tree, seed and length of each file.
     fn entries(&self) -> Vec<(PathBuf, u64, usize)> {
         let mut random = Random::new(self.shape);
         let mut bytes = Random::new(self.content ^ 0x5eed);
@@ -38,7 +38,7 @@ impl Plan {
             .map(|number| {
                 let directory = random.below(1 + self.files as u64 / 16);
                 let path = PathBuf::from(format!("d{}/e{}/file-{number}", directory % 7, directory));
-                // The square makes small files the most.
+                // The square makes most files small.
                 let share = random.below(1 << 16);
                 let len = (self.len_max * share / (1 << 16)) * share / (1 << 16);
                 (path, bytes.next(), len as usize)
@@ -64,7 +64,7 @@ impl Plan {
     }
 }
 
-/// All regular files below `root`, with paths relative to it.
+/// Returns all regular files below `root`, with paths relative to it.
 pub fn walk(root: &Path) -> Vec<PathBuf> {
     fn visit(root: &Path, at: &Path, found: &mut Vec<PathBuf>) {
         let entries = fs::read_dir(at).unwrap_or_else(|error| panic!("{}: {error}", at.display()));

@@ -19,14 +19,14 @@ fn chattr(change: &str, path: &Path) {
     Tool::new("chattr").arg(change).arg(path).ok();
 }
 
-/// The letters that lsattr shows.
+/// Returns the letters that lsattr shows.
 #[track_caller]
 fn lsattr(path: &Path) -> String {
     let said = Tool::new("lsattr").arg("-d").arg(path).ok().text();
     said.split_whitespace().next().unwrap().replace('-', "")
 }
 
-/// A shell command in `directory` is refused.
+/// Checks that a shell command in `directory` is refused.
 #[track_caller]
 fn denied(directory: &Path, script: &str) {
     let ran = Tool::new("sh").args(["-c", &format!("cd \"$0\" && {script}")]).arg(directory).run();
@@ -116,7 +116,7 @@ fn an_append_only_log_grows_and_nothing_else() {
     site.assert_clean();
 }
 
-/// What a program has stored into a mapping is the file's content, even if the file becomes immutable before it is written.
+/// Bytes stored into a mapping stay in the file, even if it becomes immutable before they are written.
 #[test]
 fn what_was_stored_into_a_mapping_before_is_kept() {
     const LEN: usize = 64 << 10;
@@ -146,7 +146,7 @@ fn what_was_stored_into_a_mapping_before_is_kept() {
     site.assert_clean();
 }
 
-/// The kernel checks modes by itself and does not know the flag. Who opens the file meets it.
+/// The kernel checks modes by itself and does not know the flag. Opening the file meets the flag.
 #[test]
 fn access_does_not_tell_of_the_flag_and_opening_does() {
     let Some(site) = Site::mounted_if_fit() else { return };
@@ -180,7 +180,7 @@ fn statx_shows_neither_flags_nor_a_time_of_birth() {
     site.assert_clean();
 }
 
-/// The kernel was left with the attributes that it had cached before.
+/// The kernel was left with the attributes that it had cached.
 #[test]
 fn regression_a_changed_flag_is_seen_as_a_change_of_attributes() {
     let Some(site) = Site::mounted_if_fit() else { return };

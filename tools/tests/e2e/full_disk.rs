@@ -19,14 +19,14 @@ fn is_full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::StorageFull
 }
 
-/// Files of `len` bytes, each synced, until one does not fit; returns how many did.
+/// Writes files of `len` bytes, synced now and then, until one does not fit; returns how many were synced.
 #[track_caller]
 fn fill(directory: &Path, seed: u64, len: usize) -> u64 {
     for number in 0.. {
         let write = || -> io::Result<()> {
             let mut file = File::create_new(directory.join(number.to_string()))?;
             file.write_all(&noise(seed + number, len))?;
-            // Every so often: the error comes at a write then, or at the sync.
+            // Syncs every eighth file: the error then comes at a write or at the sync.
             if number % 8 == 7 { file.sync_all() } else { Ok(()) }
         };
         if let Err(error) = write() {
@@ -63,7 +63,7 @@ fn a_full_disk_is_an_error_and_there_is_a_way_out() {
     file.sync_all().unwrap();
     drop(file);
 
-    // cp of too much.
+    // cp of a file that is too large.
     let source = site.base.join("source");
     fs::write(&source, noise(2, TOO_MUCH_BYTES)).unwrap();
     Tool::new("cp").args([&source, &site.mnt.join("too much")]).run().expect(1, &["No space left on device"]);
@@ -72,11 +72,11 @@ fn a_full_disk_is_an_error_and_there_is_a_way_out() {
     site.sync();
     let space = rustix::fs::statvfs(&site.mnt).unwrap();
     assert!(space.f_bavail * space.f_frsize < 8 << 20, "df shows {} blocks for a full pool", space.f_bavail);
-    // A duplicate needs room too until it is seen to be one, so it may be refused, but it is not half written.
+    // A duplicate needs room until it is recognized, so it may be refused, but not half written.
     if let Ok(copied) = fs::copy(&kept, site.mnt.join("duplicate")) {
         assert_eq!(copied, 5 << 20);
     }
-    // Until now nothing is broken: it can be unmounted, mounted and checked.
+    // Nothing is broken so far: the pool can be unmounted, mounted and checked.
     site.remount();
     assert!(fs::read(&kept).unwrap() == noise(1, 5 << 20));
 
@@ -89,7 +89,7 @@ fn a_full_disk_is_an_error_and_there_is_a_way_out() {
     assert_filled(&files, 1000, 300_000, count);
     site.remount();
     assert_filled(&files, 1000, 300_000, count);
-    // With the disk full, a killed daemon recovers as well.
+    // A killed daemon also recovers on a full disk.
     let small_count = fill(&small, 2000, 4000);
     site.kill_daemon();
     site.mount();
@@ -108,7 +108,7 @@ fn a_full_disk_is_an_error_and_there_is_a_way_out() {
     site.assert_clean();
 }
 
-/// Deleting and reclaiming work on the full disk, and give back what was deleted.
+/// Checks that deleting and reclaiming work on the full disk, and that they give back the deleted bytes.
 #[track_caller]
 fn make_room(site: &Site, disk: &Disk, names: &[&str]) {
     let before_bytes = disk.free_bytes();

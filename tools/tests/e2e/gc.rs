@@ -14,7 +14,7 @@ use crate::files::Plan;
 use crate::random::noise;
 use crate::site::Site;
 
-/// What happens in the background has happened by then.
+/// Time limit for events in the background.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn status(site: &Site) -> ReclaimStatus {
@@ -22,7 +22,7 @@ fn status(site: &Site) -> ReclaimStatus {
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
 }
 
-/// Writes 16 MiB, of which a quarter stays.
+/// Writes 16 MiB and deletes three quarters of it.
 fn make_garbage(site: &Site, seed: u64) {
     for file in 0..16_u64 {
         fs::write(site.mnt.join(format!("{seed}-{file}")), noise(seed * 100 + file, 1 << 20)).unwrap();
@@ -73,13 +73,13 @@ fn limits_end_a_run_and_the_next_goes_on() {
     site.assert_clean();
 }
 
-/// Whoever interrupts a run, or has it stopped, was told that all went well.
+/// A run that was interrupted or stopped exited as if it had succeeded.
 #[test]
 fn regression_a_run_that_is_ended_early_does_not_exit_as_one_that_is_done() {
     let Some(site) = Site::mounted_if_fit() else { return };
     make_garbage(&site, 1);
     let (is_over, begun) = (AtomicBool::new(false), Instant::now());
-    // It gives way to whoever writes, so it is still under way.
+    // The run gives way to writers, so it is still under way.
     let ended = |end: &dyn Fn(&Child)| {
         let mut run = Command::new(GC).args(["--share", "0"]).arg(&site.mnt).stdout(Stdio::null()).spawn().unwrap();
         while status(&site).running.is_none() && begun.elapsed() < PATIENCE {
@@ -127,7 +127,7 @@ fn a_mount_reclaims_by_itself() {
     for file in (0..16_u64).step_by(4) {
         assert!(fs::read(site.mnt.join(format!("1-{file}"))).unwrap() == noise(100 + file, 1 << 20), "{file}");
     }
-    // It ends with the mount, wherever it is.
+    // A background run ends with the mount, at any point.
     make_garbage(&site, 2);
     site.umount();
     site.mount();
@@ -136,7 +136,8 @@ fn a_mount_reclaims_by_itself() {
     site.assert_clean();
 }
 
-/// Writers bring again exactly what is being freed: nothing is lost, counts equal marks, and at the end nothing is left.
+/// Writers bring again exactly the content that is being freed: nothing is lost, counts equal marks, and at the end
+/// nothing is left.
 #[test]
 fn what_is_freed_is_brought_again_meanwhile() {
     let Some(site) = Site::mounted_if_fit() else { return };
@@ -160,7 +161,7 @@ fn what_is_freed_is_brought_again_meanwhile() {
                         let copy = site.mnt.join(format!("{writer}-{round}"));
                         Tool::new("cp").arg("-a").args([source, &copy]).ok();
                         assert_same_content(source, &copy);
-                        // All three at a time, now and then: then nothing refers to any of it.
+                        // All three delete at the same time now and then: then nothing refers to the content.
                         Tool::new("rm").arg("-r").arg(&copy).ok();
                         site.sync();
                     }

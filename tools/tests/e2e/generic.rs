@@ -1,4 +1,4 @@
-//! What suites of other filesystems try, as reproductions of our own; the names of their tests stand beside each.
+//! Cases from the test suites of other filesystems, reproduced here; each names its original test.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -30,7 +30,7 @@ fn regression_direct_writes_leave_no_stale_pages() {
     site.assert_clean();
 }
 
-/// Names and inodes of what a stream has from here on.
+/// Returns names and inodes of the rest of a stream.
 fn read_on(stream: &mut Dir, most: usize, mut each: impl FnMut(usize, &str)) -> Vec<(String, u64)> {
     let mut read = Vec::new();
     while let Some(entry) = stream.read() {
@@ -67,7 +67,7 @@ fn regression_a_directory_whose_entries_are_renamed_while_it_is_read_ends() {
     };
     let all = inodes(read_on(&mut opened(), COUNT, |_, _| ()));
     assert_eq!(all.len(), COUNT);
-    // There and back, as the test of that number does it; to a new name each; to another directory and back.
+    // There and back, as the original test does it; to a new name each; to another directory and back.
     let there_and_back = read_on(&mut opened(), COUNT, |_, name| {
         fs::rename(directory.join(name), directory.join("TEMPFILE")).unwrap();
         fs::rename(directory.join("TEMPFILE"), directory.join(name)).unwrap();
@@ -82,7 +82,7 @@ fn regression_a_directory_whose_entries_are_renamed_while_it_is_read_ends() {
         fs::rename(other.join(name), directory.join(name)).unwrap();
     });
     assert_eq!(inodes(moved), all);
-    // One that is new for each, and all of them for who begins anew with the same descriptor.
+    // Creates a new file for each entry; a reader that begins anew with the same descriptor sees all of them.
     let mut stream = opened();
     let read =
         read_on(&mut stream, COUNT, |number, _| drop(File::create(directory.join(format!("new {number}"))).unwrap()));
@@ -108,7 +108,7 @@ fn regression_what_statfs_calls_available_can_be_allocated() {
         let path = site.mnt.join("file");
         for is_full in [false, true] {
             let file = File::create(&path).unwrap();
-            // What is on its way takes room while it becomes durable.
+            // Content on its way takes room while it becomes durable.
             file.sync_all().unwrap();
             let space = statvfs(&site.mnt).unwrap();
             let available_bytes = space.f_bavail * space.f_frsize;
@@ -123,7 +123,7 @@ fn regression_what_statfs_calls_available_can_be_allocated() {
             drop(file);
             fs::remove_file(&path).unwrap();
             if !is_full {
-                // The same beside much that was not known before.
+                // The same beside much new content.
                 fs::write(site.mnt.join("new"), noise(103, 60 << 20)).unwrap();
             }
         }
@@ -133,7 +133,7 @@ fn regression_what_statfs_calls_available_can_be_allocated() {
     }
 }
 
-/// generic/346: of many processes and threads each writes its own eight bytes of every page of a shared mapping.
+/// generic/346: many processes and threads each write their own eight bytes of every page of a shared mapping.
 #[test]
 fn mapped_writers_of_the_same_pages_see_no_wrong_bytes() {
     const WRITER: &str = "
@@ -177,7 +177,7 @@ check(open(path, 'rb').read())
     let Some(site) = Site::mounted_if_fit() else { return };
     let path = site.mnt.join("file");
     const PAGES: u64 = 2048;
-    // What was a hole, and then what has content.
+    // First over a hole, then over content.
     File::create(&path).unwrap().set_len(PAGES * 4096).unwrap();
     for seed in ["1", "2"] {
         let arguments = [PAGES.to_string(), "16".into(), seed.into()];
@@ -190,7 +190,7 @@ check(open(path, 'rb').read())
     site.assert_clean();
 }
 
-/// What setting and removing access lists says, on files and directories, with and without a list.
+/// Shows the results of setting and removing access lists, on files and directories, with and without a list.
 const ACCESS_LISTS: &str = "
 import errno, os, struct, sys
 os.chdir(sys.argv[1])
@@ -238,7 +238,7 @@ fn regression_access_lists_that_are_not_there_are_removed_as_on_ext4() {
     site.assert_clean();
 }
 
-/// generic/683 to 685, and what is left of them: see `docs/semantics.md`.
+/// generic/683 to 685, with the remaining difference described in `docs/semantics.md`.
 #[test]
 fn setgid_without_execution_by_the_group_stays_when_another_user_allocates() {
     const ALLOCATE: &str = "
@@ -253,7 +253,7 @@ assert c.fallocate64(file, int(sys.argv[2]), 0, 65536) == 0, ctypes.get_errno()
         return;
     }
     let (disk, site) = (Disk::new(16 << 20), Site::mounted_for_all());
-    // In its mode bits: executable by the group, and not.
+    // The mode bits: executable by the group, and not.
     for (place, expected) in [(&disk.mountpoint, [0o676, 0o666]), (&site.mnt, [0o676, 0o2666])] {
         let path = place.join("file");
         for how in ["0", "3"] {

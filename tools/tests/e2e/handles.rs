@@ -76,7 +76,7 @@ fn handles_outlive_the_mount() {
         assert!(open(&site, &handles.3).unwrap().metadata().unwrap().is_dir());
     };
     check();
-    // Mounting in place makes the kernel forget all inodes of the mount: it has nothing but their numbers then.
+    // A remount in place makes the kernel forget all inodes of the mount, so that it has only their numbers.
     let forget = || Tool::new("mount").args(["-i", "-o", "remount,rw"]).arg(&site.mnt).ok();
     forget();
     check();
@@ -98,7 +98,7 @@ fn handles_outlive_the_mount() {
     site.assert_clean();
 }
 
-/// A crash takes files that were not synced, and their numbers are given again: the generation tells them apart.
+/// A crash takes files that were not synced, and their numbers are used again: the generation tells them apart.
 #[test]
 fn a_handle_of_a_lost_file_leads_nowhere() {
     let Some(site) = Site::mounted_if_fit() else { return };

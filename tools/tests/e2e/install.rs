@@ -1,4 +1,4 @@
-//! `tools/install.sh` into a directory of its own, and out of it again.
+//! `tools/install.sh` into a separate directory, and the removal of the installed files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ fn install(destination: &Path, arguments: &[&str]) -> Tool {
     Tool::new(script).args(["--destdir".as_ref(), destination.as_os_str()]).args(arguments)
 }
 
-/// Everything below a directory, with what links lead to.
+/// Returns everything below a directory, with the targets of links.
 fn listing(root: &Path) -> BTreeSet<String> {
     let said = Tool::new("find").arg(root).args(["-mindepth", "1", "-printf", "%P %y %m %l\n"]).ok().text();
     said.lines().map(str::to_owned).collect()
@@ -27,7 +27,7 @@ fn what_is_installed_works_and_goes_without_a_trace() {
     let root = directory.path();
     let programs = Path::new(DEDUPFS).parent().unwrap().to_str().unwrap().to_owned();
     let arguments = ["--prefix", "/opt/dedupfs tools", "--sbindir", "/sbin", "--programs", &programs];
-    // What was there before, and what somebody adds later, is not ours.
+    // Files that were there before, or that others add later, are not ours.
     fs::create_dir_all(root.join("sbin")).unwrap();
     fs::write(root.join("sbin/mount.other"), "").unwrap();
     let before = listing(root);
@@ -57,7 +57,7 @@ fn what_is_installed_works_and_goes_without_a_trace() {
     assert!(unit.contains("/opt/dedupfs tools/bin/dedupfs-gc"), "{unit}");
     Tool::new("bash").arg("-n").arg(prefix.join("share/bash-completion/completions/dedupfs")).ok();
 
-    // Again: the same, without what an older version had.
+    // A second installation gives the same, without the files of an older version.
     let list = prefix.join("share/dedupfs/installed");
     let old = prefix.join("bin/dedupfs-old");
     fs::write(&old, "").unwrap();

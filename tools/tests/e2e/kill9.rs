@@ -1,17 +1,17 @@
-//! The daemon is killed while it is written to: what fsync acknowledged is there, everything else is old or new.
+//! The daemon is killed during writes: everything that fsync acknowledged is there, everything else is old or new.
 //!
-//! All bytes that are written follow from a name and a version, so that each file tells by itself whether it is one
-//! version whole. In all rounds new files are written with fsync, files are replaced by rename, and rsync writes two
-//! versions of a tree in turn, while what was synced some rounds ago is deleted and its space reclaimed. Even rounds put trees
-//! and get them back, scrub, and make everything durable by `dedupfs sync` now and then. Odd rounds write in
-//! place: rsync, files truncated and written anew, and a file of which pieces are changed and synced. (Not in the same
-//! rounds: a sync of everything makes the half of a file durable that is written, and so does put.) After each kill the pool is mounted
-//! twice: once recovered and once in order.
+//! All written bytes follow from a name and a version, so that each file shows by itself whether it is one whole
+//! version. In all rounds new files are written with fsync, files are replaced by rename, and rsync writes two versions
+//! of a tree in turn, while files synced some rounds ago are deleted and their space reclaimed. Even rounds put trees
+//! and get them back, scrub, and make everything durable by `dedupfs sync` now and then. Odd rounds write in place:
+//! rsync, files truncated and written anew, and a file of which pieces are changed and synced. (Not in the same rounds:
+//! a sync of everything makes a half-written file durable, and so does put.) After each kill the pool is mounted twice:
+//! once recovered and once in order.
 //!
-//! What writes in place are processes of their own: a process that starts another while it has a file open closes that
-//! file once more in the new process, and every close makes what is written so far the file's content.
+//! Writes in place are done by separate processes. If a process starts another while it has a file open, the file is
+//! closed once more in the new process, and every close publishes the bytes written so far.
 //!
-//! The floor of a file is the version that was known to be durable: any later one may be there, none before.
+//! The floor of a file is the last version known to be durable: any later one may be there, none before.
 //!
 //! `DEDUPFS_E2E_KILLS=N` kills N times instead of eight (`tools/kill-soak.sh`).
 
@@ -33,16 +33,17 @@ use crate::files::{Plan, walk};
 use crate::random::{Random, noise, seed};
 use crate::site::Site;
 
-/// When the daemon is killed, in each round. The interval of commits is 5 s: two rounds are longer, one of each kind.
+/// Time until the daemon is killed, in each round. The interval of commits is 5 s: two rounds are longer, one of each
+/// kind.
 const KILL_AFTER_MS: [(u64, u64); 8] =
     [(100, 700), (300, 1500), (5200, 7000), (50, 300), (1000, 3000), (5500, 6500), (500, 2000), (200, 2500)];
 /// Files of each writer that replaces or overwrites.
 const NAMES: u64 = 12;
 const PATCHED_BYTES: usize = 1 << 20;
-/// What was synced so many rounds ago is deleted.
+/// Files synced this many rounds ago are deleted.
 const KEPT_ROUNDS: u64 = 2;
 
-/// The content of a version of a file: it begins with its number.
+/// Returns the content of a version of a file. It begins with the version's number.
 fn version_of(name: u64, version: u64) -> Vec<u8> {
     let mut random = Random::new(name << 32 | version);
     let len = match random.below(8) {
@@ -58,7 +59,7 @@ fn version_of(name: u64, version: u64) -> Vec<u8> {
 /// A file that has one version after the other.
 #[derive(Default)]
 struct Versioned {
-    /// The last version that writing was begun of.
+    /// The last version whose writing began.
     begun: AtomicU64,
     /// The last version that was closed (or renamed) without an error.
     closed: AtomicU64,
@@ -67,11 +68,11 @@ struct Versioned {
 }
 
 impl Versioned {
-    /// The version that is there is one that may be; it is durable from now on.
+    /// Checks that the version found is an allowed one. It is durable from now on.
     fn check(&self, name: u64, path: &Path) {
         let (floor, begun) = (self.floor.load(Ordering::Relaxed), self.begun.load(Ordering::Relaxed));
         let found = match fs::read(path) {
-            // Created, and nothing closed yet, is as good as not created.
+            // A file that was created but never closed may be missing.
             Ok(content) if content.is_empty() && floor == 0 => None,
             Ok(content) => Some(content),
             Err(error) if error.kind() == io::ErrorKind::NotFound && floor == 0 => None,
@@ -104,17 +105,17 @@ impl Synced {
     }
 }
 
-/// What was written, over all rounds.
+/// The written files of all rounds.
 struct Journal {
     /// Files that fsync acknowledged.
     synced: Mutex<Vec<Synced>>,
-    /// Those that were deleted in this round: each is whole or gone.
+    /// Files that were deleted in this round: each is whole or gone.
     leaving: Mutex<Vec<Synced>>,
     replaced: Vec<Versioned>,
     overwritten: Vec<Versioned>,
     /// Contents that the patched file may have after a crash: the synced one, and the one being written.
     patched: Mutex<(Vec<u8>, Option<Vec<u8>>)>,
-    /// Files of the tree that rsync writes which were there when the round began.
+    /// Files of rsync's tree that were there when the round began.
     present: BTreeSet<PathBuf>,
     copies: Copies,
 }
@@ -138,7 +139,7 @@ impl Round<'_> {
         !self.stop.load(Ordering::Relaxed)
     }
 
-    /// rsync of one version, then of the other, until the daemon is gone.
+    /// Runs rsync with one version and then the other until the daemon is gone.
     fn rsync(&self) {
         let target = self.mnt.join("tree");
         for turn in self.number.. {
@@ -154,7 +155,7 @@ impl Round<'_> {
         }
     }
 
-    /// New files, in new directories, each synced.
+    /// Writes new files in new directories and syncs each.
     fn sync_files(&self) -> io::Result<()> {
         let mut random = Random::new(100 + self.number);
         for number in 0_u64.. {
@@ -175,7 +176,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Deletes what is old, then reclaims again and again.
+    /// Deletes old files, then reclaims again and again.
     fn delete_and_reclaim(&self) -> io::Result<()> {
         let last = self.number.checked_sub(KEPT_ROUNDS + 1);
         let is_old = |file: &mut Synced| last.is_some_and(|last| file.round <= last);
@@ -188,7 +189,7 @@ impl Round<'_> {
             }
         }
         loop {
-            // A pool whose daemon is dead is reclaimed without it: that would go on for ever.
+            // The tool would reclaim a pool without a daemon by itself, for ever.
             if !self.goes_on() {
                 fs::read_dir(self.mnt)?;
             }
@@ -196,7 +197,7 @@ impl Round<'_> {
         }
     }
 
-    /// The classic: written beside, renamed over.
+    /// Writes a file beside the old one and renames it over.
     fn replace(&self) -> io::Result<()> {
         for name in (0..NAMES).cycle() {
             let file = &self.journal.replaced[name as usize];
@@ -212,7 +213,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Truncated and written anew.
+    /// Truncates files and writes them anew.
     fn overwrite(&self) -> io::Result<()> {
         let scratch = self.scratch.join("overwrite");
         for name in (0..NAMES).cycle() {
@@ -230,7 +231,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// A piece of a file is changed in many small writes, and then synced.
+    /// Changes a piece of a file in many small writes and then syncs it.
     fn patch(&self) -> io::Result<()> {
         let scratch = self.scratch.join("patch");
         let mut content = self.journal.patched.lock().unwrap().0.clone();
@@ -251,18 +252,18 @@ impl Round<'_> {
         }
     }
 
-    /// Runs a tool that fails only if the daemon is gone.
+    /// Runs a tool that may fail only if the daemon is gone.
     fn with_tool(&self, tool: Tool) -> io::Result<()> {
         let ran = tool.run();
         if ran.code != 0 {
-            // Says that the daemon is gone.
+            // This gives the error of a daemon that is gone.
             fs::read_dir(self.mnt)?;
             panic!("{} failed before the daemon was killed: {}", ran.line, ran.said());
         }
         Ok(())
     }
 
-    /// Now and then everything is made durable by `dedupfs sync`.
+    /// Makes everything durable by `dedupfs sync` now and then.
     fn sync_all(&self) {
         while self.goes_on() {
             std::thread::sleep(Duration::from_millis(400));
@@ -280,7 +281,7 @@ impl Round<'_> {
     fn run(&self, site: &Site, kill_after: Duration) {
         let problem = |writer: &str, result: io::Result<()>| {
             let error = result.expect_err("these end only with the daemon");
-            // The kernel gives EIO for what was under way in an inode that it gave up.
+            // The kernel gives EIO for requests under way in an inode that it gave up.
             let codes = [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED, rustix::io::Errno::IO];
             let is_death = codes.iter().any(|code| error.raw_os_error() == Some(code.raw_os_error()));
             let is_gone = fs::read_dir(self.mnt).is_err_and(|error| error.kind() == io::ErrorKind::NotConnected);
@@ -339,7 +340,7 @@ impl Journal {
         }
         for path in found {
             if path.file_name().unwrap().as_encoded_bytes().starts_with(b".") {
-                // What rsync had not finished.
+                // An unfinished file of rsync.
                 continue;
             }
             let content = fs::read(tree.join(&path)).unwrap();
@@ -349,7 +350,7 @@ impl Journal {
         }
     }
 
-    /// What is there now was durable when the pool was unmounted.
+    /// Notes that everything there now was durable when the pool was unmounted.
     fn settle(&mut self, mnt: &Path) {
         let content = fs::read(mnt.join("patched")).unwrap();
         *self.patched.lock().unwrap() = (content, None);
@@ -401,7 +402,7 @@ fn what_was_synced_survives_and_nothing_is_a_mixture() {
         };
         round.run(&site, kill_after);
 
-        // Whoever comes now is told so, and nobody writes into the directory below.
+        // Later requests get this error, and nothing writes into the directory below.
         for result in [fs::write(site.mnt.join("late"), "x"), fs::read_dir(&site.mnt).map(drop)] {
             let code = result.expect_err("a dead mount gives an answer").raw_os_error();
             assert_eq!(code, Some(rustix::io::Errno::NOTCONN.raw_os_error()), "round {number}");
@@ -425,7 +426,7 @@ fn what_was_synced_survives_and_nothing_is_a_mixture() {
     assert!(synced > 20 && put > 0, "hardly anything was tested");
 }
 
-/// How often the daemon is killed.
+/// Returns the number of kills.
 fn kills() -> u64 {
     let given = std::env::var("DEDUPFS_E2E_KILLS").ok();
     given.map_or(KILL_AFTER_MS.len() as u64, |given| given.parse().expect("DEDUPFS_E2E_KILLS is no number"))

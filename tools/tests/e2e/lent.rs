@@ -1,4 +1,4 @@
-//! What root does to an ordinary user's pool leaves it the user's.
+//! Root's work on an ordinary user's pool leaves it the user's.
 
 use crate::administration::administrate;
 use crate::site::Site;
@@ -70,7 +70,7 @@ nobody_can_use_it crash
     administrate(&site, &format!("{USER}{script}"));
 }
 
-/// What was root's already, from elsewhere: the message says what helps.
+/// Files that other programs gave to root: the message shows how to repair that.
 #[test]
 fn a_file_of_another_in_a_pool_is_told_with_what_gives_it_back() {
     let Some(site) = Site::if_fit() else { return };
@@ -98,7 +98,7 @@ fn what_an_ordinary_user_copies_is_theirs() {
     let script = r#"
 nobody "$base/program" mount --memory 256M "$pool" "$mnt"
 source=$base/source
-# Of their groups, those of files stay.
+# A file keeps its group if its owner is a member.
 member() { setpriv --reuid=65534 --regid=65533 --groups=1234 "$@"; }
 echo shared >"$base/shared"
 chown 65534:1234 "$base/shared"
@@ -117,7 +117,7 @@ mknod "$source/device" c 1 3
 ln "$source/of root" "$source/link"
 chmod 4755 "$source/setuid"
 chmod 555 "$source/locked" "$source"
-# A device is for the superuser.
+# Only the superuser can make a device.
 code=0
 said=$(nobody "$base/program" put "$source" "$mnt/put" 2>&1) || code=$?
 [ $code = 9 ] || { echo "FAILED: put ended with $code: $said"; exit 99; }
@@ -132,7 +132,7 @@ chown 65534:65533 "$base/out"
 nobody "$base/program" get "$mnt/put" "$base/out/got"
 nobody diff -r --exclude device "$source" "$base/out/got"
 [ "$(stat -c %a "$base/out/got")" = 555 ]
-# What is not theirs is by root, through the mount that root has.
+# Files of root come from root, through root's mount.
 nobody "$base/program" umount "$mnt"
 is_free
 "$base/program" mount --memory 256M "$pool" "$mnt"

@@ -1,4 +1,4 @@
-//! One daemon for one pool, whatever somebody removes; and the daemon keeps nothing that is not its own.
+//! One daemon for one pool, even after files are removed; and the daemon keeps no foreign descriptor.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use crate::command::{DEDUPFS, Tool};
 use crate::random::noise;
 use crate::site::Site;
 
-/// A daemon looks at its lock with each commit, every 5 s at least.
+/// A daemon checks its lock with each commit, every 5 s at least.
 const NOTICED_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn replace(path: &Path) {
@@ -31,7 +31,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Two daemons wrote one pool, and destroyed its namespace.
+/// Two daemons wrote one pool and destroyed its namespace.
 #[test]
 fn regression_a_removed_lock_lets_no_second_daemon_in() {
     let Some(site) = Site::mounted_if_fit() else { return };
@@ -46,11 +46,11 @@ fn regression_a_removed_lock_lets_no_second_daemon_in() {
 
     fs::remove_file(site.pool.join("lock")).unwrap();
     mount_again().expect(4, &["is in use by another process, whose file `lock` was removed"]);
-    // Nothing is left to lock that the daemon has locked.
+    // No file remains that the daemon has locked.
     replace(&site.pool.join("dedupfs.meta"));
     replace(&site.pool.join("dedupfs.data"));
     mount_again().expect(4, &["answers at its control socket"]);
-    // Nor is another pool made of what it holds.
+    // No other pool may be made of its data either.
     let recover = Tool::new(DEDUPFS).args(["recover", "--force", "--yes", "--data"]);
     recover.args([&site.pool, &site.base.join("recovered")]).run().expect(4, &["answers at its control socket"]);
 
@@ -92,7 +92,7 @@ fn regression_two_meta_roots_do_not_share_a_data_root_whose_lock_was_removed() {
     let site = Site::with(|base| (base.join("pool"), base.join("data")));
     let copy = site.base.join("copy");
     site.mount();
-    // Made of a pool in use: one that is older is told by the data root.
+    // The copy is of a pool in use: the data root would recognize an older one.
     site.sync();
     Tool::new("cp").arg("-a").args([&site.pool, &copy]).ok();
     let other = site.base.join("other");
@@ -115,7 +115,7 @@ fn regression_the_daemon_keeps_no_descriptor_that_it_inherited() {
     site.umount();
 }
 
-/// It waited for ever for the mount of the other namespace to end.
+/// The daemon waited for ever for the mount of the other namespace to end.
 #[test]
 fn regression_a_second_signal_ends_a_daemon_whose_mount_lives_on_elsewhere() {
     let Some(site) = Site::if_fit() else { return };

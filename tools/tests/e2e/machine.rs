@@ -1,10 +1,10 @@
-//! What these tests need of the machine.
+//! Requirements of these tests on the machine.
 
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-/// Tools by the Debian package that has them.
+/// Tools with the Debian package of each.
 const TOOLS: [(&str, &str); 34] = [
     ("rsync", "rsync"),
     ("tar", "tar"),
@@ -42,14 +42,14 @@ const TOOLS: [(&str, &str); 34] = [
     ("pgrep", "procps"),
 ];
 
-/// Whether the tests can run: false (and said on the standard error output) for an ordinary user.
+/// Whether the tests can run. For an ordinary user they cannot, and standard error says so.
 ///
 /// # Panics
-/// As root, if something is missing: tests that silently do nothing would prove nothing.
+/// As root, if something is missing: skipped tests would prove nothing.
 #[must_use]
 pub fn is_fit() -> bool {
     if !rustix::process::geteuid().is_root() {
-        // Not by eprintln, which the test harness swallows.
+        // The test harness swallows eprintln.
         let _ = writeln!(std::io::stderr(), "left out: needs root");
         return false;
     }
@@ -60,7 +60,7 @@ pub fn is_fit() -> bool {
     true
 }
 
-/// sbin is not in everybody's path.
+/// Returns the search path with sbin, which users may not have.
 #[must_use]
 pub fn search_path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();

@@ -2,15 +2,15 @@
 //!
 //! One module per promise: [`rsync_roundtrip`], [`dd_operations`], [`kill9`], [`dedup_and_reclaim`], [`bad_input`],
 //! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`flags`], [`access_times`], [`handles`], [`posix`],
-//! [`private`], [`lent`], [`administration`], [`advice`], [`systemd`], [`install`], [`rebuild_index`], [`recover`], [`scrub`], [`clone`],
-//! [`exercise`], [`sparse`], [`clients`], [`transfer`], [`memory`], [`generic`], [`synchronous`]. The others
-//! are what they are made of: [`site`] is a pool and its mount, gone without a trace when dropped; [`command`] runs tools with
-//! a time limit; [`disk`] is a disk to fill and to break; [`tree`] and [`files`] make trees, the same ones every time; [`random`]
-//! is where all chance comes from.
+//! [`private`], [`lent`], [`administration`], [`advice`], [`systemd`], [`install`], [`rebuild_index`], [`recover`],
+//! [`scrub`], [`clone`], [`exercise`], [`sparse`], [`clients`], [`transfer`], [`memory`], [`generic`], [`synchronous`].
+//! Helpers: [`site`] is a pool and its mount, removed without a trace when dropped; [`command`] runs tools with a time
+//! limit; [`disk`] is a disk to fill and to break; [`tree`] and [`files`] make reproducible trees; [`random`] is the
+//! only source of chance.
 //!
-//! Root is needed (device nodes, trusted attributes, loop devices): an ordinary user is told that these tests are left
-//! out. As root, a missing /dev/fuse or tool is a failure. `DEDUPFS_E2E_KEEP=1` keeps the pool of a failed test,
-//! `DEDUPFS_E2E_SEED=N` makes those that change files at random or kill at random moments do other things.
+//! The tests need root (device nodes, trusted attributes, loop devices). For an ordinary user they are skipped with a
+//! message. As root, a missing /dev/fuse or tool is a failure. `DEDUPFS_E2E_KEEP=1` keeps the pool of a failed test.
+//! `DEDUPFS_E2E_SEED=N` varies the random changes of files and the moments of kills.
 
 mod access_times;
 mod administration;

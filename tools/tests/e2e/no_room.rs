@@ -1,4 +1,4 @@
-//! Disks that others have filled to the last byte or file before the pool is mounted, and destinations that are full.
+//! Disks that others filled to the last byte or file before the pool is mounted, and destinations that are full.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -10,11 +10,11 @@ use crate::machine::is_fit;
 use crate::random::noise;
 use crate::site::Site;
 
-/// The least that mkfs.xfs formats.
+/// The smallest disk that mkfs.xfs formats.
 const DISK_BYTES: u64 = 300 << 20;
-/// More do not fit on such a disk.
+/// More than fit on such a disk.
 const FILES_MAX: u32 = 2_000_000;
-/// Others' files are removed in part: a filesystem may keep some room for that.
+/// A filesystem may keep some space for later removals, so one refusal does not mean that the disk is full.
 const REFUSALS: u32 = 20;
 
 /// Fills a disk until it takes neither a byte nor a file.
@@ -50,7 +50,7 @@ fn a_full_disk_mounts_for_reading(filesystem: Filesystem) {
     site.mount();
     fs::write(site.mnt.join("kept"), noise(1, 3 << 20)).unwrap();
     site.umount();
-    // It would have to be made anew.
+    // A mount for writing would have to make the lock anew.
     fs::remove_file(site.pool.join("lock")).unwrap();
     let others = disk.mountpoint.join("others");
     fill(&others, &noise(2, 8 << 20));
@@ -64,7 +64,7 @@ fn a_full_disk_mounts_for_reading(filesystem: Filesystem) {
     Tool::new(DEDUPFS).args(["mount", "-o", "ro"]).args([&site.pool, &other]).run().expect(4, &["is in use by"]);
     Tool::new(DEDUPFS).arg("umount").arg(&site.mnt).ok();
     assert!(!site.is_mounted());
-    // Whoever mounts for writing is told what to do.
+    // A mount for writing fails with advice.
     site.try_mount().expect(5, &["free", "MiB", "-o ro"]);
     assert!(!site.is_mounted());
 

@@ -1,4 +1,4 @@
-//! What POSIX and Linux promise of names, attributes and locks; `tools/posix/pjdfstest.sh` asks for the rest.
+//! Guarantees of POSIX and Linux about names, attributes and locks; `tools/posix/pjdfstest.sh` tests the rest.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use crate::command::Tool;
 use crate::machine::is_fit;
 use crate::site::Site;
 
-/// The FUSE library does not know the request; programs fall back to a name that they remove.
+/// The FUSE library does not know the request, so programs fall back to a name that they remove.
 #[test]
 fn files_without_a_name_from_the_start_are_refused() {
     let Some(site) = Site::mounted_if_fit() else { return };
@@ -23,7 +23,7 @@ fn files_without_a_name_from_the_start_are_refused() {
         let opened = rustix::fs::open(&site.mnt, OFlags::TMPFILE | OFlags::RDWR, Mode::from_raw_mode(0o600));
         assert_eq!(opened.err(), Some(Errno::OPNOTSUPP));
     }
-    // What tempfile(3) and its kin do then.
+    // tempfile(3) and similar functions then do this.
     let mut file = tempfile::tempfile_in(&site.mnt).unwrap();
     file.write_all(b"content").unwrap();
     assert_eq!(fs::read_dir(&site.mnt).unwrap().count(), 0);
@@ -45,7 +45,7 @@ fn locks_hold_between_processes() {
     assert_eq!(flock(), 1);
     rustix::fs::flock(&first, FlockOperation::Unlock).unwrap();
     assert_eq!(flock(), 0);
-    // Of a range: of this process, then of a handle, which excludes it.
+    // Locks on a range: one of this process, then one of a handle, which excludes it.
     let lock = |file: &File, start: i64, command: i32| {
         let range = libc::flock {
             l_type: libc::F_WRLCK as i16,
@@ -73,7 +73,7 @@ fn a_path_of_the_greatest_length() {
     const PATH_BYTES_MAX: usize = 4095;
     let Some(site) = Site::mounted_if_fit() else { return };
     let mut path = site.mnt.clone();
-    // A name of any 255 bytes, and room for one more name at the end.
+    // Names of 255 arbitrary bytes, with space for one more name at the end.
     let name = std::ffi::OsStr::from_bytes(&[0xfe; 255]);
     while path.as_os_str().len() + 2 * 256 < PATH_BYTES_MAX {
         path.push(name);
@@ -161,7 +161,7 @@ fn names_are_exchanged_and_whited_out_over_open_files() {
     site.assert_clean();
 }
 
-/// fcntl(2) can end appending: the bytes then belong where they are written.
+/// fcntl(2) can end appending: later bytes go to the offset of the write.
 #[test]
 fn regression_a_handle_that_no_longer_appends_writes_where_it_is_told() {
     let Some(site) = Site::mounted_if_fit() else { return };
@@ -181,7 +181,7 @@ fn regression_a_handle_that_no_longer_appends_writes_where_it_is_told() {
     site.assert_clean();
 }
 
-/// A handle of a file can be given a name again as long as it has one.
+/// A handle of a file can be given another name while the file has one.
 #[test]
 fn an_open_file_is_linked_by_its_descriptor() {
     let Some(site) = Site::mounted_if_fit() else { return };
@@ -214,7 +214,7 @@ fn statfs_counts_inodes() {
     site.assert_clean();
 }
 
-/// syncfs(2) does not reach the daemon, so it is no promise; the command is.
+/// syncfs(2) does not reach the daemon and promises nothing; `dedupfs sync` does.
 #[test]
 fn the_command_makes_durable_what_syncfs_cannot() {
     let Some(site) = Site::mounted_if_fit() else { return };
@@ -229,7 +229,7 @@ fn the_command_makes_durable_what_syncfs_cannot() {
     site.assert_clean();
 }
 
-/// What `-o sync` and `-o dirsync` promise of names; the kernel does nothing for it.
+/// `-o sync` and `-o dirsync` promise durable names; the kernel does nothing for it.
 #[test]
 fn regression_names_are_durable_on_a_mount_that_asks_for_it() {
     type Change = fn(&Path) -> io::Result<()>;

@@ -1,4 +1,5 @@
-//! What is in a pool is its owner's: nobody else reads its files or gives orders to its daemon, and no file shows another's bytes.
+//! A pool's content is its owner's: no other user reads its files or commands its daemon, and no file shows another's
+//! bytes.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Read as _, Write as _};
@@ -10,7 +11,7 @@ use crate::machine::is_fit;
 use crate::random::noise;
 use crate::site::Site;
 
-/// Everything below a directory that its group or others may touch.
+/// Returns everything below a directory that its group or others may access.
 fn open_to_others(directory: &Path) -> String {
     Tool::new("find").arg(directory).args(["-mindepth", "1", "-perm", "/077"]).ok().text()
 }
@@ -26,7 +27,7 @@ fn a_pool_is_its_owners() {
     site.sync();
     site.gc();
     assert_eq!(open_to_others(&site.pool), "", "while it is mounted");
-    // Even where the modes do not keep others out, the daemon asks who it is.
+    // Even where the modes admit others, the daemon checks the caller's identity.
     for (path, mode) in
         [(site.base.clone(), 0o755), (site.pool.clone(), 0o755), (site.pool.join("control.sock"), 0o666)]
     {
@@ -36,7 +37,7 @@ fn a_pool_is_its_owners() {
         let run = ["--reuid=65534", "--regid=65534", "--clear-groups", program];
         Tool::new("setpriv").args(run).args(argument).arg(&site.pool).run()
     };
-    // The programs lie where nobody may come to.
+    // The programs lie in a directory that the user nobody cannot enter.
     let programs = tempfile::Builder::new().prefix("dedupfs-programs-").tempdir().unwrap();
     fs::set_permissions(programs.path(), Permissions::from_mode(0o755)).unwrap();
     for (program, arguments) in [(STATS, &[][..]), (DEDUPFS, &["sync"]), (DEDUPFS, &["umount"])] {
@@ -53,7 +54,8 @@ fn a_pool_is_its_owners() {
     site.assert_clean();
 }
 
-/// Tails behind a cut, holes, and what a short write did not reach are zeros, whatever was in memory or on disk before.
+/// Tails behind a cut, holes, and bytes that a short write did not reach are zeros, even if memory or disk held other bytes
+/// before.
 #[test]
 fn no_file_shows_what_is_not_its_own() {
     if !is_fit() {
@@ -74,7 +76,7 @@ fn no_file_shows_what_is_not_its_own() {
         let path = site.mnt.join(format!("file {number}"));
         let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         file.write_all(&vec![b'.'; len as usize]).unwrap();
-        // Cut and grown again, a hole behind the end, and a piece in the midst of it.
+        // Cut and grown again, a hole behind the end, and a piece in the middle of it.
         file.set_len(len / 2).unwrap();
         file.set_len(len + 100_000).unwrap();
         file.write_all_at(b"!", len + 500_000).unwrap();
@@ -95,7 +97,7 @@ fn no_file_shows_what_is_not_its_own() {
         let found = fs::read(site.mnt.join(format!("file {number}"))).unwrap();
         assert!(!found.windows(SECRET.len()).any(|window| window == SECRET), "file {number}");
     }
-    // Nor do the pool's own files say anything that was not stored: padding is zeros.
+    // The pool's own files show no bytes that were not stored either: padding is zeros.
     site.umount();
     site.assert_clean();
 }

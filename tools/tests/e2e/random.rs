@@ -1,4 +1,4 @@
-//! Chance that repeats itself: SplitMix64 (Steele, Lea, Flood 2014).
+//! Reproducible chance: SplitMix64 (Steele, Lea, Flood 2014).
 
 /// A generator.
 #[derive(Clone)]
@@ -17,28 +17,29 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// One of `0..limit`.
+    /// Returns one of `0..limit`.
     pub const fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
-    /// One of `from..to`.
+    /// Returns one of `from..to`.
     pub const fn between(&mut self, from: u64, to: u64) -> u64 {
         from + self.below(to - from)
     }
 
-    /// True once in `times`.
+    /// Returns true once in `times`.
     pub const fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// One of these.
+    /// Returns one of these.
     pub fn pick<'a, T>(&mut self, among: &'a [T]) -> &'a T {
         &among[self.below(among.len() as u64) as usize]
     }
 }
 
-/// The seed of a test whose operations or moments are random: `DEDUPFS_E2E_SEED`, for a long search, or the usual one.
+/// Returns the seed of a test with random operations or moments: `DEDUPFS_E2E_SEED`, for a long search, or the usual
+/// one.
 pub fn seed(usual: u64) -> u64 {
     match std::env::var("DEDUPFS_E2E_SEED") {
         Ok(given) => usual ^ given.parse::<u64>().expect("DEDUPFS_E2E_SEED is no number").rotate_left(32),
@@ -46,7 +47,7 @@ pub fn seed(usual: u64) -> u64 {
     }
 }
 
-/// Bytes that nothing can compress, the same for the same seed.
+/// Returns bytes that do not compress, the same for the same seed.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut bytes = Vec::with_capacity(len + 8);
@@ -57,7 +58,7 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that look a little like text, the same for the same seed.
+/// Returns bytes that look a little like text, the same for the same seed.
 pub fn prose(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut bytes = Vec::with_capacity(len + 32);

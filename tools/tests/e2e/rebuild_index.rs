@@ -1,4 +1,5 @@
-//! The index is never the only copy of anything: deleted, it is made anew from the containers and the namespace.
+//! The index is never the only copy of anything: when it is deleted, it is rebuilt from the containers and the
+//! namespace.
 
 use std::fs;
 
@@ -17,7 +18,7 @@ fn a_deleted_index_is_made_anew() {
     for copy in ["first", "second", "gone"] {
         Tool::new("cp").arg("-a").args([&source, &site.mnt.join(copy)]).ok();
     }
-    // Something that nothing refers to, and a container that reclaiming has touched.
+    // Garbage, and a container that reclaiming has changed.
     fs::write(site.mnt.join("unique"), noise(33, 3 << 20)).unwrap();
     site.sync();
     Tool::new("rm").arg("-r").args([site.mnt.join("gone"), site.mnt.join("unique")]).ok();
@@ -26,7 +27,7 @@ fn a_deleted_index_is_made_anew() {
     let before = site.stats();
     assert!(before.unique_chunks > 1000, "{before:?}");
 
-    // A rebuild builds beside what is there: each time the index lies on the other side.
+    // A rebuild uses the other side, so each time the index lies in another place.
     for part in ["index", "index/chunks.b", "index/recipes"] {
         fs::remove_dir_all(site.pool.join(part)).unwrap();
         site.try_mount().expect(6, &["dedupfs fsck --rebuild-index"]);
@@ -43,7 +44,7 @@ fn a_deleted_index_is_made_anew() {
         for copy in ["first", "second"] {
             assert_same_tree(&source, &site.mnt.join(copy));
         }
-        // It is used as the old one was: nothing is stored again.
+        // The new index works as the old one did: nothing is stored again.
         Tool::new("cp").arg("-a").args([&source, &site.mnt.join("again")]).ok();
         assert_eq!(site.stats().session.chunks_stored, 0, "without {part}");
         Tool::new("rm").arg("-r").arg(site.mnt.join("again")).ok();

@@ -30,7 +30,7 @@ fn rsync(source: &Path, target: &Path) {
     Tool::new("rsync").args(["-aHAX", "--numeric-ids"]).args([inside(source), inside(target)]).ok();
 }
 
-/// What rsync would still have to do, by content.
+/// Returns the work that rsync would still have to do, by content.
 fn differences(source: &Path, target: &Path) -> String {
     Tool::new("rsync")
         .args(["-aHAX", "--numeric-ids", "--checksum", "--dry-run", "--itemize-changes", "--delete"])
@@ -72,14 +72,14 @@ fn a_deleted_meta_root_comes_back_from_the_data_root() {
     site.mount();
     assert_eq!(differences(&source, &site.mnt.join("first")), "");
     assert_same_tree(&source, &site.mnt.join("first"));
-    // It is used as the old one was: nothing is stored again.
+    // The new root works as the old one did: nothing is stored again.
     fs::create_dir(site.mnt.join("again")).unwrap();
     rsync(&source, &site.mnt.join("again"));
     assert_eq!(site.stats().session.chunks_stored, 0);
     site.gc();
     site.umount();
     site.assert_clean();
-    // The old one would write over what the new one has written.
+    // The old root would overwrite data that the new one has written.
     Tool::new(DEDUPFS).arg("mount").args([&old, &site.mnt]).run().expect(3, &["another meta root"]);
     site.mount();
     assert_eq!(differences(&source, &site.mnt.join("again")), "");
@@ -96,14 +96,14 @@ fn a_killed_daemon_costs_what_came_after_the_last_export() {
     fill(&source);
     fs::create_dir(site.mnt.join("first")).unwrap();
     rsync(&source, &site.mnt.join("first"));
-    // Reclaiming checkpoints, and so exports.
+    // Reclaiming writes checkpoints, and with them exports.
     site.gc();
     fs::write(site.mnt.join("later"), noise(43, 1 << 20)).unwrap();
     site.sync();
     site.kill_daemon();
     Tool::new("umount").arg("-l").arg(&site.mnt).ok();
     fs::remove_dir_all(&site.pool).unwrap();
-    // What was written behind it is on the data root, without a name: that is told first.
+    // The later writes are on the data root without names: the refusal reports that first.
     let refused = Tool::new(DEDUPFS).args(["recover", "--data"]).args([&site.data, &site.pool]).run();
     refused.expect(6, &["named by nothing", "dedupfs recover --force"]);
     assert!(!site.pool.exists(), "it changed something");

@@ -1,5 +1,5 @@
-//! A disk that is filled to the last byte, half deleted, reclaimed and refilled, again and again; and a meta root that is full
-//! first.
+//! A disk is filled to the last byte, half deleted, reclaimed and refilled, again and again; and a meta root that fills
+//! up first.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -19,12 +19,12 @@ const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 112 * MIB;
 const META_DISK_BYTES: u64 = 48 * MIB;
 const CYCLES: u64 = 10;
-/// What is refused at last is as small as this.
+/// The last refused write is this small.
 const SMALLEST_BYTES: u64 = 1000;
-/// Files open at once whose syncs come late.
+/// Files that are open at once and synced later.
 const TOGETHER: usize = 8;
 
-/// What a file must hold, for its content was acknowledged by fsync.
+/// The content that a file must have, because fsync acknowledged it.
 #[derive(Clone, Copy)]
 struct Content {
     seed: u64,
@@ -35,7 +35,7 @@ struct Content {
 impl Content {
     fn random(random: &mut Random, largest: u64) -> Self {
         let most = if random.once_in(2) { largest } else { largest.min(30_000) };
-        // Some contents come again: these are duplicates, if they are as long or not.
+        // Some seeds come again: their contents are duplicates as far as the shorter one reaches.
         let seed = if random.once_in(6) { random.below(8) } else { random.next() };
         Self { seed, len: random.between(1, most + 1) as usize, compresses: random.once_in(4) }
     }
@@ -60,7 +60,8 @@ fn available_bytes(mnt: &Path) -> u64 {
     space.f_bavail * space.f_frsize
 }
 
-/// Syncs what is open; what cannot be synced was not acknowledged, and goes. Returns whether all was.
+/// Syncs the open files, and removes those whose sync failed: they were not acknowledged. Returns whether all were
+/// synced.
 fn sync_all(open: &mut Vec<(File, Kept)>, kept: &mut Vec<Kept>) -> bool {
     let mut is_all = true;
     for (file, written) in open.drain(..) {
@@ -121,7 +122,7 @@ fn assert_kept(kept: &[Kept]) {
     }
 }
 
-/// Reclaims until as much can be written as `enough_bytes`; the kernel forgets deleted files a moment later.
+/// Reclaims until `enough_bytes` are available; the kernel forgets deleted files a moment later.
 #[track_caller]
 fn reclaim(site: &Site, enough_bytes: u64) -> u64 {
     let until = Instant::now() + Duration::from_secs(20);
@@ -170,7 +171,7 @@ fn a_disk_is_filled_to_the_last_byte_half_deleted_and_refilled_ten_times() {
         if cycle == 0 {
             first_bytes = kept_bytes;
         }
-        // What was given back is there again: no cycle leaves less room than those before.
+        // The freed space is available again: no cycle leaves less than the cycles before.
         assert!(kept_bytes > first_bytes * 2 / 3, "cycle {cycle}: {kept_bytes} bytes fit, {first_bytes} did at first");
 
         let mut left_bytes = kept_bytes;
@@ -198,10 +199,10 @@ fn a_disk_is_filled_to_the_last_byte_half_deleted_and_refilled_ten_times() {
 const ATTRIBUTE: &str = "user.kept";
 const ATTRIBUTE_BYTES: usize = 6000;
 const SMALL_BYTES: usize = 300;
-/// So many files are written between two syncs.
+/// Number of files written between two syncs.
 const SYNC_EVERY: u64 = 128;
 
-/// Small files with attributes until the meta root is full; returns how many were synced.
+/// Writes small files with attributes until the meta root is full; returns how many were synced.
 fn fill_meta(directory: &Path, seed: u64) -> u64 {
     fs::create_dir(directory).unwrap();
     let mut synced = 0;

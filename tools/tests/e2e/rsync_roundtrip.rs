@@ -1,4 +1,4 @@
-//! A backup by rsync is the original, in everything that rsync and tar can see, also after a remount.
+//! A backup by rsync equals the original, in everything that rsync and tar can see, also after a remount.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use crate::tree;
 
 const FILES: usize = 20_000;
 
-/// tar of a tree, with nothing in it that differs between two of the same.
+/// Archives a tree with tar, without anything that differs between two equal trees.
 fn tar(tree: &Path, to: &Path) {
     Tool::new("tar")
         .args(["--sort=name", "--acls", "--xattrs", "--numeric-owner", "--format=posix"])
-        // Access lists stand in the archive as such.
+        // Access lists are stored in the archive separately.
         .arg("--xattrs-exclude=system.*")
-        // The name of a header has the process id in it otherwise.
+        // By default the name of a header contains the process id.
         .arg("--pax-option=delete=atime,delete=ctime,exthdr.name=%d/PaxHeaders/%f")
         .arg(format!("--exclude=./{}", tree::UNORDERED))
         .arg("--directory")
@@ -39,7 +39,7 @@ fn a_tree_of_everything_comes_back_the_same() {
     let stats = site.stats();
     assert!(stats.files >= FILES as u64, "{stats:?}");
     assert!(stats.data_bytes >= made.bytes, "{stats:?}");
-    // A tenth of the files is there twice, and the hole of 64 MiB takes no room.
+    // A tenth of the files is there twice, and the hole of 64 MiB takes no space.
     assert!(stats.unique_chunk_bytes < made.bytes, "{stats:?}");
 
     let (of_source, of_mount) = (site.base.join("source.tar"), site.base.join("mount.tar"));

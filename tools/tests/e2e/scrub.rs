@@ -1,5 +1,5 @@
-//! Bytes flip below a mounted pool: `dedupfs scrub` names exactly the files that cannot be read, and the same data again
-//! makes them whole. A scrub that is killed goes on.
+//! Bytes flip below a mounted pool: `dedupfs scrub` names exactly the unreadable files, and the same data written again
+//! makes them whole. A killed scrub goes on.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,7 +37,7 @@ fn flip(pool: &Path, step: u64) -> u64 {
     flipped
 }
 
-/// Names, relative to `root`, of files that cannot be read or read as something else than in `source`.
+/// Returns the names, relative to `root`, of files that cannot be read. Other files must read as in `source`.
 fn unreadable(root: &Path, source: &Path) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for name in walk(source) {
@@ -75,7 +75,7 @@ fn flipped_bytes_name_their_files_and_heal() {
     let expected: BTreeSet<String> = expected.into_iter().map(|name| format!("copy/{name}")).collect();
     assert!(expected.contains("copy/large") && expected.contains("copy/second name"), "{expected:?}");
     assert_eq!(named, expected);
-    // Told in words, too, and by fsck.
+    // Reported in words, too, and by fsck.
     Tool::new(DEDUPFS).arg("scrub").arg(&site.mnt).run().expect(4, &["affected: \"copy/", "lost:"]);
     Tool::new(DEDUPFS).arg("fsck").arg(&site.mnt).run().expect(4, &["affected: \"copy/"]);
     // The same data again, as another backup.
@@ -112,14 +112,14 @@ fn a_killed_scrub_goes_on_and_a_stopped_one_too() {
         std::thread::sleep(Duration::from_millis(200));
     }
     assert!(status(&site).running);
-    // Writing goes on beside it.
+    // Writing goes on during the scrub.
     fs::write(site.mnt.join("small"), noise(44, 1 << 20)).unwrap();
     site.kill_daemon();
     slow.wait().unwrap();
     site.mount();
     let position = status(&site).position.expect("is durable");
     assert!(position.containers >= 2 && position.finished_secs == 0, "{position:?}");
-    // Ended by the other command.
+    // Stopped by the other command.
     let mut slow = std::process::Command::new(DEDUPFS)
         .args(["scrub", "--rate", "4M", "--json"])
         .arg(&site.mnt)
@@ -156,7 +156,7 @@ fn a_repair_tells_asks_and_puts_right() {
     let sound = fs::read(&superblock).unwrap();
     fs::write(&superblock, &sound[..100]).unwrap();
     fs::remove_dir_all(site.pool.join("index/chunks")).unwrap();
-    // Nobody answers: nothing is changed.
+    // Without an answer nothing is changed.
     fsck(&["--repair"]).expect(4, &["to do: write the superblock dedupfs.data again", "nothing was changed"]);
     assert_eq!(fs::read(&superblock).unwrap().len(), 100);
     fsck(&["--repair", "--yes"]).expect(1, &["done: write the superblock", "done: make the indexes anew", "clean"]);
@@ -166,14 +166,14 @@ fn a_repair_tells_asks_and_puts_right() {
     assert!(fs::read(site.mnt.join("file")).unwrap() == noise(45, 3 << 20));
 }
 
-/// Unmounting stops a scrub, whose own command says so, and the next one goes on.
+/// Unmounting stops a scrub. Its command reports that, and the next scrub goes on.
 #[test]
 fn regression_a_scrub_that_an_unmount_stops_says_so() {
     let Some(site) = Site::mounted_if_fit() else { return };
     fs::write(site.mnt.join("large"), noise(46, 48 << 20)).unwrap();
     site.remount();
     assert!(flip(&site.pool, 8 << 20) > 0);
-    // What is lost by then is what made the end of a scrub publish, which a closed pool refuses.
+    // With known losses the end of a scrub publishes open files, which a closed pool refuses.
     assert!(!scrub(&site, 4).is_clean());
     let slow = std::process::Command::new(DEDUPFS)
         .args(["scrub", "--restart", "--rate", "4M"])

@@ -1,7 +1,8 @@
 //! A pool and its mount in a directory of their own.
 //!
-//! Invariant: when a [`Site`] is dropped, whatever became of its test, nothing of it is left: no mount, no daemon, no
-//! file. A watchdog kills a daemon that hangs, so that calls into its mount fail instead of waiting for ever.
+//! Invariant: after a [`Site`] is dropped, whether its test passed or failed, nothing of it is left: no mount, no
+//! daemon, no file. A watchdog kills a daemon that hangs, so that calls into its mount fail instead of waiting for
+//! ever.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,39 +18,39 @@ use tempfile::TempDir;
 use crate::command::{DEDUPFS, GC, Ran, STATS, Tool};
 use crate::machine;
 
-/// A daemon that was told to end does so within this time.
+/// Time within which a daemon ends after it was told to.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
-/// No test takes so long, or so long for a part of it that it [notes](Site::note_progress): what does is hanging.
+/// A test that takes longer hangs. Long tests [report](Site::note_progress) each part, which restarts the time.
 const WATCHDOG_TIMEOUT: Duration = Duration::from_secs(900);
-/// Lines of the daemon's log that a failed test shows.
+/// Number of lines of the daemon's log that a failed test shows.
 const LOG_LINES: usize = 40;
 
-/// See the module.
+/// A pool and its mount, with a watchdog.
 pub struct Site {
     /// Removed last.
     _directory: Option<TempDir>,
     /// Holds everything else.
     pub base: PathBuf,
     pub pool: PathBuf,
-    /// Where the content lies; the pool itself if it has no data root of its own.
+    /// The data root; the pool itself if it has no other.
     pub data: PathBuf,
     pub mnt: PathBuf,
     watchdog: Sender<()>,
 }
 
 impl Site {
-    /// A test that goes on as long as it is asked to has come to its next part.
+    /// Reports that a long test has come to its next part.
     pub fn note_progress(&self) {
         self.watchdog.send(()).unwrap();
     }
 
-    /// A formatted pool, not mounted.
+    /// Makes a formatted pool, not mounted.
     #[track_caller]
     pub fn new() -> Self {
         Self::with(|base| (base.join("pool"), base.join("pool")))
     }
 
-    /// The same with meta and data root where `place` says, within the site's directory or elsewhere.
+    /// Does the same with meta and data root at `place`, within the site's directory or elsewhere.
     #[track_caller]
     pub fn with(place: impl FnOnce(&Path) -> (PathBuf, PathBuf)) -> Self {
         let directory = tempfile::Builder::new().prefix("dedupfs-e2e-").tempdir().unwrap();
@@ -62,7 +63,7 @@ impl Site {
         site
     }
 
-    /// A formatted and mounted pool.
+    /// Makes a formatted and mounted pool.
     #[track_caller]
     pub fn mounted() -> Self {
         let site = Self::new();
@@ -70,19 +71,19 @@ impl Site {
         site
     }
 
-    /// As [`new`](Self::new), if tests can run here: see [`is_fit`](machine::is_fit).
+    /// Calls [`new`](Self::new) if tests can run here: see [`is_fit`](machine::is_fit).
     #[track_caller]
     pub fn if_fit() -> Option<Self> {
         machine::is_fit().then(Self::new)
     }
 
-    /// As [`mounted`](Self::mounted), if tests can run here.
+    /// Calls [`mounted`](Self::mounted) if tests can run here.
     #[track_caller]
     pub fn mounted_if_fit() -> Option<Self> {
         machine::is_fit().then(Self::mounted)
     }
 
-    /// A formatted pool, mounted for all users.
+    /// Makes a formatted pool, mounted for all users.
     #[track_caller]
     pub fn mounted_for_all() -> Self {
         let site = Self::new();
@@ -122,7 +123,7 @@ impl Site {
         self.mount();
     }
 
-    /// The unmounted pool is sound, to the last byte of content.
+    /// Checks that the unmounted pool is sound, to the last byte of content.
     #[track_caller]
     pub fn assert_clean(&self) {
         Tool::new(DEDUPFS).args(["fsck", "--read-data"]).arg(&self.pool).run().expect(0, &["clean"]);
@@ -140,22 +141,22 @@ impl Site {
         self.gc_with(&[])
     }
 
-    /// The same with more arguments.
+    /// Does the same with more arguments.
     #[track_caller]
     pub fn gc_with(&self, arguments: &[&str]) -> ReclaimReport {
         let said = Tool::new(GC).args(arguments).arg(&self.pool).arg("--json").ok().text();
-        // Behind lines of status, if it took long.
+        // Lines of status come first if it took long.
         let last = said.lines().last().unwrap_or_default();
         serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {said}"))
     }
 
-    /// Everything written so far is durable.
+    /// Makes everything written so far durable.
     #[track_caller]
     pub fn sync(&self) {
         Tool::new(DEDUPFS).arg("sync").arg(&self.mnt).ok();
     }
 
-    /// Bytes that the pool takes on disk, without its log and what only a mounted pool has.
+    /// Returns the bytes that the pool takes on disk, without its log and the control socket.
     #[track_caller]
     pub fn disk_usage(&self) -> u64 {
         let said = Tool::new("du")
@@ -178,7 +179,7 @@ impl Site {
         assert!(wait_until_free(&self.pool), "the daemon does not end");
     }
 
-    /// Tears down what is left; says what could not be.
+    /// Tears down the remains. The error names the remaining parts.
     fn tear_down(&self) -> Result<(), String> {
         while self.is_mounted() {
             let ended = Tool::new(DEDUPFS).arg("umount").arg(&self.mnt).limit(END_TIMEOUT).try_run();
@@ -217,7 +218,7 @@ impl Drop for Site {
     }
 }
 
-/// The process that holds the pool, if its lock is held and its executable is the one under test.
+/// Returns the process that holds the pool, if its lock is held and its executable is the one under test.
 fn daemon(pool: &Path) -> Option<Pid> {
     if is_free(pool) {
         return None;
@@ -236,7 +237,7 @@ fn kill_own_daemon(pool: &Path) {
     }
 }
 
-/// Whether nobody holds the pool's lock.
+/// Whether no process holds the pool's lock.
 pub fn is_free(pool: &Path) -> bool {
     File::open(pool.join("lock")).map_or(true, |lock| lock.try_lock().is_ok())
 }

@@ -1,4 +1,4 @@
-//! Holes, lengths that no disk has, durable writes, and what a change of content does to a file's mode.
+//! Holes, lengths that no disk has, durable writes, and the effect of a change of content on a file's mode.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -18,7 +18,7 @@ fn read_write(path: &Path) -> File {
     File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
-/// Where data begins and ends, one after the other.
+/// Returns the offsets at which data begins and ends, in turn.
 fn map(file: &File) -> Vec<u64> {
     let (mut found, mut at) = (Vec::new(), 0);
     loop {
@@ -37,7 +37,7 @@ fn map(file: &File) -> Vec<u64> {
     }
 }
 
-/// Where data begins and ends of which these bytes are known: a block with a byte of data is data.
+/// Rounds ranges of known data to blocks: a block with a byte of data is data.
 fn in_blocks(ends: &[u64], size_bytes: u64) -> Vec<u64> {
     const BLOCK_BYTES: u64 = 4096;
     let (down, up) = (|at: u64| at - at % BLOCK_BYTES, |at: u64| at.next_multiple_of(BLOCK_BYTES).min(size_bytes));
@@ -61,7 +61,7 @@ fn holes_are_where_they_were_made() {
     file.write_all_at(&noise(42, 5_000), 700_007).unwrap();
     expected.splice(2..2, [700_007, 705_007]);
     assert_eq!(map(&file), in_blocks(&expected, 12_000_000));
-    // A second hole beside the first, and one that takes in a hole.
+    // A second hole beside the first, and one that covers an existing hole.
     fallocate(&file, FallocateFlags::ZERO_RANGE, 1_100_001, 200_000).unwrap();
     expected[4] = 1_300_001;
     fallocate(&file, FallocateFlags::ZERO_RANGE, 3_900_001, 6_100_122).unwrap();
@@ -95,7 +95,7 @@ fn files_may_be_longer_than_any_disk() {
     let check = |file: &File| {
         assert_eq!(file.metadata().unwrap().len(), 1 << 60);
         assert!(file.metadata().unwrap().blocks() * 512 < 1 << 20);
-        // The punched range ends in the middle of what was written there.
+        // The punched range ends in the middle of a write.
         assert_eq!(map(file), in_blocks(&[16 * TIB, 16 * TIB + 7, 1 << 50, (1 << 50) + 8], 1 << 60));
         let mut found = [1; 11];
         file.read_exact_at(&mut found, 16 * TIB - 4).unwrap();

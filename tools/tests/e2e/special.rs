@@ -1,4 +1,4 @@
-//! What programs do with files beside reading and writing them through.
+//! Uses of files other than reading and writing them from end to end.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -90,7 +90,7 @@ fn a_directory_can_be_emptied_while_it_is_read() {
         fs::create_dir(&directory).unwrap();
         (0..ENTRIES).for_each(|number| drop(File::create(directory.join(format!("entry-{number}"))).unwrap()));
     };
-    // Each is removed when it is seen: all are seen.
+    // Removes each entry when it is seen: all must be seen.
     fill();
     let mut seen = 0;
     for entry in fs::read_dir(&directory).unwrap() {
@@ -100,7 +100,7 @@ fn a_directory_can_be_emptied_while_it_is_read() {
     assert_eq!(seen, ENTRIES);
     fs::remove_dir(&directory).unwrap();
 
-    // Others are removed and created meanwhile: those that stay are seen once.
+    // Other entries are removed and created meanwhile: those that stay are seen once.
     fill();
     let mut random = Random::new(5);
     let mut seen = BTreeMap::new();
@@ -204,7 +204,7 @@ fn statfs_tells_of_the_disk_below() {
     assert!(bytes(shown.f_blocks, shown.f_frsize) <= bytes(below.f_blocks, below.f_frsize));
     assert!(shown.f_bavail <= shown.f_bfree && shown.f_bfree <= shown.f_blocks);
     let (available, below_available) = (bytes(shown.f_bavail, shown.f_frsize), bytes(below.f_bavail, below.f_frsize));
-    // Others use the disk at the same time; and a reserve is kept.
+    // Other programs use the disk at the same time; and a reserve is kept.
     let slack = 1 << 30;
     let reserve = bytes(below.f_blocks, below.f_frsize) / 10;
     assert!(available <= below_available + slack && available + slack + reserve >= below_available);
@@ -212,7 +212,7 @@ fn statfs_tells_of_the_disk_below() {
     assert!(shown.f_ffree > 1_000_000 && shown.f_files >= shown.f_ffree);
 }
 
-/// The access lists and modes of two files or directories are the same.
+/// Checks that two files or directories have the same access list and mode.
 #[track_caller]
 fn assert_same_access(plain: &Path, mounted: &Path, step: &str) {
     let list = |path: &Path| {

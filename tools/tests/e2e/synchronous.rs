@@ -1,4 +1,4 @@
-//! What a killed daemon leaves of a synchronous write: all of those that were answered, and of the last a beginning at most.
+//! A killed daemon keeps all answered synchronous writes, and of the last one at most a beginning.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -9,7 +9,7 @@ use crate::machine::search_path;
 use crate::random::Random;
 use crate::site::Site;
 
-/// Writes one version after the other over the same bytes, and tells of each that was answered.
+/// Writes one version after the other over the same bytes, and prints each answered one.
 const WRITER: &str = "
 import os, sys
 path, how, offset, length = sys.argv[1], eval(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
@@ -30,16 +30,16 @@ struct Case {
     how: &'static str,
     offset: usize,
     length: usize,
-    /// Where the new bytes may end before the old ones begin, from the start of the file; `None`: nowhere.
+    /// Offsets, from the start of the file, at which the new bytes may end and the old ones begin.
     may_be_cut_at: fn(usize) -> bool,
 }
 
 const CASES: [Case; 3] = [
     // One request of the kernel: there or not.
     Case { how: "os.O_WRONLY", offset: 1_234, length: 900_000, may_be_cut_at: |_| false },
-    // Through the page cache the kernel makes one request of the first page, if it is not whole, and others of the rest.
+    // Through the page cache the kernel makes one request of an incomplete first page, and others of the rest.
     Case { how: "os.O_RDWR", offset: 1_234, length: 900_000, may_be_cut_at: |at| at % PAGE_BYTES == 0 },
-    // Several requests: a beginning of it.
+    // Several requests: a beginning may be there.
     Case { how: "os.O_WRONLY", offset: 0, length: 3_000_000, may_be_cut_at: |_| true },
 ];
 

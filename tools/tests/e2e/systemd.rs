@@ -1,4 +1,4 @@
-//! A mount that systemd keeps: what it is told, what the journal gets, and its units.
+//! A mount under systemd: its messages to the service manager, its log in the journal, and its units.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _};
@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 struct Manager(UnixDatagram);
 
 impl Manager {
-    /// The next message.
+    /// Receives the next message.
     #[track_caller]
     fn next(&self) -> String {
         let mut bytes = [0; 4096];
@@ -40,7 +40,7 @@ impl Manager {
     }
 }
 
-/// Killed if the test ends before it does.
+/// The daemon, killed if the test ends first.
 struct Service(Child);
 
 impl Service {
@@ -92,7 +92,7 @@ fn the_service_manager_is_told_and_the_journal_gets_levels() {
     assert!(manager.next().starts_with("STATUS="), "it does not say what it begins with");
     let ready = manager.wait_for("READY=1");
     assert!(ready.contains("STATUS=serving") && ready.contains(site.mnt.to_str().unwrap()), "{ready}");
-    // Told no sooner than it serves.
+    // Reported only once it serves.
     assert!(site.is_mounted());
     fs::write(site.mnt.join("file"), "not synced").unwrap();
     service.signal(Signal::TERM);
@@ -114,7 +114,7 @@ fn the_service_manager_is_told_and_the_journal_gets_levels() {
 fn lines_for_no_journal_have_times() {
     let Some(site) = Site::if_fit() else { return };
     let mut errors = tempfile::tempfile().unwrap();
-    // Of another stream than its own.
+    // Of another stream than its standard error.
     let mut service = start(&site, &errors, &[("JOURNAL_STREAM", "1:2".to_owned())]);
     let deadline = Instant::now() + TIMEOUT;
     while !site.is_mounted() {
@@ -129,7 +129,7 @@ fn lines_for_no_journal_have_times() {
     assert!(said.starts_with("20") && said.contains(" INFO mounted"), "{said}");
 }
 
-/// A mount without a foreground tells nobody, and prints nothing of its log where it was started.
+/// A mount in the background notifies no service manager, and prints none of its log where it was started.
 #[test]
 fn regression_the_log_of_a_recovery_is_not_printed_by_mount() {
     let Some(site) = Site::mounted_if_fit() else { return };

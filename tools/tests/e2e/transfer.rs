@@ -16,7 +16,7 @@ use crate::site::Site;
 use crate::tree;
 
 const FILES: usize = 6000;
-/// Long enough to be met on the way.
+/// Large enough that the copy takes long enough to be interrupted.
 const LARGE_BYTES: usize = 600 << 20;
 
 #[track_caller]
@@ -29,13 +29,13 @@ fn get(from: &Path, to: &Path) -> Ran {
     Tool::new(DEDUPFS).arg("get").args([from, to]).run()
 }
 
-/// Names of directories in which a put is under way, or was.
+/// Returns the directories of unfinished puts.
 fn under_way(mnt: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(mnt).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.file_name().unwrap().as_encoded_bytes().starts_with(b".dedupfs-put-")).collect()
 }
 
-/// Whether the daemon works there.
+/// Whether the daemon is copying into the directory.
 fn is_hidden(directory: &Path) -> bool {
     fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some_and(|entry| entry.is_err()))
 }
@@ -45,7 +45,7 @@ fn begin_put(from: &Path, to: &Path) -> Child {
     put.arg("put").args([from, to]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// A put whose tree the daemon is copying.
+/// Starts a put and waits until the daemon is copying its tree.
 fn put_under_way(site: &Site, from: &Path) -> Child {
     let mut put = begin_put(from, &site.mnt.join("copy"));
     while !under_way(&site.mnt).first().is_some_and(|path| is_hidden(path)) {
@@ -74,7 +74,7 @@ fn a_tree_of_everything_goes_in_and_comes_out_the_same() {
     let Some(site) = Site::mounted_if_fit() else { return };
     let source = site.base.join("source");
     let made = tree::generate(&source, 5, FILES);
-    // What is in the directory above must not be inherited.
+    // The copy must not inherit attributes of the directory above.
     Tool::new("setfacl").args(["-m", "d:u:1234:rwx"]).arg(&site.mnt).ok();
     fs::set_permissions(&site.mnt, fs::Permissions::from_mode(0o2755)).unwrap();
     let copy = site.mnt.join("copy");
@@ -84,7 +84,7 @@ fn a_tree_of_everything_goes_in_and_comes_out_the_same() {
     let report = Tool::new(DEDUPFS).args(["put", "--json"]).args([&source, &site.mnt.join("again")]).ok().text();
     let report: TransferReport = serde_json::from_str(&report).unwrap();
     assert!(report.files >= made.files as u64 && report.problem_count == 0, "{report:?}; {said}");
-    // All that was acknowledged is durable.
+    // Everything acknowledged is durable.
     site.kill_daemon();
     site.mount();
     assert_same_tree(&source, &copy);
@@ -101,11 +101,11 @@ fn a_tree_of_everything_goes_in_and_comes_out_the_same() {
     // Small holes are zeros in the pool.
     assert!(usage(&out) <= usage(&copy) + 8, "holes were filled: {} MiB", usage(&out));
     assert!(usage(&copy) < usage(&source) + 32, "holes were filled: {} MiB", usage(&copy));
-    // Only the large one of its files.
+    // A single file: the largest one.
     let file = walk_largest(&source);
     get(&copy.join(file.strip_prefix(&source).unwrap()), &site.base.join("file")).expect(0, &["copied 1 files"]);
     assert!(fs::read(&file).unwrap() == fs::read(site.base.join("file")).unwrap());
-    // Everything that is in the mount.
+    // The whole content of the mount.
     get(&site.mnt, &site.base.join("all")).expect(0, &["copied"]);
     assert_same_tree(&source, &site.base.join("all/again"));
     site.umount();
@@ -125,7 +125,7 @@ fn nobody_sees_a_tree_before_it_is_whole() {
     let mut put = put_under_way(&site, &source);
     let mut looks = 0_u64;
     while put.try_wait().unwrap().is_none() {
-        // The kernel must not remember anything of what it cannot see yet.
+        // The kernel must not cache anything of the hidden tree.
         for directory in under_way(&site.mnt) {
             let _ = fs::read_dir(&directory).map(Iterator::count);
             let _ = fs::metadata(directory.join("copy/file"));
@@ -147,19 +147,19 @@ fn nobody_sees_a_tree_before_it_is_whole() {
 fn an_interrupted_put_leaves_nothing() {
     let Some(site) = Site::mounted_if_fit() else { return };
     let source = large(&site);
-    // Asked to end, it tidies up.
+    // When asked to end, the put tidies up.
     let mut put = put_under_way(&site, &source);
     kill_process(Pid::from_raw(i32::try_from(put.id()).unwrap()).unwrap(), Signal::INT).unwrap();
     assert_eq!(put.wait().unwrap().code(), Some(1));
     assert_eq!(fs::read_dir(&site.mnt).unwrap().count(), 0);
     assert_eq!(site.stats().files, 0);
-    // Killed, the daemon does, but for an empty directory.
+    // When the put is killed, the daemon tidies up, except for an empty directory.
     let mut put = put_under_way(&site, &source);
     put.kill().unwrap();
     put.wait().unwrap();
     wait_until("the daemon to notice", || !under_way(&site.mnt).iter().any(|path| is_hidden(path)));
     assert_eq!(site.stats().files, 0);
-    // The daemon killed as well, all that it had copied is left, and removed by the next one.
+    // When the daemon is killed as well, its partial copy is left, and the next put removes it.
     let mut put = put_under_way(&site, &source);
     site.sync();
     site.kill_daemon();
@@ -184,7 +184,7 @@ fn two_puts_do_not_disturb_each_other() {
     fs::create_dir(&small).unwrap();
     fs::write(small.join("file"), noise(2, 100_000)).unwrap();
     put(&small, &site.mnt.join("small")).expect(0, &["copied 1 files"]);
-    // The same name is the first one's that is whole.
+    // The name goes to the put that completes first.
     put(&small, &site.mnt.join("copy")).expect(0, &["copied 1 files"]);
     assert_eq!(first.wait().unwrap().code(), Some(1));
     assert_same_tree(&small, &site.mnt.join("copy"));
@@ -254,7 +254,7 @@ fn what_cannot_be_read_is_told_and_the_rest_is_copied() {
     };
     let out = site.base.join("out");
     check(get(&copy, &out), &out, "out");
-    // As a source it is any disk that cannot be read.
+    // As a source it acts like any disk with read errors.
     let other = Site::mounted();
     check(put(&copy, &other.mnt.join("copy")), &other.mnt.join("copy"), "copy");
     other.umount();
@@ -311,7 +311,7 @@ fn what_makes_no_sense_is_said() {
         ran.expect(code, &[words]);
     }
     assert_eq!(fs::read_dir(&site.mnt).unwrap().count(), 1);
-    // A pool that takes nothing.
+    // A read-only pool.
     site.umount();
     site.mount_with("ro");
     put(&source, &site.mnt.join("new")).expect(1, &["cannot make a directory beside the new name"]);
@@ -340,7 +340,7 @@ fn regression_small_files_are_interrupted_too_and_a_daemon_that_ends_leaves_noth
     wait_until("the daemon to end", || !site.is_mounted() && crate::site::is_free(&site.pool));
     assert_eq!(site.stats().files, 0);
     site.assert_clean();
-    // It is refused to make it read-only meanwhile.
+    // A remount to read-only is refused meanwhile.
     site.mount();
     let mut put = put_under_way(&site, &source);
     let remounted = Tool::new(DEDUPFS).args(["mount", "-o", "remount,ro"]).args([&site.pool, &site.mnt]).run();
@@ -387,7 +387,7 @@ fn regression_a_default_access_list_at_the_destination_opens_nothing() {
     assert_eq!(fs::metadata(out.join("private")).unwrap().mode() & 0o7777, 0o660);
 }
 
-/// ext4 has room for 4 KiB of them, and says that the disk is full.
+/// ext4 has space for 4 KiB of attributes, and reports a full disk for more.
 #[test]
 fn regression_an_attribute_without_room_costs_no_file() {
     let Some(site) = Site::mounted_if_fit() else { return };
@@ -431,7 +431,7 @@ fn the_pool_does_not_copy_itself() {
     let Some(site) = Site::mounted_if_fit() else { return };
     fs::write(site.mnt.join("file"), noise(1, 1_000_000)).unwrap();
     site.sync();
-    // The site has the pool, its mount and nothing else.
+    // The site holds only the pool and its mount.
     fs::write(site.base.join("beside"), "content").unwrap();
     put(&site.base, &site.mnt.join("copy")).expect(0, &["copied 1 files"]);
     assert_eq!(fs::read_dir(site.mnt.join("copy/pool")).unwrap().count(), 0);

@@ -1,11 +1,11 @@
 //! A tree with everything that a filesystem can hold and a backup must keep.
 //!
-//! Made in the order in which one attribute does not undo another: content, owner, extended attributes, access lists,
-//! mode (a change of owner takes setuid away), capabilities, and times last, those of directories after their entries.
+//! The order matters, so that no attribute undoes another: content, owner, extended attributes, access lists, mode (a
+//! change of owner removes setuid), capabilities, and times last, those of directories after their entries.
 //!
-//! Where tar is to write the same bytes for source and copy, it must meet extended attributes in the same order, which
-//! the system leaves to the filesystem. So an inode has either one, or several that are small and set in the order of
-//! their names, which ext4 and tmpfs keep; [`generate`] checks it. Inodes with many mixed ones lie in [`UNORDERED`].
+//! tar writes the same bytes for source and copy only if it meets extended attributes in the same order, and the system
+//! leaves that order to the filesystem. So an inode has either one, or several small ones set in the order of their
+//! names, which ext4 and tmpfs keep; [`generate`] checks it. Inodes with many mixed ones lie in [`UNORDERED`].
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -29,7 +29,7 @@ const OWNERS: [(u32, u32); 5] = [(0, 0), (1000, 1000), (65534, 65534), (3_000_00
 /// Paths on one command line.
 const PATHS_PER_CALL: usize = 200;
 
-/// What was made.
+/// Totals of a generated tree.
 #[derive(Debug, Default)]
 pub struct Summary {
     pub files: usize,
@@ -46,7 +46,7 @@ struct Maker<'a> {
     bytes: u64,
 }
 
-/// Makes a tree with so many regular files at `root`, which must not be there.
+/// Makes a tree with `files` regular files at `root`, which must not exist.
 #[track_caller]
 pub fn generate(root: &Path, seed: u64, files: usize) -> Summary {
     let mut maker = Maker {
@@ -74,7 +74,7 @@ pub fn generate(root: &Path, seed: u64, files: usize) -> Summary {
     Summary { files: maker.files.len(), bytes: maker.bytes }
 }
 
-/// Names that programs stumble over; the number makes them different.
+/// Returns a name that programs stumble over; the number makes it unique.
 fn odd_name(number: usize, kind: u64) -> OsString {
     let mut name = match kind {
         0 => format!("{number:06}-{}", "n".repeat(248)).into_bytes(),
@@ -146,7 +146,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Holes at the start, in the middle, at the end, and nothing else.
+    /// Makes files with holes at the start, in the middle, at the end, and with nothing else.
     fn make_sparse_files(&mut self) {
         for number in 0..40_u64 {
             let path = self.random.pick(&self.directories).join(format!("sparse-{number}"));
@@ -233,7 +233,7 @@ impl Maker<'_> {
             }
         }
         for path in self.links.iter().chain(&self.others).step_by(9) {
-            // The system has no user attributes on these.
+            // The system allows no user attributes on these.
             set(path, "trusted.of-link", b"value");
         }
     }
@@ -270,7 +270,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Many attributes of all kinds, as they come.
+    /// Makes files with many attributes of all kinds, in random order.
     fn make_unordered(&mut self) {
         let directory = self.root.join(UNORDERED);
         fs::create_dir(&directory).unwrap();
@@ -291,7 +291,7 @@ impl Maker<'_> {
         let mut random = self.random.clone();
         let mut set = |path: &Path, number: usize| {
             let secs = match number % 17 {
-                // ext4 goes from 1901 to 2446.
+                // ext4 stores times from 1901 to 2446.
                 0 => -(random.below(1 << 31) as i64),
                 1 => -1,
                 2 => 0,

@@ -12,19 +12,19 @@ use super::Round;
 use crate::command::{DEDUPFS, Tool};
 use crate::files::walk;
 
-/// Trees that stay; older ones are deleted.
+/// Number of trees that stay; older ones are deleted.
 const KEPT_TREES: usize = 3;
-/// Where they lie in the mount.
+/// Their directory in the mount.
 const DIRECTORY: &str = "put";
 
-/// What put was told to copy.
+/// The trees that put was told to copy.
 #[derive(Default)]
 pub struct Copies {
-    /// Names of trees that put acknowledged and nobody deletes, by the order in which they came, and which source they have.
+    /// Acknowledged trees that are not being deleted, in order of arrival, with the source of each.
     whole: Mutex<BTreeMap<(u64, u64), usize>>,
-    /// The one under way: all of it is there, or nothing.
+    /// The put under way: all of its tree is there, or nothing.
     begun: Mutex<Option<((u64, u64), usize)>>,
-    /// How many put acknowledged, and get gave back.
+    /// Number of trees that put acknowledged and get gave back.
     pub acknowledged: AtomicU64,
 }
 
@@ -32,7 +32,7 @@ fn name((round, turn): (u64, u64)) -> String {
     format!("{DIRECTORY}/{round}-{turn}")
 }
 
-/// Whether a tree has exactly the files of the other.
+/// Checks that a tree has exactly the files of the other.
 #[track_caller]
 fn assert_same(source: &Path, copy: &Path) {
     let files = walk(source);
@@ -44,7 +44,7 @@ fn assert_same(source: &Path, copy: &Path) {
 }
 
 impl Copies {
-    /// All of them, after a crash; what was under way and is there becomes one of them.
+    /// Checks all trees after a crash. The put under way counts as whole if its tree is there.
     pub fn check(&self, mnt: &Path, sources: [&Path; 2]) {
         let mut whole = self.whole.lock().unwrap();
         if let Some((tree, source)) = self.begun.lock().unwrap().take()
@@ -89,11 +89,11 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Reads everything again and again.
+    /// Scrubs everything again and again.
     pub fn scrub(&self) -> io::Result<()> {
         loop {
             std::thread::sleep(Duration::from_millis(300));
-            // Of a pool whose daemon is dead it needs none.
+            // A pool without a daemon is scrubbed by the tool itself, for ever.
             if !self.goes_on() {
                 fs::read_dir(self.mnt)?;
             }

@@ -1,7 +1,7 @@
-//! A memory cgroup for one program: what exceeds its limit is killed by the kernel.
+//! A memory cgroup for one program: the kernel kills a program that exceeds the limit.
 //!
-//! Version 2 where it has the memory controller, else version 1; where there is neither, or it cannot be used, the standard error output
-//! says so, and only what the process itself shows is checked.
+//! Uses version 2 if it has the memory controller, else version 1. Without a usable cgroup, standard error says so, and
+//! only the process's own figures are checked.
 
 use std::fs;
 use std::io::Write as _;
@@ -9,15 +9,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// See the module.
+/// A memory cgroup with a limit, removed when dropped.
 pub struct Cgroup {
     path: PathBuf,
-    /// Of version 2.
+    /// Whether the group is of version 2.
     is_unified: bool,
 }
 
 impl Cgroup {
-    /// A group that may use so many bytes, of all kinds: also of the page cache, which the kernel takes back first.
+    /// Makes a group that may use `limit_bytes` of all kinds of memory. The page cache counts too, and the kernel takes
+    /// it back first.
     pub fn with_limit(limit_bytes: u64) -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("dedupfs-e2e-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -29,7 +30,7 @@ impl Cgroup {
             group.write(limit, &limit_bytes.to_string()).ok().map(|()| group)
         });
         if made.is_none() {
-            // Not by eprintln, which the test harness swallows.
+            // The test harness swallows eprintln.
             let _ = writeln!(
                 std::io::stderr(),
                 "no memory cgroup: neither version 2 nor version 1 of cgroups gives this machine's root a memory controller here. \
@@ -39,17 +40,17 @@ impl Cgroup {
         made
     }
 
-    /// What a program writes its process number to in order to be in the group.
+    /// Returns the file to which a program writes its process id to join the group.
     pub fn entrance(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }
 
-    /// Which version it is of.
+    /// Returns the version of cgroups.
     pub fn version(&self) -> u32 {
         if self.is_unified { 2 } else { 1 }
     }
 
-    /// Anonymous memory of the group, as memory.stat has it.
+    /// Returns the group's anonymous memory from memory.stat.
     pub fn anonymous_bytes(&self) -> u64 {
         let name = if self.is_unified { "anon " } else { "rss " };
         let stat = fs::read_to_string(self.path.join("memory.stat")).unwrap_or_default();
@@ -62,7 +63,7 @@ impl Cgroup {
 }
 
 impl Drop for Cgroup {
-    /// A group goes when its last process has gone.
+    /// Removes the group, which is possible once its last process has ended.
     fn drop(&mut self) {
         for _ in 0..200 {
             if fs::remove_dir(&self.path).is_ok() {
@@ -74,7 +75,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Where version 2 is mounted, if groups below it get the memory controller.
+/// Returns the mountpoint of version 2, if groups below it get the memory controller.
 fn unified() -> Option<PathBuf> {
     let mount = mounted("cgroup2", "")?;
     let controls = |file: &str| {
@@ -82,7 +83,7 @@ fn unified() -> Option<PathBuf> {
         controllers.split_whitespace().any(|controller| controller == "memory")
     };
     if controls("cgroup.controllers") && !controls("cgroup.subtree_control") {
-        // Refused where processes are in it: then there is no other way here.
+        // The kernel refuses this where processes are in the group: then version 2 cannot be used here.
         let _ = fs::write(mount.join("cgroup.subtree_control"), "+memory");
     }
     controls("cgroup.subtree_control").then_some(mount)
@@ -92,7 +93,7 @@ fn of_version_1() -> Option<PathBuf> {
     mounted("cgroup", "memory")
 }
 
-/// Where a filesystem of this type with this option is mounted.
+/// Returns the mountpoint of a filesystem with this type and option.
 fn mounted(kind: &str, option: &str) -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     mounts.lines().find_map(|line| {

@@ -1,4 +1,4 @@
-//! The most anonymous memory that a process had, looked at again and again.
+//! Samples the anonymous memory of a process and keeps the maximum.
 
 use std::fs;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Between two looks.
+/// Time between two samples.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// See the module.
+/// A sampling thread for one process.
 pub struct Meter {
     process: u32,
     most_bytes: Arc<AtomicU64>,
@@ -18,7 +18,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Looks at this process from now on.
+    /// Starts to sample `process`.
     pub fn of(process: u32) -> Self {
         let (most_bytes, ends) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let thread = std::thread::spawn({
@@ -33,12 +33,12 @@ impl Meter {
         Self { process, most_bytes, ends, thread: Some(thread) }
     }
 
-    /// The most so far.
+    /// Returns the maximum so far.
     pub fn most_bytes(&self) -> u64 {
         self.most_bytes.load(Ordering::Relaxed)
     }
 
-    /// Now; `None` if the process is gone.
+    /// Returns the current value; `None` if the process is gone.
     pub fn now_bytes(&self) -> Option<u64> {
         anonymous_bytes(self.process)
     }
@@ -51,7 +51,7 @@ impl Drop for Meter {
     }
 }
 
-/// `RssAnon` of a process.
+/// Returns `RssAnon` of a process.
 fn anonymous_bytes(process: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;

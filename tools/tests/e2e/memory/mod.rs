@@ -1,9 +1,10 @@
-//! `--memory` bounds the daemon's memory: anonymous resident memory is at most that and 64 MiB, and 24 bytes for each inode that the
-//! kernel knows, whatever clients do.
+//! `--memory` bounds the daemon's memory under any load: anonymous resident memory is at most the sum of that, 64
+//! MiB, and 24 bytes for each inode that the kernel knows.
 //!
-//! Each test does one thing to a mount in a memory cgroup and looks at the daemon all the while. `DEDUPFS_MEMORY_SIZES` (default `128M`)
-//! names the sizes, `DEDUPFS_MEMORY_SCALE=full` the sizes of the workloads for long runs; `tools/memory-soak.sh` prints the table. The
-//! rates that stand beside are those of the build under test: a debug build's say nothing of a release's.
+//! Each test runs one workload on a mount in a memory cgroup and measures the daemon throughout. `DEDUPFS_MEMORY_SIZES`
+//! (default `128M`) names the sizes, `DEDUPFS_MEMORY_SCALE=full` selects the workloads for long runs;
+//! `tools/memory-soak.sh` prints the table. The rates in it are those of the build under test: a debug build's say
+//! nothing about a release's.
 
 mod cgroup;
 mod meter;
@@ -20,15 +21,15 @@ use cgroup::Cgroup;
 use meter::Meter;
 
 const MIB: u64 = 1 << 20;
-/// What the process needs besides `--memory`.
+/// Memory of the process besides `--memory`.
 const BESIDES_BYTES: u64 = 64 * MIB;
-/// For each inode that the kernel knows.
+/// Memory for each inode that the kernel knows.
 const INODE_BYTES: u64 = 24;
-/// The group's limit is that of the process and as much for the page cache and what the kernel keeps for it: what runs away is killed
-/// long before the machine is in need, and what keeps its bound is not held up.
+/// Added to the limit of the process for the page cache and the kernel's own memory for it: a runaway process is killed
+/// long before the machine is short of memory, and one within its bound is not slowed down.
 const CACHE_BYTES: u64 = 256 * MIB;
 
-/// How much is done.
+/// The size of the workloads.
 #[derive(Clone, Copy)]
 struct Scale {
     is_full: bool,
@@ -44,15 +45,15 @@ impl Scale {
     }
 }
 
-/// What a workload did.
+/// The work of a workload.
 struct Done {
     amount: f64,
     unit: &'static str,
-    /// Inodes that the kernel may know by then.
+    /// Inodes that the kernel may know at the end.
     inodes: u64,
 }
 
-/// `--memory` in MiB, as the environment says.
+/// Returns the values of `--memory` in MiB from the environment.
 fn sizes_mib() -> Vec<u64> {
     let sizes = std::env::var("DEDUPFS_MEMORY_SIZES").unwrap_or_else(|_| "128M".to_owned());
     let size = |text: &str| {
@@ -65,7 +66,7 @@ fn sizes_mib() -> Vec<u64> {
     sizes.split([',', ' ']).filter(|text| !text.is_empty()).map(size).collect()
 }
 
-/// A program that is started within a group.
+/// Returns the beginning of a command line that starts a program within a group.
 fn entering(group: Option<&Cgroup>) -> Vec<String> {
     let entrance = group.map_or("/dev/null".to_owned(), |group| group.entrance().display().to_string());
     ["sh", "-c", "echo $$ >\"$0\" && exec \"$@\"", &entrance].map(str::to_owned).to_vec()
@@ -88,7 +89,7 @@ fn report(name: &str, size_mib: u64, most_bytes: u64, rate: impl Display, group:
     let build = if cfg!(debug_assertions) { "debug" } else { "release" };
     let group = group.map_or("no cgroup".to_owned(), |group| format!("cgroup v{}", group.version()));
     let most_mib = most_bytes as f64 / MIB as f64;
-    // Not by println, which the test harness swallows.
+    // The test harness swallows println.
     let _ = writeln!(
         std::io::stderr(),
         "memory | {name} | {size_mib} MiB | {most_mib:.0} MiB | {rate} | {build} | {group}"
@@ -105,7 +106,7 @@ fn check(name: &str, size_mib: u64, most_bytes: u64, inodes: u64) {
     );
 }
 
-/// Does the work on a mount of each size and checks the memory that the daemon took.
+/// Does the work on a mount of each size and checks the daemon's memory.
 fn bounded(name: &str, prepare: impl Fn(&Site, Scale), work: impl Fn(&Site, Scale) -> Done) {
     for size_mib in sizes_mib() {
         let Some(site) = Site::if_fit() else { return };
@@ -131,7 +132,7 @@ fn bounded(name: &str, prepare: impl Fn(&Site, Scale), work: impl Fn(&Site, Scal
     }
 }
 
-/// Runs a program on an unmounted pool and checks what it took.
+/// Runs a program on an unmounted pool and checks its memory.
 fn bounded_program(name: &str, site: &Site, size_mib: u64, arguments: &[&str]) {
     let group = Cgroup::with_limit(size_mib * MIB + BESIDES_BYTES + CACHE_BYTES);
     let line = entering(group.as_ref());
@@ -192,11 +193,11 @@ fn rebuilding_and_checking_keep_to_the_budget() {
     }
 }
 
-/// What was taken for files goes when they are closed and nobody uses the mount.
+/// Memory of open files is given back when they are closed and the mount is idle.
 #[test]
 fn regression_memory_is_given_back_when_files_are_closed() {
     let group = Cgroup::with_limit(512 * MIB + BESIDES_BYTES + CACHE_BYTES);
-    // Unmounted before its group is to go.
+    // The site is dropped before the group, so that its daemon has ended by then.
     let Some(site) = Site::if_fit() else { return };
     mount(&site, 512, group.as_ref());
     let meter = Meter::of(daemon(&site));
@@ -214,7 +215,7 @@ fn regression_memory_is_given_back_when_files_are_closed() {
         assert!(Instant::now() < deadline, "{} bytes are still held of files that are closed", files_bytes());
         std::thread::sleep(Duration::from_secs(1));
     }
-    // The allocator gives it back, too: the process holds little that no gauge counts.
+    // The allocator gives it back, too: little is resident that no gauge counts.
     loop {
         let counted: u64 = site.stats().memory.parts.iter().filter_map(|part| part.used_bytes).sum();
         let resident = meter.now_bytes().expect("the daemon lives");

@@ -1,4 +1,4 @@
-//! What clients do to memory.
+//! Workloads of clients that need memory.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -48,7 +48,7 @@ fn names(site: &Site, count: usize) -> Vec<PathBuf> {
     (0..count).map(|number| site.mnt.join(format!("file {number}"))).collect()
 }
 
-/// 1,000 files that are open together, a piece into each, and again. They are as they should be afterwards.
+/// Opens 1,000 files together, writes a piece into each, and repeats that. Checks their content afterwards.
 pub fn write_in_turns(site: &Site, scale: Scale) -> Done {
     const FILES: usize = 1000;
     let (rounds, piece_bytes) = scale.pick((3, 256 << 10), (4, 1 << 20));
@@ -71,7 +71,7 @@ pub fn write_in_turns(site: &Site, scale: Scale) -> Done {
     Done { amount: mib(FILES * rounds * piece_bytes), unit: "MiB", inodes: FILES as u64 }
 }
 
-/// What the next one reads.
+/// Makes the files for [`read_in_turns`].
 pub fn make_files_to_read(site: &Site, scale: Scale) {
     let mut fresh = Fresh::new(scale.pick(256 << 10, 4 << 20));
     for name in names(site, 1000) {
@@ -79,7 +79,7 @@ pub fn make_files_to_read(site: &Site, scale: Scale) {
     }
 }
 
-/// 1,000 files that are open together, a piece out of each, and again.
+/// Opens 1,000 files together, reads a piece of each, and repeats that.
 pub fn read_in_turns(site: &Site, _: Scale) -> Done {
     may_open(1000);
     let mut files: Vec<_> = names(site, 1000).iter().map(|name| File::open(name).unwrap()).collect();
@@ -94,7 +94,7 @@ pub fn read_in_turns(site: &Site, _: Scale) -> Done {
     }
 }
 
-/// 10,000 files that are written a little and stay open.
+/// Writes a little into each of 10,000 files and keeps them open.
 pub fn open_many(site: &Site, _: Scale) -> Done {
     const FILES: usize = 10_000;
     may_open(FILES as u64);
@@ -110,7 +110,7 @@ pub fn open_many(site: &Site, _: Scale) -> Done {
     Done { amount: files.len() as f64, unit: "files", inodes: FILES as u64 }
 }
 
-/// A directory that is filled, and listed with all attributes.
+/// Fills a directory and lists it with all attributes.
 pub fn large_directory(site: &Site, scale: Scale) -> Done {
     let entries = scale.pick(20_000, 1_000_000);
     let directory = site.mnt.join("large");
@@ -126,7 +126,7 @@ pub fn large_directory(site: &Site, scale: Scale) -> Done {
     Done { amount: entries as f64, unit: "entries", inodes: entries as u64 }
 }
 
-/// 16 threads that each write to all pages of a mapping in an order of their own.
+/// Runs 16 threads that each write to all pages of a mapping in their own order.
 pub fn write_pages(site: &Site, scale: Scale) -> Done {
     const SCRIPT: &str = "
 import mmap, os, random, sys, threading
@@ -155,7 +155,7 @@ for page, data in enumerate(iter(lambda f=open(path, 'rb'): f.read(4096), b'')):
     Done { amount: mib(size_bytes), unit: "MiB", inodes: 1 }
 }
 
-/// A tree into the pool and out again, past the kernel.
+/// Puts a tree into the pool and gets it out again, past the kernel.
 pub fn put_and_get(site: &Site, scale: Scale) -> Done {
     let (files, file_bytes) = scale.pick((2000, 64 << 10), (4000, 1 << 20));
     let (tree, back) = (site.base.join("tree"), site.base.join("back"));
@@ -170,7 +170,7 @@ pub fn put_and_get(site: &Site, scale: Scale) -> Done {
     Done { amount: 2.0 * mib(files * file_bytes), unit: "MiB", inodes: files as u64 }
 }
 
-/// A pool of many chunks: of some 8 KiB each, as pools have them.
+/// Fills a pool with many chunks of the usual size, some 8 KiB each.
 pub fn make_chunks(site: &Site, scale: Scale) {
     let mut fresh = Fresh::new(1 << 20);
     let mut file = File::create(site.mnt.join("chunks")).unwrap();
