@@ -19,15 +19,15 @@ const TRANSITION_TIMEOUT: Duration = Duration::from_secs(3);
 const TRANSITION_RETRY: Duration = Duration::from_millis(50);
 /// Time to wait for a daemon that closes a pool when the pool is mounted again.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(30);
-/// One that still listens although its mount is gone is given so long to notice that. If it goes on, it serves a mount
-/// that is not seen from here: that of another mount namespace, or one that was detached while files are open.
+/// Time for a daemon that still listens to notice that its mount is gone. If it goes on after that, it serves a mount that is not visible
+/// here: one in another mount namespace, or one that was detached while files are open.
 const NOTICING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A pool within reach.
 pub enum Access {
     /// Mounted: its daemon does the work.
     Daemon(ControlClient),
-    /// Not mounted: opened here, and locked until it is closed.
+    /// Not mounted: opened and locked by this process until it is closed.
     Local(Arc<Pool>),
 }
 

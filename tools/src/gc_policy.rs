@@ -58,7 +58,7 @@ impl fmt::Display for Window {
 /// When and how to reclaim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// At all.
+    /// Whether the mount reclaims by itself.
     pub is_on: bool,
     /// Reclaim only while clients are idle.
     pub is_idle_only: bool,

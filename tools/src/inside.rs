@@ -34,9 +34,8 @@ pub fn find(file: &File) -> Result<Option<Inside>, Failure> {
 
 /// Connects to the daemon of a pool.
 pub fn daemon(pool: &Path) -> Result<ControlClient, Failure> {
-    let advice = |failure: Failure| {
-        Failure::new(failure.kind, format!("{failure}; `cp -a` and rsync need only the mount"))
-    };
+    let advice =
+        |failure: Failure| Failure::new(failure.kind, format!("{failure}; `cp -a` and rsync need only the mount"));
     crate::silence::connect(pool).map_err(advice)?.ok_or_else(|| {
         Failure::failed(format!(
             "the daemon of pool {} does not answer: if it was killed, mount the pool again",
