@@ -73,7 +73,7 @@ fn nothing_to_stop(pool: &Path) -> String {
     match PoolLock::holder(pool) {
         Some(holder) => format!(
             "the pool is not mounted, and {holder} works on it: interrupt that process (Ctrl-C, or `kill` with its number), and a \
-             scrub says how far it came; the next one goes on there"
+             scrub reports its progress; the next one continues there"
         ),
         None => "the pool is not mounted: nothing runs there".to_owned(),
     }

@@ -118,7 +118,7 @@ pub fn scrub(report: &ScrubReport) -> String {
     }
     if !report.finished {
         let by = if report.unmounted { " by the unmount" } else { "" };
-        let _ = writeln!(text, "stopped{by}: the next scrub continues here");
+        let _ = writeln!(text, "stopped{by}: the next scrub goes on here");
     }
     if report.counts_in_doubt {
         let _ = writeln!(text, "COUNTS IN DOUBT: {DOUBT}");
