@@ -38,7 +38,7 @@ pub enum FailureKind {
 pub struct Failure {
     /// Selects the exit code.
     pub kind: FailureKind,
-    /// What happened and what to do.
+    /// The event, with advice.
     pub message: String,
 }
 

@@ -284,7 +284,7 @@ pub fn recovered(report: &RecoverReport, age: Option<Duration>) -> String {
     if report.kept_slots > 0 {
         let _ = writeln!(
             text,
-            "{} slots with content without names are kept until `dedupfs fsck --repair --give-up-unnamed`",
+            "{} slots with unnamed content are kept until `dedupfs fsck --repair --give-up-unnamed`",
             report.kept_slots
         );
     }
