@@ -94,7 +94,7 @@ impl Place<'_> {
         }
     }
 
-    /// Sets the owner and the group. An ordinary user, who may not set the owner, sets the group if possible.
+    /// Sets the owner and the group. An ordinary user may not set the owner; then only the group is set, if possible.
     ///
     /// # Errors
     /// The owner or group could not be set, except for lack of the right as an ordinary user. In all these cases the set-ID bits are

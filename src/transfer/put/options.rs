@@ -15,7 +15,7 @@ pub struct PutOptions {
     pub owner: Option<Owner>,
 }
 
-/// An ordinary user, who owns the copies, as with `cp -a`.
+/// An ordinary user. The copies belong to this user, as with `cp -a`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Owner {
     /// The user.
