@@ -2,10 +2,9 @@
 //!
 //! With FUSE_POSIX_ACL the kernel checks permissions by the lists, but the service must keep list and mode in step:
 //!
-//! 1. setting an access list sets the nine permission bits ([`set_access`]); a list that says no more than a mode
-//!    is not stored at all;
-//! 2. chmod changes the stored list ([`chmod`]);
-//! 3. a directory's default list is applied to what is created in it, instead of the umask ([`inherit`]).
+//! 1. Setting an access list sets the nine permission bits ([`set_access`]). A list equivalent to a mode is not stored.
+//! 2. chmod changes the stored list ([`chmod`]).
+//! 3. A directory's default list is applied to each entry created in it, instead of the umask ([`inherit`]).
 //!
 //! Encoding (little-endian): version u32 = 2, then per entry: tag u16, permissions u16, id u32.
 
@@ -28,13 +27,13 @@ pub fn is_list(name: &[u8]) -> bool {
     name == ACCESS_XATTR || name == DEFAULT_XATTR
 }
 
-/// Why a list was refused.
+/// Reason why a list was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AclError {
     /// Not a list of this version: wrong length or version number.
     #[error("not an ACL of version {VERSION}: {length_bytes} bytes")]
     Encoding {
-        /// How long the value was.
+        /// Length of the value.
         length_bytes: usize,
     },
     /// Entries missing, repeated, or in the wrong order.
@@ -50,7 +49,7 @@ impl From<AclError> for Errno {
     }
 }
 
-/// Whom an entry is about. The order is the order in a list.
+/// The subject of an entry. The order is the order in a list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Tag {
     /// The file's owner.
@@ -61,7 +60,7 @@ pub enum Tag {
     OwningGroup,
     /// One group.
     Group(u32),
-    /// Upper limit for all but owner and others.
+    /// Upper limit for all except owner and others.
     Mask,
     /// Everyone else.
     Others,
@@ -70,20 +69,20 @@ pub enum Tag {
 /// One entry of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Whom it is about.
+    /// The subject of the entry.
     pub tag: Tag,
     /// Read 4, write 2, execute 1.
     pub permissions: u8,
 }
 
-/// A valid list: owner, owning group and others exactly once, a mask if users or groups are named.
+/// A valid list: owner, owning group and others exactly once, and a mask if users or groups are named.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acl {
     entries: Vec<Entry>,
 }
 
 impl Acl {
-    /// A list of these entries, if they are a valid one.
+    /// Makes a list of these entries, if they are valid.
     pub fn new(entries: Vec<Entry>) -> Result<Self, AclError> {
         let rank = |tag: Tag| match tag {
             Tag::Owner => 0,
@@ -162,7 +161,7 @@ impl Acl {
         &self.entries
     }
 
-    /// Whether it says no more than nine permission bits do.
+    /// Whether nine permission bits can express the list.
     pub fn is_minimal(&self) -> bool {
         self.entries.len() == 3
     }
@@ -174,12 +173,12 @@ impl Acl {
         self.entries.iter().map(bits).sum()
     }
 
-    /// Whose entry the mode's group bits are.
+    /// The tag of the entry that the mode's group bits show.
     fn group_class(&self) -> Tag {
         if self.entries.iter().any(|entry| entry.tag == Tag::Mask) { Tag::Mask } else { Tag::OwningGroup }
     }
 
-    /// Changes the entries that the mode's bits stand for by `change(old permissions, mode's permissions)`.
+    /// Applies `change(old permissions, mode's permissions)` to the entries that the mode's bits show.
     fn merge_mode(&mut self, mode: u16, change: impl Fn(u8, u8) -> u8) {
         let group_class = self.group_class();
         for entry in &mut self.entries {
@@ -190,7 +189,7 @@ impl Acl {
     }
 }
 
-/// Where an entry's permissions are in a mode, if they are in it.
+/// The position of an entry's permissions in a mode; `None` if a mode does not show them.
 fn shift(tag: Tag, group_class: Tag) -> Option<u16> {
     match tag {
         Tag::Owner => Some(6),
@@ -200,17 +199,17 @@ fn shift(tag: Tag, group_class: Tag) -> Option<u16> {
     }
 }
 
-/// What setting an access list does.
+/// The effect of setting an access list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AccessChange {
     /// The file's new mode (0o7777).
     pub mode: u16,
-    /// The value to store; `None`: the mode says it all, so remove a stored list.
+    /// The value to store. `None`: the mode expresses the list, so remove a stored one.
     pub stored: Option<Vec<u8>>,
 }
 
-/// Sets an access list on a file of this mode. Linux clears the setgid bit unless the caller is in the file's
-/// group or privileged: pass what you know of that as `may_keep_setgid`.
+/// Sets an access list on a file of this mode. Linux clears the setgid bit unless the caller is in the file's group or privileged;
+/// `may_keep_setgid` says whether that is so.
 pub fn set_access(value: &[u8], mode: u16, may_keep_setgid: bool) -> Result<AccessChange, AclError> {
     let acl = Acl::parse(value)?;
     let kept = if may_keep_setgid { mode & !0o777 } else { mode & !0o777 & !SETGID };
@@ -223,25 +222,25 @@ pub fn mode_from_access_acl(value: &[u8]) -> Result<u16, AclError> {
     Ok(Acl::parse(value)?.mode())
 }
 
-/// The access list after chmod to `mode`.
+/// Returns the access list after chmod to `mode`.
 pub fn chmod(value: &[u8], mode: u16) -> Result<Vec<u8>, AclError> {
     let mut acl = Acl::parse(value)?;
     acl.merge_mode(mode, |_, from_mode| from_mode);
     Ok(acl.to_bytes())
 }
 
-/// What a new file gets from its directory.
+/// The mode and lists that a new file inherits from its directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inherited {
     /// Its mode (0o7777).
     pub mode: u16,
-    /// Its access list, if the mode does not say it all.
+    /// Its access list, if the mode cannot express it.
     pub access: Option<Vec<u8>>,
     /// Its default list (directories).
     pub default: Option<Vec<u8>>,
 }
 
-/// Mode and lists of a new `kind` in a directory whose default list is `default_acl`, when the caller asks for `mode`.
+/// Returns mode and lists of a new `kind` in a directory with the default list `default_acl`, when the caller asks for `mode`.
 pub fn inherit(default_acl: Option<&[u8]>, mode: u16, umask: u16, kind: FileKind) -> Result<Inherited, AclError> {
     let Some(value) = default_acl.filter(|_| kind != FileKind::Symlink) else {
         let mode = if kind == FileKind::Symlink { mode } else { mode & !(umask & 0o777) };

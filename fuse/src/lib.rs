@@ -1,12 +1,12 @@
 //! The kernel's FUSE protocol turned into calls of one plain trait.
 //!
-//! - [`service`]: the trait [`FileService`](service::FileService) and its plain types; what an engine implements.
+//! - [`service`]: the trait [`FileService`](service::FileService), which an engine implements, and its plain types.
 //! - [`mount()`]: shows a service at a mountpoint; [`MountedSession`] unmounts and waits.
 //! - [`acl`]: POSIX access control lists, which the kernel leaves to the service.
 //! - [`reference`](mod@reference): [`MemoryService`], the in-memory oracle; [`null`]: the same without content, for measuring.
-//! - [`conformance`]: what every service must do, as one suite of checks.
+//! - [`conformance`]: the requirements on every service, as one suite of checks.
 //!
-//! Nothing outside of this crate sees a type of the FUSE library.
+//! No type of the FUSE library is visible outside this crate.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! A service that keeps names and forgets content: what the mount itself costs, for measuring.
+//! A service that keeps names and forgets content, to measure the cost of the mount itself.
 //!
-//! Writes are accepted and discarded, reads return zeros. Everything else is the reference model.
+//! Writes are accepted and discarded, reads return zeros. The rest is the reference model.
 
 use crate::reference::{FileContent, MemoryOptions, MemoryService};
 
-/// Nothing but a length.
+/// Content of which only the length is kept.
 #[derive(Default)]
 pub struct Discarded {
     len_bytes: u64,

@@ -1,4 +1,4 @@
-//! The one trait between the kernel and whoever keeps files: plain types, no FUSE types, no engine types.
+//! The trait between the kernel and a service that keeps files: plain types, no FUSE types, no engine types.
 //!
 //! The engine implements it, and so does the in-memory reference model, which tests mount beside it.
 
@@ -12,15 +12,15 @@ pub use flags::InodeFlags;
 
 /// An inode number. The root directory is [`ROOT_INO`].
 pub type Ino = u64;
-/// A handle that an open returned.
+/// A handle returned by an open.
 pub type Handle = u64;
 /// The root directory's inode number.
 pub const ROOT_INO: Ino = 1;
 
-/// Result of a service call; the error is what the client will see.
+/// Result of a service call. The client sees the error.
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// Who asks.
+/// The process on whose behalf a request is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Caller {
     /// Effective user.
@@ -31,7 +31,7 @@ pub struct Caller {
     pub pid: u32,
 }
 
-/// What an inode is.
+/// The kinds of inodes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FileKind {
     /// Regular file.
@@ -59,14 +59,14 @@ pub struct Timestamp {
     pub nanos: u32,
 }
 
-/// What stat shows.
+/// The attributes that stat shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attributes {
     /// Inode number.
     pub ino: Ino,
     /// Distinguishes uses of one inode number.
     pub generation: u64,
-    /// What it is.
+    /// The kind.
     pub kind: FileKind,
     /// Permission bits, setuid, setgid, sticky (0o7777).
     pub mode: u16,
@@ -99,7 +99,7 @@ pub enum TimeChange {
     At(Timestamp),
 }
 
-/// What setattr changes; `None` leaves a thing as it is.
+/// The changes of setattr. `None` leaves an attribute as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AttributeChanges {
     /// New permission bits (0o7777).
@@ -118,7 +118,7 @@ pub struct AttributeChanges {
     pub ctime: Option<Timestamp>,
 }
 
-/// A name to create: where, as what, for whom.
+/// A name to create: its directory, mode and umask.
 #[derive(Clone, Copy, Debug)]
 pub struct NewNode<'a> {
     /// Directory.
@@ -131,7 +131,7 @@ pub struct NewNode<'a> {
     pub umask: u16,
 }
 
-/// What mknod and its kin create.
+/// The inodes that mknod, mkdir and symlink create.
 #[derive(Clone, Copy, Debug)]
 pub enum NodeContent<'a> {
     /// Regular file, empty.
@@ -150,7 +150,7 @@ pub enum NodeContent<'a> {
     Socket,
 }
 
-/// How a file is opened.
+/// The options of opening a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenOptions {
     /// Will read.
@@ -161,34 +161,34 @@ pub struct OpenOptions {
     pub append: bool,
     /// Cut to zero length first.
     pub truncate: bool,
-    /// O_SYNC or O_DSYNC: every change of content is durable when it returns; the adapter calls `fsync` behind each.
+    /// O_SYNC or O_DSYNC: every change of content is durable when it returns. The adapter calls `fsync` after each.
     pub sync: bool,
     /// O_NOATIME: reading does not change the time of last access.
     pub no_access_time: bool,
-    /// O_DIRECT: what is read and written goes past the kernel's page cache.
+    /// O_DIRECT: reads and writes go past the kernel's page cache.
     pub direct: bool,
 }
 
-/// What a write is besides its bytes.
+/// The circumstances of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WriteFlags {
     /// Dirty pages of a shared mapping: they belong at `offset` even if the handle (which the kernel guessed) appends.
     pub from_cache: bool,
     /// The handle was opened to append, and no longer does (F_SETFL): the bytes belong at `offset`.
     pub at_offset: bool,
-    /// The caller lacks CAP_FSETID: the setuid bit goes, and the setgid bit of a group-executable file. The kernel
-    /// leaves this to the service for direct I/O; [`without_privileges`] computes the new mode.
+    /// The caller lacks CAP_FSETID: the service must clear the setuid bit, and the setgid bit of a group-executable file. The kernel leaves
+    /// this to the service for direct I/O; [`without_privileges`] computes the new mode.
     pub drop_privileges: bool,
 }
 
-/// The mode that is left when someone without CAP_FSETID changes a file's content.
+/// Returns the mode after a caller without CAP_FSETID has changed a file's content.
 pub fn without_privileges(mode: u16) -> u16 {
     let setgid_executes = mode & 0o2010 == 0o2010;
     mode & !(if setgid_executes { 0o6000 } else { 0o4000 })
 }
 
-/// Whether reading changes the time of last access, as Linux' `relatime` has it: if content or attributes changed since, or
-/// it is a day old. A change in the future is none yet, or each read would change the time.
+/// Whether reading changes the time of last access, by the rule of Linux' `relatime`: content or attributes changed since then, or it is a
+/// day old. A change in the future does not count, or each read would change the time.
 #[must_use]
 pub fn access_is_due(atime: Timestamp, mtime: Timestamp, ctime: Timestamp, now: Timestamp) -> bool {
     const STALE_SECS: i64 = 24 * 3600;
@@ -196,12 +196,12 @@ pub fn access_is_due(atime: Timestamp, mtime: Timestamp, ctime: Timestamp, now: 
     changed_since(mtime) || changed_since(ctime) || now.secs.saturating_sub(atime.secs) >= STALE_SECS
 }
 
-/// What an open file is to the adapter.
+/// The adapter's view of an open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened {
-    /// Passed to every further call on it.
+    /// Passed to every further call on the file.
     pub handle: Handle,
-    /// Content did not change since the kernel last cached it: it may keep its pages.
+    /// Content did not change since the kernel last cached it, so the kernel may keep its pages.
     pub keep_cache: bool,
     /// The kernel should bypass its page cache on this handle.
     pub direct_io: bool,
@@ -212,9 +212,9 @@ pub struct Opened {
 pub struct FilePlace {
     /// The file.
     pub ino: Ino,
-    /// Open on it.
+    /// A handle open on it.
     pub handle: Handle,
-    /// In bytes.
+    /// Offset in bytes.
     pub offset: u64,
 }
 
@@ -223,15 +223,15 @@ pub struct FilePlace {
 pub struct DirectoryEntry {
     /// Inode number.
     pub ino: Ino,
-    /// What it is.
+    /// The kind.
     pub kind: FileKind,
     /// Name.
     pub name: Vec<u8>,
-    /// Pass it as `after` to continue behind this entry; stable as long as the entry exists.
+    /// Passed as `after` to continue after this entry. Stable while the entry exists.
     pub cookie: u64,
-    /// With `with_attributes`: what stat would say, and the inode counts as looked up. `None`: they cannot be read; the name
-    /// is listed all the same, and the kernel asks again when somebody wants them. Not for an inode of which the kernel has been told
-    /// attributes: it would take those for another one's, and give errors to whoever has it open.
+    /// With `with_attributes`: the attributes that stat would show, and the inode counts as looked up. `None`: they cannot be read. The
+    /// name is listed nevertheless, and the kernel asks again when a process wants them. Must not be `None` for an inode whose attributes
+    /// the kernel knows: the kernel would take it for another inode, and return errors to processes that have it open.
     pub attributes: Option<Attributes>,
 }
 
@@ -246,10 +246,10 @@ pub struct RenameFlags {
     pub whiteout: bool,
 }
 
-/// Whether an extended attribute of this name can be set: one of Linux' namespaces and something behind it, 255 bytes at most.
+/// Checks whether an extended attribute of this name can be set: one of Linux' namespaces and a name in it, 255 bytes at most.
 ///
 /// # Errors
-/// ERANGE, EOPNOTSUPP (no such namespace, or none of the access lists in `system.`), EINVAL (nothing behind it).
+/// ERANGE, EOPNOTSUPP (no such namespace, or no access list in `system.`), EINVAL (no name in the namespace).
 pub fn check_xattr_name(name: &[u8]) -> Result<()> {
     const NAME_BYTES_MAX: usize = 255;
     const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
@@ -277,7 +277,7 @@ pub enum XattrMode {
     Replace,
 }
 
-/// What statfs tells.
+/// The result of statfs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Statistics {
     /// Unit of the block counts, in bytes.
@@ -305,17 +305,18 @@ pub enum SeekTarget {
     Hole,
 }
 
-/// Everything a mounted filesystem is asked. Calls come from several threads at once.
+/// The requests to a mounted filesystem. Calls come from several threads at once.
 ///
-/// `forget` balances what `lookup`, `lookup_inode`, `make`, `create`, `link` and `readdir` with attributes returned to the kernel.
+/// `forget` balances the references that `lookup`, `lookup_inode`, `make`, `create`, `link` and `readdir` with attributes gave to the
+/// kernel.
 pub trait FileService: Send + Sync + 'static {
-    /// How long the kernel may trust names and attributes without asking.
+    /// Time for which the kernel may trust names and attributes without asking.
     fn cache_time(&self) -> Duration;
-    /// The inode of a name in a directory.
+    /// Looks up a name in a directory.
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attributes>;
-    /// An inode by its number alone, for file handles (ESTALE if it is gone, or about to go).
+    /// Looks up an inode by its number alone, for file handles (ESTALE if it is gone, or about to go).
     fn lookup_inode(&self, ino: Ino) -> Result<Attributes>;
-    /// The kernel drops `count` references to an inode.
+    /// Drops `count` references that the kernel had to an inode.
     fn forget(&self, ino: Ino, count: u64);
     /// stat.
     fn attributes(&self, ino: Ino) -> Result<Attributes>;
@@ -340,18 +341,18 @@ pub trait FileService: Send + Sync + 'static {
     fn rename(&self, parent: Ino, name: &[u8], to_parent: Ino, to_name: &[u8], flags: RenameFlags) -> Result<()>;
     /// Hard link.
     fn link(&self, ino: Ino, to_parent: Ino, to_name: &[u8]) -> Result<Attributes>;
-    /// Opens a regular file. Truncating as another user than root drops privileges ([`without_privileges`]): the
-    /// kernel leaves that to the service too.
+    /// Opens a regular file. Truncating as a user other than root drops privileges ([`without_privileges`]): the kernel leaves that to the
+    /// service too.
     fn open(&self, caller: Caller, ino: Ino, how: OpenOptions) -> Result<Opened>;
-    /// Reads at most `len_bytes` from `offset`, appended to the empty `into`; fewer only at the end of the file.
+    /// Reads at most `len_bytes` from `offset`, appended to the empty `into`. Reads fewer only at the end of the file.
     fn read(&self, ino: Ino, handle: Handle, offset: u64, len_bytes: u32, into: &mut Vec<u8>) -> Result<()>;
-    /// Whether that read is answered from memory; the adapter moves others off the thread that serves the kernel.
+    /// Whether that read is answered from memory. The adapter moves other reads off the thread that serves the kernel.
     fn read_is_quick(&self, ino: Ino, handle: Handle, offset: u64, len_bytes: u32) -> bool;
-    /// The kernel keeps in its page cache what it reads or writes through this handle next.
+    /// Notes that the kernel's page cache keeps the next read or write through this handle.
     fn note_cached(&self, ino: Ino, handle: Handle);
-    /// Whether the kernel may have pages of the file: true behind [`note_cached`](Self::note_cached) and behind an open that said
-    /// `keep_cache`, until the file is closed. Asked behind a write past the cache: then the adapter has the pages of its range
-    /// dropped before it answers.
+    /// Whether the kernel may have pages of the file: true after [`note_cached`](Self::note_cached), and after an open that returned
+    /// `keep_cache`, until the file is closed. Asked after a write past the cache. If true, the adapter has the pages of its range dropped
+    /// before it answers.
     fn may_be_cached(&self, ino: Ino, handle: Handle) -> bool;
     /// Writes all of `data` at `offset` (at the end for append handles, except `from_cache` and `at_offset`). Removes the xattr
     /// `security.capability`, as Linux does on every write.
@@ -364,49 +365,48 @@ pub trait FileService: Send + Sync + 'static {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<u32>;
-    /// One descriptor is closed: reports errors of earlier writes.
+    /// Handles the closing of one descriptor: reports errors of earlier writes.
     fn flush(&self, ino: Ino, handle: Handle) -> Result<()>;
     /// Whether that flush is short enough for the thread that serves the kernel.
     fn flush_is_quick(&self, ino: Ino, handle: Handle) -> bool;
-    /// Content and attributes are durable when this returns.
+    /// Makes content and attributes durable.
     fn fsync(&self, ino: Ino, handle: Handle, data_only: bool) -> Result<()>;
-    /// Whether a handle was opened with `sync`. Of writes the kernel tells.
+    /// Whether a handle was opened with `sync`. For writes the kernel tells it.
     fn is_synchronous(&self, ino: Ino, handle: Handle) -> bool;
-    /// Whether truncating the file, allocating or seeking in it, or copying from or to it is short enough for the thread that
-    /// serves the kernel.
+    /// Whether truncating the file, allocating or seeking in it, or copying from or to it is short enough for the thread that serves the
+    /// kernel.
     fn change_is_quick(&self, ino: Ino) -> bool;
-    /// The last descriptor of a handle is closed.
+    /// Handles the closing of the last descriptor of a handle.
     fn release(&self, ino: Ino, handle: Handle);
-    /// Space for a range, or a hole instead of one: `mode` as of fallocate(2).
+    /// Allocates space for a range, or makes a hole of it; `mode` as for fallocate(2).
     fn allocate(&self, ino: Ino, handle: Handle, offset: u64, len_bytes: u64, mode: i32) -> Result<()>;
-    /// copy_file_range(2): at most `len_bytes` of one file's content also become content of another, or of the same elsewhere.
-    /// Returns how many: 0 at the end of the source, fewer than asked for only before it. EBADF unless `from` reads and `to`
-    /// writes and does not append; EINVAL if ranges in one file overlap. Removes `security.capability` as [`write`](Self::write)
-    /// does; the kernel sees to privileges.
+    /// copy_file_range(2): copies at most `len_bytes` of one file's content to another file, or elsewhere in the same file. Returns the
+    /// number: 0 at the end of the source, fewer than asked for only before it. EBADF unless `from` reads and `to` writes and does not
+    /// append; EINVAL if ranges in one file overlap. Removes `security.capability` as [`write`](Self::write) does. The kernel takes care of
+    /// privileges.
     fn copy_range(&self, caller: Caller, from: FilePlace, to: FilePlace, len_bytes: u64) -> Result<u32>;
-    /// Next data or hole at or after `offset`; ENXIO beyond the end.
+    /// Returns the next data or hole at or after `offset`; ENXIO beyond the end.
     fn seek(&self, ino: Ino, handle: Handle, offset: u64, target: SeekTarget) -> Result<u64>;
-    /// At most `limit` entries behind cookie `after` (0: from the start); `.` and `..` are the adapter's business:
-    /// real cookies begin at 3.
+    /// Lists at most `limit` entries after cookie `after` (0: from the start). The adapter adds `.` and `..`: real cookies begin at 3.
     fn read_directory(&self, ino: Ino, after: u64, limit: usize, with_attributes: bool) -> Result<Vec<DirectoryEntry>>;
-    /// A cookie behind those of all entries that exist. Names that come later get it or one behind it, also those that move in from
-    /// another directory; a name that is renamed within its directory keeps its place, or takes that of the name it replaces. So
-    /// who reads a directory up to here comes to an end, whatever is renamed meanwhile.
+    /// Returns a cookie behind those of all existing entries. Later names get it or one behind it, also those that move in from another
+    /// directory. A name that is renamed within its directory keeps its place, or takes that of the name it replaces. So reading a
+    /// directory up to here comes to an end, whatever is renamed meanwhile.
     fn directory_end(&self) -> u64;
-    /// The directory's parent (the root's is itself).
+    /// Returns the directory's parent (the root's is itself).
     fn parent(&self, ino: Ino) -> Result<Ino>;
-    /// Names in the directory are durable when this returns.
+    /// Makes names in the directory durable.
     fn fsync_directory(&self, ino: Ino) -> Result<()>;
     /// statfs.
     fn statistics(&self) -> Result<Statistics>;
-    /// An extended attribute's value (ENODATA).
+    /// Returns an extended attribute's value (ENODATA).
     fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
-    /// Names of all extended attributes.
+    /// Returns the names of all extended attributes.
     fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
     /// Sets an extended attribute ([`check_xattr_name`]).
     fn set_xattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
-    /// Removes an extended attribute (ENODATA; not for access lists, of which every inode has one in effect).
+    /// Removes an extended attribute (ENODATA; not for access lists, because every inode has one in effect).
     fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
-    /// The mount is going away: make everything durable.
+    /// Makes everything durable, because the mount is going away.
     fn shutdown(&self);
 }

@@ -1,8 +1,7 @@
-//! What the fuzz targets do, a function for each; `fuzz_targets/` has the programs.
+//! The work of the fuzz targets, one function for each. `fuzz_targets/` has the programs.
 //!
-//! Bytes are tried in two ways: as they are, which tests the checks in front; and inside a frame or record whose checksums
-//! are right, which tests what lies behind them. Where something decodes it must encode again to the same bytes, or decode
-//! to the same value.
+//! Bytes are tried in two ways. Raw bytes test the checks in front. Bytes inside a frame or record with valid checksums test the code
+//! behind them. Bytes that decode must encode to the same bytes again, or decode to the same value.
 
 use dedupfs_store::codec::{ByteReader, checksum, checksum_seeded};
 use dedupfs_store::container::{
@@ -16,7 +15,7 @@ use dedupfs_store::{ContainerId, ContainerKind, PoolId};
 const POOL: PoolId = PoolId([7; 16]);
 const CONTAINER: ContainerId = ContainerId(0x0100_0000_0001);
 
-/// Cuts bytes in two at a place that their first two bytes give.
+/// Cuts bytes in two at the place that their first two bytes give.
 fn split(data: &[u8]) -> (&[u8], &[u8]) {
     let Some((&[low, high], rest)) = data.split_first_chunk::<2>() else { return (data, &[]) };
     rest.split_at(usize::from(u16::from_le_bytes([low, high])).min(rest.len()))
@@ -32,7 +31,7 @@ fn number(data: &mut &[u8]) -> u64 {
     }
 }
 
-/// Frames as they are.
+/// Raw frames.
 pub fn frame(data: &[u8]) {
     if let Ok(header) = FrameHeader::decode("fuzzed", data) {
         assert_eq!(header.encode()[..], data[..64]);
@@ -57,7 +56,7 @@ pub fn frame_round_trip(data: &[u8]) {
     assert!(decode_frame("fuzzed", &bytes[..bytes.len() - 1], &expect, 1 << 30).is_err());
 }
 
-/// Regions as they are, and with the right checksums of frame and list.
+/// Regions, raw and with valid checksums of frame and list.
 pub fn region(data: &[u8]) {
     let _ = decode_region(&POOL, CONTAINER, data);
     let (list, payload) = split(data);
@@ -74,7 +73,7 @@ pub fn region(data: &[u8]) {
     }
 }
 
-/// Arbitrary compressed bytes in a region whose list is right: what a bomb would be.
+/// Arbitrary compressed bytes in a region with a valid list, such as a decompression bomb.
 pub fn region_payload(mut data: &[u8]) {
     let len_bytes = (number(&mut data) % (1 << 20)) as u32 + 1;
     let mut list = vec![1, 1, 0, 0];
@@ -90,7 +89,7 @@ pub fn region_payload(mut data: &[u8]) {
     }
 }
 
-/// Tables of contents as they are, and with the right checksum.
+/// Tables of contents, raw and with a valid checksum.
 pub fn table(data: &[u8]) {
     let _ = decode_toc(&POOL, CONTAINER, data);
     let (meta, payload) = split(data);
@@ -106,7 +105,7 @@ pub fn table(data: &[u8]) {
     }
 }
 
-/// Containers found by scanning: pieces of data become regions, padding, or bytes as they are.
+/// Containers found by scanning. Pieces of data become regions, padding, or raw bytes.
 pub fn scan(mut data: &[u8]) {
     let mut container = Vec::new();
     let mut sound = 0;
@@ -141,7 +140,7 @@ pub fn scan(mut data: &[u8]) {
     assert!(scanned.table.regions.len() <= sound && scanned.table.used_bytes() <= len);
 }
 
-/// Recipe nodes as they are, and with the right checksum.
+/// Recipe nodes, raw and with a valid checksum.
 pub fn node(data: &[u8]) {
     let _ = Node::decode(data);
     let mut bytes = data.to_vec();
@@ -153,7 +152,7 @@ pub fn node(data: &[u8]) {
     }
 }
 
-/// Roots as they are, and with the right checksum.
+/// Roots, raw and with a valid checksum.
 pub fn root(data: &[u8]) {
     let mut reader = ByteReader::new(data, "fuzzed");
     let _ = Root::decode_from(&mut reader);
@@ -164,7 +163,7 @@ pub fn root(data: &[u8]) {
     }
 }
 
-/// Superblocks as they are, and with the right checksum.
+/// Superblocks, raw and with a valid checksum.
 pub fn superblock(data: &[u8]) {
     for role in [Role::Meta, Role::Data] {
         let _ = Superblock::decode("fuzzed", data, role);
@@ -176,7 +175,7 @@ pub fn superblock(data: &[u8]) {
     }
 }
 
-/// Manifests.
+/// Manifests, raw and with the directory's tag.
 pub fn manifest(data: &[u8]) {
     let (meta, payload) = split(data);
     for meta in [meta.to_vec(), with_tag(meta)] {
@@ -186,7 +185,7 @@ pub fn manifest(data: &[u8]) {
     }
 }
 
-/// Puts the tag of the index's directory where it belongs.
+/// Puts the tag of the index's directory into its place.
 fn with_tag(meta: &[u8]) -> Vec<u8> {
     let mut meta = meta.to_vec();
     if let Some(tag) = meta.get_mut(4..12) {
@@ -220,7 +219,7 @@ pub fn tanker_containers(data: &[u8]) {
     }
 }
 
-/// Lists of what a tanker places in containers: as they are, and with the right fields and number of cells.
+/// Lists of a tanker's cells in containers, raw and with valid fields and the right number of cells.
 pub fn tanker_occupancy(data: &[u8]) {
     let (meta, payload) = split(data);
     let entries = payload.as_chunks::<32>().0;
@@ -263,7 +262,7 @@ pub fn names(data: &[u8]) {
     }
 }
 
-/// Parts of the log's rows, with roots whose checksums are right.
+/// Parts of the log's rows, with valid checksums of roots.
 pub fn log(mut data: &[u8]) {
     let (row, part) = (number(&mut data), number(&mut data) as u32);
     dedupfs::namespace::fuzzing::log_part(row, part, data);
@@ -300,7 +299,7 @@ pub fn page_sums(data: &[u8]) {
     header[8..8 + fields.len()].copy_from_slice(fields);
     let (first, second) = split(rest);
     dedupfs::namespace::fuzzing::page_sums(first, second, &header);
-    // With frames around.
+    // With frames around the sums.
     let framed = |bytes: &[u8]| {
         let mut file = Vec::new();
         let mut sequence = 9;
@@ -348,7 +347,7 @@ pub fn acl(data: &[u8]) {
     }
 }
 
-/// Frames of exports: as they are, and with right checksums around what is inside.
+/// Frames of exports, raw and with valid checksums around the content.
 pub fn export(data: &[u8]) {
     dedupfs::export::fuzzing::frame(data, &POOL, 3);
     dedupfs::export::fuzzing::small(data, &POOL);
@@ -357,7 +356,7 @@ pub fn export(data: &[u8]) {
     meta.extend_from_slice(fields);
     let packed = zstd::bulk::compress(raw, 1).expect("packs");
     meta.resize(44, 0);
-    // Whether it is the last frame, how many items it has and how long they are.
+    // The fields: last frame or not, number of items, their length.
     meta[2] &= 1;
     meta[3] = 0;
     meta[12..16].copy_from_slice(&(raw.len() as u32).to_le_bytes());
@@ -372,7 +371,7 @@ pub fn export(data: &[u8]) {
     dedupfs::export::fuzzing::small(&encode_frame(FrameKind::ExportKept, &POOL, 0, &[1, 0], raw), &POOL);
 }
 
-/// What the last reclaiming did.
+/// Results of the last reclaiming.
 pub fn last_reclaim(data: &[u8]) {
     use dedupfs_store::device::{Device, MemoryDevice};
     let read = |bytes: &[u8]| {
@@ -389,7 +388,7 @@ pub fn last_reclaim(data: &[u8]) {
     read(&encode_frame(FrameKind::Reclaim, &POOL, 0, &meta, &[]));
 }
 
-/// How far a scrub has come.
+/// Positions of a scrub.
 pub fn scrub_position(data: &[u8]) {
     use dedupfs_store::device::{Device, MemoryDevice};
     let read = |bytes: &[u8]| {

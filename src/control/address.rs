@@ -1,10 +1,10 @@
-//! Where a daemon listens.
+//! The addresses at which a daemon listens.
 //!
-//! 1. A socket in the pool. A socket address holds 107 bytes of path, a pool's path may be longer. So the directory is opened and the
-//!    socket is named through `/proc/self/fd/N/`, which is always short.
-//! 2. A socket without a file, in the abstract namespace, for a pool whose disk has failed, has no room for the first, or cannot be
-//!    written. Its name tells the device number of the mount and, as a number may be used again, the pool. Anybody may take such a name:
-//!    whoever connects looks at the credentials of the other end.
+//! 1. A socket file in the pool. A socket address holds 107 bytes of path, and a pool's path may be longer. So the directory is opened and
+//!    the socket is named through `/proc/self/fd/N/`, which is always short.
+//! 2. A socket in the abstract namespace, without a file, for a pool whose disk has failed, is full or cannot be written. Its name holds
+//!    the device number of the mount and a hash of the pool's path, because a device number may be used again. Any process may take such a
+//!    name, so a client checks the credentials of the other end.
 
 use std::fs::File;
 use std::io;
@@ -25,8 +25,7 @@ fn short_path(root: &Path) -> io::Result<(PathBuf, File)> {
     Ok((PathBuf::from(format!("/proc/self/fd/{}/{SOCKET_NAME}", directory.as_raw_fd())), directory))
 }
 
-/// Listens on the socket in `root`, replacing one that a killed daemon left, but none at which somebody listens. The caller holds the
-/// pool's lock.
+/// Listens on the socket in `root`. Replaces a socket that a killed daemon left, but not a living one. The caller holds the pool's lock.
 pub(super) fn bind(root: &Path) -> io::Result<UnixListener> {
     if is_living(root) {
         return Err(io::ErrorKind::AddrInUse.into());
@@ -40,23 +39,23 @@ pub(super) fn bind(root: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// The name without a file of the daemon of the pool at `root` that serves the mount with this device number, as "0:57".
+/// The abstract name of the daemon that serves the pool at `root` through the mount with this device number (such as "0:57").
 fn beside(root: &Path, device: &str) -> io::Result<SocketAddr> {
     let pool = blake3::hash(root.as_os_str().as_bytes()).to_hex();
     SocketAddr::from_abstract_name(format!("dedupfs/{device}/{pool}"))
 }
 
-/// Listens at the name without a file.
+/// Listens at the abstract name.
 pub(super) fn bind_beside(root: &Path, device: &str) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&beside(root, device)?)
 }
 
-/// Connects to the name without a file: to whoever has taken it.
+/// Connects to the abstract name. Any process may have taken it.
 pub(super) fn connect_beside(root: &Path, device: &str) -> io::Result<UnixStream> {
     UnixStream::connect_addr(&beside(root, device)?)
 }
 
-/// Whether somebody listens at the socket in `root`. Never waits.
+/// Whether a process listens at the socket in `root`. Never waits.
 pub(crate) fn is_living(root: &Path) -> bool {
     let ask = || -> io::Result<()> {
         let (path, _directory) = short_path(root)?;
@@ -66,7 +65,7 @@ pub(crate) fn is_living(root: &Path) -> bool {
     };
     match ask() {
         Ok(()) => true,
-        // More tools wait there than the daemon takes.
+        // The daemon's backlog of connections is full.
         Err(error) => error.kind() == io::ErrorKind::WouldBlock,
     }
 }

@@ -21,26 +21,26 @@ use crate::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use crate::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 use crate::transfer::TransferReport;
 
-/// The daemon is given so long to take a request.
+/// Time that the daemon has to take a request.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// While nothing is heard, it is looked so often whether an answer is still wanted.
+/// While a client waits for an answer, it checks at this interval whether the answer is still wanted.
 const ATTENTION_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whom to tell, and after how long, that a request got no answer.
+/// The time after which a request without an answer is reported, and the function that reports it.
 type OnSilence = (Duration, fn(&Path));
 
-/// A mount whose daemon listens beside the pool's disk.
+/// A mount whose daemon listens at an abstract name, beside the pool's disk.
 #[derive(Debug)]
 struct Beside {
-    /// As "0:57".
+    /// Device number of the mount, such as "0:57".
     device: String,
-    /// Who mounted it.
+    /// The user that mounted it.
     user: Uid,
 }
 
 impl Beside {
-    /// `None` if somebody else has taken the name.
+    /// Connects; `None` if another user has taken the name.
     fn connect(&self, root: &Path) -> io::Result<Option<UnixStream>> {
         let stream = address::connect_beside(root, &self.device)?;
         let peer = rustix::net::sockopt::socket_peercred(stream.as_fd())?;
@@ -48,23 +48,23 @@ impl Beside {
     }
 }
 
-/// The daemon that holds a pool.
+/// A connection to the daemon that holds a pool.
 #[derive(Debug)]
 pub struct ControlClient {
     root: PathBuf,
-    /// Found by its mount, and not by the socket in the pool.
+    /// Set if the daemon was found by its mount and not by the socket in the pool.
     beside: Option<Beside>,
-    /// From the socket's credentials; `None` if it is in another pid namespace.
+    /// From the socket's credentials; `None` if the daemon is in another pid namespace.
     daemon: Option<Pid>,
-    /// Who the daemon runs as, if the socket tells.
+    /// The user that the daemon runs as, if the socket tells.
     uid: Option<Uid>,
-    /// The connection that proved that somebody listens, used by the first request.
+    /// The connection that proved that a daemon listens. The first request uses it.
     first: Option<UnixStream>,
     on_silence: Option<OnSilence>,
 }
 
 impl ControlClient {
-    /// The daemon that listens in the pool's meta root; `None` if nobody does.
+    /// Connects to the daemon that listens in the pool's meta root; `None` if none does.
     pub fn connect(root: &Path) -> Result<Option<Self>, Failure> {
         match address::connect(root) {
             Ok(stream) => {
@@ -90,8 +90,9 @@ impl ControlClient {
         }
     }
 
-    /// The daemon of the pool at `root` that serves the mount with the number `device` (as "0:57"), which the user with the id `user` has made;
-    /// `None` if it does not listen, or not in this network namespace. For pools whose own socket cannot be reached.
+    /// Connects to the daemon that serves the pool at `root` through the mount with the number `device` (such as "0:57"), mounted by the
+    /// user with the id `user`. `None` if it does not listen, or not in this network namespace. For pools whose own socket cannot be
+    /// reached.
     #[must_use]
     pub fn connect_beside(root: &Path, device: &str, user: u32) -> Option<Self> {
         let beside = Beside { device: device.to_owned(), user: Uid::from_raw(user) };
@@ -101,7 +102,7 @@ impl ControlClient {
         Some(Self { root: root.to_owned(), beside: Some(beside), daemon, uid, first: Some(stream), on_silence: None })
     }
 
-    /// A connection for one request.
+    /// Opens a connection for one request.
     fn open(&self) -> io::Result<UnixStream> {
         match &self.beside {
             None => address::connect(&self.root),
@@ -109,14 +110,14 @@ impl ControlClient {
         }
     }
 
-    /// The same, which calls `tell` with the pool's root whenever nothing was heard of a request for so long, and goes on waiting.
+    /// Makes each request that has had no answer for the time `patience` call `tell` with the pool's root. The request goes on waiting.
     #[must_use]
     pub fn on_silence(mut self, patience: Duration, tell: fn(&Path)) -> Self {
         self.on_silence = Some((patience, tell));
         self
     }
 
-    /// Who the daemon runs as, if the socket tells.
+    /// The user that the daemon runs as, if the socket tells.
     #[must_use]
     pub fn daemon_uid(&self) -> Option<u32> {
         self.uid.map(Uid::as_raw)
@@ -128,45 +129,45 @@ impl ControlClient {
         self.daemon.map(Pid::as_raw_nonzero).map(std::num::NonZeroI32::get)
     }
 
-    /// Whether this process may give the daemon orders; the daemon itself asks, too.
+    /// Whether this process may give the daemon orders. The daemon checks it, too.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         let own = rustix::process::geteuid();
         own.is_root() || self.uid.is_none_or(|uid| uid == own)
     }
 
-    /// A descriptor that tells when the daemon ends; take it before asking the daemon to end.
+    /// Returns a descriptor that reports the daemon's end. Take it before asking the daemon to end.
     pub fn watch_daemon(&self) -> io::Result<DaemonWatch> {
         let pid = self.daemon.ok_or_else(|| io::Error::other("the daemon is in another pid namespace"))?;
         Ok(DaemonWatch(pidfd_open(pid, PidfdFlags::empty())?))
     }
 
-    /// Statistics.
+    /// Returns statistics.
     pub fn stats(&mut self) -> Result<PoolStats, Failure> {
         self.ask(&Request::Stats, &NoProgress)
     }
 
-    /// Everything written so far becomes durable.
+    /// Makes everything written so far durable.
     pub fn sync(&mut self) -> Result<(), Failure> {
         self.ask(&Request::Sync, &NoProgress)
     }
 
-    /// Reclaims space. If this end goes away, the run ends after the step that it is at.
+    /// Reclaims space. If this end closes, the run ends after its current step.
     pub fn reclaim(&mut self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport, Failure> {
         self.ask(&Request::Reclaim(*options), progress)
     }
 
-    /// What reclaiming is at.
+    /// Returns the state of reclaiming.
     pub fn reclaim_status(&mut self) -> Result<ReclaimStatus, Failure> {
         self.ask(&Request::ReclaimStatus, &NoProgress)
     }
 
-    /// Ends a run of reclaiming, soon.
+    /// Asks a run of reclaiming to end soon.
     pub fn stop_reclaim(&mut self) -> Result<(), Failure> {
         self.ask(&Request::StopReclaim, &NoProgress)
     }
 
-    /// Holds reclaiming between two steps and lets none begin, or lets it go on.
+    /// Pauses reclaiming between two steps and lets no run begin, or lets it continue.
     pub fn pause_reclaim(&mut self, paused: bool) -> Result<(), Failure> {
         self.ask(&Request::PauseReclaim(paused), &NoProgress)
     }
@@ -176,28 +177,27 @@ impl ControlClient {
         self.ask(&Request::Check(*options), progress)
     }
 
-    /// Reads everything and quarantines what is bad. If this end goes away, the scrub stops, and the next goes on there.
+    /// Reads everything and quarantines damaged copies. If this end closes, the scrub stops; the next one continues there.
     pub fn scrub(&mut self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport, Failure> {
         self.ask(&Request::Scrub(*options), progress)
     }
 
-    /// What a scrub is at.
+    /// Returns the state of a scrub.
     pub fn scrub_status(&mut self) -> Result<ScrubStatus, Failure> {
         self.ask(&Request::ScrubStatus, &NoProgress)
     }
 
-    /// Ends a scrub that is running, soon.
+    /// Asks a running scrub to end soon.
     pub fn stop_scrub(&mut self) -> Result<(), Failure> {
         self.ask(&Request::StopScrub, &NoProgress)
     }
 
-    /// Recovers from the data root alone, for a trial, in scratch space below this absolute path.
+    /// Makes a trial recovery from the data root alone, in scratch space below this absolute path.
     pub fn trial_recovery(&mut self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {
         self.ask(&Request::TrialRecovery(scratch.to_owned()), progress)
     }
 
-    /// Copies what `from` is, a directory or a regular file, into the pool. If this end goes away, or `progress` is cancelled, what
-    /// was copied is removed.
+    /// Copies the directory or regular file `from` into the pool. If this end closes, or `progress` is cancelled, the copy is removed.
     pub fn put(
         &mut self,
         request: PutRequest,
@@ -207,7 +207,7 @@ impl ControlClient {
         self.ask_with(&Request::Put(request), Some(from), progress)
     }
 
-    /// Copies out of the pool into the directory `to`. If this end goes away, or `progress` is cancelled, it ends there.
+    /// Copies out of the pool into the directory `to`. If this end closes, or `progress` is cancelled, copying stops there.
     pub fn get(
         &mut self,
         request: GetRequest,
@@ -222,7 +222,7 @@ impl ControlClient {
         self.ask(&Request::Unmount { lazy }, &NoProgress)
     }
 
-    /// Waits until the pool is closed, and tells how that went; `None` if the daemon ends, or is killed, without a word.
+    /// Waits until the pool is closed and returns how that went; `None` if the daemon ends, or is killed, without an answer.
     pub fn await_end(&mut self) -> Option<Result<(), Failure>> {
         match self.converse(&Request::AwaitEnd, None, &NoProgress) {
             Ok(Reply::Failed(failure)) => Some(Err(failure)),
@@ -231,7 +231,8 @@ impl ControlClient {
         }
     }
 
-    /// Whether [`set_read_only`](Self::set_read_only) would be refused now, and why; for a moment nothing begins for which it would be.
+    /// Checks whether [`set_read_only`](Self::set_read_only) would be refused now, and why. For a moment the daemon begins nothing that
+    /// would make it refuse.
     pub fn prepare_read_only(&mut self) -> Result<(), Failure> {
         self.ask(&Request::PrepareReadOnly, &NoProgress)
     }
@@ -262,7 +263,7 @@ impl ControlClient {
         }
     }
 
-    /// Sends a request and returns the last reply; an error is one of the connection.
+    /// Sends a request and returns the last reply. Errors are those of the connection.
     fn converse(
         &mut self,
         request: &Request,
@@ -285,7 +286,7 @@ impl ControlClient {
         let line = encode(&Envelope { protocol: PROTOCOL_VERSION, request })?;
         let sent = stream.set_write_timeout(Some(SEND_TIMEOUT));
         sent.and_then(|()| descriptor::send(&stream, &line, descriptor)).or_else(|error| {
-            // A refused client finds the other end closed, but the reason may lie there to be read.
+            // A refused client finds the other end closed, but the reason may still wait to be read.
             if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(lost(error)) }
         })?;
         if let Some((patience, tell)) = self.on_silence
@@ -307,7 +308,7 @@ impl ControlClient {
                 Reply::Finish => progress.finish(),
                 last @ (Reply::Failed(_) | Reply::Done(_)) => return Ok(last),
             }
-            // Work that goes on later is asked to stop, and tells how far it came; here the end of the connection says it.
+            // Work that can be continued is asked to stop and reports how far it came. For other work the closed connection says so.
             if progress.is_cancelled() {
                 return Err(Failure::failed("interrupted"));
             }
@@ -315,7 +316,7 @@ impl ControlClient {
     }
 }
 
-/// Reads answers as long as they are wanted.
+/// Reads answers until `progress` is cancelled.
 struct Attentive<'a> {
     stream: &'a UnixStream,
     progress: &'a dyn Progress,
@@ -333,18 +334,18 @@ impl Read for Attentive<'_> {
     }
 }
 
-/// Waits for the first bytes of an answer, at most so long. What cannot be told counts as heard: reading tells it.
+/// Waits at most `at_most` for the first bytes of an answer. Errors count as an answer: reading reports them.
 fn has_answered(stream: &UnixStream, at_most: Duration) -> bool {
     let Ok(timeout) = Timespec::try_from(at_most) else { return true };
     !matches!(poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&timeout)), Ok(0) | Err(rustix::io::Errno::INTR))
 }
 
-/// Tells when a daemon ended.
+/// Reports when a daemon has ended.
 #[derive(Debug)]
 pub struct DaemonWatch(OwnedFd);
 
 impl DaemonWatch {
-    /// Waits for the daemon's end, at most so long; says whether it ended.
+    /// Waits at most `at_most` for the daemon's end; returns whether it ended.
     pub fn wait(&self, at_most: Duration) -> io::Result<bool> {
         let timeout = Timespec::try_from(at_most).map_err(io::Error::other)?;
         loop {

@@ -1,5 +1,5 @@
-//! A descriptor that travels with a request: what the tool has opened, the daemon need not find by its path, in another mount
-//! namespace perhaps, nor have the right to open.
+//! A descriptor that travels with a request. The tool opens the file, so the daemon needs neither its path, which may belong to another
+//! mount namespace, nor the right to open it.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -25,7 +25,7 @@ pub(super) fn send(mut stream: &UnixStream, bytes: &[u8], descriptor: Option<Bor
     stream.write_all(bytes.get(sent..).unwrap_or_default())
 }
 
-/// Reads from a socket and keeps the first descriptor that comes; others are closed.
+/// Reads from a socket and keeps the first descriptor that arrives. Closes all others.
 pub(super) struct Incoming<'a> {
     pub(super) stream: &'a UnixStream,
     pub(super) descriptor: &'a RefCell<Option<OwnedFd>>,
@@ -60,7 +60,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"content").unwrap();
-        // More than fits at once.
+        // More than fits into the socket at once.
         let line = vec![b'x'; 1 << 20];
         let descriptor = RefCell::new(None);
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What a tool tells its user when something failed, and by which exit code; crosses the control socket.
+//! Failures as tools report them: a message and an exit code. They cross the control socket.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::EngineError;
 use crate::transfer::TransferError;
 
-/// Why something failed, by what the user can do about it. Each kind is one exit code of the tools.
+/// The kinds of failure, by the remedy that the user has. Each kind is one exit code of the tools.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
@@ -16,19 +16,19 @@ pub enum FailureKind {
     Failed,
     /// The command line or the request makes no sense.
     Usage,
-    /// Not a pool, a pool of which a part is missing, or of a format this version does not know.
+    /// Not a pool, a pool with a missing part, or a format that this version does not know.
     NotAPool,
     /// Another process holds the pool.
     PoolInUse,
     /// The disk under the pool is full.
     NoSpace,
-    /// Bytes of the pool are not what they must be.
+    /// Bytes of the pool are wrong.
     Damaged,
     /// No FUSE on this machine, or not for this user.
     FuseUnavailable,
     /// The mountpoint is absent, taken, or has files open on it.
     MountpointUnusable,
-    /// A directory in which a pool was to be made holds one already, or something else.
+    /// A directory that was to become a pool holds a pool or other files already.
     Occupied,
 }
 
@@ -36,9 +36,9 @@ pub enum FailureKind {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
-    /// Which exit code it is.
+    /// Selects the exit code.
     pub kind: FailureKind,
-    /// What happened and what to do.
+    /// The event, with advice.
     pub message: String,
 }
 
@@ -48,12 +48,12 @@ impl Failure {
         Self { kind, message: message.into() }
     }
 
-    /// One without a kind of its own.
+    /// A failure without a kind of its own.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::new(FailureKind::Failed, message)
     }
 
-    /// The same, said in the context of what was tried.
+    /// Puts the attempt in front of the message.
     #[must_use]
     pub fn while_trying(self, what: &str) -> Self {
         Self { kind: self.kind, message: format!("{what}: {}", self.message) }
@@ -121,7 +121,7 @@ pub fn lacks_room(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// A script could not tell it from a disk that fails.
+    /// A script could not tell a full destination from a failing disk.
     #[test]
     fn regression_a_full_destination_of_get_is_a_lack_of_space() {
         for (cause, kind) in [

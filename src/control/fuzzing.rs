@@ -2,7 +2,7 @@
 
 use super::protocol::{Reply, decode, decode_request, encode, read_line};
 
-/// A stream of lines, read as a daemon and as a tool would.
+/// Reads a stream of lines as a daemon and as a tool would.
 pub fn lines(bytes: &[u8]) {
     let mut reader = bytes;
     while let Ok(Some(line)) = read_line(&mut reader, 4096) {

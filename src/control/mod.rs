@@ -1,20 +1,21 @@
-//! The control socket: how the tools talk to the daemon that holds a pool.
+//! The control socket: how tools reach the daemon that holds a pool.
 //!
-//! A mounted pool belongs to its daemon, so statistics, reclaiming, checking, syncing and unmounting are asked of it
-//! over the unix socket `control.sock` on the pool's meta root, or over one beside the pool's disk if that cannot be reached (see
+//! A mounted pool belongs to its daemon. So tools ask the daemon for statistics, reclaiming, checking, syncing and unmounting, over the
+//! unix socket `control.sock` on the pool's meta root. If that cannot be reached, they use an abstract socket beside the pool's disk (see
 //! [`address`]).
 //!
-//! 1. The tool connects, sends one line of JSON (a [`Request`] in an [`Envelope`]), and reads lines until the last.
-//!    With a request to copy a tree goes the directory, or file, on the other side, open.
-//! 2. The daemon answers any number of [`Reply::Start`], [`Reply::Advance`], [`Reply::Finish`] (progress), then
-//!    exactly one [`Reply::Done`] or [`Reply::Failed`], and closes the connection. One connection, one request.
+//! 1. The tool connects, sends one line of JSON (a [`Request`] in an [`Envelope`]), and reads lines until the last. A request to copy a
+//!    tree carries an open descriptor of the directory, or file, on the other side.
+//! 2. The daemon sends any number of [`Reply::Start`], [`Reply::Advance`] and [`Reply::Finish`] (progress), then exactly one
+//!    [`Reply::Done`] or [`Reply::Failed`], and closes the connection. One connection serves one request.
 //!
-//! Invariants: only root and the daemon's own user are answered (peer credentials of the socket, whatever the file's
-//! mode says); a line longer than its limit ends the connection before it is parsed; a client that stops reading
-//! never stops the work it asked for; a socket file left behind by a killed daemon is removed by the next one, which
-//! holds the pool's lock and has asked whether somebody listens there.
+//! Invariants:
+//! - Only root and the daemon's own user are answered. The peer credentials of the socket decide, whatever mode the socket file has.
+//! - A line longer than its limit ends the connection before it is parsed.
+//! - A client that stops reading never stops the work it asked for.
+//! - A daemon removes a socket file that a killed daemon left. It holds the pool's lock and has checked that no process listens there.
 //!
-//! Cost: one thread while a connection is open, at most [`CONNECTIONS_MAX`] at once.
+//! Cost: one thread for each open connection, at most [`CONNECTIONS_MAX`] at once.
 
 mod address;
 mod client;

@@ -13,67 +13,67 @@ use crate::reclaim::ReclaimOptions;
 use crate::scrub::ScrubOptions;
 use crate::transfer::PutOptions;
 
-/// Version of the protocol; both sides must have the same, for they are installed together.
+/// Version of the protocol. Both sides must have the same; they are installed together.
 pub const PROTOCOL_VERSION: u32 = 3;
-/// Longest request: the largest is a few options.
+/// Limit of a request. The largest holds a few options.
 pub(super) const REQUEST_BYTES_MAX: u64 = 64 * 1024;
-/// Longest reply: the findings of a check of a badly damaged pool.
+/// Limit of a reply. The largest holds the findings of a check of a badly damaged pool.
 pub(super) const REPLY_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// What a request travels in.
+/// The outer form of every request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Envelope {
     /// [`PROTOCOL_VERSION`] of the sender.
     pub protocol: u32,
-    /// What is asked; decoded only if the version is known.
+    /// The request; decoded only if the version is known.
     pub request: serde_json::Value,
 }
 
-/// A tree to be copied into the pool; with it travels the open directory or regular file.
+/// A tree to be copied into the pool. The open directory or regular file travels with it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PutRequest {
     /// An empty directory of the pool.
     pub into: Ino,
     /// The new name there.
     pub name: Vec<u8>,
-    /// What of it.
+    /// How to copy it.
     pub options: PutOptions,
 }
 
-/// A directory or regular file to be copied out of the pool; with it travels the open directory where it is to be.
+/// A directory or regular file to be copied out of the pool. The open destination directory travels with it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GetRequest {
-    /// What is to be copied.
+    /// The inode to be copied.
     pub ino: Ino,
     /// The new name.
     pub name: Vec<u8>,
 }
 
-/// What a tool asks of a daemon.
+/// A tool's request to a daemon.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     /// Statistics of the pool: [`PoolStats`](crate::pool::PoolStats).
     Stats,
-    /// Everything written so far becomes durable.
+    /// Makes everything written so far durable.
     Sync,
     /// Reclaims space: [`ReclaimReport`](crate::reclaim::ReclaimReport).
     Reclaim(ReclaimOptions),
-    /// What reclaiming is at: [`ReclaimStatus`](crate::reclaim::ReclaimStatus).
+    /// Returns the state of reclaiming: [`ReclaimStatus`](crate::reclaim::ReclaimStatus).
     ReclaimStatus,
-    /// Ends a run of reclaiming, soon.
+    /// Asks a run of reclaiming to end soon.
     StopReclaim,
-    /// Holds reclaiming between two steps and lets none begin, or lets it go on.
+    /// Pauses reclaiming between two steps and lets no run begin, or lets it continue.
     PauseReclaim(bool),
     /// Checks without changing anything: [`CheckReport`](crate::check::CheckReport).
     Check(CheckOptions),
-    /// Reads everything and quarantines what is bad: [`ScrubReport`](crate::scrub::ScrubReport).
+    /// Reads everything and quarantines damaged copies: [`ScrubReport`](crate::scrub::ScrubReport).
     Scrub(ScrubOptions),
-    /// What a scrub is at: [`ScrubStatus`](crate::scrub::ScrubStatus).
+    /// Returns the state of a scrub: [`ScrubStatus`](crate::scrub::ScrubStatus).
     ScrubStatus,
-    /// Ends a scrub that is running, soon.
+    /// Asks a running scrub to end soon.
     StopScrub,
-    /// Recovers from the data root alone, for a trial, in scratch space below this absolute path:
+    /// Makes a trial recovery from the data root alone, in scratch space below this absolute path:
     /// [`TrialReport`](crate::pool::TrialReport).
     TrialRecovery(PathBuf),
     /// Copies a tree into the pool: [`TransferReport`](crate::transfer::TransferReport).
@@ -85,15 +85,15 @@ pub enum Request {
         /// Detach at once although files are open, and end when the last of them is closed.
         lazy: bool,
     },
-    /// Answered when the pool is closed, with how that went: for tools that unmount by themselves.
+    /// Answered when the pool is closed, with how that went. For tools that unmount by themselves.
     AwaitEnd,
-    /// Whether the pool may become read-only; what would prevent it does not begin for a moment.
+    /// Checks whether the pool may become read-only. For a moment the daemon begins nothing that would prevent it.
     PrepareReadOnly,
-    /// Makes the pool read-only, which makes everything durable first, or writable again. The mount is the tool's to change.
+    /// Makes the pool read-only, everything durable first, or writable again. Changing the mount is the tool's task.
     SetReadOnly(bool),
 }
 
-/// What a daemon answers.
+/// A daemon's reply.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
@@ -104,17 +104,17 @@ pub enum Reply {
         /// Its steps, 0 if not known.
         total: u64,
     },
-    /// So many more steps are done.
+    /// Further steps are done: their number.
     Advance(u64),
     /// The phase is over.
     Finish,
     /// The result; the last line.
     Done(serde_json::Value),
-    /// It failed; the last line.
+    /// The failure; the last line.
     Failed(Failure),
 }
 
-/// One line, with its end.
+/// Encodes one line, with its end.
 pub(super) fn encode(line: &impl Serialize) -> Result<Vec<u8>, Failure> {
     let mut bytes = serde_json::to_vec(line)
         .map_err(|error| Failure::failed(format!("cannot encode a control message: {error}")))?;
@@ -122,8 +122,8 @@ pub(super) fn encode(line: &impl Serialize) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// The next line without its end; `None` at the end of the stream. Longer ones, and a last one without its end, are
-/// errors of kind `InvalidData` and `UnexpectedEof`.
+/// Reads the next line, without its end; `None` at the end of the stream. A longer line is an error of kind `InvalidData`, and a last line
+/// without its end one of kind `UnexpectedEof`.
 pub(super) fn read_line(from: &mut impl BufRead, limit_bytes: u64) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     from.by_ref().take(limit_bytes).read_until(b'\n', &mut line)?;
@@ -137,7 +137,7 @@ pub(super) fn read_line(from: &mut impl BufRead, limit_bytes: u64) -> io::Result
     }
 }
 
-/// Decodes a request line: first the version, then what is asked.
+/// Decodes a request line: the version first, then the request.
 pub(super) fn decode_request(line: &[u8]) -> Result<Request, Failure> {
     let envelope: Envelope = decode(line)?;
     if envelope.protocol != PROTOCOL_VERSION {

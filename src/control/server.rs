@@ -1,10 +1,10 @@
 //! The daemon's side of the control socket.
 //!
 //! 1. A thread waits for connections and for the order to stop (a byte on a pair of sockets).
-//! 2. Each connection gets a thread: peer checked, one request read within a time limit, answered, closed. Progress is left out
-//!    for a client that does not read; the answer waits for it as long as it is connected, for what it asked may have taken hours.
-//! 3. [`ControlServer::stop_listening`] removes the socket file, while the pool is still locked, so that it can never
-//!    remove the next daemon's; requests that are being answered go on. [`ControlServer::finish`] waits for them.
+//! 2. Each connection gets a thread: it checks the peer, reads one request within a time limit, answers it and closes. A client that does
+//!    not read misses progress. Its answer waits until it disconnects, because the work may have taken hours.
+//! 3. [`ControlServer::stop_listening`] removes the socket file while the pool is still locked, so that it never removes the next daemon's.
+//!    Requests that are being answered go on. [`ControlServer::finish`] waits for them.
 //!
 //! Locks: `Connections::active` is held for moments only, never across a call or I/O.
 
@@ -32,54 +32,54 @@ use crate::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use crate::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 use crate::transfer::TransferReport;
 
-/// Connections answered at once; further ones are told so. Each is one thread.
+/// Connections answered at once. Further clients are told to try again later. Each connection is one thread.
 pub const CONNECTIONS_MAX: usize = 16;
-/// A client that has not sent its request by then is cut off.
+/// Time within which a client must have sent its request, else it is cut off.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// A client that has not taken a line of progress by then gets no more.
+/// Time within which a client must have taken a line of progress, else it gets no more.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Progress is sent at most so often.
+/// Shortest time between two lines of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The log is told of refused connections at most so often.
+/// Shortest time between two log lines about refused connections.
 const REFUSALS_TOLD_EVERY: Duration = Duration::from_secs(60);
 
-/// What the daemon does for its clients.
+/// The operations that the daemon performs for its clients.
 pub trait ControlTarget: Send + Sync + 'static {
-    /// Statistics.
+    /// Returns statistics.
     fn stats(&self) -> Result<PoolStats, Failure>;
-    /// Everything written so far becomes durable.
+    /// Makes everything written so far durable.
     fn sync(&self) -> Result<(), Failure>;
     /// Reclaims space.
     fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport, Failure>;
-    /// What reclaiming is at.
+    /// Returns the state of reclaiming.
     fn reclaim_status(&self) -> Result<ReclaimStatus, Failure>;
-    /// Ends a run of reclaiming, soon.
+    /// Asks a run of reclaiming to end soon.
     fn stop_reclaim(&self) -> Result<(), Failure>;
-    /// Holds reclaiming, or lets it go on.
+    /// Pauses reclaiming, or lets it continue.
     fn pause_reclaim(&self, paused: bool) -> Result<(), Failure>;
     /// Checks without changing anything.
     fn check(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport, Failure>;
-    /// Reads everything and quarantines what is bad.
+    /// Reads everything and quarantines damaged copies.
     fn scrub(&self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport, Failure>;
-    /// What a scrub is at.
+    /// Returns the state of a scrub.
     fn scrub_status(&self) -> Result<ScrubStatus, Failure>;
-    /// Ends a scrub that is running, soon.
+    /// Asks a running scrub to end soon.
     fn stop_scrub(&self) -> Result<(), Failure>;
-    /// Recovers from the data root alone, for a trial, below `scratch`.
+    /// Makes a trial recovery from the data root alone, below `scratch`.
     fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {
         let _unused = (scratch, progress);
         Err(Failure::failed("this daemon makes no trial recoveries"))
     }
-    /// Copies what `from` is into the pool.
+    /// Copies the directory or regular file `from` into the pool.
     fn put(&self, request: &PutRequest, from: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure>;
     /// Copies out of the pool into the directory `to`.
     fn get(&self, request: &GetRequest, to: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure>;
     /// Unmounts; returns when the pool is closed.
     fn unmount(&self, lazy: bool) -> Result<(), Failure>;
-    /// Returns when the pool is closed, whoever unmounts.
+    /// Returns when the pool is closed, by any way of unmounting.
     fn await_end(&self) -> Result<(), Failure>;
-    /// Whether the pool may become read-only for a while; what would prevent it does not begin for a moment.
+    /// Checks whether the pool may become read-only for a while. For a moment the daemon begins nothing that would prevent it.
     fn prepare_read_only(&self) -> Result<(), Failure>;
     /// Makes the pool read-only for a while, or writable again.
     fn set_read_only(&self, read_only: bool) -> Result<(), Failure>;
@@ -90,12 +90,13 @@ pub trait ControlTarget: Send + Sync + 'static {
 struct Connections {
     active: Mutex<usize>,
     changed: Condvar,
-    /// When the log was last told of a connection of another user.
+    /// Time of the last log line about a connection of another user.
     told: Mutex<Option<Instant>>,
 }
 
 impl Connections {
-    /// Lets root and the daemon's own user in; else why not. The log is told now and then: anybody can try any number of times.
+    /// Admits root and the daemon's own user; returns why another user is refused. Logs a refusal only now and then, since any user can try
+    /// any number of times.
     fn admit(&self, stream: &UnixStream) -> Result<(), String> {
         let peer = rustix::net::sockopt::socket_peercred(stream.as_fd());
         let uid = peer.as_ref().ok().map(|peer| peer.uid);
@@ -111,7 +112,7 @@ impl Connections {
     }
 }
 
-/// Counts one connection for as long as it lives.
+/// Counts one connection while it lives.
 struct Slot(Arc<Connections>);
 
 impl Drop for Slot {
@@ -124,7 +125,7 @@ impl Drop for Slot {
 /// A listening control socket.
 #[derive(Debug)]
 pub struct ControlServer {
-    /// Where the socket's file is, if it has one.
+    /// The directory of the socket file, if there is one.
     root: Option<PathBuf>,
     stop: UnixStream,
     listener: Option<JoinHandle<()>>,
@@ -138,8 +139,8 @@ impl ControlServer {
         Self::listen(Some(root.to_owned()), vec![listener], target)
     }
 
-    /// The same of a pool whose mount has the number `device` (as "0:57"): listens beside the pool's disk as well. The socket in the pool may
-    /// be missing if `is_dispensable` says so of the error.
+    /// Like `start`, for a pool whose mount has the number `device` (such as "0:57"): listens at the abstract name as well. The socket in
+    /// the pool may be missing if `is_dispensable` accepts the error.
     pub fn start_for_mount(
         root: &Path,
         device: Option<&str>,
@@ -189,7 +190,7 @@ impl ControlServer {
         }
     }
 
-    /// Waits until all requests are answered, at most so long; says whether they are.
+    /// Waits at most `at_most` until all requests are answered; returns whether they are.
     pub fn finish(mut self, at_most: Duration) -> bool {
         self.stop_listening();
         let deadline = Instant::now() + at_most;
@@ -234,7 +235,7 @@ fn accept_until_stopped(
                 Ok((stream, _)) => take(stream, connections, target),
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(error) => {
-                    // Out of descriptors, most likely: without the pause this would spin.
+                    // Probably out of descriptors. Without the pause this loop would spin.
                     tracing::warn!(%error, "cannot take a control connection");
                     std::thread::sleep(PROGRESS_INTERVAL);
                 }
@@ -245,7 +246,7 @@ fn accept_until_stopped(
 
 /// Gives a connection its thread, if there are not too many.
 fn take(stream: UnixStream, connections: &Arc<Connections>, target: &Arc<dyn ControlTarget>) {
-    // First: anybody can reach the socket without a file, and must not keep tools out.
+    // Check the peer first: any user can reach the abstract socket, and must not keep tools out.
     if let Err(why) = connections.admit(&stream) {
         return refuse(&stream, &why);
     }
@@ -269,7 +270,7 @@ fn take(stream: UnixStream, connections: &Arc<Connections>, target: &Arc<dyn Con
     }
 }
 
-/// Tells a client why it is not served, without waiting for it.
+/// Tells a client why it is refused, without waiting for it.
 fn refuse(mut stream: &UnixStream, why: &str) {
     let _ = stream.set_nonblocking(true);
     if let Ok(line) = encode(&Reply::Failed(Failure::failed(why))) {
@@ -304,7 +305,7 @@ fn answer(stream: &UnixStream, target: &dyn ControlTarget) {
     sink.send_last(&last);
 }
 
-/// A panic while answering is the client's error, not the end of the mount.
+/// Turns a panic while answering into the client's error, so that the mount goes on.
 fn perform_guarded(
     request: Request,
     descriptor: Option<OwnedFd>,
@@ -348,7 +349,7 @@ fn to_value(result: impl Serialize) -> Result<serde_json::Value, Failure> {
     serde_json::to_value(result).map_err(|error| Failure::failed(format!("cannot encode the answer: {error}")))
 }
 
-/// Sends replies; a client that is gone or does not read is forgotten, and the work goes on.
+/// Sends replies. A client that is gone or does not read is forgotten, and the work goes on.
 struct ReplySink<'a> {
     state: Mutex<SinkState<'a>>,
 }
@@ -387,8 +388,7 @@ impl SinkState<'_> {
         }
     }
 
-    /// Sends the answer, however long the other end takes: a stopped process finds it when it goes on. That the other end went
-    /// away ends it.
+    /// Sends the answer and waits as long as the client is connected: a stopped process finds it when it continues.
     fn send_last(&mut self, reply: &Reply) {
         let Some(mut stream) = self.stream else { return };
         let sent = encode(reply).and_then(|line| {
@@ -397,7 +397,7 @@ impl SinkState<'_> {
                 match stream.write(rest) {
                     Ok(0) => return Err(Failure::failed("the connection takes no more")),
                     Ok(written) => rest = rest.get(written..).unwrap_or_default(),
-                    // The time limit for a line.
+                    // The time limit for a line has passed.
                     Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                     Err(error) => return Err(Failure::failed(error.to_string())),
                 }
@@ -410,7 +410,7 @@ impl SinkState<'_> {
         }
     }
 
-    /// Whether the other end went away; looked at now and then, for nothing may be to be said for long.
+    /// Whether the other end has closed. Polls now and then, because a phase may send nothing for long.
     fn is_gone(&mut self) -> bool {
         if let Some(stream) = self.stream
             && self.last_looked.elapsed() >= PROGRESS_INTERVAL
@@ -432,7 +432,7 @@ impl SinkState<'_> {
 
     fn send_steps(&mut self) {
         self.last_sent = Instant::now();
-        // Whoever does not read now (a stopped process, a terminal that is held) hears of them later.
+        // A client that does not read now (a stopped process, a held terminal) gets these steps later.
         if self.unsent_steps > 0 && self.takes_more() {
             let steps = std::mem::take(&mut self.unsent_steps);
             self.send(&Reply::Advance(steps));

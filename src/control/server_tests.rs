@@ -9,7 +9,7 @@ use super::*;
 use crate::pool::NoProgress;
 use crate::transfer::PutOptions;
 
-/// Answers at once; counts what it was asked.
+/// Answers at once; counts the requests.
 #[derive(Default)]
 struct Target {
     reclaims: AtomicU64,
@@ -50,7 +50,7 @@ impl ControlTarget for Target {
         Err(Failure::failed("no"))
     }
     fn scrub(&self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport, Failure> {
-        // Until the other end goes away.
+        // Until the client goes away.
         while !progress.is_cancelled() {
             progress.start("scrubbing", options.rate_bytes_per_s);
             std::thread::sleep(Duration::from_millis(5));
@@ -70,7 +70,7 @@ impl ControlTarget for Target {
         Ok(TransferReport { files: request.into, content_bytes: content.len() as u64, ..TransferReport::default() })
     }
     fn get(&self, request: &GetRequest, _to: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure> {
-        // Until the other end goes away.
+        // Until the client goes away.
         while !progress.is_cancelled() {
             progress.start("copying", request.ino);
             std::thread::sleep(Duration::from_millis(5));
@@ -94,7 +94,7 @@ impl ControlTarget for Target {
     }
 }
 
-/// Remembers what it was told.
+/// Records all progress.
 #[derive(Default)]
 struct Told(Mutex<Vec<String>>);
 
@@ -255,17 +255,17 @@ fn regression_a_living_socket_is_not_replaced() {
     assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);
     ControlClient::connect(root.path()).unwrap().unwrap().sync().unwrap();
     assert!(address::is_living(root.path()));
-    // The lock itself could be had.
+    // The lock itself was free.
     let opened = crate::pool::claim(root.path(), "a test").unwrap_err();
     assert!(opened.to_string().contains("is in use by a daemon that answers"), "{opened}");
 }
 
-/// Tools failed with an I/O error when the disk under the pool had.
+/// Tools failed with an I/O error after the disk under the pool had failed.
 #[test]
 fn regression_a_daemon_is_found_without_its_socket_in_the_pool() {
     let directory = tempfile::tempdir().unwrap();
     let gone = directory.path().join("gone");
-    // No number of a device: tests run beside mounts.
+    // Not a real device number: tests run beside mounts.
     let device = format!("test:{}", std::process::id());
     let target = Arc::new(Target::default());
     let start =
@@ -274,7 +274,7 @@ fn regression_a_daemon_is_found_without_its_socket_in_the_pool() {
     let mut server = start(true).unwrap();
     let own = rustix::process::geteuid().as_raw();
     let mut client = ControlClient::connect_beside(&gone, &device, own).unwrap();
-    // Each request has a connection of its own.
+    // Each request opens its own connection.
     client.sync().unwrap();
     assert!(client.prepare_read_only().unwrap_err().message.contains("being copied"));
     assert!(client.is_allowed() && client.watch_daemon().is_ok());
@@ -315,7 +315,7 @@ fn a_descriptor_travels_with_what_is_put() {
     let mut client = ControlClient::connect(root.path()).unwrap().unwrap();
     let report = client.put(request.clone(), file.as_fd(), &NoProgress).unwrap();
     assert_eq!((report.files, report.content_bytes), (5, 7));
-    // Without one it is no request.
+    // A put request without a descriptor is refused.
     let mut stream = UnixStream::connect(root.path().join(SOCKET_NAME)).unwrap();
     let request = serde_json::to_value(Request::Put(request)).unwrap();
     let envelope = Envelope { protocol: PROTOCOL_VERSION, request };
@@ -325,7 +325,7 @@ fn a_descriptor_travels_with_what_is_put() {
     assert!(answer.contains("no descriptor"), "{answer}");
 }
 
-/// Wants no more as soon as it hears something.
+/// Cancels at the first progress.
 #[derive(Default)]
 struct Impatient(AtomicBool);
 
@@ -370,7 +370,7 @@ fn regression_an_answer_waits_for_a_client_that_is_stopped() {
         BufReader::new(&theirs).read_until(b'\n', &mut line).unwrap();
         assert_eq!(serde_json::from_slice::<Reply>(&line).unwrap(), Reply::Done(serde_json::json!(long)));
     });
-    // One that has gone is not waited for.
+    // The server does not wait for a client that has gone.
     drop(theirs);
     sink.send_last(&Reply::Done(serde_json::json!(long)));
     assert!(sink.is_cancelled());

@@ -1,4 +1,4 @@
-//! Threads that copy files, while the thread that calls walks through the directories.
+//! The threads that copy files while the calling thread walks through the directories.
 
 use std::num::NonZero;
 
@@ -6,20 +6,20 @@ use super::TransferError;
 use super::disk::XattrSpace;
 use super::tally::{Tally, Trouble};
 
-/// Files that are handed over at once: enough that handing over costs nothing, few enough that nobody is left with the rest.
+/// Files in one batch: enough to make handing over cheap, few enough to spread the last ones over all threads.
 pub(super) const BATCH_FILES: usize = 16;
-/// Content of files with which a batch is full, where it is known: nobody copies all large files of a directory by himself.
+/// Content that fills a batch, where sizes are known: no thread copies all large files of a directory alone.
 pub(super) const BATCH_BYTES: u64 = 4 << 20;
-/// Batches that wait: the walk does not run ahead further.
+/// Batches that may wait. The walk runs no further ahead.
 const BATCHES_WAITING: usize = 32;
-/// More than the pool's own threads can keep up with are of no use.
+/// Limit of threads. The pool's own threads cannot keep up with more.
 const THREADS_MAX: usize = 8;
-/// Bytes of a thread's buffer.
+/// Size of a thread's buffer.
 pub(super) const BUFFER_BYTES: usize = 1 << 20;
 
-/// What a thread works in.
+/// The buffers of one thread.
 pub(super) struct Space {
-    /// Of [`BUFFER_BYTES`].
+    /// [`BUFFER_BYTES`] long.
     pub(super) content: Vec<u8>,
     pub(super) xattrs: XattrSpace,
 }
@@ -33,8 +33,8 @@ impl Default for Space {
 /// Hands a batch over.
 pub(super) type Hand<'h, B> = &'h dyn Fn(B);
 
-/// Runs `walk`, which hands batches over, and `work` on each of them, with the space of its thread. A panic of one
-/// thread ends all.
+/// Runs `walk`, which hands over batches, and `work` on each batch, with the buffers of its thread. A panic of one thread ends the
+/// transfer.
 pub(super) fn run<B: Send>(tally: &Tally<'_>, walk: impl FnOnce(Hand<'_, B>), work: impl Fn(B, &mut Space) + Sync) {
     let threads = std::thread::available_parallelism().map_or(2, NonZero::get).min(THREADS_MAX);
     let (sender, receiver) = crossbeam_channel::bounded::<B>(BATCHES_WAITING);
@@ -51,9 +51,9 @@ pub(super) fn run<B: Send>(tally: &Tally<'_>, walk: impl FnOnce(Hand<'_, B>), wo
                 tally.note(Err(Trouble::All(error)), Default::default);
             }
         }
-        // Without any thread nobody receives, and sending fails.
+        // If no thread could start, no receiver is left, and sending fails instead of blocking.
         drop(receiver);
-        // Who sends fails only if all have panicked, which ends the scope.
+        // Sending fails only if no thread runs. That has been noted, or the scope passes on the panics.
         walk(&|batch| drop(sender.send(batch)));
         drop(sender);
     });

@@ -1,10 +1,10 @@
-//! Directories on the way, of which only so many are open at once: a tree may have more levels than a process has descriptors.
+//! Directories on the way, of which only a limited number are open: a tree may have more levels than a process has descriptors.
 //!
-//! A directory that was closed is opened again from the nearest open one above it, name by name, or from the one below it by `..`. A
-//! name may lead elsewhere by then: device and inode must be the same, and links are not followed.
+//! A directory that was closed is opened again from the nearest open one above it, name by name, or from the one below it by `..`. A name
+//! may lead elsewhere by then, so device and inode must be the same, and links are not followed.
 //!
-//! Cost: for a tree of no more levels than [`OPEN_MAX`] a directory is opened again once in as many others. Deeper down, the way
-//! back opens [`OPEN_MAX`] directories at a time.
+//! Cost: in a tree of at most [`OPEN_MAX`] levels, one directory in [`OPEN_MAX`] is opened again. In a deeper tree, the way back opens
+//! [`OPEN_MAX`] directories at a time.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
@@ -19,12 +19,12 @@ use rustix::io::Errno;
 
 use super::disk;
 
-/// Directories of one transfer that are kept open, besides the top and those whose files wait to be copied.
+/// Limit of directories that one transfer keeps open, besides the top and those whose files wait to be copied.
 const OPEN_MAX: usize = 64;
 
 type Slot = Mutex<Option<Arc<OwnedFd>>>;
 
-/// The descriptors that are kept, oldest first.
+/// The directories that are kept open, oldest first.
 #[derive(Default)]
 pub(super) struct Descriptors {
     kept: Mutex<VecDeque<Weak<Slot>>>,
@@ -43,9 +43,9 @@ impl Descriptors {
     }
 }
 
-/// A directory that is being copied. The last of its entries gives it its attributes.
+/// A directory that is being copied. The thread that finishes its last entry sets its attributes.
 pub(super) struct Directory<A> {
-    /// In the pool.
+    /// Inode in the pool.
     pub(super) ino: Ino,
     pub(super) name: CString,
     pub(super) attributes: A,
@@ -55,14 +55,14 @@ pub(super) struct Directory<A> {
     slot: Arc<Slot>,
 }
 
-/// A directory by its name in another; a link is none.
+/// Opens a directory by its name in another. Does not follow links.
 pub(super) fn open_at(above: &OwnedFd, name: &CStr) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(above, name, flags, Mode::empty())
 }
 
 impl<A> Directory<A> {
-    /// One that was just opened. The top, which has none above it, stays open.
+    /// Takes a directory that was just opened. The top, which has none above it, stays open.
     pub(super) fn new(
         (ino, name, attributes): (Ino, CString, A),
         above: Option<Arc<Self>>,
@@ -77,7 +77,7 @@ impl<A> Directory<A> {
         Self { ino, name, attributes, above, identity, slot }
     }
 
-    /// The path of a name in it, from the tree's top.
+    /// The path of an entry of this directory, from the tree's top.
     pub(super) fn path(&self, name: &[u8]) -> PathBuf {
         let ways = std::iter::successors(Some(self), |directory| directory.above.as_deref());
         disk::path_below(ways.map(|directory| directory.name.to_bytes()), name)
@@ -90,7 +90,7 @@ impl<A> Directory<A> {
     fn open_again(&self, from: &OwnedFd, name: &CStr, descriptors: &Descriptors) -> rustix::io::Result<Arc<OwnedFd>> {
         let opened = open_at(from, name)?;
         let stat = rustix::fs::fstat(&opened)?;
-        // Another one has its name by now.
+        // Another directory has the name now.
         if (stat.st_dev, stat.st_ino) != self.identity {
             return Err(Errno::NOENT);
         }
@@ -99,7 +99,7 @@ impl<A> Directory<A> {
         Ok(opened)
     }
 
-    /// Opens it, if it is not open.
+    /// Opens the directory, if it is not open.
     ///
     /// # Errors
     /// A name on the way leads nowhere, or elsewhere (ENOENT).
@@ -120,10 +120,10 @@ impl<A> Directory<A> {
         Ok(opened)
     }
 
-    /// The same, if one that lies in it is open.
+    /// Opens the directory from one that lies in it and is open.
     ///
     /// # Errors
-    /// As of [`open`](Self::open).
+    /// The same as those of [`open`](Self::open).
     pub(super) fn open_from(&self, below: &OwnedFd, descriptors: &Descriptors) -> rustix::io::Result<Arc<OwnedFd>> {
         if let Some(opened) = self.kept() {
             return Ok(opened);
@@ -197,7 +197,7 @@ mod tests {
         fs::remove_dir_all(top.path().join("0")).unwrap();
         std::os::unix::fs::symlink("moved", top.path().join("0")).unwrap();
         assert!(matches!(all[2].open(&descriptors), Err(Errno::NOTDIR | Errno::LOOP)));
-        // From below it is found wherever it is, and what lies above is not taken for it.
+        // From below it is found wherever it was moved, and another directory above is not mistaken for it.
         let lowest = OwnedFd::from(File::open(top.path().join("moved/1")).unwrap());
         assert_eq!(identity(&all[1].open_from(&lowest, &descriptors).unwrap()), all[1].identity);
         close();

@@ -1,4 +1,4 @@
-//! The side that is no pool: attributes as its filesystem tells and takes them.
+//! The disk side of a transfer: reads and writes attributes in its filesystem.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,17 +8,17 @@ use dedupfs_fuse::service::{AttributeChanges, Attributes, FileKind, TimeChange, 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-/// Longest list of names, and longest value, that Linux knows: XATTR_LIST_MAX and XATTR_SIZE_MAX.
+/// Longest list of names, and longest value, in Linux: XATTR_LIST_MAX and XATTR_SIZE_MAX.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// A file by its descriptor, or by its name in a directory if it is none that can be opened.
+/// A file by its descriptor, or by its name in a directory if it cannot be opened.
 #[derive(Clone, Copy)]
 pub(super) enum Place<'a> {
     Open(BorrowedFd<'a>),
     Named(BorrowedFd<'a>, &'a CStr),
 }
 
-/// A path to a name in an open directory: some calls know no other way.
+/// A path to a name in an open directory, for calls that take only paths.
 fn path_of(directory: BorrowedFd<'_>, name: &CStr) -> Vec<u8> {
     let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
     path.extend_from_slice(name.to_bytes());
@@ -40,7 +40,7 @@ impl Place<'_> {
         }
     }
 
-    /// Calls `each` with name and value of every extended attribute; `space` has room for the longest of both.
+    /// Calls `each` with name and value of every extended attribute. `space` holds the longest of both.
     pub(super) fn for_each_xattr<E>(
         self,
         space: &mut XattrSpace,
@@ -48,7 +48,7 @@ impl Place<'_> {
         mut each: impl FnMut(&CStr, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let len = match self.list_xattrs(&mut space.names) {
-            // The filesystem has none.
+            // The file has none, or the filesystem does not support them.
             Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(()),
             Ok(len) => len,
             Err(errno) => return Err(trouble(errno)),
@@ -58,7 +58,7 @@ impl Place<'_> {
             rest = rest.get(name.count_bytes() + 1..).unwrap_or_default();
             match self.xattr(name, &mut space.value) {
                 Ok(len) => each(name, space.value.get(..len).unwrap_or_default())?,
-                // Removed since, or listed and not to be had.
+                // Removed since, or listed but not readable.
                 Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
                 Err(errno) => return Err(trouble(errno)),
             }
@@ -75,7 +75,7 @@ impl Place<'_> {
         }
     }
 
-    /// Owner, mode and times as in a pool; extended attributes come before, but for those that a change of owner removes.
+    /// Sets mode and times as in the pool. Extended attributes are set before.
     pub(super) fn set_attributes(self, attributes: &Attributes) -> rustix::io::Result<()> {
         let times =
             Timestamps { last_access: timespec(attributes.atime), last_modification: timespec(attributes.mtime) };
@@ -94,11 +94,11 @@ impl Place<'_> {
         }
     }
 
-    /// Gives it its owner. Whoever cannot (an ordinary user) gives its group, if that can be.
+    /// Sets the owner and the group. An ordinary user may not set the owner; then only the group is set, if possible.
     ///
     /// # Errors
-    /// It has another owner than it should. Then, and for an ordinary user, the bits that would lend the rights of whom it belongs to are
-    /// taken out of `attributes`.
+    /// The owner or group could not be set, except for lack of the right as an ordinary user. In all these cases the set-ID bits are
+    /// removed from `attributes`, because they would lend the rights of the wrong owner.
     pub(super) fn set_owner(self, attributes: &mut Attributes) -> rustix::io::Result<()> {
         let gid = Some(Gid::from_raw(attributes.gid));
         let chown = |uid: Option<Uid>| match self {
@@ -118,7 +118,7 @@ impl Place<'_> {
         }
     }
 
-    /// Takes away what the directory above lets everything in it inherit.
+    /// Removes the access lists inherited from the directory above.
     pub(super) fn clear_inherited(self) -> rustix::io::Result<()> {
         for name in [c"system.posix_acl_default", c"system.posix_acl_access"] {
             let removed = match self {
@@ -127,7 +127,7 @@ impl Place<'_> {
             };
             match removed {
                 Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
-                // Of a file there is no default one to be removed.
+                // A file has no default list that could be removed.
                 Err(Errno::ACCESS) if name == c"system.posix_acl_default" => {}
                 Err(errno) => return Err(errno),
             }
@@ -136,12 +136,13 @@ impl Place<'_> {
     }
 }
 
-/// Attributes that only some filesystems have, or only the superuser may set: left out where they are not taken, as cp -a does.
+/// Whether an attribute exists only on some filesystems, or only the superuser may set it. Such attributes are skipped where they are not
+/// taken, as `cp -a` does.
 pub(super) fn is_optional(name: &[u8]) -> bool {
     !name.starts_with(b"user.") && !name.starts_with(b"system.posix_acl_")
 }
 
-/// Room for names and a value of extended attributes.
+/// Buffers for names and a value of extended attributes.
 pub(super) struct XattrSpace {
     names: Vec<u8>,
     value: Vec<u8>,
@@ -157,7 +158,7 @@ fn timespec(time: Timestamp) -> Timespec {
     Timespec { tv_sec: time.secs, tv_nsec: time.nanos.into() }
 }
 
-/// What something is, by the mode that stat tells.
+/// Returns the kind of a file from the mode in `stat`.
 pub(super) fn kind_of(stat: &Stat) -> Option<FileKind> {
     Some(match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => FileKind::Regular,
@@ -171,7 +172,7 @@ pub(super) fn kind_of(stat: &Stat) -> Option<FileKind> {
     })
 }
 
-/// Mode of what is made without content or target.
+/// Returns the file type for mknod(2).
 pub(super) fn file_type(kind: FileKind) -> FileType {
     match kind {
         FileKind::Regular => FileType::RegularFile,
@@ -184,7 +185,7 @@ pub(super) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// Owner, mode and times as stat tells them.
+/// Owner, mode and times as in `stat`.
 pub(super) fn changes_of(stat: &Stat) -> AttributeChanges {
     let time = |secs, nanos: u64| Some(TimeChange::At(Timestamp { secs, nanos: u32::try_from(nanos).unwrap_or(0) }));
     AttributeChanges {
@@ -197,7 +198,7 @@ pub(super) fn changes_of(stat: &Stat) -> AttributeChanges {
     }
 }
 
-/// A device number in the encoding of 32 bits that the pool keeps (Linux' `new_encode_dev`); `None` if it does not fit.
+/// Encodes a device number in 32 bits, as the pool keeps it (Linux' `new_encode_dev`); `None` if it does not fit.
 pub(super) fn encode_device(number: u64) -> Option<u32> {
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
     (major < 1 << 12 && minor < 1 << 20).then_some((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
@@ -207,12 +208,12 @@ pub(super) fn decode_device(number: u32) -> u64 {
     rustix::fs::makedev((number >> 8) & 0xfff, (number & 0xff) | ((number >> 12) & 0xf_ff00))
 }
 
-/// A name as the kernel takes it; `None` if it has a zero within.
+/// A name as the kernel takes it; `None` if it contains a zero byte.
 pub(super) fn c_name(name: &[u8]) -> Option<CString> {
     CString::new(name).ok()
 }
 
-/// A name below a directory that is named by the names on the way to it.
+/// The path of `name` below a directory. `ways` names the directories from the lowest to the top.
 pub(super) fn path_below<'a>(ways: impl Iterator<Item = &'a [u8]>, name: &[u8]) -> PathBuf {
     use std::os::unix::ffi::OsStrExt;
     let mut names: Vec<&[u8]> = ways.collect();
@@ -222,11 +223,11 @@ pub(super) fn path_below<'a>(ways: impl Iterator<Item = &'a [u8]>, name: &[u8]) 
     path
 }
 
-/// Whether a directory that was just made is the one that was opened, and not another's, put there since.
+/// Whether a directory that was just made is the one that was opened, and not another user's, put there meanwhile.
 pub(super) fn is_own(above: &Stat, made: &Stat) -> bool {
     let uid = rustix::process::geteuid().as_raw();
     let is_ours = |stat: &Stat| stat.st_uid == uid || stat.st_uid == 0;
-    // Where nobody else may rename, nobody has. Some filesystems (FAT, those of networks) give everything one owner and one mode.
+    // Where no other user may rename, none has. Some filesystems (FAT, network filesystems) give all files one owner and one mode.
     let only_we_rename = above.st_mode & 0o022 == 0 || above.st_mode & 0o1000 != 0;
     (is_ours(above) && only_we_rename) || (made.st_uid == uid && made.st_mode & 0o077 == 0)
 }
@@ -261,7 +262,7 @@ mod tests {
         };
         let own = stat(uid, 0o700);
         for above in [stat(uid, 0o755), stat(uid, 0o1777), stat(0, 0o755)] {
-            // FAT and the like.
+            // FAT and similar filesystems.
             assert!(is_own(&above, &own) && is_own(&above, &stat(uid, 0o755)) && is_own(&above, &stat(65534, 0o755)));
         }
         for above in [stat(uid, 0o777), stat(1234, 0o755), stat(uid, 0o775)] {

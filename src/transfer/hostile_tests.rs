@@ -1,4 +1,4 @@
-//! Namespaces that contradict themselves, and sources that are no trees of files: copying ends, tells, and writes nowhere else.
+//! Inconsistent namespaces, and sources that are not trees of files: copying ends, reports, and writes nowhere else.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use super::*;
 use crate::check::CheckOptions;
 use crate::pool::{NoProgress, Pool, Progress};
 
-/// Cancels what does not end by itself.
+/// Cancels a transfer that does not end by itself.
 struct Deadline(Instant);
 
 impl Deadline {
@@ -61,7 +61,7 @@ fn regression_a_directory_that_contains_itself_is_told_and_left_out() {
     for (name, ino) in [(b"tree".as_slice(), tree), (b"one", one), (b"itself", two)] {
         namespace.force_name(two, name, ino);
     }
-    // Twice in one directory: all below it would be there twice, and four times below the next one.
+    // One directory twice in another: all below it would be copied twice, and below the next level four times.
     namespace.force_name(tree, b"second", one);
     assert!(!pool.check(&CheckOptions::default(), &NoProgress).unwrap().is_clean());
     let report = get_with(&pool, tree, &out.path().join("out"), &Deadline::new()).unwrap();
@@ -73,7 +73,7 @@ fn regression_a_directory_that_contains_itself_is_told_and_left_out() {
     assert_eq!(link.unwrap(), Path::new("target"));
 }
 
-/// Found by an attack: whoever asks the daemon without the tool could leave the directory that came with the request.
+/// Found by an attack: a client that asked the daemon without the tool could leave the directory sent with the request.
 #[test]
 fn regression_the_new_name_leads_nowhere_else() {
     let (pool, out) = (pool(), tempfile::tempdir().unwrap());
@@ -97,7 +97,7 @@ fn regression_the_new_name_leads_nowhere_else() {
     assert!(names(&out.path().join("inner")).is_empty());
 }
 
-/// Descriptors that are not of the kind that a request needs.
+/// Descriptors of a kind that does not fit the request.
 #[test]
 fn descriptors_of_another_kind_are_refused() {
     let (pool, out) = (pool(), tempfile::tempdir().unwrap());
@@ -123,13 +123,13 @@ fn make_deep(top: &Path, levels: usize) {
     let mut at = OwnedFd::from(File::open(top).unwrap());
     for _ in 0..levels {
         rustix::fs::mkdirat(&at, c"d", Mode::RWXU).unwrap();
-        // One beside the way at each level: the walk comes back to all of them.
+        // A second directory at each level: the walk returns to all of them.
         rustix::fs::mkdirat(&at, c"e", Mode::RWXU).unwrap();
         at = open_at(&at, c"d").unwrap();
     }
 }
 
-/// Levels of a chain, which is removed from below.
+/// Removes a chain from below; returns its levels.
 fn remove_deep(top: &Path) -> usize {
     let mut at = OwnedFd::from(File::open(top).unwrap());
     let mut levels = 0;
@@ -149,7 +149,7 @@ fn open_descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// The most descriptors that were open at once.
+/// The largest number of descriptors open at once.
 struct Watching(std::sync::atomic::AtomicUsize);
 
 impl Progress for Watching {
@@ -162,7 +162,7 @@ impl Progress for Watching {
     }
 }
 
-/// Found by an attack: each level took a descriptor, so that a tree could be too deep for a process.
+/// Found by an attack: each level took a descriptor, so a tree could be too deep for a process.
 #[test]
 fn regression_a_deep_tree_takes_few_descriptors() {
     const LEVELS: usize = 1500;
@@ -198,7 +198,7 @@ fn regression_an_answer_is_short_however_much_is_wrong() {
     assert!(report.problems[0].path.contains('…'));
 }
 
-/// Found by an attack: what the kernel shows as files, some without an end, was copied without a word.
+/// Found by an attack: files of a pseudo filesystem, some without an end, were copied without a report.
 #[test]
 fn regression_a_pseudo_filesystem_is_told_and_ends() {
     let (pool, into) = {
@@ -216,7 +216,7 @@ fn regression_a_pseudo_filesystem_is_told_and_ends() {
     assert!(super::pseudo::kind_of(from.as_fd()).is_some());
 }
 
-/// A generator that anybody can follow.
+/// A reproducible generator of random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -230,7 +230,7 @@ const EVIL: [&[u8]; 8] = [b"..", b".", b"", b"a/b", b"../../x", b"/tmp/x", b"nul
 const KINDS: [FileKind; 5] =
     [FileKind::Directory, FileKind::Regular, FileKind::Symlink, FileKind::Fifo, FileKind::CharDevice];
 
-/// Makes a namespace that a bug, an attacker or bad memory could have made. Says how much of it is wrong for certain.
+/// Makes a namespace that a bug, an attacker or bad memory could have made. Returns a number of certain errors.
 fn spoil(pool: &Pool, top: Ino, dice: &mut Dice) -> u64 {
     let namespace = &pool.core().namespace;
     let (mut directories, mut named) = (vec![top], Vec::new());
@@ -295,7 +295,7 @@ fn hostile_namespaces_end_and_are_told_and_lead_nowhere_else() {
         assert_eq!(names(out.path()), ["inner".to_owned()].into(), "seed {seed}: written elsewhere");
         let inside = names(&inner);
         assert!(inside.iter().all(|name| name == "out"), "seed {seed}: {inside:?}");
-        // Without `lookup` of what cannot be reached: at least one evil name may lie where nothing leads to.
+        // Names in unreachable directories are never looked at: at least one evil name may lie there.
         match outcome {
             Ok(report) => {
                 told += u64::from(report.problem_count > 0);

@@ -1,23 +1,23 @@
-//! Copying trees into the pool and out of it, past the kernel: what `cp -a` does through the mount, without its requests.
+//! Copies trees into the pool and out of it without the kernel: the work of `cp -a` through the mount, without its requests.
 //!
-//! Through the mount each file costs some seven requests, one behind the other, whatever answers them. Here the
-//! daemon reads the tree, or writes it, by itself, on all cores, with the same [`Service`](crate::service::Service) behind it.
+//! Through the mount, each file costs some seven requests, one after the other. Here the daemon itself reads or writes the tree, on all
+//! cores, with the same [`Service`](crate::service::Service).
 //!
-//! - [`put`]: a tree from a disk into a directory that the kernel does not see into until the tree is whole;
+//! - [`put`]: a tree from a disk into a directory that the kernel cannot see into until the tree is complete;
 //! - [`get`]: a tree out of the pool to a disk;
 //! - [`directory`]: the directories on the way, of which only some are open;
 //! - [`crew`]: threads that copy files, while one walks through the directories;
-//! - [`disk`]: the side that is no pool: what its filesystem tells and takes;
+//! - [`disk`]: attributes in the filesystem of the disk;
 //! - [`several_names`]: hard links;
-//! - [`tally`]: what was copied, what could not be, and what ends it.
+//! - [`tally`]: counts, problems, and the error that ends a transfer.
 //!
-//! What cannot be copied by itself (no permission, changed meanwhile, a name too long) is told, and the rest goes on; what
-//! no file would get over (no space, a failed disk) ends it. A directory gets its attributes when all that is in it is
-//! done: the last of its files gives them.
+//! A problem of one entry (no permission, changed meanwhile, a name too long) is reported, and the rest goes on. A problem that every
+//! further file would meet (no space, a failed disk) ends the transfer. A directory gets its attributes when everything in it is done, from
+//! the thread that finishes its last file.
 //!
-//! Memory: a buffer of 1 MiB for each thread, the directories on the way, names of one directory at a time and of directories
-//! that are still to come, the numbers of files with several names that have not all been seen, and, of [`get`], the numbers of the
-//! directories in the directory being listed. Descriptors: [`directory`] keeps 64, and each batch of files that waits has one.
+//! Memory: a buffer of 1 MiB for each thread; the directories on the way; the names of one directory at a time and of directories still to
+//! be entered; the inode numbers of files with several names that have not all been seen; for [`get`], the inode numbers of the directories
+//! in the directory being listed. Descriptors: [`directory`] keeps 64 open, and each waiting batch of files has one.
 
 mod crew;
 mod directory;
@@ -40,27 +40,27 @@ pub use self::get::get;
 pub use self::put::{Owner, PutOptions, put};
 use crate::error::EngineError;
 
-/// Things that are told in words; of more there is only their number.
+/// Limit of problems that a report describes. The others are only counted.
 pub const PROBLEMS_TOLD_MAX: usize = 1000;
-/// Bytes of all that is told in words: an answer stays short however deep the tree is.
+/// Limit of bytes of all described problems: an answer stays short for any depth of the tree.
 pub const PROBLEMS_BYTES_MAX: usize = 1 << 20;
-/// Longest path that is told; of a longer one its ends are. As many bytes as a path may have for the kernel.
+/// Longest path in a report. Of a longer one only its ends are shown. The kernel takes paths of as many bytes.
 pub const PATH_TOLD_BYTES_MAX: usize = 4096;
 
-/// What could not be copied, or not as it should.
+/// An entry that could not be copied, or not completely.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Problem {
-    /// Where in the tree, from its top; names that are no UTF-8 are shown with replacements, and what is longer than
+    /// The path in the tree, from its top. Invalid UTF-8 is shown with replacement characters, and a path longer than
     /// [`PATH_TOLD_BYTES_MAX`] with `…` in its middle.
     pub path: String,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
 }
 
-/// What was copied.
+/// The result of a transfer.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TransferReport {
-    /// Regular files, each content once.
+    /// Regular files. A file with several names counts once.
     pub files: u64,
     /// Directories, with the top one.
     pub directories: u64,
@@ -70,32 +70,32 @@ pub struct TransferReport {
     pub others: u64,
     /// Content of the files, in bytes, without holes.
     pub content_bytes: u64,
-    /// How long it took.
+    /// Duration of the transfer.
     pub elapsed_ms: u64,
-    /// What could not be copied, or not as it should.
+    /// Number of entries that could not be copied, or not completely.
     pub problem_count: u64,
-    /// The first of them.
+    /// The first problems.
     pub problems: Vec<Problem>,
 }
 
-/// Why a tree was not copied.
+/// Reason why a tree was not copied.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
-    /// The pool.
+    /// An error of the pool.
     #[error(transparent)]
     Pool(#[from] EngineError),
-    /// The disk on the other side.
+    /// An error of the disk on the other side.
     #[error("{what}: {error}")]
     Disk {
-        /// What was tried, with the path.
+        /// The attempt, with the path.
         what: String,
-        /// What it said.
+        /// The error of the disk.
         error: io::Error,
     },
-    /// What was to be copied, or its new name.
+    /// A problem with the tree's top or its new name.
     #[error("{0}")]
     Top(String),
-    /// Whoever wanted it wants it no more.
+    /// The client cancelled the transfer or has gone.
     #[error("interrupted")]
     Interrupted,
 }

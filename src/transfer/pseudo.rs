@@ -1,8 +1,8 @@
-//! Filesystems that are no place for files: views of the kernel, with sizes of 0 and files without an end.
+//! Recognises pseudo filesystems: views of the kernel, with files of size 0 and files without an end.
 
 use std::os::fd::AsFd;
 
-/// Which pseudo filesystem a directory is in; `None`: in none that is known.
+/// Returns the name of the pseudo filesystem that holds a directory; `None` if it is no known one.
 pub(super) fn kind_of(directory: impl AsFd) -> Option<&'static str> {
     let kind = rustix::fs::fstatfs(directory).ok()?.f_type;
     // From linux/magic.h.

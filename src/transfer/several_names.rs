@@ -1,4 +1,4 @@
-//! Files with several names: copied once, and linked by every further name.
+//! Files with several names: copied once, and linked for every further name.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// The first name of a file, or what it was copied as, and how many names are still to come.
+/// The first copy of a file, and the number of names still to come.
 struct First<V> {
     value: V,
     left: u64,
 }
 
-/// One file; locked while it is copied, so that its next name finds it whole.
+/// One file. Locked while it is copied, so that its next name finds it complete.
 type Slot<V> = Arc<Mutex<Option<First<V>>>>;
 
-/// Files of which further names are expected.
+/// The files that have further names to come.
 pub(super) struct SeveralNames<K, V> {
     slots: Mutex<HashMap<K, Slot<V>>>,
 }
@@ -28,8 +28,8 @@ impl<K, V> Default for SeveralNames<K, V> {
 }
 
 impl<K: Hash + Eq + Copy, V> SeveralNames<K, V> {
-    /// Gives `key`, a file with `names` names, one more: by `link`, if it was copied already and that works (`false`: it does not, and it
-    /// is copied anew), else by `copy`.
+    /// Gives `key`, a file with `names` names, one more name. Uses `link` if the file was copied already. If there is no copy yet, or
+    /// `link` returns `false` because it cannot link, uses `copy`.
     pub(super) fn with<E>(
         &self,
         key: K,

@@ -1,4 +1,4 @@
-//! What was copied, what could not be, and what ends it.
+//! The result of a transfer: counts, problems, and the error that ends it.
 
 use std::ffi::CStr;
 use std::io;
@@ -17,15 +17,15 @@ use crate::error::EngineError;
 use crate::pool::{Core, Progress};
 
 const MIB: u64 = 1 << 20;
-/// A disk that fails so often, one thing after the other, is gone: what was copied of it is no backup.
+/// More unreadable files in a row than this mean that the disk is gone, and a copy of it is no backup.
 const UNREADABLE_IN_A_ROW_MAX: u64 = 100;
 
-/// Why something was not copied.
+/// Reason why an entry was not copied.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// That alone: the rest goes on.
+    /// Concerns this entry alone. The rest goes on.
     One(String),
-    /// The same, as by a disk that is gone: if that goes on, it is.
+    /// Concerns this entry, but a disk that is gone gives the same error: many in a row end the transfer.
     Unreadable(String),
     /// Nothing more can be copied.
     All(TransferError),
@@ -37,10 +37,10 @@ impl From<TransferError> for Trouble {
     }
 }
 
-/// Result of copying one thing.
+/// Result of copying one entry.
 pub(super) type Outcome<T> = std::result::Result<T, Trouble>;
 
-/// Trouble on the disk that is read: of one thing, which says little of the others, unless this process can open nothing more.
+/// Classifies an error of the disk that is read. It concerns one entry, unless this process can open nothing more.
 pub(super) fn reading(what: &'static str) -> impl FnOnce(DiskErrno) -> Trouble {
     move |errno| match errno {
         DiskErrno::IO
@@ -56,7 +56,7 @@ pub(super) fn reading(what: &'static str) -> impl FnOnce(DiskErrno) -> Trouble {
     }
 }
 
-/// Trouble of a disk that is written: what the next file would meet as well ends it.
+/// Classifies an error of the disk that is written. Errors that the next file would meet as well end the transfer.
 pub(super) fn writing(what: &'static str) -> impl FnOnce(DiskErrno) -> Trouble {
     move |errno| match errno {
         DiskErrno::NOSPC | DiskErrno::DQUOT | DiskErrno::ROFS | DiskErrno::IO => {
@@ -66,7 +66,7 @@ pub(super) fn writing(what: &'static str) -> impl FnOnce(DiskErrno) -> Trouble {
     }
 }
 
-/// Trouble with attributes on a disk that is written: for those there may be no room where there is some for files, or for others.
+/// Classifies an error with attributes on the disk that is written. A lack of room may concern this file's attributes only.
 pub(super) fn writing_attributes(what: &'static str) -> impl FnOnce(DiskErrno) -> Trouble {
     move |errno| match errno {
         DiskErrno::NOSPC | DiskErrno::DQUOT => Trouble::One(format!("{what}: {}", io::Error::from(errno))),
@@ -74,12 +74,12 @@ pub(super) fn writing_attributes(what: &'static str) -> impl FnOnce(DiskErrno) -
     }
 }
 
-/// Trouble of a pool that is read.
+/// Classifies an error of the pool that is read.
 pub(super) fn reading_pool(what: &'static str) -> impl FnOnce(Errno) -> Trouble {
     move |errno| Trouble::One(format!("{what}: {errno}"))
 }
 
-/// Trouble of a pool that is written. The pool says why it takes nothing.
+/// Classifies an error of the pool that is written. The pool says why it takes nothing.
 pub(super) fn writing_pool<'a>(core: &'a Core, what: &'static str) -> impl FnOnce(Errno) -> Trouble + 'a {
     move |errno| match errno {
         Errno::ENOSPC => Trouble::All(EngineError::NoSpace.into()),
@@ -91,7 +91,7 @@ pub(super) fn writing_pool<'a>(core: &'a Core, what: &'static str) -> impl FnOnc
     }
 }
 
-/// Trouble with attributes in a pool that is written: there may be too many of them.
+/// Classifies an error with attributes in the pool that is written. ENOSPC may mean that one inode has too many.
 pub(super) fn writing_pool_attributes<'a>(core: &'a Core, what: &'static str) -> impl FnOnce(Errno) -> Trouble + 'a {
     move |errno| match errno {
         Errno::ENOSPC => Trouble::One(format!("{what}: {errno}")),
@@ -99,14 +99,14 @@ pub(super) fn writing_pool_attributes<'a>(core: &'a Core, what: &'static str) ->
     }
 }
 
-/// What is told in words.
+/// The problems that the report describes.
 #[derive(Default)]
 struct Told {
     list: Vec<Problem>,
     bytes: usize,
 }
 
-/// A path as it is told: of one that is too long its ends.
+/// Returns a path for the report: of a path that is too long, both ends.
 fn shown(path: &Path) -> String {
     let shown = path.to_string_lossy();
     if shown.len() <= PATH_TOLD_BYTES_MAX {
@@ -118,7 +118,7 @@ fn shown(path: &Path) -> String {
     format!("{head}…{tail}")
 }
 
-/// Counts for all threads.
+/// The counts of a transfer, shared by all threads.
 pub(super) struct Tally<'a> {
     progress: &'a dyn Progress,
     started: Instant,
@@ -126,7 +126,7 @@ pub(super) struct Tally<'a> {
     directories: AtomicU64,
     hard_links: AtomicU64,
     others: AtomicU64,
-    /// Of files that are whole.
+    /// Content of complete files.
     content_bytes: AtomicU64,
     copied_bytes: AtomicU64,
     unreadable_in_a_row: AtomicU64,
@@ -156,7 +156,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// A file is whole, with so many bytes.
+    /// Counts a complete file with its content.
     pub(super) fn file(&self, content_bytes: u64) {
         self.files.fetch_add(1, Ordering::Relaxed);
         self.content_bytes.fetch_add(content_bytes, Ordering::Relaxed);
@@ -174,9 +174,9 @@ impl<'a> Tally<'a> {
         self.others.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So much more was copied.
+    /// Counts copied bytes, and reports progress in MiB.
     pub(super) fn content(&self, bytes: usize) {
-        // Of what has no content the kernel may remember enough when the disk is gone.
+        // Only content proves that the disk is there: the kernel may have the rest in its caches.
         self.unreadable_in_a_row.store(0, Ordering::Relaxed);
         let before = self.copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         match (before + bytes as u64) / MIB - before / MIB {
@@ -189,10 +189,10 @@ impl<'a> Tally<'a> {
         self.problem_count.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether there is anything left to do.
+    /// Fails if the transfer must stop.
     ///
     /// # Errors
-    /// Something ended it, or whoever wanted it does not any more.
+    /// An error ended the transfer, or it was cancelled.
     pub(super) fn go_on(&self) -> Outcome<()> {
         match self.has_ended.load(Ordering::Relaxed) || self.progress.is_cancelled() {
             true => Err(Trouble::All(TransferError::Interrupted)),
@@ -200,7 +200,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Tells of what is wrong with one thing.
+    /// Records a problem with one entry.
     pub(super) fn problem(&self, path: &Path, what: String) {
         self.problem_count.fetch_add(1, Ordering::Relaxed);
         let mut told = self.problems.lock();
@@ -211,7 +211,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Notes how one thing went; `path` is asked for only if it went wrong.
+    /// Records the outcome of one entry. `path` is called only if it failed.
     pub(super) fn note(&self, outcome: Outcome<()>, path: impl FnOnce() -> std::path::PathBuf) {
         match outcome {
             Ok(()) => {}
@@ -231,7 +231,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// The same of the tree's top, without which there is nothing.
+    /// Records the outcome of the tree's top, without which nothing can be copied.
     pub(super) fn note_top(&self, outcome: Outcome<()>, name: &CStr) {
         let path = super::disk::path_of_top(name);
         let top = |trouble| match trouble {
@@ -243,13 +243,13 @@ impl<'a> Tally<'a> {
         self.note(outcome.map_err(top), || path.clone());
     }
 
-    /// The first reason counts; that others stop for it is none.
+    /// Ends the transfer. The first reason counts; the interruptions that follow from it do not.
     fn end(&self, error: TransferError) {
         self.end.lock().get_or_insert(error);
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
-    /// The counts, or why it ended.
+    /// Returns the counts, or the error that ended the transfer.
     pub(super) fn finish(self) -> Result<TransferReport> {
         self.progress.finish();
         if let Some(error) = self.end.into_inner() {

@@ -76,7 +76,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     words.flatten().take(len).collect()
 }
 
-/// All names below, with what stat and reading say of each.
+/// Lists all names below, with attributes and content of each.
 fn picture(root: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     let mut ways = vec![root.to_owned()];
@@ -150,7 +150,7 @@ fn a_tree_comes_back_as_it_was() {
     let file = lookup(&pool, tree, b"large").unwrap();
     get_from(&pool, file, &out.path().join("file")).unwrap();
     assert!(fs::read(out.path().join("file")).unwrap() == noise(1, 3_500_000));
-    // What is there is left alone.
+    // Existing names are left alone.
     for taken in ["out", "file"] {
         let error = get_from(&pool, if taken == "file" { file } else { tree }, &out.path().join(taken)).unwrap_err();
         assert!(error.to_string().contains("exists"), "{error}");
@@ -171,7 +171,7 @@ fn a_single_file_is_put() {
     assert_eq!(pool.service().attributes(file).unwrap().size_bytes, 100_000);
 }
 
-/// Looks at the pool as the kernel does, and wants no more after so many calls.
+/// Looks at the pool as the kernel does, and cancels after `calls_max` calls.
 struct Looking {
     pool: Arc<Pool>,
     staging: Ino,
@@ -262,7 +262,7 @@ fn a_file_that_is_damaged_is_told_and_the_rest_is_copied() {
     drop(pool);
     let pool = open(&shared);
     let tree = lookup(&pool, into, b"tree").unwrap();
-    // Not with the first read, which may be of names.
+    // Not at the first reads, which may be of names.
     device.add(FaultPlan::new(Fault::Io, 12).on(&[Operation::Read]).lasting());
     let out = tempfile::tempdir().unwrap();
     let report = get_from(&pool, tree, &out.path().join("out")).unwrap();
@@ -277,7 +277,7 @@ fn a_file_that_is_damaged_is_told_and_the_rest_is_copied() {
     }
 }
 
-/// Changes something when the first MiB is copied.
+/// Calls `change` when the first MiB is copied.
 struct Changing<F: Fn() + Sync> {
     is_changed: AtomicBool,
     change: F,
@@ -293,7 +293,7 @@ impl<F: Fn() + Sync> Progress for Changing<F> {
     fn finish(&self) {}
 }
 
-/// Found by review: what waits for its turn was copied as it was when its directory was listed.
+/// Found by review: a file that waited for its turn was copied with the attributes it had when its directory was listed.
 #[test]
 fn regression_what_changes_before_its_turn_is_copied_as_it_is_then() {
     let pool = pool();
@@ -306,7 +306,7 @@ fn regression_what_changes_before_its_turn_is_copied_as_it_is_then() {
         service.write(root, made.ino, opened.handle, 0, content, WriteFlags::default()).unwrap();
         service.flush(made.ino, opened.handle).unwrap();
         service.release(made.ino, opened.handle);
-        // Some are remembered by the kernel.
+        // The kernel remembers the others.
         if name != "replaced" {
             service.forget(made.ino, 1);
         }
@@ -323,7 +323,7 @@ fn regression_what_changes_before_its_turn_is_copied_as_it_is_then() {
         let changes = AttributeChanges { size_bytes: Some(size_bytes), ..AttributeChanges::default() };
         service.set_attributes(root, ino, changes).unwrap();
     };
-    // One batch, which one thread copies: the first of them while the others wait.
+    // One batch, which one thread copies: the first file while the others wait.
     let large = write("large", &noise(1, 3 << 20));
     let [grows, shrinks] = ["grows", "shrinks"].map(|name| write(name, &noise(2, 50_000)));
     for name in ["replaced", "removed"] {
@@ -356,11 +356,11 @@ fn regression_what_changes_before_its_turn_is_copied_as_it_is_then() {
     assert_eq!(read("replaced").unwrap(), b"new");
     assert!(read("removed").is_err() && out.path().join("out/link").symlink_metadata().is_err());
     let mode = |name: &str| out.path().join("out").join(name).metadata().unwrap().mode() & 0o7777;
-    // What was changed while it was copied lends no rights, nor what lost them before.
+    // A file that changed while it was copied lends no rights, nor does one that lost them before.
     assert_eq!((mode("large"), mode("grows"), mode("replaced")), (0o755, 0o755, 0o4755));
 }
 
-/// The kernel refuses such names; here it is not asked.
+/// The kernel would refuse such names, but it is not involved here.
 #[test]
 fn regression_names_out_of_a_pool_lead_nowhere_else() {
     let (pool, source) = (pool(), tempfile::tempdir().unwrap());
@@ -393,7 +393,7 @@ fn a_disk_that_fails_again_and_again_is_gone() {
     use super::tally::{Tally, reading};
     let broken = || Err(reading("cannot read it")(rustix::io::Errno::IO));
     let path = || std::path::PathBuf::from("file");
-    // A file that can be read among them says that it is there.
+    // A readable file among them proves that the disk is there.
     let tally = Tally::new(&NoProgress);
     for number in 0..500 {
         tally.note(broken(), path);
@@ -409,7 +409,7 @@ fn a_disk_that_fails_again_and_again_is_gone() {
     assert!(tally.go_on().is_err());
     let error = tally.finish().unwrap_err().to_string();
     assert!(error.contains("file") && error.contains("gone"), "{error}");
-    // Of some errors one is enough, and of others any number is none.
+    // One error of the process's limits is enough. Any number of permission errors ends nothing.
     let tally = Tally::new(&NoProgress);
     (0..150).for_each(|_| tally.note(Err(reading("cannot open it")(rustix::io::Errno::ACCESS)), path));
     assert!(tally.go_on().is_ok());
@@ -428,10 +428,10 @@ fn what_an_ordinary_user_copies_lends_no_rights() {
     assert_eq!(owner.of_copy(0, 70, 0o4755), (7, 70, 0o755));
 }
 
-/// Of a file that takes many reads.
+/// Size of a file that takes many reads.
 const LARGE_BYTES: usize = (20 << 20) + 12_345;
 
-/// A pool that has not read the file yet, and the file.
+/// Returns a pool that has not read the file yet, and the file.
 fn pool_with_large(device: &FaultyDevice) -> (Arc<Pool>, Ino) {
     let shared: Arc<dyn Device> = Arc::new(device.clone());
     let (source, pool) = (tempfile::tempdir().unwrap(), pool_on(&shared));
@@ -445,7 +445,7 @@ fn pool_with_large(device: &FaultyDevice) -> (Arc<Pool>, Ino) {
     (pool, file)
 }
 
-/// Wants no more after so many calls.
+/// Cancels after `calls_max` calls.
 struct Ending {
     calls: AtomicU64,
     calls_max: u64,

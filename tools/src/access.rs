@@ -13,21 +13,21 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::mountinfo::{self, MountEntry};
 use crate::{remount, room, silence};
 
-/// A daemon that has just started does not listen yet, and one that ends does not listen any more, but both hold the
-/// lock: they are given so long.
+/// Time for a daemon in transition. One that has just started does not listen yet, and one that ends no longer listens, but both hold the
+/// lock.
 const TRANSITION_TIMEOUT: Duration = Duration::from_secs(3);
 const TRANSITION_RETRY: Duration = Duration::from_millis(50);
-/// A daemon that closes a pool is given so long when the pool is mounted again.
+/// Time to wait for a daemon that closes a pool when the pool is mounted again.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(30);
-/// One that still listens although its mount is gone is given so long to notice that. If it goes on, it serves a mount
-/// that is not seen from here: that of another mount namespace, or one that was detached while files are open.
+/// Time for a daemon that still listens to notice that its mount is gone. If it goes on after that, it serves a mount that is not visible
+/// here: one in another mount namespace, or one that was detached while files are open.
 const NOTICING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A pool within reach.
 pub enum Access {
-    /// Mounted: its daemon is asked.
+    /// Mounted: its daemon does the work.
     Daemon(ControlClient),
-    /// Not mounted: opened here, and locked until it is closed.
+    /// Not mounted: opened and locked by this process until it is closed.
     Local(Arc<Pool>),
 }
 
@@ -37,12 +37,12 @@ pub fn open_options(note: &str, read_only: bool) -> OpenOptions {
     OpenOptions { read_only, note: note.to_owned(), ..OpenOptions::default() }
 }
 
-/// Opens a pool under its lock; the message of a pool in use says what can be done about it.
+/// Opens a pool under its lock. The error for a pool in use says what can be done.
 pub fn open(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, Failure> {
     open_with_progress(pool, options, &NoProgress)
 }
 
-/// The same, telling the progress of a rebuild.
+/// Like [`open`], and reports the progress of a rebuild.
 pub fn open_with_progress(pool: &Path, options: &OpenOptions, progress: &dyn Progress) -> Result<Arc<Pool>, Failure> {
     raise_descriptor_limit();
     Pool::open_with_progress(pool, options, progress).map_err(|error| {
@@ -64,18 +64,18 @@ pub fn open_with_progress(pool: &Path, options: &OpenOptions, progress: &dyn Pro
     })
 }
 
-/// A large pool has thousands of files: two descriptors for each file of containers in use, one for each tanker. The usual limit of 1,024 is
-/// for programs that use select(2); up to what the user may have costs nothing.
+/// Raises the limit of open files to the user's maximum, which costs nothing. A large pool has thousands of files: two descriptors for each
+/// slot file in use, one for each tanker. The usual limit of 1,024 is for programs that use select(2).
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum
         && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
     {
-        tracing::warn!(%error, ?limit, "the number of open files stays limited");
+        tracing::warn!(%error, limit = limit.current, "cannot raise the limit of open files");
     }
 }
 
-/// An error of a pool that does not fit together: the command line was understood.
+/// Converts an error of opening a pool. The command line was valid, so a usage error means an inconsistent pool.
 pub fn of_the_pool(error: EngineError) -> Failure {
     let failure = Failure::from(error);
     match failure.kind {
@@ -84,7 +84,7 @@ pub fn of_the_pool(error: EngineError) -> Failure {
     }
 }
 
-/// Opens a pool to mount it. A daemon whose mount was taken away a moment ago still closes the pool: it is waited for.
+/// Opens a pool to mount it. Waits for a daemon that still closes the pool after its mount was removed.
 pub fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, Failure> {
     let begun = Instant::now();
     let (mut is_told, mut gone_since) = (false, None);
@@ -97,7 +97,7 @@ pub fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, F
         gone_since = matches!(holder, Unseen::Gone).then(|| gone_since.unwrap_or_else(Instant::now));
         match holder {
             Unseen::No => return Err(failure),
-            // The copy of a meta root, whose data root another pool has. At first it may have become free just now.
+            // Either the lock has just become free, or this is a copy of a meta root whose data root another pool has.
             Unseen::Gone if gone_since.is_some_and(|since| since.elapsed() >= TRANSITION_TIMEOUT) => {
                 return Err(failure);
             }
@@ -112,7 +112,7 @@ pub fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, F
             _ if begun.elapsed() >= ENDING_TIMEOUT => return Err(failure),
             _ if !is_told => {
                 is_told = true;
-                tracing::info!("waiting for the daemon that closes the pool");
+                tracing::info!("waiting for the daemon to close the pool");
             }
             _ if begun.elapsed() >= silence::PATIENCE => silence::tell(pool),
             _ => {}
@@ -121,21 +121,21 @@ pub fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, F
     }
 }
 
-/// A daemon that serves no mount that can be seen from here.
+/// The state of a daemon without a visible mount.
 enum Unseen {
-    /// Somebody else has the pool, or it serves one.
+    /// Another program has the pool, or the daemon serves a visible mount.
     No,
-    /// Nobody has the meta root.
+    /// Nobody has locked the meta root.
     Gone,
-    /// It closes the pool.
+    /// The daemon closes the pool.
     Silent,
-    /// umount(8) returns before the daemon has noticed: at first this says little.
+    /// The daemon still listens. umount(8) returns before the daemon has noticed, so at first this says little.
     Listens,
 }
 
 fn daemon_without_mount(pool: &Path) -> Result<Unseen, Failure> {
     let Some(holder) = PoolLock::holder(pool) else { return Ok(Unseen::Gone) };
-    // One that has just locked the pool, or whose disk is full, has noted nothing.
+    // A process that has just locked the pool, or whose disk is full, has left no note.
     let is_daemon = holder == "another process" || holder.contains("(dedupfs mount on ");
     let serves =
         |mount: &MountEntry| mount.is_dedupfs() && mount.source == pool && !crate::mount::is_dead(&mount.mountpoint);
@@ -145,7 +145,7 @@ fn daemon_without_mount(pool: &Path) -> Result<Unseen, Failure> {
     Ok(if matches!(ControlClient::connect(pool), Ok(Some(_))) { Unseen::Listens } else { Unseen::Silent })
 }
 
-/// The daemon of a pool; a pool without one is opened with these options.
+/// Returns the daemon of a pool. A pool without a daemon is opened with these options.
 pub fn reach(pool: &Path, options: &OpenOptions) -> Result<Access, Failure> {
     let deadline = Instant::now() + TRANSITION_TIMEOUT;
     loop {
@@ -161,7 +161,7 @@ pub fn reach(pool: &Path, options: &OpenOptions) -> Result<Access, Failure> {
     }
 }
 
-/// Works on a pool that was opened here, and closes it; the first error counts.
+/// Runs `work` on a pool opened here, and closes the pool. The first error counts.
 pub fn with_local<T>(pool: &Arc<Pool>, work: impl FnOnce(&Pool) -> Result<T, Failure>) -> Result<T, Failure> {
     let result = work(pool);
     let closed = pool.close().map_err(|error| Failure::from(error).while_trying("cannot close the pool"));

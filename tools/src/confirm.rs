@@ -1,13 +1,13 @@
-//! Asking whoever runs a command before something is changed that cannot be undone.
+//! Asks the user before a change that cannot be undone.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use dedupfs::control::Failure;
 
-/// Asks on the standard error output, and reads the answer from the standard input: whether it is yes. An input that ends says no.
+/// Asks on standard error and reads the answer from standard input; returns whether it is yes. An input that ends means no.
 ///
 /// # Errors
-/// It cannot be asked.
+/// The question cannot be asked.
 pub fn ask(question: &str) -> Result<bool, Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("cannot ask: {error}; use --yes"));
     let mut err = std::io::stderr().lock();
@@ -17,14 +17,14 @@ pub fn ask(question: &str) -> Result<bool, Failure> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// As [`ask`], where nobody but somebody at a terminal can be asked: a script that pipes something in has not read the question.
+/// Like [`ask`], but only at a terminal: a script that pipes input has not read the question.
 ///
 /// # Errors
-/// There is no terminal, with advice; it cannot be asked.
+/// There is no terminal (the message has advice), or the question cannot be asked.
 pub fn ask_at_terminal(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::failed(format!(
-            "{question} Nobody can be asked here: say --yes if that is wanted. Nothing was changed"
+            "{question} There is no terminal to ask at: use --yes to confirm. Nothing was changed"
         )));
     }
     ask(question)

@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Unit};
 
-/// A duration.
+/// Parses a duration.
 ///
 /// # Errors
-/// In words, for what is none, or is none of at least a second.
+/// The advice for the user, if the text is no duration of at least a second.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let advice = "a time is a number with s, m, h or d, such as 90s, 30m or 2h";
-    // A number alone could mean anything.
+    // A bare number would be ambiguous.
     let span: jiff::Span = text.parse().map_err(|_| advice.to_owned())?;
     let exact = |span: jiff::Span| span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).ok();
     let duration = exact(span).and_then(|duration: SignedDuration| Duration::try_from(duration).ok());
     duration.filter(|duration| duration.as_secs() > 0).ok_or_else(|| advice.to_owned())
 }
 
-/// For people: `2h 5m`, in no smaller units than are worth it.
+/// Formats a duration for people, such as `2h 5m`. Shows milliseconds only below 10 seconds.
 #[must_use]
 pub fn show(duration_ms: u64) -> String {
     let Ok(millis) = i64::try_from(duration_ms) else { return "for ever".to_owned() };

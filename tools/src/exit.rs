@@ -1,4 +1,4 @@
-//! Exit codes, and the one place where an error becomes a message and a code.
+//! Exit codes, and the only place that turns an error into a message and a code.
 
 use std::process::ExitCode;
 
@@ -23,9 +23,9 @@ pub const FUSE_UNAVAILABLE: u8 = 7;
 /// The mountpoint is absent, taken, or busy.
 pub const MOUNTPOINT: u8 = 8;
 
-/// put and get: copied, but for what was told. dedupfs-gc: others ended it before it was done.
+/// put and get: copied in part; messages name the rest. dedupfs-gc: --stop or an unmount ended it early.
 pub const PARTLY: u8 = 9;
-/// mkfs: the directory holds a pool already, or something else.
+/// mkfs: the directory holds a pool or other files already.
 pub const OCCUPIED: u8 = 10;
 
 /// fsck: something was wrong and was put right (as e2fsck).
@@ -44,28 +44,28 @@ pub const MOUNT_SYSTEM: u8 = 2;
 /// Helpers of mount(8) and umount(8): not mounted, or not unmounted.
 pub const MOUNT_FAILED: u8 = 32;
 
-/// The list for `--help` of what mounts.
+/// The list in the `--help` of commands that mount.
 pub const HELP: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.";
 
-/// The list of what needs no mountpoint.
+/// The list of commands that need no mountpoint.
 pub const HELP_WITHOUT_MOUNT: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged.";
 
-/// The list of what reclaims.
+/// The list of reclaiming.
 pub const HELP_OF_GC: &str = "\
 Exit codes: 0 ok, or ended by --max-time or --max-io; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown
   format; 4 pool in use; 5 no space; 6 pool damaged, or its counts in doubt; 9 ended early by --stop or an unmount; 130 (SIGINT),
   143 (SIGTERM), 129 (SIGHUP) interrupted. The next run goes on.";
 
-/// The list of what copies.
+/// The list of put and get.
 pub const HELP_OF_COPIES: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
-  4 pool in use; 5 no space in the pool, or at the destination; 6 pool damaged; 9 copied, but not all of it: what is missing was told.";
+  4 pool in use; 5 no space in the pool, or at the destination; 6 pool damaged; 9 copied, but not all of it: messages name the rest.";
 
-/// The list of what makes a pool.
+/// The list of mkfs.
 pub const HELP_OF_MKFS: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 4 directory in use; 5 no space; 10 the directory holds a pool already, or something else.";
 
@@ -75,7 +75,7 @@ Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of a
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
   put and get: 9 copied, but not all of it. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
 
-/// The code of a kind of failure.
+/// Returns the exit code of a kind of failure.
 #[must_use]
 pub const fn code(kind: FailureKind) -> u8 {
     match kind {
@@ -91,7 +91,7 @@ pub const fn code(kind: FailureKind) -> u8 {
     }
 }
 
-/// What fsck exits with instead.
+/// Returns the exit code of fsck for a kind of failure.
 #[must_use]
 pub const fn fsck_code(kind: FailureKind) -> u8 {
     match kind {
@@ -107,7 +107,7 @@ pub const fn fsck_code(kind: FailureKind) -> u8 {
     }
 }
 
-/// What the helpers of mount(8) and umount(8) exit with instead.
+/// Returns the exit code of the helpers of mount(8) and umount(8) for a kind of failure.
 #[must_use]
 pub const fn mount_code(kind: FailureKind) -> u8 {
     match kind {
@@ -129,24 +129,24 @@ pub fn report(program: &str, failure: &Failure) -> u8 {
     code(failure.kind)
 }
 
-/// Ends a program: prints the failure, if it is one.
+/// Ends a program: prints the failure, if there is one, and returns the code.
 pub fn conclude(program: &str, result: Result<u8, Failure>) -> ExitCode {
     ExitCode::from(result.unwrap_or_else(|failure| report(program, &failure)))
 }
 
-/// Prints what clap has to say (help and version included) and returns the code.
+/// Prints clap's message (help and version included) and returns the code.
 pub fn usage(error: &clap::Error) -> u8 {
-    // Nothing is left to do if even this cannot be printed.
+    // If even this cannot be printed, nothing is left to do.
     let _ = error.print();
     if error.use_stderr() { USAGE } else { OK }
 }
 
-/// Prints what is worth knowing and no result: if nobody can read it, that changes nothing.
+/// Prints a note on standard error. A note is no result, so a failure to print it is ignored.
 pub fn tell(text: &str) {
     let _unread = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
 }
 
-/// For terminals that are gone: output that cannot be written is a failure.
+/// Prints a result on standard output. Output that cannot be written is a failure, but a closed pipe is none.
 pub fn print(text: &str) -> Result<(), Failure> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();

@@ -1,16 +1,16 @@
-//! When and how a mount reclaims by itself: `-o gc` and what belongs to it.
+//! When and how a mount reclaims by itself: the option `-o gc` and its details.
 
 use std::fmt;
 use std::time::Duration;
 
 use dedupfs::reclaim::ReclaimOptions;
 
-/// How often it is looked whether there is something to reclaim.
+/// Time between two checks for garbage.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Clients that did nothing for so long are idle.
+/// Clients count as idle after this time without a request.
 pub const IDLE_AFTER: Duration = Duration::from_secs(5);
 
-/// Hours of the day, local time; from the first to the last, which is not included. 22-6 spans midnight.
+/// Hours of the day in local time, without the last one. 22-6 spans midnight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     from: i8,
@@ -18,7 +18,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// As `22-6`.
+    /// Parses hours such as `22-6`.
     fn parse(text: &str) -> Result<Self, String> {
         let hour = |text: &str| text.parse::<i8>().ok().filter(|hour| (0..=24).contains(hour));
         let hours = text.split_once('-').and_then(|(from, to)| Some((hour(from)?, hour(to)?)));
@@ -28,13 +28,13 @@ impl Window {
         }
     }
 
-    /// Whether this hour is in it. From an hour to the same is the whole day.
+    /// Whether the window includes this hour. Two equal hours mean the whole day.
     #[must_use]
     pub const fn includes(self, hour: i8) -> bool {
         if self.from < self.to { self.from <= hour && hour < self.to } else { hour >= self.from || hour < self.to }
     }
 
-    /// How long it lasts, from this time of the day.
+    /// The time from this time of the day to the window's end.
     #[must_use]
     pub fn left(self, hour: i8, minute: i8) -> Duration {
         let hours = match (self.to - hour).rem_euclid(24) {
@@ -55,24 +55,24 @@ impl fmt::Display for Window {
     }
 }
 
-/// When and how.
+/// When and how to reclaim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// At all.
+    /// Whether the mount reclaims by itself.
     pub is_on: bool,
-    /// Only while clients are idle.
+    /// Reclaim only while clients are idle.
     pub is_idle_only: bool,
     /// See [`ReclaimOptions`].
     threshold_percent: u8,
     leave_percent: u8,
     share_percent: u8,
-    /// Only in these hours.
+    /// Reclaim only in these hours.
     pub window: Option<Window>,
-    /// How often it is looked.
+    /// Time between two checks for garbage.
     pub interval: Duration,
-    /// `gc` was given, with whatever value.
+    /// The option `gc` was given, with any value.
     is_stated: bool,
-    /// Any of the others was.
+    /// Another option of this module was given.
     is_detailed: bool,
 }
 
@@ -99,10 +99,10 @@ fn percent(value: &str) -> Result<u8, String> {
 }
 
 impl Policy {
-    /// Takes a mount option; false if it is none of these.
+    /// Takes a mount option; returns false if it is not one of this module.
     ///
     /// # Errors
-    /// In words, for a value that makes no sense.
+    /// The advice for the user, if the value makes no sense.
     pub fn take(&mut self, name: &str, value: &str) -> Result<bool, String> {
         match (name, value) {
             ("gc", "" | "on") => (self.is_on, self.is_idle_only) = (true, false),
@@ -124,13 +124,13 @@ impl Policy {
         Ok(true)
     }
 
-    /// Whether anything was said of how, but nothing of when.
+    /// Whether options say how to reclaim, but none says when.
     #[must_use]
     pub const fn is_incomplete(&self) -> bool {
         self.is_detailed && !self.is_stated
     }
 
-    /// How a run reclaims that may take so long.
+    /// The options of a run with this time limit.
     #[must_use]
     pub fn options(&self, max_time: Option<Duration>) -> ReclaimOptions {
         ReclaimOptions {

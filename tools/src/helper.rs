@@ -3,7 +3,7 @@
 //! | name | called by |
 //! |---|---|
 //! | `mount.dedupfs` | `mount -t dedupfs`, a line of fstab |
-//! | `mount.fuse.dedupfs` | `mount -o remount` of a mount that fstab does not have, for that is the type which the kernel shows |
+//! | `mount.fuse.dedupfs` | `mount -o remount` of a mount that is not in fstab: the kernel shows this type |
 //! | `umount.fuse.dedupfs` | `umount` |
 //! | `mkfs.dedupfs`, `fsck.dedupfs` | `mkfs -t dedupfs`, `fsck -t dedupfs` |
 
@@ -36,7 +36,7 @@ pub enum Helper {
     Fsck,
 }
 
-/// The names, as links to the program.
+/// The names of the helpers. They are links to the program.
 pub const NAMES: [(&str, Helper); 5] = [
     ("mount.dedupfs", Helper::Mount),
     ("mount.fuse.dedupfs", Helper::Mount),
@@ -46,14 +46,14 @@ pub const NAMES: [(&str, Helper); 5] = [
 ];
 
 impl Helper {
-    /// Which one this program was called as, by its first argument.
+    /// Returns the helper that this program was called as, by its first argument.
     #[must_use]
     pub fn named(first: &OsStr) -> Option<Self> {
         let name = Path::new(first).file_name()?;
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, helper)| *helper)
     }
 
-    /// Does what it is for, with this process' arguments.
+    /// Runs the helper with this process's arguments.
     #[must_use]
     pub fn run(self) -> ExitCode {
         let (program, code): (_, fn(&Failure) -> u8) = match self {

@@ -1,4 +1,4 @@
-//! Paths inside of mounts, as `dedupfs put` and `get` take them.
+//! Paths inside mounts, as `dedupfs put` and `get` take them.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -22,7 +22,7 @@ pub struct Inside {
     pub pool: PathBuf,
 }
 
-/// What is open is a part of which pool; `None`: it is in no dedupfs.
+/// Returns the pool that holds an open file; `None` if the file is in no dedupfs.
 pub fn find(file: &File) -> Result<Option<Inside>, Failure> {
     let metadata = file.metadata().map_err(|error| Failure::failed(format!("cannot look at it: {error}")))?;
     let device = metadata.dev();
@@ -32,11 +32,10 @@ pub fn find(file: &File) -> Result<Option<Inside>, Failure> {
     Ok(mount.map(|mount| Inside { ino: metadata.ino(), device, pool: mount.source.clone() }))
 }
 
-/// The daemon that has a pool.
+/// Connects to the daemon of a pool.
 pub fn daemon(pool: &Path) -> Result<ControlClient, Failure> {
-    let advice = |failure: Failure| {
-        Failure::new(failure.kind, format!("{failure}; `cp -a` and rsync need no more than the mount"))
-    };
+    let advice =
+        |failure: Failure| Failure::new(failure.kind, format!("{failure}; `cp -a` and rsync need only the mount"));
     crate::silence::connect(pool).map_err(advice)?.ok_or_else(|| {
         Failure::failed(format!(
             "the daemon of pool {} does not answer: if it was killed, mount the pool again",
@@ -45,7 +44,7 @@ pub fn daemon(pool: &Path) -> Result<ControlClient, Failure> {
     })
 }
 
-/// Device and inode of the directories that a pool is made of, as far as they can be found.
+/// Returns device and inode of the pool's root directories, as far as they can be found.
 #[must_use]
 pub fn roots(pool: &Path) -> Vec<(u64, u64)> {
     let data = FileDevice::open(pool).and_then(|device| Superblock::read(&device, Role::Meta));
@@ -54,7 +53,7 @@ pub fn roots(pool: &Path) -> Vec<(u64, u64)> {
     roots.filter_map(|root| std::fs::metadata(root).ok()).map(|root| (root.dev(), root.ino())).collect()
 }
 
-/// A name that is to be made: the open directory, and the name in it.
+/// A name to be made: the open directory, and the name in it.
 pub struct NewName {
     /// The directory.
     pub directory: File,
@@ -63,10 +62,10 @@ pub struct NewName {
 }
 
 impl NewName {
-    /// The directory of a path whose last part is not there yet.
+    /// Opens the directory of a path whose last part does not exist yet.
     ///
     /// # Errors
-    /// It is there; there is no such directory; the path has no last part.
+    /// The path exists, its directory does not, or it has no last part.
     pub fn at(path: &Path) -> Result<Self, Failure> {
         let shown = path.display();
         let name = path.file_name().ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Signals that end long work which can go on later: the first one stops it in order, a second one ends this process.
+//! Signals for long work that can be continued later. The first signal stops it in order, a second one ends this process.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use signal_hook::iterator::Signals;
 
 /// Progress of work in this process that signals end.
 pub struct Interruptible<'a> {
-    /// Who is told.
+    /// Receives the progress.
     pub listener: &'a dyn Progress,
     /// Set by a signal: see [`flag`].
     pub interrupted: Arc<AtomicBool>,
@@ -40,11 +40,11 @@ impl Progress for Interruptible<'_> {
     }
 }
 
-/// The signal that came last; 0: none.
+/// The last signal received; 0 if none.
 static SEEN: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
-/// What a program exits with whose work a signal has ended early, as a shell says of one that the signal has killed: 128 and its
-/// number. `None` if no signal came.
+/// Returns the exit code of a program whose work a signal has ended early: 128 plus the signal's number, as a shell reports for a killed
+/// program. `None` if no signal came.
 #[must_use]
 pub fn exit_code() -> Option<u8> {
     let signal = SEEN.load(Ordering::Relaxed);
@@ -55,16 +55,16 @@ fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::failed(format!("cannot handle signals: {error}"))
 }
 
-/// A flag that signals set; a second one ends the process.
+/// Returns a flag that signals set. A second signal ends the process.
 ///
 /// # Errors
 /// Signals cannot be handled.
 pub fn flag() -> Result<Arc<AtomicBool>, Failure> {
     let interrupted = Arc::new(AtomicBool::new(false));
-    // Who started this with nohup wants it to go on.
+    // A process started with nohup must go on.
     let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
     for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
-        // In this order: the first one finds the flag down.
+        // The order matters: the first signal must find the flag down.
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, interrupted.clone()).map_err(failed)?;
         let number = usize::try_from(signal).unwrap_or_default();
         signal_hook::flag::register_usize(signal, SEEN.clone(), number).map_err(failed)?;
@@ -73,15 +73,15 @@ pub fn flag() -> Result<Arc<AtomicBool>, Failure> {
     Ok(interrupted)
 }
 
-/// Whether whoever started this process has it ignore a signal; proc_pid_status(5).
+/// Whether this process was started with a signal ignored; proc_pid_status(5).
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// For work in the daemon of `pool`: the first signal asks it to `stop`, and its answer tells how far it came; after a second one
-/// this process ends, and the daemon notices.
+/// Handles signals for work in the daemon of `pool`. The first signal makes this process call `stop`, and the daemon's answer reports how
+/// far the work came. After a second one this process ends, and the daemon notices.
 ///
 /// # Errors
 /// Signals cannot be handled.

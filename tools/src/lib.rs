@@ -1,8 +1,8 @@
-//! What the commands `dedupfs`, `dedupfs-stats` and `dedupfs-gc` are made of.
+//! The library behind the commands `dedupfs`, `dedupfs-stats` and `dedupfs-gc`.
 //!
-//! A command resolves what it was given to a pool ([`target`]), reaches it through its daemon or opens it itself
-//! ([`access`]), and ends with one of the codes of [`exit`]. `dedupfs mount` starts itself again as the daemon
-//! ([`mount`], [`serve`]). Under other names `dedupfs` is what mount(8) and its like call ([`helper`]).
+//! A command resolves its argument to a pool ([`target`]), reaches the pool through its daemon or opens it itself ([`access`]), and ends
+//! with one of the codes of [`exit`]. `dedupfs mount` starts itself again as the daemon ([`mount`], [`serve`]). Under other names `dedupfs`
+//! is a helper of mount(8), umount(8), mkfs(8) and fsck(8) ([`helper`]).
 
 #![forbid(unsafe_code)]
 

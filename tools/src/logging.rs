@@ -1,9 +1,9 @@
-//! Where the daemon's log goes: the terminal at first, a file with a size limit once it runs in the background.
+//! The daemon's log: on the terminal at first, in a file with a size limit once the daemon runs in the background.
 //!
-//! The file is no part of the pool's durable state, so it is written with plain `std::fs`, and a log that cannot be
-//! written (a full disk) never stops the daemon: its lines are lost. At the limit it becomes `NAME.1`, replacing an
-//! older one, and a new file begins. The process' standard error output follows the file, so that what other code
-//! prints is kept too. Where the standard error output is the journal's, lines are as the [`journal`] wants them.
+//! The file is not part of the pool's durable state, so it is written with plain `std::fs`. A log that cannot be written (a full disk)
+//! never stops the daemon: its lines are lost. At the limit the file becomes `NAME.1`, replacing an older one, and a new file begins. The
+//! process's standard error follows the file, so output of other code is kept too. If standard error is the journal's, lines have the form
+//! that the [`journal`] wants.
 
 mod answers;
 mod journal;
@@ -23,14 +23,14 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use self::answers::UnwantedAnswers;
 
-/// Default name in the pool's meta root.
+/// Default name of the log in the pool's meta root.
 pub const LOG_NAME: &str = "dedupfs.log";
-/// At this size a new file begins; with the one before it a log takes at most twice that.
+/// Size at which a new file begins. With the one before it, a log takes at most twice this.
 pub const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// What to log, in the words of `tracing_subscriber::EnvFilter`.
+/// Environment variable with the log filter, in the syntax of `tracing_subscriber::EnvFilter`.
 pub const LOG_VARIABLE: &str = "DEDUPFS_LOG";
 
-/// Lines of a daemon that has no log yet: what does not fit is lost.
+/// Limit of lines held by a daemon that has no log yet. Lines that do not fit are lost.
 const HELD_BYTES_MAX: usize = 64 * 1024;
 
 /// ```text
@@ -47,18 +47,18 @@ enum Place {
     File(LogFile),
 }
 
-/// Where the log goes; can be switched while it is written.
+/// The place of the log. It can be switched while the log is written.
 #[derive(Clone, Default)]
 pub struct LogSink(Arc<Mutex<Place>>);
 
 impl LogSink {
-    /// Sets this process' log up, on the standard error output; `stays` there, so that the journal may have its own form.
+    /// Installs this process's log on standard error. If it `stays` there, it may take the journal's form.
     #[must_use]
     pub fn install(stays: bool) -> Self {
         Self::install_at(Place::Stderr, stays && journal::has_stderr(), io::stderr().is_terminal())
     }
 
-    /// The same for a daemon whose caller shall not see its lines: they are held back until there is a file for them, or
+    /// Installs the log of a daemon whose caller must not see its lines. They are held back until there is a file for them, or until
     /// [`release`](Self::release).
     #[must_use]
     pub fn install_held() -> Self {
@@ -73,7 +73,7 @@ impl LogSink {
             .with_ansi(has_colours)
             .with_target(false)
             .with_writer(sink.clone())
-            // It would tell on the standard error output, and panic if that cannot be written either.
+            // It would write to standard error, and panic if that fails.
             .log_internal_errors(false);
         let set = if for_journal {
             log.event_format(journal::JournalFormat::default()).finish().with(UnwantedAnswers).try_init()
@@ -100,28 +100,28 @@ impl LogSink {
         let mut file = LogFile::open(path, LOG_BYTES_MAX)?;
         let mut place = self.0.lock();
         if let Place::Held(lines) = &*place {
-            // On a full disk they are lost, as all others.
+            // On a full disk they are lost, like all other lines.
             let _ = file.write(lines);
         }
         *place = Place::File(file);
         Ok(())
     }
 
-    /// Tells on the standard error output what was held back, and goes on there.
+    /// Writes the held lines to standard error, and continues there.
     pub fn release(&self) {
         let mut place = self.0.lock();
         if let Place::Held(lines) = &*place {
-            // Nobody is left to tell if even this cannot be written.
+            // If even this cannot be written, nobody is left to tell.
             let _ = io::stderr().write_all(lines);
             *place = Place::Stderr;
         }
     }
 
-    /// From now on the standard error output goes to the file as well, if there is one.
+    /// Redirects standard error to the file, if there is one.
     pub fn take_stderr(&self) -> io::Result<()> {
         match &mut *self.0.lock() {
             Place::File(file) => file.take_stderr(),
-            // A daemon without a log must not keep the terminal, or the pipe, of whoever started it.
+            // A daemon without a log must not keep the terminal, or the pipe, of the process that started it.
             place => {
                 *place = Place::Stderr;
                 rustix::stdio::dup2_stderr(File::options().write(true).open("/dev/null")?).map_err(Into::into)
@@ -188,7 +188,7 @@ impl LogFile {
         Ok(written)
     }
 
-    /// A failure leaves the old file in use.
+    /// Begins a new file. A failure leaves the old file in use.
     fn rotate(&mut self) {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
@@ -197,7 +197,7 @@ impl LogFile {
             self.file = file;
             self.len_bytes = len_bytes;
             if self.has_stderr {
-                // The old file keeps it otherwise: still better than nowhere.
+                // If this fails, standard error stays with the old file: better than nowhere.
                 let _ = self.take_stderr();
             }
         }

@@ -18,20 +18,19 @@ use crate::mountinfo::contains;
 use crate::ready::{self, Outcome};
 use crate::{silence, target};
 
-/// Descriptors from this number on are no standard input or output.
+/// First descriptor that is not standard input, output or error.
 const FIRST_INHERITED: i32 = 3;
 
-/// A mountpoint that can be used, and what is left there to clean up first.
+/// A usable mountpoint, and whether a dead mount must be removed first.
 #[derive(Debug)]
 pub struct Mountpoint {
-    /// Absolute.
+    /// Absolute path.
     pub path: PathBuf,
-    /// A mount of the same pool whose daemon was killed lies there.
+    /// A mount of the same pool, whose daemon was killed, is there.
     pub is_dead: bool,
 }
 
-/// The pool's directories: POOL, and its data root if that can be told. A pool that cannot be read says so when it is
-/// opened.
+/// The pool's directories: POOL, and its data root if the superblock names it. Opening reports a pool that cannot be read.
 pub(crate) fn roots(pool: &Path) -> Vec<PathBuf> {
     let superblock = FileDevice::open(pool).and_then(|device| Superblock::read(&device, Role::Meta));
     let data = superblock.ok().map(|superblock| superblock.data_root_path(pool));
@@ -39,7 +38,7 @@ pub(crate) fn roots(pool: &Path) -> Vec<PathBuf> {
     std::iter::once(pool.to_path_buf()).chain(data).collect()
 }
 
-/// Looks at a mountpoint: absent, taken, dead, or free.
+/// Checks a mountpoint: absent, taken, dead, or free.
 pub fn examine(pool: &Path, mountpoint: &Path) -> Result<Mountpoint, Failure> {
     let unusable = |message: String| Failure::new(FailureKind::MountpointUnusable, message);
     let shown = mountpoint.display();
@@ -51,7 +50,7 @@ pub fn examine(pool: &Path, mountpoint: &Path) -> Result<Mountpoint, Failure> {
     for root in roots(pool) {
         if contains(&root, &path) || contains(&path, &root) {
             return Err(unusable(format!(
-                "mountpoint {shown} and {} of the pool lie in each other: choose a mountpoint outside of the pool",
+                "mountpoint {shown} and {} of the pool are in each other: choose a mountpoint outside of the pool",
                 root.display()
             )));
         }
@@ -80,10 +79,10 @@ pub fn examine(pool: &Path, mountpoint: &Path) -> Result<Mountpoint, Failure> {
     }
 }
 
-/// Whether nobody serves what is mounted there.
+/// Whether no daemon serves the mount at `mountpoint`.
 ///
-/// statfs(2) and not stat(2): the kernel answers that for a dead mount too, as long as its cache holds. It is asked in a thread
-/// of its own, which is left behind if the daemon does not answer: that of a dead mount has no need to.
+/// Asks with statfs(2), because the kernel may answer stat(2) for a dead mount too, from its cache. The call runs in a thread of its own,
+/// which is left behind if the daemon does not answer. That is no dead mount: the kernel itself answers for one.
 #[must_use]
 pub fn is_dead(mountpoint: &Path) -> bool {
     let ask = |path: &Path| rustix::fs::statfs(path).is_err_and(|error| error == rustix::io::Errno::NOTCONN);
@@ -107,7 +106,7 @@ pub fn is_dead(mountpoint: &Path) -> bool {
     }
 }
 
-/// Takes a mount away, whoever still stands in it.
+/// Detaches a mount, even if processes still use it.
 pub fn detach(mountpoint: &Path) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| {
         Failure::new(
@@ -127,7 +126,7 @@ pub fn detach(mountpoint: &Path) -> Result<(), Failure> {
     }
 }
 
-/// A mount error as the user sees it.
+/// Converts a mount error for the user.
 #[must_use]
 pub fn failure(error: &MountError) -> Failure {
     let kind = match error {
@@ -150,28 +149,28 @@ pub fn failure(error: &MountError) -> Failure {
     Failure::new(kind, error.to_string())
 }
 
-/// What to tell of files below a mountpoint, if there are any.
+/// Returns a warning about files below a mountpoint, if there are any.
 #[must_use]
 pub fn hidden_files(mountpoint: &Path) -> Option<String> {
     std::fs::read_dir(mountpoint).is_ok_and(|mut entries| entries.next().is_some()).then(|| {
         format!(
-            "{} is not empty: what is in it is hidden until the pool is unmounted (if backups ran while nothing was \
+            "{} is not empty: its files are hidden until the pool is unmounted (if backups ran while nothing was \
              mounted, they are there)",
             mountpoint.display()
         )
     })
 }
 
-/// Starts this program again as the daemon, and returns when it serves or has failed.
+/// Starts this program again as the daemon. Returns when it serves or has failed.
 pub fn start_daemon(args: &MountArgs) -> Result<(), Failure> {
     let failed = |what: &str, error: io::Error| Failure::failed(format!("cannot {what}: {error}"));
     let (reader, writer) = io::pipe().map_err(|error| failed("make a pipe", error))?;
     let program = std::env::current_exe().map_err(|error| failed("find this program", error))?;
-    // Replaced by a newer one, or out of sight in another mount namespace.
+    // The program was replaced by a newer one, or is out of sight in another mount namespace.
     let program = if program.is_file() { program } else { "/proc/self/exe".into() };
     let hidden = hidden_files(&args.mountpoint);
-    // Else the daemon would have, for as long as the mount lives, what this process was given by the one that started it: a lock, a
-    // pipe that somebody reads to its end.
+    // Otherwise the daemon would keep descriptors inherited from this process's parent while the mount lives: a lock, or a pipe that
+    // another process reads to its end.
     close_fds::set_fds_cloexec(FIRST_INHERITED, &[]);
     let mut child = Command::new(program)
         .arg0("dedupfs")
@@ -191,7 +190,7 @@ pub fn start_daemon(args: &MountArgs) -> Result<(), Failure> {
             Ok(())
         }
         Some(Outcome::Failed(failure)) => {
-            // So that the pool is free when this returns.
+            // Wait, so that the pool is free when this returns.
             let _ = child.wait();
             Err(failure)
         }
@@ -228,7 +227,7 @@ fn describe_death(child: &mut Child) -> String {
         _ => "ended".to_owned(),
     };
     let how = child.wait().map_or_else(|_| "ended".to_owned(), how);
-    format!("the daemon {how} before the mount served: nothing is mounted; what the kernel says stands in `dmesg`")
+    format!("the daemon {how} before the mount served: nothing is mounted; see `dmesg` for the kernel's messages")
 }
 
 #[cfg(test)]

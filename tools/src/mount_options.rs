@@ -1,8 +1,8 @@
-//! What `-o` says: lists of options with commas, as in fstab(5).
+//! The option `-o`: lists of options with commas, as in fstab(5).
 //!
-//! 1. Lists are split at commas; double quotes keep commas together, as mount(8) has it.
-//! 2. Options of mount(8) and systemd that mean nothing to a filesystem are passed over; what the kernel takes is passed
-//!    on; what is for the pool is checked here, before anything is opened.
+//! 1. Lists are split at commas. Double quotes keep commas together, as for mount(8).
+//! 2. Options of mount(8) and systemd that mean nothing to a filesystem are ignored. Options of the kernel are passed on. Options of the
+//!    pool are checked here, before anything is opened.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use dedupfs_fuse::{KeepAwake, MountOptions};
 use crate::gc_policy::Policy;
 use crate::size;
 
-/// Options of mount(8) and fstab(5), and what all mounts do anyway. A value behind `=` does not matter.
+/// Options of mount(8) and fstab(5), and options that hold for all mounts anyway. A value behind `=` does not matter.
 const IGNORED_OPTIONS: [&str; 26] = [
     "defaults",
     "auto",
@@ -43,24 +43,24 @@ const IGNORED_OPTIONS: [&str; 26] = [
     "loud",
     "default_permissions",
 ];
-/// What the kernel shows of a mount that is there, and mount(8) gives back when it is mounted again.
+/// Options that the kernel shows of an existing mount. mount(8) gives them back in a remount.
 const SHOWN_OPTIONS: [&str; 6] = ["user_id", "group_id", "rootmode", "fd", "max_read", "blksize"];
-/// Options that the kernel or the fuse crate takes as they are.
+/// Options that the kernel or the fuse crate takes unchanged.
 const PLAIN_OPTIONS: [&str; 9] = ["dev", "nodev", "suid", "nosuid", "exec", "noexec", "sync", "async", "dirsync"];
-/// For the message about an unknown one.
+/// Part of the message about an unknown option.
 const OPTIONS_HELP: &str = "known are ro, rw, allow_other, relatime, noatime, nodiratime, dev, suid, noexec, sync, dirsync (and their \
                             opposites), threads=N, keep_awake=auto|on|off, data_limit=SIZE, meta_limit=SIZE, memory=SIZE, filters=LIST, \
                             log_file=FILE, gc[=on|idle|off], gc_threshold=PERCENT, gc_leave=PERCENT, gc_share=PERCENT, \
-                            gc_window=HOUR-HOUR, gc_interval=SECONDS, and those that mount(8) and systemd take for themselves";
+                            gc_window=HOUR-HOUR, gc_interval=SECONDS, and those of mount(8) and systemd";
 
-/// What `-o` says of the mount, and of the pool.
+/// The options of a mount and its pool.
 #[derive(Debug)]
 pub struct Options {
-    /// For the kernel and the session.
+    /// Options for the kernel and the session.
     pub mount: MountOptions,
-    /// What the pool may occupy on each root.
+    /// Space that the pool may take on each root.
     pub limits: SpaceLimits,
-    /// Reading changes times of directories, too.
+    /// Whether reading changes the access times of directories, too.
     directory_times: bool,
     /// Instead of `--memory`.
     pub memory_bytes: Option<u64>,
@@ -70,11 +70,11 @@ pub struct Options {
     pub log_file: Option<PathBuf>,
     /// Reclaiming in the background.
     pub gc: Policy,
-    /// A mount that is there is to be changed.
+    /// Change an existing mount.
     pub remount: bool,
 }
 
-/// Single options of lists with commas; `filters="zero,sealed"` is one.
+/// Splits lists at commas; `filters="zero,sealed"` is one option.
 #[must_use]
 pub fn split(lists: &[String]) -> Vec<String> {
     let mut options = Vec::new();
@@ -94,10 +94,10 @@ pub fn split(lists: &[String]) -> Vec<String> {
     options
 }
 
-/// How to mount the pool.
+/// Parses the options of a mount.
 ///
 /// # Errors
-/// Usage, for an option that is not known or makes no sense.
+/// Usage, for an option that is unknown or makes no sense.
 pub fn parse(pool: &Path, lists: &[String]) -> Result<Options, Failure> {
     let (options, unknown) = parse_known(pool, lists)?;
     match unknown.first() {
@@ -106,7 +106,7 @@ pub fn parse(pool: &Path, lists: &[String]) -> Result<Options, Failure> {
     }
 }
 
-/// The same, and the options that are not known.
+/// Like [`parse`], but returns unknown options beside the others.
 ///
 /// # Errors
 /// Usage, for an option that makes no sense.
@@ -136,7 +136,7 @@ pub fn parse_known(pool: &Path, lists: &[String]) -> Result<(Options, Vec<String
         unknown.append(&mut shown);
         if options.gc.is_incomplete() {
             return Err(usage(
-                "mount options gc_… say how to reclaim in the background, and `gc` or `gc=idle` that it is done: add one of them"
+                "mount options gc_… say how to reclaim in the background, but only `gc` or `gc=idle` turns it on: add one of them"
                     .to_owned(),
             ));
         }
@@ -149,13 +149,13 @@ pub fn parse_known(pool: &Path, lists: &[String]) -> Result<(Options, Vec<String
 
 enum Taken {
     Known,
-    /// Makes sense for a mount that is there.
+    /// Makes sense only for an existing mount.
     Shown,
     Unknown,
 }
 
 impl Options {
-    /// What reading does to times of last access.
+    /// How reading changes access times.
     #[must_use]
     pub fn access_times(&self) -> AccessTimes {
         match (self.mount.no_atime, self.directory_times) {
@@ -205,7 +205,7 @@ impl Options {
             // In fstab a comma would end the option.
             ("filters", list) => {
                 let plan = list.replace(':', ",").parse();
-                self.filters = Some(plan.map_err(|advice| wrong(format!("{advice}; `:` stands between filters")))?);
+                self.filters = Some(plan.map_err(|advice| wrong(format!("{advice}; put `:` between filters")))?);
             }
             ("log_file", "") => return Err(wrong("a file is needed".to_owned())),
             ("log_file", path) => self.log_file = Some(path.into()),
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(times(&["relatime", "noatime"]), AccessTimes::Never);
         assert_eq!(times(&["nodiratime"]), AccessTimes::RelativeButDirectories);
         assert_eq!(times(&["noatime,nodiratime"]), AccessTimes::Never);
-        // Reads from the kernel's cache are not seen: that could not be kept.
+        // Reads from the kernel's cache are not seen, so strict access times cannot be kept.
         assert_eq!(times(&["strictatime"]), AccessTimes::Relative);
     }
 

@@ -1,7 +1,7 @@
-//! Which dedupfs is mounted where, by `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+//! The mounts of this mount namespace, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 //!
-//! The file is read and never the mountpoint touched: a mount whose daemon hangs or is dead would block or fail, and
-//! a mount of another user cannot even be looked at by root.
+//! Only the file is read; mountpoints are never touched. A mount whose daemon hangs or is dead would block or fail, and root cannot even
+//! look at another user's mount.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -10,58 +10,58 @@ use std::path::{Path, PathBuf};
 use dedupfs::control::Failure;
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
-/// The type that dedupfs mounts as.
+/// Filesystem type of a dedupfs mount.
 const FILESYSTEM_TYPE: &[u8] = b"fuse.dedupfs";
 
-/// One line.
+/// One line of mountinfo.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountEntry {
     /// Unique among the present mounts.
     pub id: u64,
-    /// The mount that it lies on.
+    /// Id of the mount below.
     pub parent: u64,
-    /// Device number, "0:57"; for FUSE its minor names the connection.
+    /// Device number, such as "0:57". For FUSE its minor number is that of the connection.
     pub device: String,
-    /// Where.
+    /// Absolute path of the mountpoint.
     pub mountpoint: PathBuf,
-    /// Options of the mount and of its filesystem, with commas.
+    /// Options of the mount and of its filesystem, separated by commas.
     pub options: String,
     /// Type with subtype.
     pub filesystem_type: Vec<u8>,
-    /// What is mounted: for dedupfs the pool's absolute path.
+    /// Source of the mount; for dedupfs the pool's absolute path.
     pub source: PathBuf,
 }
 
 impl MountEntry {
-    /// Whether it is a dedupfs.
+    /// Whether the mount is a dedupfs.
     #[must_use]
     pub fn is_dedupfs(&self) -> bool {
         self.filesystem_type == FILESYSTEM_TYPE && self.source.is_absolute()
     }
 
-    /// The id of the user who mounted it.
+    /// The id of the user that mounted it.
     #[must_use]
     pub fn user(&self) -> Option<u32> {
         self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
     }
 }
 
-/// All mounts of this mount namespace, in the order in which they were made.
+/// Returns all mounts of this mount namespace, in the order in which they were made.
 pub fn read() -> Result<Vec<MountEntry>, Failure> {
     let text =
         std::fs::read(MOUNTINFO).map_err(|error| Failure::failed(format!("cannot read {MOUNTINFO}: {error}")))?;
     Ok(parse(&text))
 }
 
-/// What is on top at `mountpoint`.
+/// Returns the top mount at `mountpoint`.
 #[must_use]
 pub fn top_at<'a>(mounts: &'a [MountEntry], mountpoint: &Path) -> Option<&'a MountEntry> {
     let here = || mounts.iter().filter(|mount| mount.mountpoint == mountpoint);
-    // The top one is nobody's parent at the same place; a mount moved or made later need not come later.
+    // The top mount is no other's parent at the same place. A mount that was moved or made later need not come later in the file.
     here().find(|mount| !here().any(|above| above.parent == mount.id)).or_else(|| here().next_back())
 }
 
-/// Where else the pool of `mount` is mounted: by another daemon's connection, and not dead.
+/// Returns further mountpoints of the pool of `mount`: those of another daemon's connection that are not dead.
 #[must_use]
 pub fn others_of(mounts: &[MountEntry], mount: &MountEntry) -> Vec<PathBuf> {
     let is_other =
@@ -74,7 +74,7 @@ fn parse(text: &[u8]) -> Vec<MountEntry> {
     text.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
 
-/// `36 35 98:0 /root /mountpoint options optional-fields - type source super-options`
+/// Parses `36 35 98:0 /root /mountpoint options optional-fields - type source super-options`.
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
@@ -90,7 +90,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     Some(MountEntry { id, parent, device, mountpoint, options, filesystem_type, source })
 }
 
-/// The kernel writes space, tab, newline, backslash (and `#` in some fields) as a backslash and three octal digits.
+/// Replaces escapes. The kernel writes space, tab, newline, backslash (and `#` in some fields) as a backslash and three octal digits.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -112,7 +112,7 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// Whether the filesystem with this device number is mounted anywhere, also in other mount namespaces if sysfs tells.
+/// Whether the filesystem with this device number is mounted anywhere. Covers other mount namespaces if sysfs is there.
 #[must_use]
 pub fn is_somewhere(device: &str) -> bool {
     let all = Path::new("/sys/class/bdi");

@@ -1,6 +1,6 @@
-//! Telling systemd how the daemon is (sd_notify(3)): datagrams of lines `NAME=value` to the socket that `$NOTIFY_SOCKET` names.
+//! Reports the daemon's state to systemd (sd_notify(3)): datagrams of lines `NAME=value` to the socket in `$NOTIFY_SOCKET`.
 //!
-//! Without that variable, or when nobody listens, nothing happens: a mount is never worse for it.
+//! Without that variable, or without a listener, nothing happens. A failure never harms the mount.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,46 +9,46 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// Names the socket.
+/// Environment variable with the name of the socket.
 const VARIABLE: &str = "NOTIFY_SOCKET";
-/// A service manager that does not read is not waited for any longer.
+/// Time to wait for a service manager that does not read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Who is told, if anybody.
+/// The socket of the service manager, if there is one.
 #[derive(Debug, Default)]
 pub struct Notifier(Option<UnixDatagram>);
 
 impl Notifier {
-    /// The one that this process' environment names.
+    /// The socket in this process's environment.
     #[must_use]
     pub fn from_env() -> Self {
         std::env::var_os(VARIABLE).map_or_else(Self::default, |name| Self::to(&name))
     }
 
-    /// The socket at an absolute path, or with `@` in front in the abstract namespace.
+    /// The socket at an absolute path, or, with `@` in front, in the abstract namespace.
     #[must_use]
     pub fn to(name: &OsStr) -> Self {
         Self(connect(name.as_bytes()).inspect_err(|error| tracing::warn!(%error, ?name, "cannot reach systemd")).ok())
     }
 
-    /// The mount serves.
+    /// Reports that the mount serves.
     pub fn ready(&self, status: &str) {
         self.tell("READY=1", status);
     }
 
-    /// What is going on.
+    /// Reports the current work.
     pub fn status(&self, status: &str) {
         self.tell("", status);
     }
 
-    /// It ends.
+    /// Reports that the daemon ends.
     pub fn stopping(&self, status: &str) {
         self.tell("STOPPING=1", status);
     }
 
     fn tell(&self, state: &str, status: &str) {
         let Some(socket) = &self.0 else { return };
-        // A line each.
+        // Each value must stay on one line.
         let text = format!("{state}\nSTATUS={}\n", status.replace('\n', " "));
         if let Err(error) = socket.send(text.trim_start().as_bytes()) {
             tracing::debug!(%error, "systemd was not told");

@@ -1,7 +1,6 @@
-//! What the programs say of panics.
+//! The panic hook of the programs.
 
-/// Sets this process' panic hook: what the store catches, and tells as an error, says nothing on the terminal; everything else
-/// is as loud as ever.
+/// Installs the panic hook. Panics that the store catches and returns as errors are only logged; all others are printed as usual.
 pub fn install() {
     let loud = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

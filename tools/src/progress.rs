@@ -1,4 +1,4 @@
-//! Progress of long work on the standard error output: a bar on a terminal, else a line now and then.
+//! Progress of long work on standard error: a bar on a terminal, otherwise a line now and then.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
@@ -9,24 +9,24 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use parking_lot::Mutex;
 
 const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
-/// Programs are told as often.
+/// Shortest time between two lines of JSON.
 const JSON_INTERVAL: Duration = Duration::from_secs(1);
-/// Work that is done sooner needs no line in a log.
+/// Shortest time between two lines of text. Shorter work leaves no line in a log.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The step that runs.
+/// The current step.
 enum Step {
     Bar(ProgressBar),
     Lines { what: String, total: u64, done: u64, started: Instant, told: Instant },
 }
 
-/// One bar, or line after line, for the step that runs.
+/// Shows the current step as one bar or as repeated lines.
 #[derive(Default)]
 pub struct Bars {
     step: Mutex<Option<Step>>,
 }
 
-/// As "1234 of 5678, 100/s, 44 s left".
+/// Formats progress, such as "1234 of 5678, 100/s, 44 s left".
 fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
     let rate = done as f64 / elapsed.as_secs_f64().max(0.001);
     let mut text = format!("{what}: {done}");
@@ -42,7 +42,8 @@ fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
     text
 }
 
-/// Progress as lines of JSON on the standard output, one a second at most; `"message_type": "status"` tells them from the result.
+/// Writes progress as lines of JSON to standard output, at most one a second. `"message_type": "status"` distinguishes them from the
+/// result.
 #[derive(Default)]
 pub struct JsonLines {
     step: Mutex<Option<JsonStep>>,
@@ -83,7 +84,7 @@ impl Progress for JsonLines {
             step.done += by;
             if step.told.elapsed() >= JSON_INTERVAL {
                 step.told = Instant::now();
-                // Whoever reads it may be gone; the work goes on.
+                // The reader may be gone; the work goes on.
                 let _ = writeln!(std::io::stdout(), "{}", step.line());
             }
         }
@@ -98,7 +99,7 @@ impl Progress for JsonLines {
     }
 }
 
-/// What cannot be told is no reason to stop.
+/// Prints a line on standard error. A failure to print it does not stop the work.
 fn tell(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

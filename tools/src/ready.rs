@@ -1,7 +1,7 @@
-//! How the daemon tells the command that started it that the mount serves, or why it does not.
+//! The message from the daemon to the command that started it: the mount serves, or why it does not.
 //!
-//! The command starts itself again with the end of a pipe as standard output; the new process writes one line of JSON
-//! there. No line at all means that it died. Nothing is forked, because nothing that has threads may be.
+//! The command starts itself again with one end of a pipe as standard output. The new process writes one line of JSON there. No line means
+//! that it died. The command does not fork, because a process with threads must not.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -10,34 +10,34 @@ use std::os::fd::AsFd;
 use dedupfs::control::Failure;
 use serde::{Deserialize, Serialize};
 
-/// Longest line: an error message.
+/// Limit of a line: an error message.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 
-/// What the daemon tells.
+/// The daemon's message.
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The mount serves.
     Serving {
-        /// What whoever mounts should know: what was recovered.
+        /// A message for the user about the recovery.
         notice: Option<String>,
     },
-    /// It does not, and never will.
+    /// The mount does not serve, and never will.
     Failed(Failure),
 }
 
-/// The daemon's end.
+/// The daemon's end of the pipe.
 pub struct ReadySender(File);
 
 impl ReadySender {
-    /// Takes the standard output over, and leaves nothing there to print to.
+    /// Takes over standard output and replaces it by /dev/null.
     pub fn from_stdout() -> io::Result<Self> {
         let pipe = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         rustix::stdio::dup2_stdout(File::options().write(true).open("/dev/null")?)?;
         Ok(Self(pipe))
     }
 
-    /// Tells it. A reader that is gone is no error: nobody waits any more.
+    /// Sends the message. A reader that is gone is no error: nobody waits any more.
     pub fn send(mut self, outcome: &Outcome) {
         if let Ok(mut line) = serde_json::to_vec(outcome) {
             line.push(b'\n');
@@ -46,10 +46,10 @@ impl ReadySender {
     }
 }
 
-/// Waits for the daemon to tell; `None` if it ended without a word.
+/// Waits for the daemon's message; `None` if the daemon ended without one.
 pub fn receive(from: impl Read) -> io::Result<Option<Outcome>> {
     let mut line = Vec::new();
-    // Not to the end: the daemon's children (fusermount3) may keep the pipe open.
+    // Read only one line: the daemon's children (fusermount3) may keep the pipe open.
     let mut bytes = io::BufReader::new(from.take(LINE_BYTES_MAX));
     io::BufRead::read_until(&mut bytes, b'\n', &mut line)?;
     match line.last() {

@@ -1,13 +1,15 @@
-//! `mount -o remount,ro MNT` and `remount,rw`: the kernel and the daemon are switched in the order in which nothing can slip
-//! through.
+//! `mount -o remount,ro MNT` and `remount,rw`: switches the kernel and the daemon in an order that lets no write slip through.
 //!
-//! The kernel tells a FUSE daemon nothing of a remount. Read-only: the daemon is asked whether it would refuse; then the kernel, which
-//! refuses while files are open for writing and writes back what it caches; then the daemon makes everything durable and writes
-//! nothing more. Writable: the daemon first, which may refuse. When the last step fails, the one before is taken back.
+//! The kernel does not tell a FUSE daemon of a remount. To read-only:
+//! 1. The daemon is asked whether it would refuse.
+//! 2. The kernel is switched. It refuses while files are open for writing, and writes back its cache.
+//! 3. The daemon makes everything durable and writes nothing more.
 //!
-//! What else the kernel keeps of a mount (nodev, nosuid, noexec, noatime, sync, dirsync) can be changed as well. Memory, filters,
-//! limits and threads are those of the daemon until it ends: other values are named in a warning and passed over, since mount(8)
-//! repeats what stands in fstab.
+//! To writable, the daemon is switched first, because it may refuse. If the last step fails, the one before is taken back.
+//!
+//! Other flags that the kernel keeps of a mount (nodev, nosuid, noexec, noatime, sync, dirsync) can be changed as well. Memory, filters,
+//! limits and threads stay those of the daemon until it ends. Other values cause a warning only, since mount(8) repeats the options in
+//! fstab.
 
 use std::path::Path;
 
@@ -21,12 +23,12 @@ use crate::mount_options::{self, Options};
 use crate::mountinfo::MountEntry;
 use crate::{silence, target};
 
-/// Who gave the options of a remount.
+/// The origin of the options of a remount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// Whoever typed them.
+    /// The user typed them.
     CommandLine,
-    /// mount(8), which adds what stands in fstab.
+    /// mount(8), which adds the options in fstab.
     Mount,
 }
 
@@ -49,7 +51,7 @@ const FLAGS: [(&str, MountFlags, bool); 15] = [
     ("dirsync", MountFlags::DIRSYNC, true),
 ];
 
-/// Flags with options applied in their order.
+/// Applies options to flags, in their order.
 fn apply<'a>(flags: MountFlags, options: impl IntoIterator<Item = &'a str>) -> MountFlags {
     options.into_iter().fold(flags, |mut flags, option| {
         if let Some((_, flag, is_set)) = FLAGS.iter().find(|(name, ..)| *name == option) {
@@ -59,21 +61,21 @@ fn apply<'a>(flags: MountFlags, options: impl IntoIterator<Item = &'a str>) -> M
     })
 }
 
-/// Changes the mount at `mountpoint`; `lists` are the options that mount(8) gives, those that it has already included.
+/// Changes the mount at `mountpoint`. `lists` are the options from mount(8), which include the present ones.
 ///
 /// # Errors
-/// Nothing of ours is mounted there; the user may not; files are open for writing; not everything could be made durable.
+/// No dedupfs is mounted there, the user may not change it, files are open for writing, or not everything could be made durable.
 pub fn run(mountpoint: &Path, lists: &[String], origin: Origin) -> Result<(), Failure> {
     let mount = target::mounted_at(mountpoint)?.ok_or_else(|| {
         Failure::new(FailureKind::MountpointUnusable, format!("no dedupfs is mounted on {}", mountpoint.display()))
     })?;
-    // An option that makes no sense changes nothing.
+    // Check the options first: one that makes no sense changes nothing.
     let given = mount_options::parse(&mount.source, lists)?;
     let before = apply(MountFlags::empty(), mount.options.split(','));
     let options = mount_options::split(lists);
     let mut wanted = apply(before, options.iter().map(String::as_str));
     if origin == Origin::Mount {
-        // It repeats what the mount has, and leaves out what is the default: the flags that are not named are to be cleared.
+        // mount(8) repeats the mount's options and leaves out defaults. So a flag that is not named must be cleared.
         let is_named = |name: &str| options.iter().any(|option| option == name);
         wanted.set(MountFlags::NODEV, is_named("nodev"));
         wanted.set(MountFlags::NOSUID, is_named("nosuid"));
@@ -99,32 +101,33 @@ pub fn run(mountpoint: &Path, lists: &[String], origin: Origin) -> Result<(), Fa
     let kept = kept(&given, &options, origin, stats.as_ref());
     if !kept.is_empty() {
         eprintln!(
-            "dedupfs: warning: a remount does not change {}: what the mount began with holds until it is unmounted and mounted again",
+            "dedupfs: warning: a remount does not change {}: unmount and mount again to change that",
             kept.join(", ")
         );
     }
     Ok(())
 }
 
-/// Asks the daemon whether it would refuse: the kernel's mount must not become read-only for a moment, beside the daemon's own work.
+/// Asks the daemon whether it would refuse. Otherwise the kernel's mount could be read-only for a moment while the daemon works.
 fn prepare_read_only(mount: &MountEntry) -> Result<(), Failure> {
     let Some(mut client) = silence::connect(&mount.source)? else { return Ok(()) };
     match client.prepare_read_only() {
-        // A daemon of an older version does not know the question, and refuses later.
+        // A daemon of an older version does not know this request, and refuses later.
         Err(failure) if failure.kind == FailureKind::Usage => Ok(()),
         answer => answer,
     }
 }
 
-/// Only for a warning: a daemon that cannot be asked is no failure.
+/// Returns statistics for a warning. A daemon that does not answer is no failure.
 fn stats_of(pool: &Path) -> Option<PoolStats> {
     silence::connect(pool).ok()??.stats().ok()
 }
 
-/// Names of options that were given another value than the one that stays in effect; and of those that may be, if it is not known.
+/// Returns the names of options given with a value other than the one in effect. If the value in effect is unknown, a user's option counts
+/// as changed.
 fn kept(given: &Options, options: &[String], origin: Origin, stats: Option<&PoolStats>) -> Vec<&'static str> {
     let is_given = |name: &str| options.iter().any(|option| option.split('=').next() == Some(name));
-    // What the daemon does not tell: mount(8) repeats what stands in fstab, which then is no request.
+    // The value in effect may be unknown. mount(8) repeats the options in fstab, so they are no request.
     let is_changed = |is_other: Option<bool>| is_other.unwrap_or(origin == Origin::CommandLine);
     let is_other_limit = |name: &str, limit_bytes: Option<u64>| {
         stats.map(|stats| stats.roots.iter().any(|root| root.name == name && root.limit_bytes != limit_bytes))
@@ -162,7 +165,7 @@ fn change(mount: &MountEntry, flags: MountFlags) -> Result<(), Failure> {
         let (kind, text) = match error {
             Errno::BUSY => (
                 FailureKind::MountpointUnusable,
-                format!("files on {shown} are open for writing: `fuser -vm {shown}` tells by whom"),
+                format!("files on {shown} are open for writing: `fuser -vm {shown}` lists the processes"),
             ),
             Errno::PERM | Errno::ACCESS => {
                 (FailureKind::FuseUnavailable, format!("only root may change the mount on {shown}"))
@@ -177,10 +180,10 @@ fn set_read_only(mount: &MountEntry, read_only: bool) -> Result<(), Failure> {
     let (pool, shown) = (&mount.source, mount.mountpoint.display());
     match silence::connect(pool)? {
         Some(mut client) => client.set_read_only(read_only),
-        // There is no socket, nor anything to write.
+        // On such a disk there is no socket, and nothing to write.
         None if read_only && cannot_be_written(pool) => Ok(()),
         None if read_only && !crate::mount::is_dead(&mount.mountpoint) => {
-            Err(Failure::failed(format!("the daemon of {shown} does not answer: is everything durable there?")))
+            Err(Failure::failed(format!("the daemon of {shown} does not answer: recent writes may not be durable")))
         }
         None => Err(Failure::failed(format!(
             "the daemon of {shown} does not answer: unmount pool {}, and mount it again",
@@ -189,7 +192,7 @@ fn set_read_only(mount: &MountEntry, read_only: bool) -> Result<(), Failure> {
     }
 }
 
-/// Whether the disk of a pool is read-only as it is mounted here.
+/// Whether the pool's disk is mounted read-only here.
 #[must_use]
 pub fn cannot_be_written(pool: &Path) -> bool {
     rustix::fs::statvfs(pool).is_ok_and(|space| space.f_flag.contains(StatVfsMountFlags::RDONLY))

@@ -21,20 +21,20 @@ pub use self::reclaim::{reclaim, reclaim_status};
 pub use self::transfer::{transfer, transfer_problems};
 use crate::size::show;
 
-/// What to do about counts that could not be right.
+/// Advice for counts in doubt.
 const DOUBT: &str = "nothing is freed: unmount, and run `dedupfs fsck --rebuild-index POOL`";
 
-/// How many MiB a TiB is.
+/// MiB in a TiB.
 const MIB_PER_TIB: f64 = 1024.0 * 1024.0;
 
-/// Any result as JSON, with a final newline.
+/// Formats any result as JSON, with a final newline.
 pub fn json(value: &impl Serialize) -> Result<String, Failure> {
     serde_json::to_string_pretty(value)
         .map(|text| text + "\n")
         .map_err(|error| Failure::failed(format!("cannot print as JSON: {error}")))
 }
 
-/// One line of JSON among others, with its kind.
+/// Formats a result as one line of JSON with its message type.
 pub fn json_line(message_type: &str, value: &impl Serialize) -> Result<String, Failure> {
     let failed = |error| Failure::failed(format!("cannot print as JSON: {error}"));
     let mut value = serde_json::to_value(value).map_err(failed)?;
@@ -44,7 +44,7 @@ pub fn json_line(message_type: &str, value: &impl Serialize) -> Result<String, F
     Ok(format!("{value}\n"))
 }
 
-/// Lines of a name and a text, the names padded to one width.
+/// Lines of a name and a text; the names are padded to one width.
 struct Lines(String);
 
 impl Lines {
@@ -68,11 +68,11 @@ fn exact(bytes: u64) -> String {
 }
 
 fn ratio(value: f64) -> String {
-    // Zero stands for nothing to compare.
+    // Zero means that there is nothing to compare.
     if value == 0.0 { "-".to_owned() } else { format!("{value:.2}") }
 }
 
-/// `dedupfs-stats`; of a pool that is not mounted, what is in memory and what came in mean nothing.
+/// The text of `dedupfs-stats`. Leaves out memory and session of a pool that is not mounted, where they mean nothing.
 #[must_use]
 pub fn stats(stats: &PoolStats, is_mounted: bool) -> String {
     let mut lines = Lines(String::new());
@@ -82,7 +82,7 @@ pub fn stats(stats: &PoolStats, is_mounted: bool) -> String {
         format!("{} by {}, named by {}", show(stats.chunk_size_bytes), stats.chunker, stats.fingerprint),
     );
     lines.line("compression", &stats.compression);
-    lines.heading("what is stored");
+    lines.heading("stored content");
     lines.line("files", format!("{}, directories {}, others {}", stats.files, stats.directories, stats.other_inodes));
     lines.line("logical", exact(stats.logical_bytes));
     lines.line("  without holes", exact(stats.data_bytes));
@@ -100,7 +100,7 @@ pub fn stats(stats: &PoolStats, is_mounted: bool) -> String {
         lines.line("COUNTS IN DOUBT", DOUBT);
     }
     lines.line("recipe nodes", format!("{}, {}", stats.recipe_nodes, show(stats.recipe_node_bytes)));
-    lines.heading("what it takes on disk");
+    lines.heading("space on disk");
     lines.line("content", exact(stats.data_container_bytes));
     lines.line("recipes", exact(stats.recipe_container_bytes));
     lines.line("namespace", exact(stats.namespace_bytes));
@@ -127,7 +127,7 @@ pub fn stats(stats: &PoolStats, is_mounted: bool) -> String {
     lines.0
 }
 
-/// Room on both roots, and what to do where it ends.
+/// Adds the room on both roots, with advice where it runs out.
 fn roots(lines: &mut Lines, stats: &PoolStats) {
     if stats.roots.is_empty() {
         return;
@@ -146,7 +146,7 @@ fn roots(lines: &mut Lines, stats: &PoolStats) {
     }
 }
 
-/// What to do about a root that is full, or will be.
+/// Advice for a root that is full or nearly full.
 fn fullness(root: &RootSpace) -> Option<String> {
     const ADVICE: &str = "delete old backups (`rm`) and run `dedupfs-gc`";
     if root.usable_bytes == 0 {
@@ -167,7 +167,7 @@ fn fullness(root: &RootSpace) -> Option<String> {
         Level::Low => SPACE_LOW_PERCENT,
         Level::Urgent => SPACE_URGENT_PERCENT,
     };
-    Some(format!("more than {percent}% of what can be written is: {ADVICE}, or add space"))
+    Some(format!("more than {percent}% of the writable space is used: {ADVICE}, or add space"))
 }
 
 fn index(summary: &IndexSummary) -> String {
@@ -187,7 +187,7 @@ fn memory(lines: &mut Lines, stats: &PoolStats) {
     lines.line("limit (--memory)", show(memory.limit_bytes));
     lines.line("resident", show(memory.process_resident_bytes));
     lines.line("index", show(memory.index_bytes));
-    // An open tanker is filled before any is sealed: without a sealed one the figure would mean nothing.
+    // An open tanker is filled before any is sealed. Without a sealed one the figure would mean nothing.
     if stats.chunk_index.sealed_tankers > 0 && stats.unique_chunk_bytes > 0 {
         let per_tib = memory.index_bytes as f64 / stats.unique_chunk_bytes as f64 * MIB_PER_TIB;
         lines.line("index per stored TiB", format!("{per_tib:.0} MiB"));
@@ -248,13 +248,13 @@ fn session(lines: &mut Lines, stats: &PoolStats) {
     }
 }
 
-/// When the namespace was exported last.
+/// The age of the last export.
 fn exported_ago(stats: &PoolStats) -> String {
     let written = UNIX_EPOCH + Duration::from_secs(stats.export_time_secs);
     written.elapsed().map_or_else(|_| String::new(), |ago| format!(", as of {} s ago", ago.as_secs()))
 }
 
-/// `dedupfs recover`.
+/// The text of `dedupfs recover`.
 #[must_use]
 pub fn recovered(report: &RecoverReport, age: Option<Duration>) -> String {
     let mut text = format!(
@@ -276,7 +276,7 @@ pub fn recovered(report: &RecoverReport, age: Option<Duration>) -> String {
         report.elapsed_ms as f64 / 1e3
     );
     if let Some(damage) = &report.damage {
-        let _ = writeln!(text, "OLDER than it might be: the export cannot be read further ({damage})");
+        let _ = writeln!(text, "OLDER than the last export: the export cannot be read further ({damage})");
     }
     for less in &report.shortfall {
         let _ = writeln!(text, "LESS than expected: {less}");
@@ -284,7 +284,7 @@ pub fn recovered(report: &RecoverReport, age: Option<Duration>) -> String {
     if report.kept_slots > 0 {
         let _ = writeln!(
             text,
-            "{} slots with content that nothing names are kept until `dedupfs fsck --repair --give-up-unnamed`",
+            "{} slots with unnamed content are kept until `dedupfs fsck --repair --give-up-unnamed`",
             report.kept_slots
         );
     }
@@ -292,16 +292,16 @@ pub fn recovered(report: &RecoverReport, age: Option<Duration>) -> String {
     if missing > 0 {
         let _ = writeln!(
             text,
-            "MISSING: {missing} tables, recipe nodes or chunks, and {} recipe containers are not whole: `dedupfs fsck` tells \
+            "MISSING: {missing} tables, recipe nodes or chunks, and {} recipe containers are damaged: `dedupfs fsck` tells \
              more; backing the same data up again heals files",
             report.recipes_damaged
         );
     }
-    text.push_str("what was done after that export is lost; check with `dedupfs fsck`, then mount\n");
+    text.push_str("changes after that export are lost; check with `dedupfs fsck`, then mount\n");
     text
 }
 
-/// `dedupfs fsck`.
+/// The text of `dedupfs fsck`.
 #[must_use]
 pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
     let mut text = String::new();
@@ -314,7 +314,7 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
         );
     }
     if let Some(before) = rebuilt.map(|rebuilt| rebuilt.containers_before).filter(|&before| before > 0) {
-        let _ = writeln!(text, "{before} of these containers had been taken by a rebuild that did not come to its end");
+        let _ = writeln!(text, "{before} of these containers were taken over from an interrupted rebuild");
     }
     if missing > 0 {
         let _ = writeln!(text, "wrong: {missing} tables, recipe nodes or chunks could not be read for the new index");
@@ -363,7 +363,7 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
     text
 }
 
-/// `dedupfs fsck --json`.
+/// The result of `dedupfs fsck --json`.
 pub fn check_json(
     report: &CheckReport,
     rebuilt: Option<&RebuildReport>,
@@ -388,7 +388,7 @@ mod tests {
         let shown = stats(&pool, true);
         assert!(shown.contains("pool u-u-i-d") && shown.contains("(123456789 bytes)"), "{shown}");
         assert!(shown.contains("12.35") || shown.contains("12.34"), "{shown}");
-        // An empty pool has no ratio, and a pool into which nothing came no session.
+        // An empty pool has no ratio, and a pool that received nothing has no session.
         assert!(shown.contains("total                  - ") && !shown.contains("since the mount"), "{shown}");
         let mut used = pool;
         used.session.commits = 1;

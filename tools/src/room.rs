@@ -1,4 +1,4 @@
-//! What to say of a disk that others have filled: how much is to be freed there before a pool can be mounted for writing.
+//! Advice for a full disk: how much to free there before a pool can be mounted for writing.
 
 use std::path::Path;
 
@@ -7,12 +7,13 @@ use rustix::fs::{StatVfs, statvfs};
 
 use crate::{mount, size};
 
-/// A filesystem may have so many bytes left and refuse each new file: what it keeps to itself differs.
+/// Least amount to free. A filesystem may have this much left and still refuse new files, because filesystems keep different amounts to
+/// themselves.
 const FREED_BYTES_MIN: u64 = 1 << 20;
-/// Files that a mount makes, and checkpoints, and a backup's first containers.
+/// Inodes for a mount's files, checkpoints, and a backup's first containers.
 const INODES_MIN: u64 = 64;
 
-/// How much to free on the disks of a pool, in words.
+/// Says how much to free on the disks of a pool.
 #[must_use]
 pub fn advice(pool: &Path) -> String {
     let mut told = Vec::new();
@@ -32,9 +33,9 @@ pub fn advice(pool: &Path) -> String {
     format!("{free}, of files that are not the pool's; `dedupfs mount -o ro` mounts the pool meanwhile")
 }
 
-/// What a disk lacks of the room that a pool keeps for deleting and reclaiming; `None` if it has that.
+/// Describes the room that a disk lacks for a pool's reserve; `None` if it has enough.
 fn missing(space: &StatVfs) -> Option<String> {
-    // As the pool reckons its reserve: an eighth of a small disk.
+    // An eighth of a small disk, as the pool calculates its reserve.
     let reserve_bytes = (space.f_blocks * space.f_frsize / 8).min(DATA_RESERVE_BYTES + META_RESERVE_BYTES);
     let missing_bytes = reserve_bytes.saturating_sub(space.f_bavail * space.f_frsize);
     // Some filesystems do not count inodes.

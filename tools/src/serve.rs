@@ -1,15 +1,16 @@
-//! The daemon: opens the pool, mounts it, and sees to it that everything is durable when the mount ends.
+//! The daemon: opens the pool, mounts it, and makes everything durable when the mount ends.
 //!
-//! 1. Check pool and mountpoint; open the pool (lock, recovery); remove a dead mount of it; mount; listen on the
-//!    control socket; tell whoever waits that the mount serves.
-//! 2. Wait for the end of the session, which anybody may bring about: `dedupfs umount` through the control socket,
-//!    umount(8), or a signal, upon which the daemon unmounts by itself.
-//! 3. Stop listening, close the pool, answer the `dedupfs umount` that waits for that, end.
+//! 1. Check pool and mountpoint; open the pool (lock, recovery); remove a dead mount of it; mount; listen on the control socket; report
+//!    that the mount serves.
+//! 2. Wait for the end of the session. It comes from `dedupfs umount` through the control socket, from umount(8), or from a signal, upon
+//!    which the daemon itself unmounts.
+//! 3. Stop listening, close the pool, answer a waiting `dedupfs umount`, end.
 //!
-//! Invariants: the control socket lives only while the pool's lock is held; a mount is never left to be unmounted by a
-//! helper when the daemon dies (that would leave an empty directory that swallows writes); a signal never loses data:
-//! if files stay open, the mount is detached, and after [`DETACHED_TIMEOUT`] their users are cut off. Once the kernel sends
-//! nothing any more, only the disk takes time: it is given as much as it needs, whatever the number of signals.
+//! Invariants:
+//! - The control socket exists only while the pool's lock is held.
+//! - No helper unmounts when the daemon dies: that would leave an empty directory that swallows writes.
+//! - A signal never loses data. If files stay open, the mount is detached, and after [`DETACHED_TIMEOUT`] its users are cut off.
+//! - Once the kernel sends nothing more, only the disk takes time. It gets as much as it needs, regardless of further signals.
 
 mod background;
 mod daemon;
@@ -42,17 +43,17 @@ use crate::notify::Notifier;
 use crate::ready::{Outcome, ReadySender};
 use crate::{access, mountinfo, room, target};
 
-/// While files are open, an unmount is tried for so long: indexers and the like go away by themselves.
+/// How long to retry an unmount while files are open: indexers and similar programs close them soon.
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 const BUSY_RETRY: Duration = Duration::from_millis(50);
-/// After a signal, users of a busy mount get so long before they are cut off.
+/// Time that users of a busy mount have after a signal before they are cut off.
 const DETACHED_TIMEOUT: Duration = Duration::from_secs(10);
-/// The connection of a mount that was cut off ends within this time, or the pool is closed below it.
+/// Time for the connection of an aborted mount to end. After that the pool is closed below it.
 const ABORTED_TIMEOUT: Duration = Duration::from_secs(5);
-/// Tools that wait for an answer get it within this time before the daemon ends.
+/// Time for waiting tools to get their answer before the daemon ends.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the daemon waits for.
+/// An event that the daemon waits for.
 enum Event {
     /// The session has ended and the service is shut down.
     Ended(Result<(), MountError>),
@@ -60,7 +61,7 @@ enum Event {
     Signal(i32),
 }
 
-/// Serves a mount until it ends; in the foreground, or as the process that [`mount::start_daemon`] started.
+/// Serves a mount until it ends, in the foreground or as the process started by [`mount::start_daemon`].
 pub fn run(args: &MountArgs) -> Result<(), Failure> {
     if !args.daemon_child {
         let has_file = args.log_file.is_some()
@@ -87,10 +88,10 @@ pub fn run(args: &MountArgs) -> Result<(), Failure> {
     result
 }
 
-/// The process becomes one of its own: nothing of the terminal is left to it.
+/// Detaches the process from the terminal.
 fn leave_terminal(log: &LogSink) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("cannot leave the terminal: {error}"));
-    // A process that leads its group already cannot, and need not.
+    // Fails for a leader of a process group, which needs no new session.
     let _ = rustix::process::setsid();
     std::env::set_current_dir("/").map_err(failed)?;
     log.take_stderr().map_err(failed)?;
@@ -98,7 +99,7 @@ fn leave_terminal(log: &LogSink) -> Result<(), Failure> {
     rustix::stdio::dup2_stdin(null).map_err(|error| failed(error.into()))
 }
 
-/// From the command line to the end of the mount.
+/// Runs from the command line to the end of the mount.
 fn serve(
     args: &MountArgs,
     log: &LogSink,
@@ -110,7 +111,7 @@ fn serve(
     let options = &given.mount;
     let mountpoint = mount::examine(&pool_root, &args.mountpoint)?;
     let log_file = log_file(args, &given, &pool_root, &mountpoint.path)?;
-    // Registered before anything is mounted, so that no signal comes too early to be heeded.
+    // Register signals before anything is mounted, so that none comes too early.
     let (events, happened) = unbounded();
     watch_signals(events.clone())?;
     notifier.status("opening the pool");
@@ -134,7 +135,7 @@ fn serve(
             close(&pool)?;
             return Err(Failure::failed(format!("cannot write the log {}: {error}", path.display())));
         }
-        tracing::warn!(%error, "nothing is logged: {} cannot be written", path.display());
+        tracing::warn!(%error, "no log is kept: cannot write {}", path.display());
         log.release();
     }
     let served = mount_and_listen(&pool, &pool_root, &mountpoint, &given, &events);
@@ -153,7 +154,7 @@ fn serve(
         "mounted"
     );
     if let Err(failure) = ready(notice(&pool, mountpoint.is_dead)) {
-        tracing::error!(%failure, "going on all the same");
+        tracing::error!(%failure, "a step after mounting failed: the mount serves nevertheless");
     }
     notifier.ready(&format!("serving {} on {}", pool_root.display(), mountpoint.path.display()));
     let background = Background::start(&pool, given.gc).unwrap_or_else(|failure| {
@@ -171,19 +172,19 @@ fn serve(
     finish(&daemon, server, session_result)
 }
 
-/// What whoever mounts should know.
+/// A message for the user about the recovery.
 fn notice(pool: &Pool, was_dead: bool) -> Option<String> {
     let interval_s = COMMIT_INTERVAL.as_secs();
     let nothing_to_do = || {
         format!(
-            "the daemon before had ended without unmounting. There was nothing to recover: what was not synced in its last \
+            "the last daemon ended without unmounting. There was nothing to recover, but unsynced writes of its last \
              {interval_s} seconds may be missing"
         )
     };
     pool.notice().or_else(|| was_dead.then(nothing_to_do))
 }
 
-/// Where the log goes; `None` is the standard error output.
+/// The place of the log; `None` means standard error.
 fn log_file(
     args: &MountArgs,
     given: &Options,
@@ -196,7 +197,7 @@ fn log_file(
     };
     let path = std::path::absolute(given).map_err(|error| usage(format!("log file {}: {error}", given.display())))?;
     if mountinfo::contains(mountpoint, &path) {
-        // Writing it would wait for the daemon, which would wait for writing it.
+        // Writing the log would wait for the daemon, which would wait for the log.
         return Err(usage(format!("log file {} lies below the mountpoint: choose another place", given.display())));
     }
     Ok(Some(path))
@@ -237,7 +238,7 @@ fn mount_and_listen(
     warn_of_hidden_files(&mountpoint.path);
     let session =
         dedupfs_fuse::mount(pool.service(), &mountpoint.path, options).map_err(|error| mount::failure(&error))?;
-    // It cannot be found by its place any more once it is detached.
+    // After detaching, the mount cannot be found by its place any more.
     let device = target::mounted_at(session.mountpoint()).ok().flatten().map(|mount| mount.device);
     let daemon = Arc::new(Daemon {
         pool: pool.clone(),
@@ -270,7 +271,7 @@ fn mount_and_listen(
     }
 }
 
-/// Whether a disk takes nothing, whatever the reason.
+/// Whether the disk refuses writes because it is full or read-only.
 fn is_unwritable(error: &io::Error) -> bool {
     lacks_room(error) || error.kind() == io::ErrorKind::ReadOnlyFilesystem
 }
@@ -287,14 +288,14 @@ fn no_socket(pool_root: &Path, error: &io::Error) -> Failure {
     }
 }
 
-/// Files below a mountpoint are out of reach while something is mounted there.
+/// Warns of files below the mountpoint: they are out of reach while the pool is mounted.
 fn warn_of_hidden_files(mountpoint: &Path) {
     if let Some(warning) = mount::hidden_files(mountpoint) {
         tracing::warn!("{warning}");
     }
 }
 
-/// Waits until the session has ended; heeds signals.
+/// Waits until the session has ended, and handles signals.
 fn wait_for_end(daemon: &Daemon, happened: &Receiver<Event>, notifier: &Notifier) -> Result<(), Failure> {
     let session = &daemon.session;
     let is_connected = || session.is_connected();
@@ -304,32 +305,33 @@ fn wait_for_end(daemon: &Daemon, happened: &Receiver<Event>, notifier: &Notifier
         Ok(Event::Signal(signal)) => {
             tracing::info!(signal, "unmounting because of a signal");
             notifier.stopping("unmounting");
-            // Whoever waits for them has files open.
+            // Users that wait for transfers have files open.
             daemon.transfers.stop_and_wait(|| !happened.is_empty());
         }
         Err(_) => return Err(Failure::failed("the daemon's threads are gone")),
     }
     match unmount_here(session) {
-        // It may be mounted in another mount namespace too, or be one of those only.
+        // The filesystem may also be mounted in other mount namespaces, or only there.
         Ok(()) => {
             if let Some(result) = ended_within(BUSY_PATIENCE, happened, is_connected) {
                 return ended(result);
             }
             tracing::warn!(
-                "it is still mounted elsewhere (another mount namespace, a container's or a service's, has it): it may be used \
-                 {DETACHED_TIMEOUT:?} longer"
+                "still mounted in another mount namespace (a container's or a service's), which may use it for another \
+                 {} s",
+                DETACHED_TIMEOUT.as_secs()
             );
         }
         Err(error) => {
-            tracing::warn!(%error, "detaching: open files may be used {DETACHED_TIMEOUT:?} longer");
+            tracing::warn!(%error, "detaching: open files may be used for another {} s", DETACHED_TIMEOUT.as_secs());
             session.detach();
         }
     }
-    // A second signal means: at once.
+    // A second signal ends this wait at once.
     if let Some(result) = ended_within(DETACHED_TIMEOUT, happened, is_connected) {
         return ended(result);
     }
-    tracing::warn!("files are still open, or it is still mounted elsewhere: cutting its users off");
+    tracing::warn!("files are still open, or another mount namespace has the mount: cutting its users off");
     abort_connection(daemon.device.as_deref());
     match ended_within(ABORTED_TIMEOUT, happened, is_connected) {
         Some(result) => ended(result),
@@ -340,12 +342,12 @@ fn wait_for_end(daemon: &Daemon, happened: &Receiver<Event>, notifier: &Notifier
     }
 }
 
-/// Takes the mount away where it was made, unless it is busy for long; does not wait for the session's end.
+/// Unmounts here, retrying for [`BUSY_PATIENCE`] while the mount is busy. Does not wait for the session's end.
 fn unmount_here(session: &MountedSession) -> Result<(), MountError> {
     let deadline = Instant::now() + BUSY_PATIENCE;
     while !session.is_finished() {
         match dedupfs_fuse::unmount_path(session.mountpoint()) {
-            // Somebody else was faster.
+            // Another process was faster.
             Ok(()) | Err(MountError::NotMounted { .. }) => return Ok(()),
             Err(MountError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(BUSY_RETRY),
             Err(error) => return Err(error),
@@ -354,7 +356,7 @@ fn unmount_here(session: &MountedSession) -> Result<(), MountError> {
     Ok(())
 }
 
-/// Ends a FUSE connection, whose number is the minor number of the mount's device.
+/// Aborts a FUSE connection. Its number is the minor number of the mount's device.
 fn abort_connection(device: Option<&str>) {
     let Some((_, connection)) = device.and_then(|device| device.split_once(':')) else { return };
     if let Err(error) = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1") {
@@ -362,7 +364,7 @@ fn abort_connection(device: Option<&str>) {
     }
 }
 
-/// Makes everything durable and tells who waits for it.
+/// Makes everything durable and answers the tools that wait for it.
 fn finish(daemon: &Arc<Daemon>, mut server: ControlServer, session: Result<(), Failure>) -> Result<(), Failure> {
     server.stop_listening();
     daemon.transfers.stop_and_wait(|| false);

@@ -1,4 +1,4 @@
-//! Telling whom a tool waits for: behind a daemon that was stopped, or whose disk hangs, it would look as if the tool hung.
+//! Reports that a tool waits for a daemon. Without it the tool would seem to hang when the daemon was stopped or its disk hangs.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,10 +9,11 @@ use dedupfs_store::device::PoolLock;
 
 use crate::mountinfo;
 
-/// Who hears nothing for so long is told why.
+/// Time without an answer after which the user is told why.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The daemon that listens in a pool's meta root, or that serves a mount of the pool, if one does; who waits for its answers is told so.
+/// Connects to the daemon of a pool, by the socket in the meta root or by a mount; `None` if there is none. The client reports a silent
+/// daemon.
 pub fn connect(pool: &Path) -> Result<Option<ControlClient>, Failure> {
     let found = match ControlClient::connect(pool) {
         Ok(Some(client)) => Some(client),
@@ -25,18 +26,18 @@ pub fn connect(pool: &Path) -> Result<Option<ControlClient>, Failure> {
     Ok(found.map(|client| client.on_silence(PATIENCE, tell)))
 }
 
-/// The daemon of a mount that is seen here, found without the pool's disk.
+/// Finds the daemon of a visible mount without the pool's disk.
 fn by_mount(pool: &Path) -> Option<ControlClient> {
     let mounts = mountinfo::read().ok()?;
     let mut of_pool = mounts.iter().filter(|mount| mount.is_dedupfs() && mount.source == pool);
     of_pool.find_map(|mount| {
         let client = ControlClient::connect_beside(pool, &mount.device, mount.user()?)?;
-        // Else the socket in the pool has said why not.
+        // If not allowed, the socket in the pool has given the reason.
         client.is_allowed().then_some(client)
     })
 }
 
-/// Tells, once for each process, that the daemon of a pool does not answer.
+/// Reports, once in each process, that the daemon of a pool does not answer.
 pub fn tell(pool: &Path) {
     static IS_TOLD: AtomicBool = AtomicBool::new(false);
     if !IS_TOLD.swap(true, Ordering::Relaxed) {
@@ -53,7 +54,7 @@ fn describe(pool: &Path, holder: Option<&str>) -> String {
     };
     format!(
         "still waiting for {who}, which has pool {shown} and has not answered for {} s: it may have much to write, its disk may \
-         hang (see `dmesg`), or it was stopped ({resume} lets it go on)",
+         hang (see `dmesg`), or it was stopped (continue it with {resume})",
         PATIENCE.as_secs()
     )
 }

@@ -5,7 +5,7 @@ use dedupfs::config::{KIB, MEMORY_BYTES_MIN, MIB};
 /// Bytes of the units, smallest first.
 const UNITS: [(&str, u64); 5] = [("", 1), ("K", KIB), ("M", MIB), ("G", 1024 * MIB), ("T", 1024 * 1024 * MIB)];
 
-/// A size in bytes.
+/// Parses a size in bytes.
 pub fn parse(text: &str) -> Result<u64, String> {
     let advice = "a size is a whole number, optionally with K, M, G or T (powers of 1024), such as 8K or 512M";
     let digits = text.len() - text.trim_start_matches(|letter: char| letter.is_ascii_digit()).len();
@@ -20,7 +20,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     number.checked_mul(*factor).ok_or_else(|| format!("{text} is too large"))
 }
 
-/// A size between two bounds.
+/// Parses a size between two bounds.
 fn parse_between(text: &str, min: u64, max: u64) -> Result<u64, String> {
     let size = parse(text)?;
     if (min..=max).contains(&size) {
@@ -30,34 +30,34 @@ fn parse_between(text: &str, min: u64, max: u64) -> Result<u64, String> {
     }
 }
 
-/// Mean chunk size: 4K to 64K.
+/// Parses a mean chunk size: 4K to 64K.
 pub fn parse_chunk(text: &str) -> Result<u32, String> {
     parse_between(text, 4 * KIB, 64 * KIB).map(|size| size as u32)
 }
 
-/// Container size: 1M to 64M in whole pages, so that direct I/O stays aligned.
+/// Parses a container size: 1M to 64M in whole pages, so that direct I/O stays aligned.
 pub fn parse_container(text: &str) -> Result<u32, String> {
     let size = parse_between(text, MIB, 64 * MIB)?;
     if size.is_multiple_of(4 * KIB) { Ok(size as u32) } else { Err(format!("{size} is not a multiple of 4096")) }
 }
 
-/// Fingerprints of a tanker: 1K to 64M.
+/// Parses the fingerprints of a tanker: 1K to 64M.
 pub fn parse_tanker(text: &str) -> Result<u32, String> {
     parse_between(text, KIB, 64 * MIB).map(|number| number as u32)
 }
 
-/// Buckets of a tanker: a power of two up to 64K.
+/// Parses the buckets of a tanker: a power of two up to 64K.
 pub fn parse_buckets(text: &str) -> Result<u32, String> {
     let buckets = parse_between(text, 1, 64 * KIB)?;
-    if buckets.is_power_of_two() { Ok(buckets as u32) } else { Err(format!("{buckets} is no power of two")) }
+    if buckets.is_power_of_two() { Ok(buckets as u32) } else { Err(format!("{buckets} is not a power of two")) }
 }
 
-/// Memory limit.
+/// Parses a memory limit.
 pub fn parse_memory(text: &str) -> Result<u64, String> {
     parse_between(text, MEMORY_BYTES_MIN, 1024 * 1024 * MIB)
 }
 
-/// A size for people: exact when it is a round number, else with three digits.
+/// Formats a size for people: exact when it is a round number, otherwise with three digits.
 #[must_use]
 pub fn show(bytes: u64) -> String {
     let (name, factor) = UNITS.iter().rev().find(|(_, factor)| bytes >= *factor).unwrap_or(&UNITS[0]);

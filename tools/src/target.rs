@@ -1,4 +1,4 @@
-//! POOL or MNT: what a command was given, resolved to a pool.
+//! Resolves the argument of a command, POOL or MNT, to a pool.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use crate::mountinfo::{self, MountEntry};
 /// The file that makes a directory a pool.
 pub const SUPERBLOCK_NAME: &str = "dedupfs.meta";
 
-/// A pool, and how it was named.
+/// A pool, and the mount that named it.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// The pool's meta root, absolute.
     pub pool: PathBuf,
-    /// The mount by which it was named.
+    /// The mount, if its mountpoint was named.
     pub mount: Option<MountEntry>,
 }
 
@@ -41,16 +41,16 @@ pub fn resolve(path: &Path) -> Result<Target, Failure> {
     Ok(Target { pool: pool(path)?, mount: None })
 }
 
-/// The dedupfs on top at `path`, if one is there.
+/// Returns the dedupfs on top at `path`, if there is one.
 pub fn mounted_at(path: &Path) -> Result<Option<MountEntry>, Failure> {
     let mounts = mountinfo::read()?;
     let as_given = std::path::absolute(path).map_err(|error| unusable(path, &error))?;
     let at = |place: &Path| mountinfo::top_at(&mounts, place).filter(|mount| mount.is_dedupfs()).cloned();
-    // The second for symbolic links and `..` on the way; looked up only if need be, for it may ask a daemon.
+    // The second look resolves symbolic links and `..`. It comes only if needed, because it may ask a daemon.
     Ok(at(&as_given).or_else(|| at(&real_path(path).ok()?)))
 }
 
-/// Where a path leads; works for a dead mount too, of which only the parent can be looked at.
+/// Resolves a path. Works for a dead mount too, where only the parent can be looked at.
 pub fn real_path(path: &Path) -> io::Result<PathBuf> {
     path.canonicalize().or_else(|error| {
         let absolute = std::path::absolute(path)?;
@@ -62,7 +62,7 @@ pub fn real_path(path: &Path) -> io::Result<PathBuf> {
     })
 }
 
-/// A pool's directory, absolute; an error says what it is instead.
+/// Returns a pool's directory as an absolute path. The error for another directory says what to do.
 pub fn pool(path: &Path) -> Result<PathBuf, Failure> {
     let real = path.canonicalize().map_err(|error| unusable(path, &error))?;
     match std::fs::symlink_metadata(real.join(SUPERBLOCK_NAME)) {
@@ -71,8 +71,8 @@ pub fn pool(path: &Path) -> Result<PathBuf, Failure> {
             Err(Failure::new(
                 FailureKind::NotAPool,
                 format!(
-                    "{0} is no pool yet: `dedupfs recover` was interrupted there, or failed. Run the same command again (`dedupfs recover \
-                 {0}`, with --data DATA_ROOT if the content is not in {0}): it begins anew, and the data root has everything",
+                    "{0} is not a pool yet: `dedupfs recover` was interrupted there, or failed. Run the same command again (`dedupfs recover \
+                 {0}`, with --data DATA_ROOT if the content is not in {0}): it begins anew; the data root has everything",
                     path.display()
                 ),
             ))
@@ -81,7 +81,7 @@ pub fn pool(path: &Path) -> Result<PathBuf, Failure> {
             Err(Failure::new(
                 FailureKind::NotAPool,
                 format!(
-                    "{0} is a data root, and no meta root (no {SUPERBLOCK_NAME} in it): name the meta root; if that is lost, \
+                    "{0} is a data root, not a meta root (no {SUPERBLOCK_NAME} in it): name the meta root; if that is lost, \
                  `dedupfs recover --data {0} NEW_META_ROOT` makes it anew; if {0} was the whole pool, `dedupfs recover {0}`",
                     path.display()
                 ),

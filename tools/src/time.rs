@@ -1,8 +1,8 @@
-//! Points in time for people: UTC, so that reports of several machines can be compared.
+//! Points in time for people, in UTC, so that reports of several machines can be compared.
 
 use jiff::Timestamp;
 
-/// Seconds since 1970 as `2026-11-22 02:41:50 UTC`.
+/// Formats seconds since 1970, such as `2026-11-22 02:41:50 UTC`.
 #[must_use]
 pub fn show(secs: u64) -> String {
     let time = i64::try_from(secs).ok().and_then(|secs| Timestamp::from_second(secs).ok());

@@ -1,9 +1,9 @@
 //! Keeps the idle cores of a virtual machine from being given back to the host while small requests follow one another.
 //!
 //! A client that sleeps until its request is answered leaves its core idle. An idle core of a virtual machine is halted, which leaves the
-//! machine, and waking it takes longer than most requests. The kernel lets a program limit how long waking a core may take for as
-//! long as it holds `/dev/cpu_dma_latency` open (Documentation/power/pm_qos_interface.rst): with a limit of 0 idle cores poll, all of
-//! them, if the machine has a cpuidle driver. What they do not use is not the host's meanwhile. So the limit is held only while it pays:
+//! machine, and waking it takes longer than most requests. The kernel lets a program limit the time that waking a core takes, while the
+//! program holds `/dev/cpu_dma_latency` open (Documentation/power/pm_qos_interface.rst). With a limit of 0 all idle cores poll, if the
+//! machine has a cpuidle driver. The host cannot use their time meanwhile. So the limit is held only while it pays:
 //!
 //! ```text
 //!       CALL requests within CALL_WITHIN that came soon behind an answer
@@ -13,8 +13,8 @@
 //!                fewer than KEEP of them within INTERVAL
 //! ```
 //!
-//! On a machine of its own a core wakes within microseconds, and in one with many cores many would poll for few clients: there it is not
-//! done unless asked for.
+//! On a physical machine a core wakes within microseconds, and on one with many cores many would poll for few clients. There the limit is
+//! held only if asked for.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -25,17 +25,17 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// So many requests begin it: some milliseconds of a client that does nothing else.
+/// Requests that start holding: some milliseconds of a client that does nothing else.
 const CALL: u64 = 64;
-/// If they come within this time, at the rate at which it goes on.
+/// Time within which they must come: the rate at which holding continues.
 const CALL_WITHIN: Duration = Duration::from_millis(32);
-/// How often it is looked whether it still pays.
+/// Time between two checks whether holding still pays.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// Requests within [`INTERVAL`] for which it does: 2,000 a second.
+/// Requests within [`INTERVAL`] for which holding pays: 2,000 a second.
 const KEEP: u64 = 40;
-/// Most cores of a machine where it is done unasked.
+/// Most cores of a machine on which the limit is held unasked.
 const CORES_MAX: usize = 8;
-/// Limits the latency of waking while it is open.
+/// The file that limits the latency of waking while it is open.
 const LIMIT: &str = "/dev/cpu_dma_latency";
 /// Its content: microseconds, in the byte order of the machine.
 const NO_LATENCY: [u8; 4] = 0_i32.to_ne_bytes();
@@ -43,7 +43,7 @@ const NO_LATENCY: [u8; 4] = 0_i32.to_ne_bytes();
 /// Whether idle cores are to be kept awake while small requests follow one another.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum KeepAwake {
-    /// On a virtual machine of at most eight cores (x86: others do not tell).
+    /// On a virtual machine of at most eight cores (x86 only: others do not report that they are virtual).
     #[default]
     Auto,
     /// On any machine.
@@ -52,22 +52,22 @@ pub enum KeepAwake {
     Off,
 }
 
-/// Counts the requests of a mount that come soon, and has a thread hold the limit when there are many. Its end is the end of the
-/// holding.
+/// Counts the requests of a mount that come soon after an answer, and lets a thread hold the limit while there are many. Dropping this ends
+/// the holding.
 pub(crate) struct Awake {
     shared: Arc<Shared>,
     keeper: OnceLock<()>,
-    /// When the last [`CALL`] of them were complete.
+    /// Time when the last [`CALL`] of them were complete.
     counted: Mutex<Option<Instant>>,
 }
 
 struct Shared {
     limit: PathBuf,
-    /// That it cannot be done is worth telling.
+    /// The user asked for it, so a failure is worth a warning.
     was_asked_for: bool,
-    /// Requests that came soon behind an answer.
+    /// Requests that came soon after an answer.
     soon: AtomicU64,
-    /// The keeper waits to be called.
+    /// The keeper waits for a call.
     asleep: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
@@ -80,7 +80,7 @@ struct State {
 }
 
 impl Awake {
-    /// As the mount asks for; `None`: nothing is to be kept awake.
+    /// Applies the mount's option; `None` if no cores are to be kept awake.
     pub(crate) fn new(keep: KeepAwake) -> Option<Self> {
         let wanted = match keep {
             KeepAwake::Auto => is_worth_it(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
@@ -96,7 +96,7 @@ impl Awake {
         Self { shared: Arc::new(shared), keeper: OnceLock::new(), counted: Mutex::default() }
     }
 
-    /// A request came soon behind an answer.
+    /// Notes a request that came soon after an answer.
     pub(super) fn note(&self, now: Instant) {
         let before = self.shared.soon.fetch_add(1, Ordering::Relaxed);
         if before % CALL == CALL - 1 {
@@ -113,7 +113,7 @@ impl Awake {
         {
             let mut state = self.shared.state.lock();
             state.called = true;
-            // With the lock held, or it could end the first interval.
+            // Notify with the lock held: a later notification could end the keeper's first interval.
             self.shared.changed.notify_one();
         }
         self.keeper.get_or_init(|| {
@@ -147,7 +147,7 @@ impl Shared {
                     drop(limit);
                     self.asleep.store(true, Ordering::Relaxed);
                 }
-                // Nobody calls again.
+                // The keeper stays marked as awake, so it is not called again.
                 Err(error) if self.was_asked_for => {
                     return tracing::warn!(path = %self.limit.display(), %error, "idle cores cannot be kept awake");
                 }
@@ -158,7 +158,7 @@ impl Shared {
         }
     }
 
-    /// Whether there was one; else it is the end.
+    /// Waits for a call; returns `false` at the end of the mount.
     fn wait_for_call(&self) -> bool {
         let mut state = self.state.lock();
         while !state.called && !state.ended {
@@ -181,14 +181,14 @@ impl Shared {
     }
 }
 
-/// The limit is in force until what is returned is dropped.
+/// Sets the limit, which is in force until the returned file is dropped.
 fn hold(limit: &Path) -> io::Result<File> {
     let mut file = OpenOptions::new().write(true).open(limit)?;
     file.write_all(&NO_LATENCY)?;
     Ok(file)
 }
 
-/// Whether the processors say that the machine is virtual, and there are few of them: however few this process may use, all will poll.
+/// Whether the processors report a virtual machine, and are few. All of them would poll, even if this process may use only some.
 fn is_worth_it(cpuinfo: &str) -> bool {
     let cores = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
     let is_virtual = cpuinfo
@@ -204,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    /// What is written to the limit, each time until it is given up.
+    /// Returns the bytes written to the limit, each time when it is given up.
     fn limits(path: PathBuf) -> mpsc::Receiver<Vec<u8>> {
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
@@ -225,7 +225,7 @@ mod tests {
         path
     }
 
-    /// Waits for what the keeper does.
+    /// Waits for an effect of the keeper.
     fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !is_so() {
@@ -246,10 +246,10 @@ mod tests {
             assert!(limits.recv_timeout(INTERVAL * 3).is_err(), "they were too few");
             awake.note(now);
             assert_eq!(limits.recv_timeout(Duration::from_secs(20)).unwrap(), NO_LATENCY);
-            // The keeper says that it sleeps just behind that.
+            // The keeper marks itself as asleep just after that.
             eventually("the keeper sleeps", || awake.shared.asleep.load(Ordering::Relaxed));
         }
-        // As long as they come it is held: unless this thread was itself kept from going on.
+        // The limit is held while requests come, unless this thread itself was delayed.
         eventually("it is held", || {
             let begun = Instant::now();
             while begun.elapsed() < INTERVAL * 5 {
@@ -281,7 +281,7 @@ mod tests {
         let shared = Arc::downgrade(&awake.shared);
         (0..CALL).for_each(|_| awake.note(Instant::now()));
         drop(awake);
-        // Either it was held and given up, or it was never taken.
+        // Either the limit was held and given up, or it was never taken.
         eventually("the keeper ends", || {
             let _ = limits.try_recv();
             shared.strong_count() == 0

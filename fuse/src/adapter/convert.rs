@@ -8,9 +8,9 @@ use crate::service::{
     Attributes, Caller, Errno, FileKind, NodeContent, OpenOptions, RenameFlags, TimeChange, Timestamp,
 };
 
-/// What stat shows as the preferred request size of files: cp then asks for this much at once.
+/// Preferred request size that stat shows for files: cp then asks for this much at once.
 const FILE_BLOCK_BYTES: u32 = 1 << 20;
-/// The same for everything else. Not larger: the C library allocates a buffer of this size for each opened directory.
+/// The same for all other inodes. Not larger: the C library allocates a buffer of this size for each opened directory.
 const OTHER_BLOCK_BYTES: u32 = 4096;
 
 pub(super) fn caller(request: &fuser::Request) -> Caller {
@@ -53,15 +53,15 @@ pub(super) fn file_attr(attributes: &Attributes) -> FileAttr {
     }
 }
 
-/// Times that `SystemTime` cannot hold do not exist on Linux; a service that invents one gets 1970.
+/// Converts a time. Linux has no time that `SystemTime` cannot hold; a service that invents one gets 1970.
 pub(super) fn system_time(time: Timestamp) -> SystemTime {
     let whole = Duration::from_secs(time.secs.unsigned_abs());
     let start = if time.secs < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
     start.and_then(|start| start.checked_add(Duration::from_nanos(u64::from(time.nanos)))).unwrap_or(UNIX_EPOCH)
 }
 
-/// Undoes how the library decodes a time of the kernel's: before 1970 it *subtracts* the nanoseconds, so that
-/// 1969-12-31 23:59:58.8, which is (-2 s, 800,000,000 ns), arrives as 1970 minus 2.8 s.
+/// Undoes the library's decoding of a time from the kernel. Before 1970 the library *subtracts* the nanoseconds, so 1969-12-31 23:59:58.8,
+/// which is (-2 s, 800,000,000 ns), arrives as 1970 minus 2.8 s.
 pub(super) fn timestamp(time: SystemTime) -> Timestamp {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => Timestamp { secs: after.as_secs().cast_signed(), nanos: after.subsec_nanos() },
@@ -79,12 +79,12 @@ pub(super) fn time_change(time: TimeOrNow) -> TimeChange {
     }
 }
 
-/// The permission bits of a mode; the type is passed on its own.
+/// The permission bits of a mode. The type is passed separately.
 pub(super) fn permissions(mode: u32) -> u16 {
     (mode & 0o7777) as u16
 }
 
-/// What mknod is to create; `None`: no such type.
+/// The content that mknod creates; `None` for an unknown type.
 pub(super) fn node_content(mode: u32, rdev: u32) -> Option<NodeContent<'static>> {
     match mode & libc::S_IFMT {
         0 | libc::S_IFREG => Some(NodeContent::Regular),
@@ -109,7 +109,7 @@ pub(super) fn open_options(flags: i32) -> OpenOptions {
     }
 }
 
-/// `None`: a flag that is not known here.
+/// Converts flags of rename; `None` for an unknown flag.
 pub(super) fn rename_flags(flags: fuser::RenameFlags) -> Option<RenameFlags> {
     use fuser::RenameFlags as Kernel;
     let known = Kernel::RENAME_NOREPLACE | Kernel::RENAME_EXCHANGE | Kernel::RENAME_WHITEOUT;
@@ -124,7 +124,7 @@ pub(super) fn rename_flags(flags: fuser::RenameFlags) -> Option<RenameFlags> {
 mod tests {
     use super::*;
 
-    /// How the library decodes what the kernel sends.
+    /// Decodes a time from the kernel as the library does.
     fn decoded_by_library(secs: i64, nanos: u32) -> SystemTime {
         if secs >= 0 {
             UNIX_EPOCH + Duration::new(secs.unsigned_abs(), nanos)

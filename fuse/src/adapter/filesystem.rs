@@ -1,4 +1,4 @@
-//! Every request of the kernel: decode, call, reply. What those need in common is in the parent module.
+//! All requests of the kernel: decode, call, reply. The parent module has the parts that they share.
 
 use std::ffi::OsStr;
 use std::io;
@@ -24,7 +24,7 @@ use crate::service::{
     AttributeChanges, DirectoryEntry, FilePlace, FileService, NodeContent, SeekTarget, WriteFlags, XattrMode,
 };
 
-/// Whether a read or write goes through the kernel's page cache: the kernel names the owner of locks with direct ones only.
+/// Whether a read or write goes through the kernel's page cache. The kernel names the owner of locks only with direct ones.
 fn fills_pages(lock_owner: Option<LockOwner>) -> bool {
     lock_owner.is_none()
 }
@@ -52,7 +52,7 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _turn = self.turn();
-        // Of file handles (NFS) the kernel knows nothing but the number.
+        // For file handles (NFS) the kernel knows only the inode number.
         let lookup = || match name.as_bytes() {
             b"." => self.service.lookup_inode(parent.0),
             b".." => self.service.parent(parent.0).and_then(|above| self.service.lookup_inode(above)),
@@ -62,8 +62,8 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
-        // No turn: one request has many of these, and the thread must not sleep between them. If it had to wait, it settles
-        // behind its next request.
+        // No turn: one request has many of these, and the thread must not sleep between them. If it had to wait, it settles after its next
+        // request.
         let _ = guarded("forget", || {
             self.service.forget(ino.0, nlookup);
             Ok(())
@@ -254,7 +254,7 @@ impl Filesystem for Adapter {
             })
         };
         let written = guarded("write", write);
-        // The write itself is done here: requests that continue one another stay in order.
+        // The write itself is done on this thread: requests that continue one another stay in order.
         let how = open_options(open_flags.0);
         let to = if how.append { u64::MAX } else { offset.saturating_add(data.len() as u64) };
         self.answer_write((ino.0, fh.0), (offset, to), is_direct, how.sync, written, |result| {
@@ -502,7 +502,7 @@ impl Filesystem for Adapter {
             Some(Err(error)) => return reply.error(errno(error)),
             Some(Ok(FlagsRequest::Set(flags))) => {
                 let (caller, notifier) = (caller(request), self.notifier());
-                // Not beside reads: it waits for those that the kernel has begun.
+                // Not on the threads of reads: this waits for reads that the kernel has begun.
                 return self.answer_when_durable(move |service| {
                     match guarded("ioctl", || set_flags(service, &notifier, caller, ino.0, flags)) {
                         Ok(()) => reply.ioctl(0, &[]),
@@ -518,7 +518,7 @@ impl Filesystem for Adapter {
         }
     }
 
-    // ENOSYS: the kernel does these itself (or without) and does not ask again.
+    // ENOSYS: the kernel does these itself, or goes without, and does not ask again.
 
     fn access(&self, _request: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
         let _turn = self.turn();

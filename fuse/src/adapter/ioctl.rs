@@ -1,16 +1,16 @@
 //! The ioctls of chattr(1), lsattr(1) and xfs_io(8): flags of inodes, in both forms that Linux has.
 //!
-//! The kernel asks for them in either form, whichever the program used, and checks who may change what first (since 5.13).
+//! The kernel may ask in either form, independent of the program's choice. It first checks the right to change them (since 5.13).
 
 use crate::service::{Errno, InodeFlags, Result};
 
-// fs.h: FS_IMMUTABLE_FL and its kin, then FS_XFLAG_IMMUTABLE and its.
+// Source: fs.h. FS_IMMUTABLE_FL and the like, then FS_XFLAG_IMMUTABLE and the like.
 const PLAIN: Bits = Bits { immutable: 0x10, append_only: 0x20, no_dump: 0x40, no_access_time: 0x80 };
 const EXTENDED: Bits = Bits { immutable: 0x08, append_only: 0x10, no_dump: 0x80, no_access_time: 0x40 };
 
 /// Bytes of `struct fsxattr`: flags, extent size, extents, project, extent size of copies (4 each), 8 reserved.
 const EXTENDED_BYTES: usize = 28;
-/// Where its flags are, then what would be other features: extent sizes and project.
+/// Offsets of its flags and of unsupported features: extent sizes and project.
 const FEATURES_AT: [usize; 3] = [4, 12, 16];
 
 const READ: u32 = 2;
@@ -22,12 +22,12 @@ const SET_FLAGS: u32 = number(WRITE, b'f', 2, LONG_BYTES);
 const GET_EXTENDED: u32 = number(READ, b'X', 31, EXTENDED_BYTES as u32);
 const SET_EXTENDED: u32 = number(WRITE, b'X', 32, EXTENDED_BYTES as u32);
 
-/// An ioctl's number, as `_IOC` makes it.
+/// An ioctl's number, computed as by `_IOC`.
 const fn number(direction: u32, kind: u8, index: u32, len_bytes: u32) -> u32 {
     direction << 30 | len_bytes << 16 | (kind as u32) << 8 | index
 }
 
-/// Which bit stands for which flag.
+/// The bits that stand for the flags.
 struct Bits {
     immutable: u32,
     append_only: u32,
@@ -73,10 +73,10 @@ fn word(data: &[u8], at: usize) -> Result<u32> {
     bytes.map(u32::from_ne_bytes).ok_or(Errno::EINVAL)
 }
 
-/// What is asked; `None`: something else than flags.
+/// Decodes a request; `None` if it is not about flags.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for flags and features that there are not, `EINVAL` for too few bytes.
+/// `EOPNOTSUPP` for unsupported flags and features, `EINVAL` for too few bytes.
 pub(super) fn flags_request(command: u32, data: &[u8]) -> Option<Result<FlagsRequest>> {
     match command {
         GET_FLAGS => Some(Ok(FlagsRequest::Get)),
@@ -99,7 +99,7 @@ fn extended(data: &[u8]) -> Result<InodeFlags> {
     EXTENDED.decode(word(data, 0)?)
 }
 
-/// The answer to a request that asks, of the length that the kernel expects.
+/// The answer to a request that reads flags, of the length that the kernel expects.
 pub(super) fn flags_answer(request: FlagsRequest, flags: InodeFlags, len_bytes: u32) -> Vec<u8> {
     let bits = match request {
         FlagsRequest::Get => PLAIN.encode(flags),

@@ -1,16 +1,16 @@
-//! Decodes the kernel's requests, calls the service, replies. No thinking here.
+//! Decodes the kernel's requests, calls the service, and replies. Contains no logic of the filesystem.
 //!
-//! - A request is answered on the thread that received it, unless the service says that it takes long; then the reply
-//!   moves to a thread of [`offload`].
-//! - A thread that has to wait all the same lets another one receive meanwhile ([`relay`]).
-//! - Behind an answer the thread looks for the next request for a moment before it sleeps ([`watch`]); while many come, the cores of
-//!   a virtual machine are kept awake ([`awake`]).
-//! - A panic of the service becomes EIO for that request; the session goes on, so that the mount does not hang.
+//! - A request is answered on the thread that received it, unless the service says that it takes long. Then the reply moves to a thread of
+//!   [`offload`].
+//! - If a receiving thread must wait nevertheless, it first lets another one receive ([`relay`]).
+//! - After an answer the thread polls for the next request for a moment before it sleeps ([`watch`]). While many requests come, the cores
+//!   of a virtual machine are kept awake ([`awake`]).
+//! - A panic of the service becomes EIO for that request. The session goes on, so the mount does not hang.
 //! - `release` and `forget` never fail.
-//! - A write past the page cache leaves no stale page there ([`pages`]); who reads a directory comes to an end ([`streams`]).
-//! - Before a file refuses changes (chattr), what is still in mappings of it is written back.
-//! - When the service drops setuid bits on its own (direct writes, truncating opens), the kernel is told that the
-//!   attributes it caches are stale; otherwise it would execute the file with the old bits.
+//! - A write past the page cache leaves no stale page there ([`pages`]). Reading a directory comes to an end ([`streams`]).
+//! - Before a file refuses changes (chattr), dirty pages of its mappings are written back.
+//! - When the service itself drops setuid bits (direct writes, truncating opens), the kernel is told that its cached attributes are stale.
+//!   Otherwise it would execute the file with the old bits.
 
 mod awake;
 mod convert;
@@ -54,15 +54,15 @@ use watch::Watch;
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Requests the kernel may keep waiting in the background (readahead, release).
 const BACKGROUND_REQUESTS_MAX: u16 = 64;
-/// Names asked of the service at once.
+/// Names requested from the service at once.
 const NAMES_BATCH: usize = 64;
-/// The same with attributes: as many as a reply of a page holds, since what does not fit was looked up in vain.
+/// The same with attributes: as many as a reply of one page holds, because an entry that does not fit was looked up in vain.
 const ENTRIES_BATCH: usize = 24;
 /// Cookies of the two entries every directory has; the service's own begin at 3.
 const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
 
-/// What is asked of the kernel; what an older one lacks is left out.
+/// Capabilities requested from the kernel. Those that an older kernel lacks are left out.
 const CAPABILITIES: [InitFlags; 12] = [
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_ASYNC_DIO,
@@ -78,8 +78,8 @@ const CAPABILITIES: [InitFlags; 12] = [
     InitFlags::FUSE_EXPORT_SUPPORT,
 ];
 
-/// Where calls are answered that take long. Those that wait for a commit are by themselves: however many do, others go on. So are
-/// writes whose stale pages are dropped, which waits for reads.
+/// Threads for calls that take long. Calls that wait for a commit have their own threads, so that any number of them does not stop the
+/// others. So do writes that drop stale pages, which waits for reads.
 #[derive(Clone, Default)]
 pub(crate) struct SlowCalls {
     others: Arc<Offload>,
@@ -88,23 +88,23 @@ pub(crate) struct SlowCalls {
 }
 
 impl SlowCalls {
-    /// Waits until none is left. No more may come.
+    /// Waits until no call is left. No more may come.
     pub(crate) fn drain(&self) {
-        // Some go on in the others when their pages are dropped.
+        // When their pages are dropped, some continue on the other threads.
         self.pages.drain();
         self.others.drain();
         self.commits.drain();
     }
 }
 
-/// What a mount asks of all its requests.
+/// The rules of a mount for all its requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Policy {
     /// Write handles bypass the page cache when the service asks for it.
     pub(crate) direct_io_writes: bool,
-    /// Changes of content are durable when they are answered (`sync`). Writes are synced by the kernel.
+    /// Changes of content are durable when they are answered (`sync`). The kernel syncs writes.
     pub(crate) durable_content: bool,
-    /// Changes of names are (`dirsync`), for which the kernel does nothing.
+    /// Changes of names are durable when they are answered (`dirsync`). The kernel does nothing for that.
     pub(crate) durable_names: bool,
 }
 
@@ -124,7 +124,7 @@ pub(crate) struct Adapter {
 /// Setuid and setgid.
 const PRIVILEGES: u16 = 0o6000;
 
-/// Calls the service; its panic is an error of this request only.
+/// Calls the service. A panic of it becomes an error of this request only.
 fn guarded<T>(what: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result,
@@ -136,7 +136,8 @@ fn guarded<T>(what: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T>
 }
 
 impl Adapter {
-    /// With so many threads that receive at the same time; the session may have more, for while these wait.
+    /// Makes an adapter with `receivers_max` threads that receive at the same time. The session may have more threads, for while these
+    /// wait.
     pub(crate) fn new(service: Arc<dyn FileService>, slow: SlowCalls, receivers_max: usize, policy: Policy) -> Self {
         let cache_time = service.cache_time();
         let relay = Arc::new(Relay::new(receivers_max));
@@ -144,27 +145,27 @@ impl Adapter {
         Self { service, slow, relay, watch, cache_time, policy, streams, notifier }
     }
 
-    /// To be held by each request until behind its answer.
+    /// Begins a turn. Each request holds it until after its answer.
     fn turn(&self) -> Turn {
         Turn::begin(&self.relay, &self.watch)
     }
 
-    /// Where the session's device belongs.
+    /// The watch, which needs the session's device.
     pub(crate) fn watch(&self) -> Arc<Watch> {
         Arc::clone(&self.watch)
     }
 
-    /// Where the session's notifier belongs.
+    /// The slot for the session's notifier.
     pub(crate) fn notifier(&self) -> Arc<OnceLock<Notifier>> {
         Arc::clone(&self.notifier)
     }
 
-    /// Does what may drop privileges of a file; if it had some, the kernel asks for its attributes afresh afterwards.
+    /// Runs a call that may drop privileges of a file. If the file had some, the kernel then asks for its attributes anew.
     fn dropping_privileges<T>(&self, may_drop: bool, ino: Ino, call: impl FnOnce() -> Result<T>) -> Result<T> {
         let had_some = may_drop && self.service.attributes(ino)?.mode & PRIVILEGES != 0;
         let result = call();
         if let (true, Some(notifier)) = (had_some, self.notifier.get()) {
-            // Before the reply: nobody sees the write and the old mode.
+            // Before the reply, so that no process sees the write together with the old mode.
             forget_attributes(notifier, ino);
         }
         result
@@ -186,8 +187,8 @@ impl Adapter {
         self.slow.commits.submit(move || answer(&*service));
     }
 
-    /// Answers a write with what became of it: `range` of the file has new bytes, which went past the kernel's page cache if `is_direct`. With
-    /// `sync` it is durable then.
+    /// Answers a write with its result. `range` of the file has new bytes, which went past the kernel's page cache if `is_direct`. With
+    /// `sync` they are durable before the answer.
     fn answer_write(
         &self,
         (ino, handle): (Ino, Handle),
@@ -205,7 +206,7 @@ impl Adapter {
             }
             false => reply(written),
         };
-        // Asked behind the write: who has filled pages with the old bytes noted it before they were read.
+        // Asked after the write: a read that filled pages with the old bytes was noted before it read them.
         if is_direct && guarded("write", || Ok(self.service.may_be_cached(ino, handle))) == Ok(true) {
             let notifier = self.notifier();
             return self.slow.pages.drop_then(ino, range, move |ino, range| drop_pages(&notifier, ino, range), answer);
@@ -213,8 +214,8 @@ impl Adapter {
         answer();
     }
 
-    /// Runs `change` of a file's content, made through a handle of it and perhaps from another file, here or on another thread;
-    /// with O_SYNC, or if the mount asks for it, it is durable when `reply` is called.
+    /// Runs `change` of a file's content, made through a handle of it and perhaps from another file, here or on another thread. With
+    /// O_SYNC, or if the mount asks for it, the change is durable when `reply` is called.
     fn answer_change<T>(
         &self,
         what: &'static str,
@@ -235,7 +236,7 @@ impl Adapter {
         self.answer(slow, move |service| reply(guarded(what, || change(service))));
     }
 
-    /// Whether the content of a file cannot be changed at once: then another thread answers.
+    /// Whether a change of a file's content takes long, so that another thread must answer.
     fn changes_slowly(&self, ino: Ino) -> bool {
         guarded("change", || Ok(self.service.change_is_quick(ino))) == Ok(false)
     }
@@ -255,7 +256,7 @@ impl Adapter {
         self.reply_new(INodeNo(node.parent), made, reply);
     }
 
-    /// Passes entries of an open directory to `add`, which says whether the reply is full, `.` and `..` first.
+    /// Passes entries of an open directory to `add`, first `.` and `..`, until `add` returns that the reply is full.
     fn list(
         &self,
         (ino, handle): (Ino, u64),
@@ -286,7 +287,7 @@ impl Adapter {
                 let full = if is_behind { Ok(true) } else { add(entry) };
                 if full != Ok(false) {
                     if with_attributes {
-                        // Those were counted as looked up, but the kernel never hears of them.
+                        // These were counted as looked up, but the kernel does not get them.
                         batch[at..].iter().for_each(|unused| self.service.forget(unused.ino, 1));
                     }
                     return full.map(drop);
@@ -296,7 +297,7 @@ impl Adapter {
     }
 }
 
-/// What a name alone tells. The kernel takes no more of `.` and `..` than the inode number and the type.
+/// Attributes as far as a name alone tells them. Of `.` and `..` the kernel uses only the inode number and the type.
 fn stub(ino: Ino, kind: FileKind) -> Attributes {
     Attributes {
         ino,
@@ -315,10 +316,10 @@ fn stub(ino: Ino, kind: FileKind) -> Attributes {
     }
 }
 
-/// Drops what the kernel has cached of this range of a file. Waits for those who fill or write these pages.
+/// Drops the kernel's cached pages of this range of a file. Waits for requests that fill or write these pages.
 fn drop_pages(notifier: &OnceLock<Notifier>, ino: Ino, (from, to): Range) {
     let Some(notifier) = notifier.get() else { return };
-    // A length of 0 stands for all that follows.
+    // A length of 0 stands for the rest of the file.
     let (from, to) = (i64::try_from(from).unwrap_or(i64::MAX), i64::try_from(to).unwrap_or(i64::MAX));
     if let Err(error) = notifier.inval_inode(INodeNo(ino), from, if to == i64::MAX { 0 } else { to - from })
         && error.raw_os_error() != Some(libc::ENOENT)
@@ -327,7 +328,7 @@ fn drop_pages(notifier: &OnceLock<Notifier>, ino: Ino, (from, to): Range) {
     }
 }
 
-/// Sets an inode's flags. Not on a thread that serves the kernel: that has to write its cached pages meanwhile.
+/// Sets an inode's flags. Must not run on a thread that serves the kernel, which has to write its cached pages meanwhile.
 fn set_flags(
     service: &dyn FileService,
     notifier: &OnceLock<Notifier>,
@@ -341,7 +342,7 @@ fn set_flags(
         && let Err(error) = notifier.inval_inode(INodeNo(ino), 0, 0)
         && error.raw_os_error() != Some(libc::ENOENT)
     {
-        // They could not be written any more afterwards.
+        // Afterwards they could not be written any more.
         tracing::warn!(ino, %error, "cached pages could not be written before the file was to become protected");
         return Err(Errno::EBUSY);
     }
@@ -353,7 +354,7 @@ fn set_flags(
     Ok(())
 }
 
-/// The kernel asks for the attributes of an inode afresh, if it knows it.
+/// Makes the kernel ask for the attributes of an inode anew, if it knows the inode.
 fn forget_attributes(notifier: &Notifier, ino: Ino) {
     // A negative offset invalidates attributes only.
     if let Err(error) = notifier.inval_inode(INodeNo(ino), -1, 0) {

@@ -1,11 +1,11 @@
-//! Threads for calls that take long, so that the thread that serves the kernel does not.
+//! Threads for calls that take long, so that they do not occupy the thread that serves the kernel.
 //!
-//! Algorithm: a job goes into a queue; if no thread is idle, one is started, up to [`THREADS_MAX`]; an idle thread
-//! ends after [`IDLE`]. So a mount that never needs one has none (waking a thread on another core costs more than
-//! a small request), and concurrency starts threads.
+//! Algorithm: a job goes into a queue. If no thread is idle, one is started, up to [`THREADS_MAX`]. An idle thread ends after [`IDLE`]. So
+//! a mount without slow calls has no such thread (waking a thread on another core costs more than a small request), and concurrency starts
+//! threads.
 //!
-//! Limits: the kernel bounds the queue, since each job is a request somebody waits for; beyond [`QUEUE_MAX`] the
-//! submitting thread runs the job itself, which is back-pressure.
+//! Limits: the kernel bounds the queue, since a client waits for each job. Beyond [`QUEUE_MAX`] the submitting thread runs the job itself,
+//! which is back-pressure.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use crate::sync::{self, Condvar, Mutex};
 
-/// Most threads at once: enough that some calls that hang do not stop the others.
+/// Limit of threads: enough that some hanging calls do not stop the others.
 pub(super) const THREADS_MAX: usize = 16;
-/// Most jobs waiting.
+/// Limit of waiting jobs.
 pub(super) const QUEUE_MAX: usize = 1024;
-/// How long a thread without work stays.
+/// Time that a thread without work stays.
 const IDLE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -39,7 +39,7 @@ pub(crate) struct Offload {
 }
 
 impl Offload {
-    /// Runs `job` on another thread, or on this one if there can be no other.
+    /// Runs `job` on another thread, or on this one if no other can be started.
     pub(crate) fn submit(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
         if state.queue.len() >= QUEUE_MAX {
@@ -67,7 +67,7 @@ impl Offload {
         }
     }
 
-    /// Waits until no job is left. Nothing may be submitted any more.
+    /// Waits until no job is left. No job may be submitted any more.
     pub(crate) fn drain(&self) {
         let mut state = self.state.lock();
         while !state.queue.is_empty() || state.threads > state.idle {

@@ -1,18 +1,18 @@
-//! Writes that go past the kernel's page cache leave no stale page there.
+//! Drops stale pages from the kernel's cache after writes that go past it.
 //!
-//! While a direct write is on its way, somebody may read the file through the page cache and fill pages with the old bytes. Behind
-//! a direct write that a thread waits for the kernel drops the pages of its range; behind an asynchronous one it does not, and older
-//! kernels do it for none, so that the old bytes would be served for as long as the pages stay: to whoever reads next, in
-//! this open or in a later one. So, if there may be pages of the file, they are dropped here: when the write is done and before it is answered.
-//! A page that is filled later has the new bytes; one that is being filled is waited for by the kernel and dropped then.
+//! While a direct write is on its way, another process may read the file through the page cache and fill pages with the old bytes. After a
+//! synchronous direct write the kernel drops the pages of its range. After an asynchronous one it does not, and older kernels do so for
+//! none. Then every reader would get the old bytes while the pages stay, in this open or a later one. So if the kernel may have pages of
+//! the file, they are dropped here: after the write and before its answer. A page that is filled later has the new bytes. The kernel waits
+//! for a page that is being filled and drops it then.
 //!
-//! Who drops pages waits for requests that fill or write pages, so nothing that these need may wait for it:
+//! Dropping pages waits for requests that fill or write pages, so nothing that these need may wait for it:
 //!
 //! - It happens on threads of its own: neither where requests are received, nor where reads are done.
-//! - Only direct writes are answered later because of it. On these the kernel holds no page; with the write of a page it does.
-//! - The kernel sends so many requests in the background (asynchronous writes, reading ahead) and holds back the others until it is
-//!   answered. So at most [`HELD_MAX`] answers wait here, fewer than those. Further ones are given at once, and their pages dropped as
-//!   soon as possible behind them.
+//! - It delays only the answers of direct writes. During these the kernel holds no page; during the write of a page it does.
+//! - The kernel sends a limited number of requests in the background (asynchronous writes, readahead) and holds back the others until those
+//!   are answered. So at most [`HELD_MAX`] answers wait here, which is fewer. Further ones are given at once, and their pages are dropped
+//!   as soon as possible afterwards.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,20 +21,20 @@ use crate::sync::Mutex;
 
 use super::offload::{Offload, THREADS_MAX};
 
-/// Most answers that wait until pages are dropped.
+/// Limit of answers that wait until pages are dropped.
 pub(super) const HELD_MAX: usize = 16;
 const _: () = assert!(HELD_MAX <= THREADS_MAX && HELD_MAX * 2 <= super::BACKGROUND_REQUESTS_MAX as usize);
 
-/// A range of a file in bytes: first, and behind the last.
+/// A range of a file in bytes: the first, and the one after the last.
 pub(super) type Range = (u64, u64);
 
 #[derive(Default)]
 struct State {
-    /// Answers that wait.
+    /// Number of waiting answers.
     held: usize,
-    /// What was answered before its pages were dropped: one range for each file.
+    /// Pages to drop after their write was answered: one range for each file.
     late: HashMap<u64, Range>,
-    /// A thread drops those.
+    /// A thread drops the late ranges.
     is_late_running: bool,
 }
 
@@ -46,8 +46,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Has the pages of `range` of a file dropped by `invalidate`, and calls `answer` behind that. Both run on another thread, but for
-    /// an `answer` that cannot wait; `answer` must not wait for long.
+    /// Drops the pages of `range` of a file with `invalidate`, then calls `answer`. Both run on another thread, except an `answer` beyond
+    /// the limit, which runs here at once. `answer` must not wait for long.
     pub(super) fn drop_then(
         &self,
         ino: u64,
@@ -106,7 +106,7 @@ mod tests {
 
     type Done = (u64, Range);
 
-    /// Invalidating tells what it does and waits until it may go on.
+    /// Invalidating that waits for permission, then reports its range.
     fn blocking(done: &Sender<Done>, go: &Arc<Mutex<Receiver<()>>>) -> impl Fn(u64, Range) + Send + 'static {
         let (done, go) = (done.clone(), Arc::clone(go));
         move |ino, range| {
@@ -127,7 +127,7 @@ mod tests {
         (0..HELD_MAX as u64).for_each(|ino| submit(ino, (0, 10)));
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert!(answers.try_recv().is_err(), "answered before the pages were dropped");
-        // Further ones are answered at once, and what is to be dropped is put together.
+        // Further writes are answered at once, and their ranges are combined.
         for range in [(100, 200), (50, 60), (150, 300)] {
             submit(99, range);
             assert_eq!(answers.try_recv(), Ok(99));
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(dropped.pop(), Some((99, (50, 300))));
         assert_eq!(dropped, (0..HELD_MAX as u64).map(|ino| (ino, (0, 10))).collect::<Vec<_>>());
         assert_eq!(answers.try_iter().count(), HELD_MAX);
-        // And the next waits again.
+        // The next answer waits again.
         submit(7, (1, 2));
         assert!(answers.try_recv().is_err());
         go.send(()).unwrap();

@@ -1,7 +1,7 @@
-//! Who receives the kernel's requests: few threads at a time (one, unless told otherwise), and never one that waits.
+//! Selects the threads that receive the kernel's requests: few at a time (one by default), and never one that waits.
 //!
-//! Waking a thread on another core costs more than a small request, so requests are answered where they are received. But a
-//! thread that waits there, for a disk or for a lock, would keep everybody's requests waiting. So it hands over first:
+//! Waking a thread on another core costs more than a small request, so requests are answered where they are received. But a thread that
+//! waits there, for a disk or a lock, would delay all requests. So it hands over first:
 //!
 //! ```text
 //!              settle: there are too few receivers, or called
@@ -11,20 +11,22 @@
 //!       a new thread     step_aside: it is about to wait; another one is called
 //! ```
 //!
-//! 1. Each thread of the session is in the library's loop of receiving and answering. Behind each answer it *settles*: one that
-//!    is aside, while enough others receive, sleeps here until it is called.
-//! 2. Before a receiver waits, it *steps aside* and calls a sleeping one; then it waits, answers, and settles.
-//! 3. A thread that ends (the session ends) wakes all: the kernel tells each of them the same.
+//! 1. Each thread of the session runs the library's loop of receiving and answering. After each answer it *settles*: a thread that is
+//!    aside, while enough others receive, sleeps here until it is called.
+//! 2. Before a receiver waits, it *steps aside* and calls a sleeping thread. Then it waits, answers, and settles.
+//! 3. A thread that ends (the session ends) wakes all: the kernel gives each of them the same end.
 //!
-//! Invariants: never more counted receivers than wanted (one that is aside receives beside them once more if what it waited in
-//! was a `forget`, which has no answer); a thread sleeps only while there are as many, or while one is about to be
-//! woken. When all threads wait, nobody receives: that is the back-pressure.
+//! Invariants:
+//! - There are never more counted receivers than wanted. A thread that is aside receives once more beside them if it waited in a `forget`,
+//!   which has no answer.
+//! - A thread sleeps only while there are as many receivers as wanted, or while a thread is about to be woken.
+//! - When all threads wait, nobody receives: that is the back-pressure.
 
 use crate::sync::{Condvar, Mutex};
 
 #[derive(Default)]
 struct State {
-    /// Threads that receive, or answer without waiting, or are called to.
+    /// Threads that receive, answer without waiting, or are called to receive.
     receivers: usize,
     /// Threads that sleep and are not called.
     sleepers: usize,
@@ -41,12 +43,12 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// With so many receivers at a time.
+    /// Makes a relay with this limit of receivers.
     pub(crate) fn new(receivers_max: usize) -> Self {
         Self { state: Mutex::new(State::default()), call: Condvar::new(), receivers_max }
     }
 
-    /// For a thread that is aside, before it receives: returns when it is to do so.
+    /// Called by a thread that is aside, before it receives. Returns when the thread is to receive.
     pub(crate) fn settle(&self) {
         let mut state = self.state.lock();
         if state.receivers < self.receivers_max || state.ended {
@@ -65,21 +67,21 @@ impl Relay {
         }
     }
 
-    /// For a receiver that is about to wait: it is aside from here on.
+    /// Called by a receiver that is about to wait. It is aside from here on.
     pub(crate) fn step_aside(&self) {
         let mut state = self.state.lock();
         if state.sleepers == 0 {
             state.receivers -= 1;
             return;
         }
-        // The one that is called receives in its place.
+        // The called thread receives in its place.
         state.sleepers -= 1;
         state.called += 1;
         drop(state);
         self.call.notify_one();
     }
 
-    /// A receiver receives nothing any more: nor will any other.
+    /// Called when a receiver stops receiving: no other will receive either.
     pub(crate) fn end(&self) {
         self.state.lock().ended = true;
         self.call.notify_all();

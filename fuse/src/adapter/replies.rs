@@ -1,4 +1,4 @@
-//! Answers: results of the service in the library's words; those of names once they are durable, if the mount asks for that.
+//! Replies: translates results of the service for the library. If the mount asks for durable names, replies after they are durable.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use super::{Adapter, guarded};
 use crate::service::{Attributes, FileService, Handle, Ino, Opened, Result};
 
 thread_local! {
-    /// A read's bytes; kept, because fresh memory costs more than the copy.
+    /// A read's bytes. Kept, because fresh memory costs more than the copy.
     static READ_BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 impl Adapter {
-    /// Calls `reply` behind a change of names that went well; once it is durable, if the mount asks for that.
+    /// Calls `reply` after a change of names. If it succeeded and the mount asks for durable names, syncs the directory first.
     fn settle<T: Copy + Send + 'static>(
         &self,
         directory: Ino,
@@ -32,7 +32,7 @@ impl Adapter {
         self.answer_when_durable(move |service| {
             let settled = guarded("sync", || service.fsync_directory(directory));
             if let (Ok(value), Err(_)) = (result, settled) {
-                // The kernel never hears of it.
+                // The kernel does not learn of the change.
                 undo(service, value);
             }
             reply(settled.and(result));

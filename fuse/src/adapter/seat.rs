@@ -1,4 +1,4 @@
-//! What a thread of the session is: its place in the [`Relay`] and its [`Pace`], kept by the thread itself.
+//! The state of one thread of the session: its place in the [`Relay`] and its [`Pace`], kept in the thread.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::relay::Relay;
 use super::watch::{Pace, Watch};
 
-/// The place of one thread; its end is the end of the session.
+/// The state of one thread. Dropping it means that the session ends.
 struct Seat {
     relay: Arc<Relay>,
     watch: Arc<Watch>,
@@ -25,11 +25,11 @@ thread_local! {
     static SEAT: OnceCell<Seat> = const { OnceCell::new() };
 }
 
-/// One request is being answered on a thread of the session. Dropped behind the answer, because the thread may sleep then.
+/// One request being answered on a thread of the session. Dropped after the answer, because the thread may sleep then.
 pub(super) struct Turn;
 
 impl Turn {
-    /// Takes the thread's place in `relay` at its first request.
+    /// Begins a turn. At its first request, the thread takes its place in `relay`.
     pub(super) fn begin(relay: &Arc<Relay>, watch: &Arc<Watch>) -> Self {
         SEAT.with(|seat| {
             let take = || {
@@ -57,14 +57,14 @@ impl Drop for Turn {
     }
 }
 
-/// Whether all others depend on the calling thread: it receives the kernel's requests.
+/// Whether the calling thread receives the kernel's requests, so that all others depend on it.
 #[must_use]
 pub fn is_receiving() -> bool {
     SEAT.try_with(|seat| seat.get().is_some_and(|seat| seat.receives.get())).unwrap_or(false)
 }
 
-/// To be called by a service before the calling thread waits, for a disk or for a lock that is held meanwhile: another thread
-/// receives the kernel's requests then. Does nothing on other threads, and for the rest of a request that did it once.
+/// Lets another thread receive the kernel's requests. A service calls this before the calling thread waits for a disk or a lock. Does
+/// nothing on other threads, and nothing after the first call within a request.
 pub fn about_to_wait() {
     let _ending = SEAT.try_with(|seat| {
         if let Some(seat) = seat.get().filter(|seat| seat.receives.replace(false)) {

@@ -1,8 +1,9 @@
-//! Where open directories end for those who read them.
+//! Ends the reading of directories that change meanwhile.
 //!
-//! Entries are read in the order in which they came. A name that comes while somebody reads would be read by them in the end, and who moves
-//! each entry elsewhere and back, or makes an entry for each one read, would read on without end. So a reader gets what was there when the directory was
-//! opened, or read from its start again (rewinddir), as on btrfs. What comes later is left to the next reader, as POSIX allows.
+//! Entries are read in the order in which they came. A reader could reach every name that comes while it reads. A client that moves each
+//! entry elsewhere and back, or makes an entry for each one it read, would never come to an end. So a reader gets the entries that existed
+//! when the directory was opened, or read from its start again (rewinddir), as on btrfs. Later entries are left to the next reader, as
+//! POSIX allows.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ use parking_lot::Mutex;
 #[derive(Default)]
 struct Table {
     last: u64,
-    /// The end of each, as a cookie.
+    /// The end of each open directory, as a cookie.
     ends: HashMap<u64, u64>,
 }
 
@@ -20,7 +21,7 @@ struct Table {
 pub(super) struct Streams(Mutex<Table>);
 
 impl Streams {
-    /// A new handle; it is read up to `end`.
+    /// Returns a new handle, which is read up to `end`.
     pub(super) fn open(&self, end: u64) -> u64 {
         let mut table = self.0.lock();
         table.last += 1;
@@ -29,7 +30,7 @@ impl Streams {
         handle
     }
 
-    /// Where the reading ends that goes on at `offset`. At the start it begins anew, and ends where the directory does `now`.
+    /// Returns the end of a reading that continues at `offset`. At offset 0 it begins anew and ends where the directory does `now`.
     pub(super) fn end(&self, handle: u64, offset: u64, now: impl FnOnce() -> u64) -> u64 {
         let mut table = self.0.lock();
         match table.ends.get_mut(&handle) {
@@ -38,12 +39,12 @@ impl Streams {
                 *end
             }
             Some(end) => *end,
-            // The kernel makes up no handle.
+            // The kernel invents no handles.
             None => u64::MAX,
         }
     }
 
-    /// The handle is closed.
+    /// Closes the handle.
     pub(super) fn close(&self, handle: u64) {
         self.0.lock().ends.remove(&handle);
     }

@@ -1,12 +1,12 @@
-//! Looks out for the next request for a moment before the receiving thread sleeps in the kernel.
+//! Polls for the next request for a moment before the receiving thread sleeps in the kernel.
 //!
-//! A client of small requests sends one, sleeps until it is answered and sends the next. When the receiver sleeps in between, each
-//! request wakes it, mostly on a core that has gone to sleep too, which takes longer than answering. So behind an answer it polls
-//! the device, as drivers of fast disks and hypervisors (adaptive halt polling) do, and is there already.
+//! A client of small requests sends one, sleeps until it is answered, and sends the next. If the receiver sleeps in between, each request
+//! wakes it, mostly on a core that has gone to sleep too. That takes longer than answering. So after an answer the receiver polls the
+//! device, as drivers of fast disks and hypervisors (adaptive halt polling) do.
 //!
-//! That pays only if the next request comes soon and the client does not need this very core to send it. [`Pace`] decides by
-//! what was seen: requests must have come shortly behind answers, and each look in vain makes the next ones rarer. A mount that
-//! nobody uses does not poll, and one that streams large requests hardly does.
+//! Polling pays only if the next request comes soon and the client does not need this very core to send it. [`Pace`] decides by experience:
+//! requests must have come shortly after answers, and each look in vain makes the next looks rarer. An idle mount does not poll, and one
+//! that streams large requests hardly does.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -17,14 +17,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::awake::Awake;
 
-/// How long it looks at most.
+/// Longest look.
 const LOOK: Duration = Duration::from_micros(50);
-/// A request that came so long behind the answer before it, with all the waking, might have come within [`LOOK`].
+/// A request that came within this time of the last answer, including all waking, might have come within [`LOOK`].
 const SOON: Duration = Duration::from_micros(200);
-/// Most answers behind which it does not look, after looking in vain.
+/// Limit of answers that are not followed by a look, after looking in vain.
 const PAUSE_MAX: u32 = 1024;
 
-/// The device of a session, and who polls it: one thread at a time.
+/// The device of a session. One thread at a time polls it.
 #[derive(Default)]
 pub(crate) struct Watch {
     source: OnceLock<Source>,
@@ -37,13 +37,13 @@ struct Source {
 }
 
 impl Watch {
-    /// Where to look for requests, and what is told of their pace; without the one there is no looking, without the other no telling.
+    /// Sets the device to poll and the receiver of the pace. Without the device nothing is polled; without the other nothing is noted.
     pub(crate) fn set_source(&self, device: Option<OwnedFd>, awake: Option<Awake>) {
         // Set once, by the mount.
         let _ = self.source.set(Source { device, awake });
     }
 
-    /// Returns when a request is there, or has not come in time. For a thread that is to receive it.
+    /// Polls until a request is there, or for the longest look. Called by a thread that is to receive it.
     pub(super) fn look(&self, pace: &mut Pace) {
         let Some(source) = self.source.get() else { return };
         let now = Instant::now();
@@ -61,7 +61,7 @@ impl Watch {
     }
 }
 
-/// Whether a request (or the end of the session) is there before `deadline`.
+/// Whether a request (or the end of the session) comes before `deadline`.
 fn poll_until(device: &OwnedFd, deadline: Instant) -> bool {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut devices = [PollFd::new(device, PollFlags::IN)];
@@ -74,31 +74,31 @@ fn poll_until(device: &OwnedFd, deadline: Instant) -> bool {
     }
 }
 
-/// What a receiver knows of how its requests come.
+/// A receiver's knowledge of the pace of requests.
 #[derive(Default, Debug)]
 pub(super) struct Pace {
     answered: Option<Instant>,
-    /// The last request came soon behind the answer before it.
+    /// The last request came soon after the answer before it.
     soon: bool,
-    /// Answers behind which it does not look.
+    /// Answers left that are not followed by a look.
     pause: u32,
-    /// So many will those be that follow the next look in vain; four times as many with each, and half with each success: looking
-    /// goes on while it succeeds two times of three.
+    /// Answers without a look after the next look in vain. Each look in vain multiplies it by four, each success halves it. So looking goes
+    /// on while two of three looks succeed.
     pause_next: u32,
 }
 
 impl Pace {
-    /// A request was received.
+    /// Notes that a request was received.
     pub(super) fn received(&mut self, now: Instant) {
         self.soon = self.answered.is_some_and(|answered| now.saturating_duration_since(answered) < SOON);
     }
 
-    /// The thread may have slept since: nothing is known of when the next one comes.
+    /// Notes that the thread may have slept: the time of the next request cannot be predicted.
     pub(super) fn slept(&mut self) {
         (self.answered, self.soon) = (None, false);
     }
 
-    /// It was answered: whether to look for the next one.
+    /// Notes that a request was answered; returns whether to look for the next one.
     fn answered(&mut self, now: Instant) -> bool {
         self.answered = Some(now);
         if self.soon && self.pause > 0 {
@@ -122,7 +122,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Looks out of `requests` that come `gap` behind the answer before, when each look finds one or not.
+    /// Counts the looks during `requests` that come `gap` after the last answer. `found` gives the result of each look.
     fn looks(pace: &mut Pace, requests: u32, gap: Duration, mut found: impl FnMut(u32) -> bool) -> u32 {
         let (mut now, mut looks) = (Instant::now(), 0);
         for _ in 0..requests {
@@ -140,7 +140,7 @@ mod tests {
     fn requests_that_come_soon_are_looked_for_and_others_are_not() {
         let mut pace = Pace::default();
         assert_eq!(looks(&mut pace, 1000, SOON, |_| true), 0, "too far apart");
-        // Nothing is known behind the first.
+        // Before the first answer nothing is known.
         assert_eq!(looks(&mut Pace::default(), 1000, SOON / 2, |_| true), 999);
     }
 

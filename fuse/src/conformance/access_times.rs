@@ -1,4 +1,4 @@
-//! Times of last access, as relatime has them; and inodes that are found by their numbers.
+//! Times of last access by the rule of relatime, and inodes that are found by their numbers.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,7 +16,7 @@ pub(super) const CHECKS: &[Check] = &[
 
 const READ: OpenOptions = OpenOptions { write: false, ..READ_WRITE };
 
-/// Sets atime, and mtime and ctime, to so many seconds ago.
+/// Sets atime, and mtime with ctime, to these ages in seconds; returns the new atime.
 fn aged(client: &Client, ino: Ino, atime_age: i64, mtime_age: i64) -> Timestamp {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs().cast_signed());
     let before = |age: i64| Timestamp { secs: now - age, nanos: 0 };
@@ -52,7 +52,7 @@ fn files(client: &Client) {
         client.opened(file, READ, |handle| client.read_open(file, handle, 3, 1));
         assert_eq!(client.stat(file).atime, after.atime);
     }
-    // What is written and not closed yet is a change, too.
+    // Written content counts as a change before the file is closed.
     let before = aged(client, file, 50, 100);
     client.opened(file, READ_WRITE, |handle| {
         client.write_all(file, handle, 0, b"new");
@@ -91,7 +91,7 @@ fn by_number(client: &Client) {
     client.service.forget(file, 1);
     let found = good(client.service.lookup_inode(file));
     assert_eq!(found, client.stat(file));
-    // That counts as a reference of the kernel's.
+    // The lookup counts as a reference of the kernel.
     client.opened(file, READ_WRITE, |handle| {
         good(client.unlink(ROOT_INO, "file"));
         client.service.forget(file, 1);

@@ -71,7 +71,7 @@ fn default_is_handed_down(client: &Client) {
 fn absent_lists(client: &Client) {
     let (file, directory) = (client.file(ROOT_INO, "file"), client.directory(ROOT_INO, "directory"));
     for (ino, name) in [file, directory].into_iter().flat_map(|ino| [(ino, ACCESS_XATTR), (ino, DEFAULT_XATTR)]) {
-        // The kernel asks for the same when a list without entries is set.
+        // The kernel makes the same request when a list without entries is set.
         good(client.service.remove_xattr(ino, name));
         if ino == directory || name == ACCESS_XATTR {
             good(client.service.set_xattr(ROOT, ino, name, &extended(6), XattrMode::Any));

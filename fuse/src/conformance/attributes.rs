@@ -82,7 +82,7 @@ fn times(client: &Client) {
     assert!(changed.mtime.secs > 1_600_000_000, "the service's clock is set");
 }
 
-/// Sets a node's times to the past, does something, and returns whether mtime and ctime moved.
+/// Sets a node's times to the past, runs `action`, and returns whether mtime and ctime moved.
 fn moved(client: &Client, ino: u64, action: impl FnOnce()) -> (bool, bool) {
     let past = Timestamp { secs: 1000, nanos: 0 };
     let changes =
@@ -125,7 +125,7 @@ fn times_change(client: &Client) {
     assert_eq!(moved(client, directory, || good(client.unlink(directory, "b"))), (true, true), "unlink");
 }
 
-/// Whoever looks for changes by ctime must see each of them, also of a file that is still being written.
+/// A program that looks for changes by ctime must see each of them, also while a file is being written.
 fn regression_attributes_behind_a_write(client: &Client) {
     let service = &client.service;
     let file = client.file(ROOT_INO, "file");
@@ -163,7 +163,7 @@ fn regression_times_stay_when_closed(client: &Client) {
         let changes = AttributeChanges { mtime: Some(TimeChange::At(past)), ctime: Some(past), ..Default::default() };
         good(client.service.set_attributes(ROOT, file, changes));
         let shown = client.opened(file, READ_WRITE, |handle| {
-            // Of nothing: behind the end, or within it.
+            // Changes nothing: the range is behind the end, or within it.
             let offset = if mode == 0 { 0 } else { 100 };
             good(client.service.allocate(file, handle, offset, 5, mode));
             client.stat(file)

@@ -1,4 +1,4 @@
-//! copy_file_range: what is copied, what is refused, and what becomes of content that is not flushed.
+//! copy_file_range: accepted and refused copies, and content that was written but not flushed.
 
 use super::{Check, Client, READ_WRITE, ROOT, bad, good, noise};
 use crate::service::{AttributeChanges, Errno, FilePlace, Handle, Ino, OpenOptions, Result, XattrMode};
@@ -13,7 +13,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("copies with wrong handles", wrong_handles),
 ];
 
-/// A file that is open.
+/// An open file.
 type Open = (Ino, Handle);
 
 fn place((ino, handle): Open, offset: u64) -> FilePlace {
@@ -24,7 +24,7 @@ fn copy(client: &Client, from: FilePlace, to: FilePlace, len_bytes: u64) -> Resu
     client.service.copy_range(ROOT, from, to, len_bytes)
 }
 
-/// Opens both files to read and write.
+/// Opens both files for reading and writing, and runs `work`.
 fn both(client: &Client, source: Ino, target: Ino, work: impl FnOnce(Open, Open)) {
     client.opened(source, READ_WRITE, |from| {
         client.opened(target, READ_WRITE, |to| work((source, from), (target, to)));
@@ -93,7 +93,7 @@ fn within_a_file(client: &Client) {
         bad(copy(client, place(open, 0), place(open, 99), 100), Errno::EINVAL);
         bad(copy(client, place(open, 99), place(open, 0), 100), Errno::EINVAL);
         bad(copy(client, place(open, 5), place(open, 5), 1), Errno::EINVAL);
-        // What lies behind the end is not copied, so it overlaps nothing.
+        // The range ends at the end of the file, so it overlaps nothing.
         let end = expected.len();
         assert_eq!(copy(client, place(open, end as u64 - 10), place(open, end as u64), 1 << 30), Ok(10));
         expected.extend_from_within(end - 10..end);
@@ -117,7 +117,7 @@ fn unflushed(client: &Client) {
         assert_eq!(copy(client, place(from, 0), place(to, 3_000_000), 1 << 40), Ok(5_000_014));
         expected.extend_from_slice(&content);
         assert!(client.read_open(target, to.1, 0, 1 << 26) == expected);
-        // The copy keeps what it took.
+        // Later writes to the source do not change the copy.
         client.write_all(source, from.1, 2_000_000, b"OVER AGAIN!!");
         content[2_000_000..2_000_012].copy_from_slice(b"OVER AGAIN!!");
         client.write_all(target, to.1, 8_000_014, b"+");

@@ -60,7 +60,7 @@ fn who_may_set_them(client: &Client) {
     bad(client.service.flags(u64::MAX - 5), Errno::ENOENT);
 }
 
-/// What neither an immutable nor an append-only inode allows; `name` is its name in the root directory.
+/// Checks the operations that both kinds of protection refuse. `name` is the inode's name in the root directory.
 fn refuses_what_both_refuse(client: &Client, ino: Ino, name: &str) {
     let service = &client.service;
     let time = Some(TimeChange::At(Timestamp { secs: 5, nanos: 0 }));
@@ -88,7 +88,7 @@ fn refuses_what_both_refuse(client: &Client, ino: Ino, name: &str) {
     assert_eq!(good(client.find(ROOT_INO, name)).ino, ino);
 }
 
-/// A file with content and an attribute, and another that could take its name.
+/// Makes a protected file with content and an attribute, and another file that could take its name.
 fn protected_file(client: &Client, flags: InodeFlags) -> Ino {
     let file = client.file_with("file", b"content");
     good(client.service.set_xattr(ROOT, file, b"user.old", b"kept", XattrMode::Any));
@@ -134,7 +134,7 @@ fn append_only_file(client: &Client) {
         for mode in [libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_ZERO_RANGE] {
             bad(service.allocate(file, handle, 0, 4, mode), Errno::EPERM);
         }
-        // A page of a mapping: it would be laid over what is there.
+        // A page of a mapping would overwrite existing content.
         let from_cache = WriteFlags { from_cache: true, ..WriteFlags::default() };
         bad(service.write(ROOT, file, handle, 0, b"X", from_cache), Errno::EPERM);
     });
@@ -146,7 +146,7 @@ fn append_only_file(client: &Client) {
     good(client.unlink(ROOT_INO, "file"));
 }
 
-/// A directory with a file and a directory in it, and something that could take its name.
+/// Makes a protected directory with a file and a directory in it, and others that could take its name.
 fn protected_directory(client: &Client, flags: InodeFlags) -> Ino {
     let directory = client.directory(ROOT_INO, "directory");
     client.file(directory, "file");
@@ -170,7 +170,7 @@ fn keeps_its_entries(client: &Client, directory: Ino) {
     }
     bad(rename(client, (directory, "file"), (directory, "renamed"), RenameFlags::default()), Errno::EPERM);
     assert_eq!(client.sorted_names(directory), ["file", "inner"]);
-    // What is in it is not protected itself.
+    // The files in it are not protected.
     let file = good(client.find(directory, "file")).ino;
     client.opened(file, READ_WRITE, |handle| client.write_all(file, handle, 0, b"written"));
 }
@@ -228,7 +228,7 @@ fn older_handles(client: &Client) {
                 service.copy_range(ROOT, from, FilePlace { ino: file, handle, offset: to }, 100)
             })
         };
-        // Of the file to itself.
+        // Copies within the file.
         let copy_within = |to: u64| {
             let place = |offset| FilePlace { ino: file, handle, offset };
             service.copy_range(ROOT, place(0), place(to), 1)

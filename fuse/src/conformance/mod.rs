@@ -1,8 +1,8 @@
-//! What every [`FileService`] must do, as checks that panic when it does not.
+//! The requirements on every [`FileService`], as checks that panic when one is not met.
 //!
-//! A service's tests call [`check_service`] with a way to make an empty one. Each check gets a fresh service, plays the
-//! kernel (calls, and gives back every reference and handle it took), and compares with what POSIX and Linux
-//! promise. Nothing here depends on what inode numbers, cookies or directory sizes a service chooses.
+//! A service's tests call [`check_service`] with a function that makes an empty service. Each check gets a fresh service, plays the kernel
+//! (calls, and gives back every reference and handle it took), and compares with the promises of POSIX and Linux. No check depends on a
+//! service's choice of inode numbers, cookies or directory sizes.
 
 mod access_times;
 mod acls;
@@ -23,10 +23,10 @@ use crate::service::{
 /// Makes an empty service.
 pub type Maker<'a> = &'a dyn Fn() -> Arc<dyn FileService>;
 
-/// One check's name and what it does with an empty service.
+/// The name of a check, and its function, which gets an empty service.
 type Check = (&'static str, fn(&Client));
 
-/// All checks, by what they are about.
+/// All checks, by topic.
 const ALL: [&[Check]; 8] = [
     names::CHECKS,
     renames::CHECKS,
@@ -38,7 +38,7 @@ const ALL: [&[Check]; 8] = [
     access_times::CHECKS,
 ];
 
-/// Runs all checks; panics at the first that fails, with its name.
+/// Runs all checks. Panics at the first failure, with the name of the check.
 pub fn check_service(make: Maker<'_>) {
     for checks in ALL {
         for (name, check) in checks {
@@ -53,7 +53,7 @@ pub fn check_service(make: Maker<'_>) {
     }
 }
 
-/// The names of all checks, so that a service's tests can report what was covered.
+/// The names of all checks, so that a service's tests can report their coverage.
 pub fn check_names() -> Vec<&'static str> {
     ALL.iter().flat_map(|checks| checks.iter().map(|&(name, _)| name)).collect()
 }
@@ -69,12 +69,12 @@ const READ_WRITE: OpenOptions = OpenOptions {
     direct: false,
 };
 
-/// A service with the short cuts that checks need.
+/// A service with the shortcuts that checks need.
 struct Client {
     service: Arc<dyn FileService>,
 }
 
-/// What a check expects to work.
+/// Unwraps a result that must be a success.
 #[track_caller]
 fn good<T>(result: Result<T>) -> T {
     match result {
@@ -83,7 +83,7 @@ fn good<T>(result: Result<T>) -> T {
     }
 }
 
-/// What a check expects to fail.
+/// Checks that a result is the expected error.
 #[track_caller]
 fn bad<T>(result: Result<T>, expected: Errno) {
     match result {
@@ -112,7 +112,7 @@ impl Client {
         ino
     }
 
-    /// Lookup that keeps no reference.
+    /// Looks a name up, and keeps no reference.
     fn find(&self, parent: Ino, name: &str) -> Result<Attributes> {
         let found = self.service.lookup(parent, name.as_bytes())?;
         self.service.forget(found.ino, 1);
@@ -148,7 +148,7 @@ impl Client {
         self.opened(ino, how, |handle| self.read_open(ino, handle, 0, 1 << 26))
     }
 
-    /// All entries, `step` at a time.
+    /// Lists all entries, `step` at a time.
     fn list(&self, ino: Ino, step: usize) -> Vec<DirectoryEntry> {
         let mut all: Vec<DirectoryEntry> = Vec::new();
         loop {

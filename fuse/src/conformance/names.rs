@@ -144,7 +144,7 @@ fn listing_while_changing(client: &Client) {
     assert_eq!(unique.len(), rest.len(), "no name is listed twice");
 }
 
-/// Reads up to the end that the directory has now, and calls `each` with every entry before it reads on.
+/// Reads up to the directory's present end, and calls `each` with every entry before it reads on.
 fn read_to_the_end(client: &Client, directory: u64, each: &dyn Fn(usize, &DirectoryEntry)) -> Vec<DirectoryEntry> {
     let end = client.service.directory_end();
     let mut read: Vec<DirectoryEntry> = Vec::new();
@@ -174,7 +174,7 @@ fn listing_while_renaming(client: &Client) {
         found.sort_unstable();
         found
     };
-    // To a new name, and back as some programs do it; and those that nobody has read yet, too.
+    // To a new name, and back, as some programs do. Then also entries that were not read yet.
     let renamed = read_to_the_end(client, directory, &|number, entry| {
         rename(directory, &entry.name, directory, b"moment");
         rename(directory, b"moment", directory, &entry.name);
@@ -187,13 +187,13 @@ fn listing_while_renaming(client: &Client) {
         rename(directory, name.as_bytes(), directory, format!("newer {last}").as_bytes());
     });
     assert_eq!(inodes_of(&ahead), inodes, "those that are renamed before they are read, too");
-    // What leaves and comes back is new.
+    // An entry that leaves and comes back is new.
     let moved = read_to_the_end(client, directory, &|_, entry| {
         rename(directory, &entry.name, other, &entry.name);
         rename(other, &entry.name, directory, &entry.name);
     });
     assert_eq!(inodes_of(&moved), inodes);
-    // One new name for each that is read.
+    // One new name for each entry that is read.
     let before = client.service.directory_end();
     let read = read_to_the_end(client, directory, &|number, _| {
         client.file(directory, &format!("added {number}"));

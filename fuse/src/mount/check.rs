@@ -1,4 +1,4 @@
-//! What can be found out before (and after) a mount that fails, so that the error says what to do.
+//! Checks before and after a failed mount, so that the error can give advice.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use super::{DEVICE, MountError};
 
-/// FUSE_SUPER_MAGIC: what statfs calls a FUSE filesystem.
+/// FUSE_SUPER_MAGIC: the type that statfs reports for a FUSE filesystem.
 const FUSE_MAGIC: u64 = 0x6573_5546;
 
-/// The mountpoint's real path, if something can be mounted there.
+/// Returns the mountpoint's real path, if it can be mounted on.
 pub(super) fn mountpoint(path: &Path) -> Result<PathBuf, MountError> {
     let given = || path.to_path_buf();
-    // statfs asks the daemon; stat of a dead mount is answered from the kernel's cache for a while.
+    // statfs asks the daemon; for a dead mount the kernel may answer stat from its cache for a while.
     if rustix::fs::statfs(path).is_err_and(|error| error == rustix::io::Errno::NOTCONN) {
         return Err(MountError::DeadMount { mountpoint: given() });
     }
@@ -49,7 +49,7 @@ fn device_error(source: io::Error) -> MountError {
     }
 }
 
-/// What the helper's failure means; it speaks only through its error output.
+/// Interprets a failure of the helper, which explains itself only on its error output.
 pub(super) fn helper_error(source: io::Error, mountpoint: &Path) -> MountError {
     let detail = source.to_string();
     if detail.contains("user_allow_other") {

@@ -1,32 +1,32 @@
-//! Why a mount or unmount failed, and what to do about it.
+//! Errors of mounting and unmounting, with advice.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a mount or unmount failed.
+/// Reason why a mount or unmount failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// Nothing there.
+    /// The mountpoint does not exist.
     #[error("mountpoint {} does not exist; create the directory first", mountpoint.display())]
     NoMountpoint {
-        /// Where it was to be.
+        /// The missing directory.
         mountpoint: PathBuf,
     },
-    /// Not a directory.
+    /// The mountpoint is not a directory.
     #[error("mountpoint {} is not a directory", mountpoint.display())]
     NotDirectory {
-        /// What was given.
+        /// The path.
         mountpoint: PathBuf,
     },
-    /// An ordinary user may only mount on what is theirs.
+    /// An ordinary user may mount only on their own directory.
     #[error(
-        "mountpoint {} belongs to somebody else ({detail}): an ordinary user needs a directory of their own, which they may write",
+        "mountpoint {} belongs to another user ({detail}): an ordinary user needs a directory of their own, which they may write",
         mountpoint.display()
     )]
     MountpointDenied {
-        /// Where it was to be.
+        /// The mountpoint.
         mountpoint: PathBuf,
-        /// What the helper said.
+        /// The helper's message.
         detail: String,
     },
     /// A killed daemon left its mount behind.
@@ -36,13 +36,13 @@ pub enum MountError {
         mountpoint.display()
     )]
     DeadMount {
-        /// Where it is.
+        /// The mountpoint.
         mountpoint: PathBuf,
     },
-    /// Something is mounted there already.
+    /// A FUSE filesystem is mounted there already.
     #[error("a FUSE filesystem is already mounted on {}; unmount it first", mountpoint.display())]
     AlreadyMounted {
-        /// Where it is.
+        /// The mountpoint.
         mountpoint: PathBuf,
     },
     /// No FUSE in this kernel or container.
@@ -51,28 +51,28 @@ pub enum MountError {
          `--device /dev/fuse --cap-add SYS_ADMIN`"
     )]
     NoDevice {
-        /// What open said.
+        /// The error of open.
         source: io::Error,
     },
-    /// /dev/fuse may not be opened.
+    /// /dev/fuse may not be opened by this user.
     #[error("/dev/fuse may not be opened by this user; run as root, or `chmod 666 /dev/fuse`")]
     DeviceDenied {
-        /// What open said.
+        /// The error of open.
         source: io::Error,
     },
-    /// Neither mount(2) nor the helper is allowed to.
+    /// Neither this process nor the helper may mount.
     #[error(
         "this user may not mount, and the helper fusermount3 could not do it either ({detail}); run as root, or \
          install the package fuse3"
     )]
     NotPermitted {
-        /// What the helper said.
+        /// The helper's message.
         detail: String,
     },
     /// `allow_other` without the administrator's consent.
     #[error("allow_other needs the line `user_allow_other` in /etc/fuse.conf when mounting as an ordinary user")]
     UserAllowOther,
-    /// An option that has a setting of its own, or none at all.
+    /// The option has a setting of its own, or none at all.
     #[error("mount option `{option}` cannot be given here")]
     Option {
         /// The option.
@@ -81,47 +81,47 @@ pub enum MountError {
     /// mount(2) failed.
     #[error("cannot mount on {}: {source} (the kernel log may say more: `dmesg | tail`)", mountpoint.display())]
     Mount {
-        /// Where.
+        /// The mountpoint.
         mountpoint: PathBuf,
-        /// What mount said.
+        /// The error of mount.
         source: io::Error,
     },
-    /// Mounted, but the kernel and we do not understand each other.
+    /// Mounted, but the handshake with the kernel failed.
     #[error("the kernel's FUSE and this program found no common protocol: {source}")]
     Handshake {
-        /// What went wrong.
+        /// The error.
         source: io::Error,
     },
-    /// Mounted, but a first request failed.
+    /// Mounted, but the first request failed.
     #[error("mounted, but the filesystem does not answer: {source}")]
     NotServing {
-        /// What stat said.
+        /// The error of stat.
         source: io::Error,
     },
-    /// Files are open on it.
+    /// Files are open on the mount.
     #[error("{} is in use; `fuser -vm {}` shows by whom", mountpoint.display(), mountpoint.display())]
     Busy {
-        /// Where.
+        /// The mountpoint.
         mountpoint: PathBuf,
     },
     /// Nothing is mounted there.
     #[error("nothing is mounted on {}", mountpoint.display())]
     NotMounted {
-        /// Where.
+        /// The mountpoint.
         mountpoint: PathBuf,
     },
-    /// umount failed otherwise.
+    /// umount failed for another reason.
     #[error("cannot unmount {}: {source}", mountpoint.display())]
     Unmount {
-        /// Where.
+        /// The mountpoint.
         mountpoint: PathBuf,
-        /// What umount said.
+        /// The error of umount.
         source: io::Error,
     },
     /// The session ended by an error instead of an unmount.
     #[error("the FUSE session ended: {reason}")]
     Session {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }

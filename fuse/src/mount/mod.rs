@@ -1,14 +1,14 @@
 //! Shows a service at a mountpoint, and takes it away again.
 //!
 //! [`mount()`] in steps:
-//! 1. checks that give better errors than mount(2) does ([`check`]);
-//! 2. mount(2) of type `fuse.dedupfs`; if that is not permitted, the setuid helper fusermount3;
-//! 3. the handshake with the kernel; a thread that serves;
-//! 4. one stat through the mount, so that it is known to serve, and a larger readahead for it.
+//! 1. Checks that give better errors than mount(2) does ([`check`]).
+//! 2. mount(2) of type `fuse.dedupfs`; if that is not permitted, the setuid helper fusermount3.
+//! 3. The handshake with the kernel, and a thread that serves.
+//! 4. One stat through the mount, so that it is known to serve, and a larger readahead for it.
 //!
-//! The session ends when the filesystem is unmounted, by [`MountedSession::unmount`] or by anyone else. Then running
-//! slow calls are finished, [`FileService::shutdown`] is called, and waiters wake: the order matters, because what
-//! was acknowledged must be durable before `wait` returns.
+//! The session ends when the filesystem is unmounted, by [`MountedSession::unmount`] or otherwise. Then running slow calls are finished,
+//! [`FileService::shutdown`] is called, and waiters wake. The order matters, because acknowledged data must be durable before `wait`
+//! returns.
 
 mod check;
 mod error;
@@ -34,27 +34,27 @@ pub use session::{MountedSession, unmount_path};
 const FILESYSTEM_TYPE: &str = "fuse.dedupfs";
 const SUBTYPE: &str = "dedupfs";
 const DEVICE: &str = "/dev/fuse";
-/// Largest request is 1 MiB: read ahead twice that, so that one is on the way while one is used.
+/// Readahead. The largest request is 1 MiB; twice that lets one be on the way while another is used.
 const READAHEAD_KIB: u32 = 2048;
-/// More session threads only fight for the same requests.
+/// Limit of session threads. More only compete for the same requests.
 const SESSION_THREADS_MAX: usize = 16;
-/// Threads beyond those that receive, for while these wait: as many requests can wait before all do. Each may come to hold
-/// two buffers of the largest request.
+/// Threads beyond those that receive, for while these wait: the number of requests that can wait before all do. Each may come to hold two
+/// buffers of the largest request.
 const SPARE_THREADS: usize = 12;
 
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What `df` and `mount` show as the device.
+    /// The device that `df` and `mount` show.
     pub source: String,
-    /// Whether users other than the one who mounts have access (by the files' permissions).
+    /// Whether users other than the one that mounts have access (by the files' permissions).
     pub allow_other: bool,
     /// Refuse changes.
     pub read_only: bool,
-    /// Show `noatime`; the kernel leaves times of last access to the service in any case.
+    /// Show `noatime`. The kernel leaves times of last access to the service in any case.
     pub no_atime: bool,
-    /// Further mount(8) options: dev, suid, exec, sync, dirsync, with or without `no`, or anything FUSE in the kernel
-    /// knows. Without them: nodev, nosuid.
+    /// Further mount(8) options: dev, suid, exec, sync, dirsync, with or without `no`, or any option of FUSE in the kernel. Without them:
+    /// nodev, nosuid.
     pub extra: Vec<String>,
     /// Threads that receive requests. One is best for one client.
     pub session_threads: usize,
@@ -80,7 +80,7 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
-    /// The options in the library's words; an error names the first that is none.
+    /// Translates the options for the library. An error names the first invalid one.
     fn parsed(&self) -> Result<Vec<MountOption>, MountError> {
         let mut parsed = vec![
             MountOption::FSName(self.source.clone()),
@@ -124,7 +124,7 @@ impl MountOptions {
         Ok(config)
     }
 
-    /// What is asked of all requests. Of options that contradict each other the last counts.
+    /// The rules for all requests. Of contradicting options the last counts.
     fn policy(&self) -> Policy {
         let last = self.extra.iter().rev().find(|option| *option == "sync" || *option == "async");
         let durable_content = last.is_some_and(|option| option == "sync");
@@ -138,7 +138,7 @@ impl MountOptions {
     }
 }
 
-/// Mounts `service` at `mountpoint`. When this returns the mount is visible and serves.
+/// Mounts `service` at `mountpoint`. When this returns, the mount is visible and serves.
 pub fn mount(
     service: Arc<dyn FileService>,
     mountpoint: &Path,
@@ -153,7 +153,7 @@ pub fn mount(
     let (notifier, watch) = (adapter.notifier(), adapter.watch());
     let session = match mount_directly(&device, &mountpoint, &config) {
         Ok(()) => Session::from_fd(adapter, device, config.acl, config).map_err(|source| {
-            // Mounted, but nobody will ever serve it.
+            // Mounted, but it will never be served.
             session::detach(&mountpoint);
             MountError::Handshake { source }
         })?,
@@ -165,11 +165,11 @@ pub fn mount(
     };
     // Set once, here.
     let _ = notifier.set(session.notifier());
-    // Of several receivers one sleeps in the kernel while another looks, and is woken in any case.
+    // With several receivers, one sleeps in the kernel while another looks, and is woken in any case.
     let device = (receivers_max == 1).then(|| session.as_fd().try_clone_to_owned()).transpose();
-    let device = device.inspect_err(|error| tracing::debug!(%error, "requests are waited for asleep"));
+    let device = device.inspect_err(|error| tracing::debug!(%error, "cannot poll for requests"));
     watch.set_source(device.ok().flatten(), Awake::new(options.keep_awake));
-    // They hold the device: if the session ends at once, the stat below must not wait for an answer.
+    // These hold the device. If the session ends at once, the stat below must not wait for an answer.
     drop((notifier, watch));
     let mounted = MountedSession::start(session, mountpoint.clone(), service, slow)?;
     let metadata = std::fs::metadata(&mountpoint).map_err(|source| MountError::NotServing { source })?;
@@ -177,7 +177,7 @@ pub fn mount(
     Ok(mounted)
 }
 
-/// mount(2) with this device.
+/// Calls mount(2) with this device.
 fn mount_directly(device: &OwnedFd, mountpoint: &PathBuf, config: &Config) -> Result<(), SystemErrno> {
     let root_mode = std::fs::metadata(mountpoint).map_or(libc::S_IFDIR, |metadata| metadata.mode());
     let mut data = format!(
@@ -206,7 +206,7 @@ fn mount_directly(device: &OwnedFd, mountpoint: &PathBuf, config: &Config) -> Re
     rustix::mount::mount(source, mountpoint, FILESYSTEM_TYPE, flags, Some(data.as_c_str()))
 }
 
-/// The flags of mount(2) that these options stand for. Of those that contradict each other the last counts.
+/// The flags of mount(2) for these options. Of contradicting options the last counts.
 fn flags(options: &[MountOption]) -> MountFlags {
     let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
     for option in options {
@@ -222,7 +222,7 @@ fn flags(options: &[MountOption]) -> MountFlags {
             MountOption::Sync => flags.insert(MountFlags::SYNCHRONOUS),
             MountOption::Async => flags.remove(MountFlags::SYNCHRONOUS),
             MountOption::DirSync => flags.insert(MountFlags::DIRSYNC),
-            // A pool that is opened for reading stays so.
+            // A pool that is opened for reading stays read-only.
             MountOption::RO => flags.insert(MountFlags::RDONLY),
             MountOption::RW
             | MountOption::FSName(_)
@@ -235,8 +235,8 @@ fn flags(options: &[MountOption]) -> MountFlags {
     flags
 }
 
-/// The kernel's default of 128 KiB makes sequential reads ask eight times as often. Only the superuser may change it,
-/// and without it reads are merely slower.
+/// Raises the readahead. The kernel's default of 128 KiB makes sequential reads ask eight times as often. Only the superuser may change it;
+/// without it reads are merely slower.
 fn raise_readahead(device_number: u64) {
     let (major, minor) = (libc::major(device_number), libc::minor(device_number));
     let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");

@@ -18,12 +18,12 @@ use super::MountError;
 use crate::adapter::{Adapter, SlowCalls};
 use crate::service::FileService;
 
-/// How often a busy mount is tried again.
+/// Time between two attempts to unmount a busy mount.
 const RETRY: Duration = Duration::from_millis(50);
 /// The helper for users who may not call umount(2).
 const HELPER: &str = "fusermount3";
 
-/// How the session ended, once it has.
+/// The outcome of the session, once it has ended.
 #[derive(Default)]
 struct End {
     outcome: Mutex<Option<Result<(), String>>>,
@@ -32,11 +32,11 @@ struct End {
 
 /// A mounted service.
 ///
-/// Dropping it unmounts: lazily if files are open, and then without waiting for their users.
+/// Dropping it unmounts. If files are open it unmounts lazily, without waiting for their users.
 pub struct MountedSession {
     mountpoint: PathBuf,
     end: Arc<End>,
-    /// The device, which is let go when the session has returned. `None` within: it could not be duplicated.
+    /// The device, which is released when the session has returned. `None` within: it could not be duplicated.
     connection: Weak<Option<OwnedFd>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -52,7 +52,8 @@ impl MountedSession {
         let end = Arc::new(End::default());
         let (ending, at) = (Arc::clone(&end), mountpoint.clone());
         let device = session.as_fd().try_clone_to_owned();
-        let device = device.inspect_err(|error| tracing::warn!(%error, "the end of the connection is seen late")).ok();
+        let device =
+            device.inspect_err(|error| tracing::warn!(%error, "the end of the connection will be noticed late")).ok();
         let device = Arc::new(device);
         let connection = Arc::downgrade(&device);
         let serve = move || {
@@ -77,7 +78,7 @@ impl MountedSession {
         }
     }
 
-    /// Where it is mounted (absolute).
+    /// The absolute path of the mountpoint.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
@@ -87,14 +88,14 @@ impl MountedSession {
         self.end.outcome.lock().is_some()
     }
 
-    /// Whether the kernel may still send requests: it is mounted somewhere, or files of it are open. If not, it is
-    /// only waited for what was answered or is being answered, and for the service's shutdown.
+    /// Whether the kernel may still send requests: the filesystem is mounted somewhere, or files of it are open. If not, only requests in
+    /// progress and the service's shutdown are still to finish.
     pub fn is_connected(&self) -> bool {
         let Some(device) = self.connection.upgrade() else { return false };
         device.as_ref().as_ref().is_none_or(is_connected)
     }
 
-    /// Waits until somebody unmounts and the service was shut down.
+    /// Waits until the filesystem is unmounted and the service was shut down.
     pub fn wait(&self) -> Result<(), MountError> {
         let mut outcome = self.end.outcome.lock();
         while outcome.is_none() {
@@ -103,7 +104,7 @@ impl MountedSession {
         outcome_of(&outcome)
     }
 
-    /// The same for `limit` at most; `None`: still mounted.
+    /// Like [`wait`](Self::wait), at most for `limit`; `None` if still mounted.
     pub fn wait_for(&self, limit: Duration) -> Option<Result<(), MountError>> {
         let deadline = Instant::now() + limit;
         let mut outcome = self.end.outcome.lock();
@@ -115,13 +116,13 @@ impl MountedSession {
         Some(outcome_of(&outcome))
     }
 
-    /// Unmounts and waits until the service was shut down. While files are open it tries again for `patience`; then
-    /// it fails with [`MountError::Busy`] and the mount goes on.
+    /// Unmounts and waits until the service was shut down. While files are open it retries for `patience`. Then it fails with
+    /// [`MountError::Busy`] and the mount goes on.
     pub fn unmount(&self, patience: Duration) -> Result<(), MountError> {
         let deadline = Instant::now() + patience;
         while !self.is_finished() {
             match unmount_path(&self.mountpoint) {
-                // Somebody else was faster.
+                // Another process was faster.
                 Ok(()) | Err(MountError::NotMounted { .. }) => return self.wait(),
                 Err(MountError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(RETRY),
                 Err(error) => return Err(error),
@@ -130,8 +131,7 @@ impl MountedSession {
         self.wait()
     }
 
-    /// Takes the mount out of the directory tree at once; whoever has files open there may go on until they are
-    /// closed, and then the session ends.
+    /// Removes the mount from the directory tree at once. Open files can be used until they are closed; then the session ends.
     pub fn detach(&self) {
         if !self.is_finished() {
             detach(&self.mountpoint);
@@ -139,11 +139,11 @@ impl MountedSession {
     }
 }
 
-/// The kernel tells an error of a device whose connection has ended.
+/// Whether the connection of a device lives. The kernel reports an error on a device whose connection has ended.
 fn is_connected(device: &OwnedFd) -> bool {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut devices = [PollFd::from_borrowed_fd(device.as_fd(), PollFlags::empty())];
-    // Interrupted: it is asked again.
+    // An interrupted poll counts as connected: the caller asks again.
     poll(&mut devices, Some(&at_once)).is_err() || !devices[0].revents().contains(PollFlags::ERR)
 }
 
@@ -159,7 +159,7 @@ impl Drop for MountedSession {
         match self.unmount(Duration::ZERO) {
             Ok(()) | Err(MountError::Session { .. }) => {
                 if let Some(thread) = self.thread.take() {
-                    // It has done everything; a panic of it was already reported.
+                    // The thread has done everything; a panic of it was already reported.
                     let _ = thread.join();
                 }
             }
@@ -171,7 +171,7 @@ impl Drop for MountedSession {
     }
 }
 
-/// Unmounts whatever is mounted on `mountpoint`, by the helper if this user may not. Does not wait for the daemon.
+/// Unmounts the filesystem on `mountpoint`, with the helper if this user may not. Does not wait for the daemon.
 pub fn unmount_path(mountpoint: &Path) -> Result<(), MountError> {
     let at = || mountpoint.to_path_buf();
     match rustix::mount::unmount(mountpoint, UnmountFlags::NOFOLLOW) {
@@ -193,16 +193,16 @@ pub fn unmount_path(mountpoint: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Lazy unmount; a failure is only logged, because there is nothing else to try.
+/// Unmounts lazily. A failure is only logged, because there is nothing else to try.
 pub(super) fn detach(mountpoint: &Path) {
     match rustix::mount::unmount(mountpoint, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         Ok(()) | Err(SystemErrno::INVAL) => {}
         Err(SystemErrno::PERM) => {
             let output = Command::new(HELPER).args(["-u", "-z", "--"]).arg(mountpoint).output();
             if !output.is_ok_and(|output| output.status.success()) {
-                tracing::warn!(?mountpoint, "lazy unmount by the helper failed");
+                tracing::warn!(mountpoint = %mountpoint.display(), "lazy unmount by the helper failed");
             }
         }
-        Err(error) => tracing::warn!(?mountpoint, %error, "lazy unmount failed"),
+        Err(error) => tracing::warn!(mountpoint = %mountpoint.display(), %error, "lazy unmount failed"),
     }
 }

@@ -1,6 +1,6 @@
-//! What a file of the reference model keeps of its bytes.
+//! The content of a file in the reference model.
 
-/// The bytes of a file, or what stands for them.
+/// The bytes of a file, or a stand-in for them.
 pub trait FileContent: Send + 'static + Default {
     /// Length in bytes.
     fn len_bytes(&self) -> u64;

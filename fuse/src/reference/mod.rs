@@ -1,8 +1,7 @@
-//! `MemoryService`: the whole contract in memory, as simply as possible. The oracle that other services are compared
-//! with.
+//! `MemoryService`: the whole contract in memory, as simply as possible. It is the oracle that other services are compared with.
 //!
-//! One mutex around everything; a file is one `Vec<u8>`; a directory is two maps, by name and by cookie. Nothing is
-//! fast, nothing is kept after the process ends, and there are no holes: a file is data from start to end.
+//! One mutex guards everything; a file is one `Vec<u8>`; a directory is two maps, by name and by cookie. Nothing is fast, nothing survives
+//! the process, and there are no holes: a file is data from start to end.
 
 mod content;
 mod tree;
@@ -23,12 +22,12 @@ use tree::{Body, Node, Tree, now};
 const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
 const CAPABILITY_XATTR: &[u8] = b"security.capability";
 
-/// How a [`MemoryService`] presents itself.
+/// The behaviour of a [`MemoryService`].
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryOptions {
-    /// How long the kernel may trust names and attributes.
+    /// Time for which the kernel may trust names and attributes.
     pub cache_time: Duration,
-    /// Whether calls claim to be answered from memory; otherwise the adapter moves them to other threads.
+    /// Whether calls claim to be answered from memory. If not, the adapter moves them to other threads.
     pub quick: bool,
     /// Whether write handles bypass the page cache.
     pub direct_io: bool,
@@ -61,7 +60,7 @@ pub struct MemoryService<C = Vec<u8>> {
 }
 
 impl MemoryService {
-    /// An empty filesystem with default options.
+    /// Makes an empty filesystem with default options.
     pub fn new() -> Self {
         Self::with_options(MemoryOptions::default())
     }
@@ -74,12 +73,12 @@ impl<C: FileContent> Default for MemoryService<C> {
 }
 
 impl<C: FileContent> MemoryService<C> {
-    /// An empty filesystem.
+    /// Makes an empty filesystem.
     pub fn with_options(options: MemoryOptions) -> Self {
         Self { tree: Mutex::new(Tree::new()), options, shutting_down: Mutex::new(()) }
     }
 
-    /// Inodes that exist, those without a name included.
+    /// Number of inodes, including those without a name.
     pub fn inode_count(&self) -> usize {
         self.tree.lock().nodes.len()
     }
@@ -89,7 +88,7 @@ impl<C: FileContent> MemoryService<C> {
         self.tree.lock().nodes.get(&ino).map_or(0, |node| node.lookups)
     }
 
-    /// Shutting down takes until this is dropped, as on a slow disk.
+    /// Blocks the shutdown until the returned guard is dropped, as a slow disk does.
     pub fn hold_shutdown(&self) -> MutexGuard<'_, ()> {
         self.shutting_down.lock()
     }
@@ -106,7 +105,7 @@ fn moment(change: TimeChange) -> Timestamp {
     }
 }
 
-/// After the content changed: length, blocks, times.
+/// Updates length, blocks and times after a change of content.
 fn content_changed(attributes: &mut Attributes, len_bytes: u64) {
     attributes.size_bytes = len_bytes;
     attributes.blocks = len_bytes.div_ceil(512);

@@ -1,4 +1,4 @@
-//! The reference model's inodes and names: everything under its one lock.
+//! The reference model's inodes and names, all under its one lock.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,11 +21,11 @@ pub(super) struct Node<C> {
     pub body: Body<C>,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub flags: InodeFlags,
-    /// References of the kernel.
+    /// References that the kernel has.
     pub lookups: u64,
     /// Open handles.
     pub handles: u32,
-    /// The kernel may have pages of it.
+    /// The kernel may have pages of the file.
     pub may_be_cached: bool,
 }
 
@@ -123,7 +123,7 @@ impl<C: FileContent> Tree<C> {
         }
     }
 
-    /// stat of a node, with one more reference of the kernel.
+    /// Returns the attributes of a node, and counts one more reference of the kernel.
     pub fn looked_up(&mut self, ino: Ino) -> Result<Attributes> {
         let node = self.node_mut(ino)?;
         node.lookups += 1;
@@ -137,29 +137,29 @@ impl<C: FileContent> Tree<C> {
         Ok(self.directory(parent)?.entries.get(name).copied())
     }
 
-    /// A directory that still has a name of its own, so that something can be created in it.
+    /// Checks that a directory still has a name, so that entries can be created in it.
     fn check_living_directory(&self, ino: Ino) -> Result<()> {
         self.directory(ino)?;
         if self.node(ino)?.attributes.nlink == 0 { Err(Errno::ENOENT) } else { Ok(()) }
     }
 
-    /// A directory that takes a new entry.
+    /// Checks that a directory takes new entries.
     fn check_takes_entries(&self, ino: Ino) -> Result<()> {
         if self.node(ino)?.flags.immutable { Err(Errno::EPERM) } else { Ok(()) }
     }
 
-    /// An entry that can be taken away from its directory.
+    /// Checks that an entry can be removed from its directory.
     fn check_gives(&self, parent: Ino, ino: Ino) -> Result<()> {
         let protected = self.node(parent)?.flags.protect() || self.node(ino)?.flags.protect();
         if protected { Err(Errno::EPERM) } else { Ok(()) }
     }
 
-    /// A node whose extended attributes can be changed.
+    /// Checks that a node's extended attributes can be changed.
     pub fn check_changes(&self, ino: Ino) -> Result<()> {
         if self.node(ino)?.flags.protect() { Err(Errno::EPERM) } else { Ok(()) }
     }
 
-    /// It was read.
+    /// Updates the access time after a read.
     pub fn accessed(&mut self, ino: Ino) -> Result<()> {
         let node = self.node_mut(ino)?;
         let Attributes { atime, mtime, ctime, .. } = node.attributes;
@@ -207,7 +207,7 @@ impl<C: FileContent> Tree<C> {
         self.set_entry_at(fresh, parent, name, ino)
     }
 
-    /// The same, at this place if the name is new.
+    /// Like `set_entry`, but a new name gets this place.
     fn set_entry_at(&mut self, place: u64, parent: Ino, name: &[u8], ino: Ino) -> Result<()> {
         let directory = self.directory_mut(parent)?;
         let cookie = directory.entries.get(name).map_or(place, |old| old.cookie);
@@ -322,7 +322,7 @@ impl<C: FileContent> Tree<C> {
         self.drop_link(entry.ino)
     }
 
-    /// One name less; of a directory, its only one.
+    /// Removes one name of an inode. A directory has only one.
     fn drop_link(&mut self, ino: Ino) -> Result<()> {
         let attributes = &mut self.node_mut(ino)?.attributes;
         attributes.nlink = if attributes.kind == FileKind::Directory { 0 } else { attributes.nlink - 1 };
@@ -331,7 +331,7 @@ impl<C: FileContent> Tree<C> {
         Ok(())
     }
 
-    /// Frees an inode that neither a name nor the kernel knows.
+    /// Frees an inode without names, references and handles.
     pub fn collect(&mut self, ino: Ino) {
         let dead = |node: &Node<C>| node.attributes.nlink == 0 && node.lookups == 0 && node.handles == 0;
         if self.nodes.get(&ino).is_some_and(dead) {

@@ -1,4 +1,4 @@
-//! Error numbers: what a client sees of an error.
+//! Error numbers, as clients see them.
 
 /// A Linux error number (positive).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,7 +10,7 @@ macro_rules! errnos {
         impl Errno {
             $(pub const $name: Errno = Errno(libc::$name);)*
 
-            /// Linux' symbolic name and meaning, if it is one that a service has a reason to return.
+            /// Linux' symbolic name and meaning, for errors that a service has a reason to return.
             pub fn text(self) -> Option<&'static str> {
                 match self {
                     $(Errno::$name => Some(concat!(stringify!($name), ": ", $text)),)*

@@ -1,41 +1,41 @@
-//! Flags of inodes (chattr): what they allow.
+//! Flags of inodes (chattr), and the changes that they allow.
 
 use super::{AttributeChanges, OpenOptions, TimeChange};
 
-/// What chattr(1) sets on a regular file or a directory. A new one inherits its directory's `no_dump` and `no_access_time`.
+/// The flags that chattr(1) sets on a regular file or a directory. A new inode inherits its directory's `no_dump` and `no_access_time`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InodeFlags {
-    /// Nothing of it can be changed, removed, renamed or linked, and no entry of the directory either, by anybody (EPERM).
+    /// Nobody can change, remove, rename or link it, or change an entry of the directory (EPERM).
     pub immutable: bool,
     /// The file's content only grows; the directory's entries stay. It cannot be removed, renamed or linked (EPERM).
     pub append_only: bool,
-    /// A wish: dump(8) leaves it out.
+    /// A wish: dump(8) leaves the file out.
     pub no_dump: bool,
     /// Reading does not change the time of last access.
     pub no_access_time: bool,
 }
 
 impl InodeFlags {
-    /// Whether it keeps its names, mode, owner, set times and extended attributes.
+    /// Whether the inode keeps its names, mode, owner, set times and extended attributes.
     #[must_use]
     pub fn protect(self) -> bool {
         self.immutable || self.append_only
     }
 
-    /// What is created in a directory of these flags has from the start.
+    /// The flags of an inode that is created in a directory with these flags.
     #[must_use]
     pub fn inherited(self) -> Self {
         Self { immutable: false, append_only: false, ..self }
     }
 
-    /// Whether a regular file or directory of these flags can be opened so.
+    /// Whether a regular file or directory with these flags can be opened with these options.
     #[must_use]
     pub fn admit(self, how: OpenOptions) -> bool {
         let changes = how.write || how.truncate;
         !(self.immutable && changes || self.append_only && (how.truncate || how.write && !how.append))
     }
 
-    /// Whether these attributes of it may be changed. To set the times to now is as harmless as appending.
+    /// Whether these attributes may be changed. Setting the times to now is as harmless as appending.
     #[must_use]
     pub fn admit_change(self, changes: &AttributeChanges) -> bool {
         let at = |time: Option<TimeChange>| matches!(time, Some(TimeChange::At(_)));

@@ -1,4 +1,4 @@
-//! What is in a directory, but for directories.
+//! Copies the entries of a directory of the pool, except directories, to a disk.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
@@ -18,13 +18,13 @@ use crate::service::CAPABILITY_XATTR;
 
 /// Set-user-ID and set-group-ID.
 const RIGHTS_OF_ANOTHER: u16 = 0o6000;
-/// Of a file that is longer, holes are looked for, whatever its attributes say.
+/// In a file longer than this, holes are searched even if its attributes show none.
 const ALWAYS_SOUGHT_BYTES: u64 = 1 << 30;
 const CANNOT_LOOK: &str = "cannot look at it";
 
 /// The superuser.
 const READER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
-/// What only its owner can get at until it is whole.
+/// Only the owner can read a file until it is complete.
 const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 impl Get<'_> {
@@ -39,7 +39,7 @@ impl Get<'_> {
             Err(PoolErrno::ENOENT) => None,
             seen => Some(seen.map_err(reading_pool(CANNOT_LOOK))?),
         };
-        // Without a name it is there only as long as somebody remembers it.
+        // Without a name an inode exists only until the last user forgets it.
         let attributes = match seen.filter(|seen| seen.nlink > 0) {
             Some(attributes) => attributes,
             None => match self.successor(directory.ino, ino, name)? {
@@ -59,7 +59,7 @@ impl Get<'_> {
                     self.tally.hard_link();
                     Ok(true)
                 }
-                // What cannot be a link becomes a copy.
+                // If a link is impossible, the file is copied.
                 Err(
                     Errno::MLINK
                     | Errno::NAMETOOLONG
@@ -79,7 +79,7 @@ impl Get<'_> {
         self.several_names.with(attributes.ino, attributes.nlink.into(), link, copy)
     }
 
-    /// What has the name of an inode that is gone: files are replaced by renaming others over them.
+    /// Returns the inode that has taken the name of one that is gone: programs replace files by renaming others over them.
     fn successor(&self, directory: Ino, gone: Ino, name: &CStr) -> Outcome<Option<Attributes>> {
         match self.service.lookup(directory, name.to_bytes()) {
             Ok(attributes) => {
@@ -94,7 +94,7 @@ impl Get<'_> {
         }
     }
 
-    /// Anything but a directory.
+    /// Copies an entry that is not a directory.
     pub(super) fn make(
         &self,
         (parent, name): (&OwnedFd, &CStr),
@@ -120,7 +120,7 @@ impl Get<'_> {
         self.attributes(Place::Named(parent.as_fd(), name), attributes, true, path)
     }
 
-    /// A regular file with its content; one that cannot be read to its end is not left there.
+    /// Copies a regular file with its content. A file that cannot be read to its end is removed again.
     fn make_file(
         &self,
         (parent, name): (&OwnedFd, &CStr),
@@ -131,14 +131,14 @@ impl Get<'_> {
         let ino = attributes.ino;
         let how = OpenOptions { read: true, no_access_time: true, ..OpenOptions::default() };
         let opened = self.service.open(READER, ino, how).map_err(reading_pool("cannot open it"))?;
-        // It stays as long as it is open.
+        // The inode exists while it is open.
         let look = || self.service.attributes(ino).map_err(reading_pool(CANNOT_LOOK));
         let mut is_same = true;
         let outcome = look().and_then(|before| {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let to = rustix::fs::openat(parent, name, flags, PRIVATE_FILE).map_err(writing("cannot make the file"))?;
             let copied = self.content((before, opened.handle), &to, buffer).and_then(|bytes| {
-                // Looked at behind the content: a program that was changed meanwhile does not get the rights of the one that it was.
+                // Read the attributes after the content: a program that changed meanwhile must not get the rights of its old version.
                 let after = look()?;
                 let of = |seen: &Attributes| (seen.size_bytes, seen.mtime, seen.mode, seen.uid, seen.gid);
                 is_same = of(&after) == of(&before);
@@ -164,9 +164,9 @@ impl Get<'_> {
         Ok(())
     }
 
-    /// All that is no hole; returns its bytes.
+    /// Copies all content except holes; returns the bytes copied.
     fn content(&self, (of, handle): (Attributes, Handle), to: &OwnedFd, buffer: &mut Vec<u8>) -> Outcome<u64> {
-        // A record that says so much data may lie: holes would be written without end.
+        // A damaged record may claim that a file has no holes. Copying them would take forever.
         let has_holes = of.blocks.saturating_mul(512) < of.size_bytes || of.size_bytes > ALWAYS_SOUGHT_BYTES;
         let cannot_read = || reading_pool("cannot be read: its content is damaged, or lost");
         let (mut offset, mut bytes) = (0, 0);
@@ -175,7 +175,7 @@ impl Get<'_> {
             if has_holes {
                 match self.service.seek(of.ino, handle, offset, SeekTarget::Data) {
                     Ok(data) => offset = data,
-                    // Nothing but a hole, to the end.
+                    // Only a hole is left.
                     Err(PoolErrno::ENXIO) => break,
                     Err(errno) => return Err(cannot_read()(errno)),
                 }
@@ -209,8 +209,8 @@ impl Get<'_> {
         Ok(bytes)
     }
 
-    /// Owner, extended attributes, mode and times; without the rights of another unless `lends_rights`. What the disk does
-    /// not take is told.
+    /// Sets owner, extended attributes, mode and times. Unless `lends_rights`, leaves out set-ID bits and capabilities. Attributes that the
+    /// disk does not take are reported.
     pub(super) fn attributes(
         &self,
         to: Place<'_>,
@@ -243,7 +243,7 @@ impl Get<'_> {
             }
         };
         for name in names {
-            // It would lend the rights of another file's owner.
+            // A capability would lend the rights of the wrong owner.
             if name == CAPABILITY_XATTR && !(has_owner && lends_rights) {
                 continue;
             }

@@ -1,6 +1,6 @@
-//! A tree out of the pool to a disk.
+//! Copies a tree out of the pool to a disk.
 //!
-//! [`walk`] goes through the directories, [`entry`] copies what is in them.
+//! [`walk`] goes through the directories, [`entry`] copies their entries.
 
 mod entry;
 mod walk;
@@ -30,35 +30,35 @@ struct Batch {
     directory: Arc<Directory>,
     to: Arc<OwnedFd>,
     entries: Vec<(Ino, CString)>,
-    /// Of all of them, as they were when they were listed.
+    /// Sum of their sizes when they were listed.
     content_bytes: u64,
 }
 
 struct Get<'a> {
     service: &'a Service,
     tally: &'a Tally<'a>,
-    /// Where the tree is to be.
+    /// The directory that receives the tree.
     to: &'a OwnedFd,
-    /// The tree's top: until it is whole, nobody but its owner can change the way from there to anything in it.
+    /// The tree's top. Until the tree is complete, only its owner can change a path below it.
     top: OnceLock<OwnedFd>,
-    /// The first name of each, as a path from the top.
+    /// The first name of each file, as a path from the top.
     several_names: SeveralNames<Ino, PathBuf>,
     descriptors: Descriptors,
 }
 
 /// Copies an inode of the pool, a directory with all below it or a regular file, to the new name `name` in the directory `to`.
 ///
-/// What cannot be copied is in the report, and the rest is there, and durable: a file that is damaged is left out.
+/// Entries that cannot be copied are in the report. The rest is there, and durable. A damaged file is left out.
 ///
 /// # Errors
-/// The name is none that an entry may have, or is taken; the disk takes no more; `progress` is cancelled; what was copied until then stays.
+/// The name is invalid or taken, the disk takes no more, or `progress` is cancelled. Everything copied until then stays.
 pub fn get(
     service: &Service,
     ino: Ino,
     (to, name): (OwnedFd, &[u8]),
     progress: &dyn Progress,
 ) -> Result<TransferReport> {
-    // Whoever asks may have checked nothing: `..` and `/` lead out of the directory.
+    // The client may have checked nothing: `..` and `/` lead out of the directory.
     check_name(name)?;
     let name = disk::c_name(name).ok_or(crate::EngineError::Invalid("a name with a zero byte"))?;
     let tally = Tally::new(progress);
@@ -75,7 +75,7 @@ pub fn get(
         }
         Err(trouble) => tally.note_top(Err(trouble), &name),
     }
-    // Filesystems tell of what they could not write when it is synced, if at all.
+    // Filesystems may report failed writes only when they are synced, if at all.
     let synced = tally.go_on().and_then(|()| {
         rustix::fs::syncfs(&to).map_err(|errno| {
             let what = "what was copied may not be on the disk".to_owned();

@@ -1,4 +1,4 @@
-//! Through the directories of a tree of the pool, which are made on the way.
+//! Walks through the directories of a tree of the pool and makes them on the disk.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -18,7 +18,7 @@ use crate::namespace::check_name;
 /// Entries of a directory that are read at once.
 const PAGE_ENTRIES: usize = 256;
 const CANNOT_OPEN: &str = "cannot open the directory";
-/// What only its owner can get at until it is whole.
+/// Only the owner can use a directory until it is complete.
 const PRIVATE_DIRECTORY: Mode = Mode::RWXU;
 
 const SECOND_NAME: &str = "left out: the directory belongs elsewhere. It was moved meanwhile, or it has two names, which is damage \
@@ -41,7 +41,7 @@ impl Batch {
 }
 
 impl Get<'_> {
-    /// Goes through all directories, each behind its parent.
+    /// Goes through all directories, each after its parent.
     pub(super) fn walk(&self, name: &CStr, attributes: Attributes, hand: Hand<'_, Batch>) {
         let made = self.make_directory(self.to, name, attributes, None).and_then(|top| {
             let to = top.open(&self.descriptors).map_err(writing(CANNOT_OPEN))?;
@@ -62,10 +62,10 @@ impl Get<'_> {
         });
         let top = match made {
             Ok(top) => Arc::new(top),
-            // Into what is there already nothing is copied.
+            // An existing directory is left alone.
             Err(trouble) => return self.tally.note_top(Err(trouble), name),
         };
-        // What is still to come, the next one last.
+        // Directories still to be entered, the next one last.
         let mut ways: Vec<(Arc<Directory>, Ino, CString)> = Vec::new();
         self.list(&top, &mut ways, hand);
         self.leave(top);
@@ -82,9 +82,9 @@ impl Get<'_> {
         }
     }
 
-    /// Makes a directory below `above`. A directory that records another parent is left out: followed, a directory that contains
-    /// itself would have no end, and one of two parents would be copied twice. This check and [`list`](Self::list)'s keep no set of all
-    /// directories of the tree in memory.
+    /// Makes a directory below `above`. A directory that records another parent is left out: a directory that contains itself would have no
+    /// end, and one with two parents would be copied twice. With this check and the one in [`list`](Self::list), no set of all directories
+    /// of the tree is needed in memory.
     fn enter(&self, above: &Arc<Directory>, ino: Ino, name: &CStr) -> Outcome<Directory> {
         let attributes = self.service.attributes(ino).map_err(reading_pool("cannot look at it"))?;
         if attributes.kind != FileKind::Directory {
@@ -113,7 +113,7 @@ impl Get<'_> {
         Ok(Directory::new((attributes.ino, name.to_owned(), attributes), above, opened, &self.descriptors))
     }
 
-    /// Hands the entries of a directory over, and notes its directories.
+    /// Hands over the entries of a directory and queues its directories.
     fn list(&self, directory: &Arc<Directory>, ways: &mut Vec<(Arc<Directory>, Ino, CString)>, hand: Hand<'_, Batch>) {
         let to = match directory.open(&self.descriptors).map_err(writing(CANNOT_OPEN)) {
             Ok(to) => to,
@@ -136,7 +136,7 @@ impl Get<'_> {
             after = last.cookie;
             let mut batch = Batch::of(directory, &to);
             for entry in page {
-                // The kernel is not there to refuse what would lead out of the tree.
+                // The kernel, which would refuse names that lead out of the tree, is not involved here.
                 let name = check_name(&entry.name).ok().and_then(|()| disk::c_name(&entry.name));
                 let Some(name) = name else {
                     let shown = entry.name.escape_ascii();
@@ -151,7 +151,7 @@ impl Get<'_> {
                     ways.push((directory.clone(), entry.ino, name));
                     continue;
                 }
-                // Whoever copies it looks at it anew.
+                // Only an estimate: the copying thread reads the attributes again.
                 let size_bytes = self.service.attributes(entry.ino).map_or(0, |attributes| attributes.size_bytes);
                 batch.push(entry.ino, name, size_bytes);
                 if batch.is_full() {
@@ -162,13 +162,13 @@ impl Get<'_> {
                 hand(batch);
             }
         }
-        // As they are listed.
+        // In the order of the listing.
         if let Some(new) = ways.get_mut(first..) {
             new.reverse();
         }
     }
 
-    /// The directory's attributes, if nobody works in it any more, and then of those above it.
+    /// Sets the attributes of the directory if no thread works in it any more, then those of finished directories above it.
     fn leave(&self, directory: Arc<Directory>) {
         let (mut next, mut below) = (Some(directory), None::<Arc<OwnedFd>>);
         while let Some(directory) = next.take().and_then(Arc::into_inner) {

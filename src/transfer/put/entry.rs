@@ -1,4 +1,4 @@
-//! What is in a directory, but for directories.
+//! Copies the entries of a directory, except directories, into the pool.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +16,7 @@ use super::super::disk::{self, Place, XattrSpace};
 use super::super::tally::{Outcome, Trouble, reading, writing_pool, writing_pool_attributes};
 use super::{Directory, Put, Spot, Version, version};
 
-/// Bytes that are copied behind the end that a file had when it was opened: some tell no size, and some have no end.
+/// Limit of bytes copied beyond the size that a file had when it was opened: some files report no size, and some have no end.
 const BEYOND_SIZE_BYTES_MAX: u64 = 16 << 20;
 
 impl Put<'_> {
@@ -29,7 +29,7 @@ impl Put<'_> {
         let spot = Spot { parent: directory.ino, above: Some(directory), name };
         let seen = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
         let seen = seen.map_err(reading("cannot look at it"))?;
-        // A device must not be opened to find out that it is one.
+        // A device must not be opened: opening may act on it.
         if disk::kind_of(&seen) != Some(FileKind::Regular) {
             let make = || self.new_node(spot, above.as_fd(), &seen, &mut space.xattrs);
             return self.with_names(spot, &seen, make);
@@ -43,7 +43,7 @@ impl Put<'_> {
         self.with_names(spot, &stat, || self.new_file(spot, from.as_fd(), &stat, space))
     }
 
-    /// Makes a new inode, or only a name if the inode is there.
+    /// Makes a new inode, or only another name if the inode has been copied already.
     fn with_names(&self, spot: Spot<'_>, stat: &Stat, make: impl FnOnce() -> Outcome<Ino>) -> Outcome<()> {
         if stat.st_nlink <= 1 {
             return make().map(drop);
@@ -67,7 +67,7 @@ impl Put<'_> {
         self.several_names.with((stat.st_dev, stat.st_ino), stat.st_nlink, link, copy)
     }
 
-    /// Anything but a directory or a regular file.
+    /// Copies an entry that is neither a directory nor a regular file.
     fn new_node(&self, spot: Spot<'_>, from: BorrowedFd<'_>, stat: &Stat, space: &mut XattrSpace) -> Outcome<Ino> {
         let target;
         let number = || {
@@ -98,7 +98,7 @@ impl Put<'_> {
         Ok(ino)
     }
 
-    /// A regular file with its content; one that cannot be read to its end is not left there.
+    /// Copies a regular file with its content. A file that cannot be read to its end is removed again.
     pub(super) fn new_file(
         &self,
         spot: Spot<'_>,
@@ -136,7 +136,7 @@ impl Put<'_> {
         Ok(ino)
     }
 
-    /// All that is no hole; returns its bytes.
+    /// Copies all content except holes; returns the bytes copied.
     fn content(
         &self,
         to: (Ino, u64),
@@ -151,7 +151,7 @@ impl Put<'_> {
         let limit = size_bytes.saturating_add(BEYOND_SIZE_BYTES_MAX);
         let has_holes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) < size_bytes;
         let cannot_read = |errno: Errno| match reading("cannot read it")(errno) {
-            // What the kernel does not show says nothing of a disk.
+            // The kernel refuses to show some of its files; that says nothing about a disk.
             Trouble::Unreadable(what) if spot.is_pseudo() => Trouble::One(what),
             trouble => trouble,
         };
@@ -193,7 +193,8 @@ impl Put<'_> {
         Ok(copied_bytes)
     }
 
-    /// Extended attributes, access lists among them, then owner, mode and times. What the pool does not keep is told.
+    /// Copies extended attributes (access lists among them), then owner, mode and times. Attributes that the pool does not take are
+    /// reported.
     pub(super) fn attributes(
         &self,
         from: Place<'_>,
@@ -240,12 +241,12 @@ fn became_another() -> Trouble {
     Trouble::One("became something else while it was looked at".to_owned())
 }
 
-/// Where data is, at or behind `offset`; `None`: nothing but a hole is left.
+/// Returns the range of data at or behind `offset`; `None` if only a hole is left.
 fn next_data(from: BorrowedFd<'_>, offset: u64) -> Outcome<Option<std::ops::Range<u64>>> {
     let start = match rustix::fs::seek(from, SeekFrom::Data(offset)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),
-        // A filesystem that knows of no holes.
+        // A filesystem that does not report holes.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some(offset..u64::MAX)),
         Err(errno) => return Err(reading("cannot read it")(errno)),
     };

@@ -1,6 +1,6 @@
-//! A tree from a disk into the pool.
+//! Copies a tree from a disk into the pool.
 //!
-//! [`walk`] goes through the directories, [`entry`] copies what is in them.
+//! [`walk`] goes through the directories, [`entry`] copies their entries.
 
 mod entry;
 mod options;
@@ -29,8 +29,8 @@ use crate::namespace::check_name;
 use crate::pool::{Core, Progress};
 use crate::service::Service;
 
-/// The superuser, as a writer of its own for each put: its files lie one behind the other, and not between those of another. No process has
-/// such a number.
+/// The superuser, with a process id of its own for each put. So each put is a stream of its own, and its chunks do not mix with those of
+/// another. No process has such a number.
 fn writer(into: Ino) -> Caller {
     Caller { uid: 0, gid: 0, pid: 1 << 31 | into as u32 }
 }
@@ -43,11 +43,11 @@ type Directory = directory::Directory<Seen>;
 /// A directory as it was when it was opened.
 struct Seen {
     stat: Stat,
-    /// What is in it is no file of a disk.
+    /// The directory is in a pseudo filesystem: its files are not on a disk.
     is_pseudo: bool,
 }
 
-/// Where something is to be.
+/// The place of an entry in the pool.
 #[derive(Clone, Copy)]
 struct Spot<'a> {
     parent: Ino,
@@ -87,26 +87,26 @@ struct Put<'a> {
     writer: Caller,
     is_made: &'a AtomicBool,
     tally: &'a Tally<'a>,
-    /// The disk on which the tree is.
+    /// The device that holds the tree.
     device: u64,
-    /// The inodes in the pool, and the files as they were.
+    /// The inodes in the pool, and the versions of the files they were copied from.
     several_names: SeveralNames<(u64, u64), (Ino, Version)>,
     descriptors: Descriptors,
 }
 
-/// Whether a file is as it was: size and last change of content.
+/// Tells whether a file is unchanged: size and time of the last change of content.
 type Version = (i64, i64, u64);
 
 fn version(stat: &Stat) -> Version {
     (stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
 }
 
-/// Removes what was copied, unless it is whole; also if a thread panics.
+/// Removes an incomplete copy, also if a thread panics.
 struct Unfinished<'a> {
     service: &'a Service,
     into: Ino,
     name: &'a [u8],
-    /// The top was made here, and by nobody else.
+    /// Set once this put has made the top.
     is_made: &'a AtomicBool,
     is_whole: bool,
 }
@@ -122,10 +122,10 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Copies what `from` is, a directory with all below it or a regular file, to `name` in the directory `into` of the pool, which must be
-/// empty; the kernel sees nothing of it before this returns.
+/// Copies `from`, a directory with all below it or a regular file, to `name` in the directory `into` of the pool. That directory must be
+/// empty. The kernel sees nothing of the copy before this returns.
 ///
-/// What cannot be copied is in the report, and the rest is there. After an error nothing of the tree is left, if the pool can be
+/// Entries that cannot be copied are in the report, and the rest is there. After an error nothing of the tree is left, if the pool can be
 /// written.
 ///
 /// # Errors
@@ -150,7 +150,7 @@ pub fn put(
     let descriptors = Descriptors::default();
     let put = Put { core, service, options, writer, is_made, tally: &tally, device: 0, several_names, descriptors };
     put_all(put, from, into, c_name);
-    // Whoever has gone meanwhile does not give it its name.
+    // A client that has gone does not give the copy its final name, so the copy must not stay.
     tally.note(tally.go_on(), PathBuf::new);
     let report = tally.finish();
     unfinished.is_whole = report.is_ok();
@@ -171,7 +171,7 @@ fn put_all(mut put: Put<'_>, from: OwnedFd, into: Ino, name: CString) {
             let again = from.try_clone();
             let walk = |hand: Hand<'_, Batch>| put.walk(from, stat, (into, name.clone()), hand);
             crew::run(tally, walk, |batch, space| put.batch(batch, space));
-            // A disk that is gone gives an error for every file: what was copied until then is no backup.
+            // A disk that is gone gives an error for every file. A copy made until then is no backup.
             if tally.has_problems() {
                 let is_there = again.map_err(|_| Errno::MFILE).and_then(|top| can_be_listed(&top));
                 tally.note_top(is_there.map_err(reading("it cannot be read any more")), &name);

@@ -1,33 +1,33 @@
-//! What of a tree is copied, and for whom.
+//! The options of a put: which parts of a tree are copied, and for which user.
 
 use serde::{Deserialize, Serialize};
 
-/// What of a tree is copied.
+/// Which parts of a tree are copied, and for which user.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PutOptions {
-    /// Leave out what is mounted within the tree, but for the empty directory.
+    /// Leave out all mounts within the tree, except for the empty directory.
     pub one_file_system: bool,
-    /// Of what is mounted within the tree, leave this device out: the pool's own mount.
+    /// Device of a mount within the tree to leave out: the pool's own mount.
     pub leaves_out_device: Option<u64>,
-    /// Leave out what is in these directories (device and inode): the pool's own roots.
+    /// Directories whose content is left out (device and inode): the pool's own roots.
     pub leaves_out_directories: Vec<(u64, u64)>,
-    /// For whom it is copied, if that is not the superuser.
+    /// The user that copies, if it is not the superuser.
     pub owner: Option<Owner>,
 }
 
-/// An ordinary user: what they copy is theirs, as with `cp -a`.
+/// An ordinary user. The copies belong to this user, as with `cp -a`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Owner {
     /// The user.
     pub uid: u32,
     /// Their group.
     pub gid: u32,
-    /// Further groups they are in: a file of one of those keeps it.
+    /// Further groups of the user. A file of one of these keeps its group.
     pub groups: Vec<u32>,
 }
 
 impl Owner {
-    /// Owner, group and mode of a copy: bits that lend the rights of others go.
+    /// Returns owner, group and mode of a copy. Removes set-ID bits that would lend another user's or group's rights.
     #[must_use]
     pub fn of_copy(&self, uid: u32, gid: u32, mode: u16) -> (u32, u32, u16) {
         let keeps_group = gid == self.gid || self.groups.contains(&gid);

@@ -1,4 +1,4 @@
-//! Through the directories of a tree, which are made on the way.
+//! Walks through the directories of a tree on a disk and makes them in the pool.
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
@@ -16,17 +16,17 @@ use super::super::pseudo;
 use super::super::tally::{Outcome, Trouble, reading, writing_pool};
 use super::{Batch, Directory, LISTING_BYTES, Put, Seen, Spot};
 
-/// Entries of a directory that are put in the order of their inodes, in which they lie on most disks. As many as fts(3) sorts.
+/// Entries of a directory that are sorted at once, by inode: most disks hold them in that order. fts(3) sorts as many.
 const ENTRIES_SORTED: usize = 10_000;
 
 const CANNOT_OPEN: &str = "cannot open it";
 
 impl Put<'_> {
-    /// Goes through all directories, each behind its parent.
+    /// Goes through all directories, each after its parent.
     pub(super) fn walk(&self, from: OwnedFd, mut stat: Stat, (into, name): (Ino, CString), hand: Hand<'_, Batch>) {
         let mut space = XattrSpace::default();
         if self.options.owner.is_some() {
-            // Its owner could not rename it otherwise.
+            // Without these bits the owner could not rename the directory.
             stat.st_mode |= 0o700;
         }
         if !self.is_wanted(&stat) {
@@ -36,7 +36,7 @@ impl Put<'_> {
             Ok(ino) => Arc::new(self.opened((ino, name), from, stat, None)),
             Err(trouble) => return self.tally.note_top(Err(trouble), &name),
         };
-        // What is still to come, the next one last.
+        // Directories still to be entered, the next one last.
         let mut ways: Vec<(Arc<Directory>, CString)> = Vec::new();
         self.list(&top, &mut ways, hand);
         self.leave(top, &mut space);
@@ -92,7 +92,7 @@ impl Put<'_> {
         above: Option<Arc<Directory>>,
     ) -> Directory {
         let inherited = above.as_ref().map(|above| &above.attributes).filter(|above| above.stat.st_dev == stat.st_dev);
-        // Asked once for each filesystem on the way.
+        // The filesystem is asked once, where the walk enters it.
         let (is_pseudo, kind) = match inherited {
             Some(above) => (above.is_pseudo, None),
             None => {
@@ -113,7 +113,7 @@ impl Put<'_> {
         directory
     }
 
-    /// Hands the entries of a directory over, and notes its directories.
+    /// Hands over the entries of a directory and queues its directories.
     fn list(&self, directory: &Arc<Directory>, ways: &mut Vec<(Arc<Directory>, CString)>, hand: Hand<'_, Batch>) {
         let from = match directory.open(&self.descriptors).map_err(reading(CANNOT_OPEN)) {
             Ok(from) => from,
@@ -157,13 +157,13 @@ impl Put<'_> {
             }
         }
         hand_over(&mut entries);
-        // As they are listed.
+        // In the order of the listing.
         if let Some(new) = ways.get_mut(first..) {
             new.reverse();
         }
     }
 
-    /// The directory's attributes, if nobody works in it any more, and then of those above it.
+    /// Sets the attributes of the directory if no thread works in it any more, then those of finished directories above it.
     fn leave(&self, directory: Arc<Directory>, space: &mut XattrSpace) {
         let (mut next, mut below) = (Some(directory), None::<Arc<OwnedFd>>);
         while let Some(directory) = next.take().and_then(Arc::into_inner) {

@@ -1,4 +1,4 @@
-//! Writes one generation of a synthetic series of backups to the standard output: see `stream.rs`.
+//! Writes one generation of a synthetic series of backups to standard output: see `stream.rs`.
 //!
 //! ```text
 //! cargo run --release -p dedupfs-tools --example aged_stream -- --generation 2 --size 1G >second
@@ -14,27 +14,27 @@ use clap::Parser;
 use dedupfs_tools::size;
 use stream::Pattern;
 
-/// Writes one generation of a synthetic series of backups to the standard output: runs of unique data, of data that
-/// repeats what came before in it, and of data that the previous generation had, of random lengths (dedupv1's tech
-/// report, section 4.1). The same options give the same bytes.
+/// Writes one generation of a synthetic series of backups to standard output. It consists of runs of random length: unique data, data that
+/// repeats an earlier part of the generation, and data of the previous generation (dedupv1's tech report, section 4.1). The same options
+/// give the same bytes.
 #[derive(Parser)]
 struct Arguments {
-    /// Which series
+    /// Number of the series
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Which generation of it, from 1
+    /// Number of the generation in the series, from 1
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     generation: u32,
     /// Bytes of each generation, such as 512M
     #[arg(long, default_value = "1G", value_parser = size::parse)]
     size: u64,
-    /// Share of bytes that repeat what came before in the same generation
+    /// Share of bytes that repeat earlier bytes of the same generation
     #[arg(long, default_value_t = Pattern::default().internal)]
     internal: f64,
-    /// Share of bytes that are redundant in all, from the second generation on
+    /// Share of all redundant bytes, from the second generation on
     #[arg(long, default_value_t = Pattern::default().redundant)]
     redundant: f64,
-    /// Say on the standard error output how many ranges it has
+    /// Print the number of ranges on standard error
     #[arg(long)]
     verbose: bool,
 }
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     let mut out = io::stdout().lock();
     match stream::write(arguments.seed, &generation, &mut out).and_then(|()| out.flush()) {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader had enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("aged_stream: cannot write: {error}");

@@ -1,14 +1,14 @@
-//! Streams of backup generations, as dedupv1's tech report makes them (section 4.1): runs of unique, internally redundant
-//! and temporally redundant data, one after the other, their lengths and kinds drawn at random.
+//! Streams of backup generations, made as in dedupv1's tech report (section 4.1): runs of unique, internally redundant and temporally
+//! redundant data, one after the other, with random lengths and kinds.
 //!
-//! A generation is a list of ranges of the tape (`tape.rs`). So any of them can be made from the seed alone, byte for byte,
-//! without keeping the ones before.
+//! A generation is a list of ranges of the tape (`tape.rs`). So each can be made from the seed alone, byte for byte, without keeping the
+//! ones before.
 
 use std::io::{self, Write};
 
 use super::tape::{self, Content, Random, Range};
 
-/// What a run of data is.
+/// The kind of a run of data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Never seen before.
@@ -19,12 +19,12 @@ pub enum Kind {
     Temporal,
 }
 
-/// Shares of a generation's bytes and mean lengths of runs.
+/// The shares of a generation's bytes, and mean lengths of runs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pattern {
     /// Share of internally redundant bytes, 0 to 1. The report's traffic: 0.325.
     pub internal: f64,
-    /// Share of redundant bytes in all from the second generation on, 0 to 1. The report's traffic: 0.976.
+    /// Share of all redundant bytes from the second generation on, 0 to 1. The report's traffic: 0.976.
     pub redundant: f64,
     /// Mean length of a unique run in bytes.
     pub unique_run_bytes: f64,
@@ -37,7 +37,7 @@ pub struct Pattern {
 }
 
 impl Default for Pattern {
-    /// The shares of the report. It does not print its distributions: lengths are ours.
+    /// The shares of the report. It does not print its distributions, so the lengths are ours.
     fn default() -> Self {
         Self {
             internal: 0.325,
@@ -71,7 +71,7 @@ fn next_generation(
 ) -> Content {
     let temporal = if previous.ranges().is_empty() { 0.0 } else { (pattern.redundant - pattern.internal).max(0.0) };
     let unique = 1.0 - pattern.internal - temporal;
-    // Kinds are drawn so often that their shares of the bytes come out.
+    // Weights by which the kinds get their shares of the bytes.
     let weights = [
         (Kind::Unique, unique / pattern.unique_run_bytes),
         (Kind::Internal, pattern.internal / pattern.internal_run_bytes),
@@ -79,7 +79,7 @@ fn next_generation(
     ];
     let sum: f64 = weights.iter().map(|(_, weight)| weight).sum();
     let mut made = Content::default();
-    // How far the previous generation has been followed.
+    // Position up to which the previous generation has been followed.
     let mut cursor = 0;
     while made.len_bytes() < size_bytes {
         let left = size_bytes - made.len_bytes();
@@ -107,7 +107,7 @@ fn next_generation(
                 let len_bytes = random.length(pattern.unique_run_bytes, pattern.sigma).min(left);
                 made.push(Range { tape: *tape, len_bytes });
                 *tape += len_bytes;
-                // It stands in place of something old.
+                // The new run replaces old content of this length.
                 cursor += len_bytes;
             }
         }

@@ -1,19 +1,19 @@
-//! What synthetic backups are made of: one endless random *tape*, and content as a list of ranges of it. New data takes the
-//! next unused range, what repeats takes ranges that were used before. So whole series can be planned without a byte of them,
-//! and any part can be written alone.
+//! The material of synthetic backups: one endless random *tape*, and content as a list of ranges of it. New data takes the next unused
+//! range, repeated data takes ranges that were used before. So a whole series can be planned without a byte of it, and any part can be
+//! written alone.
 
 use std::io::{self, Write};
 
 /// A range of the tape.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Range {
-    /// Where it begins.
+    /// Its first position.
     pub tape: u64,
     /// Its length in bytes, never 0.
     pub len_bytes: u64,
 }
 
-/// `SplitMix64`: small, and the same everywhere.
+/// `SplitMix64`: small, and the same on every machine.
 pub struct Random(pub u64);
 
 impl Random {
@@ -25,17 +25,17 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// From 0 to 1, both excluded.
+    /// Returns a number between 0 and 1, both excluded.
     pub fn unit(&mut self) -> f64 {
         ((self.next() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
-    /// From 0 to `bound`, which is excluded.
+    /// Returns a number from 0 to `bound`, which is excluded.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Log-normal with this mean: Box and Muller's normal number, exponentiated. `sigma` is the standard deviation of the
+    /// Returns a log-normal number with this mean: Box and Muller's normal number, exponentiated. `sigma` is the standard deviation of the
     /// logarithm.
     pub fn length(&mut self, mean: f64, sigma: f64) -> u64 {
         let normal = (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos();
@@ -49,22 +49,22 @@ impl Random {
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Content {
     ranges: Vec<Range>,
-    /// Where each range ends in the content.
+    /// The end of each range in the content.
     ends: Vec<u64>,
 }
 
 impl Content {
-    /// Its length in bytes.
+    /// The length in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Its ranges. Two neighbours never continue each other.
+    /// The ranges. Two neighbours never continue each other.
     pub fn ranges(&self) -> &[Range] {
         &self.ranges
     }
 
-    /// Adds a range behind the others.
+    /// Adds a range at the end.
     pub fn push(&mut self, range: Range) {
         let end = self.len_bytes() + range.len_bytes;
         match (self.ranges.last_mut(), self.ends.last_mut()) {
@@ -79,7 +79,7 @@ impl Content {
         }
     }
 
-    /// The ranges behind `len_bytes` of the content from `start` on, cut at its end.
+    /// Returns the ranges that hold `len_bytes` of the content from `start` on, cut at its end.
     pub fn slice(&self, start: u64, len_bytes: u64) -> Vec<Range> {
         let end = (start + len_bytes).min(self.len_bytes());
         let mut at = start;
@@ -98,7 +98,7 @@ impl Content {
     }
 }
 
-/// Writes the bytes of `content`; `fill` gives those of the tape from a position on.
+/// Writes the bytes of `content`. `fill` gives those of the tape from a position on.
 ///
 /// # Errors
 /// Those of `out`.

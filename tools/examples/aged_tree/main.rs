@@ -17,23 +17,23 @@ use clap::Parser;
 use dedupfs_tools::size;
 use tree::{Pattern, Tree};
 
-/// Writes one generation of a synthetic series of backups of a tree of files into a directory: from one generation to the
-/// next, files are created, deleted and modified by the given shares. The same options give the same bytes.
+/// Writes one generation of a synthetic series of backups of a tree of files into a directory. From one generation to the next, files are
+/// created, deleted and modified by the given shares. The same options give the same bytes.
 #[derive(Parser)]
 struct Arguments {
-    /// Which series
+    /// Number of the series
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Which generation of it, from 1
+    /// Number of the generation in the series, from 1
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     generation: u32,
-    /// Bytes of the first generation, such as 512M; the others come near
+    /// Bytes of the first generation, such as 512M; the others have about as many
     #[arg(long, default_value = "256M", value_parser = size::parse)]
     size: u64,
     /// Files of the first generation
     #[arg(long, default_value_t = Pattern::default().files, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     files: u32,
-    /// New files of a generation, as a share of those of the first
+    /// New files of a generation, as a share of the files of the first
     #[arg(long, default_value_t = Pattern::default().created, value_parser = share)]
     created: f64,
     /// Share of files that a generation deletes
@@ -45,7 +45,7 @@ struct Arguments {
     /// Share of a modified file's bytes that change
     #[arg(long, default_value_t = Pattern::default().changed, value_parser = share)]
     changed: f64,
-    /// Say on the standard error output how much it has
+    /// Print the numbers of bytes and files on standard error
     #[arg(long)]
     verbose: bool,
     /// Absent or empty directory

@@ -1,14 +1,14 @@
-//! Trees of files as backups of a file server see them, generation after generation: files are created, deleted and modified
-//! by given shares (`MFDedup` section 5.1's SYN). Which files, and where in them, is drawn evenly, so garbage spreads over
-//! everything that was ever stored: the hard case for reclaiming.
+//! Trees of files as backups of a file server see them, generation after generation: files are created, deleted and modified by given
+//! shares (`MFDedup` section 5.1's SYN). The files, and the places in them, are drawn evenly. So garbage spreads over everything that was
+//! ever stored, which is the hard case for reclaiming.
 //!
-//! 1. Deleted: the files of the previous generation that fall to the share.
-//! 2. Modified: of the others, those that fall to the share; a share of the bytes of each changes, in places of random
-//!    length: half of these are replaced, a quarter are insertions and a quarter removals, so what follows them moves.
-//! 3. Created: new files of new content.
+//! 1. Deleted: the given share of the previous generation's files.
+//! 2. Modified: the given share of the others. A share of the bytes of each changes, in places of random length. Half of these are
+//!    replacements, a quarter are insertions and a quarter removals, so the bytes after them move.
+//! 3. Created: new files with new content.
 //!
-//! A tree is a list of contents (`tape.rs`), so each is made from the seed alone. The bytes of the tape come from an alphabet
-//! of 16 letters: that compresses to half.
+//! A tree is a list of contents (`tape.rs`), so each is made from the seed alone. The bytes of the tape come from an alphabet of 16
+//! letters, and so compress to half.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -19,10 +19,10 @@ use super::tape::{self, Content, Random, Range};
 /// The letters of all content.
 const ALPHABET: [u8; 16] = *b"etaoinshrdlucmf\n";
 
-/// Files of one directory: numbers that follow each other.
+/// Files of one directory. Their numbers are consecutive.
 const FILES_OF_A_DIRECTORY: u32 = 64;
 
-/// What a tree is like, and what changes from one generation to the next. Shares are from 0 to 1.
+/// The shape of a tree, and its changes from one generation to the next. Shares are from 0 to 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pattern {
     /// Files of the first generation.
@@ -33,7 +33,7 @@ pub struct Pattern {
     pub created: f64,
     /// Share of files that are deleted.
     pub deleted: f64,
-    /// Share of the files left that are modified.
+    /// Share of the remaining files that are modified.
     pub modified: f64,
     /// Share of a modified file's bytes that change.
     pub changed: f64,
@@ -44,7 +44,7 @@ pub struct Pattern {
 }
 
 impl Default for Pattern {
-    /// The paper prints none of SYN's shares: these are ours.
+    /// The paper prints none of SYN's shares, so these are ours.
     fn default() -> Self {
         Self {
             files: 500,
@@ -72,7 +72,7 @@ pub fn generation(seed: u64, number: u32, pattern: &Pattern) -> Tree {
     tree
 }
 
-/// Where a file lies in its tree.
+/// The path of a file in its tree.
 pub fn path(number: u32) -> PathBuf {
     format!("d{:05}/f{number:07}", number / FILES_OF_A_DIRECTORY).into()
 }
@@ -85,7 +85,7 @@ pub fn write(seed: u64, content: &Content, out: &mut dyn Write) -> io::Result<()
     let mut dense = blake3::Hasher::new().update(b"aged tree").update(&seed.to_le_bytes()).finalize_xof();
     let mut halves = Vec::new();
     let mut fill = |position: u64, bytes: &mut [u8]| {
-        // A byte of chance is two letters; the first one may be the second of its byte.
+        // A random byte is two letters. The first letter wanted may be the second of its byte.
         let skipped = (position % 2) as usize;
         halves.resize((skipped + bytes.len()).div_ceil(2), 0);
         dense.set_position(position / 2);
@@ -98,17 +98,17 @@ pub fn write(seed: u64, content: &Content, out: &mut dyn Write) -> io::Result<()
     tape::write(&mut fill, content, out)
 }
 
-/// A series in the making.
+/// A series while it is made.
 struct Series<'a> {
     random: Random,
-    /// How much of the tape is used.
+    /// Length of the used part of the tape.
     tape_bytes: u64,
     files_made: u32,
     pattern: &'a Pattern,
 }
 
 impl Series<'_> {
-    /// Lengths drawn at random that together are what was asked for.
+    /// Makes the first tree. Its files have random lengths that add up to the requested size.
     fn first(&mut self) -> Tree {
         let Pattern { files, size_bytes, sigma, .. } = *self.pattern;
         let weights: Vec<u64> = (0..files).map(|_| self.random.length(1e6, sigma)).collect();
@@ -168,7 +168,7 @@ impl Series<'_> {
         let mut made = Content::default();
         let mut at = 0;
         for start in starts {
-            // What the place before removed.
+            // The place before may have removed bytes up to here.
             let start = start.max(at);
             content.slice(at, start - at).into_iter().for_each(|range| made.push(range));
             let place = self.random.length(place_bytes, sigma);

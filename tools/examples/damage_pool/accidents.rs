@@ -1,4 +1,4 @@
-//! What disks, crashes of other programs and people do to files.
+//! Accidents by disks, by crashes of other programs, and by people.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use crate::random::Random;
 
-/// One to four accidents.
+/// Makes one to four accidents.
 pub fn happen(files: &[PathBuf], random: &mut Random) -> io::Result<()> {
     for _ in 0..1 + random.below(4) {
-        // A file that an earlier accident removed has had enough.
+        // Skip files that an earlier accident removed.
         let there: Vec<&PathBuf> = files.iter().filter(|file| file.is_file()).collect();
         let Some(file) = there.get(random.below(there.len().max(1))) else { return Ok(()) };
         accident(file, &there, random)?;
@@ -46,14 +46,14 @@ fn accident(file: &Path, files: &[&PathBuf], random: &mut Random) -> io::Result<
             OpenOptions::new().write(true).open(file)?.set_len(kept as u64)
         }
         4 | 5 => {
-            // What a disk loses is whole blocks.
+            // Disks lose whole blocks.
             let at = random.below(len) & !4095;
             let bytes = if kind == 4 { vec![0; 4096.min(len - at)] } else { noise(random, 4096.min(len - at)) };
             println!("block {shown} at {at}: {}", if kind == 4 { "zeros" } else { "noise" });
             OpenOptions::new().write(true).open(file)?.write_all_at(&bytes, at as u64)
         }
         6 => {
-            // A block that was written to the place of another.
+            // A block written to the place of another.
             let (from, to) = (random.below(len) & !4095, random.below(len) & !4095);
             println!("misplaced {shown} {from} at {to}");
             let bytes = fs::read(file)?;
@@ -63,7 +63,7 @@ fn accident(file: &Path, files: &[&PathBuf], random: &mut Random) -> io::Result<
         _ => {
             let mut bytes = fs::read(file)?;
             for _ in 0..1 + random.below(6) {
-                // The beginnings of files tell most.
+                // The beginnings of files matter most.
                 let at = if random.below(2) == 0 { random.below(len.min(300)) } else { random.below(len) };
                 bytes[at] ^= 1 << random.below(8);
                 println!("flipped {shown} at {at}");

@@ -1,4 +1,4 @@
-//! Frames in a file, their fields, and checksums that fit after a change (docs/format.md).
+//! Frames in a file, their fields, and valid checksums after a change (docs/format.md).
 
 use dedupfs_store::codec::{checksum, checksum_seeded};
 
@@ -23,7 +23,7 @@ impl Frame {
         self.meta().end..self.meta().end + self.payload_bytes
     }
 
-    /// End of meta and payload: the zeros behind belong to nothing.
+    /// End of meta and payload. The zeros behind it belong to no frame.
     pub fn end(&self) -> usize {
         self.payload().end
     }
@@ -37,7 +37,7 @@ pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-/// All frames of a file whose header's checksum fits.
+/// Finds all frames of a file with a valid checksum of the header.
 pub fn find(bytes: &[u8]) -> Vec<Frame> {
     let (mut found, mut at) = (Vec::new(), 0);
     while at + HEADER_BYTES <= bytes.len() {
@@ -58,7 +58,7 @@ pub fn find(bytes: &[u8]) -> Vec<Frame> {
     found
 }
 
-/// Makes all checksums of a frame fit what it says now.
+/// Makes all checksums of a changed frame valid.
 pub fn seal(bytes: &mut [u8], frame: &Frame) {
     if frame.kind == 2 && frame.meta_bytes > 8 {
         // A region's list has a checksum of its own.
@@ -72,7 +72,7 @@ pub fn seal(bytes: &mut [u8], frame: &Frame) {
     bytes[frame.at + 56..frame.at + 64].copy_from_slice(&header.to_le_bytes());
 }
 
-/// The checksum by which a manifest names an index file: of all frames for an open tanker, else of the first.
+/// Returns the checksum by which a manifest names an index file: of all frames for an open tanker, otherwise of the first.
 pub fn seal_of_file(bytes: &[u8], frames: &[Frame]) -> Option<u64> {
     let first = frames.first()?;
     let body = |frame: &Frame| &bytes[frame.at + 48..frame.at + 56];

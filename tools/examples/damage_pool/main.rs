@@ -1,13 +1,13 @@
-//! Damages a pool that is not mounted, as a seed decides, and says how.
+//! Damages a pool that is not mounted, chosen by a seed, and prints the damage.
 //!
 //! ```text
 //! damage_pool accidents POOL --seed 7     flipped bytes, cut, zeroed, swapped and missing files
 //! damage_pool nonsense POOL --seed 7      other values, with checksums that fit them
 //! ```
 //!
-//! The data root must lie within the pool. The last line says what may read otherwise afterwards: `strict`, nothing, every byte is right or
-//! gives an error; `names`, what the changed rows of the namespace tell; `content`, what the changed region holds. Checksums find
-//! accidents and no forger: where they fit, the second and the third cannot be noticed by all that reads.
+//! The data root must be inside the pool. The last line says which reads may return wrong data without an error afterwards. `strict`: none,
+//! every byte is right or gives an error. `names`: reads of the changed rows of the namespace. `content`: reads of the changed region.
+//! Checksums find accidents but no forger: where they are valid, readers cannot always notice the damage of the second and third kind.
 
 mod accidents;
 mod frames;
@@ -23,39 +23,39 @@ use std::process::ExitCode;
 use clap::{Parser, ValueEnum};
 use random::Random;
 
-/// Damages a pool that is not mounted, as a seed decides, and says how.
+/// Damages a pool that is not mounted, chosen by a seed, and prints the damage.
 #[derive(Parser)]
 struct Arguments {
-    /// Which damage
+    /// Kind of damage
     kind: Kind,
     /// Meta root, with the data root in it
     pool: PathBuf,
-    /// Decides everything
+    /// Seed of all choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// Which damage.
+/// The kinds of damage.
 #[derive(Clone, Copy, ValueEnum)]
 enum Kind {
-    /// What disks and people do: checksums show it
+    /// Accidents by disks and people, which checksums find
     Accidents,
-    /// Other values under checksums that fit
+    /// Other values under valid checksums
     Nonsense,
 }
 
-/// What reads otherwise after the damage without an error.
+/// The data that may be wrong after the damage without an error.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
     /// Nothing.
     Strict,
-    /// What the changed rows tell.
+    /// The fields of the changed rows.
     Names,
-    /// What the changed region holds.
+    /// The content of the changed region.
     Content,
 }
 
-/// All files of the pool that belong to its format, sorted; `dedupfs.log`, `lock` and the socket do not.
+/// All files of the pool that belong to its format, sorted. `dedupfs.log`, `lock` and the socket do not belong to it.
 fn files(pool: &Path) -> io::Result<Vec<PathBuf>> {
     let (mut found, mut directories) = (Vec::new(), vec![pool.to_owned()]);
     while let Some(directory) = directories.pop() {

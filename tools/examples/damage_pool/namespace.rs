@@ -1,4 +1,4 @@
-//! Other values in records of the namespace, with checksums that fit. Tables and keys are those of docs/format.md.
+//! Writes other values into records of the namespace, with valid checksums. Tables and keys are those of docs/format.md.
 
 use std::fs;
 use std::io;
@@ -42,7 +42,7 @@ impl KeyBytes for &[u8; 16] {
 /// A row: key bytes and value.
 type Row = (Vec<u8>, Vec<u8>);
 
-/// Changes one record of one table, and removes the checksums of blocks, which then are made anew.
+/// Changes one record of one table, and removes the checksums of blocks, which are then made anew.
 pub fn change(store: &Path, random: &mut Random) -> io::Result<Reach> {
     let reach = change_table(store, random).map_err(io::Error::other)?;
     for sums in ["namespace.sums-a", "namespace.sums-b"] {
@@ -83,7 +83,7 @@ fn change_table(store: &Path, random: &mut Random) -> Result<Reach, redb::Error>
     Ok(if changed.is_some() { reach } else { Reach::Strict })
 }
 
-/// Changes a row by chance; says which, or none if there is none.
+/// Changes a random row and describes the change; `None` if the table has no rows.
 fn change_row<K>(
     database: &Database,
     definition: TableDefinition<'_, K, &'static [u8]>,
@@ -111,7 +111,7 @@ where
     let place = random.below(rows.len());
     let (key_bytes, mut value) = rows[place].clone();
     let how = if random.below(4) == 0 {
-        // That of another row.
+        // The value of another row.
         let other = random.below(rows.len());
         value.clone_from(&rows[other].1);
         format!("the value of row {other}")
@@ -122,7 +122,7 @@ where
     let writing = database.begin_write()?;
     {
         let mut table = writing.open_table(definition)?;
-        // The key as the store has it: rows are in the same order.
+        // The key as the store has it: both listings have the same order of rows.
         let key = table.iter()?.nth(place).transpose()?.map(|(key, _)| K::as_bytes(&key.value()).as_ref().to_vec());
         if let Some(key) = key {
             table.insert(K::from_bytes(&key), value.as_slice())?;
@@ -134,7 +134,7 @@ where
 
 /// Changes some bytes of a record's body, or its length.
 fn distort(value: &mut Vec<u8>, random: &mut Random) -> String {
-    // Version before, checksum behind.
+    // The version is before the body, the checksum behind it.
     let body = 1..value.len().saturating_sub(4).max(1);
     if body.is_empty() || random.below(8) == 0 {
         let len = random.below(value.len() + 20).max(5);
@@ -147,7 +147,7 @@ fn distort(value: &mut Vec<u8>, random: &mut Random) -> String {
     format!("{width} bytes at {at}")
 }
 
-/// The checksum that fits key and record.
+/// Makes the checksum of key and record valid.
 fn fit(key_bytes: &[u8], value: &mut [u8]) {
     if let Some((sealed, sum)) = value.split_last_chunk_mut::<4>() {
         let mixed = checksum_seeded(sealed, checksum(key_bytes));

@@ -1,4 +1,4 @@
-//! Other values in frames, with checksums that fit all the way up to the manifest that names a file.
+//! Writes other values into frames, with valid checksums up to the manifest that names the file.
 
 use std::fs;
 use std::io;
@@ -10,12 +10,12 @@ use crate::frames::{self, Frame, u32_at};
 use crate::random::Random;
 use crate::{Reach, namespace};
 
-/// Frames of regions.
+/// The kind of region frames.
 const REGION: u8 = 2;
-/// Directories of files of pages: their payload has number of entries and checksum of each page.
+/// The kinds of directories of files of pages. Their payload has the number of entries and the checksum of each page.
 const DIRECTORIES: [u8; 4] = [4, 6, 9, 10];
 
-/// One to three changes.
+/// Makes one to three changes.
 pub fn write(files: &[PathBuf], random: &mut Random) -> io::Result<Reach> {
     let (store, framed): (Vec<&PathBuf>, Vec<&PathBuf>) =
         files.iter().partition(|file| file.file_name().is_some_and(|name| name == "namespace.redb"));
@@ -35,7 +35,7 @@ pub fn write(files: &[PathBuf], random: &mut Random) -> io::Result<Reach> {
 
 fn change_frame(file: &Path, random: &mut Random) -> io::Result<Reach> {
     if !file.exists() {
-        // Checksums of blocks, which a change of the namespace removed.
+        // A file of checksums of blocks, which a change of the namespace removed.
         return Ok(Reach::Strict);
     }
     let mut bytes = fs::read(file)?;
@@ -60,9 +60,9 @@ fn change_frame(file: &Path, random: &mut Random) -> io::Result<Reach> {
     Ok(reach)
 }
 
-/// Which bytes are changed: what they are of, where, and how many.
+/// Chooses the bytes to change: the part of the frame, the offset and the width.
 fn place(bytes: &[u8], frame: &Frame, random: &mut Random) -> (&'static str, usize, usize) {
-    // Magic and checksums are not worth it.
+    // Changing magic and checksums would prove little.
     let header = frame.at + 4..frame.at + 48;
     let pages = frame.end().next_multiple_of(frames::HEADER_BYTES)..bytes.len();
     let (what, range) = match random.below(8) {
@@ -74,13 +74,13 @@ fn place(bytes: &[u8], frame: &Frame, random: &mut Random) -> (&'static str, usi
         _ => ("header", header),
     };
     let width = (*random.choose(&[1, 2, 4, 8])).min(range.len());
-    // Numbers stand at even places more often than not.
+    // Most numbers are aligned.
     let at = range.start + random.below(range.len() - width + 1);
     let aligned = range.start + (at - range.start) / width * width;
     (what, if random.below(4) == 0 { at } else { aligned }, width)
 }
 
-/// Makes the checksums of pages in a directory fit the pages behind it.
+/// Makes the checksums of pages in a directory valid.
 fn fit_pages(bytes: &mut [u8], directory: &Frame) {
     let meta = directory.meta().start;
     let entry_bytes = u32_at(bytes, meta + 4) as usize;
@@ -97,7 +97,7 @@ fn fit_pages(bytes: &mut [u8], directory: &Frame) {
     }
 }
 
-/// The manifest beside the file names it by its new seal.
+/// Puts the file's new seal into the manifest beside the file.
 fn fit_manifest(file: &Path, before: u64, after: u64) -> io::Result<()> {
     let manifest = file.with_file_name("manifest");
     if !manifest.is_file() || before == after {

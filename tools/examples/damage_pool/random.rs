@@ -1,4 +1,4 @@
-//! Numbers that a seed decides.
+//! Random numbers from a seed.
 
 /// SplitMix64.
 pub struct Random(u64);
@@ -25,7 +25,7 @@ impl Random {
         &all[self.below(all.len())]
     }
 
-    /// Another value for `width` bytes: an end of the range, a neighbour, one bit or anything.
+    /// Writes another value of the same width: an end of the range, a neighbour, one bit or anything.
     pub fn other(&mut self, bytes: &mut [u8]) {
         let before = bytes.to_vec();
         let mut word = [0; 8];

@@ -1,4 +1,4 @@
-//! The system calls that are counted, and which file each is about.
+//! The system calls that are counted, and the file that each concerns.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -6,12 +6,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-/// Which arguments say what the call is about; arguments are counted from 0.
+/// The arguments that name the file of a call, counted from 0.
 #[derive(Clone, Copy)]
 enum About {
     /// A descriptor.
     Descriptor(usize),
-    /// A path, relative to where the process is.
+    /// A path, relative to the process's working directory.
     Path(usize),
     /// A directory's descriptor, and a path in it.
     At(usize, usize),
@@ -21,7 +21,7 @@ enum About {
 
 use About::{Address, At, Descriptor, Path as Named};
 
-/// Calls that touch files. Closing is not among them: no program can do anything about its failure.
+/// Calls that touch files. Closing is not among them: no program can handle its failure.
 const CALLS: &[(&str, i64, About)] = &[
     ("read", libc::SYS_read, Descriptor(0)),
     ("readv", libc::SYS_readv, Descriptor(0)),
@@ -110,18 +110,18 @@ pub fn errno(name: &str) -> Option<i32> {
     ERRORS.iter().find(|error| error.0 == name).map(|error| error.1)
 }
 
-/// Name of a call that a thread makes, and the file that it is about; none if that cannot be told.
+/// Returns the name of a call of a thread, and the file that it concerns; `None` if that cannot be found.
 pub fn describe(thread: u32, number: i64, arguments: &[u64; 6]) -> Option<(&'static str, PathBuf)> {
     let (name, _, about) = *CALLS.iter().find(|call| call.1 == number)?;
     let path = match about {
         Descriptor(at) => descriptor(thread, arguments[at])?,
         Named(at) => resolve(thread, None, &text(thread, arguments[at], 0)?)?,
         At(directory, at) => {
-            // Without a path it is about the descriptor itself.
+            // Without a path the call concerns the descriptor itself.
             let path = if arguments[at] == 0 { PathBuf::new() } else { text(thread, arguments[at], 0)? };
             resolve(thread, Some(arguments[directory]), &path)?
         }
-        // Behind the family's two bytes.
+        // The path follows the family's two bytes.
         Address(at) => resolve(thread, None, &text(thread, arguments[at], 2)?)?,
     };
     Some((name, path))
@@ -131,13 +131,13 @@ fn descriptor(thread: u32, number: u64) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{thread}/fd/{}", number as u32 as i32)).ok()
 }
 
-/// The text that ends with a zero at an address of the thread's memory.
+/// Reads a zero-terminated text at an address of the thread's memory.
 fn text(thread: u32, address: u64, skipped: u64) -> Option<PathBuf> {
     let memory = File::open(format!("/proc/{thread}/mem")).ok()?;
     let mut found = Vec::new();
     let mut at = address.checked_add(skipped)?;
     while found.len() < 4096 {
-        // Never across a page: the next may not be there.
+        // Never across a page: the next page may not be mapped.
         let mut part = vec![0; 256 - (at % 256) as usize];
         let len = memory.read_at(&mut part, at).ok().filter(|len| *len > 0)?;
         if let Some(end) = part[..len].iter().position(|byte| *byte == 0) {
@@ -150,7 +150,7 @@ fn text(thread: u32, address: u64, skipped: u64) -> Option<PathBuf> {
     None
 }
 
-/// The absolute path. Paths through `/proc/self/fd/N` are those of that descriptor.
+/// Makes a path absolute. Paths through `/proc/self/fd/N` start at that descriptor.
 fn resolve(thread: u32, directory: Option<u64>, path: &Path) -> Option<PathBuf> {
     if let Ok(rest) = path.strip_prefix("/proc/self/fd") {
         let mut parts = rest.components();

@@ -1,4 +1,4 @@
-//! The filter that hands chosen system calls over, and the answers to them.
+//! The filter that passes chosen system calls to this program, and the answers to them.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -11,14 +11,14 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
-/// Filters that hand over these calls and let all others go on.
+/// Returns a filter that passes these calls on to this program and allows all others.
 pub fn program(numbers: &[i64]) -> Vec<libc::sock_filter> {
     let filter = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    // The number is the first field of the data that a filter sees.
+    // The number is the first field of the filter's input.
     let mut program = vec![filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
     for number in numbers {
         let number = u32::try_from(*number).expect("numbers of calls are small");
-        // If it is not this one, skip the next statement.
+        // Skip the next statement for any other number.
         program.push(filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number));
         program.push(filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_USER_NOTIF));
     }
@@ -26,7 +26,7 @@ pub fn program(numbers: &[i64]) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Puts this process under the filter and sends the descriptor on which the calls arrive.
+/// Puts this process under the filter, and sends the descriptor that delivers the calls.
 pub fn install_and_send(program: &[libc::sock_filter], sender: &UnixStream) -> io::Result<()> {
     // SAFETY: takes numbers only.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
@@ -46,8 +46,8 @@ pub fn install_and_send(program: &[libc::sock_filter], sender: &UnixStream) -> i
     if code < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor. It stays open until exec closes it, for nobody answers yet the calls that
-    // the library may make to close it.
+    // SAFETY: the kernel has just made this descriptor. It stays open until exec closes it, because nobody answers yet the calls that the
+    // library may make to close it.
     let listener = unsafe { BorrowedFd::borrow_raw(code as i32) };
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -60,25 +60,25 @@ pub fn install_and_send(program: &[libc::sock_filter], sender: &UnixStream) -> i
 /// A call that waits for an answer.
 pub struct Call {
     pub id: u64,
-    /// The thread that makes it.
+    /// The calling thread.
     pub pid: u32,
     pub number: i64,
     pub arguments: [u64; 6],
 }
 
-/// What becomes of a call.
+/// The answer to a call.
 #[derive(Clone, Copy)]
 pub enum Answer {
     GoOn,
-    /// It is not made, and gives this error.
+    /// The call is not made, and returns this error.
     Fail(i32),
 }
 
-/// Where the calls arrive.
+/// Receives the calls.
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// What [`install_and_send`] sent.
+    /// Receives the descriptor sent by [`install_and_send`].
     pub fn receive(receiver: &UnixStream) -> io::Result<Self> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -90,7 +90,7 @@ impl Listener {
         descriptor.map(Self).ok_or_else(|| io::Error::other("no filter was installed"))
     }
 
-    /// The next call; none once all processes under the filter have ended.
+    /// Returns the next call; `None` once all processes under the filter have ended.
     pub fn next(&self) -> io::Result<Option<Call>> {
         loop {
             let mut descriptors = [PollFd::new(&self.0, PollFlags::IN)];
@@ -108,7 +108,7 @@ impl Listener {
                     return Ok(Some(Call { id, pid, number: i64::from(data.nr), arguments: data.args }));
                 }
                 match io::Error::last_os_error() {
-                    // Who made it was killed meanwhile.
+                    // The calling thread was killed meanwhile.
                     error if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {}
                     error => return Err(error),
                 }
@@ -129,7 +129,7 @@ impl Listener {
             return Ok(());
         }
         match io::Error::last_os_error() {
-            // Who made it was killed, or a signal came: the call is made again, or never.
+            // The calling thread was killed, or a signal came: the call is made again, or never.
             error if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             error => Err(error),
         }

@@ -5,12 +5,12 @@
 //! fail_syscall --pool POOL --counts FILE --fail fdatasync:namespace:3:EIO -- dedupfs mount --foreground POOL MNT
 //! ```
 //!
-//! Calls are counted over all threads and children, by name and by kind of file, so the third `fdatasync` of `namespace.redb` is one
-//! call, whichever thread makes it. (strace counts for each thread.) The kernel hands each call over before it is done (seccomp's
-//! user notification); those that are not to fail go on. A call that failed was not made.
+//! Calls are counted over all threads and children, by name and by kind of file. So the third `fdatasync` of `namespace.redb` is one call,
+//! by any thread. (strace counts for each thread.) The kernel passes each call on before it is made (seccomp's user notification). All
+//! other calls go on; a call that failed was not made.
 //!
-//! FILE gets a line `CALL KIND COUNT` for each that came, and `failed CALL KIND NUMBER ERROR PATH` for the one that failed. The exit code
-//! is the command's, and 128 and the number of a signal that ended it.
+//! FILE gets a line `CALL KIND COUNT` for each call that came, and `failed CALL KIND NUMBER ERROR PATH` for the one that failed. The exit
+//! code is the command's, or 128 plus the number of the signal that ended it.
 
 mod calls;
 mod filter;
@@ -34,13 +34,13 @@ struct Arguments {
     /// Meta root of the pool
     #[arg(long)]
     pool: PathBuf,
-    /// Data root, if it lies elsewhere
+    /// Data root, if it is elsewhere
     #[arg(long)]
     data: Option<PathBuf>,
     /// File that gets the counts
     #[arg(long)]
     counts: PathBuf,
-    /// Which call fails, and with what: CALL:KIND:NUMBER:ERROR
+    /// The call that fails, and its error: CALL:KIND:NUMBER:ERROR
     #[arg(long, value_parser = Failure::parse)]
     fail: Option<Failure>,
     /// The command and its arguments
@@ -53,7 +53,7 @@ struct Arguments {
 struct Failure {
     call: String,
     kind: String,
-    /// From 1.
+    /// Counted from 1.
     number: u64,
     error: String,
     errno: i32,
@@ -70,7 +70,7 @@ impl Failure {
     }
 }
 
-/// What came so far.
+/// The calls so far.
 #[derive(Default)]
 struct Seen {
     counts: BTreeMap<(&'static str, &'static str), u64>,
@@ -78,7 +78,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Counts a call; says which error it gets.
+    /// Counts a call and chooses the answer.
     fn note(&mut self, call: &'static str, kind: &'static str, path: &Path, failure: Option<&Failure>) -> Answer {
         let count = self.counts.entry((call, kind)).or_default();
         *count += 1;
@@ -106,10 +106,10 @@ fn run(arguments: &Arguments) -> io::Result<u8> {
     let program = filter::program(&calls::numbers());
     let mut command = Command::new(&arguments.command[0]);
     command.args(&arguments.command[1..]);
-    // SAFETY: between fork and exec it makes system calls only, on what was allocated before.
+    // SAFETY: between fork and exec it makes system calls only, on memory that was allocated before.
     unsafe { command.pre_exec(move || filter::install_and_send(&program, &sender)) };
     let mut child = command.spawn()?;
-    // Its copy of the sender would keep the socket open.
+    // The command's copy of the sender would keep the socket open.
     drop(command);
     let listener = Listener::receive(&receiver)?;
     let mut seen = Seen::default();
@@ -120,7 +120,7 @@ fn run(arguments: &Arguments) -> io::Result<u8> {
             Some((name, kind, path)) => seen.note(name, kind, &path, arguments.fail.as_ref()),
             None => Answer::GoOn,
         };
-        // Written before the answer: a command that hangs afterwards is killed, and the counts are wanted then most.
+        // Written before the answer: a command that hangs afterwards is killed, and then the counts are needed most.
         if matches!(answer, Answer::Fail(_)) {
             seen.write(&arguments.counts)?;
         }

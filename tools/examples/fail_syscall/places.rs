@@ -1,4 +1,4 @@
-//! Which kind of a pool's files a path is.
+//! Finds the kind of a pool's file from its path.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ impl Roots {
         [Some(meta), data].into_iter().flatten().map(Path::canonicalize).collect::<io::Result<_>>().map(Self)
     }
 
-    /// The kind of a file of the pool; none for any other file.
+    /// Returns the kind of a file of the pool; `None` for any other file.
     pub fn kind(&self, path: &Path) -> Option<&'static str> {
         let inside = self.0.iter().find_map(|root| path.strip_prefix(root).ok())?;
-        // What is written beside and renamed over is of the same kind, and so is a file that was removed while open.
+        // A file written beside another and renamed over it has the same kind, and so has a file that was removed while open.
         let text = inside.to_str()?.trim_end_matches(" (deleted)").trim_end_matches(".new");
         let (first, rest) = text.split_once('/').unwrap_or((text, ""));
         Some(match (first, rest) {

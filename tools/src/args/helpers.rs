@@ -6,13 +6,13 @@ use clap::Parser;
 
 use super::MkfsArgs;
 
-/// mount(8) and umount(8) pass these on.
+/// Exit codes of the helpers of mount(8) and umount(8), which pass them on.
 const MOUNT_CODES: &str = "Exit codes, as mount(8): 0 ok; 1 usage; 2 FUSE unavailable; 32 failed.";
 
 /// Mount a dedupfs pool, called by mount(8).
 ///
-/// `mount -t dedupfs POOL MNT` and lines of fstab(5) call this. It returns when the mount serves; a daemon keeps serving it.
-/// `mount -o remount,ro MNT` makes everything durable and lets nothing be written until `mount -o remount,rw MNT`.
+/// `mount -t dedupfs POOL MNT` and lines of fstab(5) call this. It returns when the mount serves; a daemon keeps serving it. `mount -o
+/// remount,ro MNT` makes everything durable and lets nothing be written until `mount -o remount,rw MNT`.
 #[derive(Parser, Debug)]
 #[command(name = "mount.dedupfs", version, after_help = MOUNT_CODES, after_long_help = MOUNT_LONG_HELP)]
 pub struct MountHelper {
@@ -21,20 +21,20 @@ pub struct MountHelper {
     /// Directory to mount on
     #[arg(value_name = "MNT")]
     pub mountpoint: PathBuf,
-    /// Options as of `dedupfs mount`, besides memory=SIZE, filters=LIST (with `:` between filters), log_file=FILE, and remount;
-    /// those that mount(8) and systemd take for themselves are passed over
+    /// Options as for `dedupfs mount`, also memory=SIZE, filters=LIST (with `:` between filters), log_file=FILE, and remount; options of
+    /// mount(8) and systemd are ignored
     #[arg(short, value_name = "OPTIONS")]
     pub options: Vec<String>,
-    /// Pass over options that are not known
+    /// Ignore unknown options
     #[arg(short)]
     pub sloppy: bool,
     /// Check everything, but do not mount
     #[arg(short)]
     pub fake: bool,
-    /// Do not note the mount for umount(8), which then does not wait for the daemon
+    /// Do not record the mount for umount(8), which then does not wait for the daemon
     #[arg(short)]
     pub no_mtab: bool,
-    /// Tell what is done
+    /// Report each step
     #[arg(short)]
     pub verbose: bool,
     /// Mount namespace to mount in: a process id or a file
@@ -53,8 +53,8 @@ Exit codes, as mount(8): 0 ok; 1 usage; 2 FUSE unavailable; 32 failed.";
 
 /// Unmount a dedupfs, called by umount(8).
 ///
-/// `umount MNT` calls this, and so returns when everything is durable and the daemon has ended, as `dedupfs umount` does.
-/// `umount -i MNT` does not: then the daemon still makes everything durable, but nobody waits for it.
+/// `umount MNT` calls this, and so returns when everything is durable and the daemon has ended, as `dedupfs umount` does. `umount -i MNT`
+/// does not call it: the daemon still makes everything durable, but umount does not wait for it.
 #[derive(Parser, Debug)]
 #[command(name = "umount.fuse.dedupfs", version, after_help = MOUNT_CODES)]
 pub struct UmountHelper {
@@ -64,16 +64,16 @@ pub struct UmountHelper {
     /// Detach at once even if files are open there, and wait for nothing
     #[arg(short)]
     pub lazy: bool,
-    /// Whoever uses the mount gets errors: for one that hangs; what was not written yet is lost
+    /// Cut users of the mount off with errors, if it hangs; unwritten data is lost
     #[arg(short, conflicts_with = "lazy")]
     pub force: bool,
-    /// If it is busy, remount it read-only
+    /// Remount it read-only if it is busy
     #[arg(short)]
     pub read_only: bool,
     /// Without effect: there is no /etc/mtab to write
     #[arg(short)]
     pub no_mtab: bool,
-    /// Tell what is done
+    /// Report each step
     #[arg(short)]
     pub verbose: bool,
     /// Mount namespace to unmount in: a process id or a file
@@ -88,43 +88,42 @@ pub struct UmountHelper {
 #[derive(Parser, Debug)]
 #[command(name = "mkfs.dedupfs", version)]
 pub struct MkfsHelper {
-    /// All options.
+    /// All options of `dedupfs mkfs`.
     #[command(flatten)]
     pub mkfs: MkfsArgs,
 }
 
 /// Check a dedupfs pool, called by fsck(8).
 ///
-/// A pool needs no check after a crash, for mounting recovers it: with -a or -p, as at boot, only its superblocks are looked
-/// at. Without an option everything is checked, and what can be put right is told, asked, and done: use -y or -n where
-/// nobody can be asked.
+/// A pool needs no check after a crash, because mounting recovers it. So with -a or -p, as at boot, only its superblocks are checked.
+/// Without an option everything is checked; repairs are listed, asked about, and made. Use -y or -n where nobody can answer.
 #[derive(Parser, Debug)]
 #[command(name = "fsck.dedupfs", version, after_help = FSCK_CODES)]
 pub struct FsckHelper {
-    /// Directory of the pool; a mounted one is only checked, and with -a or -p left alone
+    /// Directory of the pool. A mounted one is only checked, and with -a or -p left alone
     pub pool: PathBuf,
     /// The same as -p
     #[arg(short = 'a', conflicts_with_all = ["no", "yes"])]
     pub automatic: bool,
-    /// Only what is quick and safe, asking nothing: the superblocks
+    /// Only the quick and safe part, without questions: the superblocks
     #[arg(short = 'p', conflicts_with_all = ["no", "yes"])]
     pub preen: bool,
     /// Check everything, change nothing
     #[arg(short = 'n', conflicts_with = "yes")]
     pub no: bool,
-    /// Check everything, and put right what can be without asking
+    /// Check everything, and make possible repairs without asking
     #[arg(short = 'y')]
     pub yes: bool,
-    /// Check everything also with -a or -p; what is wrong is told and left
+    /// Check everything also with -a or -p; errors are reported and left
     #[arg(short = 'f')]
     pub force: bool,
     /// Without effect: asking is the default
     #[arg(short = 'r')]
     pub interactive: bool,
-    /// Tell what is done
+    /// Report each step
     #[arg(short = 'v')]
     pub verbose: bool,
-    /// Without effect: progress is told on the standard error output
+    /// Without effect: progress goes to standard error
     #[arg(short = 'C', value_name = "FD", allow_hyphen_values = true)]
     pub progress: Option<i32>,
     /// Also read and verify all content

@@ -1,4 +1,4 @@
-//! `dedupfs-gc`: give back the space of what was deleted.
+//! `dedupfs-gc`: gives back the space of deleted data.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! `dedupfs-stats`: what a pool holds and what it saves.
+//! `dedupfs-stats`: shows the content and the savings of a pool.
 
 #![forbid(unsafe_code)]
 

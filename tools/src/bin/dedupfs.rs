@@ -1,4 +1,4 @@
-//! `dedupfs`: format, mount, unmount, sync, check and recover pools.
+//! `dedupfs`: formats, mounts, unmounts, syncs, checks and recovers pools.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     )
 }
 
-/// The process that serves tells its failure to the one that started it, which prints it.
+/// Mounts, remounts or serves. The process that serves reports a failure to the process that started it, which prints it.
 fn mount_or_serve(args: &MountArgs) -> ExitCode {
     if args.daemon_child {
         let told = |failure: Failure| exit::code(failure.kind);
@@ -58,7 +58,7 @@ fn mount_or_serve(args: &MountArgs) -> ExitCode {
     exit::conclude(PROGRAM, result.map(|()| exit::OK))
 }
 
-/// Failures of fsck and scrub have codes of their own.
+/// Turns failures of fsck and scrub into their own codes.
 fn as_fsck(result: Result<u8, Failure>) -> u8 {
     result.unwrap_or_else(|failure| {
         exit::report(PROGRAM, &failure);
@@ -66,7 +66,7 @@ fn as_fsck(result: Result<u8, Failure>) -> u8 {
     })
 }
 
-/// fsck and scrub have a code of their own for this too.
+/// Reports a usage error. fsck and scrub have a code of their own for it.
 fn usage(error: &clap::Error) -> u8 {
     let is_fsck = std::env::args_os().nth(1).is_some_and(|command| command == "fsck" || command == "scrub");
     match exit::usage(error) {

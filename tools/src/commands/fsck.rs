@@ -1,4 +1,4 @@
-//! `dedupfs fsck`; exit codes as e2fsck.
+//! `dedupfs fsck`. Its exit codes are those of e2fsck.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub fn run(args: &FsckArgs) -> Result<u8, Failure> {
     }
     let options = CheckOptions { read_data: args.read_data };
     let bars = Bars::default();
-    // What a repair would change, if something is wrong and nobody has the pool.
+    // The changes of a repair, if there are errors and no other process has the pool.
     let mut plan = None;
     let (result, rebuilt) = if args.rebuild_index {
         let pool = open_rebuilding(&target, args, &bars)?;
@@ -60,16 +60,16 @@ fn check(pool: &Arc<Pool>, options: &CheckOptions, bars: &Bars) -> Result<CheckR
     access::with_local(pool, |pool| Ok(pool.check(options, bars)?))
 }
 
-/// What `--repair` would change; found without changing anything.
+/// Finds the changes that `--repair` would make, without making them.
 fn planned(pool: &Path, args: &FsckArgs) -> Result<Vec<String>, Failure> {
     let how = RepairOptions { read_data: args.read_data, ..RepairOptions::default() };
     let open = open_options(args, "dedupfs fsck", true);
     Ok(repair_at(pool, None, &how, &open, &Bars::default())?.plan)
 }
 
-/// Tells what is to be changed, asks, and changes it.
+/// Lists the repairs, asks, and makes them.
 fn repair(args: &FsckArgs) -> Result<u8, Failure> {
-    // Not by its superblock, which may be what is damaged.
+    // Find the pool without its superblock, which may be the damaged part.
     let pool = match target::mounted_at(&args.target)? {
         Some(mount) => mount.source,
         None => target::real_path(&args.target)

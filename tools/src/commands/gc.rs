@@ -13,7 +13,7 @@ use crate::args::Gc;
 use crate::progress::{Bars, JsonLines};
 use crate::{exit, interrupt, report, silence, target};
 
-/// How often it is asked whether a run that was told to end has ended.
+/// Time between two checks whether a stopped run has ended.
 const STOP_NAP: Duration = Duration::from_millis(100);
 
 /// Reclaims space.
@@ -28,7 +28,7 @@ pub fn run(args: &Gc) -> Result<u8, Failure> {
     let options = options(args);
     let (bars, lines) = (Bars::default(), JsonLines::default());
     let progress: &dyn Progress = if args.json { &lines } else { &bars };
-    // A plan changes nothing: what a crash left is recovered in memory.
+    // A plan changes nothing: a crash is recovered in memory only.
     let result = match access::reach(&target.pool, &access::open_options("dedupfs-gc", args.dry_run))? {
         Access::Daemon(mut client) => {
             if !args.dry_run {
@@ -51,8 +51,7 @@ pub fn run(args: &Gc) -> Result<u8, Failure> {
     Ok(code(result.stopped, interrupt::exit_code()))
 }
 
-/// What a run exits with that ended so. The limits that it was given are no failure; who stopped it otherwise should see that it is
-/// not done.
+/// Returns the exit code of a run. A limit given on the command line is no failure. Any other early end must show that the run is not done.
 fn code(stopped: Option<Stopped>, interrupted: Option<u8>) -> u8 {
     match stopped {
         None | Some(Stopped::Time | Stopped::Io) => exit::OK,
@@ -62,7 +61,7 @@ fn code(stopped: Option<Stopped>, interrupted: Option<u8>) -> u8 {
 
 fn options(args: &Gc) -> ReclaimOptions {
     let default = ReclaimOptions::default();
-    // Whoever names a threshold means it.
+    // A user that gives a threshold wants everything below it emptied.
     let leave_percent = if args.threshold.is_some() { 0 } else { default.leave_percent };
     ReclaimOptions {
         threshold_percent: args.threshold.unwrap_or(default.threshold_percent),
@@ -75,13 +74,13 @@ fn options(args: &Gc) -> ReclaimOptions {
     }
 }
 
-/// Tells a run, or a daemon, what to do.
+/// Passes an order to the daemon: pause, resume or stop.
 fn order(args: &Gc, pool: &Path) -> Result<u8, Failure> {
     let Some(mut client) = silence::connect(pool)? else {
         return Err(Failure::failed(match PoolLock::holder(pool) {
             Some(holder) => format!(
                 "the pool is not mounted, and {holder} works on it: interrupt that process (Ctrl-C, or `kill` with its number); the \
-                 next run goes on there"
+                 next run continues there"
             ),
             None => "the pool is not mounted: nothing runs there".to_owned(),
         }));
@@ -91,7 +90,7 @@ fn order(args: &Gc, pool: &Path) -> Result<u8, Failure> {
             return Err(Failure::failed("nothing reclaims in this pool"));
         }
         client.stop_reclaim()?;
-        // The next one can begin when this returns.
+        // Wait, so that the next run can begin when this returns.
         while client.reclaim_status()?.running.is_some() {
             std::thread::sleep(STOP_NAP);
         }
@@ -110,7 +109,7 @@ fn status(args: &Gc, pool: &Path) -> Result<u8, Failure> {
     Ok(exit::OK)
 }
 
-/// The command line was understood: what is refused is refused by the state of the pool, such as a mount that is read-only.
+/// Converts a refusal. The command line was valid, so a usage error comes from the state of the pool, such as a read-only mount.
 fn of_the_pool(failure: Failure) -> Failure {
     match failure.kind {
         FailureKind::Usage => Failure::failed(failure.message),

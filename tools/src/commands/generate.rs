@@ -1,7 +1,7 @@
-//! `dedupfs generate`: man pages and shell completions, from what `--help` is made of.
+//! `dedupfs generate`: writes man pages and shell completions from the source of `--help`.
 //!
-//! One page for each program, each command of `dedupfs` (`dedupfs-mount.8`) and each helper; one file for each program and
-//! shell, under the names by which the shells find them.
+//! There is one page for each program, each command of `dedupfs` (`dedupfs-mount.8`) and each helper. There is one file for each program
+//! and shell, under the name by which the shell finds it.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use crate::exit;
 /// Section of the manual: commands for administration.
 const SECTION: &str = "8";
 
-/// What each page names below SEE ALSO, itself left out.
+/// The pages under SEE ALSO. A page leaves itself out.
 const COMPANIONS: [&str; 11] = [
     "dedupfs",
     "dedupfs-mkfs",
@@ -33,7 +33,7 @@ const COMPANIONS: [&str; 11] = [
     "mount.dedupfs",
 ];
 
-/// A page whose text is another page's.
+/// Pages with the text of another page.
 const SAME_PAGES: [(&str, &str); 1] = [("mount.fuse.dedupfs", "mount.dedupfs")];
 
 /// All programs and helpers.
@@ -50,7 +50,7 @@ pub fn programs() -> Vec<Command> {
     ]
 }
 
-/// Writes what is asked for.
+/// Writes the requested pages and completions.
 pub fn run(args: &GenerateArgs) -> Result<u8, Failure> {
     if let Some(directory) = &args.man {
         in_directory(directory, man_pages)?;
@@ -71,9 +71,9 @@ fn in_directory(directory: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -
 
 fn man_pages(directory: &Path) -> io::Result<()> {
     for program in programs() {
-        // It would be listed as a command with a page of its own.
+        // The help command would be listed as a command with a page of its own.
         let mut program = program.disable_help_subcommand(true);
-        // So that commands know their whole name.
+        // Gives commands their full names.
         program.build();
         page(&program, directory)?;
         for command in program.get_subcommands().filter(|command| !command.is_hide_set()) {
@@ -101,7 +101,7 @@ fn page(command: &Command, directory: &Path) -> io::Result<()> {
     fs::write(directory.join(format!("{name}.{SECTION}")), text)
 }
 
-/// All options with their values, and what follows them.
+/// The usage line: all options with their values, then positional arguments.
 fn synopsis(command: &Command) -> String {
     let name = command.get_bin_name().unwrap_or(command.get_name());
     let (positionals, options): (Vec<_>, Vec<_>) = command
@@ -132,7 +132,7 @@ fn completions(shell: Shell, directory: &Path) -> io::Result<()> {
         };
         let mut text = Vec::new();
         clap_complete::generate(shell, &mut program, name, &mut text);
-        // Hidden from the help, but not from the shells: a word in bash, lines of their own in the others.
+        // Options hidden from the help are not hidden from shells: remove a word in bash, whole lines in the others.
         let text = String::from_utf8(text).map_err(io::Error::other)?.replace(" --daemon-child", "");
         let text: String = text.split_inclusive('\n').filter(|line| !line.contains("daemon-child")).collect();
         fs::write(directory.join(file), text)?;
@@ -178,7 +178,7 @@ mod tests {
         }
         assert!(page("dedupfs-mount").contains("[\\-o|\\-\\-options OPTIONS]"), "{}", page("dedupfs-mount"));
         assert!(page("dedupfs-scrub").contains("[\\-\\-rate SIZE]") && !page("dedupfs-sync").contains("e2fsck"));
-        // The hidden ones have none.
+        // Hidden commands have no page.
         assert!(!root.join("man/dedupfs-generate.8").exists() && !root.join("man/dedupfs-help.8").exists());
     }
 

@@ -17,7 +17,7 @@ use crate::{exit, report};
 /// Copies a tree out of a mounted pool.
 pub fn run(args: &GetArgs) -> Result<u8, Failure> {
     let (source, destination) = (args.source.display(), args.destination.display());
-    // Held: as long as it is, its inode stays. A pipe would be waited for.
+    // Kept open, so that its inode stays. Nonblocking, because opening a pipe would wait.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(&args.source);
     let from = opened.map_err(|error| Failure::failed(format!("cannot open {source}: {error}")))?;
@@ -37,7 +37,7 @@ pub fn run(args: &GetArgs) -> Result<u8, Failure> {
         let advice = "`cp -a` copies within a mount, without copying content";
         return Err(Failure::new(FailureKind::Usage, format!("{destination} is in the same mount: {advice}")));
     }
-    // What programs have changed in mapped files, and only the kernel knows.
+    // Writes back changes in mapped files, which only the kernel knows.
     let _as_far_as_it_goes = rustix::fs::syncfs(&from);
     let request = GetRequest { ino: place.ino, name: to.name.as_bytes().to_vec() };
     let bars = Bars::default();
@@ -47,12 +47,12 @@ pub fn run(args: &GetArgs) -> Result<u8, Failure> {
         && let Some(uid) = daemon.daemon_uid().filter(|uid| *uid != 0)
     {
         eprintln!(
-            "dedupfs: warning: the pool was mounted by user {uid}: what is copied will be theirs, whoever it belongs to"
+            "dedupfs: warning: the pool was mounted by user {uid}: that user will own the copies, not the owners of the files"
         );
     }
     let report = daemon.get(request, to.directory.as_fd(), &progress).map_err(|failure| {
         let has_begun = rustix::fs::statat(&to.directory, &to.name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok();
-        let left = if has_begun { format!("; what was copied until then is in {destination}") } else { String::new() };
+        let left = if has_begun { format!("; everything copied so far is in {destination}") } else { String::new() };
         Failure::new(failure.kind, format!("{failure}{left}"))
     })?;
     drop(bars);

@@ -27,16 +27,16 @@ pub fn run(args: &MkfsArgs) -> Result<u8, Failure> {
     for root in &roots {
         check_root(root)?;
     }
-    // Only directories that were not there before are removed again.
+    // After a failure, only directories made by this command are removed.
     let new_roots: Vec<&Path> = roots.into_iter().filter(|root| !root.exists()).collect();
     let pool =
         format(&absolute(&args.pool)?, data.map(absolute).transpose()?.as_deref(), &properties).map_err(|error| {
             for root in new_roots.iter().rev() {
-                // Fails if it holds anything, which is well.
+                // Fails if the directory holds anything, as it must.
                 let _ = std::fs::remove_dir(root);
             }
             let failure = Failure::from(error);
-            // What clap let through but the pool does not take is the user's choice of directories.
+            // A usage error here, after clap's checks, comes from the choice of directories.
             let kind = if failure.kind == FailureKind::Usage { FailureKind::Failed } else { failure.kind };
             Failure::new(kind, format!("cannot format {}: {failure}", args.pool.display()))
         })?;
@@ -56,18 +56,18 @@ pub fn run(args: &MkfsArgs) -> Result<u8, Failure> {
     Ok(exit::OK)
 }
 
-/// A path as a shell takes it.
+/// Quotes a path for a shell.
 fn quoted(path: &Path) -> String {
     let shown = path.display().to_string();
     let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+:@%,=".contains(letter);
     if shown.chars().all(is_plain) { shown } else { format!("'{}'", shown.replace('\'', r"'\''")) }
 }
 
-/// The reserve for deleting and reclaiming may be all that a small disk has.
+/// Warns if the reserve for deleting and reclaiming takes all room of a small disk.
 fn warn_of_small_disks(pool: &Path) {
     let looked = access::open(pool, &access::open_options("dedupfs mkfs", true))
         .and_then(|pool| access::with_local(&pool, |pool| Ok(pool.stats()?)));
-    // The pool is made; what cannot be told is told by whatever comes next.
+    // The pool is made. An error here will show again at the next command.
     let Ok(stats) = looked else { return };
     for root in stats.roots.iter().filter(|root| root.usable_bytes == 0) {
         eprintln!(
@@ -82,13 +82,13 @@ fn warn_of_small_disks(pool: &Path) {
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    // A root that is there is named by its real path, so that a data root inside the meta root is seen to be.
+    // An existing root gets its real path, so that a data root inside the meta root is noticed.
     path.canonicalize()
         .or_else(|_| std::path::absolute(path))
         .map_err(|error| Failure::failed(format!("cannot resolve {}: {error}", path.display())))
 }
 
-/// Where a directory is or will be: symbolic links and `..` of what is there already are followed.
+/// Resolves a path of a directory that may not exist yet: follows symbolic links and `..` of its existing part.
 fn resolved(path: &Path) -> Result<PathBuf, Failure> {
     let whole = absolute(path)?;
     let there = whole.ancestors().find_map(|parent| Some((parent, parent.canonicalize().ok()?)));
@@ -98,28 +98,25 @@ fn resolved(path: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-/// A root must be absent or empty, and no mountpoint of a dedupfs.
+/// Checks that a root is absent or empty, and neither a mountpoint of a dedupfs nor inside a pool.
 fn check_root(root: &Path) -> Result<(), Failure> {
     let shown = root.display();
     let failed = |message: String| Err(Failure::failed(message));
     let occupied = |message: String| Err(Failure::new(FailureKind::Occupied, message));
     if let Some(mount) = target::mounted_at(root)? {
         return occupied(format!(
-            "pool {} is mounted on {shown}: a pool inside of a dedupfs makes no sense",
+            "pool {} is mounted on {shown}: a pool must not be inside a dedupfs",
             mount.source.display()
         ));
     }
     let is_pool = |path: &Path| [SUPERBLOCK_NAME, "dedupfs.data"].iter().any(|name| path.join(name).exists());
     for parent in resolved(root)?.ancestors().skip(1) {
         if is_pool(parent) {
-            return occupied(format!(
-                "{shown} lies inside of the pool {}, whose files are not to be touched: choose another directory",
-                parent.display()
-            ));
+            return occupied(format!("{shown} lies inside of the pool {}: choose another directory", parent.display()));
         }
         if let Some(mount) = target::mounted_at(parent)? {
             return occupied(format!(
-                "{shown} lies in the mounted pool {}: a pool inside of a dedupfs makes no sense",
+                "{shown} is in the mounted pool {}: a pool must not be inside a dedupfs",
                 mount.source.display()
             ));
         }

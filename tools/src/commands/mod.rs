@@ -1,4 +1,4 @@
-//! One file for each command; each returns its exit code or a failure.
+//! One file for each command. Each command returns its exit code or a failure.
 
 pub mod fsck;
 pub mod gc;

@@ -1,4 +1,4 @@
-//! `dedupfs put`: the tree is copied into a directory that nobody sees into, and gets its name when it is whole.
+//! `dedupfs put`: copies a tree into a hidden directory, and gives it its name when it is complete.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
@@ -20,16 +20,16 @@ use crate::interrupt::{self, Interruptible};
 use crate::progress::Bars;
 use crate::{exit, report};
 
-/// Names of the directories in which trees are copied begin so.
+/// Prefix of the names of staging directories.
 const STAGING_PREFIX: &str = ".dedupfs-put-";
-/// What they have as a mark: a name is no proof.
+/// Extended attribute of staging directories: a name alone proves nothing.
 const STAGING_MARK: &str = "user.dedupfs.put";
 const REMOVING_RETRY: Duration = Duration::from_millis(50);
 
 /// Copies a tree into a mounted pool.
 pub fn run(args: &PutArgs) -> Result<u8, Failure> {
     let shown = args.source.display();
-    // A pipe would be waited for.
+    // Opening a pipe would wait without this.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(&args.source);
     let from = opened.map_err(|error| Failure::failed(format!("cannot open {shown}: {error}")))?;
@@ -74,7 +74,7 @@ fn copy(
     let uid = rustix::process::geteuid();
     let owner = || {
         let groups = rustix::process::getgroups()
-            .map_err(|errno| Failure::failed(format!("cannot tell the groups of this user: {errno}")))?;
+            .map_err(|errno| Failure::failed(format!("cannot read the groups of this user: {errno}")))?;
         let (uid, gid) = (uid.as_raw(), rustix::process::getegid().as_raw());
         Ok::<_, Failure>(Owner { uid, gid, groups: groups.into_iter().map(|group| group.as_raw()).collect() })
     };
@@ -99,26 +99,28 @@ fn copy(
     rustix::fs::renameat_with(&staging.directory, &to.name, &to.directory, &to.name, flags).map_err(
         |errno| match errno {
             Errno::EXIST => Failure::failed(format!("{destination} was made meanwhile: nothing was copied there")),
-            errno => Failure::failed(format!("cannot name what was copied {destination}: {errno}")),
+            errno => Failure::failed(format!("cannot rename the copy to {destination}: {errno}")),
         },
     )?;
-    // A directory that is not its owner's to write cannot be renamed: it was, until now.
+    // A directory that its owner may not write to cannot be renamed, so put has made it writable until now.
     if let Some(owner) = owner.filter(|_| metadata.is_dir() && metadata.mode() & 0o700 != 0o700) {
         let (_, _, mode) = owner.of_copy(metadata.uid(), metadata.gid(), (metadata.mode() & 0o7777) as u16);
         let mode = Mode::from_raw_mode(mode.into());
         let changed = rustix::fs::chmodat(&to.directory, &to.name, mode, AtFlags::empty());
-        changed.map_err(|errno| Failure::failed(format!("{destination} is there, with another mode: {errno}")))?;
+        changed.map_err(|errno| {
+            Failure::failed(format!("{destination} was copied, but its mode could not be set: {errno}"))
+        })?;
     }
     to.directory.sync_all().map_err(|error| {
-        Failure::failed(format!("{destination} is there, and could not be made durable: {error}; see the pool's log"))
+        Failure::failed(format!("{destination} was copied, but could not be made durable: {error}; see the pool's log"))
     })?;
     Ok(report)
 }
 
-/// The directory in which a tree is copied.
+/// The directory that receives the tree until it is complete.
 struct Staging<'a> {
     parent: &'a File,
-    /// Locked as long as it is in use.
+    /// Locked while it is in use.
     directory: File,
     ino: u64,
     name: String,
@@ -133,9 +135,9 @@ impl<'a> Staging<'a> {
         let open = || {
             let directory = open_directory(parent, name.as_bytes())?;
             rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive)?;
-            // Behind the lock: what has it and no lock is abandoned.
+            // Set the mark after the lock: a directory with the mark and without a lock is abandoned.
             rustix::fs::fsetxattr(&directory, STAGING_MARK, b"", XattrFlags::empty())?;
-            // A default access list of the directory above would be inherited by everything in the tree.
+            // Everything in the tree would inherit a default access list of the directory above.
             match rustix::fs::fremovexattr(&directory, "system.posix_acl_default") {
                 Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
                 Err(errno) => return Err(errno),
@@ -149,7 +151,7 @@ impl<'a> Staging<'a> {
         Ok(Self { parent, directory, ino, name })
     }
 
-    /// Removes it, and what could not be given its name. As long as the daemon removes what it has copied, it is waited for.
+    /// Removes the staging directory and any unnamed copy in it. Waits while the daemon itself removes the copy.
     fn remove(&self) -> std::io::Result<()> {
         loop {
             match empty(&self.directory) {
@@ -174,10 +176,11 @@ fn path_of(directory: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 
-/// Removes everything in a directory, also what its owner may not write to. One directory is open at a time, however deep they lie.
+/// Removes everything in a directory, also from directories that their owner may not write to. Keeps one directory open at a time, at any
+/// depth.
 fn empty(top: &File) -> std::io::Result<()> {
     let mut directory = top.try_clone()?;
-    // The names on the way down, with device and inode of the directory that each is in.
+    // The names on the way down, each with device and inode of the directory that contains it.
     let mut way: Vec<(OsString, (u64, u64))> = Vec::new();
     loop {
         if let Some(name) = remove_all_but_directories(&directory)? {
@@ -201,13 +204,13 @@ fn identity(directory: &File) -> std::io::Result<(u64, u64)> {
     directory.metadata().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Returns the first directory.
+/// Removes all entries except directories; returns the first directory.
 fn remove_all_but_directories(directory: &File) -> std::io::Result<Option<OsString>> {
     let mut first = None;
     for entry in std::fs::read_dir(path_of(directory))? {
         let entry = entry?;
         match entry.file_type()?.is_dir() {
-            // All files go in the first pass, and then there is one directory after the other.
+            // The first pass removes all files. Later passes find one directory after the other.
             true => {
                 first.get_or_insert(entry.file_name());
             }
@@ -219,13 +222,13 @@ fn remove_all_but_directories(directory: &File) -> std::io::Result<Option<OsStri
 
 fn random() -> u64 {
     let mut bytes = [0; 8];
-    // Of the kernel, after its start, it always succeeds; a name that is taken is an error of its own.
+    // After boot the kernel's generator always succeeds. If not, a name that is taken is an error of its own.
     let _count = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     u64::from_ne_bytes(bytes)
 }
 
-/// Removes what a crash or a killed process has left in such directories: they have the name and the mark of one, belong to whom this
-/// process works for, and nobody has them locked. Into one in which a daemon still works nobody sees.
+/// Removes staging directories that a crash or a killed process has left. They have the prefix and the mark, belong to this process's user,
+/// and are not locked. A directory in which a daemon still works cannot be opened.
 fn remove_abandoned(parent: &File) {
     let Ok(entries) = std::fs::read_dir(path_of(parent)) else { return };
     for entry in entries.flatten() {

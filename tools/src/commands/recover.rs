@@ -12,7 +12,7 @@ use crate::args::RecoverArgs;
 use crate::progress::Bars;
 use crate::{access, confirm, exit, report, target};
 
-/// Makes a lost meta root anew.
+/// Rebuilds a lost meta root.
 pub fn run(args: &RecoverArgs) -> Result<u8, Failure> {
     let data = match &args.data {
         Some(data) => data.clone(),
@@ -29,7 +29,7 @@ pub fn run(args: &RecoverArgs) -> Result<u8, Failure> {
     }
     let (pool, data) = (absolute(&args.pool)?, absolute(&data)?);
     if pool.exists() && ControlClient::connect(&pool)?.is_some() {
-        let message = format!("pool {} is mounted: what is lost can still be copied out", pool.display());
+        let message = format!("pool {} is mounted: copy out the readable files first", pool.display());
         return Err(Failure::new(FailureKind::PoolInUse, message));
     }
     if args.force && !args.yes && !confirm::ask_at_terminal(&question(&pool, &data))? {
@@ -42,7 +42,7 @@ pub fn run(args: &RecoverArgs) -> Result<u8, Failure> {
     drop(bars);
     let recovered = outcome.map_err(|error| {
         let failure = Failure::from(error);
-        // The command line was understood: it is the directories that do not fit together.
+        // The command line was valid: a usage error means that the directories do not match.
         let kind = if failure.kind == FailureKind::Usage { FailureKind::NotAPool } else { failure.kind };
         Failure::new(kind, format!("cannot recover {}: {failure}", args.pool.display()))
     })?;
@@ -56,15 +56,14 @@ pub fn run(args: &RecoverArgs) -> Result<u8, Failure> {
 
 fn question(pool: &Path, data: &Path) -> String {
     format!(
-        "Replace the names of all files, the recipes and the index in {} by what was last exported to {}? What was done after that \
-         export is lost.",
+        "Replace the names of all files, the recipes and the index in {} by the last export in {}? All changes after that \
+         export are lost.",
         pool.display(),
         data.display()
     )
 }
 
-/// Where the content of a pool lies whose user does not say it: where its meta superblock says, if that is there; else in
-/// the same directory.
+/// Finds the data root if the user does not name it: by the meta superblock if it can be read, else in the same directory.
 fn data_root_of(pool: &Path) -> Result<PathBuf, Failure> {
     let superblock = FileDevice::open(pool).and_then(|device| Superblock::read(&device, Role::Meta));
     let data = superblock.map_or_else(|_| pool.to_owned(), |superblock| superblock.data_root_path(pool));
@@ -74,7 +73,7 @@ fn data_root_of(pool: &Path) -> Result<PathBuf, Failure> {
     Err(Failure::new(
         FailureKind::NotAPool,
         format!(
-            "cannot recover {0}: no data root (no {1}) in {2}: if the pool's content lies elsewhere, or the data root moved, say \
+            "cannot recover {0}: no data root (no {1}) in {2}: if the pool's content is elsewhere, or the data root moved, say \
              where it is: `dedupfs recover --data DIR {0}`",
             pool.display(),
             Role::Data.file_name(),
@@ -89,7 +88,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
         .map_err(|error| Failure::failed(format!("cannot resolve {}: {error}", path.display())))
 }
 
-/// How long ago that was; `None` if it is not known, or in the future.
+/// Returns the time since then; `None` if it is unknown or in the future.
 fn age(time_secs: u64) -> Option<Duration> {
     (UNIX_EPOCH + Duration::from_secs(time_secs)).elapsed().ok().filter(|_| time_secs > 0)
 }

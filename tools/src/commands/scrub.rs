@@ -1,4 +1,4 @@
-//! `dedupfs scrub`; exit codes as fsck's.
+//! `dedupfs scrub`. Its exit codes are those of fsck.
 
 use std::path::Path;
 
@@ -55,7 +55,7 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     exit::print(&if args.json { report::json(&result)? } else { report::scrub(&result) })?;
     if args.trial_recovery && result.finished {
         let code = trial::run(&pool, args.scratch.as_deref(), args.json, &Bars::default())
-            .map_err(|failure| failure.while_trying("the scrub is done, and no trial recovery was made"))?;
+            .map_err(|failure| failure.while_trying("the scrub is done, but no trial recovery was made"))?;
         if code != exit::OK {
             return Ok(code);
         }
@@ -68,18 +68,18 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     })
 }
 
-/// Why there is nothing that this command could stop, and what can.
+/// Says why this command has nothing to stop, and how to stop a scrub in another process.
 fn nothing_to_stop(pool: &Path) -> String {
     match PoolLock::holder(pool) {
         Some(holder) => format!(
             "the pool is not mounted, and {holder} works on it: interrupt that process (Ctrl-C, or `kill` with its number), and a \
-             scrub says how far it came; the next one goes on there"
+             scrub reports its progress; the next one continues there"
         ),
         None => "the pool is not mounted: nothing runs there".to_owned(),
     }
 }
 
-/// How far the last position is that was made durable, of a pool that another process has.
+/// Shows the last durable position of a scrub, for a pool that another process has.
 fn tell_of_another(pool: &Path, holder: &str, json: bool) -> Result<u8, Failure> {
     let device = FileDevice::open(pool)?;
     let superblock = Superblock::read(&device, Role::Meta)?;

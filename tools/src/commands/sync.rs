@@ -5,18 +5,18 @@ use dedupfs::control::Failure;
 use crate::args::SyncArgs;
 use crate::{exit, mount, mountinfo, silence, target};
 
-/// Syncs a mounted pool; in one that is not mounted everything is durable already.
+/// Syncs a mounted pool. In a pool that is not mounted, everything is durable already.
 pub fn run(args: &SyncArgs) -> Result<u8, Failure> {
     let target = target::resolve(&args.target)?;
-    // The pool may have another daemon by now, which knows nothing of what was written through the dead mount.
+    // The pool may have another daemon by now, which does not know the writes through the dead mount.
     if let Some(mount) = target.mount.as_ref().filter(|mount| mount::is_dead(&mount.mountpoint)) {
         let others = mountinfo::others_of(&mountinfo::read()?, mount);
         let advice = match others.first() {
-            Some(other) => format!("it is mounted on {} by now", other.display()),
+            Some(other) => format!("it is now mounted on {}", other.display()),
             None => "mount it again".to_owned(),
         };
         return Err(Failure::failed(format!(
-            "the daemon of {} was killed: what was written there in the last seconds before and not synced may be lost; pool {}: \
+            "the daemon of {} was killed: unsynced writes of its last seconds may be lost; pool {}: \
              {advice}",
             mount.mountpoint.display(),
             mount.source.display()

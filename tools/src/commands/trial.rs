@@ -8,7 +8,7 @@ use dedupfs::pool::{Progress, TrialReport};
 use crate::access::{self, Access};
 use crate::{exit, interrupt, report};
 
-/// Recovers for a trial, beside the mount if there is one, and tells how that went; the exit code, as fsck's.
+/// Makes a trial recovery, in the daemon if the pool is mounted, and prints the result. Returns the exit code, as for fsck.
 pub fn run(pool: &Path, scratch: Option<&Path>, json: bool, progress: &dyn Progress) -> Result<u8, Failure> {
     let scratch = scratch_of(pool, scratch)?;
     let result: TrialReport = match access::reach(pool, &access::open_options("dedupfs fsck --trial-recovery", true))? {
@@ -22,7 +22,7 @@ pub fn run(pool: &Path, scratch: Option<&Path>, json: bool, progress: &dyn Progr
     Ok(if result.is_sound() { exit::OK } else { exit::FSCK_UNCORRECTED })
 }
 
-/// Where it is made: the pool's own meta root, unless the user says otherwise.
+/// The scratch space: the pool's meta root, unless the user names another place.
 fn scratch_of(pool: &Path, scratch: Option<&Path>) -> Result<PathBuf, Failure> {
     let scratch = scratch.unwrap_or(pool);
     let absolute = std::path::absolute(scratch);

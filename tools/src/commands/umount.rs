@@ -1,9 +1,8 @@
-//! `dedupfs umount`, and what umount(8) calls: returns when the daemon has ended and the pool is free.
+//! `dedupfs umount`, also called by umount(8): returns when the daemon has ended and the pool is free.
 //!
-//! 1. The daemon's socket is connected and its process watched, for afterwards it is gone.
-//! 2. The mount that was named is taken away, and no other: there may be bind mounts of the same filesystem, and mounts of
-//!    it in other mount namespaces.
-//! 3. If it was the last, the daemon makes everything durable and ends: it is asked how that went, and waited for.
+//! 1. Connect to the daemon's socket and watch its process; after the unmount the socket is gone.
+//! 2. Unmount only the named mount: there may be bind mounts of the same filesystem, and mounts of it in other mount namespaces.
+//! 3. If it was the last, the daemon makes everything durable and ends. Ask how that went, and wait.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -19,50 +18,50 @@ use crate::mountinfo::{self, MountEntry};
 use crate::target::{self, SUPERBLOCK_NAME, Target};
 use crate::{exit, mount, silence};
 
-/// While files are open, an unmount is tried for so long: indexers and the like go away by themselves, and on a busy machine
-/// a process that was just started has its parent's files for a moment.
+/// How long to retry an unmount while files are open: indexers and similar programs close them soon. On a busy machine a process that was
+/// just started has its parent's files for a moment.
 const BUSY_PATIENCE: Duration = Duration::from_secs(2);
-/// The daemon has closed the pool and only has to end.
+/// Time for the daemon to end after it has closed the pool.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
-/// Without the control socket, how long closing the pool takes is not known.
+/// Time to wait for a pool to be closed if the control socket cannot report it.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(600);
 const RETRY: Duration = Duration::from_millis(20);
 
-/// How to take a mount away.
+/// The way to unmount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
-    /// Unless files are open there.
+    /// Fails if files are open there.
     InOrder,
-    /// Out of sight at once; the filesystem lives until the last file is closed, and is waited for.
+    /// Detach at once, then wait until the last file is closed and the filesystem ends.
     LazyAndWait,
-    /// The same without waiting.
+    /// Detach at once, without waiting.
     Lazy,
-    /// Whoever uses it gets errors.
+    /// Cut users off with errors.
     Force,
 }
 
-/// Unmounts.
+/// Runs `dedupfs umount`.
 pub fn run(args: &UmountArgs) -> Result<u8, Failure> {
     unmount(&args.mountpoint, if args.lazy { How::LazyAndWait } else { How::InOrder })?;
     Ok(exit::OK)
 }
 
-/// Unmounts what is mounted at `path`, or the pool that lies there.
+/// Unmounts the dedupfs at `path`, or the pool in that directory.
 ///
 /// # Errors
-/// Nothing is mounted there; it is busy; not everything could be made durable.
+/// Nothing is mounted there, it is busy, or not everything could be made durable.
 pub fn unmount(path: &Path, how: How) -> Result<(), Failure> {
     let (target, mount) = find(path)?;
     let (pool, at) = (target.pool.as_path(), mount.mountpoint.as_path());
     let daemon = match Daemon::connect(pool) {
-        // The disk under the pool has failed, and the daemon is out of reach: the kernel can take the mount away all the same.
+        // The disk under the pool has failed and the daemon is out of reach, but the kernel can still unmount.
         Err(failure) if cannot_be_read(pool) => {
             eprintln!("dedupfs: warning: {failure}; unmounting without it");
             None
         }
         daemon => daemon?,
     };
-    // The daemon of the pool may serve another mount: that one is nobody's business here.
+    // The daemon of the pool may serve another mount, which is left alone.
     let others = mountinfo::others_of(&mountinfo::read()?, &mount);
     if mount::is_dead(at) {
         mount::detach(at)?;
@@ -71,8 +70,8 @@ pub fn unmount(path: &Path, how: How) -> Result<(), Failure> {
             return Ok(());
         }
         return Err(Failure::failed(format!(
-            "the daemon of {} had been killed: the dead mount is removed; what was written in the last seconds before \
-             and not synced may be lost; mount pool {} again to go on",
+            "the daemon of {} was killed: the dead mount is removed; unsynced writes of its last \
+             seconds may be lost; mount pool {} again to go on",
             at.display(),
             pool.display()
         )));
@@ -84,26 +83,26 @@ pub fn unmount(path: &Path, how: How) -> Result<(), Failure> {
     }
     let goes_on = match how {
         How::Lazy => true,
-        // While files are open it is still there, but nowhere to be seen.
+        // While files are open the mount exists, but is not visible.
         How::LazyAndWait => is_seen(&mount)?,
         How::InOrder | How::Force => is_seen(&mount)? || stays_elsewhere(&mount, pool),
     };
     match daemon {
-        // Of two mounts that are served, the pool's daemon has one, and which is not known.
+        // Two mounts are served, and the pool's daemon serves an unknown one of them.
         _ if goes_on || !others.is_empty() => Ok(()),
         Some(daemon) => daemon.wait(pool),
         None => wait_until_free(pool, CLOSE_TIMEOUT),
     }
 }
 
-/// Whether the filesystem is mounted at another place of this mount namespace too.
+/// Whether the filesystem is still mounted somewhere in this mount namespace.
 fn is_seen(mount: &MountEntry) -> Result<bool, Failure> {
     Ok(mountinfo::read()?.iter().any(|other| other.device == mount.device))
 }
 
-/// Whether another mount namespace has the filesystem: then that is said.
+/// Whether another mount namespace keeps the filesystem mounted; reports it.
 ///
-/// Each namespace begins with a copy of all mounts; many are gone in a moment, or get rid of what is not theirs.
+/// Each namespace begins with a copy of all mounts. Many end in a moment, or unmount the copies.
 fn stays_elsewhere(mount: &MountEntry, pool: &Path) -> bool {
     let deadline = Instant::now() + BUSY_PATIENCE;
     while mountinfo::is_somewhere(&mount.device) {
@@ -120,16 +119,16 @@ fn stays_elsewhere(mount: &MountEntry, pool: &Path) -> bool {
     false
 }
 
-/// What is said of a dead mount of a pool that has a daemon again.
+/// The message about a dead mount of a pool that has a daemon again.
 fn removed_beside_another(mount: &MountEntry, others: &[PathBuf]) -> String {
     let goes_on = match others.first() {
         Some(other) => format!("pool {} stays mounted on {}", mount.source.display(), other.display()),
-        None => format!("the daemon that pool {} has now goes on", mount.source.display()),
+        None => format!("the present daemon of pool {} goes on", mount.source.display()),
     };
     format!("the dead mount on {} is removed; {goes_on}", mount.mountpoint.display())
 }
 
-/// The mount to end, named by its mountpoint or its pool.
+/// Finds the mount to end by its mountpoint or its pool.
 fn find(path: &Path) -> Result<(Target, MountEntry), Failure> {
     let not_mounted = |what: String| Failure::new(FailureKind::MountpointUnusable, what);
     let target = target::resolve(path).map_err(|failure| match failure.kind {
@@ -141,13 +140,13 @@ fn find(path: &Path) -> Result<(Target, MountEntry), Failure> {
     }
     let mut mounts = mountinfo::read()?;
     mounts.retain(|mount| mount.is_dedupfs() && mount.source == target.pool);
-    // A dead one may lie there still.
+    // A dead mount of the pool may still be there.
     let served = mounts.iter().position(|mount| !mount::is_dead(&mount.mountpoint)).unwrap_or(0);
     match mounts.into_iter().nth(served) {
         Some(mount) => Ok((target, mount)),
         None => Err(not_mounted(match PoolLock::holder(&target.pool) {
             Some(holder) => format!(
-                "no mount of pool {} can be seen from here, but {holder} has it: it was detached while files are open, or another \
+                "no mount of pool {} is visible here, but {holder} has it: it was detached while files are open, or another \
                  mount namespace has it (a container's, a service's); SIGTERM to that process ends it and cuts its users off",
                 path.display()
             ),
@@ -173,10 +172,10 @@ fn force(mountpoint: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Who serves a mount that is to end.
+/// The daemon of a mount that is to end.
 struct Daemon {
     client: ControlClient,
-    /// Its process number may be another process' once it has ended.
+    /// Watches the process itself: another process may get its number once it has ended.
     watch: Option<DaemonWatch>,
 }
 
@@ -194,10 +193,10 @@ impl Daemon {
         Ok(Some(Self { client, watch }))
     }
 
-    /// Waits for its end, however long everything takes to become durable.
+    /// Waits for the daemon's end, for as long as it needs to make everything durable.
     fn wait(mut self, pool: &Path) -> Result<(), Failure> {
         let closed = match self.client.await_end() {
-            // It did not take the first connection in time, or is of a version that does not know the question.
+            // The daemon did not take the first connection in time, or its version does not know this request.
             Some(Err(failure)) if failure.kind == FailureKind::Usage => None,
             None => silence::connect(pool).ok().flatten().and_then(|mut client| client.await_end()),
             told => told,
@@ -208,13 +207,13 @@ impl Daemon {
     }
 }
 
-/// Whether not even the pool's superblock can be looked at.
+/// Whether even the pool's superblock cannot be looked at.
 fn cannot_be_read(pool: &Path) -> bool {
     let looked = std::fs::symlink_metadata(pool.join(SUPERBLOCK_NAME));
     looked.is_err_and(|error| !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied))
 }
 
-/// Waits until nobody holds the pool's lock.
+/// Waits until no process holds the pool's lock.
 fn wait_until_free(pool: &Path, at_most: Duration) -> Result<(), Failure> {
     let deadline = Instant::now() + at_most;
     loop {

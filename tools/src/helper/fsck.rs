@@ -1,4 +1,4 @@
-//! `fsck.dedupfs`: the options of fsck(8), and what they mean for a pool.
+//! `fsck.dedupfs`: the options of fsck(8), and their meaning for a pool.
 
 use std::io::IsTerminal as _;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::args::helpers::FsckHelper;
 use crate::commands::fsck;
 use crate::{exit, target};
 
-/// Checks.
+/// Runs the check or repair.
 pub fn run(args: &FsckHelper) -> Result<u8, Failure> {
     let is_preen = args.automatic || args.preen;
     let mounted = match target::mounted_at(&args.pool)? {
@@ -30,7 +30,7 @@ pub fn run(args: &FsckHelper) -> Result<u8, Failure> {
     let may_ask = !args.no && !is_preen && std::io::stdin().is_terminal();
     let repair = mounted.is_none() && (args.yes || may_ask);
     if args.verbose {
-        let how = if repair { "checking, and putting right what is wrong" } else { "checking, nothing is changed" };
+        let how = if repair { "checking and repairing" } else { "checking, nothing is changed" };
         println!("{}: {how}", args.pool.display());
     }
     fsck::run(&FsckArgs {
@@ -48,7 +48,7 @@ pub fn run(args: &FsckHelper) -> Result<u8, Failure> {
     })
 }
 
-/// Looks at the superblocks, which takes no time; whatever else a crash left is put right by mounting.
+/// Checks the superblocks, which takes no time. Mounting repairs everything else that a crash left.
 fn preen(path: &Path) -> Result<u8, Failure> {
     let pool = target::pool(path)?;
     let read = |root: &Path, role: Role| -> Result<Superblock, Failure> {

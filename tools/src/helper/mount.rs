@@ -1,7 +1,7 @@
 //! `mount.dedupfs`.
 //!
-//! umount(8) looks at no more than that a mount is of FUSE, and then calls no helper of ours, unless the mount has options that
-//! only mount(8) knows. So it gets one: `x-dedupfs`, noted in `/run/mount/utab` by mount(8) itself.
+//! umount(8) sees only that a mount is of type FUSE, and then does not call our helper, unless the mount has options that only mount(8)
+//! knows. So the mount gets such an option: `x-dedupfs`, recorded in `/run/mount/utab` by mount(8) itself.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use crate::args::helpers::MountHelper;
 use crate::remount::{self, Origin};
 use crate::{exit, mount, mount_options, target};
 
-/// Mounts, or changes a mount that is there.
+/// Mounts, or changes an existing mount.
 pub fn run(args: &MountHelper) -> Result<u8, Failure> {
     if let Some(which) = &args.namespace {
         namespace::enter(which)?;
@@ -22,13 +22,13 @@ pub fn run(args: &MountHelper) -> Result<u8, Failure> {
     let (known, unknown) = mount_options::parse_known(&args.pool, &args.options)?;
     let options = if args.sloppy {
         let kept = mount_options::split(&args.options).into_iter().filter(|option| !unknown.contains(option));
-        // What has a comma in it was quoted.
+        // An option that contains a comma was quoted.
         kept.map(|option| if option.contains(',') { format!("\"{option}\"") } else { option }).collect()
     } else {
         args.options.clone()
     };
     if known.remount {
-        // Before the pool is looked for: what is mounted is what counts.
+        // Before the pool is looked for: the mount, not the argument, names it.
         remount::run(&args.mountpoint, &options, Origin::Mount)?;
         tell(args, if known.mount.read_only { "remounted read-only" } else { "remounted" });
         return Ok(exit::OK);
@@ -50,16 +50,16 @@ pub fn run(args: &MountHelper) -> Result<u8, Failure> {
     Ok(exit::OK)
 }
 
-/// mount(8) names no option that is the default of mounts: of `-o dev,suid`, and of `defaults`, nothing arrives. So device files and set-id
-/// bits work unless that is forbidden, as on every other filesystem that is mounted so; for ordinary users the kernel, and
-/// fusermount3, allow neither. As mount.fuse3 does.
+/// Adds the defaults of mounts, which mount(8) does not pass on: of `-o dev,suid`, and of `defaults`, nothing arrives. So device files and
+/// set-ID bits work unless forbidden, as on other filesystems. For ordinary users the kernel and fusermount3 allow neither. mount.fuse3
+/// does the same.
 fn with_defaults(mut options: Vec<String>) -> Vec<String> {
     if !rustix::process::geteuid().is_root() {
         return options;
     }
     let given = mount_options::split(&options);
     let has = |names: &[&str]| given.iter().any(|option| names.contains(&option.as_str()));
-    // `user` and its like stand for both, and mount(8) says so; who calls this program otherwise may leave it to them.
+    // `user` and similar options imply both opposites, and mount(8) passes those on. Other callers may rely on that.
     let is_for_users = has(&["user", "users", "owner", "group"]);
     for (default, opposite) in [("dev", "nodev"), ("suid", "nosuid")] {
         if !is_for_users && !has(&[default, opposite]) {
@@ -69,10 +69,11 @@ fn with_defaults(mut options: Vec<String>) -> Vec<String> {
     options
 }
 
-/// Without it, `umount` does not wait for the daemon: everything becomes durable all the same, only later.
+/// Records the mount for umount(8). Without the record, `umount` does not wait for the daemon; everything still becomes durable, only
+/// later.
 fn note_for_umount(pool: &Path, mountpoint: &Path, is_netdev: bool) {
     let Ok(mountpoint) = target::real_path(mountpoint) else { return };
-    // One that nobody took away when the mount ended otherwise is as good.
+    // A record left from an earlier mount serves as well.
     let target = format!("TARGET={} ", mountpoint.display());
     if std::fs::read_to_string("/run/mount/utab").is_ok_and(|noted| noted.contains(&target)) {
         return;

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use dedupfs::control::{Failure, FailureKind};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Moves this process, which has one thread yet, into the mount namespace of a process, or of a file such as
-/// `/run/netns/x`.
+/// Moves this process, which still has one thread, into the mount namespace of a process, or of a file such as `/run/netns/x`.
 pub fn enter(which: &Path) -> Result<(), Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(FailureKind::Usage, format!("cannot enter the mount namespace {}: {error}", which.display()))

@@ -8,7 +8,7 @@ use crate::commands::umount::{How, unmount};
 use crate::exit;
 use crate::remount::{self, Origin};
 
-/// Unmounts.
+/// Unmounts; with `-r` remounts a busy mount read-only.
 pub fn run(args: &UmountHelper) -> Result<u8, Failure> {
     if let Some(which) = &args.namespace {
         namespace::enter(which)?;

@@ -1,4 +1,4 @@
-//! Leaves one line of the FUSE library out of the log.
+//! Keeps one line of the FUSE library out of the log.
 
 use std::fmt::{self, Write as _};
 
@@ -6,10 +6,10 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
-/// What the library says when the kernel does not want an answer any more, because who asked was killed: that is no error.
+/// The library's message when the kernel no longer wants an answer, because the calling process was killed. That is no error.
 const UNWANTED: &str = "Failed to send FUSE reply: No such file or directory";
 
-/// Answers that nobody waits for are not logged.
+/// Drops log lines about unwanted answers.
 pub struct UnwantedAnswers;
 
 impl<S: Subscriber> Layer<S> for UnwantedAnswers {
@@ -25,7 +25,7 @@ struct Message(String);
 impl Visit for Message {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
-            // Into a string nothing fails.
+            // Writing to a String cannot fail.
             let _ = write!(self.0, "{value:?}");
         }
     }

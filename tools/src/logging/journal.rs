@@ -1,4 +1,4 @@
-//! Lines for the journal: `<N>` with the level of syslog(3) in front, and no time, which the journal has itself.
+//! Lines for the journal: `<N>` with the level of syslog(3) in front, and no time, which the journal adds itself.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use tracing_subscriber::fmt::format::{Format, Full, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Set by systemd to device and inode of the stream that goes to the journal.
+/// Environment variable that systemd sets to device and inode of the journal's stream.
 const VARIABLE: &str = "JOURNAL_STREAM";
 
-/// Whether the standard error output goes to the journal.
+/// Whether standard error goes to the journal.
 pub fn has_stderr() -> bool {
     let own = rustix::fs::fstat(rustix::stdio::stderr()).ok().map(|stat| (stat.st_dev, stat.st_ino));
     std::env::var(VARIABLE).ok().and_then(|stream| parse(&stream)).is_some_and(|stream| Some(stream) == own)
@@ -21,7 +21,7 @@ fn parse(stream: &str) -> Option<(u64, u64)> {
     Some((device.parse().ok()?, inode.parse().ok()?))
 }
 
-/// Severity of syslog(3).
+/// The severity of syslog(3) for a level.
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,
@@ -31,12 +31,12 @@ fn priority(level: Level) -> u8 {
     }
 }
 
-/// Makes such lines.
+/// Formats lines for the journal.
 pub struct JournalFormat(Format<Full, ()>);
 
 impl Default for JournalFormat {
     fn default() -> Self {
-        // The level stands in front.
+        // The level is already in front.
         Self(tracing_subscriber::fmt::format().without_time().with_target(false).with_level(false).with_ansi(false))
     }
 }
@@ -50,7 +50,7 @@ where
         let mut text = String::new();
         self.0.format_event(context, Writer::new(&mut text), event)?;
         let level = priority(*event.metadata().level());
-        // Each line is an entry of its own.
+        // In the journal, each line is an entry of its own.
         text.lines().try_for_each(|line| writeln!(writer, "<{level}>{line}"))
     }
 }

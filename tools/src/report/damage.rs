@@ -1,4 +1,4 @@
-//! What is damaged: results of scrubs and repairs.
+//! Reports of damage: results of scrubs, repairs and trial recoveries.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use super::{DOUBT, check, json};
 use crate::size::show;
 use crate::time;
 
-/// What `dedupfs fsck --repair` is going to do.
+/// The plan of `dedupfs fsck --repair`.
 #[must_use]
 pub fn repair_plan(plan: &[String]) -> String {
     plan.iter().fold(String::new(), |mut text, line| {
@@ -22,7 +22,7 @@ pub fn repair_plan(plan: &[String]) -> String {
     })
 }
 
-/// What a check says of a repair.
+/// The part of a check's text that lists possible repairs.
 #[must_use]
 pub fn could_repair(plan: &[String]) -> String {
     if plan.is_empty() {
@@ -34,7 +34,7 @@ pub fn could_repair(plan: &[String]) -> String {
     })
 }
 
-/// `dedupfs fsck --repair`.
+/// The text of `dedupfs fsck --repair`.
 #[must_use]
 pub fn repaired(report: &RepairReport) -> String {
     let mut text = String::new();
@@ -47,12 +47,12 @@ pub fn repaired(report: &RepairReport) -> String {
     text
 }
 
-/// `dedupfs fsck --repair --json`.
+/// The result of `dedupfs fsck --repair --json`.
 pub fn repair_json(report: &RepairReport) -> Result<String, Failure> {
     json(&json!({ "repaired": report.plan, "check": report.check, "rebuilt": report.rebuilt }))
 }
 
-/// `dedupfs fsck --trial-recovery`.
+/// The text of `dedupfs fsck --trial-recovery`.
 #[must_use]
 pub fn trial(report: &TrialReport) -> String {
     let mut text = String::new();
@@ -74,10 +74,10 @@ pub fn trial(report: &TrialReport) -> String {
     text
 }
 
-/// Files that are named in words; `--json` has all.
+/// Limit of files named in the text. `--json` has all.
 const FILES_TOLD_MAX: usize = 50;
 
-/// `dedupfs scrub`.
+/// The text of `dedupfs scrub`.
 #[must_use]
 pub fn scrub(report: &ScrubReport) -> String {
     let mut text = String::new();
@@ -109,7 +109,7 @@ pub fn scrub(report: &ScrubReport) -> String {
         let containers = report.containers_with_garbage;
         let _ = writeln!(
             text,
-            "{containers} damaged containers hold nothing bad that is still to be quarantined: dedupfs-gc frees them once nothing is lost"
+            "{containers} damaged containers hold no further damage to quarantine: dedupfs-gc frees them once nothing is lost"
         );
     }
     if report.bad_chunks + report.bad_nodes > 0 {
@@ -142,7 +142,7 @@ pub fn scrub(report: &ScrubReport) -> String {
     text
 }
 
-/// What a scrub says of the export on the data root; nothing if it is sound.
+/// The part of a scrub's text about the export on the data root; empty if the export is sound.
 fn export_check(export: &ExportCheck) -> String {
     let mut text = String::new();
     for finding in &export.findings {
@@ -167,7 +167,7 @@ fn export_check(export: &ExportCheck) -> String {
     text
 }
 
-/// How data is written again although a tool thinks that it is there: rsync leaves out what has the same size and time.
+/// Advice to write data again. rsync skips files with the same size and time.
 pub(super) const AGAIN: &str = "back the same data up again so that it is really written (rsync: with --ignore-times, or into a new \
                                 directory without --link-dest)";
 
@@ -186,7 +186,7 @@ fn losses_advice(report: &ScrubReport) -> String {
     )
 }
 
-/// The files that need what is lost.
+/// Adds the files that need lost content.
 pub(super) fn affected(text: &mut String, affected: &AffectedFiles) {
     for file in affected.files.iter().take(FILES_TOLD_MAX) {
         let name = match file.paths.first() {
@@ -206,7 +206,7 @@ pub(super) fn affected(text: &mut String, affected: &AffectedFiles) {
     }
 }
 
-/// `dedupfs scrub --status`.
+/// The text of `dedupfs scrub --status`.
 #[must_use]
 pub fn scrub_status(status: &ScrubStatus) -> String {
     let lost = lost_now(status);
@@ -214,15 +214,17 @@ pub fn scrub_status(status: &ScrubStatus) -> String {
     let (read, total) = (show(position.disk_bytes), show(status.total_bytes));
     let state = match (status.running, position.finished_secs) {
         (true, _) => format!("running, begun {}", time::show(position.started_secs)),
-        (false, 0) => format!("begun {} and stopped: the next scrub goes on there", time::show(position.started_secs)),
+        (false, 0) => {
+            format!("begun {} and stopped: the next scrub continues there", time::show(position.started_secs))
+        }
         (false, at) => format!("finished {}", time::show(at)),
     };
-    // Of a pool that another process works on it is not known how much there is.
+    // While another process works on a pool, its size is not known.
     let of = if status.total_bytes == 0 { String::new() } else { format!(" of {total}") };
     format!("{state}; {} containers, {read}{of} read, {} newly found bad{lost}\n", position.containers, position.bad)
 }
 
-/// What is lost although the last scrub may not have been the one that found it.
+/// Describes all present losses, also those that the last scrub did not find.
 fn lost_now(status: &ScrubStatus) -> String {
     match (status.lost_chunks, status.lost_nodes) {
         (None, _) | (_, None) | (Some(0), Some(0)) => String::new(),

@@ -1,4 +1,4 @@
-//! What reclaiming did, would do, or is at.
+//! Reports of reclaiming: results, plans and states.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,14 +10,14 @@ use crate::size::show;
 
 fn stopped(why: Stopped) -> &'static str {
     match why {
-        Stopped::Asked => "it was asked to; the next run goes on",
-        Stopped::Time => "its time is over; the next run goes on",
-        Stopped::Io => "it has read and written as much as it may; the next run goes on",
-        Stopped::Unmounted => "the pool was unmounted; the next run goes on",
+        Stopped::Asked => "it was asked to; the next run continues",
+        Stopped::Time => "its time is over; the next run continues",
+        Stopped::Io => "its I/O limit is reached; the next run continues",
+        Stopped::Unmounted => "the pool was unmounted; the next run continues",
     }
 }
 
-/// `dedupfs-gc`.
+/// The text of `dedupfs-gc`.
 #[must_use]
 pub fn reclaim(report: &ReclaimReport) -> String {
     let mut lines = Lines(String::new());
@@ -53,14 +53,12 @@ fn done(lines: &mut Lines, report: &ReclaimReport) {
     lines.line("containers freed", format!("{}, {dead} of them dead as a whole", report.containers_freed));
 }
 
-/// What still holds garbage, and why.
+/// Adds the garbage that is left, and why.
 fn left(lines: &mut Lines, report: &ReclaimReport) {
     let garbage = exact(report.garbage_left_bytes);
     let live = show(report.live_bytes);
-    lines.line(
-        "garbage left",
-        format!("{garbage} in containers that hold more that is in use; {live} are in use in all"),
-    );
+    lines
+        .line("garbage left", format!("{garbage} in containers that also hold live content; {live} are in use in all"));
     if report.open_bytes > 0 {
         let open = show(report.open_bytes);
         lines.line("not looked at", format!("{open} in containers that are being filled: a later run closes them"));
@@ -78,17 +76,17 @@ fn left(lines: &mut Lines, report: &ReclaimReport) {
     }
     if report.nodes_unreadable > 0 {
         let unreadable = report.nodes_unreadable;
-        lines.line("recipes unreadable", format!("{unreadable}, kept with what they name: see `dedupfs fsck`"));
+        lines.line("recipes unreadable", format!("{unreadable}, kept with the content they name: see `dedupfs fsck`"));
     }
 }
 
-/// `dedupfs-gc --status`.
+/// The text of `dedupfs-gc --status`.
 #[must_use]
 pub fn reclaim_status(status: &ReclaimStatus) -> String {
     let mut lines = Lines(String::new());
     lines.heading("reclaiming");
     let state = match (&status.running, status.paused) {
-        (Some(_), true) => "held between two steps, until `dedupfs-gc --resume`",
+        (Some(_), true) => "paused between two steps, until `dedupfs-gc --resume`",
         (Some(_), false) => "under way",
         (None, true) => "paused, until `dedupfs-gc --resume`",
         (None, false) => "nothing is under way",
@@ -121,8 +119,8 @@ pub fn reclaim_status(status: &ReclaimStatus) -> String {
     }
     let percent = status.garbage_bytes as f64 * 100.0 / status.live_bytes.max(1) as f64;
     lines.line("in use", exact(status.live_bytes));
-    lines.line("known garbage", format!("{}, {percent:.1}% of what is in use", exact(status.garbage_bytes)));
-    lines.line("", "what was deleted since the last run counts as in use: `--dry-run` tells of that, too");
+    lines.line("known garbage", format!("{}, {percent:.1}% of the content in use", exact(status.garbage_bytes)));
+    lines.line("", "content deleted since the last run counts as in use: `--dry-run` includes it");
     lines.0
 }
 
@@ -135,8 +133,10 @@ fn ago(secs: u64) -> String {
 fn last_run(last: &LastRun) -> String {
     let done = format!("{} containers freed, {} copied forward", last.containers_freed, show(last.moved_bytes));
     match (last.ended_secs, last.is_complete) {
-        (0, _) => format!("began {} and was interrupted; by then {done}. The next one goes on", ago(last.started_secs)),
-        (ended, false) => format!("ended early {}: {done}. The next one goes on", ago(ended)),
+        (0, _) => {
+            format!("began {} and was interrupted; by then {done}. The next one continues", ago(last.started_secs))
+        }
+        (ended, false) => format!("ended early {}: {done}. The next one continues", ago(ended)),
         (ended, true) => format!("ended {}: {}, {} freed", ago(ended), done, show(last.freed_bytes)),
     }
 }

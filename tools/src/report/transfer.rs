@@ -1,4 +1,4 @@
-//! What was copied into a pool, or out of it.
+//! The result of copying into a pool, or out of it.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ fn shown(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
-/// What `dedupfs put` and `dedupfs get` could not copy, a line each; what a terminal would take for an order is escaped.
+/// Lists the problems of `dedupfs put` and `dedupfs get`, one a line. Control characters are escaped, because a terminal would obey them.
 #[must_use]
 pub fn transfer_problems(report: &TransferReport) -> String {
     let mut text = String::new();
@@ -30,7 +30,7 @@ pub fn transfer_problems(report: &TransferReport) -> String {
     text
 }
 
-/// What `dedupfs put` and `dedupfs get` copied.
+/// The text of `dedupfs put` and `dedupfs get`.
 #[must_use]
 pub fn transfer(report: &TransferReport) -> String {
     let mut text = String::new();

@@ -1,8 +1,8 @@
-//! Reclaiming in the background of a mount, as its [`Policy`] says.
+//! Reclaiming in the background of a mount, by its [`Policy`].
 //!
-//! A thread looks now and then, and runs if it is time, until a run finds nothing to do and nothing was committed since before it.
-//! Only then it waits for the next commit: what is deleted while a run is under way is for the next one. A run that finds nothing to
-//! do costs a look at the index of recipe nodes.
+//! A thread looks at each interval and runs when the policy allows it. When a run finds nothing to do, and nothing was committed since
+//! before the run, the thread waits for the next commit. Content deleted during a run is left to the next run. A run that finds nothing to
+//! do costs one look at the index of recipe nodes.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use dedupfs::pool::{NoProgress, Pool};
 
 use crate::gc_policy::{IDLE_AFTER, Policy};
 
-/// The thread; it ends when this is [stopped](Self::stop).
+/// The thread that reclaims. It ends when this is [stopped](Self::stop).
 pub(super) struct Background {
     stop: Sender<()>,
 }
 
 impl Background {
-    /// Starts it, if the policy is on.
+    /// Starts the thread, if the policy is on.
     pub(super) fn start(pool: &Arc<Pool>, policy: Policy) -> Result<Option<Self>, Failure> {
         if !policy.is_on {
             return Ok(None);
@@ -36,8 +36,7 @@ impl Background {
         Ok(Some(Self { stop }))
     }
 
-    /// Ends it, with the run under way after the step that it is at: closing the pool waits for that, and no longer than it does
-    /// for anything.
+    /// Ends the thread, and a run after its current step. Closing the pool waits for that step only.
     pub(super) fn stop(self, pool: &Pool) {
         drop(self.stop);
         pool.reclaiming().close();
@@ -49,7 +48,7 @@ struct Worker {
     policy: Policy,
     /// The last row of the log when there was nothing to reclaim.
     done: Option<u64>,
-    /// It was told that nothing can be freed, which lasts as long as the mount.
+    /// The log says that nothing can be freed. That lasts as long as the mount.
     has_told_doubt: bool,
 }
 
@@ -82,17 +81,17 @@ impl Worker {
                 if report.nodes_freed + report.containers_freed > 0 {
                     tracing::info!(?report, "reclaimed in the background");
                 }
-                // Of its own rows and those of others, nobody can tell which came first.
+                // Rows of this run and of others cannot be told apart in time, so any new row means another look.
                 let is_done = report.is_idle() && core.namespace.last_row() == row;
                 self.done = is_done.then_some(row);
             }
-            // Somebody else works on the pool: the next look may find it free.
+            // Another process or thread works on the pool: the next look may find it free.
             Err(failure) if failure.kind == FailureKind::PoolInUse || self.pool.reclaiming().is_closed() => {
-                tracing::debug!(%failure, "not now")
+                tracing::debug!(%failure, "the pool is busy: no reclaiming now")
             }
             Err(failure) => {
                 tracing::error!(%failure, "reclaiming in the background failed");
-                // Not again before something changes.
+                // Do not try again before something changes.
                 self.done = Some(row);
             }
         }

@@ -1,4 +1,4 @@
-//! What the control socket reaches: the pool, its session, and their end.
+//! The target of the control socket: the pool, its session, and their end.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -19,10 +19,10 @@ use super::transfers::Transfers;
 use crate::gc_policy::Policy;
 use crate::mount;
 
-/// Between asking whether the pool may become read-only and making it so: the kernel writes back what it caches.
+/// Time between the check whether the pool may become read-only and the switch, while the kernel writes back its cache.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How closing the pool went, once it is closed.
+/// The result of closing the pool, once it is closed.
 #[derive(Default)]
 pub(super) struct End {
     result: Mutex<Option<Result<(), Failure>>>,
@@ -46,12 +46,12 @@ impl End {
     }
 }
 
-/// What the control socket reaches. Never dropped before the process ends: the thread that waits for the session
-/// holds it, and dropping a session that would not end would wait for it.
+/// The target of the control socket. Never dropped before the process ends: the thread that waits for the session holds it, and dropping a
+/// session that does not end would wait for it.
 pub(super) struct Daemon {
     pub(super) pool: Arc<Pool>,
     pub(super) session: MountedSession,
-    /// The mount's device number, as "0:57".
+    /// The mount's device number, such as "0:57".
     pub(super) device: Option<String>,
     pub(super) gc: Policy,
     pub(super) transfers: Transfers,
@@ -73,7 +73,7 @@ impl ControlTarget for Daemon {
         }
         tracing::info!(?options, "asked to reclaim");
         let report = self.pool.reclaim(options, progress).inspect_err(|error| {
-            tracing::info!(%error, "nothing more is reclaimed");
+            tracing::info!(%error, "reclaiming failed");
         })?;
         tracing::info!(?report, "reclaimed");
         Ok(report)
@@ -91,7 +91,7 @@ impl ControlTarget for Daemon {
     }
 
     fn pause_reclaim(&self, paused: bool) -> Result<(), Failure> {
-        tracing::info!(paused, "asked to hold reclaiming, or to let it go on");
+        tracing::info!(paused, "asked to pause or resume reclaiming");
         self.pool.reclaiming().pause(paused);
         Ok(())
     }
@@ -119,7 +119,7 @@ impl ControlTarget for Daemon {
     }
 
     fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {
-        tracing::info!(scratch = %scratch.display(), "recovering for a trial");
+        tracing::info!(scratch = %scratch.display(), "making a trial recovery");
         let report = self.pool.trial_recovery(scratch, progress)?;
         if report.is_sound() {
             tracing::info!(?report, "a recovery would give everything that was exported");

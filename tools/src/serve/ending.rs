@@ -1,4 +1,4 @@
-//! Waiting for the end of the session behind an unmount that a signal brought about.
+//! Waits for the end of the session after a signal has caused an unmount.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,13 @@ use dedupfs_fuse::MountError;
 
 use super::Event;
 
-/// It is looked so often whether the connection has ended.
+/// Time between two checks whether the connection has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How the session ended. `None` if users of the mount keep it going for `patience`, or until a signal.
+/// Waits for the session's end and returns how it went. `None` if users of the mount keep it going for `patience`, or until a signal.
 ///
-/// Once the kernel's connection has ended nobody can keep it going: the session publishes and commits what was written, without which
-/// acknowledged content would be lost. A slow disk is waited for as long as it takes then, and signals change nothing.
+/// Once the kernel's connection has ended, no user can keep the session going. It publishes and commits all writes; without that,
+/// acknowledged content would be lost. So this then waits as long as a slow disk takes, and signals change nothing.
 pub(super) fn ended_within(
     patience: Duration,
     happened: &Receiver<Event>,
@@ -36,14 +36,14 @@ pub(super) fn ended_within(
     }
 }
 
-/// Waits for the session's shutdown; `None` if nobody is left to tell of it.
+/// Waits for the session's shutdown; `None` if the thread that reports it is gone.
 fn shut_down(happened: &Receiver<Event>) -> Option<Result<(), MountError>> {
-    tracing::info!("nobody uses the mount any more: making durable what was written");
+    tracing::info!("the mount has no users any more: making all writes durable");
     loop {
         match happened.recv() {
             Ok(Event::Ended(result)) => return Some(result),
             Ok(Event::Signal(signal)) => {
-                tracing::warn!(signal, "still making durable what was written: it takes its time")
+                tracing::warn!(signal, "still making all writes durable")
             }
             Err(_) => return None,
         }

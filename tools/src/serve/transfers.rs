@@ -1,4 +1,4 @@
-//! Trees that are being copied: who closes the pool ends them first, so that nothing is left half done.
+//! The transfers of trees under way. Closing the pool ends them first, so that no tree is left half done.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,24 +7,24 @@ use std::time::{Duration, Instant};
 use dedupfs::pool::Progress;
 use parking_lot::{Condvar, Mutex};
 
-/// Copying ends within this time: what of a tree is in the pool by then has to be removed.
+/// Time for transfers to end: the part of a tree that is in the pool has to be removed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
-/// It is looked so often whether it has to end at once.
+/// Time between two checks whether waiting must end at once.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Those under way.
+/// The transfers under way.
 #[derive(Default)]
 pub(super) struct Transfers {
     running: Mutex<usize>,
     ended: Condvar,
-    /// None begins before.
+    /// No transfer begins before this time.
     held_until: Mutex<Option<Instant>>,
     is_stopping: AtomicBool,
-    /// Until when they are waited for.
+    /// The time until which stopping waits for them.
     deadline: OnceLock<Instant>,
 }
 
-/// One of them; its progress is cancelled when all are stopped.
+/// One transfer. Its progress is cancelled when all are stopped.
 pub(super) struct Transfer<'a> {
     all: &'a Transfers,
     listener: &'a dyn Progress,
@@ -44,7 +44,7 @@ impl Transfers {
         }
     }
 
-    /// Lets none begin for so long; `false`, and nothing is held, if there are any.
+    /// Lets no transfer begin for the time `at_most`. If any is running, holds nothing and returns `false`.
     pub(super) fn hold(&self, at_most: Duration) -> bool {
         let running = self.running.lock();
         if *running == 0 {
@@ -53,22 +53,23 @@ impl Transfers {
         *running == 0
     }
 
-    /// Whether there are any.
+    /// Whether any transfer is running.
     pub(super) fn are_running(&self) -> bool {
         *self.running.lock() > 0
     }
 
-    /// Ends those under way and lets none begin; waits for them, in all calls together for so long at most, and not when `is_urgent`.
+    /// Stops all transfers, lets none begin, and waits for them. All calls together wait at most [`STOP_TIMEOUT`], and none waits once
+    /// `is_urgent`.
     pub(super) fn stop_and_wait(&self, is_urgent: impl Fn() -> bool) {
         self.is_stopping.store(true, Ordering::Relaxed);
         let deadline = *self.deadline.get_or_init(|| Instant::now() + STOP_TIMEOUT);
         let mut running = self.running.lock();
         if *running > 0 {
-            tracing::info!(running = *running, "ending what is being copied");
+            tracing::info!(running = *running, "stopping transfers");
         }
         while *running > 0 {
             if Instant::now() >= deadline || is_urgent() {
-                tracing::warn!(running = *running, "what is being copied has not ended");
+                tracing::warn!(running = *running, "transfers have not ended");
                 return;
             }
             self.ended.wait_for(&mut running, LOOK_INTERVAL);
