@@ -35,7 +35,7 @@ impl ContainerStore {
     /// For a reader that goes on and has `regions_ahead` regions before it that it has asked for: asks for what comes next, until those
     /// are three quarters of what may be on its way at once. `None` if less than a quarter of that would be asked for: a step is to be
     /// worth it. What one reader asks for beyond that is pushed out before it is read, or refused; with less, readers of scattered files
-    /// come to what is not there yet (`docs/performance.md`, *What was tried*).
+    /// come to what is not there yet (`docs/lab.md`, *What was tried*).
     #[must_use]
     pub fn ask_ahead(&self, regions_ahead: usize) -> Option<Asking<'_>> {
         let room = self.shared.prefetching.regions_max;

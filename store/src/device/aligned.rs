@@ -2,7 +2,7 @@
 //!
 //! The kernel hands a device the physical memory of a direct read or write as a list of pieces, and a buffer of ordinary pages
 //! has one every 4 KiB. In huge pages 4 MiB are two pieces, for disks that take such large ones: direct writes into a new file were 1.3 times as fast
-//! on a virtual disk (`docs/decisions/0026-huge-pages-for-direct-io.md`). They are asked for, not demanded: where the kernel has none,
+//! on a virtual disk (`docs/decisions/0020-containers-past-the-page-cache.md`). They are asked for, not demanded: where the kernel has none,
 //! nothing but the speed differs.
 //!
 //! Memory stays through [`AlignedBuffer::clear`]: it is dear when it is fresh (first touch 0.3 to 0.5 GB/s on a virtual machine),
