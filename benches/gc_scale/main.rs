@@ -6,13 +6,13 @@
 //! ```
 //!
 //! 1. *Fill*: versions of an image (`backup`) are written one after another, new chunks into containers of 512 in order
-//! of arrival, until there are `--max` different chunks.
+//!    of arrival, until there are `--max` different chunks.
 //! 2. *Count*: all but the newest `--keep` versions are deleted. Segments that no version has any more drop their
-//! references to chunks.
+//!    references to chunks.
 //! 3. For each policy, on a copy of this index (links suffice, because its files are never rewritten): *open*; *plan*
-//! (victims from the garbage map); *move*: cells of victims are looked up in the order of their containers' tables,
-//! live ones get new locations, dead ones are removed, and containers are freed when a checkpoint has made that
-//! durable. Then the map is compared with the expected remainder.
+//!    (victims from the garbage map); *move*: cells of victims are looked up in the order of their containers' tables,
+//!    live ones get new locations, dead ones are removed, and containers are freed when a checkpoint has made that
+//!    durable. Then the map is compared with the expected remainder.
 //!
 //! The engine's own `reclaim::Classes` chooses the victims. Policies: those of `benches/retention.sh` (`default`,
 //! `perfect`, `half`, `marker`), or `T/L`, which is `dedupfs-gc --threshold T --leave L`. With `--order emptiest` the

@@ -36,7 +36,7 @@ impl ContainerStore {
     /// Tops a sequential reader up to ¾ of `regions_max`; `None` if that adds less than a quarter of it, since a step
     /// has to be worthwhile. `regions_ahead` is the number of regions that the reader has requested and not reached.
     /// Further requests of one reader would be pushed out before they are read, or refused. With fewer, readers of
-    /// scattered files reach chunks that are not loaded yet (`docs/performance.md`, *What was tried*).
+    /// scattered files reach chunks that are not loaded yet (`docs/lab.md`, *What was tried*).
     #[must_use]
     pub fn ask_ahead(&self, regions_ahead: usize) -> Option<Asking<'_>> {
         let room = self.shared.prefetching.regions_max;

@@ -2,7 +2,7 @@
 //!
 //! The kernel hands a device the physical memory of a direct read or write as a list of pieces. A buffer of ordinary
 //! pages has one piece for each 4 KiB. In huge pages 4 MiB are two pieces, for disks that take such large ones: direct
-//! writes into a new file were 1.3 times as fast on a virtual disk (`docs/decisions/0026-huge-pages-for-direct-io.md`).
+//! writes into a new file were 1.3 times as fast on a virtual disk (`docs/decisions/0020-containers-past-the-page-cache.md`).
 //! Huge pages are requested, not required: without them only the speed differs.
 //!
 //! [`AlignedBuffer::clear`] keeps the memory. Fresh memory is slow (first touch at 0.3 to 0.5 GB/s on a virtual
