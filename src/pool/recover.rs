@@ -226,7 +226,7 @@ fn check_target(meta: &dyn Device, of_data: &Superblock, forced: bool) -> Result
     if !forced && meta.exists(Role::Meta.file_name())? && meta.exists(NAMESPACE_FILE)? {
         return usage(format!(
             "{place} has a meta root, which knows more than the data root: try `dedupfs mount` and `dedupfs fsck` first. If it \
-             is beyond repair, --force forced it"
+             is beyond repair, --force replaces it"
         ));
     }
     Ok(())

@@ -46,6 +46,13 @@ pub fn damage(disk: &MemoryDevice, path: &str, offset: u64) {
     file.write_at(&[byte[0] ^ 1], offset).expect("writes");
 }
 
+/// Damages the log, or the base if nothing is in the log.
+fn damage_names(disk: &MemoryDevice) {
+    let log = log_of(disk);
+    let is_empty = disk.read_file(&log, 1 << 30).expect("reads").is_empty();
+    damage(disk, &if is_empty { log.replace("log-", "base-") } else { log }, 100);
+}
+
 fn slot_start(record: &ContainerRecord) -> u64 {
     u64::from(record.address.slot) * u64::from(crate::site::properties().container_bytes)
 }
@@ -249,7 +256,7 @@ fn regression_a_missing_file_of_containers_is_less_than_expected_whatever_was_lo
 #[test]
 fn regression_a_second_damaged_export_is_set_aside_beside_the_first() {
     let (_, data, _) = filled();
-    damage(&data, &log_of(&data), 100);
+    damage_names(&data);
     let kept = || {
         let names = data.list("export/kept").expect("lists").into_iter().map(|entry| entry.name);
         names.filter(|name| name.contains("recipes-")).count()
@@ -263,7 +270,7 @@ fn regression_a_second_damaged_export_is_set_aside_beside_the_first() {
         write(&pool, &format!("new {round}"), &content(100 + round, 30_000));
         pool.close().expect("closes");
         drop(pool);
-        damage(&data, &log_of(&data), 100);
+        damage_names(&data);
     }
 }
 
