@@ -193,8 +193,8 @@ fn unnamed(stores: &Stores, epoch: u32, report: &mut RecoverReport) -> Vec<SlotA
 fn less_than_expected(report: &RecoverReport) -> EngineError {
     let expected = format!("everything that was exported or written ({})", report.shortfall.join("; "));
     let found = format!(
-        "{} files in {} directories, as of commit {}; nothing was changed. If an older copy of the meta root is somewhere, it may have \
-         more. `dedupfs recover --force` goes on with what is there, and keeps what nothing names until `dedupfs fsck --repair \
+        "{} files in {} directories, as of commit {}; nothing was changed. A missing file may lie elsewhere: put it back. An older copy of the \
+         meta root may have more. `dedupfs recover --force` goes on with what is there, and keeps what nothing names until `dedupfs fsck --repair \
          --give-up-unnamed`",
         report.files, report.directories, report.row
     );

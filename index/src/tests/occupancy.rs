@@ -238,8 +238,8 @@ fn the_check_finds_a_wrong_map_and_a_wrong_list() {
         tally.add(container, occupied);
     }
     tanker.replace_occupancy(index.writer(), &crate::sealed::OccupancyList::from(&tally)).unwrap();
-    assert!(message(&index).contains("what tanker"), "{}", message(&index));
-    assert!(message(&reopen(&disk, TINY)).contains("what tanker"));
+    assert!(message(&index).contains("occupancy list"), "{}", message(&index));
+    assert!(message(&reopen(&disk, TINY)).contains("occupancy list"));
 }
 
 #[test]

@@ -443,7 +443,7 @@ impl Exporter {
         }
         check.renewed = !bad.is_beyond;
         *self.found_at_open.lock() = None;
-        tracing::warn!("the bad parts of the export on the data root were written anew from the meta root");
+        tracing::warn!("the export on the data root was bad: it was written anew from the meta root");
         Ok(())
     }
 

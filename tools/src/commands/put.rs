@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dedupfs::control::{Failure, FailureKind, PutRequest};
+use dedupfs::control::{Failure, FailureKind, PutRequest, lacks_room};
 use dedupfs::pool::Progress as _;
 use dedupfs::transfer::{Owner, PutOptions, TransferReport};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
@@ -130,7 +130,10 @@ impl<'a> Staging<'a> {
     fn make(parent: &'a File) -> Result<Self, Failure> {
         remove_abandoned(parent);
         let name = format!("{STAGING_PREFIX}{:016x}", random());
-        let failed = |errno: Errno| Failure::failed(format!("cannot make a directory beside the new name: {errno}"));
+        let failed = |errno: Errno| {
+            let kind = if lacks_room(&errno.into()) { FailureKind::NoSpace } else { FailureKind::Failed };
+            Failure::new(kind, format!("cannot make a directory beside the new name: {errno}"))
+        };
         rustix::fs::mkdirat(parent, &name, Mode::RWXU).map_err(failed)?;
         let open = || {
             let directory = open_directory(parent, name.as_bytes())?;

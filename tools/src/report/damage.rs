@@ -69,7 +69,7 @@ pub fn trial(report: &TrialReport) -> String {
     text.push_str(if report.is_sound() {
         "sound: a lost meta root would come back whole\n"
     } else {
-        "a lost meta root would NOT come back whole: `dedupfs scrub` writes the export anew from this one\n"
+        "a lost meta root would NOT come back whole: `dedupfs scrub` writes a bad export anew from this one; put missing files back\n"
     });
     text
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::command::Tool;
+use crate::command::{DEDUPFS, Tool};
 use crate::compare::assert_same_file;
 use crate::disk::Disk;
 use crate::machine::is_fit;
@@ -91,6 +91,9 @@ fn a_full_disk_is_an_error_and_there_is_a_way_out() {
     assert_filled(&files, 1000, 300_000, count);
     // A killed daemon also recovers on a full disk.
     let small_count = fill(&small, 2000, 4000);
+    // Where not even the directory fits that put begins with, its exit code still tells a full disk.
+    let put = Tool::new(DEDUPFS).arg("put").args([&source, &site.mnt.join("put")]).run();
+    put.expect(5, &["o space left"]);
     site.kill_daemon();
     site.mount();
     assert_filled(&files, 1000, 300_000, count);
