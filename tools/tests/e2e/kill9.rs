@@ -284,7 +284,9 @@ impl Round<'_> {
             // The kernel gives EIO for requests under way in an inode that it gave up.
             let codes = [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED, rustix::io::Errno::IO];
             let is_death = codes.iter().any(|code| error.raw_os_error() == Some(code.raw_os_error()));
-            let is_gone = fs::read_dir(self.mnt).is_err_and(|error| error.kind() == io::ErrorKind::NotConnected);
+            // While the kernel gives the mount up, it answers "connection aborted".
+            let kinds = [io::ErrorKind::NotConnected, io::ErrorKind::ConnectionAborted];
+            let is_gone = fs::read_dir(self.mnt).is_err_and(|error| kinds.contains(&error.kind()));
             assert!(is_death && is_gone, "{writer} failed before the daemon was killed: {error}");
         };
         std::thread::scope(|scope| {
