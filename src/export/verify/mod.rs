@@ -183,7 +183,11 @@ impl Exporter {
             check.add(found);
             check.renewed = is_made_anew;
         }
-        let Some((expected, source)) = self.expected(&mut check)? else { return Ok(check) };
+        let found_before = check.finding_count;
+        let Some((expected, source)) = self.expected(&mut check)? else {
+            check.renewed &= check.finding_count == found_before;
+            return Ok(check);
+        };
         (check.is_there, check.row) = (true, expected.row);
         let before = check.finding_count;
         let generation = expected.current.generation;
@@ -201,7 +205,7 @@ impl Exporter {
             // Reported once, by a verification that came to its end.
             *self.found_at_open.lock() = None;
         }
-        check.renewed &= check.finding_count == before;
+        check.renewed &= check.finding_count == found_before;
         if check.is_sound() {
             self.state.lock().verified_secs = now_secs();
         }
