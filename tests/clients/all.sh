@@ -34,7 +34,7 @@ DEDUPFS_BIN=$(dirname "${programs[dedupfs]}")
 export DEDUPFS_BIN
 make_scratch "$directory" && work=$REPLY
 
-failed=0 all=0
+failed=0 all=0 reasons=''
 # run CLIENT ARGUMENTS...
 run() {
     local begun=$EPOCHREALTIME client=$1 result=passed memory
@@ -45,7 +45,7 @@ run() {
     fi
     memory=$(sed -n 's/.*memory was \([0-9]* MiB\) at most$/\1/p' "$work/output" | tail -n 1)
     printf '| %s | %s | %s | %s |\n' "$client" $result "$(calculate "$EPOCHREALTIME - $begun" %.0f)" "${memory:--}"
-    [ $result = passed ] || sed 's/^/    /' "$work/output"
+    [ $result = passed ] || { sed 's/^/    /' "$work/output" && reasons+=$(printf '\n%s' "$(grep FAILED "$work/output")"); }
 }
 
 printf '| client | result | seconds | memory of the daemon |\n|---|---|---|---|\n'
@@ -58,4 +58,4 @@ else
     for client in copies tar rsync rsnapshot rdiff-backup git borg restic sqlite qemu postgresql systemd; do run $client "$directory"; done
 fi
 [ -z "$stress" ] || run stress --seconds "$stress" "$directory"
-[ $failed = 0 ] || fail "$failed of $all clients"
+[ $failed = 0 ] || fail "$failed of $all clients:$reasons"
