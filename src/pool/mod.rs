@@ -46,7 +46,8 @@ pub use progress::{NoProgress, Progress};
 pub use recover::{STAGE as RECOVERY_STAGE, recover, recover_on};
 pub use space::{ContentCost, Demand, Level, Promise, RootSpace, SpaceGuard, SpaceLimits};
 pub use stats::{ContainerSummary, FilterStats, IndexSummary, MemoryStats, PoolStats, SessionStats};
-pub use trial::TrialReport;
+use trial::TrialControl;
+pub use trial::{TRIAL_MEMORY_BYTES, TrialReport};
 pub use unrecovered::{Diagnosis, RecoveryReport, UnrecoveredPool};
 
 use crate::check::affected::{AffectedFiles, AffectedFinder, Lost};
@@ -70,6 +71,7 @@ pub struct Pool {
     exclusive: Mutex<()>,
     reclaiming: ReclaimControl,
     scrub: ScrubControl,
+    trial: TrialControl,
     /// Only for writable pools.
     suspects: Mutex<Option<SuspectThread>>,
     /// Only for pools that were mounted for writing.
@@ -299,9 +301,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends a running scrub soon.
+    /// Ends a running scrub, or a trial recovery, soon.
     pub fn stop_scrub(&self) {
         self.scrub.stop();
+        self.trial.stop();
     }
 
     /// Returns the position of the running or the last scrub.
@@ -317,6 +320,7 @@ impl Pool {
         let records = [core.recipes.containers(), core.data.containers()].concat();
         Ok(ScrubStatus {
             running: self.scrub.running.is_locked(),
+            in_trial: self.trial.is_running(),
             position,
             total_bytes: records.iter().map(|record| u64::from(record.used_bytes)).sum(),
             lost_chunks: Some(core.chunk_index.lost()),

@@ -12,7 +12,8 @@
 //! Memory, besides the pool's own: [`TRIAL_MEMORY_BYTES`] for the indexes, as in a pool with that `--memory`; 17 bytes for each key
 //! that changed since the export, at most [`CHANGED_MAX`] keys, so 36 MiB.
 //!
-//! A trial ends early when its caller goes away or the pool closes: the next change of scratch space then fails.
+//! A trial ends early when its caller goes away, when [`Pool::stop_scrub`] asks it to, or when the pool closes: the next change of scratch
+//! space then fails.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -42,8 +43,8 @@ use crate::namespace::{ChangedKey, ExportSource, ExportTable, Item, Namespace};
 
 /// Directory below the scratch space that holds the trial.
 pub(super) const SCRATCH: &str = "dedupfs-trial";
-/// Memory budget of the recovered pool.
-const TRIAL_MEMORY_BYTES: u64 = MEMORY_BYTES_MIN;
+/// Memory budget of the recovered pool, beside that of the pool itself.
+pub const TRIAL_MEMORY_BYTES: u64 = MEMORY_BYTES_MIN;
 /// Scratch space required beyond the size of the meta root's files.
 const ROOM_BYTES: u64 = 64 << 20;
 /// Most keys that may have changed since the export: the capacity of a hash table with 2^21 places.
@@ -84,6 +85,38 @@ impl TrialReport {
     }
 }
 
+/// Control of the trial recovery of one pool; at most one runs, because it excludes checks.
+#[derive(Default, Debug)]
+pub(super) struct TrialControl {
+    is_running: AtomicBool,
+    is_stopped: AtomicBool,
+}
+
+impl TrialControl {
+    /// Ends the running trial soon.
+    pub(super) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.is_running.load(Ordering::Acquire)
+    }
+
+    fn begin(&self) -> RunningTrial<'_> {
+        self.is_stopped.store(false, Ordering::Release);
+        self.is_running.store(true, Ordering::Release);
+        RunningTrial(self)
+    }
+}
+
+struct RunningTrial<'a>(&'a TrialControl);
+
+impl Drop for RunningTrial<'_> {
+    fn drop(&mut self) {
+        self.0.is_running.store(false, Ordering::Release);
+    }
+}
+
 impl Pool {
     /// Recovers from the data root alone into a directory below `scratch`, compares, and removes it again.
     ///
@@ -93,13 +126,24 @@ impl Pool {
     pub fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport> {
         self.end_background();
         let _one = self.exclusively()?;
+        let _running = self.trial.begin();
+        let is_new = !scratch.exists();
+        let report = self.try_in(scratch, progress);
+        if is_new {
+            // It stays if somebody has put something there meanwhile.
+            let _ = std::fs::remove_dir(scratch);
+        }
+        report
+    }
+
+    fn try_in(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport> {
         let started = Instant::now();
         let device: Arc<dyn Device> = Arc::new(FileDevice::create(scratch)?);
         check_own(scratch)?;
         remove(&*device)?;
         check_room(&self.core, &*device)?;
         let ending = Arc::new(Ending::default());
-        let progress = Watched { listener: progress, gate: &self.core.gate, ending: &ending };
+        let progress = Watched { listener: progress, gate: &self.core.gate, control: &self.trial, ending: &ending };
         let mut attempts = 1..=ATTEMPTS;
         let mut report = loop {
             let stage: Arc<dyn Device> = Arc::new(Subdirectory::create(device.clone(), SCRATCH)?);
@@ -153,6 +197,7 @@ fn ended() -> StoreError {
 struct Watched<'a> {
     listener: &'a dyn Progress,
     gate: &'a Gate,
+    control: &'a TrialControl,
     ending: &'a Ending,
 }
 
@@ -177,7 +222,7 @@ impl Progress for Watched<'_> {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.gate.is_closing() || self.listener.is_cancelled()
+        self.gate.is_closing() || self.control.is_stopped.load(Ordering::Acquire) || self.listener.is_cancelled()
     }
 }
 
@@ -280,7 +325,7 @@ fn compare(
     let (ours, own) = (restored.export_source()?, core.namespace.export_source()?);
     if own.row() < row || held.row() > row {
         report.missing.push(format!(
-            "the export leads to commit {row}, and not to one of {} to {}",
+            "the export ends with commit {row} of the namespace: it should end with one from {} (exported before the trial) to {} (the newest)",
             held.row(),
             own.row()
         ));

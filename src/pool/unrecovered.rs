@@ -26,6 +26,7 @@ use super::open::OpenOptions;
 use super::parts::{Parts, Stores, TablesOf};
 use super::progress::Progress;
 use super::space::OptionalWrites;
+use super::trial::TrialControl;
 use crate::commit::{CommitParts, Committer};
 use crate::config::{MemoryPlan, PUBLISH_AFTER, PUBLISH_PATIENCE};
 use crate::dedup::{ContainerChunks, DedupParts, Deduplicator};
@@ -273,6 +274,7 @@ impl UnrecoveredPool {
             service,
             reclaiming: ReclaimControl::default(),
             scrub: ScrubControl::default(),
+            trial: TrialControl::default(),
             suspects: Mutex::new(suspects),
             export_watch: Mutex::new(None),
             watch_ended: Mutex::new(false),

@@ -124,6 +124,9 @@ impl ScrubReport {
 pub struct ScrubStatus {
     /// Whether a scrub is running.
     pub running: bool,
+    /// Whether a trial recovery is running, of a scrub or of a check.
+    #[serde(default)]
+    pub in_trial: bool,
     /// Position of the running scrub, or of the last one; `None` if there never was one.
     pub position: Option<ScrubPosition>,
     /// Total bytes of the containers now.

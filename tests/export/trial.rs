@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use dedupfs::pool::{NoProgress, OpenOptions, Pool, TrialReport};
+use dedupfs::pool::{NoProgress, OpenOptions, Pool, Progress, TrialReport};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode, OverlayDevice};
 
 use crate::common::{content, write};
@@ -120,4 +120,32 @@ fn regression_a_link_in_the_place_of_the_scratch_space_is_not_followed() {
     std::os::unix::fs::symlink(elsewhere.path(), scratch.path().join("dedupfs-trial")).expect("links");
     assert!(pool.trial_recovery(scratch.path(), &NoProgress).is_err());
     assert!(elsewhere.path().join("precious").exists());
+}
+
+/// Ends the trial at the beginning of its first phase, as `dedupfs scrub --stop` does.
+struct Stopping<'a>(&'a Pool);
+
+impl Progress for Stopping<'_> {
+    fn start(&self, _: &str, _: u64) {
+        assert!(self.0.scrub_status().expect("is told").in_trial);
+        self.0.stop_scrub();
+    }
+
+    fn advance(&self, _: u64) {}
+
+    fn finish(&self) {}
+}
+
+#[test]
+fn regression_a_trial_can_be_stopped_and_leaves_nothing() {
+    let (meta, data) = filled();
+    let pool = open(&meta, &data);
+    let above = tempfile::tempdir().expect("a directory");
+    let scratch = above.path().join("new");
+    assert!(pool.trial_recovery(&scratch, &Stopping(&pool)).is_err());
+    assert!(!scratch.exists() && !pool.scrub_status().expect("is told").in_trial);
+    // An earlier stop does not concern a later trial.
+    pool.stop_scrub();
+    assert!(pool.trial_recovery(&scratch, &NoProgress).expect("is tried").is_sound());
+    assert!(!scratch.exists());
 }

@@ -359,6 +359,21 @@ fn regression_no_export_is_not_called_sound() {
     assert!((0..2).any(|_| scrub().is_sound()));
 }
 
+/// What a verification found before it read the files of an export made anew at opening counted as renewed with it.
+#[test]
+fn regression_a_finding_behind_one_of_opening_is_renewed_by_itself() {
+    let (meta, data) = exported();
+    flip(&data, &one(&data, "log-").0, 100, 1);
+    data.remove("export/current").expect("removes");
+    let pool = open(&meta, &data);
+    pool.core().exporter.rebase().expect("makes the export anew");
+    data.remove("export/current").expect("removes");
+    let report = pool.scrub(&ScrubOptions { restart: true, ..ScrubOptions::default() }, &NoProgress);
+    let check = report.expect("scrubs").export.expect("looked at the export");
+    assert!(check.finding_count > 1 && check.renewed, "{check:?}");
+    assert!(data.exists("export/current").expect("is looked for"), "called renewed, and gone");
+}
+
 /// A waiting verification ignored its caller for as long as the mount's background work took.
 #[test]
 fn regression_who_waits_to_verify_can_be_ended() {

@@ -42,7 +42,8 @@ directory; `dedupfs mount POOL MNT` again removes it and recovers the pool.
 
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
-  put and get: 9 copied, but not all of it. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
+  put and get: 9 copied, but not all of it. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage;
+  32 ended early (added to the others).";
 
 /// The commands of `dedupfs`.
 #[derive(Subcommand, Debug)]
@@ -229,7 +230,9 @@ pub struct SyncArgs {
 /// A pool needs no check after a crash: mounting recovers it. On a mounted pool, changes made during the check can show as findings;
 /// unmount first for a verdict. Names the files that need lost content. --repair lists its changes, asks, and makes them.
 #[derive(Args, Debug)]
-#[command(after_help = "Exit codes, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.")]
+#[command(
+    after_help = "Exit codes, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage; 32 ended early."
+)]
 pub struct FsckArgs {
     /// Pool or mountpoint
     #[arg(value_name = "POOL|MNT")]
@@ -305,7 +308,7 @@ pub struct RecoverArgs {
 #[derive(Args, Debug)]
 #[command(
     after_help = "Exit codes, as fsck's: 0 sound; 1 the export was bad and was written anew; 4 files need what is lost, or the
-  export is bad; 8 could not be made; 16 usage."
+  export is bad; 8 could not be made; 16 usage; 32 ended early by Ctrl-C, --stop or an unmount (added to the others)."
 )]
 pub struct ScrubArgs {
     /// Pool or mountpoint

@@ -37,6 +37,9 @@ pub const FSCK_OPERATIONAL: u8 = 8;
 /// fsck: the command line makes no sense.
 pub const FSCK_USAGE: u8 = 16;
 
+/// fsck: ended early, by a signal, `--stop` or an unmount; added to the other codes.
+pub const FSCK_ENDED_EARLY: u8 = 32;
+
 /// Helpers of mount(8) and umount(8): the command line makes no sense.
 pub const MOUNT_USAGE: u8 = 1;
 /// Helpers of mount(8) and umount(8): no FUSE on this machine, or not for this user.
@@ -73,7 +76,8 @@ Exit codes: 0 ok; 1 failed; 2 usage; 4 directory in use; 5 no space; 10 the dire
 pub const HELP_OF_ALL: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
-  put and get: 9 copied, but not all of it. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";
+  put and get: 9 copied, but not all of it. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage;
+  32 ended early (added to the others).";
 
 /// Returns the exit code of a kind of failure.
 #[must_use]

@@ -16,7 +16,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use self::damage::affected;
-pub use self::damage::{could_repair, repair_json, repair_plan, repaired, scrub, scrub_status, trial};
+use self::damage::could_repair;
+pub use self::damage::{repair_json, repair_plan, repaired, scrub, scrub_json, scrub_status, trial};
 pub use self::reclaim::{reclaim, reclaim_status};
 pub use self::transfer::{transfer, transfer_problems};
 use crate::size::show;
@@ -301,9 +302,9 @@ pub fn recovered(report: &RecoverReport, age: Option<Duration>) -> String {
     text
 }
 
-/// The text of `dedupfs fsck`.
+/// The text of `dedupfs fsck`; `plan` lists the changes of a repair, if they are known.
 #[must_use]
-pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
+pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>, plan: Option<&[String]>) -> String {
     let mut text = String::new();
     let missing = rebuilt.map_or(0, |rebuilt| rebuilt.missing);
     if let Some(rebuilt) = rebuilt {
@@ -346,19 +347,27 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>) -> String {
     };
     let _ = writeln!(text, "{verdict}");
     if report.finding_count + missing > 0 {
-        text.push_str(match rebuilt {
-            None => {
+        text.push_str(match (rebuilt, plan) {
+            (None, Some([])) => {
+                "what to do: files that were away when the index was made: `dedupfs fsck --rebuild-index POOL`. What is lost comes back\n  \
+                 when the same data is really written again (rsync: with --ignore-times, or into a new directory without --link-dest).\n  \
+                 A repair would change nothing\n"
+            }
+            (None, _) => {
                 "what to do: files that were away when the index was made: unmount, and `dedupfs fsck --rebuild-index POOL`. What is\n  \
                  lost comes back when the same data is really written again (rsync: with --ignore-times, or into a new directory\n  \
                  without --link-dest). Everything else: unmount, and let `dedupfs fsck --repair POOL` tell and do what can be done.\n  \
                  What can be read can be copied out first (`dedupfs mount -o ro`)\n"
             }
-            Some(_) => {
+            (Some(_), _) => {
                 "what to do: put back what was moved away and make the index anew again; back the same data up again so that it is\n  \
                  really written (rsync: with --ignore-times, or into a new directory without --link-dest), which makes files whole\n  \
                  whose content comes again; remove what does not come again; then `dedupfs-gc` frees what is damaged\n"
             }
         });
+    }
+    if let Some(plan @ [_, ..]) = plan {
+        text.push_str(&could_repair(plan));
     }
     text
 }
@@ -419,19 +428,24 @@ mod tests {
     #[test]
     fn findings_that_are_not_told_are_counted() {
         let mut report = CheckReport::default();
-        assert!(check(&report, None).ends_with("clean\n"));
+        assert!(check(&report, None, None).ends_with("clean\n"));
         report.findings.push("inode 5 has no name".to_owned());
         report.finding_count = 3;
         let rebuilt = RebuildReport { containers: 2, chunks: 7, nodes: 1, ..RebuildReport::default() };
-        let shown = check(&report, Some(&rebuilt));
+        let shown = check(&report, Some(&rebuilt), None);
         assert!(shown.contains("wrong: inode 5 has no name\nwrong: 2 more\n"), "{shown}");
         assert!(
             shown.starts_with("index rebuilt from 2 containers: 7 chunks")
                 && shown.contains("\n3 errors\nwhat to do: "),
             "{shown}"
         );
-        let shown = check(&CheckReport::default(), Some(&RebuildReport { missing: 2, ..rebuilt }));
+        let shown = check(&CheckReport::default(), Some(&RebuildReport { missing: 2, ..rebuilt }), None);
         assert!(shown.contains("wrong: 2 tables") && shown.contains("\n2 errors\n"), "{shown}");
+        // Advice to repair is given only where a repair would do something.
+        assert!(check(&report, None, None).contains("fsck --repair"));
+        assert!(!check(&report, None, Some(&[])).contains("--repair"));
+        let plan = ["write it".to_owned()];
+        assert!(check(&report, None, Some(&plan)).ends_with("`dedupfs fsck --repair` would:\n  write it\n"));
         let value: serde_json::Value = serde_json::from_str(&check_json(&report, None, None).unwrap()).unwrap();
         assert_eq!(value["check"]["finding_count"], 3);
         assert!(value["rebuilt"].is_null());

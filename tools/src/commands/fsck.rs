@@ -23,7 +23,11 @@ pub fn run(args: &FsckArgs) -> Result<u8, Failure> {
     }
     let target = target::resolve(&args.target)?;
     if args.trial_recovery {
-        return trial::run(&target.pool, args.scratch.as_deref(), args.json, &Bars::default());
+        let made = trial::run(&target.pool, args.scratch.as_deref(), args.memory, &Bars::default())?;
+        if let Some(made) = &made {
+            exit::print(&if args.json { report::json(made)? } else { report::trial(made) })?;
+        }
+        return Ok(trial::code(made.as_ref()));
     }
     let options = CheckOptions { read_data: args.read_data };
     let bars = Bars::default();
@@ -50,7 +54,7 @@ pub fn run(args: &FsckArgs) -> Result<u8, Failure> {
     exit::print(&if args.json {
         report::check_json(&result, rebuilt.as_ref(), plan)?
     } else {
-        report::check(&result, rebuilt.as_ref()) + &plan.map(report::could_repair).unwrap_or_default()
+        report::check(&result, rebuilt.as_ref(), plan)
     })?;
     let missing = rebuilt.map_or(0, |rebuilt| rebuilt.missing);
     Ok(if result.finding_count == 0 && missing == 0 { exit::OK } else { exit::FSCK_UNCORRECTED })

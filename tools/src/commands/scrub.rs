@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use dedupfs::control::{ControlClient, Failure};
-use dedupfs::scrub::{ScrubOptions, ScrubPosition, ScrubStatus};
+use dedupfs::pool::OpenOptions;
+use dedupfs::scrub::{ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus};
 use dedupfs_store::device::{FileDevice, PoolLock};
 use dedupfs_store::superblock::{Role, Superblock};
 
@@ -20,7 +21,7 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     if args.stop {
         let client = silence::connect(&target.pool)?;
         let mut client = client.ok_or_else(|| Failure::failed(nothing_to_stop(&target.pool)))?;
-        let running = client.scrub_status().map(|status| status.running);
+        let running = client.scrub_status().map(|status| status.running || status.in_trial);
         client.stop_scrub()?;
         if !running? {
             return Err(Failure::failed("nothing scrubs this pool"));
@@ -43,7 +44,8 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
             return tell(&status, args.json);
         }
         Access::Daemon(mut client) => {
-            interrupt::on_signals(target.pool, "the scrub", ControlClient::stop_scrub)?;
+            let what = if args.trial_recovery { "the scrub, or its trial recovery" } else { "the scrub" };
+            interrupt::on_signals(target.pool, what, ControlClient::stop_scrub)?;
             client.scrub(&options, &bars)?
         }
         Access::Local(pool) => {
@@ -52,20 +54,38 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
         }
     };
     drop(bars);
-    exit::print(&if args.json { report::json(&result)? } else { report::scrub(&result) })?;
-    if args.trial_recovery && result.finished {
-        let code = trial::run(&pool, args.scratch.as_deref(), args.json, &Bars::default())
-            .map_err(|failure| failure.while_trying("the scrub is done, but no trial recovery was made"))?;
-        if code != exit::OK {
-            return Ok(code);
-        }
+    if !args.json {
+        exit::print(&report::scrub(&result))?;
     }
+    let tried = match args.trial_recovery {
+        true if result.finished => {
+            trial::run(&pool, args.scratch.as_deref(), OpenOptions::default().memory_bytes, &Bars::default())
+                .map_err(|failure| failure.while_trying("the scrub is done, but no trial recovery was made"))
+                .map(|made| (trial::code(made.as_ref()), made))
+        }
+        true => {
+            eprintln!("dedupfs: the scrub was stopped, so no trial recovery is made");
+            Ok((exit::OK, None))
+        }
+        false => Ok((exit::OK, None)),
+    };
+    let made = tried.as_ref().ok().and_then(|(_, made)| made.as_ref());
+    exit::print(&match (args.json, made) {
+        (true, made) => report::scrub_json(&result, made)?,
+        (false, made) => made.map(report::trial).unwrap_or_default(),
+    })?;
+    Ok(code(&result) | tried?.0)
+}
+
+/// Returns the exit code of a scrub without its trial recovery.
+fn code(result: &ScrubReport) -> u8 {
     let is_renewed = result.export.as_ref().is_some_and(|export| export.renewed);
-    Ok(match result.is_clean() && !result.is_export_bad() && !result.counts_in_doubt {
+    let found = match result.is_clean() && !result.is_export_bad() && !result.counts_in_doubt {
         false => exit::FSCK_UNCORRECTED,
         true if is_renewed => exit::FSCK_CORRECTED,
         true => exit::OK,
-    })
+    };
+    if result.finished { found } else { found | exit::FSCK_ENDED_EARLY }
 }
 
 /// Says why this command has nothing to stop, and how to stop a scrub in another process.

@@ -2,24 +2,47 @@
 
 use std::path::{Path, PathBuf};
 
+use dedupfs::config::MEMORY_BYTES_MIN;
 use dedupfs::control::Failure;
-use dedupfs::pool::{Progress, TrialReport};
+use dedupfs::pool::{OpenOptions, Progress, TRIAL_MEMORY_BYTES, TrialReport};
 
 use crate::access::{self, Access};
-use crate::{exit, interrupt, report};
+use crate::{exit, interrupt};
 
-/// Makes a trial recovery, in the daemon if the pool is mounted, and prints the result. Returns the exit code, as for fsck.
-pub fn run(pool: &Path, scratch: Option<&Path>, json: bool, progress: &dyn Progress) -> Result<u8, Failure> {
+/// Makes a trial recovery, in the daemon if the pool is mounted; else in this process, within `memory_bytes` where that is possible.
+/// `None` if a signal ended it.
+pub fn run(
+    pool: &Path,
+    scratch: Option<&Path>,
+    memory_bytes: u64,
+    progress: &dyn Progress,
+) -> Result<Option<TrialReport>, Failure> {
     let scratch = scratch_of(pool, scratch)?;
-    let result: TrialReport = match access::reach(pool, &access::open_options("dedupfs fsck --trial-recovery", true))? {
-        Access::Daemon(mut client) => client.trial_recovery(&scratch, progress)?,
-        Access::Local(pool) => {
-            let progress = interrupt::Interruptible { listener: progress, interrupted: interrupt::flag()? };
-            access::with_local(&pool, |pool| Ok(pool.trial_recovery(&scratch, &progress)?))?
-        }
+    let options = OpenOptions {
+        memory_bytes: memory_bytes.saturating_sub(TRIAL_MEMORY_BYTES).max(MEMORY_BYTES_MIN),
+        ..access::open_options("dedupfs fsck --trial-recovery", true)
     };
-    exit::print(&if json { report::json(&result)? } else { report::trial(&result) })?;
-    Ok(if result.is_sound() { exit::OK } else { exit::FSCK_UNCORRECTED })
+    let progress = interrupt::Interruptible { listener: progress, interrupted: interrupt::flag()? };
+    let made = match access::reach(pool, &options)? {
+        Access::Daemon(mut client) => client.trial_recovery(&scratch, &progress),
+        Access::Local(pool) => access::with_local(&pool, |pool| Ok(pool.trial_recovery(&scratch, &progress)?)),
+    };
+    match made {
+        Err(_) if interrupt::exit_code().is_some() => {
+            eprintln!("dedupfs: the trial recovery was ended early: it says nothing about the export");
+            Ok(None)
+        }
+        made => made.map(Some),
+    }
+}
+
+/// Returns the exit code of a trial, as for fsck.
+pub fn code(made: Option<&TrialReport>) -> u8 {
+    match made {
+        None => exit::FSCK_ENDED_EARLY,
+        Some(report) if report.is_sound() => exit::OK,
+        Some(_) => exit::FSCK_UNCORRECTED,
+    }
 }
 
 /// The scratch space: the pool's meta root, unless the user names another place.

@@ -78,6 +78,9 @@ fn regression_a_flipped_byte_of_the_export_is_found_told_and_written_anew() {
     Tool::new(DEDUPFS).args(["fsck", "--trial-recovery"]).arg(&site.mnt).run().expect(0, &["would come back whole"]);
     let scrub = ["scrub", "--restart", "--trial-recovery"];
     Tool::new(DEDUPFS).args(scrub).arg(&site.mnt).run().expect(0, &["sound", "would come back whole"]);
+    let text = Tool::new(DEDUPFS).args(scrub).arg("--json").arg(&site.mnt).ok().text();
+    let both: serde_json::Value = serde_json::from_str(&text).expect("is one document");
+    assert!(both["finished"] == true && both["trial_recovery"]["missing"] == serde_json::json!([]), "{both}");
     site.umount();
 
     fs::remove_dir_all(&site.pool).unwrap();
