@@ -24,9 +24,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use dedupfs::chunker::chunker;
 use dedupfs::config::DATA_REGION_BYTES;
-use dedupfs::fingerprint::Fingerprinter;
+use dedupfs::content::chunker::chunker;
+use dedupfs::content::fingerprint::Fingerprinter;
 use dedupfs_store::superblock::PoolProperties;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;

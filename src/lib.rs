@@ -10,27 +10,20 @@
 //! `ARCHITECTURE.md` has the drawing, `docs/format.md` the bytes.
 
 pub mod allocator;
-pub mod check;
-pub mod chunker;
-pub mod commit;
 pub mod config;
-pub mod containers;
+pub mod content;
 pub mod control;
-pub mod dedup;
+pub mod durability;
+pub mod engine;
 pub mod error;
-pub mod export;
-pub mod file;
-pub mod fingerprint;
 pub mod gauge;
-pub mod ingest;
 pub mod namespace;
 pub mod panics;
 pub mod pool;
-pub mod recipe;
-pub mod reclaim;
-pub mod scrub;
+pub mod progress;
 pub mod service;
 mod sync;
 pub mod transfer;
+pub mod upkeep;
 
 pub use error::{EngineError, Result};

@@ -10,8 +10,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use dedupfs::chunker::chunker;
-use dedupfs::fingerprint::Fingerprinter;
+use dedupfs::content::chunker::chunker;
+use dedupfs::content::fingerprint::Fingerprinter;
 use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm};
 use offline_count::{Chunking, Counts, count};
 

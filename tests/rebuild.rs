@@ -7,8 +7,8 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use dedupfs::check::{CheckOptions, RebuildReport};
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, Progress, format_on};
+use dedupfs::upkeep::check::{CheckOptions, RebuildReport};
 use dedupfs::{EngineError, Result};
 use dedupfs_fuse::service::{FileService, ROOT_INO};
 use dedupfs_index::{Index, IndexOptions};

@@ -8,10 +8,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::failure::{Failure, FailureKind};
-use crate::check::CheckOptions;
-use crate::reclaim::ReclaimOptions;
-use crate::scrub::ScrubOptions;
 use crate::transfer::PutOptions;
+use crate::upkeep::check::CheckOptions;
+use crate::upkeep::reclaim::ReclaimOptions;
+use crate::upkeep::scrub::ScrubOptions;
 
 /// Version of the protocol. Both sides must have the same; they are installed together.
 pub const PROTOCOL_VERSION: u32 = 3;
@@ -57,19 +57,19 @@ pub enum Request {
     Stats,
     /// Makes everything written so far durable.
     Sync,
-    /// Reclaims space: [`ReclaimReport`](crate::reclaim::ReclaimReport).
+    /// Reclaims space: [`ReclaimReport`](crate::upkeep::reclaim::ReclaimReport).
     Reclaim(ReclaimOptions),
-    /// Returns the state of reclaiming: [`ReclaimStatus`](crate::reclaim::ReclaimStatus).
+    /// Returns the state of reclaiming: [`ReclaimStatus`](crate::upkeep::reclaim::ReclaimStatus).
     ReclaimStatus,
     /// Asks a run of reclaiming to end soon.
     StopReclaim,
     /// Pauses reclaiming between two steps and lets no run begin, or lets it continue.
     PauseReclaim(bool),
-    /// Checks without changing anything: [`CheckReport`](crate::check::CheckReport).
+    /// Checks without changing anything: [`CheckReport`](crate::upkeep::check::CheckReport).
     Check(CheckOptions),
-    /// Reads everything and quarantines damaged copies: [`ScrubReport`](crate::scrub::ScrubReport).
+    /// Reads everything and quarantines damaged copies: [`ScrubReport`](crate::upkeep::scrub::ScrubReport).
     Scrub(ScrubOptions),
-    /// Returns the state of a scrub: [`ScrubStatus`](crate::scrub::ScrubStatus).
+    /// Returns the state of a scrub: [`ScrubStatus`](crate::upkeep::scrub::ScrubStatus).
     ScrubStatus,
     /// Asks a running scrub to end soon.
     StopScrub,

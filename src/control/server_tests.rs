@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::super::{ControlClient, Envelope, FailureKind, PROTOCOL_VERSION, SOCKET_NAME};
 use super::*;
-use crate::pool::NoProgress;
+use crate::progress::NoProgress;
 use crate::transfer::PutOptions;
 
 /// Answers at once; counts the requests.

@@ -343,7 +343,7 @@ impl Namespace {
         self.writer_epoch.load(Ordering::Relaxed)
     }
 
-    /// Whether files refer to content that no container has (see [`crate::check::Rebuilder`]). New writes must then be
+    /// Whether files refer to content that no container has (see [`crate::upkeep::check::Rebuilder`]). New writes must then be
     /// looked up chunk by chunk, or they would not heal the losses.
     #[must_use]
     pub fn has_losses(&self) -> bool {

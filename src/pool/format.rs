@@ -10,8 +10,8 @@ use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::superblock::{PoolProperties, Role, Superblock};
 use dedupfs_store::{PoolId, StoreError};
 
-use super::indexes::{chunk_index, index_options, recipe_index};
 use crate::config::{MEMORY_BYTES_MIN, MemoryPlan};
+use crate::content::indexes::{chunk_index, index_options, recipe_index};
 use crate::error::Result;
 use crate::namespace::{IndexSide, Namespace};
 use crate::service::now;

@@ -9,18 +9,14 @@
 //!
 //! Dropping a pool without closing it acts like a crash: nothing more is written.
 
-mod activity;
 mod claim;
-mod core;
 mod format;
-mod gate;
 mod indexes;
 mod open;
 mod parts;
-mod progress;
 mod reclaiming;
 mod recover;
-mod space;
+pub mod repair;
 mod stats;
 mod trial;
 mod unrecovered;
@@ -34,30 +30,32 @@ use parking_lot::Mutex;
 
 pub use dedupfs_index::filter::FilterPlan;
 
-pub use self::activity::Activity;
 pub(crate) use self::claim::claim;
-pub use self::core::Core;
+pub use crate::durability::space::{Level, RootSpace, SpaceLimits};
+pub use crate::engine::Core;
+pub use crate::progress::{NoProgress, Progress};
 pub(crate) use format::relative_or_absolute;
 pub use format::{format, format_on};
 pub use open::OpenOptions;
 pub(crate) use open::{missing_data_root, overlays};
 pub(crate) use parts::DATA_DIRECTORY;
-pub use progress::{NoProgress, Progress};
-pub use recover::{STAGE as RECOVERY_STAGE, recover, recover_on};
-pub use space::{ContentCost, Demand, Level, Promise, RootSpace, SpaceGuard, SpaceLimits};
+pub use recover::{RecoverReport, STAGE as RECOVERY_STAGE, recover, recover_on};
 pub use stats::{ContainerSummary, FilterStats, IndexSummary, MemoryStats, PoolStats, SessionStats};
 use trial::TrialControl;
 pub use trial::{TRIAL_MEMORY_BYTES, TrialReport};
 pub use unrecovered::{Diagnosis, RecoveryReport, UnrecoveredPool};
 
-use crate::check::affected::{AffectedFiles, AffectedFinder, Lost};
-use crate::check::{CheckOptions, CheckReport, Checker, RebuildReport};
 use crate::config::{CLOSE_PATIENCE, EXPORT_VERIFY_AFTER};
+use crate::durability::export::CopyDepth;
 use crate::error::{EngineError, Result};
-use crate::export::{CopyDepth, ExportWatch};
-use crate::reclaim::ReclaimControl;
-use crate::scrub::{BadCopy, ScrubControl, ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus, SuspectThread};
 use crate::service::Service;
+use crate::upkeep::affected::{AffectedFiles, AffectedFinder, Lost};
+use crate::upkeep::check::{CheckOptions, CheckReport, Checker, RebuildReport};
+use crate::upkeep::export_watch::ExportWatch;
+use crate::upkeep::reclaim::ReclaimControl;
+use crate::upkeep::scrub::{
+    BadCopy, ScrubControl, ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus, SuspectThread,
+};
 
 /// An open pool.
 pub struct Pool {
@@ -166,7 +164,7 @@ impl Pool {
         stats::collect(&self.core)
     }
 
-    /// Checks the pool; see [`crate::check`]. On a pool in use, concurrent changes can show as findings.
+    /// Checks the pool; see [`crate::upkeep::check`]. On a pool in use, concurrent changes can show as findings.
     ///
     /// # Errors
     /// `Busy` if a reclaim or check is running; errors that prevent the check altogether.
@@ -211,7 +209,7 @@ impl Pool {
         progress.start("verifying the export", 0);
         let export = match self.core.exporter.verify(depth, &mut |_| !progress.is_cancelled()) {
             // The namespace is damaged; the rest of the report tells more.
-            Err(error) if crate::export::is_damage(&error) => {
+            Err(error) if crate::durability::export::is_damage(&error) => {
                 progress.finish();
                 report.add(format!("the export on the data root cannot be verified: {error}"));
                 return Ok(());
@@ -241,16 +239,16 @@ impl Pool {
         Ok(())
     }
 
-    /// Reads everything that is stored and quarantines what is bad; see [`crate::scrub`].
+    /// Reads everything that is stored and quarantines what is bad; see [`crate::upkeep::scrub`].
     ///
     /// # Errors
-    /// `Busy` if a scrub is running; else as [`crate::scrub::scrub`].
+    /// `Busy` if a scrub is running; else as [`crate::upkeep::scrub::scrub`].
     pub fn scrub(&self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport> {
         let Some(_one) = self.scrub.running.try_lock() else {
             return Err(busy("a scrub that is running already: `dedupfs scrub --status` tells how far it is"));
         };
         let core = &self.core;
-        let (mut report, found) = crate::scrub::scrub(core, options, &self.scrub, progress)?;
+        let (mut report, found) = crate::upkeep::scrub::scrub(core, options, &self.scrub, progress)?;
         if !report.unmounted {
             match self.name_affected(&mut report, found, progress) {
                 // The pool is closing, so every call fails. The error itself means nothing.

@@ -15,12 +15,12 @@ use dedupfs_store::device::{Device, OverlayDevice};
 use dedupfs_store::superblock::{Role, Superblock};
 
 use super::claim::claim;
-use super::progress::Progress;
-use super::space::SpaceLimits;
 use super::unrecovered::UnrecoveredPool;
 use super::{NoProgress, Pool};
 use crate::config::{COMMIT_INTERVAL, MEMORY_BYTES_DEFAULT};
+use crate::durability::space::SpaceLimits;
 use crate::error::{EngineError, Result};
+use crate::progress::Progress;
 use crate::service::AccessTimes;
 
 /// How to open a pool.

@@ -9,25 +9,26 @@ use dedupfs_store::device::Device;
 use dedupfs_store::superblock::Superblock;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
 
-use super::core::Core;
-use super::gate::Gate;
-use super::indexes::{self, IndexSources, index_advice};
-use super::space::{ContentCost, PoolHoldings, SpaceGuard, SpaceLimits};
-use crate::chunker::{self, Chunker};
-use crate::commit::Committer;
+use super::indexes::{IndexSources, index_advice};
 use crate::config::{
     BATCH_BUFFERS_KEPT_SHARE, BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, DATA_REGION_BYTES, DIRTY_FILE_BYTES_MAX, MemoryPlan,
     OPEN_CONTAINERS_MAX, RECIPE_REGION_BYTES,
 };
-use crate::containers::{ContainerOptions, ContainerStore, WorkerPool};
-use crate::dedup::{Deduplicator, Fetcher};
+use crate::content::chunker::{self, Chunker};
+use crate::content::containers::{ContainerOptions, ContainerStore, WorkerPool};
+use crate::content::dedup::{Deduplicator, Fetcher};
+use crate::content::file::FileContext;
+use crate::content::indexes::{chunk_index, recipe_index};
+use crate::content::ingest::{BufferPool, IngestContext};
+use crate::content::recipe::segmenter::SegmentRule;
+use crate::durability::commit::Committer;
+use crate::durability::export::{ExportParts, Exporter, Kept, check_owner, kept};
+use crate::durability::space::{ContentCost, PoolHoldings, SpaceGuard, SpaceLimits};
+use crate::engine::gate::Gate;
+use crate::engine::{Activity, Core};
 use crate::error::{EngineError, Result};
-use crate::export::{ExportParts, Exporter, Kept, check_owner, kept};
-use crate::file::FileContext;
 use crate::gauge::Gauge;
-use crate::ingest::{BufferPool, IngestContext};
 use crate::namespace::Namespace;
-use crate::recipe::segmenter::SegmentRule;
 
 /// Directory of the data containers on the data root.
 pub(crate) const DATA_DIRECTORY: &str = "containers";
@@ -198,9 +199,7 @@ impl Parts {
     pub(super) fn check_positions(&self) -> Result<()> {
         let (trimmed_through, last_row) = (self.namespace.trimmed_through(), self.namespace.last_row());
         let side = self.namespace.index_side();
-        for (directory, index) in
-            [(indexes::chunk_index(side), &self.chunk_index), (indexes::recipe_index(side), &self.recipe_index)]
-        {
+        for (directory, index) in [(chunk_index(side), &self.chunk_index), (recipe_index(side), &self.recipe_index)] {
             if !(trimmed_through..=last_row).contains(&index.position()) {
                 let expected = format!("a log row of {trimmed_through} to {last_row}");
                 let found = StoreError::corrupt("position", expected, index.position());
@@ -323,7 +322,7 @@ impl Parts {
             committer,
             exporter,
             gate: Gate::default(),
-            activity: super::Activity::default(),
+            activity: Activity::default(),
         }
     }
 }

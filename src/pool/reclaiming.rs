@@ -2,13 +2,13 @@
 
 use super::{Pool, Progress, running_already};
 use crate::error::{EngineError, Result};
-use crate::reclaim::{LastRun, ReclaimControl, ReclaimOptions, ReclaimReport, ReclaimStatus};
+use crate::upkeep::reclaim::{LastRun, ReclaimControl, ReclaimOptions, ReclaimReport, ReclaimStatus};
 
 impl Pool {
-    /// Frees garbage; see [`crate::reclaim`].
+    /// Frees garbage; see [`crate::upkeep::reclaim`].
     ///
     /// # Errors
-    /// `Busy` if a reclaim or check is running, `ReadOnly` if the pool is closing; else as [`crate::reclaim`] says.
+    /// `Busy` if a reclaim or check is running, `ReadOnly` if the pool is closing; else as [`crate::upkeep::reclaim`] says.
     pub fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport> {
         let core = &self.core;
         // A dry run changes nothing, so nobody waits for its end. `running` is released last: a caller that waited for it finds the
@@ -35,7 +35,8 @@ impl Pool {
             )
             .into());
         }
-        crate::reclaim::reclaim(core, options, &self.reclaiming, progress).map_err(|error| core.space.explain(error))
+        crate::upkeep::reclaim::reclaim(core, options, &self.reclaiming, progress)
+            .map_err(|error| core.space.explain(error))
     }
 
     /// Returns the control that stops, pauses and resumes reclaiming.

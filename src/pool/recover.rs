@@ -18,18 +18,21 @@ use dedupfs_store::superblock::{Role, Superblock};
 
 use super::claim::claim;
 use super::format::relative_or_absolute;
+use serde::{Deserialize, Serialize};
+
 use super::indexes::Rebuild;
 use super::open::OpenOptions;
 use super::parts::{Admission, Stores};
-use super::progress::Progress;
 use super::trial::SCRATCH as TRIAL_SCRATCH;
 use crate::config::MemoryPlan;
+use crate::content::fingerprint::Fingerprinter;
+use crate::durability::export::{RestoreReport, fence, keep, restore};
 use crate::error::{EngineError, Result};
-use crate::export::{RecoverReport, fence, keep, restore};
-use crate::fingerprint::Fingerprinter;
 use crate::namespace::{NAMESPACE_FILE, NAMESPACE_SUMS_FILES};
-use crate::reclaim::HISTORY_FILE as RECLAIM_HISTORY_FILE;
-use crate::scrub::POSITION_FILE as SCRUB_POSITION_FILE;
+use crate::progress::Progress;
+use crate::upkeep::check::RebuildReport;
+use crate::upkeep::reclaim::HISTORY_FILE as RECLAIM_HISTORY_FILE;
+use crate::upkeep::scrub::POSITION_FILE as SCRUB_POSITION_FILE;
 
 /// Directory of the meta root in which everything is made. Without a superblock beside it, recovery was interrupted.
 pub const STAGE: &str = "recovered";
@@ -50,6 +53,21 @@ const OTHERS: [&str; 10] = [
 ];
 /// Deepest nesting of directories.
 const DEPTH_MAX: usize = 4;
+
+/// The result of a recovery.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RecoverReport {
+    /// Names and recipes, restored from the export.
+    #[serde(flatten)]
+    pub restored: RestoreReport,
+    /// Report of the index rebuild.
+    pub rebuilt: RebuildReport,
+    /// Kept slots: they hold containers that nothing names.
+    #[serde(default)]
+    pub kept_slots: u64,
+    /// Duration in milliseconds.
+    pub elapsed_ms: u64,
+}
 
 /// Makes the meta root `meta` (created if absent) from the data root `data`; both may be one directory. `forced`: also replaces a meta
 /// root that has a superblock and a namespace, and accepts less than the data root leads to expect.
@@ -132,7 +150,7 @@ pub fn recover_on(
             return Err(error);
         }
     };
-    let mut report = restored.report;
+    let mut report = RecoverReport { restored: restored.report, ..RecoverReport::default() };
     {
         let fingerprinter = Fingerprinter::new(superblock.properties.fingerprint);
         let options = OpenOptions { rebuild_index: true, ..options.clone() };
@@ -141,21 +159,22 @@ pub fn recover_on(
         // Forced, the owner file may be unreadable: then any meta root is admitted.
         let admission = if forced { Admission::Any } else { Admission::Owner };
         let stores = Stores::open_as(&stage, data, &superblock, &memory, admission)?;
-        report.shortfall.extend(stores.missing_shortfall());
+        report.restored.shortfall.extend(stores.missing_shortfall());
         let unnamed = unnamed(&stores, restored.epoch, &mut report);
         report.kept_slots = unnamed.len() as u64;
         // Checked before the rebuild of the index, which takes longest.
-        if forced || report.shortfall.is_empty() {
+        if forced || report.restored.shortfall.is_empty() {
             stores.namespace.begin_writing()?;
             (_, _, report.rebuilt) = stores.index_sources(&superblock, &memory).rebuild(&rebuild)?;
             if report.rebuilt.missing > 0 && !restored.has_losses {
                 let missing = report.rebuilt.missing;
                 report
+                    .restored
                     .shortfall
                     .push(format!("{missing} tables, recipe nodes or chunks that files need cannot be read"));
             }
         }
-        if !report.shortfall.is_empty() && !forced {
+        if !report.restored.shortfall.is_empty() && !forced {
             drop(stores);
             remove_below(&**meta, STAGE, 0)?;
             remove_directories(&**meta, STAGE, 0);
@@ -181,9 +200,9 @@ fn unnamed(stores: &Stores, epoch: u32, report: &mut RecoverReport) -> Vec<SlotA
     unnamed.retain(|(_, id)| id.is_none_or(|id| id.epoch() >= epoch));
     let containers = unnamed.iter().filter(|(_, id)| id.is_some()).count();
     if containers > 0 {
-        report.shortfall.push(format!(
+        report.restored.shortfall.push(format!(
             "{containers} containers with content are named by nothing: they were written behind commit {}",
-            report.row
+            report.restored.row
         ));
     }
     unnamed.into_iter().map(|(address, _)| address).collect()
@@ -191,12 +210,12 @@ fn unnamed(stores: &Stores, epoch: u32, report: &mut RecoverReport) -> Vec<SlotA
 
 /// The error of a recovery that gives less than expected. Nothing was changed; the user decides.
 fn less_than_expected(report: &RecoverReport) -> EngineError {
-    let expected = format!("everything that was exported or written ({})", report.shortfall.join("; "));
+    let expected = format!("everything that was exported or written ({})", report.restored.shortfall.join("; "));
     let found = format!(
         "{} files in {} directories, as of commit {}; nothing was changed. A missing file may lie elsewhere: put it back. An older copy of the \
          meta root may have more. `dedupfs recover --force` goes on with what is there, and keeps what nothing names until `dedupfs fsck --repair \
          --give-up-unnamed`",
-        report.files, report.directories, report.row
+        report.restored.files, report.restored.directories, report.restored.row
     );
     StoreError::corrupt("the content of the data root", expected, found).into()
 }

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use super::core::Core;
-use super::space::RootSpace;
-use crate::containers::ContainerStore;
+use crate::content::containers::ContainerStore;
+use crate::durability::space::RootSpace;
+use crate::engine::Core;
 use crate::error::Result;
 
 /// The figures that `dedupfs-stats` shows. All sizes in bytes.

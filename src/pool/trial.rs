@@ -28,18 +28,18 @@ use dedupfs_store::device::{Device, OverlayDevice, Subdirectory};
 use dedupfs_store::superblock::{Role, Superblock};
 use serde::{Deserialize, Serialize};
 
-use super::gate::Gate;
 use super::indexes::Rebuild;
 use super::open::OpenOptions;
 use super::parts::{Admission, Stores};
-use super::progress::Progress;
 use super::recover::{remove_below, remove_directories};
 use super::{Core, Pool};
 use crate::config::{MEMORY_BYTES_MIN, MemoryPlan};
+use crate::content::fingerprint::Fingerprinter;
+use crate::durability::export::{HeldExport, restore};
+use crate::engine::gate::Gate;
 use crate::error::{EngineError, Result};
-use crate::export::{HeldExport, restore};
-use crate::fingerprint::Fingerprinter;
 use crate::namespace::{ChangedKey, ExportSource, ExportTable, Item, Namespace};
+use crate::progress::Progress;
 
 /// Directory below the scratch space that holds the trial.
 pub(super) const SCRATCH: &str = "dedupfs-trial";

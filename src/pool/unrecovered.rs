@@ -24,18 +24,19 @@ use super::Pool;
 use super::indexes::{self, Rebuild};
 use super::open::OpenOptions;
 use super::parts::{Parts, Stores, TablesOf};
-use super::progress::Progress;
-use super::space::OptionalWrites;
 use super::trial::TrialControl;
-use crate::commit::{CommitParts, Committer};
 use crate::config::{MemoryPlan, PUBLISH_AFTER, PUBLISH_PATIENCE};
-use crate::dedup::{ContainerChunks, DedupParts, Deduplicator};
+use crate::content::dedup::{ContainerChunks, DedupParts, Deduplicator};
+use crate::content::fingerprint::Fingerprinter;
+use crate::content::indexes::chunks_at_most;
+use crate::durability::commit::{CommitParts, Committer};
+use crate::durability::export::Exporter;
+use crate::durability::space::OptionalWrites;
 use crate::error::{EngineError, Result};
-use crate::export::Exporter;
-use crate::fingerprint::Fingerprinter;
-use crate::reclaim::ReclaimControl;
-use crate::scrub::{ScrubControl, SuspectThread};
+use crate::progress::Progress;
 use crate::service::Service;
+use crate::upkeep::reclaim::ReclaimControl;
+use crate::upkeep::scrub::{ScrubControl, SuspectThread};
 
 /// The defects of a pool before its recovery.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -130,7 +131,7 @@ impl UnrecoveredPool {
         let superblock = Superblock::read(&**meta_device, Role::Meta)?;
         let data = Superblock::read(&**data_device, Role::Data)?;
         Superblock::check_pair(&superblock, &data)?;
-        let memory = MemoryPlan::new(options.memory_bytes, indexes::chunks_at_most(&**meta_device, &superblock));
+        let memory = MemoryPlan::new(options.memory_bytes, chunks_at_most(&**meta_device, &superblock));
         let stores = Stores::open(meta_device, data_device, &superblock, &memory)?;
         let mut pool = Self { superblock, options: options.clone(), memory, stores, indexes: None, started };
         if !options.rebuild_index {

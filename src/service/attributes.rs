@@ -5,9 +5,9 @@ use dedupfs_fuse::service::{AttributeChanges, Attributes, Caller, FileKind, Ino,
 use dedupfs_store::waiting;
 
 use super::{Service, now, protection};
+use crate::durability::space::Demand;
 use crate::error::{EngineError, Result};
 use crate::namespace::Inode;
-use crate::pool::Demand;
 
 fn moment(change: TimeChange) -> Timestamp {
     match change {

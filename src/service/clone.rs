@@ -10,9 +10,9 @@ use parking_lot::RwLockWriteGuard;
 use super::open_files::OpenFile;
 use super::{Service, now, protection};
 use crate::config::{CLONE_BYTES_MAX, CLONE_BYTES_MIN, FILE_BYTES_MAX};
-use crate::containers::StreamId;
+use crate::content::containers::StreamId;
+use crate::content::file::FileBody;
 use crate::error::{EngineError, Result};
-use crate::file::FileBody;
 
 /// A file's content, locked.
 type Locked<'a> = RwLockWriteGuard<'a, Option<FileBody>>;

@@ -12,9 +12,9 @@ use dedupfs_store::{StoreError, waiting};
 use super::open_files::{Live, OpenFile, OpenHandle};
 use super::{Service, now, protection};
 use crate::config::FILE_BYTES_MAX;
-use crate::containers::StreamId;
+use crate::content::containers::StreamId;
+use crate::content::file::FileBody;
 use crate::error::{EngineError, Result};
-use crate::file::FileBody;
 use crate::namespace::Inode;
 
 pub(crate) const CAPABILITY_XATTR: &[u8] = b"security.capability";

@@ -44,8 +44,8 @@ use lookups::Lookups;
 use open_files::OpenFiles;
 use parking_lot::Mutex;
 
+use crate::engine::Core;
 use crate::error::{EngineError, Result};
-use crate::pool::Core;
 
 /// How long the kernel may cache names and attributes. All changes pass through the caching kernel, so this can be long.
 const CACHE_TIME: Duration = Duration::from_secs(3600);

@@ -4,9 +4,9 @@ use dedupfs_fuse::acl;
 use dedupfs_fuse::service::{Caller, FileKind, Ino, InodeFlags, NewNode, NodeContent, RenameFlags};
 
 use super::{Service, now};
+use crate::durability::space::Demand;
 use crate::error::{EngineError, Result};
 use crate::namespace::{Inode, NewInode};
-use crate::pool::Demand;
 
 const SETGID: u16 = 0o2000;
 

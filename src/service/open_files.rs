@@ -27,8 +27,8 @@ use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use super::now;
 use super::recency::{Recency, Turn};
+use crate::content::file::{FileBody, FileContext, ReadAhead};
 use crate::error::{EngineError, Result};
-use crate::file::{FileBody, FileContext, ReadAhead};
 use crate::namespace::{Inode, Namespace};
 
 /// The unpublished values that stat shows for a file whose content is ahead of its inode.

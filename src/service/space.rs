@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 
 use super::Service;
 use crate::config::{MIB, PUBLISH_PATIENCE};
+use crate::durability::space::{Demand, Promise};
 use crate::error::{EngineError, Result};
-use crate::pool::{Demand, Promise};
 
 /// Estimate of the bytes on the meta root for one inode with its name; statfs derives its free inodes from it.
 const INODE_BYTES: u64 = 1024;

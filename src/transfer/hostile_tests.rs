@@ -13,8 +13,9 @@ use rustix::fs::{AtFlags, Mode};
 use super::directory::open_at;
 use super::tests::{get_from, get_with, lookup, pool, put_into, staging};
 use super::*;
-use crate::check::CheckOptions;
-use crate::pool::{NoProgress, Pool, Progress};
+use crate::pool::Pool;
+use crate::progress::{NoProgress, Progress};
+use crate::upkeep::check::CheckOptions;
 
 /// Cancels a transfer that does not end by itself.
 struct Deadline(Instant);

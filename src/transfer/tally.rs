@@ -13,8 +13,9 @@ use rustix::io::Errno as DiskErrno;
 use super::{
     PATH_TOLD_BYTES_MAX, PROBLEMS_BYTES_MAX, PROBLEMS_TOLD_MAX, Problem, Result, TransferError, TransferReport,
 };
+use crate::engine::Core;
 use crate::error::EngineError;
-use crate::pool::{Core, Progress};
+use crate::progress::Progress;
 
 const MIB: u64 = 1 << 20;
 /// More unreadable files in a row than this mean that the disk is gone, and a copy of it is no backup.

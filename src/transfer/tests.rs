@@ -16,8 +16,9 @@ use dedupfs_store::superblock::PoolProperties;
 use tempfile::TempDir;
 
 use super::*;
-use crate::check::CheckOptions;
-use crate::pool::{NoProgress, OpenOptions, Pool, Progress, format_on};
+use crate::pool::{OpenOptions, Pool, format_on};
+use crate::progress::{NoProgress, Progress};
+use crate::upkeep::check::CheckOptions;
 
 fn open(device: &Arc<dyn Device>) -> Arc<Pool> {
     let options = OpenOptions { memory_bytes: 0, ..OpenOptions::default() };

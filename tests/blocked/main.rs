@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dedupfs::pool::NoProgress;
-use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::upkeep::reclaim::ReclaimOptions;
 use dedupfs_store::device::observed::Call;
 
 use site::{LARGE_BYTES, Site, content, large};

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dedupfs::pool::{NoProgress, Pool};
-use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::upkeep::reclaim::ReclaimOptions;
 use dedupfs_fuse::service::FileService;
 
 /// Runs workers, numbered from 0, while all garbage is reclaimed again and again.

@@ -8,7 +8,7 @@ mod common;
 use std::sync::Arc;
 
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::upkeep::reclaim::ReclaimOptions;
 use dedupfs_fuse::service::{FileService, ROOT_INO};
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};

@@ -4,9 +4,9 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use dedupfs::check::CheckOptions;
 use dedupfs::pool::{NoProgress, Pool};
-use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::upkeep::check::CheckOptions;
+use dedupfs::upkeep::reclaim::ReclaimOptions;
 use std::sync::Arc;
 
 use crate::client::Client;

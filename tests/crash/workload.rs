@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::upkeep::reclaim::ReclaimOptions;
 use dedupfs_fuse::MemoryService;
 use dedupfs_fuse::service::{Errno, FileKind, Handle, Ino};
 use dedupfs_store::device::observed::Observer;

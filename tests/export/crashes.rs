@@ -219,12 +219,23 @@ fn develop(photograph: &Photograph, pictures: &Pictures, seed: u64, goes_on: boo
         }
     };
     // The note of the export's progress is never ahead of the export.
-    assert!(!report.shortfall.iter().any(|less| less.contains("was complete")), "{at}: {:?}", report.shortfall);
-    assert!(report.row >= photograph.exported_row, "{at}: row {}, exported {}", report.row, photograph.exported_row);
-    assert_eq!((report.rebuilt.missing, report.recipes_damaged), (0, 0), "{at}: {report:?}");
+    assert!(
+        !report.restored.shortfall.iter().any(|less| less.contains("was complete")),
+        "{at}: {:?}",
+        report.restored.shortfall
+    );
+    assert!(
+        report.restored.row >= photograph.exported_row,
+        "{at}: row {}, exported {}",
+        report.restored.row,
+        photograph.exported_row
+    );
+    assert_eq!((report.rebuilt.missing, report.restored.recipes_damaged), (0, 0), "{at}: {report:?}");
     let pool = open(&meta, data);
-    let expected = pictures.get(&report.row).unwrap_or_else(|| panic!("{at}: row {} was never seen", report.row));
-    assert!(picture(&pool) == *expected, "{at}: not the state of row {}", report.row);
+    let expected = pictures
+        .get(&report.restored.row)
+        .unwrap_or_else(|| panic!("{at}: row {} was never seen", report.restored.row));
+    assert!(picture(&pool) == *expected, "{at}: not the state of row {}", report.restored.row);
     assert_eq!(findings(&pool), Vec::<String>::new(), "{at}");
     if goes_on {
         go_on(pool, &meta, data, &at);

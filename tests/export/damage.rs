@@ -41,7 +41,9 @@ fn flip(disk: &MemoryDevice, path: &str, offset: u64, mask: u8) {
 /// Recovers from a damaged disk. A recovery that succeeds must show one of the states, or lack exactly what it reports.
 fn check(disk: &MemoryDevice, pictures: &BTreeMap<u64, Picture>, at: &str) -> bool {
     let Ok((meta, report)) = force_recover(disk) else { return false };
-    let expected = pictures.get(&report.row).unwrap_or_else(|| panic!("{at}: row {} was never exported", report.row));
+    let expected = pictures
+        .get(&report.restored.row)
+        .unwrap_or_else(|| panic!("{at}: row {} was never exported", report.restored.row));
     if report.rebuilt.missing > 0 {
         // A recipe is damaged: files that need it give errors when they are read, and the check reports that. If no
         // file needs it, all are whole.
@@ -51,8 +53,8 @@ fn check(disk: &MemoryDevice, pictures: &BTreeMap<u64, Picture>, at: &str) -> bo
     }
     // A log that ends between two groups is valid.
     let last = pictures.last_key_value().map(|(row, _)| *row);
-    let is_told = !report.shortfall.is_empty() || at.contains("cut");
-    assert!(Some(report.row) == last || is_told, "{at}: an older state, and nothing said");
+    let is_told = !report.restored.shortfall.is_empty() || at.contains("cut");
+    assert!(Some(report.restored.row) == last || is_told, "{at}: an older state, and nothing said");
     let pool = open(&meta, disk);
     assert!(picture(&pool) == *expected, "{at}: wrong data");
     // Damage where nothing refers to it is possible, and is found.
@@ -109,7 +111,7 @@ fn regression_a_disk_that_does_not_answer_does_not_end_the_log() {
         let meta = MemoryDevice::new();
         match recover_how(&meta, Arc::new(device.clone()), true) {
             Ok(report) => {
-                assert_eq!(Some(report.row), newest, "read {position}: an older state");
+                assert_eq!(Some(report.restored.row), newest, "read {position}: an older state");
                 newest_anyway += 1;
             }
             Err(_) => {
@@ -117,7 +119,7 @@ fn regression_a_disk_that_does_not_answer_does_not_end_the_log() {
                 device.heal();
                 let again = recover_how(&meta, Arc::new(device), true);
                 assert_eq!(
-                    again.ok().map(|report| report.row),
+                    again.ok().map(|report| report.restored.row),
                     newest,
                     "read {position}: not recovered by trying again"
                 );
@@ -169,7 +171,7 @@ fn a_damaged_export_is_made_anew_by_the_next_mount() {
         pool.close().expect("closes");
         drop(pool);
         let (meta, report) = try_recover(&data).expect("recovers");
-        assert_eq!(report.damage, None);
+        assert_eq!(report.restored.damage, None);
         assert!(picture(&open(&meta, &data)) == before, "{name}");
     }
 }

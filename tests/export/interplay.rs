@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, recover_on};
-use dedupfs::scrub::ScrubOptions;
+use dedupfs::upkeep::scrub::ScrubOptions;
 use dedupfs_fuse::service::{FileService, NewNode, NodeContent, ROOT_INO};
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
@@ -60,7 +60,7 @@ fn regression_a_meta_root_that_is_older_than_the_export_does_not_replace_it() {
         assert!(error.contains("older") && error.contains("dedupfs recover"), "{error}");
     }
     let (meta, report) = recover(&data);
-    assert_eq!((report.damage, report.rebuilt.missing), (None, 0));
+    assert_eq!((report.restored.damage, report.rebuilt.missing), (None, 0));
     assert!(picture(&open(&meta, &data)) == before);
 }
 
@@ -132,14 +132,14 @@ fn regression_a_base_whose_export_was_given_up_meanwhile_does_not_count() {
         // Recovering takes the data root over, so a copy is used.
         let copy = data.snapshot_all_synced();
         let (meta, report) = recover(&copy);
-        assert_eq!((report.recipes_damaged, report.rebuilt.missing), (0, 0));
+        assert_eq!((report.restored.recipes_damaged, report.rebuilt.missing), (0, 0));
         assert!(picture(&open(&meta, &copy)) == before);
     }
     // And there is an export again.
     pool.close().expect("closes");
     drop(pool);
     let (meta, report) = recover(&data);
-    assert_eq!((report.recipes_damaged, report.rebuilt.missing), (0, 0));
+    assert_eq!((report.restored.recipes_damaged, report.rebuilt.missing), (0, 0));
     assert!(picture(&open(&meta, &data)) == before);
 }
 

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use dedupfs::EngineError;
-use dedupfs::check::repair::{RepairOptions, repair_on};
 use dedupfs::namespace::ContainerRecord;
+use dedupfs::pool::repair::{RepairOptions, repair_on};
 use dedupfs::pool::{NoProgress, OpenOptions, format_on};
-use dedupfs::scrub::ScrubOptions;
+use dedupfs::upkeep::scrub::ScrubOptions;
 use dedupfs_store::StoreError;
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;
@@ -108,8 +108,8 @@ fn regression_a_recovery_that_gets_less_is_refused_and_forced_keeps_what_it_cann
     let before = bytes_of(&data, &records);
 
     let (meta, report) = force_recover(&data).expect("recovers what is there");
-    assert_eq!((report.files, report.kept_slots), (0, records.len() as u64), "{report:?}");
-    assert!(!report.shortfall.is_empty());
+    assert_eq!((report.restored.files, report.kept_slots), (0, records.len() as u64), "{report:?}");
+    assert!(!report.restored.shortfall.is_empty());
     // The slots stay across mounts, writes, reclaiming, and another loss of the meta root.
     for round in 0..3 {
         let pool = open(&meta, &data);
@@ -127,7 +127,7 @@ fn regression_a_recovery_that_gets_less_is_refused_and_forced_keeps_what_it_cann
     let log = kept.iter().find(|name| name.starts_with("log-")).expect("the damaged log is kept");
     assert!(data.read_file(&format!("export/kept/{log}"), 1 << 30).expect("reads") == damaged_log);
     let (meta, report) = try_recover(&data).expect("the new export is whole");
-    assert_eq!((report.files, report.shortfall.len()), (10, 0), "{report:?}");
+    assert_eq!((report.restored.files, report.restored.shortfall.len()), (10, 0), "{report:?}");
     drop(open(&meta, &data));
     assert!(bytes_of(&data, &records) == before, "written over behind another recovery");
 
@@ -163,7 +163,7 @@ fn regression_a_recovery_that_lacks_empty_files_is_refused() {
     pool.close().expect("closes");
     drop(pool);
     let (_, report) = try_recover(&data.snapshot_all_synced()).expect("it is whole");
-    assert_eq!(report.files, 50);
+    assert_eq!(report.restored.files, 50);
     let whole = data.snapshot_all_synced();
     damage(&data, &log_of(&data), 100);
     refused(&data, "51 inodes");
@@ -172,7 +172,7 @@ fn regression_a_recovery_that_lacks_empty_files_is_refused() {
     whole.open(&log, OpenMode::Write).expect("opens").set_len(0).expect("cuts");
     refused(&whole, "51 inodes");
     let (_, report) = force_recover(&whole).expect("recovers what is there");
-    assert_eq!(report.files, 0);
+    assert_eq!(report.restored.files, 0);
 }
 
 #[test]
@@ -198,13 +198,13 @@ fn without_current_the_newest_whole_base_is_taken_when_it_is_forced() {
     data.remove("export/current").expect("removes");
     refused(&data, "export/current");
     let (meta, report) = force_recover(&data).expect("recovers");
-    assert_eq!(report.files, 20);
+    assert_eq!(report.restored.files, 20);
     let pool = open(&meta, &data);
     assert!(read(&pool, "file 7") == Some(content(7, 30_000)));
     assert_eq!(findings(&pool), Vec::<String>::new());
     pool.close().expect("closes");
     drop(pool);
-    assert!(try_recover(&data).is_ok_and(|(_, report)| report.files == 20));
+    assert!(try_recover(&data).is_ok_and(|(_, report)| report.restored.files == 20));
 }
 
 /// Files are written behind the last export, and the process is killed: the containers show it.
@@ -225,7 +225,7 @@ fn what_a_crash_left_behind_the_last_export_is_told_and_kept() {
     drop(pool);
     refused(&data, "named by nothing");
     let (meta, report) = force_recover(&data).expect("recovers");
-    assert!(report.files == 1 && report.kept_slots > 0, "{report:?}");
+    assert!(report.restored.files == 1 && report.kept_slots > 0, "{report:?}");
     let pool = open(&meta, &data);
     assert!(read(&pool, "first") == Some(content(3, 30_000)));
     assert!(!picture(&pool).contains_key(b"/later".as_slice()));

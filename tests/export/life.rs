@@ -29,8 +29,8 @@ fn a_lost_meta_root_is_made_anew() {
             pool.close().expect("closes");
             drop(pool);
             let (new, report) = recover(&data);
-            assert_eq!(report.damage, None);
-            assert_eq!((report.rebuilt.missing, report.recipes_damaged), (0, 0), "seed {seed}, round {round}");
+            assert_eq!(report.restored.damage, None);
+            assert_eq!((report.rebuilt.missing, report.restored.recipes_damaged), (0, 0), "seed {seed}, round {round}");
             meta = new;
             let pool = open(&meta, &data);
             assert_eq!(picture(&pool), before, "seed {seed}, round {round}");
@@ -182,7 +182,7 @@ fn a_pool_of_one_root_is_recovered_in_place() {
     // The history of reclaiming once prevented a recovery.
     reclaim(&pool);
     pool.sync().expect("syncs");
-    assert!(device.exists(dedupfs::reclaim::HISTORY_FILE).expect("tells"));
+    assert!(device.exists(dedupfs::upkeep::reclaim::HISTORY_FILE).expect("tells"));
     let before = picture(&pool);
     pool.close().expect("closes");
     drop(pool);
@@ -234,7 +234,7 @@ fn a_deleted_directory_is_made_anew() {
     std::fs::remove_dir_all(&meta).expect("removes");
     let report = recover(false).expect("recovers");
     println!("{report:?}");
-    assert_eq!((report.files, report.rebuilt.missing), (51, 0));
+    assert_eq!((report.restored.files, report.rebuilt.missing), (51, 0));
     let pool = open();
     assert_eq!(picture(&pool), before);
     assert_eq!(findings(&pool), Vec::<String>::new());

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use dedupfs::export::CopyDepth;
+use dedupfs::durability::export::CopyDepth;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool};
-use dedupfs::scrub::{ScrubOptions, ScrubReport};
+use dedupfs::upkeep::scrub::{ScrubOptions, ScrubReport};
 use dedupfs_fuse::service::{FileService, ROOT_INO};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
@@ -78,7 +78,7 @@ fn regression_copies_that_cannot_be_written_anew_or_are_given_up_are_not_told_as
     pool.close().expect("closes");
     let data = data.crash(1);
     let report = crate::site::recover(&data).1;
-    assert_eq!((report.files, report.rebuilt.missing), (10, 0));
+    assert_eq!((report.restored.files, report.rebuilt.missing), (10, 0));
 }
 
 /// One unreadable sector of a file that recovery can do without.
@@ -94,7 +94,7 @@ fn regression_notes_that_cannot_be_read_do_not_keep_a_forced_recovery_or_a_mount
         let error = recover_how(&MemoryDevice::new(), device.clone(), false).expect_err("nobody forced it").to_string();
         assert!(name != "reached" || error.contains("dedupfs recover --force"), "{error}");
         let report = recover_how(&MemoryDevice::new(), device, true).expect(name);
-        assert_eq!((report.files, report.rebuilt.missing), (20, 0), "{name}: {report:?}");
+        assert_eq!((report.restored.files, report.rebuilt.missing), (20, 0), "{name}: {report:?}");
     }
 
     damage(&data, &log_of(&data), 100);
@@ -139,7 +139,7 @@ fn regression_a_data_root_without_space_to_clean_up_does_not_end_the_pool() {
         pool.close().expect("closes");
         drop(pool);
         let report = crate::site::recover(&data).1;
-        assert_eq!((report.files, report.rebuilt.missing), (10, 0), "{fault:?} of {operations:?}");
+        assert_eq!((report.restored.files, report.rebuilt.missing), (10, 0), "{fault:?} of {operations:?}");
     }
 }
 
@@ -220,7 +220,7 @@ fn regression_a_full_data_root_that_keeps_slots_mounts() {
     pool.close().expect("closes");
     drop(pool);
     let (meta, report) = crate::site::recover(&data);
-    assert_eq!((report.files, report.shortfall.len()), (1, 0), "{report:?}");
+    assert_eq!((report.restored.files, report.restored.shortfall.len()), (1, 0), "{report:?}");
     assert!(read(&open(&meta, &data), "new") == Some(content(100, 100_000)));
 }
 
@@ -236,5 +236,5 @@ fn regression_a_file_with_the_number_of_no_export_is_no_base() {
     pool.core().exporter.rebase().expect("writes a base");
     pool.close().expect("closes");
     drop(pool);
-    assert_eq!(crate::site::recover(&data).1.files, 1);
+    assert_eq!(crate::site::recover(&data).1.restored.files, 1);
 }

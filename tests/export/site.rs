@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dedupfs::check::CheckOptions;
-use dedupfs::export::RecoverReport;
+use dedupfs::pool::RecoverReport;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on, recover_on};
-use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::upkeep::check::CheckOptions;
+use dedupfs::upkeep::reclaim::ReclaimOptions;
 use dedupfs_fuse::service::{
     AttributeChanges, FileKind, FileService, Ino, InodeFlags, NewNode, NodeContent, OpenOptions, ROOT_INO, RenameFlags,
     WriteFlags, XattrMode,

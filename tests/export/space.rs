@@ -64,6 +64,6 @@ fn without_room_and_without_need_the_export_stays_as_it_was() {
     let disk = data.snapshot_all_synced();
     disk.set_capacity(u64::MAX / 2);
     let (meta, report) = try_recover(&disk).expect("recovers");
-    assert_eq!(report.row, row);
+    assert_eq!(report.restored.row, row);
     assert_eq!(picture(&open(&meta, &disk)), before);
 }

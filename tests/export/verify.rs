@@ -1,9 +1,9 @@
 //! The export is read back: any difference from what was written is found, reported, and written anew.
 
-use dedupfs::check::repair::{RepairOptions, repair_on};
-use dedupfs::export::{CopyDepth, ExportCheck};
+use dedupfs::durability::export::{CopyDepth, ExportCheck};
+use dedupfs::pool::repair::{RepairOptions, repair_on};
 use dedupfs::pool::{NoProgress, OpenOptions, Pool};
-use dedupfs::scrub::ScrubOptions;
+use dedupfs::upkeep::scrub::ScrubOptions;
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 
 use crate::common::{content, write};
@@ -210,7 +210,11 @@ fn regression_a_damaged_export_is_found_told_and_written_anew() {
         drop(pool);
         assert_eq!(findings(&open_read_only(&meta, &data)), Vec::<String>::new(), "{what}");
         let (meta, report) = recover(&data);
-        assert_eq!((report.damage, report.rebuilt.missing, report.recipes_damaged), (None, 0, 0), "{what}");
+        assert_eq!(
+            (report.restored.damage, report.rebuilt.missing, report.restored.recipes_damaged),
+            (None, 0, 0),
+            "{what}"
+        );
         assert!(picture(&open(&meta, &data)) == before, "{what}: another tree");
     }
 }

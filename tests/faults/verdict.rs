@@ -2,7 +2,7 @@
 
 use dedupfs::error::EngineError;
 use dedupfs::pool::{NoProgress, Pool};
-use dedupfs::scrub::ScrubOptions;
+use dedupfs::upkeep::scrub::ScrubOptions;
 use dedupfs_store::device::MemoryDevice;
 
 use crate::case::{Aftermath, Case};

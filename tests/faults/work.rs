@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use dedupfs::check::CheckOptions;
 use dedupfs::error::{EngineError, Result};
 use dedupfs::pool::{NoProgress, Pool, format_on};
-use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::upkeep::check::CheckOptions;
+use dedupfs::upkeep::reclaim::ReclaimOptions;
 use dedupfs_store::device::MemoryDevice;
 use dedupfs_store::superblock::PoolProperties;
 

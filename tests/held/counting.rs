@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use dedupfs::check::CheckOptions;
 use dedupfs::error::EngineError;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::service::Service;
+use dedupfs::upkeep::check::CheckOptions;
+use dedupfs::upkeep::reclaim::ReclaimOptions;
 use dedupfs_fuse::service::{Errno, FileService, NewNode, ROOT_INO, WriteFlags};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::observed::{Call, Observer};

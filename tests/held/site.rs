@@ -6,9 +6,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
-use dedupfs::check::CheckOptions;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::service::Service;
+use dedupfs::upkeep::check::CheckOptions;
 use dedupfs_fuse::service::{
     Caller, FilePlace, FileService, Handle, Ino, NewNode, OpenOptions, ROOT_INO, Result, SeekTarget, WriteFlags,
 };

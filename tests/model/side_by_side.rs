@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dedupfs::check::CheckOptions;
 use dedupfs::pool::{FilterPlan, NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::upkeep::check::CheckOptions;
+use dedupfs::upkeep::reclaim::ReclaimOptions;
 use dedupfs_fuse::MemoryService;
 use dedupfs_fuse::service::{
     AttributeChanges, Caller, FileKind, FilePlace, FileService, Handle, Ino, NewNode, NodeContent, OpenOptions,

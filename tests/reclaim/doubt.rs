@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use dedupfs::check::CheckOptions;
 use dedupfs::control::{Failure, FailureKind};
 use dedupfs::namespace::LogOp;
 use dedupfs::pool::{NoProgress, Pool};
-use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::upkeep::check::CheckOptions;
+use dedupfs::upkeep::reclaim::ReclaimOptions;
 use dedupfs_fuse::service::{FileService, ROOT_INO};
 use dedupfs_index::Cell;
 use dedupfs_store::recipe::{Child, Root};

@@ -9,9 +9,9 @@ mod site;
 use std::collections::HashMap;
 
 use common::content;
-use dedupfs::check::CheckOptions;
 use dedupfs::pool::{NoProgress, Pool, Progress};
-use dedupfs::reclaim::{ReclaimOptions, Stopped};
+use dedupfs::upkeep::check::CheckOptions;
+use dedupfs::upkeep::reclaim::{ReclaimOptions, Stopped};
 use dedupfs_store::{ContainerId, Fingerprint};
 use site::{CONTAINER_BYTES, Site, remove};
 

@@ -15,17 +15,17 @@ mod sections_end;
 mod sync;
 
 // The sources themselves.
-#[path = "../../src/commit/backlog.rs"]
+#[path = "../../src/durability/commit/backlog.rs"]
 mod backlog;
-#[path = "../../src/commit/flush_queue.rs"]
+#[path = "../../src/durability/commit/flush_queue.rs"]
 mod flush_queue;
 #[path = "../../fuse/src/adapter/offload.rs"]
 mod offload;
-#[path = "../../src/dedup/pins.rs"]
+#[path = "../../src/content/dedup/pins.rs"]
 mod pins;
 #[path = "../../fuse/src/adapter/relay.rs"]
 mod relay;
-#[path = "../../src/dedup/sections.rs"]
+#[path = "../../src/content/dedup/sections.rs"]
 mod sections;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dedupfs::pool::{NoProgress, Pool};
-use dedupfs::reclaim::ReclaimOptions;
-use dedupfs::scrub::ScrubOptions;
+use dedupfs::upkeep::reclaim::ReclaimOptions;
+use dedupfs::upkeep::scrub::ScrubOptions;
 use dedupfs_fuse::service::{FileService, ROOT_INO};
 use dedupfs_store::container::Compression;
 
@@ -34,7 +34,7 @@ fn write(pool: &Pool, pid: u32, name: &str, data: &[u8]) {
 /// Quarantines random copies that are sound. The steps are those for real damage, and everything still readable is
 /// right.
 fn quarantine_something(pool: &Pool, random: &mut Random) {
-    use dedupfs::scrub::BadCopy;
+    use dedupfs::upkeep::scrub::BadCopy;
     let core = pool.core();
     let (store, kind) = match random.below(2) {
         0 => (&core.data, dedupfs_store::ContainerKind::Data),

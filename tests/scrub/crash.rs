@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool};
-use dedupfs::scrub::ScrubOptions;
+use dedupfs::upkeep::scrub::ScrubOptions;
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice};

@@ -12,10 +12,10 @@ mod repair;
 
 use std::sync::Arc;
 
-use dedupfs::check::{CheckOptions, CheckReport};
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs::reclaim::{ReclaimOptions, ReclaimReport};
-use dedupfs::scrub::{ScrubOptions, ScrubReport};
+use dedupfs::upkeep::check::{CheckOptions, CheckReport};
+use dedupfs::upkeep::reclaim::{ReclaimOptions, ReclaimReport};
+use dedupfs::upkeep::scrub::{ScrubOptions, ScrubReport};
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dedupfs::pool::{OpenOptions as PoolOptions, Pool};
-use dedupfs::reclaim::ReclaimOptions;
-use dedupfs::scrub::ScrubOptions;
+use dedupfs::upkeep::reclaim::ReclaimOptions;
+use dedupfs::upkeep::scrub::ScrubOptions;
 use dedupfs_fuse::service::{FilePlace, FileService, NewNode, OpenOptions, ROOT_INO};
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dedupfs::check::repair::{RepairOptions, RepairReport, repair_on};
+use dedupfs::pool::repair::{RepairOptions, RepairReport, repair_on};
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions};
 use dedupfs_fuse::service::{FileService, NewNode, NodeContent, ROOT_INO};
 use dedupfs_store::container::Compression;

@@ -9,9 +9,9 @@ mod site;
 mod told;
 
 use common::content;
-use dedupfs::check::CheckOptions;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, SpaceLimits};
-use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::upkeep::check::CheckOptions;
+use dedupfs::upkeep::reclaim::ReclaimOptions;
 use dedupfs_fuse::service::{AttributeChanges, Errno, FileService, ROOT_INO, TimeChange, Timestamp, XattrMode};
 use dedupfs_store::device::MemoryDevice;
 

@@ -1,8 +1,8 @@
 //! Reports of room: by df, in statistics, in notices and errors.
 
-use dedupfs::check::CheckOptions;
 use dedupfs::pool::{Level, NoProgress, OpenOptions as PoolOptions, SpaceLimits};
-use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::upkeep::check::CheckOptions;
+use dedupfs::upkeep::reclaim::ReclaimOptions;
 use dedupfs_fuse::service::FileService;
 
 use crate::common::{self, content};

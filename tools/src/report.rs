@@ -7,11 +7,11 @@ mod transfer;
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
-use dedupfs::check::{CheckReport, RebuildReport};
 use dedupfs::config::{SPACE_LOW_PERCENT, SPACE_URGENT_PERCENT};
 use dedupfs::control::Failure;
-use dedupfs::export::RecoverReport;
+use dedupfs::pool::RecoverReport;
 use dedupfs::pool::{IndexSummary, Level, PoolStats, RootSpace};
+use dedupfs::upkeep::check::{CheckReport, RebuildReport};
 use serde::Serialize;
 use serde_json::json;
 
@@ -260,26 +260,26 @@ fn exported_ago(stats: &PoolStats) -> String {
 pub fn recovered(report: &RecoverReport, age: Option<Duration>) -> String {
     let mut text = format!(
         "recovered {} files in {} directories, {} of content, as of commit {}{}\n",
-        report.files,
-        report.directories,
-        show(report.logical_bytes),
-        report.row,
+        report.restored.files,
+        report.restored.directories,
+        show(report.restored.logical_bytes),
+        report.restored.row,
         age.map_or_else(String::new, |age| format!(", exported {} s ago", age.as_secs()))
     );
     let _ = writeln!(
         text,
         "read {} of names and {} of recipes; index made from {} containers: {} chunks, {} recipe nodes; {:.1} s",
-        show(report.export_bytes),
-        show(report.recipe_bytes),
+        show(report.restored.export_bytes),
+        show(report.restored.recipe_bytes),
         report.rebuilt.containers,
         report.rebuilt.chunks,
         report.rebuilt.nodes,
         report.elapsed_ms as f64 / 1e3
     );
-    if let Some(damage) = &report.damage {
+    if let Some(damage) = &report.restored.damage {
         let _ = writeln!(text, "OLDER than the last export: the export cannot be read further ({damage})");
     }
-    for less in &report.shortfall {
+    for less in &report.restored.shortfall {
         let _ = writeln!(text, "LESS than expected: {less}");
     }
     if report.kept_slots > 0 {
@@ -295,7 +295,7 @@ pub fn recovered(report: &RecoverReport, age: Option<Duration>) -> String {
             text,
             "MISSING: {missing} tables, recipe nodes or chunks, and {} recipe containers are damaged: `dedupfs fsck` tells \
              more; backing the same data up again heals files",
-            report.recipes_damaged
+            report.restored.recipes_damaged
         );
     }
     text.push_str("changes after that export are lost; check with `dedupfs fsck`, then mount\n");

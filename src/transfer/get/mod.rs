@@ -19,7 +19,7 @@ use super::several_names::SeveralNames;
 use super::tally::{Tally, Trouble, reading_pool};
 use super::{Result, TransferError, TransferReport};
 use crate::namespace::check_name;
-use crate::pool::Progress;
+use crate::progress::Progress;
 use crate::service::Service;
 
 /// A directory that is being made.

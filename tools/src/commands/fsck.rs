@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use dedupfs::check::repair::{RepairOptions, RepairReport, repair_at};
-use dedupfs::check::{CheckOptions, CheckReport};
 use dedupfs::control::{ControlClient, Failure, FailureKind};
+use dedupfs::pool::repair::{RepairOptions, RepairReport, repair_at};
 use dedupfs::pool::{OpenOptions, Pool};
+use dedupfs::upkeep::check::{CheckOptions, CheckReport};
 
 use crate::access::{self, Access};
 use crate::args::FsckArgs;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dedupfs::control::{ControlClient, Failure, FailureKind};
 use dedupfs::pool::Progress;
-use dedupfs::reclaim::{ReclaimOptions, ReclaimStatus, Stopped};
+use dedupfs::upkeep::reclaim::{ReclaimOptions, ReclaimStatus, Stopped};
 use dedupfs_store::device::PoolLock;
 
 use crate::access::{self, Access};

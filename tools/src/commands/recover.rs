@@ -49,7 +49,7 @@ pub fn run(args: &RecoverArgs) -> Result<u8, Failure> {
     exit::print(&if args.json {
         report::json(&recovered)?
     } else {
-        report::recovered(&recovered, age(recovered.time_secs))
+        report::recovered(&recovered, age(recovered.restored.time_secs))
     })?;
     Ok(exit::OK)
 }

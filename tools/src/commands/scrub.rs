@@ -4,7 +4,7 @@ use std::path::Path;
 
 use dedupfs::control::{ControlClient, Failure};
 use dedupfs::pool::OpenOptions;
-use dedupfs::scrub::{ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus};
+use dedupfs::upkeep::scrub::{ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus};
 use dedupfs_store::device::{FileDevice, PoolLock};
 use dedupfs_store::superblock::{Role, Superblock};
 

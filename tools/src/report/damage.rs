@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use dedupfs::check::affected::AffectedFiles;
-use dedupfs::check::repair::RepairReport;
 use dedupfs::control::Failure;
-use dedupfs::export::ExportCheck;
+use dedupfs::durability::export::ExportCheck;
 use dedupfs::pool::TrialReport;
-use dedupfs::scrub::{ScrubReport, ScrubStatus};
+use dedupfs::pool::repair::RepairReport;
+use dedupfs::upkeep::affected::AffectedFiles;
+use dedupfs::upkeep::scrub::{ScrubReport, ScrubStatus};
 
 use super::{DOUBT, check, json};
 use crate::size::show;
@@ -252,7 +252,7 @@ fn lost_now(status: &ScrubStatus) -> String {
 
 #[cfg(test)]
 mod tests {
-    use dedupfs::scrub::ScrubPosition;
+    use dedupfs::upkeep::scrub::ScrubPosition;
 
     use super::*;
 

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dedupfs::check::{CheckOptions, CheckReport};
 use dedupfs::control::{ControlTarget, Failure, FailureKind, GetRequest, PutRequest};
 use dedupfs::pool::{Pool, PoolStats, Progress, TrialReport};
-use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
-use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 use dedupfs::transfer::{self, TransferReport};
+use dedupfs::upkeep::check::{CheckOptions, CheckReport};
+use dedupfs::upkeep::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
+use dedupfs::upkeep::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 use dedupfs_fuse::MountedSession;
 use parking_lot::{Condvar, Mutex};
 

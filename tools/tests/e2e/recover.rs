@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use dedupfs::export::RecoverReport;
+use dedupfs::pool::RecoverReport;
 
 use crate::command::{DEDUPFS, Tool};
 use crate::compare::{assert_same_tree, inside};
@@ -68,7 +68,7 @@ fn a_deleted_meta_root_comes_back_from_the_data_root() {
     Tool::new(DEDUPFS).args([Path::new("mount"), &site.data, &site.mnt]).run().expect(3, &["dedupfs recover --data"]);
 
     let report = recover(&site);
-    assert_eq!((report.files, report.rebuilt.missing, report.damage), (before.files, 0, None));
+    assert_eq!((report.restored.files, report.rebuilt.missing, report.restored.damage), (before.files, 0, None));
     site.mount();
     assert_eq!(differences(&source, &site.mnt.join("first")), "");
     assert_same_tree(&source, &site.mnt.join("first"));

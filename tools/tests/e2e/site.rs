@@ -10,7 +10,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use dedupfs::pool::PoolStats;
-use dedupfs::reclaim::ReclaimReport;
+use dedupfs::upkeep::reclaim::ReclaimReport;
 use dedupfs_tools::target;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;

@@ -1,0 +1,120 @@
+//! Fetching bytes by fingerprint: the hint comes first, then the index, which is the authority.
+//!
+//! A container in a recipe is a hint: reclaiming may have moved the chunk. The hint is checked against the container's
+//! own table. If the fingerprint is not there, the index is asked. A chunk that moves between the index's answer and
+//! the read is looked up again, a bounded number of times.
+
+use std::sync::Arc;
+
+use dedupfs_index::Index;
+use dedupfs_store::recipe::Child;
+use dedupfs_store::{ContainerId, Fingerprint, StoreError};
+
+use crate::config::READ_RETRIES;
+use crate::content::containers::{ChunkData, ContainerStore};
+use crate::error::{EngineError, Result};
+
+/// Reads chunks (or recipe nodes) of one kind.
+#[derive(Clone)]
+pub struct Fetcher {
+    store: Arc<ContainerStore>,
+    index: Arc<Index>,
+}
+
+impl Fetcher {
+    /// Makes a fetcher for the kind of data in `store` and `index`.
+    #[must_use]
+    pub fn new(store: Arc<ContainerStore>, index: Arc<Index>) -> Self {
+        Self { store, index }
+    }
+
+    /// Returns the bytes of `fingerprint`, which must be `len_bytes` long if that is known.
+    ///
+    /// A copy in a damaged container is used only if the index has no other copy and does not call it lost: its frame
+    /// may be sound while its bytes do not fit the fingerprint.
+    ///
+    /// # Errors
+    /// `Corrupt` if the region with the chunk is damaged, no container has it, or it is quarantined; I/O errors.
+    pub fn fetch(&self, fingerprint: &Fingerprint, hint: ContainerId, len_bytes: Option<u32>) -> Result<ChunkData> {
+        let mut failure = None;
+        let is_doubtful = self.store.is_damaged(hint);
+        if hint != ContainerId::NONE && !is_doubtful {
+            match self.store.read_chunk(hint, fingerprint, len_bytes) {
+                Ok(Some(data)) => return Ok(data),
+                Ok(None) => {}
+                // The hint may name an old copy; the index may know a sound one.
+                Err(error) => failure = Some((hint, error)),
+            }
+        }
+        for _ in 0..READ_RETRIES {
+            let Some(cell) = self.index.get(fingerprint)? else {
+                // The row that names the chunk may not be counted yet: try the hint.
+                if is_doubtful && let Some(data) = self.store.read_chunk(hint, fingerprint, len_bytes)? {
+                    return Ok(data);
+                }
+                break;
+            };
+            let container = cell.location.container;
+            if cell.location.is_lost() {
+                let found = "none: backing the same data up again heals it";
+                let lost = StoreError::corrupt(format!("chunk {fingerprint}"), "a sound copy", found);
+                return Err(failure.map_or_else(|| lost.into(), |(_, error)| error));
+            }
+            if let Some((hint, failure)) = failure.take_if(|(hint, _)| *hint == container) {
+                return Err(self.suspected(hint, failure));
+            }
+            match self.store.read_chunk(container, fingerprint, len_bytes) {
+                Ok(Some(data)) => return Ok(data),
+                Ok(None) => {}
+                Err(error) => return Err(self.suspected(container, error)),
+            }
+        }
+        let missing =
+            || StoreError::corrupt(format!("chunk {fingerprint}"), "a container that holds it", "none").into();
+        Err(failure.map_or_else(missing, |(_, error)| error))
+    }
+
+    /// Has the container checked and its damage quarantined. Returns `error`.
+    fn suspected(&self, container: ContainerId, error: EngineError) -> EngineError {
+        self.store.suspect(container);
+        error
+    }
+
+    /// Reports that the bytes fetched for `fingerprint` do not fit it, so that their container is checked.
+    pub fn suspect(&self, fingerprint: &Fingerprint) {
+        if let Ok(Some(cell)) = self.index.get(fingerprint)
+            && !cell.location.is_lost()
+        {
+            self.store.suspect(cell.location.container);
+        }
+    }
+
+    /// Returns the bytes of a chunk that a recipe names.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    pub fn chunk(&self, child: &Child) -> Result<ChunkData> {
+        let len_bytes = u32::try_from(child.len_bytes).map_err(|_| {
+            StoreError::corrupt(format!("chunk {}", child.fingerprint), "at most 4 GiB", child.len_bytes)
+        })?;
+        self.fetch(&child.fingerprint, child.hint, Some(len_bytes))
+    }
+
+    /// Whether the hint is right and the bytes can be fetched without the disk.
+    #[must_use]
+    pub fn is_cached(&self, fingerprint: &Fingerprint, hint: ContainerId) -> bool {
+        self.store.cached(hint, fingerprint)
+    }
+
+    /// The containers behind this fetcher.
+    #[must_use]
+    pub fn store(&self) -> &Arc<ContainerStore> {
+        &self.store
+    }
+
+    /// The index behind this fetcher.
+    #[must_use]
+    pub fn index(&self) -> &Arc<Index> {
+        &self.index
+    }
+}

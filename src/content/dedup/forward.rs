@@ -1,0 +1,86 @@
+//! Copying live chunks and nodes out of containers that are being emptied.
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+
+use dedupfs_index::{Location, SealedCells};
+use dedupfs_store::{ContainerId, Fingerprint, waiting};
+
+use super::Deduplicator;
+use crate::content::containers::StreamId;
+use crate::error::Result;
+use crate::namespace::LogOp;
+
+/// A chunk or node to be copied.
+#[derive(Clone, Copy, Debug)]
+pub struct Forwarded<'a> {
+    /// The claimed container in which it was found.
+    pub from: ContainerId,
+    /// Its fingerprint.
+    pub fingerprint: Fingerprint,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+}
+
+impl Deduplicator {
+    /// Copies live chunks or nodes out of claimed containers: appends them for `stream`, in this order, and stages
+    /// their new places. Skips those that have another place by now. Returns the number and the bytes of the copies.
+    ///
+    /// `sealed` holds the cells of these fingerprints in the sealed tankers, in their order. Writers wait during this
+    /// call, so pass a few MiB at a time.
+    ///
+    /// # Errors
+    /// Index and container errors. A chunk that was not staged keeps its place.
+    pub fn copy_forward(
+        &self,
+        recipe: bool,
+        stream: StreamId,
+        chunks: &[Forwarded<'_>],
+        sealed: &mut SealedCells,
+    ) -> Result<(u64, u64)> {
+        let (index, store) = if recipe { (&self.recipe_index, &self.recipes) } else { (&self.chunk_index, &self.data) };
+        let fingerprints: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
+        let _section = self.enter();
+        let _exclusive = waiting::lock(&self.store_lock);
+        let cells = index.cells_of(&fingerprints, sealed)?;
+        let mut seen = HashSet::with_capacity(chunks.len());
+        let mut copied: Vec<(Fingerprint, &[u8])> = Vec::with_capacity(chunks.len());
+        for (chunk, cell) in chunks.iter().zip(&cells) {
+            if cell.is_some_and(|cell| cell.location.container == chunk.from) && seen.insert(chunk.fingerprint) {
+                copied.push((chunk.fingerprint, chunk.bytes));
+            }
+        }
+        let containers = store.append(stream, &copied)?;
+        for ((fingerprint, bytes), &container) in copied.iter().zip(&containers) {
+            let len_bytes = bytes.len() as u32;
+            if recipe {
+                self.namespace.log(LogOp::NodeMoved { fingerprint: *fingerprint, container, len_bytes });
+            }
+            index.stage(fingerprint, Location { container, len_bytes });
+        }
+        Ok((copied.len() as u64, copied.iter().map(|(_, bytes)| bytes.len() as u64).sum()))
+    }
+
+    /// Claims containers for reclaiming: after the next [`barrier`](Self::barrier) no new reference to them is made.
+    pub fn claim_containers(&self, containers: impl IntoIterator<Item = ContainerId>) {
+        self.claimed_containers.write().extend(containers);
+        self.any_claimed.store(true, Ordering::Release);
+    }
+
+    /// Ends the claims on these containers; waits for sections as [`release_nodes`](Self::release_nodes) does.
+    pub fn release_containers_of(&self, containers: &[ContainerId]) {
+        self.barrier();
+        let mut claimed = self.claimed_containers.write();
+        containers.iter().for_each(|container| {
+            claimed.remove(container);
+        });
+        self.any_claimed.store(!claimed.is_empty(), Ordering::Release);
+    }
+
+    /// Ends the claims on all containers; waits for sections as [`release_nodes`](Self::release_nodes) does.
+    pub fn release_containers(&self) {
+        self.barrier();
+        self.any_claimed.store(false, Ordering::Release);
+        self.claimed_containers.write().clear();
+    }
+}

@@ -1,0 +1,421 @@
+//! Storing chunks and recipe nodes once.
+//!
+//! A segment is stored in these steps (`ARCHITECTURE.md`, *The life of a write*):
+//! 1. Its own fingerprint is looked up. A known segment of any size costs one lookup and one pin.
+//! 2. Otherwise its chunks go through the filter chain as one batch.
+//! 3. The new chunks are looked up once more under the store lock, because another writer may have stored them by now.
+//!    The rest are appended to the stream's open container.
+//! 4. The segment is encoded and appended to the recipe containers. A log entry records it, and its chunks are counted.
+//!
+//! With the byte compare filter, the copies found in steps 1 to 3 are read and compared ([`compare`], [`place`]).
+//!
+//! Invariants:
+//! - Everything between a lookup and the log entry that rests on it happens inside one [`Section`]. Reclaiming claims
+//!   first, then waits for all sections to end ([`Deduplicator::barrier`]), then rechecks (I-4).
+//! - Under the store lock, a fingerprint that neither index has is stored exactly once.
+//!
+//! Cost: for a duplicate segment, one hash of its identity (about 20 KiB) and one index lookup; for a new chunk, one
+//! copy.
+//!
+//! Lock order: section -> store lock -> container store, index, namespace.
+
+mod block_index;
+mod compare;
+mod fetch;
+mod forward;
+mod pins;
+#[cfg(test)]
+mod pins_tests;
+mod place;
+mod sections;
+#[cfg(test)]
+mod sections_tests;
+mod stored;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use dedupfs_index::filter::FilterChain;
+use dedupfs_index::{Index, Location};
+use dedupfs_store::recipe::{Child, Node};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, waiting};
+use parking_lot::{Mutex, RwLock};
+
+pub use block_index::BlockIndex;
+pub use fetch::Fetcher;
+pub use forward::Forwarded;
+pub use pins::{Pin, Pins};
+pub use sections::Section;
+pub use stored::ContainerChunks;
+
+use place::Known;
+use sections::Sections;
+
+use crate::content::containers::{ContainerStore, StreamId};
+use crate::content::fingerprint::Fingerprinter;
+use crate::content::recipe::{NodeReader, NodeView};
+use crate::error::Result;
+use crate::namespace::{LogOp, Namespace};
+
+/// One entry of a segment to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct SegmentEntry<'a> {
+    /// Fingerprint, length, and the hint if it is known already.
+    pub child: Child,
+    /// The bytes; `None` for a chunk that a live recipe names already, and for zeros.
+    pub data: Option<&'a [u8]>,
+}
+
+/// The outcome of storing a node.
+enum Stored {
+    /// This call stored it.
+    New((Child, Pin)),
+    /// Another writer stored it after the lookup.
+    Meanwhile((Child, Pin), Node),
+}
+
+/// Counters since the pool was opened.
+#[derive(Debug, Default)]
+pub struct DedupCounters {
+    /// Bytes of chunks and segments offered.
+    pub bytes_in: AtomicU64,
+    /// Bytes of chunks stored.
+    pub bytes_stored: AtomicU64,
+    /// Chunks stored.
+    pub chunks_stored: AtomicU64,
+    /// Segments that were known as a whole.
+    pub segments_known: AtomicU64,
+    /// Recipe nodes of all levels stored.
+    pub nodes_stored: AtomicU64,
+}
+
+/// The core of the write path: exact deduplication of chunks and nodes.
+pub struct Deduplicator {
+    data: Arc<ContainerStore>,
+    recipes: Arc<ContainerStore>,
+    chunk_index: Arc<Index>,
+    recipe_index: Arc<Index>,
+    chain: FilterChain,
+    fingerprinter: Fingerprinter,
+    namespace: Arc<Namespace>,
+    nodes: NodeReader,
+    pins: Arc<Pins>,
+    claimed_containers: RwLock<HashSet<ContainerId>>,
+    any_claimed: AtomicBool,
+    sections: Sections,
+    store_lock: Mutex<()>,
+    counters: DedupCounters,
+}
+
+/// The parts of a [`Deduplicator`].
+pub struct DedupParts {
+    /// Containers of chunks.
+    pub data: Arc<ContainerStore>,
+    /// Containers of recipe nodes.
+    pub recipes: Arc<ContainerStore>,
+    /// Index of chunks.
+    pub chunk_index: Arc<Index>,
+    /// Index of nodes.
+    pub recipe_index: Arc<Index>,
+    /// Filters over the chunk index, in order.
+    pub chain: FilterChain,
+    /// The pool's hash function.
+    pub fingerprinter: Fingerprinter,
+    /// The log of stored nodes.
+    pub namespace: Arc<Namespace>,
+    /// Bytes of decoded nodes in the cache.
+    pub node_cache_bytes: u64,
+}
+
+impl Deduplicator {
+    /// Puts the parts together.
+    #[must_use]
+    pub fn new(parts: DedupParts) -> Self {
+        let fetcher = Fetcher::new(parts.recipes.clone(), parts.recipe_index.clone());
+        let nodes = NodeReader::new(fetcher, parts.fingerprinter, parts.node_cache_bytes);
+        Self {
+            data: parts.data,
+            recipes: parts.recipes,
+            chunk_index: parts.chunk_index,
+            recipe_index: parts.recipe_index,
+            chain: parts.chain,
+            fingerprinter: parts.fingerprinter,
+            namespace: parts.namespace,
+            nodes,
+            pins: Arc::new(Pins::default()),
+            claimed_containers: RwLock::default(),
+            any_claimed: AtomicBool::new(false),
+            sections: Sections::default(),
+            store_lock: Mutex::new(()),
+            counters: DedupCounters::default(),
+        }
+    }
+
+    /// Enters a section. Not reentrant: a thread in a section must not enter another.
+    pub fn enter(&self) -> Section<'_> {
+        self.sections.enter(waiting::announce)
+    }
+
+    /// Waits for room in the memory between writers and the disk; for the threads of writers, not for workers.
+    ///
+    /// # Errors
+    /// The remembered error of a failed store (I-7).
+    pub fn wait_for_room(&self) -> Result<()> {
+        self.data.wait_for_room()?;
+        self.recipes.wait_for_room()
+    }
+
+    /// Waits until every section entered before this call has ended. New sections can be entered at the same time.
+    pub fn barrier(&self) {
+        self.sections.barrier();
+    }
+
+    /// Calls `action` while no section is open: each section lies wholly before or wholly behind it.
+    pub fn between_sections<T>(&self, action: impl FnOnce() -> T) -> T {
+        self.sections.between(action)
+    }
+
+    /// Stores a segment: see the module's head.
+    ///
+    /// # Errors
+    /// Lookup and container errors. Chunks stored before the error are garbage, which reclaiming finds.
+    pub fn store_segment(
+        &self,
+        section: &Section<'_>,
+        stream: StreamId,
+        entries: &[SegmentEntry<'_>],
+        known: Option<&BlockIndex>,
+    ) -> Result<(Child, Pin)> {
+        let node = Node { level: 0, children: entries.iter().map(|entry| entry.child).collect() };
+        let fingerprint = self.fingerprinter.of(&node.identity_bytes());
+        let len_bytes = node.len_bytes()?;
+        self.counters.bytes_in.fetch_add(len_bytes, Ordering::Relaxed);
+        if let Some(found) = self.known_node(fingerprint, len_bytes)? {
+            self.counters.segments_known.fetch_add(1, Ordering::Relaxed);
+            if self.chain.compare().is_some() {
+                return self.compare_segment(section, stream, entries, node, found);
+            }
+            // A known segment may name lost chunks; storing them heals all files that share it.
+            if self.namespace.has_losses() {
+                self.place_chunks(stream, entries, &mut { node.children }, Known::Nothing)?;
+            }
+            return Ok(found);
+        }
+        let mut node = node;
+        // The old recipe may name lost places.
+        let known = known.filter(|_| !self.namespace.has_losses()).map_or(Known::Nothing, Known::Block);
+        self.place_chunks(stream, entries, &mut node.children, known)?;
+        match self.store_new_node(section, stream, fingerprint, len_bytes, node)? {
+            Stored::New(stored) => Ok(stored),
+            Stored::Meanwhile(found, node) if self.chain.compare().is_some() => {
+                self.compare_segment(section, stream, entries, node, found)
+            }
+            Stored::Meanwhile(found, _) => Ok(found),
+        }
+    }
+
+    /// Stores one chunk that a root will name directly. The caller logs the root within the same section.
+    ///
+    /// # Errors
+    /// As [`store_segment`](Self::store_segment).
+    pub fn store_chunk(&self, _section: &Section<'_>, stream: StreamId, entry: SegmentEntry<'_>) -> Result<Child> {
+        self.counters.bytes_in.fetch_add(entry.child.len_bytes, Ordering::Relaxed);
+        let mut child = [entry.child];
+        self.place_chunks(stream, &[entry], &mut child, Known::Nothing)?;
+        let [child] = child;
+        Ok(child)
+    }
+
+    /// Stores a list node.
+    ///
+    /// # Errors
+    /// As [`store_segment`](Self::store_segment).
+    pub fn store_node(&self, section: &Section<'_>, stream: StreamId, node: Node) -> Result<(Child, Pin)> {
+        let fingerprint = self.fingerprinter.of(&node.identity_bytes());
+        let len_bytes = node.len_bytes()?;
+        let (found, node) = match self.known_node(fingerprint, len_bytes)? {
+            Some(found) => (found, node),
+            None => match self.store_new_node(section, stream, fingerprint, len_bytes, node)? {
+                Stored::New(stored) => return Ok(stored),
+                Stored::Meanwhile(found, node) => (found, node),
+            },
+        };
+        if self.chain.compare().is_some() { self.compare_list(section, stream, node, found) } else { Ok(found) }
+    }
+
+    fn known_node(&self, fingerprint: Fingerprint, len_bytes: u64) -> Result<Option<(Child, Pin)>> {
+        // A node in a claimed container counts as known: emptying the container moves every node that the index places
+        // there, also without references.
+        let Some(cell) = self.recipe_index.get(&fingerprint)? else { return Ok(None) };
+        // Lost: storing it again heals every file that needs it.
+        if cell.location.is_lost() {
+            return Ok(None);
+        }
+        let Some(pin) = self.pins.pin_existing(fingerprint) else { return Ok(None) };
+        Ok(Some((Child { fingerprint, len_bytes, hint: cell.location.container }, pin)))
+    }
+
+    fn store_new_node(
+        &self,
+        _section: &Section<'_>,
+        stream: StreamId,
+        fingerprint: Fingerprint,
+        len_bytes: u64,
+        node: Node,
+    ) -> Result<Stored> {
+        let (level, children) = (node.level, node.children.len());
+        let bytes = node.encode();
+        let _exclusive = waiting::lock(&self.store_lock);
+        if let Some(found) = self.known_node(fingerprint, len_bytes)? {
+            return Ok(Stored::Meanwhile(found, node));
+        }
+        // The children were counted when the bad or claimed copy was stored, and this copy takes its place. If they
+        // were counted again, and subtracted when the claimed copy is freed, a crash in between would leave both
+        // counts.
+        let is_counted = self.recipe_index.get(&fingerprint)?.is_some_and(|cell| {
+            cell.location.is_bad() || !cell.location.is_lost() && !self.pins.is_freed(&fingerprint)
+        });
+        let containers = self.recipes.append(stream, &[(fingerprint, &bytes)])?;
+        let hint = containers.first().copied().unwrap_or(ContainerId::NONE);
+        let pin = self.pins.pin_new(fingerprint);
+        self.nodes.remember(fingerprint, Arc::new(NodeView::new(node)));
+        // Log before staging: a writer that finds the node logs its reference later.
+        let location = Location { container: hint, len_bytes: bytes.len() as u32 };
+        if is_counted {
+            self.namespace.log(LogOp::NodeMoved { fingerprint, container: hint, len_bytes: location.len_bytes });
+        } else {
+            let op = LogOp::NodeStored { level, fingerprint, container: hint, len_bytes: location.len_bytes };
+            self.namespace.log_counting(op, children + 1);
+        }
+        self.recipe_index.stage(&fingerprint, location);
+        // The claim was on the old copy. It must end, or writers would store the node yet again.
+        self.pins.end_claim(&fingerprint);
+        self.counters.nodes_stored.fetch_add(1, Ordering::Relaxed);
+        Ok(Stored::New((Child { fingerprint, len_bytes, hint }, pin)))
+    }
+
+    /// Whether a chunk in this container may be referred to: not if reclaiming has claimed the container (I-4), nor if
+    /// the chunk is lost.
+    fn usable(&self, container: ContainerId) -> bool {
+        container != ContainerId::NONE && self.no_claim_on(container)
+    }
+
+    fn no_claim_on(&self, container: ContainerId) -> bool {
+        !self.any_claimed.load(Ordering::Acquire) || !self.claimed_containers.read().contains(&container)
+    }
+
+    /// Ends the claims on nodes once their freeing is counted. Waits for all sections first: a writer may have found a
+    /// node in the index before it was freed, and not have checked the claim yet.
+    pub fn release_nodes(&self) {
+        self.barrier();
+        self.pins.release_claims();
+    }
+
+    /// Quarantines the copy of `fingerprint` in `container`: from now on nothing is deduplicated against it, and
+    /// storing the same data again heals it. Returns false if the index places it elsewhere: then nothing is lost.
+    ///
+    /// For recipe nodes, no reclaiming may run at the same time (see
+    /// [`Committer::hold_losses`](crate::durability::commit::Committer::hold_losses)).
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn lose(&self, kind: ContainerKind, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
+        let (index, op) = match kind {
+            ContainerKind::Data => (&self.chunk_index, LogOp::ChunkLost { fingerprint, container }),
+            ContainerKind::Recipe => (&self.recipe_index, LogOp::NodeLost { fingerprint, container }),
+        };
+        let _section = self.enter();
+        let _exclusive = waiting::lock(&self.store_lock);
+        let Some(cell) = index.get(&fingerprint)?.filter(|cell| cell.location.container == container) else {
+            return Ok(false);
+        };
+        if kind == ContainerKind::Recipe {
+            self.nodes.forget(&fingerprint);
+        }
+        index.stage(&fingerprint, Location::bad(cell.location.len_bytes));
+        self.namespace.log(op);
+        Ok(true)
+    }
+
+    /// Claims a node that the index places in `container`. Returns false if a writer holds it or has stored it again.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn claim_node(&self, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
+        let _exclusive = waiting::lock(&self.store_lock);
+        let cell = self.recipe_index.get(&fingerprint)?;
+        Ok(cell.is_some_and(|cell| cell.location.container == container) && self.pins.claim(fingerprint))
+    }
+
+    /// Frees a claimed node in `container` if it is garbage, that is, if nothing refers to it. Otherwise ends the
+    /// claim. Returns whether it was freed.
+    ///
+    /// If a writer has stored the node again since the claim, it has moved the node, and the counts of the children
+    /// stay. Writers store nodes under the store lock, which makes the check and the freeing one step.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn free_node(
+        &self,
+        level: u8,
+        fingerprint: Fingerprint,
+        container: ContainerId,
+        children: usize,
+    ) -> Result<bool> {
+        let _exclusive = waiting::lock(&self.store_lock);
+        let garbage = self
+            .recipe_index
+            .get(&fingerprint)?
+            .is_some_and(|cell| cell.references == 0 && cell.location.container == container);
+        if garbage {
+            self.namespace.log_counting(LogOp::NodeFreed { level, fingerprint, container }, children + 1);
+            self.pins.note_freed(fingerprint);
+        } else {
+            self.pins.end_claim(&fingerprint);
+        }
+        Ok(garbage)
+    }
+
+    /// Ends the claim on a node whose copy in `container` cannot be read, so its children are unknown. Returns whether
+    /// a writer has stored the node again: then it is sound.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn keep_unreadable_node(&self, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
+        let _exclusive = waiting::lock(&self.store_lock);
+        let cell = self.recipe_index.get(&fingerprint)?;
+        self.pins.end_claim(&fingerprint);
+        Ok(cell.is_some_and(|cell| cell.location.container != container && !cell.location.is_lost()))
+    }
+
+    /// The pins of nodes.
+    #[must_use]
+    pub fn pins(&self) -> &Arc<Pins> {
+        &self.pins
+    }
+
+    /// The reader of nodes.
+    #[must_use]
+    pub fn nodes(&self) -> &NodeReader {
+        &self.nodes
+    }
+
+    /// The pool's hash function.
+    #[must_use]
+    pub fn fingerprinter(&self) -> &Fingerprinter {
+        &self.fingerprinter
+    }
+
+    /// The filter chain, for its counters.
+    #[must_use]
+    pub fn chain(&self) -> &FilterChain {
+        &self.chain
+    }
+
+    /// The counters of stored and known data.
+    #[must_use]
+    pub fn counters(&self) -> &DedupCounters {
+        &self.counters
+    }
+}

@@ -1,0 +1,182 @@
+//! Assembly of chunks, in file order, into segments and holes.
+//!
+//! Runs of zero chunks are merged. A short run is one entry of its segment. A long run (a hole) ends the segment and
+//! stands beside it. Both depend on content only, so equal content gives equal pieces.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use dedupfs_store::recipe::Child;
+
+use super::IngestContext;
+use super::buffer::PooledBuffer;
+use crate::config::HOLE_CUT_BYTES;
+use crate::content::containers::StreamId;
+use crate::content::dedup::{BlockIndex, Deduplicator, Section, SegmentEntry};
+use crate::content::recipe::segmenter::SegmentRule;
+use crate::content::recipe::tree::hole_child;
+use crate::content::recipe::{Piece, PieceKind};
+use crate::error::Result;
+use crate::gauge::Hold;
+
+/// One chunk of the segment that is being collected.
+struct Entry {
+    child: Child,
+    /// Its bytes; `None` if a live recipe names it already.
+    data: Option<(Arc<PooledBuffer>, Range<usize>)>,
+}
+
+/// Collects chunks and stores a segment whenever one is complete.
+pub struct Assembly {
+    dedup: Arc<Deduplicator>,
+    stream: StreamId,
+    known: Option<Arc<BlockIndex>>,
+    rule: SegmentRule,
+    entries: Vec<Entry>,
+    bytes: u64,
+    zero_run_bytes: u64,
+    pieces: Vec<Piece>,
+    /// Bytes of this run that are not stored yet.
+    content: Arc<Hold>,
+    /// The memory of `entries`; the buffers count the memory of their bytes.
+    listed: Hold,
+}
+
+impl Assembly {
+    /// Makes an empty assembly.
+    pub fn new(context: &IngestContext, stream: StreamId, known: Option<Arc<BlockIndex>>, content: Arc<Hold>) -> Self {
+        let (entries, pieces) = (Vec::new(), Vec::new());
+        let (dedup, listed) = (context.dedup.clone(), context.memory.hold(0, 0));
+        Self { dedup, stream, known, rule: context.rule, entries, bytes: 0, zero_run_bytes: 0, pieces, content, listed }
+    }
+
+    /// Whether all pushed chunks are stored: a segment could begin here.
+    pub fn is_at_boundary(&self) -> bool {
+        self.entries.is_empty() && self.zero_run_bytes == 0
+    }
+
+    /// Adds a chunk that a live recipe names, or zeros of any length. A caller inside a section passes it on, because
+    /// sections are not reentrant.
+    ///
+    /// # Errors
+    /// The errors of storing a segment.
+    pub fn push_known(&mut self, child: Child, section: Option<&Section<'_>>) -> Result<()> {
+        if child.fingerprint.is_zero() {
+            self.zero_run_bytes += child.len_bytes;
+            return Ok(());
+        }
+        self.push(Entry { child, data: None }, section)
+    }
+
+    /// Adds a chunk with its bytes.
+    ///
+    /// # Errors
+    /// As [`push_known`](Self::push_known).
+    pub fn push_data(
+        &mut self,
+        child: Child,
+        buffer: &Arc<PooledBuffer>,
+        range: Range<usize>,
+        section: Option<&Section<'_>>,
+    ) -> Result<()> {
+        if child.fingerprint.is_zero() {
+            self.zero_run_bytes += child.len_bytes;
+            self.content.release(child.len_bytes);
+            return Ok(());
+        }
+        self.push(Entry { child, data: Some((buffer.clone(), range)) }, section)
+    }
+
+    fn push(&mut self, entry: Entry, section: Option<&Section<'_>>) -> Result<()> {
+        self.settle_zeros(section)?;
+        let len_bytes = entry.child.len_bytes;
+        if self.rule.must_end_before(self.bytes, self.entries.len(), len_bytes) {
+            self.end_segment(section)?;
+        }
+        let ends = self.rule.ends_behind(self.bytes + len_bytes, &entry.child.fingerprint);
+        self.bytes += len_bytes;
+        self.list(entry);
+        if ends { self.end_segment(section) } else { Ok(()) }
+    }
+
+    fn list(&mut self, entry: Entry) {
+        let before = self.entries.capacity();
+        self.entries.push(entry);
+        let grown = self.entries.capacity() - before;
+        if grown > 0 {
+            self.listed.add((grown * size_of::<Entry>()) as u64);
+        }
+    }
+
+    fn settle_zeros(&mut self, section: Option<&Section<'_>>) -> Result<()> {
+        let run_bytes = self.zero_run_bytes;
+        if run_bytes == 0 {
+            return Ok(());
+        }
+        if run_bytes >= HOLE_CUT_BYTES {
+            self.end_segment(section)?;
+            self.pieces.push(Piece::hole(run_bytes));
+        } else {
+            if self.rule.must_end_before(self.bytes, self.entries.len(), run_bytes) {
+                self.end_segment(section)?;
+            }
+            self.list(Entry { child: hole_child(run_bytes), data: None });
+            self.bytes += run_bytes;
+        }
+        self.zero_run_bytes = 0;
+        Ok(())
+    }
+
+    fn end_segment(&mut self, section: Option<&Section<'_>>) -> Result<()> {
+        if self.entries.is_empty() {
+            return Ok(());
+        }
+        // A segment of only zeros is a hole of any length: it is the whole file or follows a forced cut.
+        if self.entries.iter().all(|entry| entry.child.fingerprint.is_zero()) {
+            self.pieces.push(Piece::hole(self.bytes));
+        } else {
+            let (child, pin) = match section {
+                Some(section) => self.store(section)?,
+                None => self.store(&self.dedup.enter())?,
+            };
+            self.pieces.push(Piece { kind: PieceKind::Segment, child, pin: Some(Arc::new(pin)) });
+        }
+        // Its new chunks are in a container by now, which counts them.
+        let with_data = self.entries.iter().filter(|entry| entry.data.is_some());
+        self.content.release(with_data.map(|entry| entry.child.len_bytes).sum());
+        self.entries.clear();
+        self.bytes = 0;
+        Ok(())
+    }
+
+    fn store(&self, section: &Section<'_>) -> Result<(Child, crate::content::dedup::Pin)> {
+        let entries: Vec<SegmentEntry<'_>> = self.entries.iter().map(Entry::view).collect();
+        self.dedup.store_segment(section, self.stream, &entries, self.known.as_deref())
+    }
+
+    /// Returns all content as pieces. If this is a whole file of one chunk (`whole_file`), the chunk stands alone. The
+    /// caller logs the root within the same `section`.
+    ///
+    /// # Errors
+    /// As [`push_known`](Self::push_known).
+    pub fn finish(mut self, section: &Section<'_>, whole_file: bool) -> Result<Vec<Piece>> {
+        self.settle_zeros(Some(section))?;
+        if whole_file
+            && self.pieces.is_empty()
+            && let [only] = self.entries.as_slice()
+            && !only.child.fingerprint.is_zero()
+        {
+            let child = self.dedup.store_chunk(section, self.stream, only.view())?;
+            return Ok(vec![Piece { kind: PieceKind::Chunk, child, pin: None }]);
+        }
+        self.end_segment(Some(section))?;
+        Ok(self.pieces)
+    }
+}
+
+impl Entry {
+    fn view(&self) -> SegmentEntry<'_> {
+        let data = self.data.as_ref().and_then(|(buffer, range)| buffer.get(range.clone()));
+        SegmentEntry { child: self.child, data }
+    }
+}

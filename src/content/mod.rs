@@ -1,0 +1,15 @@
+//! Content: from bytes to chunks, containers and recipes, and back.
+//!
+//! ```text
+//! file -> ingest (chunker, fingerprint) -> dedup (index) -> containers
+//! file -> recipe -> containers
+//! ```
+
+pub mod chunker;
+pub mod containers;
+pub mod dedup;
+pub mod file;
+pub mod fingerprint;
+pub mod indexes;
+pub mod ingest;
+pub mod recipe;

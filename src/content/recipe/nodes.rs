@@ -1,0 +1,160 @@
+//! Reading recipe nodes: from the cache, else from their container, checked against their fingerprint.
+
+use std::sync::Arc;
+
+use dedupfs_store::recipe::{Child, Node};
+use dedupfs_store::{Fingerprint, StoreError};
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+
+use crate::content::dedup::Fetcher;
+use crate::content::fingerprint::Fingerprinter;
+use crate::error::Result;
+
+/// A node with the end offset of each child.
+#[derive(Debug)]
+pub struct NodeView {
+    /// 0: children are chunks; n: children are nodes of level n - 1.
+    pub level: u8,
+    children: Vec<Child>,
+    ends: Vec<u64>,
+}
+
+impl NodeView {
+    /// Makes a view of `node`.
+    #[must_use]
+    pub fn new(node: Node) -> Self {
+        let ends = node
+            .children
+            .iter()
+            .scan(0_u64, |end, child| {
+                *end += child.len_bytes;
+                Some(*end)
+            })
+            .collect();
+        Self { level: node.level, children: node.children, ends }
+    }
+
+    /// The children in order.
+    #[must_use]
+    pub fn children(&self) -> &[Child] {
+        &self.children
+    }
+
+    /// Bytes of content.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Returns the position of the child that covers `offset` within the node.
+    #[must_use]
+    pub fn position_at(&self, offset: u64) -> usize {
+        self.ends.partition_point(|&end| end <= offset)
+    }
+
+    /// Returns the child at `position`, with its offset within the node.
+    #[must_use]
+    pub fn get(&self, position: usize) -> Option<(u64, &Child)> {
+        let child = self.children.get(position)?;
+        Some((self.ends.get(position)? - child.len_bytes, child))
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        (self.children.len() * (size_of::<Child>() + 8) + 64) as u64
+    }
+}
+
+#[derive(Clone)]
+struct ByMemory;
+
+impl Weighter<Fingerprint, Arc<NodeView>> for ByMemory {
+    fn weight(&self, _key: &Fingerprint, view: &Arc<NodeView>) -> u64 {
+        view.memory_bytes()
+    }
+}
+
+/// Reads nodes through a cache bounded in bytes.
+pub struct NodeReader {
+    fetcher: Fetcher,
+    fingerprinter: Fingerprinter,
+    cache: Cache<Fingerprint, Arc<NodeView>, ByMemory>,
+}
+
+impl NodeReader {
+    /// Makes a reader of the recipe containers behind `fetcher`.
+    #[must_use]
+    pub fn new(fetcher: Fetcher, fingerprinter: Fingerprinter, cache_bytes: u64) -> Self {
+        let expected = usize::try_from(cache_bytes / 16_384).unwrap_or(64).max(64);
+        Self { fetcher, fingerprinter, cache: Cache::with_weighter(expected, cache_bytes, ByMemory) }
+    }
+
+    /// Returns the node that `child` names; it must be of `level` and of the child's length.
+    ///
+    /// # Errors
+    /// `Corrupt` if the bytes are damaged or do not match the fingerprint; I/O errors.
+    pub fn node(&self, level: u8, child: &Child) -> Result<Arc<NodeView>> {
+        if let Some(view) = self.cache.get(&child.fingerprint) {
+            return check_shape(view, level, child);
+        }
+        let bytes = self.fetcher.fetch(&child.fingerprint, child.hint, None)?;
+        let view = self.decode(&child.fingerprint, &bytes).inspect_err(|_| self.fetcher.suspect(&child.fingerprint))?;
+        self.cache.insert(child.fingerprint, view.clone());
+        check_shape(view, level, child)
+    }
+
+    /// Returns the node of this fingerprint, whose copy `hint` names; the shape is not checked. For counting the log,
+    /// reclaiming and comparing.
+    ///
+    /// # Errors
+    /// As [`node`](Self::node).
+    pub fn node_of(&self, fingerprint: &Fingerprint, hint: dedupfs_store::ContainerId) -> Result<Arc<NodeView>> {
+        if let Some(view) = self.cache.get(fingerprint) {
+            return Ok(view);
+        }
+        let bytes = self.fetcher.fetch(fingerprint, hint, None)?;
+        self.decode(fingerprint, &bytes)
+    }
+
+    /// Puts a node that was just stored into the cache: it will soon be counted and may be read.
+    pub fn remember(&self, fingerprint: Fingerprint, view: Arc<NodeView>) {
+        self.cache.insert(fingerprint, view);
+    }
+
+    /// Removes a node from the cache: no container has a sound copy.
+    pub fn forget(&self, fingerprint: &Fingerprint) {
+        self.cache.remove(fingerprint);
+    }
+
+    /// Whether the node can be read without the disk, if its hint is right.
+    #[must_use]
+    pub fn is_cached(&self, child: &Child) -> bool {
+        self.cache.peek(&child.fingerprint).is_some() || self.fetcher.is_cached(&child.fingerprint, child.hint)
+    }
+
+    /// The recipe containers.
+    #[must_use]
+    pub fn fetcher(&self) -> &Fetcher {
+        &self.fetcher
+    }
+
+    fn decode(&self, fingerprint: &Fingerprint, bytes: &[u8]) -> Result<Arc<NodeView>> {
+        let node = Node::decode(bytes)?;
+        let found = self.fingerprinter.of(&node.identity_bytes());
+        if found != *fingerprint {
+            return Err(StoreError::corrupt("recipe node", fingerprint, found).into());
+        }
+        Ok(Arc::new(NodeView::new(node)))
+    }
+}
+
+fn check_shape(view: Arc<NodeView>, level: u8, child: &Child) -> Result<Arc<NodeView>> {
+    if view.level != level || view.len_bytes() != child.len_bytes {
+        let expected = format!("level {level} and {} bytes", child.len_bytes);
+        let found = format!("level {} and {} bytes", view.level, view.len_bytes());
+        return Err(StoreError::corrupt(format!("recipe node {}", child.fingerprint), expected, found).into());
+    }
+    Ok(view)
+}

@@ -1,0 +1,184 @@
+//! A file's content as a flat list of pieces, as open files hold it.
+
+use std::sync::Arc;
+
+use dedupfs_store::recipe::Child;
+use dedupfs_store::{ContainerId, Fingerprint};
+
+use crate::content::dedup::Pin;
+
+/// The kind of a piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PieceKind {
+    /// A run of zeros.
+    Hole,
+    /// A level 0 node.
+    Segment,
+    /// A single chunk: only as the sole piece of a file.
+    Chunk,
+}
+
+/// One piece of a file's content.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// Its kind.
+    pub kind: PieceKind,
+    /// Fingerprint, length and hint.
+    pub child: Child,
+    /// Keeps the node from being reclaimed until a logged root refers to it.
+    pub pin: Option<Arc<Pin>>,
+}
+
+impl Piece {
+    /// Makes a run of zeros.
+    #[must_use]
+    pub fn hole(len_bytes: u64) -> Self {
+        let child = Child { fingerprint: Fingerprint::ZERO, len_bytes, hint: ContainerId::NONE };
+        Self { kind: PieceKind::Hole, child, pin: None }
+    }
+
+    /// Bytes of content.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.child.len_bytes
+    }
+}
+
+/// Pieces with their offsets.
+#[derive(Clone, Debug, Default)]
+pub struct PieceList {
+    pieces: Vec<Piece>,
+    /// End offset of each piece.
+    ends: Vec<u64>,
+    data_bytes: u64,
+}
+
+impl PieceList {
+    /// Makes a list of these pieces; adjacent holes become one.
+    #[must_use]
+    pub fn new(pieces: impl IntoIterator<Item = Piece>) -> Self {
+        let mut list = Self::default();
+        pieces.into_iter().for_each(|piece| list.push(piece));
+        list
+    }
+
+    /// Adds a piece at the end.
+    pub fn push(&mut self, piece: Piece) {
+        if piece.len_bytes() == 0 {
+            return;
+        }
+        let end = self.len_bytes() + piece.len_bytes();
+        if piece.kind == PieceKind::Hole
+            && let (Some(last), Some(last_end)) = (self.pieces.last_mut(), self.ends.last_mut())
+            && last.kind == PieceKind::Hole
+        {
+            last.child.len_bytes += piece.len_bytes();
+            *last_end = end;
+            return;
+        }
+        if piece.kind != PieceKind::Hole {
+            self.data_bytes += piece.len_bytes();
+        }
+        self.pieces.push(piece);
+        self.ends.push(end);
+    }
+
+    /// Removes the last piece.
+    pub fn pop(&mut self) -> Option<Piece> {
+        self.ends.pop();
+        let piece = self.pieces.pop()?;
+        if piece.kind != PieceKind::Hole {
+            self.data_bytes -= piece.len_bytes();
+        }
+        Some(piece)
+    }
+
+    /// Bytes of content.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Bytes that are not holes.
+    #[must_use]
+    pub fn data_bytes(&self) -> u64 {
+        self.data_bytes
+    }
+
+    /// Number of pieces.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Whether there is no content.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        let pins = self.pieces.len() * size_of::<Pin>();
+        (self.pieces.capacity() * size_of::<Piece>() + self.ends.capacity() * size_of::<u64>() + pins) as u64
+    }
+
+    /// All pieces in order.
+    #[must_use]
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// Drops all pins: a logged or committed root refers to everything now.
+    pub fn unpin(&mut self) {
+        self.pieces.iter_mut().for_each(|piece| piece.pin = None);
+    }
+
+    /// Returns the position of the piece that covers `offset`; `len()` at or behind the end.
+    #[must_use]
+    pub fn position_at(&self, offset: u64) -> usize {
+        self.ends.partition_point(|&end| end <= offset)
+    }
+
+    /// Returns the piece at `position`, with its start offset.
+    #[must_use]
+    pub fn get(&self, position: usize) -> Option<(u64, &Piece)> {
+        let piece = self.pieces.get(position)?;
+        let end = self.ends.get(position)?;
+        Some((end - piece.len_bytes(), piece))
+    }
+
+    /// Returns a list with `with` in place of the pieces `range`.
+    #[must_use]
+    pub fn spliced(&self, range: std::ops::Range<usize>, with: Vec<Piece>) -> Self {
+        let head = self.pieces.iter().take(range.start).cloned();
+        let tail = self.pieces.iter().skip(range.end).cloned();
+        Self::new(head.chain(with).chain(tail))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(len_bytes: u64) -> Piece {
+        let child = Child { fingerprint: Fingerprint([7; 32]), len_bytes, hint: ContainerId::NONE };
+        Piece { kind: PieceKind::Segment, child, pin: None }
+    }
+
+    #[test]
+    fn offsets_and_lengths() {
+        let mut list = PieceList::new([segment(10), Piece::hole(5), Piece::hole(6), segment(1)]);
+        assert_eq!((list.len(), list.len_bytes(), list.data_bytes()), (3, 22, 11));
+        assert_eq!(list.position_at(0), 0);
+        assert_eq!(list.position_at(9), 0);
+        assert_eq!(list.position_at(10), 1);
+        assert_eq!(list.position_at(21), 2);
+        assert_eq!(list.position_at(22), 3);
+        assert_eq!(list.get(1).map(|(start, piece)| (start, piece.len_bytes())), Some((10, 11)));
+        assert_eq!(list.spliced(1..2, vec![segment(2)]).len_bytes(), 13);
+        assert_eq!(list.pop().map(|piece| piece.len_bytes()), Some(1));
+        assert_eq!(list.len_bytes(), 21);
+    }
+}

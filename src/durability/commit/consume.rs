@@ -1,0 +1,216 @@
+//! Turns the operations log into counts (invariant I-3): the counting fingerprints of MAD2 section 3.5, updated in the
+//! background as in dedupv1 section 3.7.
+//!
+//! Chunks become known when an `Extend` makes them durable. A chunk without references is garbage, but sound. Nodes
+//! become known only by their own entries: a round may make a node durable that was stored after its generation was
+//! frozen, and whose chunks the round does not have. If such a node were known after a crash, the next backup of the
+//! same data would rest on it.
+//!
+//! Log entries are short, and consuming them expands them: a stored node counts its children up by one, a freed one
+//! counts them down. Rows are consumed in order. Each index skips the rows up to its position, so a replay after a
+//! crash gives the same state. Cost: one hash table access per chunk of a new segment; nothing for known segments.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use dedupfs_index::{Change, Index, Location};
+use dedupfs_store::recipe::Root;
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
+
+use crate::content::containers::{ContainerStore, Extended};
+use crate::content::recipe::NodeReader;
+use crate::error::Result;
+use crate::namespace::LogOp;
+
+/// Number of changes gathered before they are applied. It bounds memory for rows of any size.
+const CHANGES_MAX: usize = 65_536;
+
+/// Applies log rows to both indexes.
+pub struct Consumer<'a> {
+    /// Index of chunks.
+    pub chunk_index: &'a Index,
+    /// Index of recipe nodes.
+    pub recipe_index: &'a Index,
+    /// Reader of nodes whose children are counted.
+    pub nodes: &'a NodeReader,
+    /// Containers of chunks; for their tables, when a row is replayed.
+    pub data: &'a Arc<ContainerStore>,
+    /// Containers of recipe nodes; for the same.
+    pub recipes: &'a Arc<ContainerStore>,
+    /// Whether a replayed container lacks chunks that its record counts. The index does not know these chunks, so
+    /// counting them makes them lost.
+    pub lacks: Cell<bool>,
+}
+
+/// Changes of one row that are not applied yet.
+struct Pending {
+    row: u64,
+    chunks: Vec<Change>,
+    recipes: Vec<Change>,
+    total: u64,
+    inconsistencies: u64,
+    doubts: u64,
+}
+
+/// The result of consuming a row.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Consumed {
+    /// Changes applied.
+    pub changes: u64,
+    /// Counts that are impossible; `dedupfs fsck` tells more.
+    pub inconsistencies: u64,
+    /// Of these, the ones that put counts in doubt.
+    pub doubts: u64,
+}
+
+impl Consumer<'_> {
+    /// Applies one row. `fresh` has the entries that this row's `Extend`s made durable. Without it (replay) they are
+    /// read from the containers.
+    ///
+    /// # Errors
+    /// Reading a node or table failed. The indexes then miss a part of this row: no later row may be applied.
+    pub fn consume(&self, row: u64, ops: &[LogOp], fresh: Option<&[Extended]>) -> Result<Consumed> {
+        let mut pending =
+            Pending { row, chunks: Vec::new(), recipes: Vec::new(), total: 0, inconsistencies: 0, doubts: 0 };
+        let fresh_chunks = fresh.unwrap_or_default().iter().filter(|extended| extended.kind == ContainerKind::Data);
+        for extended in fresh_chunks {
+            for entry in &extended.entries {
+                let location = Location { container: extended.container, len_bytes: entry.len_bytes };
+                self.insert(&mut pending, extended.kind, entry.fingerprint, location)?;
+            }
+        }
+        for op in ops {
+            match op {
+                LogOp::Extend { container, kind, from_bytes, to_bytes } => {
+                    if fresh.is_none() && *kind == ContainerKind::Data {
+                        self.replay_extend(&mut pending, *container, *kind, *from_bytes, *to_bytes)?;
+                    }
+                }
+                LogOp::RootAdded(root) => self.count_root(&mut pending, root, 1)?,
+                LogOp::RootDropped(root) => self.count_root(&mut pending, root, -1)?,
+                LogOp::NodeStored { level, fingerprint, container, len_bytes } => {
+                    let location = Location { container: *container, len_bytes: *len_bytes };
+                    self.insert(&mut pending, ContainerKind::Recipe, *fingerprint, location)?;
+                    self.count_children(&mut pending, *level, fingerprint, *container, 1)?;
+                }
+                LogOp::NodeMoved { fingerprint, container, len_bytes } => {
+                    let location = Location { container: *container, len_bytes: *len_bytes };
+                    self.insert(&mut pending, ContainerKind::Recipe, *fingerprint, location)?;
+                }
+                LogOp::NodeFreed { level, fingerprint, container } => {
+                    // A lost node counts nothing. A node stored under its name since then is another copy.
+                    if *container != ContainerId::NONE {
+                        self.count_children(&mut pending, *level, fingerprint, *container, -1)?;
+                    }
+                    let change = Change::Remove { fingerprint: *fingerprint, container: *container };
+                    self.push(&mut pending, ContainerKind::Recipe, change)?;
+                }
+                LogOp::ChunkLost { fingerprint, container } => {
+                    let change = Change::Lose { fingerprint: *fingerprint, container: *container };
+                    self.push(&mut pending, ContainerKind::Data, change)?;
+                }
+                LogOp::NodeLost { fingerprint, container } => {
+                    let change = Change::Lose { fingerprint: *fingerprint, container: *container };
+                    self.push(&mut pending, ContainerKind::Recipe, change)?;
+                }
+                LogOp::ChunkRemoved { fingerprint, container } => {
+                    let change = Change::Remove { fingerprint: *fingerprint, container: *container };
+                    self.push(&mut pending, ContainerKind::Data, change)?;
+                }
+            }
+        }
+        self.apply(&mut pending)?;
+        let Pending { total: changes, inconsistencies, doubts, .. } = pending;
+        Ok(Consumed { changes, inconsistencies, doubts })
+    }
+
+    fn insert(
+        &self,
+        pending: &mut Pending,
+        kind: ContainerKind,
+        fingerprint: Fingerprint,
+        location: Location,
+    ) -> Result<()> {
+        self.push(pending, kind, Change::Insert { fingerprint, location })
+    }
+
+    fn replay_extend(
+        &self,
+        pending: &mut Pending,
+        container: ContainerId,
+        kind: ContainerKind,
+        from_bytes: u32,
+        to_bytes: u32,
+    ) -> Result<()> {
+        let store = if kind == ContainerKind::Data { self.data } else { self.recipes };
+        let Some(table) = store.table(container)? else {
+            // Reclaimed later. Either its checkpoint covered this row, or its content is inserted from the new place.
+            return Ok(());
+        };
+        if store.record(container).is_some_and(|record| (table.entries.len() as u64) < u64::from(record.chunks)) {
+            self.lacks.set(true);
+        }
+        for region in table.regions.iter().filter(|region| (from_bytes..to_bytes).contains(&region.offset_bytes)) {
+            let entries = table.entries.iter().skip(region.first_entry as usize).take(region.entry_count as usize);
+            for entry in entries {
+                let location = Location { container, len_bytes: entry.len_bytes };
+                self.insert(pending, kind, entry.fingerprint, location)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn count_root(&self, pending: &mut Pending, root: &Root, delta: i64) -> Result<()> {
+        match root {
+            Root::Empty | Root::Zero { .. } => Ok(()),
+            Root::Chunk(child) => self.count(pending, ContainerKind::Data, child.fingerprint, delta),
+            Root::Node { child, .. } => self.count(pending, ContainerKind::Recipe, child.fingerprint, delta),
+        }
+    }
+
+    fn count_children(
+        &self,
+        pending: &mut Pending,
+        level: u8,
+        fingerprint: &Fingerprint,
+        container: ContainerId,
+        delta: i64,
+    ) -> Result<()> {
+        // If both positions cover this row, the node is not needed, and may have been reclaimed.
+        if pending.row <= self.chunk_index.position().min(self.recipe_index.position()) {
+            return Ok(());
+        }
+        let kind = if level == 0 { ContainerKind::Data } else { ContainerKind::Recipe };
+        let view = self.nodes.node_of(fingerprint, container)?;
+        view.children().iter().try_for_each(|child| self.count(pending, kind, child.fingerprint, delta))
+    }
+
+    fn count(&self, pending: &mut Pending, kind: ContainerKind, fingerprint: Fingerprint, delta: i64) -> Result<()> {
+        if fingerprint.is_zero() {
+            return Ok(());
+        }
+        self.push(pending, kind, Change::Count { fingerprint, delta })
+    }
+
+    fn push(&self, pending: &mut Pending, kind: ContainerKind, change: Change) -> Result<()> {
+        match kind {
+            ContainerKind::Data => pending.chunks.push(change),
+            ContainerKind::Recipe => pending.recipes.push(change),
+        }
+        if pending.chunks.len() + pending.recipes.len() >= CHANGES_MAX { self.apply(pending) } else { Ok(()) }
+    }
+
+    fn apply(&self, pending: &mut Pending) -> Result<()> {
+        for (index, changes) in [(self.chunk_index, &mut pending.chunks), (self.recipe_index, &mut pending.recipes)] {
+            // A commit without changes has the row of the one before, which may be complete already.
+            if pending.row > index.position() && !changes.is_empty() {
+                let report = index.apply(pending.row, changes)?;
+                pending.inconsistencies += report.count;
+                pending.doubts += report.doubts - if self.lacks.get() { report.needed } else { 0 };
+                pending.total += changes.len() as u64;
+            }
+            changes.clear();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,367 @@
+//! Commits: make changes durable, in the one safe order.
+//!
+//! A round, by the one commit thread:
+//! 1. The namespace's generation is frozen. Everything it refers to has been appended to containers before.
+//! 2. All containers are written out and synced (I-1).
+//! 3. The generation, the container records and the log row become durable in one transaction (I-2).
+//! 4. The waiting requests are answered.
+//! 5. The row is handed to the counting thread ([`backlog`]).
+//!
+//! Beside it, each on a thread of its own:
+//! - *counting* ([`counting`]): applies durable rows to the indexes, in order (I-3), and from time to time freezes the
+//!   indexes as of the last counted row;
+//! - *checkpoints* ([`flush`]): writes the frozen indexes. The log can then be trimmed up to their row;
+//! - *exporting* ([`crate::durability::export`]).
+//!
+//! The backlog of uncounted rows is bounded, in changes and in bytes. When it is full, the next round waits for the
+//! counting; when the free space is near the reserve, every round does. Counting waits for a checkpoint only when open
+//! tankers fill their memory. Threads that make changes wait ([`Committer::relieve`]) in two cases: the uncommitted
+//! changes reach the size of one row, or as many fingerprints are staged. Only counting ends the latter.
+//!
+//! **Waiting order**: each may wait for those behind it, never for those before it: writers, reclaiming, quarantine ->
+//! the commit thread -> the counting thread -> sections (a thread in a section waits for none of these), the store of
+//! the namespace (across a transaction), the checkpoint thread -> devices. None of them waits for the export thread.
+//!
+//! Right before step 3, and also in rounds with nothing to commit, the round checks that the pool is still locked. If
+//! it is not, another process may write it, and nothing more is written here.
+//!
+//! A round that fails before step 3 loses nothing: generation and containers keep their content for the next round. A
+//! failed sync is never retried into a success: the layers below remember it and the pool turns read-only (I-7).
+//!
+//! Cost: two or three syncs per round, for any number of operations. See [`counting`] for the cost of counting.
+
+mod backlog;
+mod consume;
+mod counting;
+mod flush;
+mod flush_queue;
+mod rounds;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dedupfs_index::Index;
+use dedupfs_store::device::PoolLock;
+use dedupfs_store::{ContainerId, StoreError, waiting};
+use parking_lot::{Condvar, Mutex};
+
+pub use consume::{Consumed, Consumer};
+
+use self::backlog::{Backlog, Weight};
+use self::counting::Row;
+use self::flush::Flush;
+use self::flush_queue::FlushQueue;
+use crate::config::{BACKLOG_BYTES_PER_CHANGE, BACKLOG_ROWS, PENDING_CHANGES_MIN};
+use crate::content::containers::ContainerStore;
+use crate::content::dedup::Deduplicator;
+use crate::durability::export::Exporter;
+use crate::durability::space::SpaceGuard;
+use crate::error::{EngineError, Result};
+use crate::namespace::Namespace;
+
+/// The parts of a pool that commits use.
+pub struct CommitParts {
+    /// Inodes, names and the log.
+    pub namespace: Arc<Namespace>,
+    /// Containers of chunks.
+    pub data: Arc<ContainerStore>,
+    /// Containers of recipe nodes.
+    pub recipes: Arc<ContainerStore>,
+    /// Index of chunks.
+    pub chunk_index: Arc<Index>,
+    /// Index of nodes.
+    pub recipe_index: Arc<Index>,
+    /// For reading nodes.
+    pub dedup: Arc<Deduplicator>,
+    /// Tells when commits and checkpoints should be short.
+    pub space: Arc<SpaceGuard>,
+    /// Copies of the namespace on the data root.
+    pub exporter: Arc<Exporter>,
+    /// The locks that keep other processes out. Only the pool holds them.
+    pub locks: Weak<Vec<PoolLock>>,
+    /// Number of uncommitted namespace changes that starts a round early. At twice as many, threads that change names
+    /// wait for a round.
+    pub pending_operations_max: usize,
+}
+
+#[derive(Default)]
+struct State {
+    requested: u64,
+    finished: u64,
+    /// Error of the round that finished last.
+    outcome: Option<EngineError>,
+    stopping: bool,
+}
+
+/// Runs rounds on request and at intervals.
+pub struct Committer {
+    parts: CommitParts,
+    state: Mutex<State>,
+    wake: Condvar,
+    done: Condvar,
+    /// Containers that reclaiming has emptied; the next round forgets them.
+    removed: Mutex<Vec<ContainerId>>,
+    /// Why the pool is read-only, if it is.
+    failure: Mutex<Option<EngineError>>,
+    changes_since_checkpoint: AtomicU64,
+    /// Index changes that were frozen and are not in a durable row yet.
+    committing: AtomicU64,
+    /// Durable rows that are not counted yet.
+    backlog: Backlog<Row>,
+    /// Approximate upper bound of the changes in one row.
+    row_changes_max: u64,
+    flushes: FlushQueue<Flush>,
+    /// Whether the last checkpoint failed for lack of space.
+    is_starved: AtomicBool,
+    inconsistencies: AtomicU64,
+    /// See [`hold_losses`](Self::hold_losses).
+    losses: Mutex<()>,
+    rounds: AtomicU64,
+    rounds_without_space: AtomicU64,
+    /// Called at the interval, before a round: publishes files that have been open for long.
+    before_interval: Mutex<Option<Box<dyn Fn() + Send>>>,
+}
+
+impl Committer {
+    /// Creates a committer whose thread is not running yet.
+    #[must_use]
+    pub fn new(parts: CommitParts) -> Arc<Self> {
+        let row_changes_max = parts.chunk_index.pending_max().max(PENDING_CHANGES_MIN);
+        let changes = BACKLOG_ROWS * row_changes_max;
+        let bound = Weight { changes, places: changes, bytes: row_changes_max * BACKLOG_BYTES_PER_CHANGE };
+        Arc::new(Self {
+            parts,
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            done: Condvar::new(),
+            removed: Mutex::default(),
+            failure: Mutex::default(),
+            changes_since_checkpoint: AtomicU64::new(0),
+            committing: AtomicU64::new(0),
+            backlog: Backlog::new(bound),
+            row_changes_max,
+            flushes: FlushQueue::default(),
+            is_starved: AtomicBool::new(false),
+            inconsistencies: AtomicU64::new(0),
+            losses: Mutex::new(()),
+            rounds: AtomicU64::new(0),
+            rounds_without_space: AtomicU64::new(0),
+            before_interval: Mutex::new(None),
+        })
+    }
+
+    /// Applies the rest of the log to the indexes, as a mount after a crash must. Returns the number of replayed rows.
+    ///
+    /// # Errors
+    /// A node or table that the log refers to cannot be read.
+    pub fn replay(&self) -> Result<u64> {
+        let from = self.parts.chunk_index.position().min(self.parts.recipe_index.position());
+        let (mut rows, consumer) = (0, self.consumer());
+        self.parts.namespace.log_after(from, &mut |row, ops| {
+            rows += 1;
+            self.note(consumer.consume(row, &ops, None)?)
+        })?;
+        Ok(rows)
+    }
+
+    /// Starts the commit thread. It calls `before_interval` before a round, once per interval.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(
+        self: &Arc<Self>,
+        interval: Duration,
+        before_interval: Box<dyn Fn() + Send>,
+    ) -> Result<JoinHandle<()>> {
+        *self.before_interval.lock() = Some(before_interval);
+        let committer = self.clone();
+        std::thread::Builder::new()
+            .name("commit".to_owned())
+            .spawn(move || committer.run(interval))
+            .map_err(|error| dedupfs_store::StoreError::from_io("start", "commit thread", error).into())
+    }
+
+    /// Commits: everything done before this call is durable when it returns.
+    ///
+    /// # Errors
+    /// The round's error. Nothing is lost then, but nothing is promised either.
+    pub fn commit(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.stopping {
+            return Err(EngineError::ReadOnly(": it is being unmounted".to_owned()));
+        }
+        state.requested += 1;
+        let ticket = state.requested;
+        self.wake.notify_one();
+        waiting::announce();
+        while state.finished < ticket {
+            self.done.wait(&mut state);
+        }
+        // A later round may have finished since. If it repaired a failure, there is no failure any more.
+        state.outcome.clone().map_or(Ok(()), Err)
+    }
+
+    /// Bounds the memory of the namespace and of the indexes. It starts a round early, waits for the round when it is
+    /// late, and waits for the counting when that is late. To be called without locks.
+    ///
+    /// # Errors
+    /// The round's error; the reason why the pool is read-only.
+    pub fn relieve(&self) -> Result<()> {
+        let pending = self.parts.namespace.pending_operations();
+        let (changes, most) = (self.uncommitted_changes(), self.row_changes_max);
+        let pending_max = self.parts.pending_operations_max;
+        if pending >= 2 * pending_max || changes >= most {
+            self.commit()?;
+        } else if pending >= pending_max || changes >= most / 2 {
+            let mut state = self.state.lock();
+            if state.requested == state.finished {
+                state.requested += 1;
+                self.wake.notify_one();
+            }
+        }
+        if self.staged() < most {
+            return Ok(());
+        }
+        // Committed fingerprints stay staged until they are counted.
+        self.backlog.wait_while(waiting::announce, |_| self.staged() >= most);
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    /// Slows background work that makes much to count. Besides [`relieve`](Self::relieve), it waits until less than
+    /// half a row is uncounted, which leaves room for the rows of clients that sync meanwhile.
+    ///
+    /// # Errors
+    /// The errors of [`relieve`](Self::relieve).
+    pub fn pace(&self) -> Result<()> {
+        self.relieve()?;
+        let most = self.row_changes_max / 2;
+        if self.backlog.weight().changes < most {
+            return Ok(());
+        }
+        self.backlog.wait_while(waiting::announce, |weight| weight.changes >= most);
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    fn staged(&self) -> u64 {
+        self.parts.chunk_index.staged() + self.parts.recipe_index.staged()
+    }
+
+    /// Returns the index changes that are staged or logged, and in no durable row yet.
+    fn uncommitted_changes(&self) -> u64 {
+        let logged = self.parts.namespace.logged_changes() + self.committing.load(Ordering::Relaxed);
+        logged + self.staged().saturating_sub(self.backlog.weight().places)
+    }
+
+    /// Returns the approximate number of index changes that are durable and not counted yet.
+    #[must_use]
+    pub fn backlog_changes(&self) -> u64 {
+        self.backlog.weight().changes
+    }
+
+    /// Returns the number of [`backlog_changes`](Self::backlog_changes) from which on no round begins.
+    #[must_use]
+    pub fn backlog_changes_max(&self) -> u64 {
+        self.backlog.bound().changes
+    }
+
+    /// Makes the next round remove these containers from the namespace, and free them afterwards.
+    ///
+    /// # Errors
+    /// [`CountsInDoubt`](EngineError::CountsInDoubt): the containers stay.
+    pub fn remove_containers(&self, containers: Vec<ContainerId>) -> Result<()> {
+        self.check_counts()?;
+        self.removed.lock().extend(containers);
+        Ok(())
+    }
+
+    /// Checks that the counts of the indexes are good enough to free content.
+    ///
+    /// # Errors
+    /// [`CountsInDoubt`](EngineError::CountsInDoubt).
+    pub fn check_counts(&self) -> Result<()> {
+        if self.parts.namespace.has_doubt() { Err(EngineError::CountsInDoubt) } else { Ok(()) }
+    }
+
+    /// Commits, and waits until the counts in the indexes are those of everything done before this call.
+    ///
+    /// # Errors
+    /// The errors of [`commit`](Self::commit).
+    pub fn settle(&self) -> Result<()> {
+        self.commit()?;
+        let ticket = self.state.lock().finished;
+        self.backlog.wait_for(ticket, waiting::announce);
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    /// Brings the export on the data root up to the last commit, and frees the slots that no export names any more.
+    ///
+    /// # Errors
+    /// The export cannot be written, for another reason than lack of space.
+    pub fn export(&self) -> Result<()> {
+        let outcome = self.parts.exporter.export();
+        if let Err(error) = &outcome
+            && !crate::durability::export::is_damage(error)
+        {
+            self.fail(error, "an export of the namespace failed");
+        }
+        outcome
+    }
+
+    /// Returns the reason why the pool takes no more changes, if there is one.
+    #[must_use]
+    pub fn failure(&self) -> Option<EngineError> {
+        self.failure.lock().clone()
+    }
+
+    /// Whether an index has filled its memory and there is no space for a checkpoint: nothing new should be accepted.
+    #[must_use]
+    pub fn is_held_up(&self) -> bool {
+        self.is_starved.load(Ordering::Acquire)
+            && (self.parts.chunk_index.is_full() || self.parts.recipe_index.is_full())
+    }
+
+    /// Locks out the others of: quarantining (which makes losses), freeing recipe nodes (a claimed node must not be
+    /// lost before it is freed), and recording that nothing is lost any more. May be held while waiting for rounds and
+    /// for their counting: neither thread takes it.
+    pub fn hold_losses(&self) -> parking_lot::MutexGuard<'_, ()> {
+        self.losses.lock()
+    }
+
+    /// Returns the number of impossible counts since the pool was opened.
+    #[must_use]
+    pub fn inconsistencies(&self) -> u64 {
+        self.inconsistencies.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of rounds since the pool was opened.
+    #[must_use]
+    pub fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of rounds that failed for lack of space: 0 unless another program used the reserve.
+    #[must_use]
+    pub fn rounds_without_space(&self) -> u64 {
+        self.rounds_without_space.load(Ordering::Relaxed)
+    }
+
+    /// Ends the threads after the requested rounds and their counting.
+    pub fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.wake.notify_one();
+    }
+
+    /// Makes the pool refuse changes from now on.
+    fn fail(&self, failure: &EngineError, what: &str) {
+        tracing::error!(%failure, "{what}; the pool is read-only from now on");
+        self.failure.lock().get_or_insert_with(|| failure.clone());
+        if matches!(failure, EngineError::Store(StoreError::LockLost { .. })) {
+            // Slots that look free to this process may belong to another by now.
+            self.parts.data.stop();
+            self.parts.recipes.stop();
+            self.parts.exporter.end();
+        }
+    }
+}

@@ -1,0 +1,589 @@
+//! Exports: copies on the data root of everything that the meta root knows and that cannot be rebuilt from containers.
+//!
+//! An export holds inodes, names, attributes and container records (as *items* in a base and in the deltas of a log), and copies of the
+//! recipe containers. Indexes follow from them. [`recover`] makes a new meta root from an export and the data containers.
+//!
+//! 1. Each commit notes the keys that it changed in its own transaction (`namespace/changes.rs`), so no crash loses one.
+//! 2. [`export`](Exporter::export) takes a snapshot of the last commit, copies the recipe containers recorded since ([`mirror`]),
+//!    appends one group with the current records of the changed keys to the log, and syncs both.
+//! 3. When the log has outgrown its base, a separate thread writes a new base beside it from one snapshot; then the first group of its
+//!    log, with all later changes; then it replaces `current`: the only switch.
+//! 4. A later commit trims the changes that a durable export has.
+//!
+//! Invariants: the export that counts is the state of one commit (I-1 and I-2 hold on the data root alone). **A slot is freed only once
+//! the durable export no longer names its container**, for every way of removal. Until then the container is *leaving*, also across
+//! crashes (a table of the namespace). Without any export, slots are freed at once. If an export does not fit and containers wait for
+//! it, the export is durably removed, so that a full disk can be reclaimed; the next export starts with a base.
+//!
+//! Lock order: `building` (one base at a time), `working` (held while a group is written), `state` (held briefly). The commit thread
+//! takes only `state`: no fsync waits for an export.
+//!
+//! Cost: see `docs/decisions/0015`.
+
+mod anew;
+mod base;
+mod files;
+mod frames;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
+mod kept;
+mod log;
+mod mirror;
+mod open;
+mod reached;
+mod recover;
+mod verify;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use dedupfs_store::container::SlotAddress;
+use dedupfs_store::device::{Device, DeviceFile, OpenMode, PoolLock};
+use dedupfs_store::{ContainerId, ContainerKind, PoolId, StoreError};
+use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
+
+use self::files::Current;
+use self::frames::Group;
+use self::mirror::Mirror;
+use self::reached::{Reached, ReachedNote};
+use crate::config::{
+    EXPORT_AT_ONCE_BYTES_MAX, EXPORT_FAILURES_MAX, EXPORT_INTERVAL, EXPORT_LOG_BYTES_MIN, EXPORT_SMALL_BYTES,
+};
+use crate::content::containers::ContainerStore;
+use crate::error::{EngineError, Result};
+use crate::namespace::{ContainerRecord, Exported, Namespace};
+
+pub(crate) use files::check_owner;
+pub(crate) use kept::{Kept, keep, kept};
+pub use open::ExportParts;
+pub use recover::{RestoreReport, Restored, fence, restore};
+pub use verify::{CopyDepth, ExportCheck, Pace};
+
+/// The facts about the export that a commit stores.
+#[derive(Clone, Debug, Default)]
+pub struct Position {
+    /// The durable export.
+    pub exported: Option<Exported>,
+    /// Rows up to this one no longer need their change notes.
+    pub trim_through: u64,
+    /// Containers that have left: their slots are free.
+    pub left: Vec<ContainerId>,
+}
+
+/// Figures about an export.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ExportStats {
+    /// Bytes of base and log.
+    pub namespace_bytes: u64,
+    /// Physical bytes of the copies of recipe containers.
+    pub recipe_bytes: u64,
+    /// The commit whose state it holds; 0 if there is no export.
+    pub row: u64,
+    /// When it was written, in seconds since 1970; 0 if there is no export.
+    pub time_secs: u64,
+    /// Bytes written since the mount.
+    pub written_bytes: u64,
+    /// When a verification last found all of it sound since the mount, in seconds since 1970; 0 if none has yet.
+    #[serde(default)]
+    pub verified_secs: u64,
+}
+
+/// The export that counts.
+struct Live {
+    current: Current,
+    log: Arc<dyn DeviceFile>,
+    /// End of the durable part of the log.
+    log_bytes: u64,
+    /// Number of the last group.
+    group: u32,
+    /// The commit whose state it holds.
+    row: u64,
+    /// When it was written.
+    time_secs: u64,
+}
+
+impl Live {
+    fn exported(&self) -> Exported {
+        Exported {
+            generation: self.current.generation,
+            log_bytes: self.log_bytes,
+            group: self.group,
+            row: self.row,
+            time_secs: self.time_secs,
+        }
+    }
+}
+
+/// The working state of exporting.
+struct Work {
+    live: Option<Live>,
+    mirror: Mirror,
+    /// Generation of an export that counts on the disk but cannot be continued; see [`anew`]. The slots that it names stay.
+    stale: Option<u64>,
+    reached: ReachedNote,
+    /// Consecutive failures for lack of space.
+    failures: u32,
+    /// Consecutive failures for other reasons.
+    failures_anew: u32,
+    /// The error after which nothing is exported until the next mount (invariant I-7).
+    failed: Option<EngineError>,
+    /// The highest generation that was ever tried.
+    last_generation: u64,
+    /// Moving a damaged export aside failed for lack of room. Until it succeeds, none of its files may be removed or cut.
+    is_to_set_aside: bool,
+}
+
+/// The state shared with the commit thread.
+#[derive(Default)]
+struct State {
+    exported: Exported,
+    /// Bytes of base and log.
+    export_bytes: u64,
+    written_bytes: u64,
+    verified_secs: u64,
+    /// A base of this commit's state is being written: later changes are kept.
+    building: Option<u64>,
+    /// The number of holders of the export, and the row it had at the first hold: later changes and leaving containers are kept.
+    held: Option<(u32, u64)>,
+    /// Containers removed by the commit with this row; an export may still name them.
+    leaving: Vec<(u64, ContainerRecord)>,
+    left: Vec<ContainerId>,
+    requested: bool,
+    stopping: bool,
+}
+
+impl State {
+    /// Publishes the figures of the export that counts from now on.
+    fn show(&mut self, live: Option<&Live>) {
+        self.exported = live.map_or_else(Exported::default, Live::exported);
+        self.export_bytes = live.map_or(0, |live| live.current.base_bytes + live.log_bytes);
+    }
+}
+
+/// Writes and maintains the export of one pool.
+pub struct Exporter {
+    device: Arc<dyn Device>,
+    pool: PoolId,
+    slot_bytes: u32,
+    namespace: Arc<Namespace>,
+    data: Arc<ContainerStore>,
+    recipes: Arc<ContainerStore>,
+    is_enabled: bool,
+    building: Mutex<()>,
+    working: Mutex<Work>,
+    state: Mutex<State>,
+    wake: Condvar,
+    /// Asks the writing of a base or a verification to give up.
+    give_up: AtomicBool,
+    /// Another process may own the pool by now.
+    is_ended: AtomicBool,
+    locks: Weak<Vec<PoolLock>>,
+    /// The number of threads waiting to write a base: a verification yields to them.
+    base_wanted: AtomicU64,
+    /// The number of threads waiting to verify the export.
+    verification_wanted: AtomicU64,
+    /// Damage that kept the export found at opening from being continued.
+    found_at_open: Mutex<Option<String>>,
+    /// Slots of containers that a recovery could not name, if anything is kept.
+    kept: Mutex<Option<Vec<SlotAddress>>>,
+}
+
+impl std::fmt::Debug for Exporter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exporter").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+/// Whether the error means damage of the exported data, and not of its target.
+pub(crate) fn is_damage(error: &EngineError) -> bool {
+    matches!(error, EngineError::Store(StoreError::Corrupt { .. }) | EngineError::Database(_))
+}
+
+fn now_secs() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// A hold on the export; see [`Exporter::hold`].
+pub struct HeldExport<'a> {
+    exporter: &'a Exporter,
+    exported: Exported,
+}
+
+impl std::fmt::Debug for HeldExport<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HeldExport").field("row", &self.exported.row).finish_non_exhaustive()
+    }
+}
+
+impl HeldExport<'_> {
+    /// The commit that was exported at the time of the hold.
+    #[must_use]
+    pub fn row(&self) -> u64 {
+        self.exported.row
+    }
+
+    /// Whether another base has replaced the held one.
+    #[must_use]
+    pub fn is_replaced(&self) -> bool {
+        self.exporter.state.lock().exported.generation != self.exported.generation
+    }
+
+    /// Cuts a view of the data root where the held export ended: groups appended later may be there in part.
+    ///
+    /// # Errors
+    /// The view cannot be changed. A missing log is not an error here.
+    pub fn cut_view(&self, view: &dyn Device) -> Result<()> {
+        if self.exported.generation == 0 {
+            return Ok(());
+        }
+        match view.open(&files::log_path(self.exported.generation), OpenMode::Write) {
+            Ok(log) if log.len()? > self.exported.log_bytes => log.set_len(self.exported.log_bytes)?,
+            Ok(_) | Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // The note describes the groups appended since.
+        ReachedNote::default().remove(view)
+    }
+}
+
+impl Drop for HeldExport<'_> {
+    fn drop(&mut self) {
+        let mut state = self.exporter.state.lock();
+        state.held = state.held.and_then(|(holders, row)| (holders > 1).then_some((holders - 1, row)));
+    }
+}
+
+impl Exporter {
+    /// Returns the position that the next commit stores. If the commit fails, [`not_left`](Self::not_left) must return
+    /// [`left`](Position::left).
+    #[must_use]
+    pub fn position(&self) -> Position {
+        if !self.is_enabled {
+            return Position::default();
+        }
+        let mut state = self.state.lock();
+        let durable = if state.exported.generation == 0 { u64::MAX } else { state.exported.row };
+        Position {
+            exported: Some(state.exported),
+            trim_through: [state.building, state.held.map(|(_, row)| row)]
+                .into_iter()
+                .flatten()
+                .fold(durable, u64::min),
+            left: std::mem::take(&mut state.left),
+        }
+    }
+
+    /// Takes back the `left` of a failed commit.
+    pub fn not_left(&self, left: Vec<ContainerId>) {
+        self.state.lock().left.extend(left);
+    }
+
+    /// Notes the containers removed by the commit `row`. Their slots become free once no export names them.
+    pub fn leave(&self, row: u64, containers: Vec<ContainerRecord>) {
+        self.state.lock().leaving.extend(containers.into_iter().map(|record| (row, record)));
+    }
+
+    /// Asks for an export soon.
+    pub fn request(&self) {
+        self.state.lock().requested = true;
+        self.wake.notify_all();
+    }
+
+    /// Ends the thread; a base under way is given up.
+    pub fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.give_up.store(true, Ordering::Relaxed);
+        self.wake.notify_all();
+    }
+
+    /// Runs the thread that exports on request and at intervals, and writes bases. `fail` receives the error that ends it.
+    pub fn run(&self, fail: impl Fn(&EngineError)) {
+        if !self.is_enabled {
+            return;
+        }
+        loop {
+            {
+                let mut state = self.state.lock();
+                if !state.requested && !state.stopping {
+                    self.wake.wait_for(&mut state, EXPORT_INTERVAL);
+                }
+                if state.stopping {
+                    return;
+                }
+                state.requested = false;
+            }
+            let run = || self.export().and_then(|()| self.write_base_if_due());
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run))
+                .unwrap_or(Err(EngineError::Internal("the export thread panicked")));
+            match outcome {
+                Ok(()) => {}
+                Err(error) if is_damage(&error) => tracing::error!(%error, "the namespace is exported no more"),
+                Err(error) if error.is_no_space() => tracing::warn!(%error, "no space to export the namespace"),
+                Err(error) => return fail(&error),
+            }
+        }
+    }
+
+    /// Brings the export up to the last commit, and frees the slots that it no longer names. If there is no room and containers wait to
+    /// be freed, removes the export instead.
+    ///
+    /// # Errors
+    /// I/O errors other than lack of space. After one, nothing is exported and nothing freed until the next mount.
+    pub fn export(&self) -> Result<()> {
+        if !self.is_enabled {
+            return Ok(());
+        }
+        let is_small = || Ok::<_, EngineError>(self.namespace.file_bytes()? <= EXPORT_AT_ONCE_BYTES_MAX);
+        if self.working.lock().live.is_none() && is_small()? {
+            self.write_base(false)?;
+        }
+        let mut work = self.working.lock();
+        if let Some(failed) = &work.failed {
+            return Err(failed.clone());
+        }
+        let outcome = self.export_into(&mut work);
+        match self.conclude(&mut work, outcome) {
+            // The unreadable records were exported while they could be read: that export stays, with the slots that it names.
+            Err(error) if is_damage(&error) && self.state.lock().leaving.is_empty() => {
+                tracing::error!(%error, "the namespace cannot be exported any more: the last export is kept as it is");
+                Ok(())
+            }
+            Err(error) if error.is_no_space() => {
+                tracing::warn!(%error, "no space to export the namespace to the data root; it is tried again");
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn export_into(&self, work: &mut Work) -> Result<()> {
+        // Taken before the snapshot, which may still name containers that leave later.
+        let waiting = {
+            let state = self.state.lock();
+            if state.held.is_some() { 0 } else { state.leaving.len() }
+        };
+        match self.append(work) {
+            Ok(()) if work.live.is_some() => (work.failures, work.failures_anew) = (0, 0),
+            Ok(()) => {}
+            Err(error) if error.is_no_space() => {
+                work.failures += 1;
+                if waiting == 0 && work.failures < EXPORT_FAILURES_MAX {
+                    tracing::warn!(%error, "no space to export the namespace to the data root; it is tried again");
+                    return Ok(());
+                }
+                tracing::warn!(
+                    "no space to export the namespace to the data root: until there is, a lost meta root cannot be recovered"
+                );
+                self.give_up_export(work)?;
+            }
+            Err(error) => return Err(error),
+        }
+        self.free(work, waiting)
+    }
+
+    /// Frees the first `waiting` leaving containers. No durable export names them.
+    fn free(&self, work: &mut Work, waiting: usize) -> Result<()> {
+        // A stale export counts on the disk and names them.
+        if waiting == 0 || work.stale.is_some() {
+            return Ok(());
+        }
+        self.check_possession()?;
+        let freed: Vec<ContainerRecord> = {
+            let mut state = self.state.lock();
+            let freed: Vec<_> = state.leaving.drain(..waiting).map(|(_, record)| record).collect();
+            // Noted before any slot can be reused: no commit may record a new user of a slot while its old container still leaves.
+            state.left.extend(freed.iter().map(|record| record.id));
+            freed
+        };
+        let (recipes, data): (Vec<_>, Vec<_>) =
+            freed.into_iter().partition(|record| record.kind == ContainerKind::Recipe);
+        // Copies that cannot be removed only cost space.
+        if !recipes.is_empty()
+            && let Err(error) = self.trim_mirror(work, &recipes)
+        {
+            tracing::warn!(%error, "copies of recipes that are gone keep their space");
+        }
+        for (store, records) in [(&self.recipes, &recipes), (&self.data, &data)] {
+            // A slot that cannot be freed only costs space, and the next mount finds it.
+            if !records.is_empty()
+                && let Err(error) = store.free(records)
+            {
+                tracing::warn!(%error, "a freed container's slot is not free yet");
+            }
+        }
+        Ok(())
+    }
+
+    fn trim_mirror(&self, work: &mut Work, freed: &[ContainerRecord]) -> Result<()> {
+        if work.is_to_set_aside {
+            return Ok(());
+        }
+        for record in freed {
+            work.mirror.free(record.address)?;
+        }
+        let leaving: Vec<ContainerRecord> = self.state.lock().leaving.iter().map(|(_, record)| *record).collect();
+        let kept = self.recipes.containers();
+        work.mirror.trim(kept.iter().chain(leaving.iter().filter(|record| record.kind == ContainerKind::Recipe)))
+    }
+
+    /// Durably removes the export and frees its space. If there is no room even for that, the export is stale: it must be assumed to
+    /// count.
+    fn give_up_export(&self, work: &mut Work) -> Result<()> {
+        self.check_possession()?;
+        let removed = Current::remove(&*self.device).and_then(|()| work.reached.remove(&*self.device));
+        work.stale = removed.is_err().then(|| work.counting().unwrap_or(work.last_generation));
+        work.live = None;
+        self.state.lock().show(None);
+        match removed {
+            Err(error) if error.is_no_space() => {
+                tracing::warn!(%error, "no space to remove the export: the containers that it names keep their space, too");
+                return Ok(());
+            }
+            removed => removed?,
+        }
+        self.remove_files(work, None);
+        if !work.is_to_set_aside
+            && let Err(error) = work.mirror.trim(std::iter::empty())
+        {
+            tracing::warn!(%error, "copies of recipes keep their space though no export counts");
+        }
+        Ok(())
+    }
+
+    /// Checks that this process still owns the pool: before every write and every freeing.
+    fn check_possession(&self) -> Result<()> {
+        let lost = || StoreError::LockLost { path: self.device.describe() };
+        if self.is_ended.load(Ordering::Relaxed) {
+            return Err(lost().into());
+        }
+        let locks = self.locks.upgrade();
+        let checked = locks.iter().flat_map(|locks| locks.iter()).try_for_each(PoolLock::check);
+        if matches!(checked, Err(StoreError::LockLost { .. })) {
+            self.is_ended.store(true, Ordering::Relaxed);
+        }
+        Ok(checked?)
+    }
+
+    /// Stops all writing and freeing, because another process may own the pool by now.
+    pub fn end(&self) {
+        self.is_ended.store(true, Ordering::Relaxed);
+        self.stop();
+    }
+
+    /// Appends the changes since the last export.
+    fn append(&self, work: &mut Work) -> Result<()> {
+        let Some(live) = &mut work.live else { return Ok(()) };
+        self.check_possession()?;
+        let source = self.namespace.export_source()?;
+        let group = Group {
+            generation: live.current.generation,
+            number: live.group + 1,
+            from_row: live.row,
+            row: source.row(),
+            time_secs: now_secs(),
+        };
+        let appended = log::append(self, &source, &mut work.mirror, &live.log, live.log_bytes, live.row, group)?;
+        if let Some(appended) = appended {
+            (live.log_bytes, live.group, live.row) = (appended.log_bytes, group.number, group.row);
+            live.time_secs = group.time_secs;
+            let reached = Reached::of(&live.exported(), source.inodes());
+            work.reached.write(&*self.device, &self.pool, &reached);
+            let mut state = self.state.lock();
+            state.written_bytes += appended.written_bytes;
+            state.show(Some(live));
+        }
+        Ok(())
+    }
+
+    /// Makes the note of the export's progress durable, before the pool closes.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn settle_note(&self) -> Result<()> {
+        if self.is_enabled { self.working.lock().reached.sync() } else { Ok(()) }
+    }
+
+    /// Writes a new base if there is none, or if the log has outgrown it.
+    fn write_base_if_due(&self) -> Result<()> {
+        let is_due = self
+            .working
+            .lock()
+            .live
+            .as_ref()
+            .is_none_or(|live| live.log_bytes > EXPORT_LOG_BYTES_MIN.max(live.current.base_bytes));
+        if is_due { self.write_base(true) } else { Ok(()) }
+    }
+
+    /// Writes a new base if the export is much larger than the namespace, after large removals. Otherwise names and inodes of removed
+    /// files would stay in the log until it is as long as the base, or 8 MiB: much of a small pool.
+    ///
+    /// # Errors
+    /// As [`export`](Self::export).
+    pub fn shrink(&self) -> Result<()> {
+        let inodes = u64::try_from(self.namespace.totals().inodes()).unwrap_or(0);
+        let is_large = self.working.lock().live.as_ref().is_some_and(|live| {
+            let (base_bytes, log_bytes) = (live.current.base_bytes, live.log_bytes);
+            // A base has at most a few times the bytes of a log with the same records.
+            log_bytes > EXPORT_SMALL_BYTES + base_bytes / 4
+                || base_bytes + log_bytes > EXPORT_SMALL_BYTES + 256 * inodes
+        });
+        if self.is_enabled && is_large { self.write_base(false) } else { Ok(()) }
+    }
+
+    /// Writes a new base, due or not.
+    ///
+    /// # Errors
+    /// As [`export`](Self::export).
+    pub fn rebase(&self) -> Result<()> {
+        if self.is_enabled { self.write_base(false) } else { Ok(()) }
+    }
+
+    /// Makes long work (bases and verifications) give up from now on; `false` allows it again.
+    pub fn hurry(&self, hurries: bool) {
+        self.give_up.store(hurries, Ordering::Relaxed);
+    }
+
+    /// Keeps everything the current export needs until the hold is dropped: the slots that it names, and the notes of keys changed
+    /// since.
+    #[must_use]
+    pub fn hold(&self) -> HeldExport<'_> {
+        // With this lock held, nobody is about to free slots that the export named a moment ago.
+        let _working = self.working.lock();
+        let mut state = self.state.lock();
+        let exported = state.exported;
+        let (holders, first) = state.held.unwrap_or((0, exported.row));
+        state.held = Some((holders + 1, first));
+        HeldExport { exporter: self, exported }
+    }
+
+    /// Runs `run` while no export reads the namespace. A base under way is given up and tried again later.
+    pub fn while_quiet<T>(&self, run: impl FnOnce() -> T) -> T {
+        let before = self.give_up.swap(true, Ordering::Relaxed);
+        let _no_base = self.building.lock();
+        let _no_group = self.working.lock();
+        self.give_up.store(before, Ordering::Relaxed);
+        run()
+    }
+
+    /// Returns the damage that kept the export found at opening from being continued. That export is made anew.
+    #[must_use]
+    pub fn found_at_open(&self) -> Option<String> {
+        self.found_at_open.lock().clone()
+    }
+
+    /// Returns figures about the export.
+    ///
+    /// # Errors
+    /// The device cannot report sizes.
+    pub fn stats(&self) -> Result<ExportStats> {
+        let recipe_bytes = Mirror::allocated_bytes(&*self.device)?;
+        let state = self.state.lock();
+        let Exported { row, time_secs, .. } = state.exported;
+        let (namespace_bytes, written_bytes) = (state.export_bytes, state.written_bytes);
+        let verified_secs = state.verified_secs;
+        Ok(ExportStats { namespace_bytes, recipe_bytes, row, time_secs, written_bytes, verified_secs })
+    }
+}

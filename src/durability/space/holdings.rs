@@ -1,0 +1,70 @@
+//! The holdings of an open pool, read from its parts.
+
+use std::sync::Arc;
+
+use dedupfs_index::Index;
+use dedupfs_store::device::Device;
+
+use super::{ContentCost, Demand, Holdings};
+use crate::config::{INDEX_REWRITE_BYTES_MAX, MIB};
+use crate::content::containers::ContainerStore;
+use crate::content::indexes;
+use crate::error::Result;
+use crate::gauge::Gauge;
+use crate::namespace::Namespace;
+
+/// The parts of a pool that hold bytes.
+pub struct PoolHoldings {
+    /// The worst-case cost of content.
+    pub cost: ContentCost,
+    /// Content in streams.
+    pub streams: Arc<Gauge>,
+    /// Dirty extents.
+    pub dirty: Arc<Gauge>,
+    /// Device of the meta root.
+    pub meta_device: Arc<dyn Device>,
+    /// Inodes, names and the operations log.
+    pub namespace: Arc<Namespace>,
+    /// Containers of chunks.
+    pub data: Arc<ContainerStore>,
+    /// Containers of recipe nodes.
+    pub recipes: Arc<ContainerStore>,
+    /// Index of chunks.
+    pub chunk_index: Arc<Index>,
+    /// Index of recipe nodes.
+    pub recipe_index: Arc<Index>,
+    /// Bytes of a container.
+    pub container_bytes: u32,
+}
+
+impl Holdings for PoolHoldings {
+    fn owed(&self) -> Demand {
+        // In the order in which bytes move on: bytes that move meanwhile count twice, never not at all.
+        let dirty = self.cost.of_extents(self.dirty.bytes(), self.dirty.holders());
+        let streams = self.cost.of_content(self.streams.bytes(), self.streams.holders());
+        let containers = Demand { data_bytes: self.data.owed_bytes(), meta_bytes: self.recipes.owed_bytes() };
+        let commit = Demand { data_bytes: 0, meta_bytes: self.namespace.commit_bytes() };
+        dirty + streams + containers + commit
+    }
+
+    fn checkpoint_bytes(&self) -> u64 {
+        let bytes = |index: &Index| {
+            let sizes = index.checkpoint_sizes();
+            sizes.fresh_bytes + sizes.counts_bytes + sizes.sealed_bytes.min(INDEX_REWRITE_BYTES_MAX)
+        };
+        bytes(&self.chunk_index) + bytes(&self.recipe_index)
+    }
+
+    fn step(&self) -> Demand {
+        // One container is copied and another begun; the rest is for commits and manifests.
+        let copy = 2 * u64::from(self.container_bytes);
+        Demand { data_bytes: copy + MIB, meta_bytes: copy + 4 * MIB }
+    }
+
+    fn physical(&self) -> Result<Demand> {
+        let index = self.chunk_index.stats().disk_bytes + self.recipe_index.stats().disk_bytes;
+        let unused = indexes::unused_bytes(&*self.meta_device, self.namespace.index_side())?;
+        let meta_bytes = self.recipes.physical_bytes()? + self.namespace.file_bytes()? + index + unused;
+        Ok(Demand { data_bytes: self.data.physical_bytes()?, meta_bytes })
+    }
+}

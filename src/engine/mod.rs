@@ -1,0 +1,154 @@
+//! The parts of an open pool, shared by the service and background work.
+
+mod activity;
+pub(crate) mod gate;
+
+use std::sync::Arc;
+
+use dedupfs_index::Index;
+use dedupfs_store::device::Device;
+use dedupfs_store::superblock::PoolProperties;
+use dedupfs_store::{PoolId, StoreError};
+
+pub use self::activity::Activity;
+use self::gate::{Gate, Pass};
+use crate::config::MemoryPlan;
+use crate::content::containers::ContainerStore;
+use crate::content::dedup::Deduplicator;
+use crate::content::file::FileContext;
+use crate::content::indexes;
+use crate::durability::commit::Committer;
+use crate::durability::export::Exporter;
+use crate::durability::space::{ContentCost, Demand, Promise, SpaceGuard};
+use crate::error::{EngineError, Result};
+use crate::namespace::Namespace;
+
+/// The parts of an open pool.
+pub struct Core {
+    /// Identity of the pool.
+    pub pool: PoolId,
+    /// The properties that `mkfs` fixed.
+    pub properties: PoolProperties,
+    /// How `--memory` is divided.
+    pub memory: MemoryPlan,
+    /// The pool was opened read-only; see [`is_read_only`](Self::is_read_only).
+    pub opened_read_only: bool,
+    /// Device of the meta root.
+    pub meta_device: Arc<dyn Device>,
+    /// Device of the data root.
+    pub data_device: Arc<dyn Device>,
+    /// The guard of the room on both roots.
+    pub space: Arc<SpaceGuard>,
+    /// The worst-case cost of content.
+    pub cost: ContentCost,
+    /// Inodes, names and the operations log.
+    pub namespace: Arc<Namespace>,
+    /// Containers of chunks.
+    pub data: Arc<ContainerStore>,
+    /// Containers of recipe nodes.
+    pub recipes: Arc<ContainerStore>,
+    /// Index of chunks.
+    pub chunk_index: Arc<Index>,
+    /// Index of recipe nodes.
+    pub recipe_index: Arc<Index>,
+    /// The write path.
+    pub dedup: Arc<Deduplicator>,
+    /// The shared parts of open files.
+    pub files: Arc<FileContext>,
+    /// The commit thread's engine: makes changes durable.
+    pub committer: Arc<Committer>,
+    /// Writer of the export on the data root.
+    pub exporter: Arc<Exporter>,
+    /// Admits or refuses changes.
+    pub gate: Gate,
+    /// The time of the last client request.
+    pub activity: Activity,
+}
+
+impl Core {
+    /// Lets a client change something; call it once for each request. Closing the pool waits until the pass is dropped.
+    ///
+    /// # Errors
+    /// `ReadOnly` with the reason.
+    pub fn begin_change(&self) -> Result<Pass<'_>> {
+        self.activity.note();
+        let pass = self.gate.enter()?;
+        if self.opened_read_only {
+            return Err(EngineError::ReadOnly(String::new()));
+        }
+        self.check_failure()?;
+        Ok(pass)
+    }
+
+    /// Whether changes are refused: the pool was opened read-only, or is read-only for now.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.opened_read_only || self.gate.is_paused()
+    }
+
+    /// Checks that a change made now can still become durable.
+    ///
+    /// # Errors
+    /// `ReadOnly` with the reason, once a commit has failed for good.
+    pub fn check_failure(&self) -> Result<()> {
+        match self.committer.failure() {
+            Some(EngineError::Store(lost @ StoreError::LockLost { .. })) => Err(EngineError::ReadOnly(format!(
+                ", because it is not locked any more: {lost}. All data synced before is safe; end the other process, if there is one, \
+                 unmount the pool, check it with `dedupfs fsck`, and mount it again"
+            ))),
+            Some(failure) => Err(EngineError::ReadOnly(format!(
+                ", because a failure put the state of the disk in doubt: {failure}. All data synced before is safe; unmount the pool, \
+                 see to the disk, and mount it again"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes room for new content before its actual size is known.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub fn admit(&self, demand: Demand) -> Result<Promise<'_>> {
+        // The index has no space for a checkpoint and its memory is full: nothing new may be counted.
+        if self.committer.is_held_up() {
+            return Err(EngineError::NoSpace);
+        }
+        self.space.admit(demand)
+    }
+
+    /// Takes room for a namespace change that removes or replaces in place. It is never refused.
+    pub fn promise_change(&self) -> Promise<'_> {
+        self.space.promise(Demand::change(0))
+    }
+
+    /// Bounds the changes that wait for a commit: in memory, and on the meta root when little more than the reserve is left.
+    ///
+    /// # Errors
+    /// The error of the commit round.
+    pub fn relieve(&self) -> Result<()> {
+        if self.space.is_tight() && self.namespace.commit_bytes() > self.space.commit_bytes() {
+            return self.committer.commit();
+        }
+        self.committer.relieve()
+    }
+
+    /// Physical bytes of the indexes, including the side that does not count (an unfinished rebuild).
+    ///
+    /// # Errors
+    /// The device cannot report sizes.
+    pub fn index_bytes(&self) -> Result<u64> {
+        let used = self.chunk_index.stats().disk_bytes + self.recipe_index.stats().disk_bytes;
+        Ok(used + indexes::unused_bytes(&*self.meta_device, self.namespace.index_side())?)
+    }
+
+    /// Physical bytes of everything the pool occupies.
+    ///
+    /// # Errors
+    /// A device cannot report sizes.
+    pub fn physical_bytes(&self) -> Result<u64> {
+        let containers = self.data.physical_bytes()? + self.recipes.physical_bytes()?;
+        let export = self.exporter.stats()?;
+        let exported = export.namespace_bytes + export.recipe_bytes;
+        Ok(containers + self.namespace.file_bytes()? + self.index_bytes()? + exported)
+    }
+}

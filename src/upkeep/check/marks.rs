@@ -1,0 +1,128 @@
+//! Counts recomputed by marking: from the inodes' roots and the nodes' children.
+
+use std::collections::HashMap;
+
+use dedupfs_index::Index;
+use dedupfs_store::Fingerprint;
+use dedupfs_store::recipe::Root;
+
+use super::{CheckReport, Checker};
+use crate::error::Result;
+use crate::progress::Progress;
+use crate::upkeep::affected::Lost;
+
+/// The reference counts of chunks and nodes.
+#[derive(Default)]
+pub struct Marks {
+    /// Chunks.
+    pub chunks: HashMap<Fingerprint, u32>,
+    /// Recipe nodes.
+    pub nodes: HashMap<Fingerprint, u32>,
+}
+
+impl Marks {
+    /// Marks the chunk or node of a root.
+    pub fn root(&mut self, root: &Root) {
+        match root {
+            Root::Empty | Root::Zero { .. } => {}
+            Root::Chunk(child) => mark(&mut self.chunks, child.fingerprint),
+            Root::Node { child, .. } => mark(&mut self.nodes, child.fingerprint),
+        }
+    }
+
+    /// Marks a child of a node of `level`.
+    pub fn child(&mut self, level: u8, fingerprint: Fingerprint) {
+        if !fingerprint.is_zero() {
+            mark(if level == 0 { &mut self.chunks } else { &mut self.nodes }, fingerprint);
+        }
+    }
+}
+
+fn mark(marks: &mut HashMap<Fingerprint, u32>, fingerprint: Fingerprint) {
+    let count = marks.entry(fingerprint).or_insert(0);
+    *count = count.saturating_add(1);
+}
+
+impl Checker<'_> {
+    pub(super) fn check_counts(
+        &self,
+        report: &mut CheckReport,
+        lost: &mut Lost,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let mut marks = Marks::default();
+        self.namespace.for_each_inode(&mut |inode| {
+            report.inodes += 1;
+            marks.root(&inode.root);
+            Ok(())
+        })?;
+        // Every node of the index counts its children, even one without references.
+        let mut cells = Vec::new();
+        let mut is_surplus_known = false;
+        self.recipe_index.for_each(&mut |fingerprint, cell| {
+            // A damaged copy still counts its children, but they are unknown.
+            is_surplus_known |= cell.location.is_bad();
+            // A lost node without a damaged copy counts nothing; the comparison reports it.
+            if !cell.location.is_lost() {
+                cells.push((fingerprint, cell.location.container));
+            }
+            Ok(())
+        })?;
+        progress.start("counting references", cells.len() as u64);
+        for (fingerprint, container) in cells {
+            report.nodes += 1;
+            progress.advance(1);
+            match self.nodes.node_of(&fingerprint, container) {
+                Ok(view) => view.children().iter().for_each(|child| marks.child(view.level, child.fingerprint)),
+                Err(error) => {
+                    is_surplus_known = true;
+                    report.bad_copies += 1;
+                    lost.nodes.insert(fingerprint);
+                    report.add(format!("recipe node {fingerprint} in container {container}: {error}"));
+                }
+            }
+        }
+        progress.finish();
+        compare("recipe node", self.recipe_index, marks.nodes, is_surplus_known, report)?;
+        compare("chunk", self.chunk_index, marks.chunks, is_surplus_known, report)
+    }
+}
+
+/// Compares the counts of an index with the marks. With `is_surplus_known` some unreadable nodes still count their
+/// children, so counts above the marks are no error.
+fn compare(
+    what: &str,
+    index: &Index,
+    mut marks: HashMap<Fingerprint, u32>,
+    is_surplus_known: bool,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let mut surplus = 0_u64;
+    index.for_each(&mut |fingerprint, cell| {
+        let marked = marks.remove(&fingerprint).unwrap_or(0);
+        if cell.references > marked && is_surplus_known {
+            surplus += 1;
+        } else if cell.references != marked {
+            report.needs_rebuild = true;
+            report.add_to(&format!("{what}s whose references are counted differently by index and marking"), || {
+                format!("{what} {fingerprint}: the index counts {}, marking finds {marked}", cell.references)
+            });
+        }
+        if cell.location.is_lost() && marked > 0 {
+            report.add_to(&format!("{what}s that are lost and needed: backing the same data up again heals them"), || {
+                format!("{what} {fingerprint} is lost and {marked} times needed: backing the same data up again heals it")
+            });
+        }
+        Ok(())
+    })?;
+    if surplus > 0 {
+        report.note(format!("{surplus} {what} counts include those of recipe nodes that cannot be read"));
+    }
+    report.needs_rebuild |= !marks.is_empty();
+    for (fingerprint, marked) in marks {
+        report.add_to(&format!("{what}s that are referred to, but the index does not have them"), || {
+            format!("{what} {fingerprint} is referred to {marked} times, but the index does not have it")
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! Checking a pool: compares stored facts with those derived from the rest.
+//!
+//! - names: entries, link counts, reachability (the namespace's own check);
+//! - counts: each index's counts against those recomputed by marking from the roots and nodes;
+//! - places: each cell's container has that chunk, according to the container's own table;
+//! - the export on the data root against the namespace (by [`crate::pool::Pool::check`]; see [`crate::durability::export`]);
+//! - with `read_data`: every region is read, and every chunk is hashed and compared with its fingerprint.
+//!
+//! A check changes nothing. Memory: 40 bytes for each distinct chunk and node with references.
+
+mod marks;
+mod places;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod rebuild;
+#[cfg(not(feature = "fuzzing"))]
+mod rebuild;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dedupfs_index::Index;
+use serde::{Deserialize, Serialize};
+
+pub use rebuild::{BuildPlace, RebuildReport, Rebuilder};
+
+use crate::content::containers::{ContainerStore, WorkerPool};
+use crate::content::fingerprint::Fingerprinter;
+use crate::content::recipe::NodeReader;
+use crate::durability::export::ExportCheck;
+use crate::error::Result;
+use crate::namespace::Namespace;
+use crate::progress::Progress;
+use crate::upkeep::affected::{AffectedFiles, AffectedFinder, Lost};
+
+/// How thoroughly to check.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CheckOptions {
+    /// Read and verify all content, not only metadata.
+    pub read_data: bool,
+}
+
+/// The result of a check.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CheckReport {
+    /// The defects in words: at most [`FINDINGS_MAX`] one by one, of each group at most [`GROUP_TOLD_MAX`], then a line
+    /// for each group with more.
+    pub findings: Vec<String>,
+    /// Number of all defects.
+    pub finding_count: u64,
+    /// Number of defects that `findings` covers, one by one or as part of a group.
+    #[serde(default)]
+    pub told_count: u64,
+    /// Number of findings in each group: one kind at one place.
+    #[serde(skip)]
+    groups: BTreeMap<String, u64>,
+    /// Whether a rebuild of the indexes removes some of the defects.
+    #[serde(default)]
+    pub needs_rebuild: bool,
+    /// Number of chunks and nodes that are bad where the index places them; for checks that read content.
+    #[serde(default)]
+    pub bad_copies: u64,
+    /// Deviations from the written bytes that do no harm, at most [`FINDINGS_MAX`].
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// Files that need lost or unreadable content.
+    #[serde(default)]
+    pub affected: AffectedFiles,
+    /// Result for the export on the data root. Its findings are among the others.
+    #[serde(default)]
+    pub export: Option<ExportCheck>,
+    /// Inodes checked.
+    pub inodes: u64,
+    /// Recipe nodes checked.
+    pub nodes: u64,
+    /// Chunks checked.
+    pub chunks: u64,
+    /// Containers checked.
+    pub containers: u64,
+    /// Bytes of content read and hashed.
+    pub bytes_read: u64,
+}
+
+/// Number of findings that are listed one by one.
+pub const FINDINGS_MAX: usize = 100;
+/// Number of findings of one group that are listed one by one; the others are counted. A dying disk causes very many
+/// alike.
+pub const GROUP_TOLD_MAX: u64 = 5;
+/// Number of groups that are distinguished: bounds memory.
+const GROUPS_MAX: usize = 100;
+/// Group of all findings beyond these groups.
+const OTHER_GROUPS: &str = "in further containers";
+
+impl CheckReport {
+    /// Adds a finding.
+    pub fn add(&mut self, finding: String) {
+        self.finding_count += 1;
+        self.tell(finding);
+    }
+
+    /// Adds a finding of a kind that may be very frequent. `group` names the common property, in words that follow a
+    /// number.
+    pub fn add_to(&mut self, group: &str, finding: impl FnOnce() -> String) {
+        self.finding_count += 1;
+        let is_known = self.groups.contains_key(group) || self.groups.len() < GROUPS_MAX;
+        let count = self.groups.entry((if is_known { group } else { OTHER_GROUPS }).to_owned()).or_insert(0);
+        *count += 1;
+        if *count <= GROUP_TOLD_MAX {
+            self.tell(finding());
+        }
+    }
+
+    fn tell(&mut self, finding: String) {
+        if self.findings.len() < FINDINGS_MAX {
+            self.findings.push(finding);
+            self.told_count += 1;
+        }
+    }
+
+    /// Adds a line for each group with more findings than listed.
+    fn conclude(&mut self) {
+        for (group, count) in std::mem::take(&mut self.groups) {
+            let more = count.saturating_sub(GROUP_TOLD_MAX);
+            if more > 0 {
+                self.findings.push(format!("{more} more {group}"));
+                self.told_count += more;
+            }
+        }
+    }
+
+    /// Adds a deviation that does no harm.
+    pub fn note(&mut self, note: String) {
+        if self.notes.len() < FINDINGS_MAX {
+            self.notes.push(note);
+        }
+    }
+
+    /// Whether there are no findings.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.finding_count == 0
+    }
+}
+
+/// The parts of a pool that a check reads. Counts must be settled before.
+pub struct Checker<'a> {
+    /// Inodes and names.
+    pub namespace: &'a Namespace,
+    /// Containers of chunks.
+    pub data: &'a Arc<ContainerStore>,
+    /// Containers of recipe nodes.
+    pub recipes: &'a Arc<ContainerStore>,
+    /// Index of chunks.
+    pub chunk_index: &'a Index,
+    /// Index of recipe nodes.
+    pub recipe_index: &'a Index,
+    /// Reader of nodes.
+    pub nodes: &'a NodeReader,
+    /// Hashes content to compare it with its fingerprint.
+    pub fingerprinter: &'a Fingerprinter,
+    /// Threads that hash the content.
+    pub workers: &'a Arc<WorkerPool>,
+}
+
+impl Checker<'_> {
+    /// Checks everything.
+    ///
+    /// # Errors
+    /// The check itself is impossible. Defects of the pool are in the report.
+    pub fn run(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport> {
+        let mut report = CheckReport::default();
+        self.namespace.check()?.into_iter().for_each(|finding| report.add(format!("namespace: {finding}")));
+        for (name, index) in [("chunk", self.chunk_index), ("recipe", self.recipe_index)] {
+            if let Err(error) = index.self_check() {
+                report.needs_rebuild = true;
+                report.add(format!("{name} index: {error}"));
+            }
+        }
+        let mut lost = Lost::of(self.chunk_index, self.recipe_index)?;
+        self.check_counts(&mut report, &mut lost, progress)?;
+        self.check_places(options, &mut report, &mut lost, progress)?;
+        let finder =
+            AffectedFinder { namespace: self.namespace, recipe_index: self.recipe_index, nodes: self.nodes, progress };
+        report.affected = finder.find(&lost)?;
+        report.conclude();
+        Ok(report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each lost chunk had a line of its own, and a hundred of them hid all other defects.
+    #[test]
+    fn regression_what_is_alike_is_told_a_few_times_and_counted() {
+        let mut report = CheckReport::default();
+        for number in 0..1000 {
+            report.add_to("chunks that are lost", || format!("chunk {number} is lost"));
+        }
+        report.add("something else".to_owned());
+        (0..200)
+            .for_each(|number| report.add_to(&format!("chunks of container {number}"), || format!("bad in {number}")));
+        report.conclude();
+        assert_eq!((report.findings[4].as_str(), report.findings[5].as_str()), ("chunk 4 is lost", "something else"));
+        assert!(report.findings.contains(&"995 more chunks that are lost".to_owned()), "{:?}", report.findings);
+        assert!(report.findings.len() <= FINDINGS_MAX + GROUPS_MAX, "{}", report.findings.len());
+        assert_eq!(report.finding_count, 1201);
+        assert!(report.told_count > 1000 && report.told_count <= 1201, "{}", report.told_count);
+    }
+}

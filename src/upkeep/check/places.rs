@@ -1,0 +1,231 @@
+//! Checks that every cell's container has its chunk and, with data, that every chunk matches its fingerprint.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use dedupfs_index::{Cell, Index};
+use dedupfs_store::container::TableEntry;
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
+
+use super::{CheckOptions, CheckReport, Checker};
+use crate::content::containers::ContainerStore;
+use crate::error::Result;
+use crate::progress::Progress;
+use crate::upkeep::affected::Lost;
+use crate::upkeep::inspect::{Judged, Pipeline, judge};
+
+impl Checker<'_> {
+    pub(super) fn check_places(
+        &self,
+        options: &CheckOptions,
+        report: &mut CheckReport,
+        lost: &mut Lost,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        for (what, store, index) in
+            [("chunk", self.data, self.chunk_index), ("recipe node", self.recipes, self.recipe_index)]
+        {
+            let found = self.check_containers(what, store, index, report, progress)?;
+            if options.read_data {
+                self.check_content(what, store, index, report, lost, progress)?;
+            }
+            let mut cells = 0;
+            index.for_each(&mut |_, cell| {
+                cells += u64::from(!cell.location.is_lost());
+                Ok(())
+            })?;
+            if found != cells {
+                report.needs_rebuild = true;
+                let missing = cells.saturating_sub(found);
+                report.add(format!("{missing} of {cells} {what} cells name a container that does not hold them"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the number of cells whose container has them.
+    fn check_containers(
+        &self,
+        what: &str,
+        store: &ContainerStore,
+        index: &Index,
+        report: &mut CheckReport,
+        progress: &dyn Progress,
+    ) -> Result<u64> {
+        let records = store.containers();
+        progress.start("checking containers", records.len() as u64);
+        let mut found = 0;
+        for record in records {
+            report.containers += 1;
+            progress.advance(1);
+            let table = match store.table(record.id) {
+                Ok(Some(table)) => table,
+                Ok(None) => continue,
+                Err(error) => {
+                    report.add(format!("container {}: {error}", record.id));
+                    continue;
+                }
+            };
+            let mut seen = HashSet::with_capacity(table.entries.len());
+            for entry in &table.entries {
+                report.chunks += u64::from(what == "chunk");
+                let cell = index.committed(&entry.fingerprint)?;
+                let here = cell.is_some_and(|cell| {
+                    cell.location.container == record.id && cell.location.len_bytes == entry.len_bytes
+                });
+                found += u64::from(here && seen.insert(entry.fingerprint));
+            }
+        }
+        progress.finish();
+        Ok(found)
+    }
+
+    /// Reads all content and compares it with the fingerprints. A bad copy counts only if the index places the
+    /// fingerprint there; other damage does no harm.
+    fn check_content(
+        &self,
+        what: &str,
+        store: &Arc<ContainerStore>,
+        index: &Index,
+        report: &mut CheckReport,
+        lost: &mut Lost,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let records = store.closed_in_disk_order();
+        let total_bytes: u64 = records.iter().map(|record| u64::from(record.used_bytes)).sum();
+        progress.start(&format!("reading {what}s, MiB"), total_bytes >> 20);
+        let mut pipeline = Pipeline::new(self.workers.clone(), *self.fingerprinter);
+        let (mut read_bytes, mut told) = (0_u64, 0);
+        let mut unknown: HashMap<ContainerId, Unknown> = HashMap::new();
+        let mut take = |judged: Judged, report: &mut CheckReport| -> Result<()> {
+            read_bytes += u64::from(judged.record.used_bytes);
+            progress.advance((read_bytes >> 20) - told);
+            told = read_bytes >> 20;
+            if !store.is_known(judged.record.id) {
+                return Ok(());
+            }
+            let (container, inspection) = (judged.record.id, judged.inspection);
+            report.bytes_read += inspection.judged_bytes;
+            let mut is_needed = false;
+            for bad in &inspection.bad {
+                let here = |cell: Cell| cell.location.container == container;
+                if index.committed(&bad.fingerprint)?.is_some_and(here) {
+                    is_needed = true;
+                    report.bad_copies += 1;
+                    report.add_to(&bad_in(what, container), || {
+                        format!("container {container}: {what} {}: {}", bad.fingerprint, bad.why)
+                    });
+                    match judged.record.kind {
+                        ContainerKind::Data => lost.chunks.insert(bad.fingerprint),
+                        ContainerKind::Recipe => lost.nodes.insert(bad.fingerprint),
+                    };
+                }
+            }
+            match inspection.sound_of_unknown {
+                Some(sound) => {
+                    unknown.insert(container, Unknown { sound, damage: inspection.damage, is_needed });
+                    if unknown.len() >= UNKNOWN_AT_ONCE {
+                        report_unknown(what, &mut unknown, index, report, lost)?;
+                    }
+                }
+                None => report_damage(container, is_needed, inspection.damage, report),
+            }
+            Ok(())
+        };
+        for record in records {
+            if pipeline.is_full()
+                && let Some(judged) = pipeline.pop()?
+            {
+                take(judged, report)?;
+            }
+            pipeline.push(store, record);
+        }
+        while let Some(judged) = pipeline.pop()? {
+            take(judged, report)?;
+        }
+        report_unknown(what, &mut unknown, index, report, lost)?;
+        progress.finish();
+        self.check_open_content(what, store, report);
+        Ok(())
+    }
+
+    /// Does the same for containers that are still open.
+    fn check_open_content(&self, what: &str, store: &ContainerStore, report: &mut CheckReport) {
+        for record in store.containers().iter().filter(|record| !store.is_closed(record.id)) {
+            let (container, mut wrong) = (record.id, Vec::new());
+            let outcome = store.for_each_chunk(container, &mut |fingerprint, bytes| {
+                report.bytes_read += bytes.len() as u64;
+                let entry = TableEntry { fingerprint: *fingerprint, len_bytes: bytes.len() as u32 };
+                if judge(record.kind, self.fingerprinter, &[entry], bytes) != [true] {
+                    wrong.push(*fingerprint);
+                }
+                Ok(())
+            });
+            if let Err(error) = outcome {
+                report.add(format!("container {container}: {error}"));
+            }
+            for print in wrong {
+                report.add_to(&bad_in(what, container), || {
+                    format!("container {container}: {what} {print} does not match its fingerprint")
+                });
+            }
+        }
+    }
+}
+
+/// Names the group of bad chunks or nodes of one container.
+fn bad_in(what: &str, container: ContainerId) -> String {
+    format!("{what}s of container {container} that are bad or not found there")
+}
+
+/// Number of containers with unknown content that are looked up together: bounds memory.
+const UNKNOWN_AT_ONCE: usize = 64;
+
+/// A container whose table cannot be read as a whole.
+struct Unknown {
+    sound: HashSet<Fingerprint>,
+    damage: Vec<String>,
+    is_needed: bool,
+}
+
+/// Reports every fingerprint that the index places in these containers, but that was not found sound there. Reads the
+/// index once.
+fn report_unknown(
+    what: &str,
+    unknown: &mut HashMap<ContainerId, Unknown>,
+    index: &Index,
+    report: &mut CheckReport,
+    lost: &mut Lost,
+) -> Result<()> {
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    index.for_each(&mut |fingerprint, cell| {
+        let container = cell.location.container;
+        if let Some(found) = unknown.get_mut(&container).filter(|found| !found.sound.contains(&fingerprint)) {
+            found.is_needed = true;
+            report.bad_copies += 1;
+            report.add_to(&bad_in(what, container), || {
+                format!("container {container}: {what} {fingerprint} is not found there")
+            });
+            let of_kind = if what == "chunk" { &mut lost.chunks } else { &mut lost.nodes };
+            of_kind.insert(fingerprint);
+        }
+        Ok(())
+    })?;
+    for (container, found) in unknown.drain() {
+        report_damage(container, found.is_needed, found.damage, report);
+    }
+    Ok(())
+}
+
+/// Reports the damage of a container: a finding if anything bad in it is needed, else a note.
+fn report_damage(container: ContainerId, is_needed: bool, damage: Vec<String>, report: &mut CheckReport) {
+    for damage in damage {
+        if is_needed {
+            report.add(format!("container {container}: {damage}"));
+        } else {
+            report.note(format!("container {container}, of which nothing bad is needed: {damage}"));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The progress of a rebuild, stored in the notes of the index being built; byte map in `docs/format.md`.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
+
+use dedupfs_store::codec::{ByteReader, ByteWriter, checksum};
+use dedupfs_store::{ContainerId, StoreError};
+
+use crate::content::containers::ContainerStore;
+use crate::error::Result;
+use crate::namespace::Namespace;
+
+/// Version of these notes.
+const VERSION: u16 = 1;
+
+/// Number of given-up containers that are remembered. They are read again before a rebuild resumes.
+pub(super) const GIVEN_UP_MAX: usize = 1000;
+
+/// The state of the pool that a rebuild rests on. If any of it changes, the unfinished rebuild is discarded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Basis {
+    /// Last row of the namespace. Every change of files and containers makes a new row.
+    pub row: u64,
+    /// xxh3 of the container records, so that a copy from another time is not taken for the pool.
+    pub records: u64,
+    /// Whether all content is read and checked.
+    pub read_data: bool,
+}
+
+impl Basis {
+    /// Returns the present basis.
+    pub fn new(namespace: &Namespace, data: &ContainerStore, recipes: &ContainerStore, read_data: bool) -> Self {
+        let mut records = ByteWriter::new();
+        for record in [data.containers(), recipes.containers()].iter().flatten() {
+            records.u64(record.id.0);
+            records.u32(record.address.file);
+            records.u32(record.address.slot);
+            records.u32(record.used_bytes);
+        }
+        Self { row: namespace.last_row(), records: checksum(records.as_slice()), read_data }
+    }
+}
+
+/// The parts of a rebuild, in their order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub(super) enum Phase {
+    /// Tables of data containers, up to the container `through`.
+    Tables = 1,
+    /// Counting the chunks that are the roots of inodes, up to the inode `through`.
+    Inodes = 2,
+    /// Counting the chunks of nodes, up to the recipe container `through`.
+    Nodes = 3,
+    /// Both indexes are complete and not yet in use.
+    Done = 4,
+}
+
+/// The progress of a rebuild.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct State {
+    pub basis: Basis,
+    pub phase: Phase,
+    /// Progress within the phase: containers or inodes up to this one are done.
+    pub through: u64,
+    /// From [`Phase::Nodes`] on: digest of the marks, so that all nodes are counted by the same marks.
+    pub marks: u64,
+    /// Number of tables and nodes given up so far; when done, of everything missing.
+    pub missing: u64,
+    /// Data containers whose tables were given up; the first [`GIVEN_UP_MAX`].
+    pub given_up: Vec<ContainerId>,
+}
+
+impl State {
+    /// Returns the state before any work.
+    pub fn new(basis: Basis) -> Self {
+        Self { basis, phase: Phase::Tables, through: 0, marks: 0, missing: 0, given_up: Vec::new() }
+    }
+
+    /// Enters the next phase.
+    pub fn enter(&mut self, phase: Phase) {
+        (self.phase, self.through) = (phase, 0);
+    }
+
+    /// Encodes the notes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = ByteWriter::new();
+        writer.u16(VERSION);
+        writer.u8(self.phase as u8);
+        writer.u8(u8::from(self.basis.read_data));
+        for number in [self.basis.row, self.basis.records, self.through, self.marks, self.missing] {
+            writer.u64(number);
+        }
+        writer.u32(self.given_up.len() as u32);
+        self.given_up.iter().for_each(|container| writer.u64(container.0));
+        writer.into_vec()
+    }
+
+    /// Decodes notes.
+    pub fn decode(notes: &[u8]) -> Result<Self> {
+        let mut reader = ByteReader::new(notes, "notes of a rebuild");
+        let version = reader.u16()?;
+        if version != VERSION {
+            return Err(StoreError::Unsupported {
+                what: "notes of a rebuild".to_owned(),
+                found: format!("version {version}"),
+                advice: "they are of a newer version of dedupfs: the rebuild starts over".to_owned(),
+            }
+            .into());
+        }
+        let phase = match reader.u8()? {
+            1 => Phase::Tables,
+            2 => Phase::Inodes,
+            3 => Phase::Nodes,
+            4 => Phase::Done,
+            other => return Err(reader.corrupt("a phase of 1 to 4", other).into()),
+        };
+        let read_data = match reader.u8()? {
+            flag @ (0 | 1) => flag == 1,
+            other => return Err(reader.corrupt("a flag of 0 or 1", other).into()),
+        };
+        let (row, records) = (reader.u64()?, reader.u64()?);
+        let (through, marks, missing) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let count = reader.u32()? as usize;
+        if count > GIVEN_UP_MAX {
+            return Err(reader.corrupt(format!("at most {GIVEN_UP_MAX} containers"), count).into());
+        }
+        let given_up = (0..count).map(|_| reader.u64().map(ContainerId)).collect::<dedupfs_store::Result<_>>()?;
+        reader.finish()?;
+        Ok(Self { basis: Basis { row, records, read_data }, phase, through, marks, missing, given_up })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_round_trip_and_nonsense_is_refused() {
+        let basis = Basis { row: 7, records: 0x0123_4567_89ab_cdef, read_data: true };
+        let state = State {
+            phase: Phase::Nodes,
+            through: 5,
+            marks: 6,
+            missing: 2,
+            given_up: vec![ContainerId(3), ContainerId(1 << 40)],
+            ..State::new(basis)
+        };
+        let notes = state.encode();
+        assert_eq!(notes.len(), 2 + 1 + 1 + 5 * 8 + 4 + 2 * 8);
+        assert_eq!(State::decode(&notes).unwrap(), state);
+        for (place, value) in [(0, 2), (2, 0), (2, 5), (3, 2), (44, 3), (46, 0xff)] {
+            let mut damaged = notes.clone();
+            damaged[place] = value;
+            assert!(State::decode(&damaged).is_err(), "byte {place}");
+        }
+        assert!((0..notes.len()).all(|len| State::decode(&notes[..len]).is_err()));
+    }
+}

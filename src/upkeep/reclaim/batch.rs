@@ -1,0 +1,274 @@
+//! Emptying some victims together: claim, wait, gather the live chunks, copy them forward, count, recheck.
+//!
+//! 1. The containers are claimed. From then on writers store again the chunks that they would have found there.
+//! 2. All sections that could have seen the unclaimed state end, and their log entries are counted.
+//! 3. If nothing in a container is alive, its chunks are removed from the index as its table names them; its content is
+//!    not read. In other containers the live chunks are read and the dead ones removed.
+//! 4. The live chunks are appended in the order of their places. Writers wait for a few MiB at a time.
+//! 5. All of this is committed and counted. A container in which the index then places nothing is emptied. It is freed
+//!    behind the next checkpoint of the indexes ([`super::freeing`]), because replaying the log may read it until then
+//!    (I-4).
+
+use dedupfs_index::SealedCells;
+use dedupfs_store::{ContainerId, Fingerprint, StoreError};
+
+use super::Run;
+use super::freeing::Emptied;
+use super::victims::Candidate;
+use crate::content::containers::RECLAIM_STREAM;
+use crate::content::dedup::Forwarded;
+use crate::error::{EngineError, Result};
+use crate::namespace::LogOp;
+
+/// Bytes appended while writers wait.
+const COPY_AT_ONCE_BYTES: usize = 2 << 20;
+
+/// A live chunk or node that was read.
+struct Gathered {
+    place: u32,
+    from: ContainerId,
+    fingerprint: Fingerprint,
+    start: usize,
+    len: usize,
+}
+
+pub(super) struct Batch<'b, 'r> {
+    run: &'b mut Run<'r>,
+    recipe: bool,
+    victims: Vec<Candidate>,
+    place_of: &'b dyn Fn(&Fingerprint) -> u32,
+    gathered: Vec<Gathered>,
+    bytes: Vec<u8>,
+}
+
+/// The state of a victim before its live chunks are copied.
+enum Looked {
+    /// It needs no reading.
+    Empty,
+    /// Its live chunks are gathered and its dead ones removed.
+    Through,
+    /// It cannot be read. The chunks gathered before the error are moved.
+    Unreadable(EngineError),
+}
+
+impl<'b, 'r> Batch<'b, 'r> {
+    pub(super) fn new(
+        run: &'b mut Run<'r>,
+        recipe: bool,
+        victims: &'b [Candidate],
+        place_of: &'b dyn Fn(&Fingerprint) -> u32,
+    ) -> Self {
+        let live_bytes: u64 = victims.iter().map(|victim| victim.live_bytes).sum();
+        let bytes = Vec::with_capacity(usize::try_from(live_bytes.min(run.memory.batch_bytes)).unwrap_or(0));
+        Self { run, recipe, victims: victims.to_vec(), place_of, gathered: Vec::new(), bytes }
+    }
+
+    /// Empties the victims; see the module's head.
+    ///
+    /// # Errors
+    /// The index cannot be read, or the copies cannot be written: errors that concern more than one container. Chunks
+    /// moved before the error stay moved.
+    pub(super) fn empty(mut self) -> Result<()> {
+        let core = self.run.core;
+        core.dedup.claim_containers(self.victims.iter().map(|victim| victim.id));
+        core.dedup.barrier();
+        core.committer.settle()?;
+        core.committer.check_counts()?;
+        self.leave_out_what_came_alive();
+        let was_searched = core.namespace.has_losses();
+        let victims = self.victims.clone();
+        let mut looked = Vec::with_capacity(victims.len());
+        for victim in &victims {
+            looked.push((victim, self.look(victim)?));
+            core.committer.pace()?;
+            self.run.pace.between_pieces();
+        }
+        self.copy()?;
+        self.note_written();
+        core.committer.settle()?;
+        let mut kept = Vec::new();
+        for (victim, looked) in looked {
+            match self.recheck(victim, looked) {
+                Ok(()) => {
+                    let left = &mut self.run.report.garbage_left_bytes;
+                    *left = left.saturating_sub(victim.garbage_bytes());
+                    self.run.note_emptied(Emptied {
+                        id: victim.id,
+                        row: core.namespace.last_row(),
+                        used_bytes: victim.used_bytes,
+                        was_searched,
+                        is_dead: victim.live_bytes == 0,
+                    });
+                }
+                // A failure costs the run only this container.
+                Err(error) => {
+                    tracing::error!(container = %victim.id, %error, "a container is kept: it cannot be read");
+                    kept.push(victim.id);
+                }
+            }
+        }
+        if !kept.is_empty() {
+            self.run.keep(&kept);
+            core.dedup.release_containers_of(&kept);
+        }
+        Ok(())
+    }
+
+    /// Leaves out victims in which more is alive than when they were chosen. Memory and disk may have no room for it,
+    /// and copying it may not be worthwhile: a later run takes these.
+    fn leave_out_what_came_alive(&mut self) {
+        let (run, recipe) = (&self.run, self.recipe);
+        let has_grown = |victim: &Candidate| {
+            let occupied = run.index(recipe).occupied(victim.id);
+            let live_bytes = if recipe { occupied.bytes } else { occupied.live_bytes };
+            live_bytes > victim.live_bytes
+        };
+        let left_out: Vec<ContainerId> =
+            self.victims.iter().filter(|victim| has_grown(victim)).map(|victim| victim.id).collect();
+        if !left_out.is_empty() {
+            self.victims.retain(|victim| !left_out.contains(&victim.id));
+            self.run.core.dedup.release_containers_of(&left_out);
+        }
+    }
+
+    /// Removes the dead chunks of a container and reads the live ones.
+    fn look(&mut self, victim: &Candidate) -> Result<Looked> {
+        let container = victim.id;
+        let has_losses = self.run.core.namespace.has_losses();
+        let occupied = self.run.index(self.recipe).occupied(container);
+        // Nothing needed lies there, and no lost chunk can: it is freed, readable or not.
+        if occupied.cells == 0 && !has_losses {
+            return Ok(Looked::Empty);
+        }
+        let table = match self.run.store(self.recipe).table(container) {
+            Ok(Some(table)) => table,
+            Ok(None) => return Ok(Looked::Empty),
+            Err(error) => return Ok(Looked::Unreadable(error)),
+        };
+        let fingerprints: Vec<Fingerprint> = table.entries.iter().map(|entry| entry.fingerprint).collect();
+        if !self.recipe && occupied.live_cells == 0 && !has_losses {
+            // All its chunks are dead. A removal names the container, so a chunk that the index places elsewhere stays
+            // there.
+            for fingerprint in fingerprints {
+                self.remove(fingerprint, container)?;
+            }
+            return Ok(Looked::Through);
+        }
+        let index = self.run.index(self.recipe);
+        let mut sealed = index.sealed_cells_of(&fingerprints)?;
+        let cells = index.cells_of(&fingerprints, &mut sealed)?;
+        let mut has_lost = false;
+        for (entry, cell) in table.entries.iter().zip(cells) {
+            let Some(cell) = cell else { continue };
+            let fingerprint = entry.fingerprint;
+            if cell.location.container != container {
+                // It could not be read when the index was rebuilt; this may be the only copy.
+                has_lost |= cell.location.is_lost() && cell.references > 0;
+            } else if cell.references == 0 && !self.recipe {
+                self.remove(fingerprint, container)?;
+            } else if let Err(error) = self.gather(container, fingerprint, entry.len_bytes) {
+                return Ok(Looked::Unreadable(error));
+            }
+            // A container that compresses well holds many times its own size.
+            if self.bytes.len() as u64 >= self.run.memory.batch_bytes {
+                self.copy()?;
+            }
+        }
+        self.run.read(victim.used_bytes);
+        if has_lost {
+            let (what, expected) = (format!("container {container}"), "no chunk that the index calls lost");
+            let found = "some: back the same data up again, or run `dedupfs fsck --rebuild-index`";
+            return Ok(Looked::Unreadable(StoreError::corrupt(what, expected, found).into()));
+        }
+        Ok(Looked::Through)
+    }
+
+    fn remove(&mut self, fingerprint: Fingerprint, container: ContainerId) -> Result<()> {
+        self.run.core.namespace.log(LogOp::ChunkRemoved { fingerprint, container });
+        self.run.report.chunks_removed += 1;
+        // `pace` makes several checks; it need not follow every removal.
+        if self.run.report.chunks_removed.is_multiple_of(256) {
+            self.run.core.committer.pace()?;
+        }
+        Ok(())
+    }
+
+    fn gather(&mut self, from: ContainerId, fingerprint: Fingerprint, len_bytes: u32) -> Result<()> {
+        let store = self.run.store(self.recipe);
+        let Some(data) = store.read_chunk(from, &fingerprint, Some(len_bytes))? else {
+            return Err(StoreError::corrupt(format!("container {from}"), fingerprint, "no such chunk").into());
+        };
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&data);
+        self.gathered.push(Gathered {
+            place: (self.place_of)(&fingerprint),
+            from,
+            fingerprint,
+            start,
+            len: data.len(),
+        });
+        Ok(())
+    }
+
+    /// Appends the gathered chunks in the order of their places.
+    fn copy(&mut self) -> Result<()> {
+        // The sort is stable: chunks without a place keep their order.
+        self.gathered.sort_by_key(|gathered| gathered.place);
+        let core = self.run.core;
+        let mut rest = self.gathered.as_slice();
+        while !rest.is_empty() {
+            let mut left = Some(COPY_AT_ONCE_BYTES);
+            let fits = |gathered: &&Gathered| {
+                let fits = left.is_some();
+                left = left.and_then(|left| left.checked_sub(gathered.len));
+                fits
+            };
+            let (now, later) = rest.split_at(rest.iter().take_while(fits).count());
+            let chunks: Vec<Forwarded<'_>> = now
+                .iter()
+                .map(|gathered| Forwarded {
+                    from: gathered.from,
+                    fingerprint: gathered.fingerprint,
+                    bytes: self.bytes.get(gathered.start..gathered.start + gathered.len).unwrap_or_default(),
+                })
+                .collect();
+            // Looked up before writers have to wait; later changes are in memory.
+            let fingerprints: Vec<Fingerprint> = now.iter().map(|gathered| gathered.fingerprint).collect();
+            let mut sealed: SealedCells = self.run.index(self.recipe).sealed_cells_of(&fingerprints)?;
+            core.dedup.wait_for_room()?;
+            let (chunks, bytes) = core.dedup.copy_forward(self.recipe, RECLAIM_STREAM, &chunks, &mut sealed)?;
+            self.run.report.chunks_moved += chunks;
+            self.run.report.moved_bytes += bytes;
+            core.committer.pace()?;
+            self.run.pace.between_pieces();
+            rest = later;
+        }
+        self.gathered.clear();
+        self.bytes.clear();
+        Ok(())
+    }
+
+    fn note_written(&mut self) {
+        let written: u64 = self.victims.iter().map(Candidate::kept_bytes).sum();
+        self.run.written(written);
+    }
+
+    /// Checks that a container may be freed: the index places nothing there, and no lost chunk can lie there.
+    fn recheck(&self, victim: &Candidate, looked: Looked) -> Result<()> {
+        if let Looked::Unreadable(error) = looked {
+            return Err(error);
+        }
+        let left = self.run.index(self.recipe).occupied(victim.id).cells;
+        if left == 0 && !self.run.core.namespace.has_losses() {
+            return Ok(());
+        }
+        // A lost chunk may lie in a part that cannot be read now. If chunks are left, the table does not name them, so
+        // the container is damaged.
+        self.run.store(self.recipe).verify(victim.id)?;
+        if left == 0 {
+            return Ok(());
+        }
+        let what = format!("container {}", victim.id);
+        Err(StoreError::corrupt(what, "only chunks that its table names", format!("{left} others")).into())
+    }
+}

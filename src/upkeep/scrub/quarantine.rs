@@ -1,0 +1,163 @@
+//! Quarantine: marks bad copies in the index, durably. From then on nothing is deduplicated against them.
+//!
+//! In this order, each step durable before the next:
+//! 1. Freeing of recipe nodes and other quarantines are locked out ([`Committer::hold_losses`]). If nodes are affected,
+//!    the indexes get a checkpoint: a replay after a crash must not need unreadable nodes.
+//! 2. One transaction records that there are losses, and the damaged containers. From here on writers look up every
+//!    chunk and do not trust a file's earlier recipe, and readers ask the index before they trust a hint.
+//! 3. Under the store lock each bad copy that the index still places in that container is staged as lost and logged.
+//!    From here on a writer that looks it up stores it again. The new copy takes its place, with the count that was
+//!    kept.
+//! 4. The call waits for all sections that may have found it before; then the log is committed and counted. Files
+//!    written in those sections refer to lost content as older ones do, and heal as they do.
+//!
+//! A crash between two steps leaves at most a flag without a loss. The next reclaiming or scrub clears it.
+//!
+//! [`Committer::hold_losses`]: crate::durability::commit::Committer::hold_losses
+
+use std::collections::{HashMap, HashSet};
+
+use dedupfs_index::Index;
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
+
+use crate::engine::Core;
+use crate::error::Result;
+
+/// A bad copy of a chunk or node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BadCopy {
+    /// Chunk or node.
+    pub kind: ContainerKind,
+    /// The container of the bad copy.
+    pub container: ContainerId,
+    /// Its fingerprint.
+    pub fingerprint: Fingerprint,
+}
+
+impl Core {
+    /// Quarantines those of `bad` that the index places in their container; returns them. The others have another copy,
+    /// or are garbage.
+    ///
+    /// # Errors
+    /// `ReadOnly`; the index cannot be read, or a commit failed: then only some may be quarantined.
+    pub fn quarantine(&self, bad: &[BadCopy]) -> Result<Vec<BadCopy>> {
+        let _losses = self.committer.hold_losses();
+        let mut placed = self.placed(bad)?;
+        let mut containers: HashSet<(ContainerKind, ContainerId)> = HashSet::new();
+        containers.extend(bad.iter().map(|copy| (copy.kind, copy.container)));
+        if containers.is_empty() {
+            return Ok(placed);
+        }
+        let _pass = self.begin_change()?;
+        if placed.iter().any(|copy| copy.kind == ContainerKind::Recipe) {
+            self.committer.checkpoint()?;
+        } else {
+            self.committer.settle()?;
+        }
+        // Hints may name bad garbage, too.
+        let ids: Vec<ContainerId> = containers.iter().map(|(_, container)| *container).collect();
+        self.namespace.note_damage(&ids, !placed.is_empty())?;
+        self.data.set_damaged(&ids);
+        self.recipes.set_damaged(&ids);
+        let mut outcome = Ok(());
+        placed.retain(|copy| {
+            outcome.is_ok()
+                && self.dedup.lose(copy.kind, copy.fingerprint, copy.container).unwrap_or_else(|error| {
+                    outcome = Err(error);
+                    false
+                })
+        });
+        outcome?;
+        if placed.is_empty() {
+            return Ok(placed);
+        }
+        self.dedup.barrier();
+        self.committer.settle()?;
+        Ok(placed)
+    }
+
+    /// Records that these containers have damage: reclaiming empties them.
+    ///
+    /// # Errors
+    /// `ReadOnly`, or the record could not be made durable.
+    pub(super) fn note_damaged(&self, containers: &[ContainerId]) -> Result<()> {
+        if containers.is_empty() {
+            return Ok(());
+        }
+        let _pass = self.begin_change()?;
+        self.namespace.note_damage(containers, false)?;
+        self.data.set_damaged(containers);
+        self.recipes.set_damaged(containers);
+        Ok(())
+    }
+
+    /// Returns the copies that the index places in their container.
+    fn placed(&self, bad: &[BadCopy]) -> Result<Vec<BadCopy>> {
+        let mut placed = Vec::new();
+        for copy in bad {
+            if self.places(copy)? {
+                placed.push(*copy);
+            }
+        }
+        Ok(placed)
+    }
+
+    /// Whether the index places the fingerprint in the container of the bad copy.
+    pub(super) fn places(&self, copy: &BadCopy) -> Result<bool> {
+        let cell = self.index_of(copy).get(&copy.fingerprint)?;
+        Ok(cell.is_some_and(|cell| cell.location.container == copy.container))
+    }
+
+    /// Whether the fingerprint is needed and lost.
+    pub(super) fn lacks(&self, copy: &BadCopy) -> Result<bool> {
+        let cell = self.index_of(copy).get(&copy.fingerprint)?;
+        Ok(cell.is_some_and(|cell| cell.location.is_lost() && cell.references > 0))
+    }
+
+    fn index_of(&self, copy: &BadCopy) -> &Index {
+        match copy.kind {
+            ContainerKind::Data => &self.chunk_index,
+            ContainerKind::Recipe => &self.recipe_index,
+        }
+    }
+
+    /// Returns all copies that the indexes place in these containers, except those found sound there. Reads the whole
+    /// indexes.
+    pub(super) fn misplaced(&self, sound: &HashMap<ContainerId, HashSet<Fingerprint>>) -> Result<Vec<BadCopy>> {
+        let mut misplaced = Vec::new();
+        if sound.is_empty() {
+            return Ok(misplaced);
+        }
+        for (kind, index) in [(ContainerKind::Data, &self.chunk_index), (ContainerKind::Recipe, &self.recipe_index)] {
+            index.for_each(&mut |fingerprint, cell| {
+                let container = cell.location.container;
+                if sound.get(&container).is_some_and(|sound| !sound.contains(&fingerprint)) {
+                    misplaced.push(BadCopy { kind, container, fingerprint });
+                }
+                Ok(())
+            })?;
+        }
+        Ok(misplaced)
+    }
+
+    /// Records that nothing is lost, if that is so. Returns the number of lost chunks and nodes.
+    ///
+    /// # Errors
+    /// A commit failed.
+    pub fn note_losses(&self) -> Result<u64> {
+        let _losses = self.committer.hold_losses();
+        let inconsistencies = self.committer.inconsistencies();
+        let lost = self.chunk_index.lost() + self.recipe_index.lost();
+        // If counts are in doubt, so are the losses.
+        let is_settled = !self.namespace.has_losses() || self.namespace.has_doubt();
+        if lost > 0 || self.is_read_only() || is_settled {
+            return Ok(lost);
+        }
+        self.namespace.set_losses(false)?;
+        // Meanwhile a row may have counted content that no container has.
+        if self.committer.inconsistencies() != inconsistencies {
+            self.namespace.set_losses(true)?;
+        }
+        Ok(lost)
+    }
+}

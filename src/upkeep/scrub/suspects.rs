@@ -1,0 +1,119 @@
+//! Background inspection: when a reader meets damage, the container is inspected in the background and its bad copies
+//! are quarantined.
+//!
+//! One thread inspects one container at a time. A container that does not fit in the queue is met again by a reader, or
+//! found by a scrub. Content that the device does not return is left to a scrub, which can tell whether the device
+//! returns other content.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use dedupfs_store::{ContainerKind, StoreError};
+
+use super::quarantine::BadCopy;
+use crate::content::containers::{Suspect, WholeContainer};
+use crate::engine::Core;
+use crate::error::Result;
+use crate::upkeep::inspect::judge;
+
+/// Number of containers in the queue.
+const QUEUED_MAX: usize = 64;
+/// Shortest time between two inspections of a container, for any number of readers that meet its damage.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// Number of containers whose last inspection is remembered.
+const REMEMBERED_MAX: usize = 1024;
+
+/// The thread; dropping this ends it.
+pub(crate) struct SuspectThread {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SuspectThread {
+    /// Starts the thread for a pool that is open for writing.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn start(core: &Arc<Core>) -> Result<Self> {
+        let (suspects, to_look_at) = bounded(QUEUED_MAX);
+        core.data.report_suspects(suspects.clone());
+        core.recipes.report_suspects(suspects);
+        let (stop, stopped) = bounded(1);
+        let core = Arc::downgrade(core);
+        let thread = std::thread::Builder::new()
+            .name("quarantine".to_owned())
+            .spawn(move || look_at_suspects(&core, &to_look_at, &stopped))
+            .map_err(|error| StoreError::from_io("start", "quarantine thread", error))?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for SuspectThread {
+    fn drop(&mut self) {
+        // Closing the channel ends the thread after its present container.
+        self.stop = None;
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the quarantine thread panicked");
+        }
+    }
+}
+
+fn look_at_suspects(core: &Weak<Core>, to_look_at: &Receiver<Suspect>, stopped: &Receiver<()>) {
+    let mut looked_at: HashMap<Suspect, Instant> = HashMap::new();
+    loop {
+        crossbeam_channel::select! {
+            recv(stopped) -> _ => return,
+            recv(to_look_at) -> suspect => {
+                let (Ok(suspect), Some(core)) = (suspect, core.upgrade()) else { return };
+                if looked_at.get(&suspect).is_some_and(|at| at.elapsed() < AGAIN_AFTER) {
+                    continue;
+                }
+                if looked_at.len() >= REMEMBERED_MAX {
+                    looked_at.clear();
+                }
+                looked_at.insert(suspect, Instant::now());
+                match core.look_through(suspect) {
+                    Ok(0) => {}
+                    Ok(bad) => tracing::error!(
+                        container = %suspect.container, bad,
+                        "quarantined after a read failed: back the same data up again; `dedupfs scrub` names the files"
+                    ),
+                    Err(error) => tracing::warn!(container = %suspect.container, %error, "cannot be quarantined"),
+                }
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Inspects a closed container and quarantines its bad copies; returns their number.
+    ///
+    /// # Errors
+    /// The errors of [`quarantine`](Self::quarantine).
+    pub fn look_through(&self, suspect: Suspect) -> Result<usize> {
+        let Suspect { kind, container } = suspect;
+        let store = if kind == ContainerKind::Data { &self.data } else { &self.recipes };
+        let Some(record) = store.closed_record(container) else { return Ok(0) };
+        let mut whole = WholeContainer::default();
+        if !store.read_whole(&record, &mut whole) || whole.device_failed() {
+            return Ok(0);
+        }
+        let fingerprinter = self.dedup.fingerprinter();
+        let inspection = store.inspect(&record, &whole, &|entries, raw| judge(kind, fingerprinter, entries, raw));
+        if !store.is_known(container) {
+            return Ok(0);
+        }
+        let mut bad: Vec<BadCopy> =
+            inspection.bad.iter().map(|entry| BadCopy { kind, container, fingerprint: entry.fingerprint }).collect();
+        if let Some(sound) = inspection.sound_of_unknown {
+            bad.extend(self.misplaced(&HashMap::from([(container, sound)]))?);
+        }
+        Ok(self.quarantine(&bad)?.len())
+    }
+}
