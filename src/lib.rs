@@ -1,10 +1,15 @@
 //! dedupfs: a FUSE-mounted deduplicating filesystem for backups.
 //!
-//! The path of the data through the folders:
+//! The rooms, from the bottom to the top; each uses only those below it:
 //!
 //! ```text
-//! service -> file -> ingest (chunker, fingerprint) -> dedup (index) -> containers -> commit (namespace)
-//! service -> file -> recipe -> containers
+//! pool                 format, open, recover, repair, close
+//! transfer             put and get
+//! service | upkeep     answers clients | reclaims, checks, scrubs
+//! engine               the parts of an open pool
+//! durability           space, commit, export
+//! content              file -> ingest (chunker, fingerprint) -> dedup (index) -> containers; file -> recipe -> containers
+//! namespace            inodes, names, log
 //! ```
 //!
 //! `ARCHITECTURE.md` has the drawing, `docs/format.md` the bytes.
@@ -12,7 +17,6 @@
 pub mod allocator;
 pub mod config;
 pub mod content;
-pub mod control;
 pub mod durability;
 pub mod engine;
 pub mod error;

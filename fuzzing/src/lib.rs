@@ -323,11 +323,11 @@ pub fn page_sums(data: &[u8]) {
 
 /// Lines of the control socket.
 pub fn control(data: &[u8]) {
-    dedupfs::control::fuzzing::lines(data);
-    let mut line = format!(r#"{{"protocol":{},"request":"#, dedupfs::control::PROTOCOL_VERSION).into_bytes();
+    dedupfs_tools::control::fuzzing::lines(data);
+    let mut line = format!(r#"{{"protocol":{},"request":"#, dedupfs_tools::control::PROTOCOL_VERSION).into_bytes();
     line.extend_from_slice(data);
     line.extend_from_slice(b"}\n");
-    dedupfs::control::fuzzing::lines(&line);
+    dedupfs_tools::control::fuzzing::lines(&line);
 }
 
 /// POSIX access lists, which come from clients.

@@ -5,7 +5,7 @@ use std::path::Path;
 use dedupfs_store::StoreError;
 use dedupfs_store::device::lock::PoolLock;
 
-use crate::control;
+use super::socket::is_living;
 use crate::error::Result;
 
 /// Locks the meta root `root`; `note` names the purpose.
@@ -15,9 +15,9 @@ use crate::error::Result;
 ///
 /// # Errors
 /// `Busy`; I/O errors.
-pub(crate) fn claim(root: &Path, note: &str) -> Result<PoolLock> {
+pub fn claim(root: &Path, note: &str) -> Result<PoolLock> {
     let lock = PoolLock::acquire(root, note)?;
-    if control::is_living(root) {
+    if is_living(root) {
         let owner = "a daemon that answers at its control socket, although the pool's lock was removed".to_owned();
         return Err(StoreError::Busy { what: format!("pool {}", root.display()), owner }.into());
     }

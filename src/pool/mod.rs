@@ -17,6 +17,7 @@ mod parts;
 mod reclaiming;
 mod recover;
 pub mod repair;
+pub mod socket;
 mod stats;
 mod trial;
 mod unrecovered;
@@ -30,7 +31,7 @@ use parking_lot::Mutex;
 
 pub use dedupfs_index::filter::FilterPlan;
 
-pub(crate) use self::claim::claim;
+pub use self::claim::claim;
 pub use crate::durability::space::{Level, RootSpace, SpaceLimits};
 pub use crate::engine::Core;
 pub use crate::progress::{NoProgress, Progress};

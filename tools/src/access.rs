@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::control::{ControlClient, Failure, FailureKind};
 use dedupfs::EngineError;
-use dedupfs::control::{ControlClient, Failure, FailureKind};
 use dedupfs::pool::{NoProgress, OpenOptions, Pool, Progress};
 use dedupfs_store::device::PoolLock;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
-use dedupfs::control::Failure;
+use crate::control::Failure;
 
 /// Asks on standard error and reads the answer from standard input; returns whether it is yes. An input that ends means no.
 ///

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use dedupfs::control::{Failure, FailureKind};
+use crate::control::{Failure, FailureKind};
 
 /// Everything went well.
 pub const OK: u8 = 0;

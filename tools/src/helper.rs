@@ -16,8 +16,8 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::control::Failure;
 use clap::Parser;
-use dedupfs::control::Failure;
 
 use crate::args::helpers::{FsckHelper, MkfsHelper, MountHelper, UmountHelper};
 use crate::commands::mkfs;

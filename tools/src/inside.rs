@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use dedupfs::control::{ControlClient, Failure, FailureKind};
+use crate::control::{ControlClient, Failure, FailureKind};
 use dedupfs_store::device::FileDevice;
 use dedupfs_store::superblock::{Role, Superblock};
 use rustix::fs::{AtFlags, statat};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use dedupfs::control::{ControlClient, Failure};
+use crate::control::{ControlClient, Failure};
 use dedupfs::pool::Progress;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;

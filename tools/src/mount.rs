@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 
-use dedupfs::control::{Failure, FailureKind};
+use crate::control::{Failure, FailureKind};
 use dedupfs_fuse::MountError;
 use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::superblock::{Role, Superblock};

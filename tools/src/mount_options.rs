@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use dedupfs::control::{Failure, FailureKind};
+use crate::control::{Failure, FailureKind};
 use dedupfs::pool::{FilterPlan, SpaceLimits};
 use dedupfs::service::AccessTimes;
 use dedupfs_fuse::{KeepAwake, MountOptions};

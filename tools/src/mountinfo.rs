@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use dedupfs::control::Failure;
+use crate::control::Failure;
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 /// Filesystem type of a dedupfs mount.

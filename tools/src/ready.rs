@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 
-use dedupfs::control::Failure;
+use crate::control::Failure;
 use serde::{Deserialize, Serialize};
 
 /// Limit of a line: an error message.
@@ -61,7 +61,7 @@ pub fn receive(from: impl Read) -> io::Result<Option<Outcome>> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use dedupfs::control::FailureKind;
+    use crate::control::FailureKind;
 
     use super::*;
 

@@ -13,7 +13,7 @@
 
 use std::path::Path;
 
-use dedupfs::control::{Failure, FailureKind};
+use crate::control::{Failure, FailureKind};
 use dedupfs::pool::{PoolStats, SpaceLimits};
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;

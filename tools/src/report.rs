@@ -7,8 +7,8 @@ mod transfer;
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
+use crate::control::Failure;
 use dedupfs::config::{SPACE_LOW_PERCENT, SPACE_URGENT_PERCENT};
-use dedupfs::control::Failure;
 use dedupfs::pool::RecoverReport;
 use dedupfs::pool::{IndexSummary, Level, PoolStats, RootSpace};
 use dedupfs::upkeep::check::{CheckReport, RebuildReport};

@@ -23,9 +23,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::control::{ControlServer, Failure, FailureKind, lacks_room};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use dedupfs::config::COMMIT_INTERVAL;
-use dedupfs::control::{ControlServer, Failure, FailureKind, lacks_room};
 use dedupfs::pool::{OpenOptions, Pool};
 use dedupfs_fuse::{MountError, MountedSession};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

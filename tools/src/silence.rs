@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dedupfs::control::{ControlClient, Failure};
+use crate::control::{ControlClient, Failure};
 use dedupfs_store::device::PoolLock;
 
 use crate::mountinfo;

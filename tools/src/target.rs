@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use dedupfs::control::{Failure, FailureKind};
+use crate::control::{Failure, FailureKind};
 use dedupfs::pool::RECOVERY_STAGE;
 
 use crate::mountinfo::{self, MountEntry};

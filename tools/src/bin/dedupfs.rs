@@ -5,9 +5,9 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use dedupfs::control::Failure;
 use dedupfs_tools::args::{Command, Dedupfs, MountArgs};
 use dedupfs_tools::commands::{fsck, generate, get, mkfs, put, recover, scrub, sync, umount};
+use dedupfs_tools::control::Failure;
 use dedupfs_tools::helper::Helper;
 use dedupfs_tools::remount::{self, Origin};
 use dedupfs_tools::{exit, mount, mount_options, panics, serve};

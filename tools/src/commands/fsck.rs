@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use dedupfs::control::{ControlClient, Failure, FailureKind};
+use crate::control::{ControlClient, Failure, FailureKind};
 use dedupfs::pool::repair::{RepairOptions, RepairReport, repair_at};
 use dedupfs::pool::{OpenOptions, Pool};
 use dedupfs::upkeep::check::{CheckOptions, CheckReport};

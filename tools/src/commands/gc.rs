@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use dedupfs::control::{ControlClient, Failure, FailureKind};
+use crate::control::{ControlClient, Failure, FailureKind};
 use dedupfs::pool::Progress;
 use dedupfs::upkeep::reclaim::{ReclaimOptions, ReclaimStatus, Stopped};
 use dedupfs_store::device::PoolLock;

@@ -7,9 +7,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use crate::control::Failure;
 use clap::{Arg, Command, CommandFactory};
 use clap_complete::Shell;
-use dedupfs::control::Failure;
 
 use crate::args::helpers::{FsckHelper, MkfsHelper, MountHelper, UmountHelper};
 use crate::args::{Dedupfs, Gc, GenerateArgs, Stats};

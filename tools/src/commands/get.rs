@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
-use dedupfs::control::{Failure, FailureKind, GetRequest};
+use crate::control::{Failure, FailureKind, GetRequest};
 use rustix::fs::OFlags;
 
 use crate::args::GetArgs;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use dedupfs::control::{Failure, FailureKind};
+use crate::control::{Failure, FailureKind};
 use dedupfs::pool::format;
 use dedupfs_store::superblock::PoolProperties;
 

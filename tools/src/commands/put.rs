@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dedupfs::control::{Failure, FailureKind, PutRequest, lacks_room};
+use crate::control::{Failure, FailureKind, PutRequest, lacks_room};
 use dedupfs::pool::Progress as _;
 use dedupfs::transfer::{Owner, PutOptions, TransferReport};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use dedupfs::control::{ControlClient, Failure, FailureKind};
+use crate::control::{ControlClient, Failure, FailureKind};
 use dedupfs::pool::{OpenOptions, recover};
 use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::superblock::{Role, Superblock};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use dedupfs::control::{ControlClient, Failure};
+use crate::control::{ControlClient, Failure};
 use dedupfs::pool::OpenOptions;
 use dedupfs::upkeep::scrub::{ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus};
 use dedupfs_store::device::{FileDevice, PoolLock};

@@ -1,6 +1,6 @@
 //! `dedupfs-stats`.
 
-use dedupfs::control::Failure;
+use crate::control::Failure;
 use dedupfs::pool::PoolStats;
 
 use crate::access::{self, Access};

@@ -1,6 +1,6 @@
 //! `dedupfs sync`.
 
-use dedupfs::control::Failure;
+use crate::control::Failure;
 
 use crate::args::SyncArgs;
 use crate::{exit, mount, mountinfo, silence, target};

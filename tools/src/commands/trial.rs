@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::control::Failure;
 use dedupfs::config::MEMORY_BYTES_MIN;
-use dedupfs::control::Failure;
 use dedupfs::pool::{OpenOptions, Progress, TRIAL_MEMORY_BYTES, TrialReport};
 
 use crate::access::{self, Access};

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use dedupfs::control::{ControlClient, DaemonWatch, Failure, FailureKind};
+use crate::control::{ControlClient, DaemonWatch, Failure, FailureKind};
 use dedupfs_fuse::MountError;
 use dedupfs_store::device::lock::PoolLock;
 use rustix::mount::UnmountFlags;

@@ -3,7 +3,7 @@
 use std::io::IsTerminal as _;
 use std::path::Path;
 
-use dedupfs::control::{ControlClient, Failure, FailureKind};
+use crate::control::{ControlClient, Failure, FailureKind};
 use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::superblock::{Role, Superblock};
 

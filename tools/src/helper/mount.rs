@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use dedupfs::control::Failure;
+use crate::control::Failure;
 
 use super::namespace;
 use crate::args::MountArgs;

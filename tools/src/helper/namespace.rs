@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use dedupfs::control::{Failure, FailureKind};
+use crate::control::{Failure, FailureKind};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Moves this process, which still has one thread, into the mount namespace of a process, or of a file such as `/run/netns/x`.

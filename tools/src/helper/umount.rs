@@ -1,6 +1,6 @@
 //! `umount.fuse.dedupfs`.
 
-use dedupfs::control::{Failure, FailureKind};
+use crate::control::{Failure, FailureKind};
 
 use super::namespace;
 use crate::args::helpers::UmountHelper;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use dedupfs::control::Failure;
+use crate::control::Failure;
 use dedupfs::durability::export::ExportCheck;
 use dedupfs::pool::TrialReport;
 use dedupfs::pool::repair::RepairReport;

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
+use crate::control::{Failure, FailureKind};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
-use dedupfs::control::{Failure, FailureKind};
 use dedupfs::error::EngineError;
 use dedupfs::pool::{NoProgress, Pool};
 

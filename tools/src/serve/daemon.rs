@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dedupfs::control::{ControlTarget, Failure, FailureKind, GetRequest, PutRequest};
+use crate::control::{ControlTarget, Failure, FailureKind, GetRequest, PutRequest};
 use dedupfs::pool::{Pool, PoolStats, Progress, TrialReport};
 use dedupfs::transfer::{self, TransferReport};
 use dedupfs::upkeep::check::{CheckOptions, CheckReport};

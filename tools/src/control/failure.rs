@@ -5,8 +5,8 @@ use std::io;
 use dedupfs_store::StoreError;
 use serde::{Deserialize, Serialize};
 
-use crate::error::EngineError;
-use crate::transfer::TransferError;
+use dedupfs::error::EngineError;
+use dedupfs::transfer::TransferError;
 
 /// The kinds of failure, by the remedy that the user has. Each kind is one exit code of the tools.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -147,6 +147,7 @@ mod tests {
         assert_eq!(kind(StoreError::NoSpace { operation: "write", path: "x".to_owned() }), FailureKind::NoSpace);
         assert_eq!(kind(StoreError::NotFound { path: "x".to_owned() }), FailureKind::NotAPool);
         assert_eq!(Failure::from(EngineError::NoSpace).kind, FailureKind::NoSpace);
+        assert_eq!(Failure::from(EngineError::CountsInDoubt).kind, FailureKind::Damaged);
         assert_eq!(Failure::failed("x").while_trying("cannot y").message, "cannot y: x");
     }
 }

@@ -26,12 +26,12 @@ use super::address;
 use super::descriptor::Incoming;
 use super::failure::Failure;
 use super::protocol::{GetRequest, PutRequest, REQUEST_BYTES_MAX, Reply, Request, decode_request, encode, read_line};
-use crate::pool::{PoolStats, TrialReport};
-use crate::progress::Progress;
-use crate::transfer::TransferReport;
-use crate::upkeep::check::{CheckOptions, CheckReport};
-use crate::upkeep::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
-use crate::upkeep::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
+use dedupfs::pool::{PoolStats, TrialReport};
+use dedupfs::progress::Progress;
+use dedupfs::transfer::TransferReport;
+use dedupfs::upkeep::check::{CheckOptions, CheckReport};
+use dedupfs::upkeep::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
+use dedupfs::upkeep::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 
 /// Connections answered at once. Further clients are told to try again later. Each connection is one thread.
 pub const CONNECTIONS_MAX: usize = 16;

@@ -1,29 +1,18 @@
 //! The addresses at which a daemon listens.
 //!
-//! 1. A socket file in the pool. A socket address holds 107 bytes of path, and a pool's path may be longer. So the directory is opened and
-//!    the socket is named through `/proc/self/fd/N/`, which is always short.
+//! 1. A socket file in the pool, named as [`short_path`] says.
 //! 2. A socket in the abstract namespace, without a file, for a pool whose disk has failed, is full or cannot be written. Its name holds
 //!    the device number of the mount and a hash of the pool's path, because a device number may be used again. Any process may take such a
 //!    name, so a client checks the credentials of the other end.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use dedupfs::pool::socket::{SOCKET_NAME, is_living, short_path};
 use dedupfs_store::device::owner;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_socket, socket_with};
-
-use super::SOCKET_NAME;
-
-/// A short path to the socket, and the open directory that it leads through.
-fn short_path(root: &Path) -> io::Result<(PathBuf, File)> {
-    let directory = File::open(root)?;
-    Ok((PathBuf::from(format!("/proc/self/fd/{}/{SOCKET_NAME}", directory.as_raw_fd())), directory))
-}
 
 /// Listens on the socket in `root`. Replaces a socket that a killed daemon left, but not a living one. The caller holds the pool's lock.
 pub(super) fn bind(root: &Path) -> io::Result<UnixListener> {
@@ -53,21 +42,6 @@ pub(super) fn bind_beside(root: &Path, device: &str) -> io::Result<UnixListener>
 /// Connects to the abstract name. Any process may have taken it.
 pub(super) fn connect_beside(root: &Path, device: &str) -> io::Result<UnixStream> {
     UnixStream::connect_addr(&beside(root, device)?)
-}
-
-/// Whether a process listens at the socket in `root`. Never waits.
-pub(crate) fn is_living(root: &Path) -> bool {
-    let ask = || -> io::Result<()> {
-        let (path, _directory) = short_path(root)?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        Ok(connect_socket(&socket, &SocketAddrUnix::new(path)?)?)
-    };
-    match ask() {
-        Ok(()) => true,
-        // The daemon's backlog of connections is full.
-        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-    }
 }
 
 /// Connects to the socket in `root`.

@@ -15,12 +15,12 @@ use super::protocol::{
     Envelope, GetRequest, PROTOCOL_VERSION, PutRequest, REPLY_BYTES_MAX, Reply, Request, decode, encode, read_line,
 };
 use super::{address, descriptor};
-use crate::pool::{PoolStats, TrialReport};
-use crate::progress::{NoProgress, Progress};
-use crate::transfer::TransferReport;
-use crate::upkeep::check::{CheckOptions, CheckReport};
-use crate::upkeep::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
-use crate::upkeep::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
+use dedupfs::pool::{PoolStats, TrialReport};
+use dedupfs::progress::{NoProgress, Progress};
+use dedupfs::transfer::TransferReport;
+use dedupfs::upkeep::check::{CheckOptions, CheckReport};
+use dedupfs::upkeep::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
+use dedupfs::upkeep::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 
 /// Time that the daemon has to take a request.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);

@@ -4,10 +4,11 @@
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::super::{ControlClient, Envelope, FailureKind, PROTOCOL_VERSION, SOCKET_NAME};
+use super::super::{ControlClient, Envelope, FailureKind, PROTOCOL_VERSION};
 use super::*;
-use crate::progress::NoProgress;
-use crate::transfer::PutOptions;
+use dedupfs::pool::socket::SOCKET_NAME;
+use dedupfs::progress::NoProgress;
+use dedupfs::transfer::PutOptions;
 
 /// Answers at once; counts the requests.
 #[derive(Default)]
@@ -254,9 +255,9 @@ fn regression_a_living_socket_is_not_replaced() {
     let refused = ControlServer::start(root.path(), target).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);
     ControlClient::connect(root.path()).unwrap().unwrap().sync().unwrap();
-    assert!(address::is_living(root.path()));
+    assert!(dedupfs::pool::socket::is_living(root.path()));
     // The lock itself was free.
-    let opened = crate::pool::claim(root.path(), "a test").unwrap_err();
+    let opened = dedupfs::pool::claim(root.path(), "a test").unwrap_err();
     assert!(opened.to_string().contains("is in use by a daemon that answers"), "{opened}");
 }
 

@@ -27,11 +27,7 @@ pub mod fuzzing;
 mod protocol;
 mod server;
 
-pub(crate) use address::is_living;
 pub use client::{ControlClient, DaemonWatch};
 pub use failure::{Failure, FailureKind, lacks_room};
 pub use protocol::{Envelope, GetRequest, PROTOCOL_VERSION, PutRequest, Reply, Request};
 pub use server::{CONNECTIONS_MAX, ControlServer, ControlTarget};
-
-/// Name of the socket on the pool's meta root.
-pub const SOCKET_NAME: &str = "control.sock";
