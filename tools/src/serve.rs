@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::control::{ControlServer, Failure, FailureKind, lacks_room};
+use crate::control::{ControlServer, Failure, FailureKind, PoolSocket, lacks_room};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use dedupfs::config::COMMIT_INTERVAL;
 use dedupfs::pool::{OpenOptions, Pool};
@@ -236,6 +236,8 @@ fn mount_and_listen(
         mount::detach(&mountpoint.path)?;
     }
     warn_of_hidden_files(&mountpoint.path);
+    let is_dispensable = |error: &std::io::Error| options.read_only && is_unwritable(error);
+    let socket = PoolSocket::bind(pool_root, is_dispensable).map_err(|error| no_socket(pool_root, &error))?;
     let session =
         dedupfs_fuse::mount(pool.service(), &mountpoint.path, options).map_err(|error| mount::failure(&error))?;
     // After detaching, the mount cannot be found by its place any more.
@@ -254,9 +256,8 @@ fn mount_and_listen(
         // The main thread may have stopped listening: then it knows.
         let _ = events.send(Event::Ended(waiting.session.wait()));
     });
-    let is_dispensable = |error: &std::io::Error| options.read_only && is_unwritable(error);
     let server = started.and_then(|()| {
-        let started = ControlServer::start_for_mount(pool_root, device.as_deref(), is_dispensable, daemon.clone());
+        let started = ControlServer::start(pool_root, socket, device.as_deref(), daemon.clone());
         started.map_err(|error| no_socket(pool_root, &error))
     });
     match server {

@@ -30,4 +30,4 @@ mod server;
 pub use client::{ControlClient, DaemonWatch};
 pub use failure::{Failure, FailureKind, lacks_room};
 pub use protocol::{Envelope, GetRequest, PROTOCOL_VERSION, PutRequest, Reply, Request};
-pub use server::{CONNECTIONS_MAX, ControlServer, ControlTarget};
+pub use server::{CONNECTIONS_MAX, ControlServer, ControlTarget, PoolSocket};

@@ -123,6 +123,46 @@ impl Drop for Slot {
     }
 }
 
+/// The bound socket of a pool that is not served yet: clients that connect wait. Bound before the kernel shows the mount, so a mount that
+/// cannot have its socket is never seen. Its file goes with it unless a server takes it over.
+#[derive(Debug)]
+pub struct PoolSocket {
+    root: PathBuf,
+    listener: Option<UnixListener>,
+}
+
+impl PoolSocket {
+    /// Binds the socket in the pool at `root`; `None` if it fails with an error that `is_dispensable` accepts. The caller holds the pool's
+    /// lock.
+    ///
+    /// # Errors
+    /// `AddrInUse` if another daemon answers there; other errors of the disk.
+    pub fn bind(root: &Path, is_dispensable: impl Fn(&io::Error) -> bool) -> io::Result<Option<Self>> {
+        match address::bind(root) {
+            Ok(listener) => Ok(Some(Self { root: root.to_owned(), listener: Some(listener) })),
+            Err(error) if is_dispensable(&error) => {
+                tracing::info!(%error, "no control socket in the pool");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn into_listener(mut self) -> Option<UnixListener> {
+        self.listener.take()
+    }
+}
+
+impl Drop for PoolSocket {
+    fn drop(&mut self) {
+        if self.listener.is_some()
+            && let Err(error) = address::remove(&self.root)
+        {
+            tracing::warn!(%error, "cannot remove the control socket");
+        }
+    }
+}
+
 /// A listening control socket.
 #[derive(Debug)]
 pub struct ControlServer {
@@ -134,29 +174,15 @@ pub struct ControlServer {
 }
 
 impl ControlServer {
-    /// Listens in the pool's meta root. The caller holds the pool's lock.
-    pub fn start(root: &Path, target: Arc<dyn ControlTarget>) -> io::Result<Self> {
-        let listener = address::bind(root)?;
-        Self::listen(Some(root.to_owned()), vec![listener], target)
-    }
-
-    /// Like `start`, for a pool whose mount has the number `device` (such as "0:57"): listens at the abstract name as well. The socket in
-    /// the pool may be missing if `is_dispensable` accepts the error.
-    pub fn start_for_mount(
+    /// Serves the pool at `root`: at its `socket`, and at the abstract name of its mount, whose number is `device` (such as "0:57").
+    pub fn start(
         root: &Path,
+        socket: Option<PoolSocket>,
         device: Option<&str>,
-        is_dispensable: impl Fn(&io::Error) -> bool,
         target: Arc<dyn ControlTarget>,
     ) -> io::Result<Self> {
-        let (mut listeners, mut place) = (Vec::new(), None);
-        match address::bind(root) {
-            Ok(listener) => {
-                listeners.push(listener);
-                place = Some(root.to_owned());
-            }
-            Err(error) if is_dispensable(&error) => tracing::info!(%error, "no control socket in the pool"),
-            Err(error) => return Err(error),
-        }
+        let place = socket.as_ref().map(|_| root.to_owned());
+        let mut listeners: Vec<UnixListener> = socket.and_then(PoolSocket::into_listener).into_iter().collect();
         if let Some(device) = device {
             match address::bind_beside(root, device) {
                 Ok(listener) => listeners.push(listener),

@@ -111,9 +111,13 @@ impl Progress for Told {
     }
 }
 
+fn start(root: &Path, target: Arc<Target>) -> io::Result<ControlServer> {
+    ControlServer::start(root, PoolSocket::bind(root, |_| false)?, None, target)
+}
+
 fn serve(root: &Path) -> (ControlServer, Arc<Target>) {
     let target = Arc::new(Target::default());
-    (ControlServer::start(root, target.clone()).unwrap(), target)
+    (start(root, target.clone()).unwrap(), target)
 }
 
 fn reclaim_options() -> ReclaimOptions {
@@ -252,7 +256,7 @@ fn a_socket_left_by_a_killed_daemon_is_replaced() {
 fn regression_a_living_socket_is_not_replaced() {
     let root = tempfile::tempdir().unwrap();
     let (_server, target) = serve(root.path());
-    let refused = ControlServer::start(root.path(), target).unwrap_err();
+    let refused = start(root.path(), target).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);
     ControlClient::connect(root.path()).unwrap().unwrap().sync().unwrap();
     assert!(dedupfs::pool::socket::is_living(root.path()));
@@ -269,10 +273,9 @@ fn regression_a_daemon_is_found_without_its_socket_in_the_pool() {
     // Not a real device number: tests run beside mounts.
     let device = format!("test:{}", std::process::id());
     let target = Arc::new(Target::default());
-    let start =
-        |is_dispensable: bool| ControlServer::start_for_mount(&gone, Some(&device), |_| is_dispensable, target.clone());
-    assert_eq!(start(false).unwrap_err().kind(), std::io::ErrorKind::NotFound);
-    let mut server = start(true).unwrap();
+    assert_eq!(PoolSocket::bind(&gone, |_| false).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    let socket = PoolSocket::bind(&gone, |_| true).unwrap();
+    let mut server = ControlServer::start(&gone, socket, Some(&device), target.clone()).unwrap();
     let own = rustix::process::geteuid().as_raw();
     let mut client = ControlClient::connect_beside(&gone, &device, own).unwrap();
     // Each request opens its own connection.
@@ -308,7 +311,7 @@ fn more_connections_than_allowed_are_refused_with_a_reason() {
 fn a_descriptor_travels_with_what_is_put() {
     let root = tempfile::tempdir().unwrap();
     let target = Arc::new(Target::default());
-    let _server = ControlServer::start(root.path(), target.clone()).unwrap();
+    let _server = start(root.path(), target.clone()).unwrap();
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(b"content").unwrap();
     file.seek(SeekFrom::Start(0)).unwrap();
@@ -345,7 +348,7 @@ impl Progress for Impatient {
 fn who_wants_no_more_ends_what_is_copied() {
     let root = tempfile::tempdir().unwrap();
     let target = Arc::new(Target::default());
-    let server = ControlServer::start(root.path(), target.clone()).unwrap();
+    let server = start(root.path(), target.clone()).unwrap();
     let directory = std::fs::File::open(root.path()).unwrap();
     let mut client = ControlClient::connect(root.path()).unwrap().unwrap();
     let request = GetRequest { ino: 1, name: b"name".to_vec() };
@@ -375,4 +378,17 @@ fn regression_an_answer_waits_for_a_client_that_is_stopped() {
     drop(theirs);
     sink.send_last(&Reply::Done(serde_json::json!(long)));
     assert!(sink.is_cancelled());
+}
+
+/// A mount whose socket could not be bound was seen for a moment, and files were written below it.
+#[test]
+fn regression_a_socket_is_bound_before_it_is_served_and_goes_if_it_never_is() {
+    let root = tempfile::tempdir().unwrap();
+    let socket = PoolSocket::bind(root.path(), |_| false).unwrap();
+    let mut early = ControlClient::connect(root.path()).unwrap().expect("waits");
+    let server = ControlServer::start(root.path(), socket, None, Arc::new(Target::default())).unwrap();
+    early.sync().unwrap();
+    drop(server);
+    drop(PoolSocket::bind(root.path(), |_| false).unwrap());
+    assert!(!root.path().join(SOCKET_NAME).exists());
 }
