@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use dedupfs::pool::{OpenOptions, Pool, format};
-use dedupfs_fuse::service::{Caller, FileService, NewNode, OpenOptions as FileOptions, ROOT_INO, WriteFlags};
+use dedupfs_service::{Caller, FileService, NewNode, OpenOptions as FileOptions, ROOT_INO, WriteFlags};
 use dedupfs_store::superblock::PoolProperties;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;

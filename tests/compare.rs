@@ -9,7 +9,7 @@ use dedupfs::content::chunker::chunker;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::upkeep::check::CheckOptions;
 use dedupfs::upkeep::reclaim::ReclaimOptions;
-use dedupfs_fuse::service::{Errno, FileService, ROOT_INO};
+use dedupfs_service::{Errno, FileService, ROOT_INO};
 use dedupfs_store::container::{Compression, decode_region, encode_region};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};

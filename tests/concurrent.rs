@@ -11,7 +11,7 @@ use std::sync::Arc;
 use beside::beside_reclaiming;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::upkeep::check::CheckOptions;
-use dedupfs_fuse::service::{Caller, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
+use dedupfs_service::{Caller, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dedupfs::pool::{NoProgress, OpenOptions, Pool, format_on};
 use dedupfs::upkeep::check::CheckOptions;
-use dedupfs_fuse::conformance::check_service;
+use dedupfs_service::conformance::check_service;
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
 

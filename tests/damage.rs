@@ -8,7 +8,7 @@ use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::upkeep::check::CheckOptions;
 use dedupfs::upkeep::reclaim::{ReclaimOptions, ReclaimReport};
 use dedupfs::upkeep::scrub::ScrubOptions;
-use dedupfs_fuse::service::{FileService, NewNode, NodeContent, ROOT_INO};
+use dedupfs_service::{FileService, NewNode, NodeContent, ROOT_INO};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;

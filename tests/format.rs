@@ -5,7 +5,7 @@ use std::process::Command;
 
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool};
 use dedupfs::upkeep::check::CheckOptions;
-use dedupfs_fuse::service::{Caller, FileService, Ino, OpenOptions, ROOT_INO, Timestamp};
+use dedupfs_service::{Caller, FileService, Ino, OpenOptions, ROOT_INO, Timestamp};
 
 fn find(service: &dyn FileService, path: &str) -> Ino {
     path.split('/').fold(ROOT_INO, |parent, name| service.lookup(parent, name.as_bytes()).expect("is there").ino)

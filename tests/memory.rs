@@ -9,7 +9,7 @@ use dedupfs::config::{MEMORY_BYTES_MIN, MIB, MemoryPlan};
 use dedupfs::content::recipe::Piece;
 use dedupfs::content::recipe::tree::flatten;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs_fuse::service::{FileService, Handle, Ino, NewNode, OpenOptions, ROOT_INO, WriteFlags};
+use dedupfs_service::{FileService, Handle, Ino, NewNode, OpenOptions, ROOT_INO, WriteFlags};
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dedupfs::config::MEMORY_BYTES_MIN;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs_fuse::service::{FileService, OpenOptions, ROOT_INO};
+use dedupfs_service::{FileService, OpenOptions, ROOT_INO};
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, UnrecoveredPool, format_on};
 use dedupfs::upkeep::check::CheckOptions;
 use dedupfs::upkeep::reclaim::{ReclaimOptions, ReclaimReport};
-use dedupfs_fuse::service::{FileService, ROOT_INO};
+use dedupfs_service::{FileService, ROOT_INO};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;
@@ -55,7 +55,7 @@ fn crashed(seed: u64) -> MemoryDevice {
     write(&pool, "unlinked", b"while it is open");
     let service = pool.service();
     let ino = service.lookup(ROOT_INO, b"unlinked").expect("is there").ino;
-    let how = dedupfs_fuse::service::OpenOptions { read: true, ..Default::default() };
+    let how = dedupfs_service::OpenOptions { read: true, ..Default::default() };
     let _open = service.open(Default::default(), ino, how).expect("opens");
     service.unlink(ROOT_INO, b"unlinked").expect("unlinks");
     pool.sync().expect("syncs");

@@ -11,7 +11,7 @@ use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::upkeep::check::CheckOptions;
 use dedupfs::upkeep::reclaim::ReclaimOptions;
 use dedupfs::upkeep::scrub::ScrubOptions;
-use dedupfs_fuse::service::{FileService, OpenOptions, ROOT_INO, WriteFlags};
+use dedupfs_service::{FileService, OpenOptions, ROOT_INO, WriteFlags};
 use dedupfs_store::device::faulty::{FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
@@ -118,7 +118,7 @@ fn writers_are_cut_off_between_two_files() {
                         let mut done = 0;
                         while !stop.load(Ordering::Acquire) {
                             let name = format!("{writer} {done}");
-                            let node = dedupfs_fuse::service::NewNode {
+                            let node = dedupfs_service::NewNode {
                                 parent: ROOT_INO,
                                 name: name.as_bytes(),
                                 mode: 0o644,
@@ -173,8 +173,8 @@ fn a_pool_that_was_opened_for_reading_stays_so() {
     pool.close().expect("closes");
 }
 
-fn try_write_new(pool: &Pool) -> Result<(), dedupfs_fuse::service::Errno> {
-    let node = dedupfs_fuse::service::NewNode { parent: ROOT_INO, name: b"new", mode: 0o644, umask: 0 };
+fn try_write_new(pool: &Pool) -> Result<(), dedupfs_service::Errno> {
+    let node = dedupfs_service::NewNode { parent: ROOT_INO, name: b"new", mode: 0o644, umask: 0 };
     pool.service().create(CALLER, node, OpenOptions { write: true, ..OpenOptions::default() }).map(drop)
 }
 

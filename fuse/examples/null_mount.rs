@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use dedupfs_fuse::service::FileService;
-use dedupfs_fuse::{KeepAwake, MemoryService, MountOptions, mount, null_service};
+use dedupfs_fuse::{KeepAwake, MountOptions, mount};
+use dedupfs_service::FileService;
+use dedupfs_service::{MemoryService, null_service};
 
 fn main() -> ExitCode {
     let mut options = MountOptions { source: "null".to_owned(), allow_other: true, ..MountOptions::default() };

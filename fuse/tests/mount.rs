@@ -10,9 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dedupfs_fuse::reference::FileContent;
-use dedupfs_fuse::service::{Caller, FileService, NewNode, NodeContent, ROOT_INO};
-use dedupfs_fuse::{MemoryOptions, MemoryService, MountError, MountOptions, mount};
+use dedupfs_fuse::{MountError, MountOptions, mount};
+use dedupfs_service::reference::FileContent;
+use dedupfs_service::{Caller, FileService, NewNode, NodeContent, ROOT_INO};
+use dedupfs_service::{MemoryOptions, MemoryService};
 use mounted::{Mounted, attempt, run};
 
 fn patterned(len_bytes: usize) -> Vec<u8> {

@@ -332,7 +332,7 @@ pub fn control(data: &[u8]) {
 
 /// POSIX access lists, which come from clients.
 pub fn acl(data: &[u8]) {
-    use dedupfs_fuse::acl::{self, Acl};
+    use dedupfs_service::acl::{self, Acl};
     if let Ok(list) = Acl::parse(data) {
         let bytes = list.to_bytes();
         assert_eq!(Acl::parse(&bytes).expect("parses again").to_bytes(), bytes);
@@ -396,7 +396,10 @@ pub fn scrub_position(data: &[u8]) {
         device.replace_file("", dedupfs::upkeep::scrub::POSITION_FILE, bytes).expect("is memory");
         if let Ok(Some(position)) = dedupfs::upkeep::scrub::ScrubPosition::read(&device, &POOL) {
             position.write(&device, &POOL).expect("is memory");
-            assert_eq!(dedupfs::upkeep::scrub::ScrubPosition::read(&device, &POOL).expect("decodes again"), Some(position));
+            assert_eq!(
+                dedupfs::upkeep::scrub::ScrubPosition::read(&device, &POOL).expect("decodes again"),
+                Some(position)
+            );
         }
     };
     read(data);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dedupfs_fuse::service::{FileKind, Ino, Timestamp, XattrMode};
+use dedupfs_service::{FileKind, Ino, Timestamp, XattrMode};
 use dedupfs_store::recipe::Root;
 
 use super::inode::Inode;

@@ -12,7 +12,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use dedupfs_fuse::service::Ino;
+use dedupfs_service::Ino;
 use dedupfs_store::device::DeviceFile;
 use dedupfs_store::{ContainerId, StoreError};
 use redb::{Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
@@ -106,7 +106,7 @@ fn if_there<T>(opened: std::result::Result<T, redb::TableError>) -> std::result:
 /// Receives directory, name and entry of each name.
 pub(super) type NameVisitor<'v> = dyn FnMut(Ino, &[u8], Entry) -> Result<()> + 'v;
 /// An entry in a directory's order: cookie, inode number, kind, name.
-pub(super) type OrderedItem = (u64, Ino, dedupfs_fuse::service::FileKind, Vec<u8>);
+pub(super) type OrderedItem = (u64, Ino, dedupfs_service::FileKind, Vec<u8>);
 
 impl Snapshot {
     fn take(database: &Database, session: &Arc<Session>) -> Result<Self> {

@@ -7,7 +7,7 @@
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
-use dedupfs_fuse::service::Ino;
+use dedupfs_service::Ino;
 use dedupfs_store::codec::{ByteReader, ByteWriter};
 use dedupfs_store::{ContainerId, StoreError};
 use redb::{ReadTransaction, ReadableTable, WriteTransaction};

@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use dedupfs_fuse::service::{FileKind, Ino, ROOT_INO};
+use dedupfs_service::{FileKind, Ino, ROOT_INO};
 
 use super::base::{NameVisitor, Snapshot, guarded};
 use super::inode::{Entry, Inode};

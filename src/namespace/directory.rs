@@ -12,7 +12,7 @@ use std::collections::btree_map;
 use std::iter::Peekable;
 use std::sync::atomic::Ordering;
 
-use dedupfs_fuse::service::{FileKind, Ino};
+use dedupfs_service::{FileKind, Ino};
 
 use super::Namespace;
 use super::base::OrderedItem;

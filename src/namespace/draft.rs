@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dedupfs_fuse::service::{Ino, Timestamp};
+use dedupfs_service::{Ino, Timestamp};
 use dedupfs_store::StoreError;
 use dedupfs_store::recipe::Root;
 

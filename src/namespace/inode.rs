@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use dedupfs_fuse::service::{FileKind, Ino, InodeFlags, Timestamp};
+use dedupfs_service::{FileKind, Ino, InodeFlags, Timestamp};
 use dedupfs_store::StoreError;
 use dedupfs_store::codec::{ByteReader, ByteWriter};
 use dedupfs_store::recipe::Root;

@@ -58,7 +58,7 @@ mod view;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use dedupfs_fuse::service::{FileKind, Ino, ROOT_INO, Timestamp};
+use dedupfs_service::{FileKind, Ino, ROOT_INO, Timestamp};
 use dedupfs_store::device::{Device, DeviceFile, OpenMode};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::{ContainerId, StoreError};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dedupfs_fuse::service::{FileKind, Ino, InodeFlags, Timestamp};
+use dedupfs_service::{FileKind, Ino, InodeFlags, Timestamp};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::waiting;
 use parking_lot::MutexGuard;

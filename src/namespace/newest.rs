@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use dedupfs_fuse::service::FileKind;
+use dedupfs_service::FileKind;
 
 use super::Namespace;
 use super::base::guarded;

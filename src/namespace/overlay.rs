@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use dedupfs_fuse::service::{FileKind, Ino};
+use dedupfs_service::{FileKind, Ino};
 
 use super::base::Snapshot;
 use super::inode::{Entry, Inode};

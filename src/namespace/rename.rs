@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dedupfs_fuse::service::{FileKind, Ino, InodeFlags, ROOT_INO, RenameFlags, Timestamp};
+use dedupfs_service::{FileKind, Ino, InodeFlags, ROOT_INO, RenameFlags, Timestamp};
 use dedupfs_store::StoreError;
 
 use super::Namespace;

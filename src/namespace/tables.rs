@@ -5,7 +5,7 @@
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
-use dedupfs_fuse::service::{FileKind, Ino};
+use dedupfs_service::{FileKind, Ino};
 use dedupfs_store::StoreError;
 use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
 

@@ -1,6 +1,6 @@
 //! Sums over all inodes, kept current so that statfs and statistics need no scan.
 
-use dedupfs_fuse::service::FileKind;
+use dedupfs_service::FileKind;
 
 use super::inode::Inode;
 

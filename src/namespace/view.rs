@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use dedupfs_fuse::service::{FileKind, Ino};
+use dedupfs_service::{FileKind, Ino};
 use dedupfs_store::waiting;
 
 use super::base::{Snapshot, guarded};

@@ -6,7 +6,7 @@
 //! Cost: one lookup of the inode for each read. Where relatime asks for an update, one change of the namespace in the next commit: once
 //! a day for a file that is read often. No update when room is tight.
 
-use dedupfs_fuse::service::{Ino, OpenOptions, access_is_due};
+use dedupfs_service::{Ino, OpenOptions, access_is_due};
 
 use super::open_files::{Live, OpenFile};
 use super::{Service, now};

@@ -1,7 +1,7 @@
 //! Attributes of inodes: stat, setattr, access lists and other extended attributes.
 
-use dedupfs_fuse::acl;
-use dedupfs_fuse::service::{AttributeChanges, Attributes, Caller, FileKind, Ino, TimeChange, Timestamp, XattrMode};
+use dedupfs_service::acl;
+use dedupfs_service::{AttributeChanges, Attributes, Caller, FileKind, Ino, TimeChange, Timestamp, XattrMode};
 use dedupfs_store::waiting;
 
 use super::{Service, now, protection};

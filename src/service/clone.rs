@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dedupfs_fuse::service::{Caller, FilePlace, Ino};
+use dedupfs_service::{Caller, FilePlace, Ino};
 use dedupfs_store::waiting;
 use parking_lot::RwLockWriteGuard;
 

@@ -3,9 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dedupfs_fuse::service::{
-    Caller, FileKind, Handle, Ino, OpenOptions, Opened, SeekTarget, WriteFlags, without_privileges,
-};
+use dedupfs_service::{Caller, FileKind, Handle, Ino, OpenOptions, Opened, SeekTarget, WriteFlags, without_privileges};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::{StoreError, waiting};
 

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use dedupfs_fuse::service::Errno;
+use dedupfs_service::Errno;
 use dedupfs_store::StoreError;
 
 use crate::error::EngineError;

@@ -29,12 +29,11 @@ mod staging;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dedupfs_fuse::service::{
+use dedupfs_service::{
     AttributeChanges, Attributes, Caller, DirectoryEntry, Errno, FilePlace, FileService, Handle, Ino, InodeFlags,
     NewNode, NodeContent, OpenOptions, Opened, RenameFlags, SeekTarget, Statistics, Timestamp, WriteFlags, XattrMode,
     check_xattr_name,
 };
-use dedupfs_store::waiting;
 
 pub use access_times::AccessTimes;
 use attributes::attributes_of;
@@ -81,11 +80,6 @@ impl Service {
     /// Makes the filesystem of the pool `core`.
     #[must_use]
     pub fn new(core: Arc<Core>, access_times: AccessTimes) -> Arc<Self> {
-        // The thread that receives the kernel's requests must not wait for a disk.
-        waiting::listen(waiting::Listener {
-            is_concerned: dedupfs_fuse::is_receiving,
-            about_to_wait: dedupfs_fuse::about_to_wait,
-        });
         Arc::new(Self {
             core,
             files: OpenFiles::default(),

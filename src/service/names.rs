@@ -1,7 +1,7 @@
 //! Creating, linking, renaming and removing names.
 
-use dedupfs_fuse::acl;
-use dedupfs_fuse::service::{Caller, FileKind, Ino, InodeFlags, NewNode, NodeContent, RenameFlags};
+use dedupfs_service::acl;
+use dedupfs_service::{Caller, FileKind, Ino, InodeFlags, NewNode, NodeContent, RenameFlags};
 
 use super::{Service, now};
 use crate::durability::space::Demand;

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use dedupfs_fuse::service::{Handle, Ino, OpenOptions, Timestamp};
+use dedupfs_service::{Handle, Ino, OpenOptions, Timestamp};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::waiting;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};

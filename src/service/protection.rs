@@ -4,7 +4,7 @@
 //! Content accepted before a file became immutable is still published. Changes of content check the flags with the content locked, and
 //! the flags are set under the same lock: a request that waited for room or for the file sees the new flags.
 
-use dedupfs_fuse::service::{AttributeChanges, Caller, FileKind, Ino, InodeFlags, OpenOptions};
+use dedupfs_service::{AttributeChanges, Caller, FileKind, Ino, InodeFlags, OpenOptions};
 use dedupfs_store::waiting;
 
 use super::clone::Held;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use dedupfs_fuse::service::Statistics;
+use dedupfs_service::Statistics;
 use dedupfs_store::waiting;
 use parking_lot::Mutex;
 

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use dedupfs_fuse::service::{Errno, FileKind, Ino};
+use dedupfs_service::{Errno, FileKind, Ino};
 use dedupfs_store::StoreError;
 use parking_lot::Mutex;
 

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
-use dedupfs_fuse::service::Ino;
+use dedupfs_service::Ino;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;

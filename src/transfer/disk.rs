@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 
-use dedupfs_fuse::service::{AttributeChanges, Attributes, FileKind, TimeChange, Timestamp};
+use dedupfs_service::{AttributeChanges, Attributes, FileKind, TimeChange, Timestamp};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 

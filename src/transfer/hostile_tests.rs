@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use dedupfs_fuse::service::{Caller, FileKind, FileService, Ino, NewNode, NodeContent};
+use dedupfs_service::{Caller, FileKind, FileService, Ino, NewNode, NodeContent};
 use rustix::fs::{AtFlags, Mode};
 
 use super::directory::open_at;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use dedupfs_fuse::service::Errno;
+use dedupfs_service::Errno;
 use parking_lot::Mutex;
 use rustix::io::Errno as DiskErrno;
 

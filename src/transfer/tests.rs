@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use dedupfs_fuse::service::{
+use dedupfs_service::{
     AttributeChanges, Caller, Errno, FileService, Ino, NewNode, NodeContent, ROOT_INO, RenameFlags, WriteFlags,
 };
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
@@ -301,7 +301,7 @@ fn regression_what_changes_before_its_turn_is_copied_as_it_is_then() {
     let (service, tree) = (pool.service(), staging(&pool));
     let root = Caller::default();
     let write = |name: &str, content: &[u8]| {
-        let how = dedupfs_fuse::service::OpenOptions { write: true, ..Default::default() };
+        let how = dedupfs_service::OpenOptions { write: true, ..Default::default() };
         let node = NewNode { parent: tree, name: name.as_bytes(), mode: 0o4755, umask: 0 };
         let (made, opened) = service.create(root, node, how).unwrap();
         service.write(root, made.ino, opened.handle, 0, content, WriteFlags::default()).unwrap();
@@ -314,7 +314,7 @@ fn regression_what_changes_before_its_turn_is_copied_as_it_is_then() {
         made.ino
     };
     let append = |ino: Ino, content: &[u8]| {
-        let how = dedupfs_fuse::service::OpenOptions { write: true, ..Default::default() };
+        let how = dedupfs_service::OpenOptions { write: true, ..Default::default() };
         let (opened, at) = (service.open(root, ino, how).unwrap(), service.attributes(ino).unwrap().size_bytes);
         let flags = WriteFlags { drop_privileges: true, ..WriteFlags::default() };
         service.write(root, ino, opened.handle, at, content, flags).unwrap();

@@ -14,8 +14,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use dedupfs_fuse::service::{FileKind, Ino, ROOT_INO};
 use dedupfs_index::Index;
+use dedupfs_service::{FileKind, Ino, ROOT_INO};
 use dedupfs_store::recipe::{Child, Root};
 use dedupfs_store::{ContainerId, Fingerprint};
 use serde::{Deserialize, Serialize};

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use dedupfs::pool::{NoProgress, OpenOptions, Pool, format_on};
-use dedupfs_fuse::service::FileService;
 use dedupfs_fuse::{MountOptions, MountedSession, mount};
+use dedupfs_service::FileService;
 use dedupfs_store::device::{Device, MemoryDevice, ObservedDevice};
 use dedupfs_store::superblock::PoolProperties;
+use dedupfs_store::waiting;
 
 use crate::gate::{Closed, Gate};
 
@@ -59,6 +60,10 @@ impl Site {
         let options = OpenOptions { commit_interval: Duration::from_secs(3600), ..OpenOptions::default() };
         let pool = Pool::open_on(&self.device, &self.device, Vec::new(), &options, &NoProgress).expect("opens");
         let service: Arc<dyn FileService> = pool.service();
+        waiting::listen(waiting::Listener {
+            is_concerned: dedupfs_fuse::is_receiving,
+            about_to_wait: dedupfs_fuse::about_to_wait,
+        });
         let session = mount(service, self.directory.path(), &MountOptions::default())
             .unwrap_or_else(|error| panic!("these tests need a working /dev/fuse: {error}"));
         (self.pool, self.session) = (Some(pool), Some(session));

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dedupfs::pool::{NoProgress, Pool};
 use dedupfs::upkeep::reclaim::ReclaimOptions;
-use dedupfs_fuse::service::FileService;
+use dedupfs_service::FileService;
 
 /// Runs workers, numbered from 0, while all garbage is reclaimed again and again.
 pub fn beside_reclaiming(pool: &Pool, workers: u64, work: impl Fn(&dyn FileService, u64) + Sync) {

@@ -1,7 +1,7 @@
 //! Helpers for tests of whole pools.
 
 use dedupfs::pool::Pool;
-use dedupfs_fuse::service::{Caller, Errno, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
+use dedupfs_service::{Caller, Errno, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
 
 pub const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::upkeep::reclaim::ReclaimOptions;
-use dedupfs_fuse::service::{FileService, ROOT_INO};
+use dedupfs_service::{FileService, ROOT_INO};
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use dedupfs_fuse::service::{
+use dedupfs_service::{
     AttributeChanges, Attributes, Caller, Errno, FileKind, FilePlace, FileService, Handle, Ino, NewNode, NodeContent,
     OpenOptions, ROOT_INO, RenameFlags, WriteFlags, XattrMode,
 };

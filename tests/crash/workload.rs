@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::upkeep::reclaim::ReclaimOptions;
-use dedupfs_fuse::MemoryService;
-use dedupfs_fuse::service::{Errno, FileKind, Handle, Ino};
+use dedupfs_service::MemoryService;
+use dedupfs_service::{Errno, FileKind, Handle, Ino};
 use dedupfs_store::device::observed::Observer;
 use dedupfs_store::superblock::PoolProperties;
 
@@ -350,7 +350,7 @@ impl Workload {
 
     fn sync(&mut self) {
         if self.random.one_in(4) {
-            let directory = dedupfs_fuse::service::ROOT_INO;
+            let directory = dedupfs_service::ROOT_INO;
             self.engine().0.fsync_directory(directory).expect("syncs");
         } else {
             self.note_unpublished();

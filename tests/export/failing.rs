@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dedupfs::pool::Pool;
-use dedupfs_fuse::service::{FileService, ROOT_INO};
+use dedupfs_service::{FileService, ROOT_INO};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice};
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, recover_on};
 use dedupfs::upkeep::scrub::ScrubOptions;
-use dedupfs_fuse::service::{FileService, NewNode, NodeContent, ROOT_INO};
+use dedupfs_service::{FileService, NewNode, NodeContent, ROOT_INO};
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};

@@ -155,9 +155,9 @@ fn an_emptied_pool_exports_next_to_nothing() {
     let full = pool.core().exporter.stats().expect("tells");
     for number in 0..3000 {
         let name = format!("{number}");
-        dedupfs_fuse::service::FileService::unlink(&*pool.service(), 1, name.as_bytes()).expect("unlinks");
+        dedupfs_service::FileService::unlink(&*pool.service(), 1, name.as_bytes()).expect("unlinks");
     }
-    dedupfs_fuse::service::FileService::unlink(&*pool.service(), 1, b"large").expect("unlinks");
+    dedupfs_service::FileService::unlink(&*pool.service(), 1, b"large").expect("unlinks");
     reclaim(&pool);
     let empty = pool.core().exporter.stats().expect("tells");
     assert!(full.namespace_bytes > 100_000 && full.recipe_bytes > 0, "{full:?}");

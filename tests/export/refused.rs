@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dedupfs::durability::export::CopyDepth;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool};
 use dedupfs::upkeep::scrub::{ScrubOptions, ScrubReport};
-use dedupfs_fuse::service::{FileService, ROOT_INO};
+use dedupfs_service::{FileService, ROOT_INO};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 

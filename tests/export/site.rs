@@ -8,7 +8,7 @@ use dedupfs::pool::RecoverReport;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on, recover_on};
 use dedupfs::upkeep::check::CheckOptions;
 use dedupfs::upkeep::reclaim::ReclaimOptions;
-use dedupfs_fuse::service::{
+use dedupfs_service::{
     AttributeChanges, FileKind, FileService, Ino, InodeFlags, NewNode, NodeContent, OpenOptions, ROOT_INO, RenameFlags,
     WriteFlags, XattrMode,
 };

@@ -18,7 +18,7 @@ fn a_full_data_root_can_be_reclaimed() {
     assert!(pool.core().exporter.stats().expect("tells").row > 0);
     for number in 0..20 {
         let name = format!("{number}");
-        dedupfs_fuse::service::FileService::unlink(&*pool.service(), 1, name.as_bytes()).expect("unlinks");
+        dedupfs_service::FileService::unlink(&*pool.service(), 1, name.as_bytes()).expect("unlinks");
     }
     // Open containers would need space to be sealed.
     pool.close().expect("closes");
@@ -57,7 +57,7 @@ fn without_room_and_without_need_the_export_stays_as_it_was() {
     pool.core().committer.export().expect("exports");
     let (row, before) = (pool.core().exporter.stats().expect("tells").row, picture(&pool));
     data.set_capacity(data.used_bytes());
-    dedupfs_fuse::service::FileService::unlink(&*pool.service(), 1, b"old").expect("unlinks");
+    dedupfs_service::FileService::unlink(&*pool.service(), 1, b"old").expect("unlinks");
     pool.sync().expect("syncs");
     pool.core().committer.export().expect("is tried again");
     assert_eq!(pool.core().exporter.stats().expect("tells").row, row);

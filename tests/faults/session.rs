@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dedupfs::pool::Pool;
 use dedupfs::service::Service;
-use dedupfs_fuse::service::{
+use dedupfs_service::{
     AttributeChanges, Caller, Errno, FileService, Handle, Ino, NewNode, OpenOptions, ROOT_INO, RenameFlags, WriteFlags,
     XattrMode,
 };

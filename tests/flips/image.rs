@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs_fuse::service::{
+use dedupfs_service::{
     AttributeChanges, Caller, FileService, Ino, NewNode, NodeContent, OpenOptions, ROOT_INO, TimeChange, Timestamp,
     WriteFlags, XattrMode,
 };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dedupfs_fuse::service::{Attributes, Errno, FileKind, FileService, Ino, OpenOptions, ROOT_INO};
+use dedupfs_service::{Attributes, Errno, FileKind, FileService, Ino, OpenOptions, ROOT_INO};
 
 use crate::image::CALLER;
 

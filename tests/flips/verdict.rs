@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool};
 use dedupfs::upkeep::check::CheckOptions;
-use dedupfs_fuse::service::{Errno, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
+use dedupfs_service::{Errno, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
 
 use crate::damage::{Case, Damage, Way};
 use crate::image::{CALLER, CONTAINER_BYTES, Image};

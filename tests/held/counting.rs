@@ -12,7 +12,7 @@ use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::service::Service;
 use dedupfs::upkeep::check::CheckOptions;
 use dedupfs::upkeep::reclaim::ReclaimOptions;
-use dedupfs_fuse::service::{Errno, FileService, NewNode, ROOT_INO, WriteFlags};
+use dedupfs_service::{Errno, FileService, NewNode, ROOT_INO, WriteFlags};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::observed::{Call, Observer};
 use dedupfs_store::device::{Device, MemoryDevice, ObservedDevice};

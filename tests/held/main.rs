@@ -11,7 +11,7 @@ mod site;
 use std::time::Duration;
 
 use dedupfs::service::Service;
-use dedupfs_fuse::service::{
+use dedupfs_service::{
     AttributeChanges, Errno, FileService, Handle, InodeFlags, OpenOptions, Result, SeekTarget, TimeChange, WriteFlags,
 };
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::service::Service;
 use dedupfs::upkeep::check::CheckOptions;
-use dedupfs_fuse::service::{
+use dedupfs_service::{
     Caller, FilePlace, FileService, Handle, Ino, NewNode, OpenOptions, ROOT_INO, Result, SeekTarget, WriteFlags,
 };
 use dedupfs_store::device::observed::Call;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use dedupfs::pool::{FilterPlan, NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::upkeep::check::CheckOptions;
 use dedupfs::upkeep::reclaim::ReclaimOptions;
-use dedupfs_fuse::MemoryService;
-use dedupfs_fuse::service::{
+use dedupfs_service::MemoryService;
+use dedupfs_service::{
     AttributeChanges, Caller, FileKind, FilePlace, FileService, Handle, Ino, NewNode, NodeContent, OpenOptions,
     ROOT_INO, RenameFlags, WriteFlags, XattrMode,
 };

@@ -8,8 +8,8 @@ use dedupfs::namespace::LogOp;
 use dedupfs::pool::{NoProgress, Pool};
 use dedupfs::upkeep::check::CheckOptions;
 use dedupfs::upkeep::reclaim::ReclaimOptions;
-use dedupfs_fuse::service::{FileService, ROOT_INO};
 use dedupfs_index::Cell;
+use dedupfs_service::{FileService, ROOT_INO};
 use dedupfs_store::recipe::{Child, Root};
 use dedupfs_store::{ContainerId, Fingerprint};
 

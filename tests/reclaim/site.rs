@@ -8,7 +8,7 @@ use std::time::Duration;
 use dedupfs::namespace::ContainerRecord;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::upkeep::reclaim::HISTORY_FILE;
-use dedupfs_fuse::service::{FileService, ROOT_INO};
+use dedupfs_service::{FileService, ROOT_INO};
 use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::recipe::Root;

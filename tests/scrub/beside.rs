@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dedupfs::pool::{NoProgress, Pool};
 use dedupfs::upkeep::reclaim::ReclaimOptions;
 use dedupfs::upkeep::scrub::ScrubOptions;
-use dedupfs_fuse::service::{FileService, ROOT_INO};
+use dedupfs_service::{FileService, ROOT_INO};
 use dedupfs_store::container::Compression;
 
 use crate::common::{CALLER, content, read};
@@ -16,7 +16,7 @@ const ROUNDS: u64 = 60;
 
 /// Writes as [`crate::common::write`] does, as another process.
 fn write(pool: &Pool, pid: u32, name: &str, data: &[u8]) {
-    use dedupfs_fuse::service::{Caller, NewNode, OpenOptions, WriteFlags};
+    use dedupfs_service::{Caller, NewNode, OpenOptions, WriteFlags};
     let service = pool.service();
     let how = OpenOptions { write: true, ..OpenOptions::default() };
     let node = NewNode { parent: ROOT_INO, name: name.as_bytes(), mode: 0o644, umask: 0 };

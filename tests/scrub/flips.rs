@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dedupfs::pool::{OpenOptions as PoolOptions, Pool};
-use dedupfs_fuse::service::{FileService, NewNode, NodeContent, ROOT_INO};
+use dedupfs_service::{FileService, NewNode, NodeContent, ROOT_INO};
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::Device;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use dedupfs::pool::{OpenOptions as PoolOptions, Pool};
 use dedupfs::upkeep::reclaim::ReclaimOptions;
 use dedupfs::upkeep::scrub::ScrubOptions;
-use dedupfs_fuse::service::{FilePlace, FileService, NewNode, OpenOptions, ROOT_INO};
+use dedupfs_service::{FilePlace, FileService, NewNode, OpenOptions, ROOT_INO};
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dedupfs::pool::repair::{RepairOptions, RepairReport, repair_on};
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions};
-use dedupfs_fuse::service::{FileService, NewNode, NodeContent, ROOT_INO};
+use dedupfs_service::{FileService, NewNode, NodeContent, ROOT_INO};
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::{Device, OpenMode};
 

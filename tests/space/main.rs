@@ -12,7 +12,7 @@ use common::content;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, SpaceLimits};
 use dedupfs::upkeep::check::CheckOptions;
 use dedupfs::upkeep::reclaim::ReclaimOptions;
-use dedupfs_fuse::service::{AttributeChanges, Errno, FileService, ROOT_INO, TimeChange, Timestamp, XattrMode};
+use dedupfs_service::{AttributeChanges, Errno, FileService, ROOT_INO, TimeChange, Timestamp, XattrMode};
 use dedupfs_store::device::MemoryDevice;
 
 use site::{

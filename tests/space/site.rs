@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dedupfs::config::MEMORY_BYTES_MIN;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::upkeep::check::CheckOptions;
-use dedupfs_fuse::service::{Caller, Errno, FilePlace, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
+use dedupfs_service::{Caller, Errno, FilePlace, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
 

@@ -3,7 +3,7 @@
 use dedupfs::pool::{Level, NoProgress, OpenOptions as PoolOptions, SpaceLimits};
 use dedupfs::upkeep::check::CheckOptions;
 use dedupfs::upkeep::reclaim::ReclaimOptions;
-use dedupfs_fuse::service::FileService;
+use dedupfs_service::FileService;
 
 use crate::common::{self, content};
 use crate::site::{MIB, Site, handle_of, options, remove, write_at};

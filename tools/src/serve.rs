@@ -28,6 +28,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use dedupfs::config::COMMIT_INTERVAL;
 use dedupfs::pool::{OpenOptions, Pool};
 use dedupfs_fuse::{MountError, MountedSession};
+use dedupfs_store::waiting;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -236,6 +237,11 @@ fn mount_and_listen(
         mount::detach(&mountpoint.path)?;
     }
     warn_of_hidden_files(&mountpoint.path);
+    // The thread that receives the kernel's requests must not wait for a disk.
+    waiting::listen(waiting::Listener {
+        is_concerned: dedupfs_fuse::is_receiving,
+        about_to_wait: dedupfs_fuse::about_to_wait,
+    });
     let is_dispensable = |error: &std::io::Error| options.read_only && is_unwritable(error);
     let socket = PoolSocket::bind(pool_root, is_dispensable).map_err(|error| no_socket(pool_root, &error))?;
     let session =

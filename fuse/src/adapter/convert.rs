@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
-use crate::service::{
+use dedupfs_service::{
     Attributes, Caller, Errno, FileKind, NodeContent, OpenOptions, RenameFlags, TimeChange, Timestamp,
 };
 

@@ -20,7 +20,7 @@ use super::{
     Adapter, BACKGROUND_REQUESTS_MAX, CAPABILITIES, COOKIE_PARENT, REQUEST_BYTES_MAX, guarded, new_node, set_flags,
     stub,
 };
-use crate::service::{
+use dedupfs_service::{
     AttributeChanges, DirectoryEntry, FilePlace, FileService, NodeContent, SeekTarget, WriteFlags, XattrMode,
 };
 

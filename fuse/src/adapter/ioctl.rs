@@ -2,7 +2,7 @@
 //!
 //! The kernel may ask in either form, independent of the program's choice. It first checks the right to change them (since 5.13).
 
-use crate::service::{Errno, InodeFlags, Result};
+use dedupfs_service::{Errno, InodeFlags, Result};
 
 // Source: fs.h. FS_IMMUTABLE_FL and the like, then FS_XFLAG_IMMUTABLE and the like.
 const PLAIN: Bits = Bits { immutable: 0x10, append_only: 0x20, no_dump: 0x40, no_access_time: 0x80 };

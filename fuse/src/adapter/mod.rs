@@ -34,13 +34,13 @@ use std::time::Duration;
 
 use fuser::{FopenFlags, INodeNo, InitFlags, Notifier, ReplyEntry, Request};
 
-use crate::service::{
-    Attributes, Caller, DirectoryEntry, Errno, FileKind, FileService, Handle, Ino, InodeFlags, NewNode, NodeContent,
-    Opened, Result,
-};
 pub(crate) use awake::Awake;
 pub use awake::KeepAwake;
 use convert::{caller, open_options, permissions};
+use dedupfs_service::{
+    Attributes, Caller, DirectoryEntry, Errno, FileKind, FileService, Handle, Ino, InodeFlags, NewNode, NodeContent,
+    Opened, Result,
+};
 
 use offload::Offload;
 use pages::{Pages, Range};

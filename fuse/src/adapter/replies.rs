@@ -10,7 +10,7 @@ use fuser::{
 
 use super::convert::{errno, file_attr};
 use super::{Adapter, guarded};
-use crate::service::{Attributes, FileService, Handle, Ino, Opened, Result};
+use dedupfs_service::{Attributes, FileService, Handle, Ino, Opened, Result};
 
 thread_local! {
     /// A read's bytes. Kept, because fresh memory costs more than the copy.

@@ -26,7 +26,7 @@ use rustix::io::Errno as SystemErrno;
 use rustix::mount::MountFlags;
 
 use crate::adapter::{Adapter, Awake, KeepAwake, Policy, SlowCalls};
-use crate::service::FileService;
+use dedupfs_service::FileService;
 pub use error::MountError;
 pub use session::{MountedSession, unmount_path};
 

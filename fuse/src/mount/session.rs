@@ -16,7 +16,7 @@ use rustix::mount::UnmountFlags;
 
 use super::MountError;
 use crate::adapter::{Adapter, SlowCalls};
-use crate::service::FileService;
+use dedupfs_service::FileService;
 
 /// Time between two attempts to unmount a busy mount.
 const RETRY: Duration = Duration::from_millis(50);

@@ -6,8 +6,9 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dedupfs_fuse::service::FileService;
-use dedupfs_fuse::{MemoryOptions, MemoryService, MountOptions, MountedSession, mount};
+use dedupfs_fuse::{MountOptions, MountedSession, mount};
+use dedupfs_service::FileService;
+use dedupfs_service::{MemoryOptions, MemoryService};
 
 pub struct Mounted {
     pub service: Arc<MemoryService>,

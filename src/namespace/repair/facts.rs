@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use dedupfs_fuse::service::{FileKind, Ino};
+use dedupfs_service::{FileKind, Ino};
 use redb::{ReadTransaction, ReadableTable};
 
 use super::super::inode::{Entry, Inode};

@@ -15,7 +15,7 @@ mod plan;
 
 use std::sync::Arc;
 
-use dedupfs_fuse::service::{FileKind, Ino};
+use dedupfs_service::{FileKind, Ino};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::{Device, OpenMode};
 use redb::{ReadableDatabase, WriteTransaction};
@@ -58,11 +58,11 @@ pub struct NamespaceRepair {
 ///
 /// # Errors
 /// The store itself is damaged, or of another version; I/O errors. Nothing is changed then.
-pub fn repair(device: &dyn Device, now: dedupfs_fuse::service::Timestamp, apply: bool) -> Result<NamespaceRepair> {
+pub fn repair(device: &dyn Device, now: dedupfs_service::Timestamp, apply: bool) -> Result<NamespaceRepair> {
     repair_tables(device, now, apply).map_err(advised)
 }
 
-fn repair_tables(device: &dyn Device, now: dedupfs_fuse::service::Timestamp, apply: bool) -> Result<NamespaceRepair> {
+fn repair_tables(device: &dyn Device, now: dedupfs_service::Timestamp, apply: bool) -> Result<NamespaceRepair> {
     // Opening recovers the store to its last commit, which writes.
     let file = device.open(NAMESPACE_FILE, OpenMode::Write)?;
     if file.is_empty()? {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use dedupfs_fuse::service::{FileKind, Ino, ROOT_INO, Timestamp};
+use dedupfs_service::{FileKind, Ino, ROOT_INO, Timestamp};
 use dedupfs_store::recipe::Root;
 
 use super::super::COOKIE_FIRST;

@@ -10,7 +10,7 @@ mod posix;
 mod reference;
 mod repair;
 
-use dedupfs_fuse::service::{FileKind, InodeFlags, RenameFlags, Timestamp};
+use dedupfs_service::{FileKind, InodeFlags, RenameFlags, Timestamp};
 use dedupfs_store::device::faulty::FaultyDevice;
 use dedupfs_store::device::memory::MemoryDevice;
 use dedupfs_store::recipe::{Child, Root};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use dedupfs_fuse::service::XattrMode;
+use dedupfs_service::XattrMode;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
 use proptest::prelude::*;
 

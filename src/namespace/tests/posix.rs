@@ -1,6 +1,6 @@
 //! Every rule, one by one, each in memory and again on the committed state.
 
-use dedupfs_fuse::service::XattrMode;
+use dedupfs_service::XattrMode;
 
 use super::*;
 

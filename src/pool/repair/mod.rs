@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dedupfs_fuse::service::Timestamp;
+use dedupfs_service::Timestamp;
 use dedupfs_store::StoreError;
 use dedupfs_store::device::Device;
 use dedupfs_store::device::file::FileDevice;

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use dedupfs_fuse::service::{
+use dedupfs_service::{
     Attributes, Caller, Errno as PoolErrno, FileKind, FileService, Handle, Ino, OpenOptions, SeekTarget,
 };
 use rustix::fs::{AtFlags, Mode, OFlags};

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use dedupfs_fuse::service::{Attributes, FileKind, FileService, Ino};
+use dedupfs_service::{Attributes, FileKind, FileService, Ino};
 
 use super::crew::{self, Hand, Space};
 use super::directory::{self, Descriptors};

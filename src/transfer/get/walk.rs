@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use dedupfs_fuse::service::{Attributes, Errno as PoolErrno, FileKind, FileService, Ino};
+use dedupfs_service::{Attributes, Errno as PoolErrno, FileKind, FileService, Ino};
 use rustix::fs::Mode;
 
 use super::super::crew::{BATCH_BYTES, BATCH_FILES, Hand};

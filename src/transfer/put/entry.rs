@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use dedupfs_fuse::service::{
+use dedupfs_service::{
     AttributeChanges, Errno as PoolErrno, FileKind, FileService, Ino, NodeContent, OpenOptions, WriteFlags, XattrMode,
 };
 use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Stat};

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dedupfs_fuse::service::{Caller, FileKind, Ino, NewNode};
+use dedupfs_service::{Caller, FileKind, Ino, NewNode};
 use rustix::fs::{RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dedupfs_fuse::service::{FileService, Ino, NodeContent};
+use dedupfs_service::{FileService, Ino, NodeContent};
 use rustix::fs::{AtFlags, FileType, RawDir, Stat};
 
 use super::super::crew::{BATCH_FILES, Hand, Space};

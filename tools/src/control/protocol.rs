@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, Read};
 use std::path::PathBuf;
 
-use dedupfs_fuse::service::Ino;
+use dedupfs_service::Ino;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! Immutable and append-only inodes: every operation that Linux refuses, and those that it does not.
 
 use super::{Check, Client, READ_WRITE, ROOT, bad, good};
-use crate::service::{
+use crate::{
     AttributeChanges, Caller, Errno, FilePlace, Ino, InodeFlags, NewNode, NodeContent, OpenOptions, ROOT_INO,
     RenameFlags, TimeChange, Timestamp, WriteFlags, XattrMode,
 };
@@ -34,7 +34,7 @@ fn swap() -> RenameFlags {
     RenameFlags { exchange: true, ..RenameFlags::default() }
 }
 
-fn rename(client: &Client, from: (Ino, &str), to: (Ino, &str), flags: RenameFlags) -> crate::service::Result<()> {
+fn rename(client: &Client, from: (Ino, &str), to: (Ino, &str), flags: RenameFlags) -> crate::Result<()> {
     client.service.rename(from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), flags)
 }
 

@@ -1,7 +1,7 @@
 //! renameat2.
 
 use super::{Check, Client, bad, good};
-use crate::service::{Errno, FileKind, Ino, ROOT_INO, RenameFlags, Result};
+use crate::{Errno, FileKind, Ino, ROOT_INO, RenameFlags, Result};
 
 pub(super) const CHECKS: &[Check] = &[
     ("rename moves", moves),

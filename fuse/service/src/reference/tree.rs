@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::content::FileContent;
 use crate::acl;
-use crate::service::{
+use crate::{
     Attributes, Caller, Errno, FileKind, Handle, Ino, InodeFlags, NewNode, NodeContent, OpenOptions, ROOT_INO,
     RenameFlags, Result, Timestamp, access_is_due,
 };

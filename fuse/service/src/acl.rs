@@ -8,7 +8,7 @@
 //!
 //! Encoding (little-endian): version u32 = 2, then per entry: tag u16, permissions u16, id u32.
 
-use crate::service::{Errno, FileKind};
+use crate::{Errno, FileKind};
 
 /// Name of the extended attribute with the access list.
 pub const ACCESS_XATTR: &[u8] = b"system.posix_acl_access";

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Check, Client, READ_WRITE, ROOT, bad, good};
-use crate::service::{
+use crate::{
     AttributeChanges, Attributes, Caller, Errno, FileKind, NewNode, NodeContent, ROOT_INO, TimeChange, Timestamp,
     XattrMode,
 };

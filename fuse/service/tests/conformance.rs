@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use dedupfs_fuse::conformance::{check_names, check_service};
-use dedupfs_fuse::service::{Caller, FileService, NewNode, NodeContent, ROOT_INO};
-use dedupfs_fuse::{MemoryOptions, MemoryService, null_service};
+use dedupfs_service::conformance::{check_names, check_service};
+use dedupfs_service::{Caller, FileService, NewNode, NodeContent, ROOT_INO};
+use dedupfs_service::{MemoryOptions, MemoryService, null_service};
 
 #[test]
 fn the_memory_service_conforms() {

@@ -3,9 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{Check, Client, READ_WRITE, ROOT, bad, good};
-use crate::service::{
-    AttributeChanges, Errno, Ino, InodeFlags, NodeContent, OpenOptions, ROOT_INO, TimeChange, Timestamp,
-};
+use crate::{AttributeChanges, Errno, Ino, InodeFlags, NodeContent, OpenOptions, ROOT_INO, TimeChange, Timestamp};
 
 pub(super) const CHECKS: &[Check] = &[
     ("reading a file changes its time of last access", files),

@@ -2,7 +2,7 @@
 
 use super::{Check, Client, ROOT, bad, good};
 use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR, Entry, Tag};
-use crate::service::{AttributeChanges, Caller, Errno, FileKind, NewNode, NodeContent, ROOT_INO, XattrMode};
+use crate::{AttributeChanges, Caller, Errno, FileKind, NewNode, NodeContent, ROOT_INO, XattrMode};
 
 pub(super) const CHECKS: &[Check] = &[
     ("an access list sets the mode", access_sets_mode),

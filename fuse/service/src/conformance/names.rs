@@ -1,7 +1,7 @@
 //! Creating, finding, listing and removing names.
 
 use super::{Check, Client, READ_WRITE, bad, good};
-use crate::service::{DirectoryEntry, Errno, FileKind, NewNode, NodeContent, ROOT_INO, RenameFlags};
+use crate::{DirectoryEntry, Errno, FileKind, NewNode, NodeContent, ROOT_INO, RenameFlags};
 
 pub(super) const CHECKS: &[Check] = &[
     ("the root is an empty directory", root_is_empty),

@@ -1,7 +1,7 @@
 //! copy_file_range: accepted and refused copies, and content that was written but not flushed.
 
 use super::{Check, Client, READ_WRITE, ROOT, bad, good, noise};
-use crate::service::{AttributeChanges, Errno, FilePlace, Handle, Ino, OpenOptions, Result, XattrMode};
+use crate::{AttributeChanges, Errno, FilePlace, Handle, Ino, OpenOptions, Result, XattrMode};
 
 pub(super) const CHECKS: &[Check] = &[
     ("copies of whole files", whole_files),
@@ -41,7 +41,7 @@ fn whole_files(client: &Client) {
             assert_eq!(client.stat(target).size_bytes, len_bytes as u64, "the size is known before the file is closed");
             assert!(client.read_open(target, to.1, 0, 1 << 26) == content, "{len_bytes} bytes before closing");
         });
-        good(client.unlink(crate::service::ROOT_INO, &format!("source {number}")));
+        good(client.unlink(crate::ROOT_INO, &format!("source {number}")));
         assert!(client.read_all(target) == content, "{len_bytes} bytes, the source gone");
         client.opened(target, READ_WRITE, |handle| client.write_all(target, handle, len_bytes as u64, b"more"));
         assert!(client.read_all(target) == [&content, &b"more"[..]].concat(), "{len_bytes} bytes and more");

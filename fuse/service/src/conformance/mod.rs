@@ -15,7 +15,7 @@ mod renames;
 
 use std::sync::Arc;
 
-use crate::service::{
+use crate::{
     Attributes, Caller, DirectoryEntry, Errno, FileService, Handle, Ino, NewNode, NodeContent, OpenOptions, ROOT_INO,
     Result, WriteFlags,
 };

@@ -1,9 +1,7 @@
 //! Reading, writing, truncating, allocating, seeking.
 
 use super::{Check, Client, READ_WRITE, ROOT, bad, good, noise};
-use crate::service::{
-    AttributeChanges, Caller, Errno, NewNode, OpenOptions, ROOT_INO, SeekTarget, WriteFlags, XattrMode,
-};
+use crate::{AttributeChanges, Caller, Errno, NewNode, OpenOptions, ROOT_INO, SeekTarget, WriteFlags, XattrMode};
 
 pub(super) const CHECKS: &[Check] = &[
     ("what was written is read", written_is_read),

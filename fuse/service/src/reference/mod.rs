@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::acl;
-use crate::service::{
+use crate::{
     AttributeChanges, Attributes, Caller, DirectoryEntry, Errno, FileKind, FilePlace, FileService, Handle, Ino,
     InodeFlags, NewNode, NodeContent, OpenOptions, Opened, RenameFlags, Result, SeekTarget, Statistics, TimeChange,
     Timestamp, WriteFlags, XattrMode, check_xattr_name, without_privileges,

@@ -2,13 +2,9 @@
 //!
 //! The engine implements it, and so does the in-memory reference model, which tests mount beside it.
 
-mod errno;
-mod flags;
-
 use std::time::Duration;
 
-pub use errno::Errno;
-pub use flags::InodeFlags;
+use crate::{Errno, InodeFlags};
 
 /// An inode number. The root directory is [`ROOT_INO`].
 pub type Ino = u64;
