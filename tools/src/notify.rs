@@ -28,7 +28,11 @@ impl Notifier {
     /// The socket at an absolute path, or, with `@` in front, in the abstract namespace.
     #[must_use]
     pub fn to(name: &OsStr) -> Self {
-        Self(connect(name.as_bytes()).inspect_err(|error| tracing::warn!(%error, ?name, "cannot reach systemd")).ok())
+        Self(
+            connect(name.as_bytes())
+                .inspect_err(|error| tracing::warn!(%error, name = %name.display(), "cannot reach systemd"))
+                .ok(),
+        )
     }
 
     /// Reports that the mount serves.

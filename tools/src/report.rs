@@ -18,7 +18,7 @@ use serde_json::json;
 use self::damage::affected;
 use self::damage::could_repair;
 pub use self::damage::{repair_json, repair_plan, repaired, scrub, scrub_json, scrub_status, trial};
-pub use self::reclaim::{reclaim, reclaim_status};
+pub use self::reclaim::{log_reclaimed, reclaim, reclaim_status};
 pub use self::transfer::{transfer, transfer_problems};
 use crate::size::show;
 

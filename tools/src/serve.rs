@@ -151,7 +151,6 @@ fn serve(
         pool = %pool_root.display(),
         mountpoint = %mountpoint.path.display(),
         version = env!("CARGO_PKG_VERSION"),
-        recovery = ?pool.recovery(),
         "mounted"
     );
     if let Err(failure) = ready(notice(&pool, mountpoint.is_dead)) {

@@ -33,19 +33,22 @@ impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for capability in CAPABILITIES {
             if config.add_capabilities(capability).is_err() {
-                tracing::debug!(?capability, "the kernel lacks a capability");
+                tracing::debug!(bit = capability.bits(), "the kernel lacks a capability");
             }
         }
         let adjusted = [
-            config.set_max_write(REQUEST_BYTES_MAX).map(drop),
-            config.set_max_readahead(REQUEST_BYTES_MAX).map(drop).or_else(|max| {
-                // The kernel offers what its backing device allows; mount() raises that afterwards.
-                config.set_max_readahead(max).map(drop)
-            }),
-            config.set_max_background(BACKGROUND_REQUESTS_MAX).map(drop).map_err(u32::from),
+            ("requests", config.set_max_write(REQUEST_BYTES_MAX).map(drop)),
+            // The kernel offers what its backing device allows; mount() raises that afterwards.
+            (
+                "readahead",
+                config.set_max_readahead(REQUEST_BYTES_MAX).or_else(|max| config.set_max_readahead(max)).map(drop),
+            ),
+            ("background requests", config.set_max_background(BACKGROUND_REQUESTS_MAX).map(drop).map_err(u32::from)),
         ];
-        if adjusted.iter().any(std::result::Result::is_err) {
-            tracing::warn!(?adjusted, "the kernel refused a request size");
+        for (what, outcome) in adjusted {
+            if let Err(nearest) = outcome {
+                tracing::warn!(nearest, "the kernel refused the size of {what}");
+            }
         }
         Ok(())
     }

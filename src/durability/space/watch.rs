@@ -99,7 +99,7 @@ impl SpaceGuard {
                 && !is_same
             {
                 tracing::warn!(
-                    ?level,
+                    is_urgent = level == Level::Urgent,
                     free_bytes = measured.free_bytes,
                     limit_bytes = root.limit_bytes,
                     "the {} root {} {words} delete old backups (`rm`) and run `dedupfs-gc`",

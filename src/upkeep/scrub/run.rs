@@ -310,11 +310,17 @@ impl Run<'_> {
 
     fn count(&mut self, copy: BadCopy) {
         self.reached.bad += 1;
-        match copy.kind {
-            ContainerKind::Data => self.report.bad_chunks += 1,
-            ContainerKind::Recipe => self.report.bad_nodes += 1,
-        }
-        tracing::error!(kind = ?copy.kind, fingerprint = %copy.fingerprint, container = %copy.container, "bad copy");
+        let what = match copy.kind {
+            ContainerKind::Data => {
+                self.report.bad_chunks += 1;
+                "chunk"
+            }
+            ContainerKind::Recipe => {
+                self.report.bad_nodes += 1;
+                "recipe node"
+            }
+        };
+        tracing::error!(fingerprint = %copy.fingerprint, container = %copy.container, "the copy of a {what} is bad");
     }
 
     /// Adds the bad copies of containers whose table cannot be read: those that the index places there and that were

@@ -350,7 +350,7 @@ fn perform(
     sink: &ReplySink<'_>,
 ) -> Result<serde_json::Value, Failure> {
     let descriptor = || descriptor.ok_or_else(|| Failure::failed("no descriptor came with the request"));
-    tracing::debug!(?request, "control request");
+    tracing::debug!(request = %serde_json::to_string(&request).unwrap_or_default(), "control request");
     match request {
         Request::Stats => target.stats().and_then(to_value),
         Request::Sync => target.sync().and_then(to_value),

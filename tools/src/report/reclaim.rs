@@ -45,6 +45,23 @@ pub fn reclaim(report: &ReclaimReport) -> String {
     lines.0
 }
 
+/// Writes a run to the log.
+pub fn log_reclaimed(report: &ReclaimReport, message: &str) {
+    tracing::info!(
+        freed_bytes = report.physical_before_bytes.saturating_sub(report.physical_after_bytes),
+        containers_freed = report.containers_freed,
+        chunks_moved = report.chunks_moved,
+        moved_bytes = report.moved_bytes,
+        chunks_removed = report.chunks_removed,
+        nodes_freed = report.nodes_freed,
+        containers_damaged = report.containers_damaged,
+        garbage_left_bytes = report.garbage_left_bytes,
+        elapsed_ms = report.elapsed_ms,
+        ended_early = report.stopped.map(stopped),
+        "{message}"
+    );
+}
+
 fn done(lines: &mut Lines, report: &ReclaimReport) {
     lines.line("recipe nodes freed", report.nodes_freed);
     lines.line("chunks removed", report.chunks_removed);

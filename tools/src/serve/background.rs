@@ -12,6 +12,7 @@ use dedupfs::error::EngineError;
 use dedupfs::pool::{NoProgress, Pool};
 
 use crate::gc_policy::{IDLE_AFTER, Policy};
+use crate::report;
 
 /// The thread that reclaims. It ends when this is [stopped](Self::stop).
 pub(super) struct Background {
@@ -79,7 +80,7 @@ impl Worker {
         match self.pool.reclaim(&self.policy.options(max_time), &NoProgress).map_err(Failure::from) {
             Ok(report) => {
                 if report.nodes_freed + report.containers_freed > 0 {
-                    tracing::info!(?report, "reclaimed in the background");
+                    report::log_reclaimed(&report, "reclaimed in the background");
                 }
                 // Rows of this run and of others cannot be told apart in time, so any new row means another look.
                 let is_done = report.is_idle() && core.namespace.last_row() == row;

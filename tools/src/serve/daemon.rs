@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use super::BUSY_PATIENCE;
 use super::transfers::Transfers;
 use crate::gc_policy::Policy;
-use crate::mount;
+use crate::{mount, report};
 
 /// Time between the check whether the pool may become read-only and the switch, while the kernel writes back its cache.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(2);
@@ -71,11 +71,12 @@ impl ControlTarget for Daemon {
         if options.dry_run {
             return Ok(self.pool.reclaim(options, progress)?);
         }
-        tracing::info!(?options, "asked to reclaim");
+        let ReclaimOptions { threshold_percent, max_time_ms, max_io_bytes, .. } = *options;
+        tracing::info!(threshold_percent, max_time_ms, max_io_bytes, "asked to reclaim");
         let report = self.pool.reclaim(options, progress).inspect_err(|error| {
             tracing::info!(%error, "reclaiming failed");
         })?;
-        tracing::info!(?report, "reclaimed");
+        report::log_reclaimed(&report, "reclaimed");
         Ok(report)
     }
 
@@ -101,7 +102,7 @@ impl ControlTarget for Daemon {
     }
 
     fn scrub(&self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport, Failure> {
-        tracing::info!(?options, "scrubbing");
+        tracing::info!(rate_bytes_per_s = options.rate_bytes_per_s, restart = options.restart, "scrubbing");
         let report = self.pool.scrub(options, progress)?;
         let (bad, files) = (report.bad_chunks + report.bad_nodes, report.affected.file_count);
         let lost = report.lost_chunks + report.lost_nodes;
@@ -121,10 +122,12 @@ impl ControlTarget for Daemon {
     fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {
         tracing::info!(scratch = %scratch.display(), "making a trial recovery");
         let report = self.pool.trial_recovery(scratch, progress)?;
+        let TrialReport { row, files, directories, elapsed_ms, .. } = report;
         if report.is_sound() {
-            tracing::info!(?report, "a recovery would give everything that was exported");
+            tracing::info!(row, files, directories, elapsed_ms, "a recovery would give everything that was exported");
         } else {
-            tracing::error!(?report, "a recovery would give less than was exported");
+            report.missing.iter().for_each(|missing| tracing::error!("a recovery would miss: {missing}"));
+            tracing::error!(row, files, directories, elapsed_ms, "a recovery would give less than was exported");
         }
         Ok(report)
     }
