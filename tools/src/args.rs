@@ -47,31 +47,27 @@ Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of a
 
 /// The commands of `dedupfs`.
 #[derive(Subcommand, Debug)]
+#[expect(
+    missing_docs,
+    reason = "the help and the page of a command are the text of its arguments; a text here would replace it"
+)]
 pub enum Command {
-    /// Format a directory as a pool
     Mkfs(MkfsArgs),
-    /// Mount a pool; returns when the mount serves
     Mount(MountArgs),
-    /// Unmount; returns when everything is durable and the daemon has ended
     Umount(UmountArgs),
-    /// Copy a tree into a mounted pool, as cp -a does, but faster
     Put(PutArgs),
-    /// Copy a tree out of a mounted pool, as cp -a does, but faster
     Get(GetArgs),
-    /// Make everything written so far durable
     Sync(SyncArgs),
-    /// Check a pool, or rebuild its index
     Fsck(FsckArgs),
-    /// Read everything that is stored, quarantine damage, and name the files that need it
     Scrub(ScrubArgs),
-    /// Rebuild a lost or damaged meta root from the data root
     Recover(RecoverArgs),
-    /// Write man pages and shell completions
     #[command(hide = true)]
     Generate(GenerateArgs),
 }
 
-/// Formats the directory POOL, which must be empty or absent. The options hold for the life of the pool.
+/// Formats the directory POOL, which must be empty or absent, as a pool.
+///
+/// The options hold for the life of the pool.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_OF_MKFS)]
 pub struct MkfsArgs {
@@ -161,7 +157,7 @@ impl MountArgs {
     }
 }
 
-/// Unmounts MNT. Returns when everything is durable, the daemon has ended and the pool is free.
+/// Unmounts MNT and returns when everything is durable, the daemon has ended and the pool is free.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP)]
 pub struct UmountArgs {
@@ -225,9 +221,9 @@ pub struct SyncArgs {
     pub target: PathBuf,
 }
 
-/// Checks every name, inode, recipe, reference count and container. Changes nothing unless told to.
+/// Checks every name, inode, recipe, reference count and container; repairs if told to.
 ///
-/// A pool needs no check after a crash: mounting recovers it. On a mounted pool, changes made during the check can show as findings;
+/// Changes nothing unless told to. A pool needs no check after a crash: mounting recovers it. On a mounted pool, changes made during the check can show as findings;
 /// unmount first for a verdict. Names the files that need lost content. --repair lists its changes, asks, and makes them.
 #[derive(Args, Debug)]
 #[command(

@@ -18,21 +18,6 @@ use crate::exit;
 /// Section of the manual: commands for administration.
 const SECTION: &str = "8";
 
-/// The pages under SEE ALSO. A page leaves itself out.
-const COMPANIONS: [&str; 11] = [
-    "dedupfs",
-    "dedupfs-mkfs",
-    "dedupfs-mount",
-    "dedupfs-umount",
-    "dedupfs-sync",
-    "dedupfs-fsck",
-    "dedupfs-scrub",
-    "dedupfs-recover",
-    "dedupfs-stats",
-    "dedupfs-gc",
-    "mount.dedupfs",
-];
-
 /// Pages with the text of another page.
 const SAME_PAGES: [(&str, &str); 1] = [("mount.fuse.dedupfs", "mount.dedupfs")];
 
@@ -95,10 +80,19 @@ fn page(command: &Command, directory: &Path) -> io::Result<()> {
         .manual("dedupfs")
         .render(&mut text)?;
     let text = String::from_utf8(text).map_err(io::Error::other)?.replace("\n.SH EXTRA\n", "\n.SH NOTES\n");
-    let others = COMPANIONS.iter().filter(|other| **other != name);
+    let others = companions().into_iter().filter(|other| other != name);
     let others: Vec<String> = others.map(|other| format!("\\fB{}\\fR({SECTION})", other.replace('-', "\\-"))).collect();
     let text = format!("{text}.SH \"SEE ALSO\"\n{}\n", others.join(",\n"));
     fs::write(directory.join(format!("{name}.{SECTION}")), text)
+}
+
+/// The pages under SEE ALSO: the programs and all commands. A page leaves itself out.
+fn companions() -> Vec<String> {
+    let dedupfs = Dedupfs::command();
+    let commands = dedupfs.get_subcommands().filter(|command| !command.is_hide_set());
+    let commands = commands.map(|command| format!("dedupfs-{}", command.get_name()));
+    let others = ["dedupfs-stats", "dedupfs-gc", "mount.dedupfs"].map(str::to_owned);
+    std::iter::once("dedupfs".to_owned()).chain(commands).chain(others).collect()
 }
 
 /// The usage line: all options with their values, then positional arguments.
@@ -170,14 +164,18 @@ mod tests {
         for name in ["dedupfs", "dedupfs-stats", "dedupfs-gc"] {
             assert!(page(name).contains("Exit codes"), "{name}");
         }
-        for name in COMPANIONS {
+        let companions = companions();
+        assert!(companions.contains(&"dedupfs-put".to_owned()) && companions.contains(&"dedupfs-get".to_owned()));
+        for name in &companions {
             let text = page(name);
             let see_also = text.split(".SH \"SEE ALSO\"").nth(1).unwrap();
-            assert_eq!(see_also.lines().filter(|line| line.contains("(8)")).count(), COMPANIONS.len() - 1, "{name}");
+            assert_eq!(see_also.lines().filter(|line| line.contains("(8)")).count(), companions.len() - 1, "{name}");
             assert!(!text.contains("help(8)") && !text.contains("SH EXTRA"), "{text}");
         }
         assert!(page("dedupfs-mount").contains("[\\-o|\\-\\-options OPTIONS]"), "{}", page("dedupfs-mount"));
         assert!(page("dedupfs-scrub").contains("[\\-\\-rate SIZE]") && !page("dedupfs-sync").contains("e2fsck"));
+        // A page tells more than a list of commands does.
+        assert!(page("dedupfs-put").contains("hard links, holes and devices"), "{}", page("dedupfs-put"));
         // Hidden commands have no page.
         assert!(!root.join("man/dedupfs-generate.8").exists() && !root.join("man/dedupfs-help.8").exists());
     }
