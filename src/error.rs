@@ -81,6 +81,9 @@ pub enum EngineError {
          `dedupfs fsck --rebuild-index POOL`, which counts again from the files themselves; then reclaim again"
     )]
     CountsInDoubt,
+    /// Work that gives a result only when it is done was ended early, by request or because the pool closes.
+    #[error("{0} was ended early")]
+    Ended(&'static str),
     /// A defect of dedupfs itself; the operation failed and nothing wrong was stored.
     #[error("internal error: {0}")]
     Internal(&'static str),

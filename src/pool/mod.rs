@@ -300,10 +300,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends a running scrub, or a trial recovery, soon.
+    /// Ends a running scrub soon.
     pub fn stop_scrub(&self) {
         self.scrub.stop();
-        self.trial.stop();
     }
 
     /// Returns the position of the running or the last scrub.

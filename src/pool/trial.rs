@@ -12,7 +12,7 @@
 //! Memory, besides the pool's own: [`TRIAL_MEMORY_BYTES`] for the indexes, as in a pool with that `--memory`; 17 bytes for each key
 //! that changed since the export, at most [`CHANGED_MAX`] keys, so 36 MiB.
 //!
-//! A trial ends early when its caller goes away, when [`Pool::stop_scrub`] asks it to, or when the pool closes: the next change of scratch
+//! A trial ends early when its caller goes away, when [`Pool::stop_trial`] asks it to, or when the pool closes: the next change of scratch
 //! space then fails.
 
 use std::collections::HashSet;
@@ -93,11 +93,6 @@ pub(super) struct TrialControl {
 }
 
 impl TrialControl {
-    /// Ends the running trial soon.
-    pub(super) fn stop(&self) {
-        self.is_stopped.store(true, Ordering::Release);
-    }
-
     pub(super) fn is_running(&self) -> bool {
         self.is_running.load(Ordering::Acquire)
     }
@@ -122,18 +117,23 @@ impl Pool {
     ///
     /// # Errors
     /// `Busy` if a reclaim or check is running, or too many keys change meanwhile; scratch space that cannot be written or is too
-    /// small; a namespace that cannot be read; a caller that went away. Faults of the export are in the report.
+    /// small; a namespace that cannot be read; `Ended` if it was stopped, the pool closes or the caller goes away. Faults of the export are in the report.
     pub fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport> {
         self.end_background();
         let _one = self.exclusively()?;
         let _running = self.trial.begin();
-        let is_new = !scratch.exists();
+        let made: Vec<&Path> = scratch.ancestors().take_while(|directory| !directory.exists()).collect();
         let report = self.try_in(scratch, progress);
-        if is_new {
+        for directory in made {
             // It stays if somebody has put something there meanwhile.
-            let _ = std::fs::remove_dir(scratch);
+            let _ = std::fs::remove_dir(directory);
         }
         report
+    }
+
+    /// Ends a running trial recovery soon.
+    pub fn stop_trial(&self) {
+        self.trial.is_stopped.store(true, Ordering::Release);
     }
 
     fn try_in(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport> {
@@ -152,7 +152,10 @@ impl Pool {
             let outcome = try_recover(&self.core, &held, &stage, &progress);
             drop(stage);
             let removed = remove(&*device);
-            let report = outcome?;
+            let report = match outcome {
+                Err(_) if progress.is_cancelled() => return Err(EngineError::Ended("the trial recovery")),
+                outcome => outcome?,
+            };
             removed?;
             // If the base was replaced between holding and opening, another export was read: try again.
             if report.is_sound() || !held.is_replaced() || attempts.next().is_none() {

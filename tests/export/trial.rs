@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use dedupfs::EngineError;
 use dedupfs::pool::{NoProgress, OpenOptions, Pool, Progress, TrialReport};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode, OverlayDevice};
 
@@ -128,7 +129,7 @@ struct Stopping<'a>(&'a Pool);
 impl Progress for Stopping<'_> {
     fn start(&self, _: &str, _: u64) {
         assert!(self.0.scrub_status().expect("is told").in_trial);
-        self.0.stop_scrub();
+        self.0.stop_trial();
     }
 
     fn advance(&self, _: u64) {}
@@ -141,11 +142,13 @@ fn regression_a_trial_can_be_stopped_and_leaves_nothing() {
     let (meta, data) = filled();
     let pool = open(&meta, &data);
     let above = tempfile::tempdir().expect("a directory");
-    let scratch = above.path().join("new");
-    assert!(pool.trial_recovery(&scratch, &Stopping(&pool)).is_err());
-    assert!(!scratch.exists() && !pool.scrub_status().expect("is told").in_trial);
+    let scratch = above.path().join("new/er");
+    let ended = pool.trial_recovery(&scratch, &Stopping(&pool));
+    assert!(matches!(ended, Err(EngineError::Ended(_))), "{ended:?}");
+    assert!(above.path().read_dir().expect("lists").next().is_none(), "a directory is left");
+    assert!(!pool.scrub_status().expect("is told").in_trial);
     // An earlier stop does not concern a later trial.
-    pool.stop_scrub();
+    pool.stop_trial();
     assert!(pool.trial_recovery(&scratch, &NoProgress).expect("is tried").is_sound());
-    assert!(!scratch.exists());
+    assert!(above.path().read_dir().expect("lists").next().is_none());
 }

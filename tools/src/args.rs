@@ -319,7 +319,7 @@ pub struct ScrubArgs {
     /// Only show the progress of the running scrub, or of the last one
     #[arg(long, conflicts_with_all = ["stop", "restart", "rate"])]
     pub status: bool,
-    /// Stop the running scrub; the next one continues there
+    /// Stop the running scrub, or trial recovery; the next scrub continues there
     #[arg(long, conflicts_with_all = ["restart", "rate"])]
     pub stop: bool,
     /// After a complete scrub, also run `dedupfs fsck --trial-recovery`

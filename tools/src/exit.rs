@@ -92,6 +92,7 @@ pub const fn code(kind: FailureKind) -> u8 {
         FailureKind::FuseUnavailable => FUSE_UNAVAILABLE,
         FailureKind::MountpointUnusable => MOUNTPOINT,
         FailureKind::Occupied => OCCUPIED,
+        FailureKind::Ended => PARTLY,
     }
 }
 
@@ -101,6 +102,7 @@ pub const fn fsck_code(kind: FailureKind) -> u8 {
     match kind {
         FailureKind::Usage => FSCK_USAGE,
         FailureKind::Damaged => FSCK_UNCORRECTED,
+        FailureKind::Ended => FSCK_ENDED_EARLY,
         FailureKind::Failed
         | FailureKind::NotAPool
         | FailureKind::PoolInUse
@@ -123,7 +125,8 @@ pub const fn mount_code(kind: FailureKind) -> u8 {
         | FailureKind::NoSpace
         | FailureKind::Damaged
         | FailureKind::MountpointUnusable
-        | FailureKind::Occupied => MOUNT_FAILED,
+        | FailureKind::Occupied
+        | FailureKind::Ended => MOUNT_FAILED,
     }
 }
 
@@ -167,7 +170,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    const KINDS: [FailureKind; 9] = [
+    const KINDS: [FailureKind; 10] = [
         FailureKind::Failed,
         FailureKind::Usage,
         FailureKind::NotAPool,
@@ -177,6 +180,7 @@ mod tests {
         FailureKind::FuseUnavailable,
         FailureKind::MountpointUnusable,
         FailureKind::Occupied,
+        FailureKind::Ended,
     ];
 
     #[test]
@@ -196,6 +200,7 @@ mod tests {
         assert_eq!(fsck_code(FailureKind::PoolInUse), 8);
         assert_eq!(fsck_code(FailureKind::NotAPool), 8);
         assert_eq!(fsck_code(FailureKind::Usage), 16);
+        assert_eq!(fsck_code(FailureKind::Ended), 32);
     }
 
     #[test]

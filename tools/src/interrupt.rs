@@ -96,10 +96,14 @@ pub fn on_signals(
             SEEN.store(usize::try_from(signal).unwrap_or_default(), Ordering::Relaxed);
             let stopped =
                 ControlClient::connect(&pool).and_then(|client| client.map_or(Ok(()), |mut client| stop(&mut client)));
-            if count > 0 || stopped.is_err() {
+            if count > 0 {
                 std::process::exit(128 + signal);
             }
-            eprintln!("dedupfs: stopping {what}");
+            // A daemon that cannot be asked is ending, and with it the work: its answer, or its end, is on the way.
+            match stopped {
+                Ok(()) => eprintln!("dedupfs: stopping {what}"),
+                Err(failure) => eprintln!("dedupfs: cannot stop {what} ({failure}); a second signal ends this command"),
+            }
         }
     };
     std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).map_err(failed)

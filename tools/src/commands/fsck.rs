@@ -43,7 +43,12 @@ pub fn run(args: &FsckArgs) -> Result<u8, Failure> {
             Access::Local(pool) => {
                 let result = check(&pool, &options, &bars)?;
                 drop(pool);
-                plan = (!result.is_clean()).then(|| planned(&target.pool, args)).transpose()?;
+                if !result.is_clean() {
+                    // The check counts, also if no repair can be planned.
+                    plan = planned(&target.pool, args)
+                        .inspect_err(|failure| eprintln!("dedupfs: no repair can be planned: {failure}"))
+                        .ok();
+                }
                 result
             }
         };

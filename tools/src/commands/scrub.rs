@@ -1,6 +1,8 @@
 //! `dedupfs scrub`. Its exit codes are those of fsck.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control::{ControlClient, Failure};
 use dedupfs::pool::OpenOptions;
@@ -21,9 +23,13 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     if args.stop {
         let client = silence::connect(&target.pool)?;
         let mut client = client.ok_or_else(|| Failure::failed(nothing_to_stop(&target.pool)))?;
-        let running = client.scrub_status().map(|status| status.running || status.in_trial);
+        let status = client.scrub_status();
         client.stop_scrub()?;
-        if !running? {
+        let status = status?;
+        if status.in_trial {
+            client.stop_trial()?;
+        }
+        if !status.running && !status.in_trial {
             return Err(Failure::failed("nothing scrubs this pool"));
         }
         return Ok(exit::OK);
@@ -44,9 +50,18 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
             return tell(&status, args.json);
         }
         Access::Daemon(mut client) => {
+            // In the trial the closed connection stops it; another scrub is somebody else's.
+            let is_scrubbing = Arc::new(AtomicBool::new(true));
+            let stops = is_scrubbing.clone();
+            let stop = move |client: &mut ControlClient| match stops.load(Ordering::Relaxed) {
+                true => client.stop_scrub(),
+                false => Ok(()),
+            };
             let what = if args.trial_recovery { "the scrub, or its trial recovery" } else { "the scrub" };
-            interrupt::on_signals(target.pool, what, ControlClient::stop_scrub)?;
-            client.scrub(&options, &bars)?
+            interrupt::on_signals(target.pool, what, stop)?;
+            let result = client.scrub(&options, &bars)?;
+            is_scrubbing.store(false, Ordering::Relaxed);
+            result
         }
         Access::Local(pool) => {
             let progress = interrupt::Interruptible { listener: &bars, interrupted: interrupt::flag()? };
@@ -57,24 +72,31 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     if !args.json {
         exit::print(&report::scrub(&result))?;
     }
-    let tried = match args.trial_recovery {
-        true if result.finished => {
-            trial::run(&pool, args.scratch.as_deref(), OpenOptions::default().memory_bytes, &Bars::default())
-                .map_err(|failure| failure.while_trying("the scrub is done, but no trial recovery was made"))
-                .map(|made| (trial::code(made.as_ref()), made))
-        }
-        true => {
+    let (mut trial, mut code) = (None, code(&result));
+    if args.trial_recovery {
+        // A signal may have come when the scrub was done and its result was not here yet.
+        if !result.finished || interrupt::exit_code().is_some() {
             eprintln!("dedupfs: the scrub was stopped, so no trial recovery is made");
-            Ok((exit::OK, None))
+            code |= exit::FSCK_ENDED_EARLY;
+        } else {
+            match trial::run(&pool, args.scratch.as_deref(), OpenOptions::default().memory_bytes, &Bars::default()) {
+                Ok(made) => {
+                    code |= trial::code(made.as_ref());
+                    trial = made;
+                }
+                // The result of the scrub counts all the same.
+                Err(failure) => {
+                    eprintln!("dedupfs: the scrub is done, but no trial recovery was made: {failure}");
+                    code |= exit::fsck_code(failure.kind);
+                }
+            }
         }
-        false => Ok((exit::OK, None)),
-    };
-    let made = tried.as_ref().ok().and_then(|(_, made)| made.as_ref());
-    exit::print(&match (args.json, made) {
-        (true, made) => report::scrub_json(&result, made)?,
-        (false, made) => made.map(report::trial).unwrap_or_default(),
+    }
+    exit::print(&match (args.json, &trial) {
+        (true, made) => report::scrub_json(&result, made.as_ref())?,
+        (false, made) => made.as_ref().map(report::trial).unwrap_or_default(),
     })?;
-    Ok(code(&result) | tried?.0)
+    Ok(code)
 }
 
 /// Returns the exit code of a scrub without its trial recovery.

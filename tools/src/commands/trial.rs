@@ -1,8 +1,9 @@
 //! `--trial-recovery` of fsck and scrub.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
-use crate::control::Failure;
+use crate::control::{Failure, FailureKind};
 use dedupfs::config::MEMORY_BYTES_MIN;
 use dedupfs::pool::{OpenOptions, Progress, TRIAL_MEMORY_BYTES, TrialReport};
 
@@ -10,7 +11,7 @@ use crate::access::{self, Access};
 use crate::{exit, interrupt};
 
 /// Makes a trial recovery, in the daemon if the pool is mounted; else in this process, within `memory_bytes` where that is possible.
-/// `None` if a signal ended it.
+/// `None` if a signal, a stop or an unmount ended it.
 pub fn run(
     pool: &Path,
     scratch: Option<&Path>,
@@ -22,14 +23,15 @@ pub fn run(
         memory_bytes: memory_bytes.saturating_sub(TRIAL_MEMORY_BYTES).max(MEMORY_BYTES_MIN),
         ..access::open_options("dedupfs fsck --trial-recovery", true)
     };
-    let progress = interrupt::Interruptible { listener: progress, interrupted: interrupt::flag()? };
+    let interrupted = interrupt::flag()?;
+    let progress = interrupt::Interruptible { listener: progress, interrupted: interrupted.clone() };
     let made = match access::reach(pool, &options)? {
         Access::Daemon(mut client) => client.trial_recovery(&scratch, &progress),
         Access::Local(pool) => access::with_local(&pool, |pool| Ok(pool.trial_recovery(&scratch, &progress)?)),
     };
     match made {
-        Err(_) if interrupt::exit_code().is_some() => {
-            eprintln!("dedupfs: the trial recovery was ended early: it says nothing about the export");
+        Err(failure) if failure.kind == FailureKind::Ended || interrupted.load(Ordering::Relaxed) => {
+            eprintln!("dedupfs: {failure}: no trial recovery was made, and nothing is said about the export");
             Ok(None)
         }
         made => made.map(Some),

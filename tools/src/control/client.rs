@@ -193,6 +193,11 @@ impl ControlClient {
         self.ask(&Request::StopScrub, &NoProgress)
     }
 
+    /// Asks a running trial recovery to end soon.
+    pub fn stop_trial(&mut self) -> Result<(), Failure> {
+        self.ask(&Request::StopTrial, &NoProgress)
+    }
+
     /// Makes a trial recovery from the data root alone, in scratch space below this absolute path.
     pub fn trial_recovery(&mut self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {
         self.ask(&Request::TrialRecovery(scratch.to_owned()), progress)

@@ -30,6 +30,8 @@ pub enum FailureKind {
     MountpointUnusable,
     /// A directory that was to become a pool holds a pool or other files already.
     Occupied,
+    /// Work that gives no result unless it is done was ended early, by request or an unmount.
+    Ended,
 }
 
 /// A failure as the user sees it.
@@ -80,6 +82,7 @@ impl From<&EngineError> for FailureKind {
             EngineError::NoSpace | EngineError::OutOfSpace(_) => Self::NoSpace,
             EngineError::Invalid(_) => Self::Usage,
             EngineError::CountsInDoubt => Self::Damaged,
+            EngineError::Ended(_) => Self::Ended,
             _ => Self::Failed,
         }
     }

@@ -73,6 +73,8 @@ pub enum Request {
     ScrubStatus,
     /// Asks a running scrub to end soon.
     StopScrub,
+    /// Asks a running trial recovery to end soon.
+    StopTrial,
     /// Makes a trial recovery from the data root alone, in scratch space below this absolute path:
     /// [`TrialReport`](dedupfs::pool::TrialReport).
     TrialRecovery(PathBuf),
@@ -177,6 +179,7 @@ mod tests {
             Request::Scrub(ScrubOptions { rate_bytes_per_s: 5, restart: true }),
             Request::ScrubStatus,
             Request::StopScrub,
+            Request::StopTrial,
             Request::TrialRecovery(PathBuf::from("/scratch")),
             Request::Reclaim(ReclaimOptions::default()),
             Request::ReclaimStatus,

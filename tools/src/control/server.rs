@@ -67,6 +67,8 @@ pub trait ControlTarget: Send + Sync + 'static {
     fn scrub_status(&self) -> Result<ScrubStatus, Failure>;
     /// Asks a running scrub to end soon.
     fn stop_scrub(&self) -> Result<(), Failure>;
+    /// Asks a running trial recovery to end soon.
+    fn stop_trial(&self) -> Result<(), Failure>;
     /// Makes a trial recovery from the data root alone, below `scratch`.
     fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {
         let _unused = (scratch, progress);
@@ -362,6 +364,7 @@ fn perform(
         Request::Scrub(options) => target.scrub(&options, sink).and_then(to_value),
         Request::ScrubStatus => target.scrub_status().and_then(to_value),
         Request::StopScrub => target.stop_scrub().and_then(to_value),
+        Request::StopTrial => target.stop_trial().and_then(to_value),
         Request::TrialRecovery(scratch) => target.trial_recovery(&scratch, sink).and_then(to_value),
         Request::Put(request) => target.put(&request, descriptor()?, sink).and_then(to_value),
         Request::Get(request) => target.get(&request, descriptor()?, sink).and_then(to_value),

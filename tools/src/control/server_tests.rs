@@ -65,6 +65,9 @@ impl ControlTarget for Target {
     fn stop_scrub(&self) -> Result<(), Failure> {
         Ok(())
     }
+    fn stop_trial(&self) -> Result<(), Failure> {
+        Ok(())
+    }
     fn put(&self, request: &PutRequest, from: OwnedFd, _progress: &dyn Progress) -> Result<TransferReport, Failure> {
         let mut content = String::new();
         std::fs::File::from(from).read_to_string(&mut content).map_err(|error| Failure::failed(error.to_string()))?;

@@ -39,7 +39,7 @@ pub fn repaired(report: &RepairReport) -> String {
         let _ = writeln!(text, "done: {line}");
     }
     if let Some(found) = &report.check {
-        text.push_str(&check(found, report.rebuilt.as_ref(), None));
+        text.push_str(&check(found, report.rebuilt.as_ref(), Some(&[])));
     }
     text
 }
@@ -220,9 +220,9 @@ pub(super) fn affected(text: &mut String, affected: &AffectedFiles) {
 #[must_use]
 pub fn scrub_status(status: &ScrubStatus) -> String {
     let lost = lost_now(status);
-    let Some(position) = status.position else { return format!("never scrubbed{lost}\n") };
-    let (read, total) = (show(position.disk_bytes), show(status.total_bytes));
     let trial = if status.in_trial { "; a trial recovery is running" } else { "" };
+    let Some(position) = status.position else { return format!("never scrubbed{lost}{trial}\n") };
+    let (read, total) = (show(position.disk_bytes), show(status.total_bytes));
     let state = match (status.running, position.finished_secs) {
         (true, _) => format!("running, begun {}", time::show(position.started_secs)),
         (false, 0) => {

@@ -119,6 +119,11 @@ impl ControlTarget for Daemon {
         Ok(())
     }
 
+    fn stop_trial(&self) -> Result<(), Failure> {
+        self.pool.stop_trial();
+        Ok(())
+    }
+
     fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {
         tracing::info!(scratch = %scratch.display(), "making a trial recovery");
         let report = self.pool.trial_recovery(scratch, progress)?;

@@ -104,7 +104,7 @@ fn a_limit_is_a_full_disk_until_it_is_raised() {
     let log = fs::read_to_string(site.pool.join("dedupfs.log")).unwrap();
     let count = |words: &str| log.lines().filter(|line| line.contains(words)).count();
     assert_eq!(
-        (count("level=Urgent"), count("ERROR")),
+        (count("is_urgent=true"), count("ERROR")),
         (1, 1),
         "the mark that was passed, and a refusal, once each: {log}"
     );
