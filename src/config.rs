@@ -14,7 +14,7 @@ pub const MEMORY_BYTES_DEFAULT: u64 = 512 * MIB;
 /// Smallest `--memory`: below it the write path could not hold one segment per worker.
 pub const MEMORY_BYTES_MIN: u64 = 128 * MIB;
 
-/// Longest loss in a crash for a file closed without fsync (durability contract, DESIGN section 5).
+/// Longest loss in a crash for a file closed without fsync (the durability contract, docs/semantics.md).
 pub const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// A file that stays open without fsync has its changes published for a commit after this time.
 pub const PUBLISH_AFTER: Duration = Duration::from_secs(30);

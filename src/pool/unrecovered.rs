@@ -8,7 +8,7 @@
 //! 4. Drop files that were unlinked while open.
 //!
 //! A container that was being filled is valid up to the mark in its record, and is never appended to again. Cost: proportional to the
-//! rows behind the checkpoints. Nothing is scanned, however large the pool.
+//! rows behind the checkpoints. Only unsealed containers that a row or a reader needs are scanned.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Containers: self-describing, append-only runs of chunks or recipe nodes (design section 3).
+//! Containers: self-describing, append-only runs of chunks or recipe nodes.
 //!
 //! A container lies in one *slot* of a large file ([`slots`]) and is a sequence of frames: *regions* ([`region`]), each
 //! a list of fingerprints and lengths and the bytes themselves, compressed together; then, in a sealed container, one
