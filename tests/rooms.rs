@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each room with the floor that it stands on. A room uses rooms of lower floors only.
-const FLOORS: [(&str, u32); 17] = [
+const FLOORS: [(&str, u32); 16] = [
     ("error", 0),
     ("panics", 0),
     ("sync", 0),
@@ -23,7 +23,6 @@ const FLOORS: [(&str, u32); 17] = [
     ("pool", 8),
     // The façade.
     ("lib", 9),
-    ("EngineError", 0),
 ];
 
 fn sources(directory: &Path) -> Vec<PathBuf> {

@@ -223,7 +223,8 @@ pub struct SyncArgs {
 
 /// Checks every name, inode, recipe, reference count and container; repairs if told to.
 ///
-/// Changes nothing unless told to. A pool needs no check after a crash: mounting recovers it. On a mounted pool, changes made during the check can show as findings;
+/// Changes nothing unless told to. A pool needs no check after a crash: mounting recovers it. On a mounted pool, changes made during the
+/// check can show as findings;
 /// unmount first for a verdict. Names the files that need lost content. --repair lists its changes, asks, and makes them.
 #[derive(Args, Debug)]
 #[command(

@@ -18,6 +18,7 @@ use super::disk;
 use super::several_names::SeveralNames;
 use super::tally::{Tally, Trouble, reading_pool};
 use super::{Result, TransferError, TransferReport};
+use crate::error::EngineError;
 use crate::namespace::check_name;
 use crate::progress::Progress;
 use crate::service::Service;
@@ -60,7 +61,7 @@ pub fn get(
 ) -> Result<TransferReport> {
     // The client may have checked nothing: `..` and `/` lead out of the directory.
     check_name(name)?;
-    let name = disk::c_name(name).ok_or(crate::EngineError::Invalid("a name with a zero byte"))?;
+    let name = disk::c_name(name).ok_or(EngineError::Invalid("a name with a zero byte"))?;
     let tally = Tally::new(progress);
     let (top, several_names) = (OnceLock::new(), SeveralNames::default());
     let get = Get { service, tally: &tally, to: &to, top, several_names, descriptors: Descriptors::default() };

@@ -10,7 +10,8 @@ use dedupfs::pool::{OpenOptions, Progress, TRIAL_MEMORY_BYTES, TrialReport};
 use crate::access::{self, Access};
 use crate::{exit, interrupt};
 
-/// Makes a trial recovery, in the daemon if the pool is mounted; else in this process, within `memory_bytes` where that is possible.
+/// Makes a trial recovery, in the daemon if the pool is mounted; else in this process, where `memory_bytes` is divided between the
+/// pool and the trial if it is enough for both.
 /// `None` if a signal, a stop or an unmount ended it.
 pub fn run(
     pool: &Path,
