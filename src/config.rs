@@ -35,61 +35,17 @@ pub const BACKLOG_BYTES_PER_CHANGE: u64 = 128;
 /// Number of log operations applied since the last checkpoint that starts the next one: bounds replay at mount.
 pub const CHECKPOINT_CHANGES: u64 = 2_000_000;
 
-/// Sequential bytes of a file gathered before they are handed to a worker. Waking another core costs 50 us
-/// (MEASURED), so a hand-off must be worth hundreds.
-pub const BATCH_BYTES: usize = 1 << 20;
-/// A smaller batch is fingerprinted by the thread that has it: handing it over would take longer.
-pub const INLINE_BATCH_BYTES: usize = 256 << 10;
-/// Batches of one file in flight before its writer waits.
-pub const BATCHES_IN_FLIGHT_MAX: usize = 8;
-/// The same limit once half of the memory of open files is in use: one batch is filled while another is fingerprinted.
-pub const BATCHES_IN_FLIGHT_MIN: usize = 2;
 /// Share of the memory of open files (its reciprocal) for unused batch buffers.
 pub const BATCH_BUFFERS_KEPT_SHARE: u64 = 2;
-
-/// Mean bytes of file content that one recipe segment covers (Batch section 3; about 512 chunks of 8 KiB).
-pub const SEGMENT_TARGET_BYTES: u64 = 4 * MIB;
-/// A segment ends by its content only from this size on.
-pub const SEGMENT_MIN_BYTES: u64 = MIB;
-/// Largest segment: bounds the memory of one segment.
-pub const SEGMENT_MAX_BYTES: u64 = 8 * MIB;
-/// Largest number of entries of one segment (with many small zero runs between chunks the byte limits would not bound
-/// it).
-pub const SEGMENT_ENTRIES_MAX: usize = 8192;
-/// A run of zeros of at least this length becomes a hole between segments.
-pub const HOLE_CUT_BYTES: u64 = MIB;
-/// A gap of at least this length in a sequential write is kept as a run of zeros without chunking it.
-pub const GAP_AS_ZEROS_BYTES: u64 = 64 * KIB;
-/// Holes are reported in multiples of this: the largest block size that programs looking for holes assume.
-pub const HOLE_UNIT_BYTES: u64 = 4 * KIB;
-
-/// Children of a list node: minimum, mean, maximum.
-pub const LIST_CHILDREN_MIN: usize = 64;
-/// See [`LIST_CHILDREN_MIN`].
-pub const LIST_CHILDREN_MEAN: usize = 256;
-/// See [`LIST_CHILDREN_MIN`].
-pub const LIST_CHILDREN_MAX: usize = 1024;
 
 /// Memory of randomly written bytes that one file keeps before they are merged. Half of the memory of open files is a
 /// limit, too.
 pub const DIRTY_FILE_BYTES_MAX: u64 = 64 * MIB;
-/// Memory of a randomly written extent besides its bytes: its place in the file's list, and the allocator's rounding.
-pub const DIRTY_EXTENT_OVERHEAD_BYTES: u64 = 96;
-/// Number of a file's former chunks that are kept as a first guess for data written over them. At a mean of 8 KiB they
-/// cover 256 MiB.
-pub const BLOCK_INDEX_CHUNKS_MAX: usize = 32_768;
-/// Largest extent into which randomly written bytes are gathered.
-pub const DIRTY_EXTENT_BYTES_MAX: usize = 1 << 20;
-/// Largest file. The kernel's offsets are signed; recipes would allow more.
-pub const FILE_BYTES_MAX: u64 = 1 << 60;
 /// A shorter part of a file is cloned by reading and writing it: sharing it would describe whole segments again and
 /// again.
 pub const CLONE_BYTES_MIN: u64 = MIB;
 /// Largest clone: the kernel's limit for one reply, in whole pages.
 pub const CLONE_BYTES_MAX: u64 = (1 << 32) - 4096;
-
-/// Distance that prefetching stays ahead of a sequential reader.
-pub const PREFETCH_BYTES: u64 = 16 * MIB;
 
 /// Raw bytes of a data region: chunks compressed together (MEASURED: 128 KiB gives most of the ratio).
 pub const DATA_REGION_BYTES: u32 = 256 * 1024;
@@ -102,8 +58,6 @@ pub const OPEN_CONTAINERS_MAX: usize = 16;
 pub const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
 /// Longest wait of publishing at intervals for a busy file. The next interval tries again.
 pub const PUBLISH_PATIENCE: Duration = Duration::from_secs(1);
-/// A namespace up to this size is compacted when its pool is closed. This takes some 0.1 s.
-pub const COMPACT_ON_CLOSE_BYTES_MAX: u64 = 8 * MIB;
 
 /// Items of an export gathered before they are compressed and written as a frame.
 pub const EXPORT_FRAME_BYTES: usize = 1 << 20;
@@ -162,8 +116,6 @@ pub const RECLAIM_SHARE_PERCENT: u8 = 50;
 /// Upper bound of the bytes of emptied containers that wait for an index checkpoint: until then they and the copies of
 /// their content both exist. A 32nd of the pool, within these bounds.
 pub const RECLAIM_WAITING_BYTES: std::ops::RangeInclusive<u64> = 16 * MIB..=1 << 30;
-/// Number of tries to read a chunk whose container moved meanwhile.
-pub const READ_RETRIES: usize = 4;
 
 /// Number of fingerprints from which on filters of 48 bits pay (see `docs/decisions/0010`): with 24, false reads would
 /// cost more.
@@ -252,9 +204,6 @@ impl MemoryPlan {
         ]
     }
 }
-
-const _: () = assert!(SEGMENT_MIN_BYTES < SEGMENT_TARGET_BYTES && SEGMENT_TARGET_BYTES < SEGMENT_MAX_BYTES);
-const _: () = assert!(LIST_CHILDREN_MIN < LIST_CHILDREN_MEAN && LIST_CHILDREN_MEAN < LIST_CHILDREN_MAX);
 
 #[cfg(test)]
 mod tests {

@@ -14,15 +14,9 @@
 //!
 //! `ARCHITECTURE.md` has the drawing, `docs/format.md` the bytes.
 
-pub mod allocator;
 pub mod config;
-pub mod content;
 pub mod durability;
 pub mod engine;
-pub mod error;
-pub mod gauge;
-pub mod namespace;
-pub mod panics;
 pub mod pool;
 pub mod progress;
 pub mod service;
@@ -30,4 +24,4 @@ mod sync;
 pub mod transfer;
 pub mod upkeep;
 
-pub use error::{EngineError, Result};
+pub use dedupfs_base::{EngineError, Result, allocator, panics};

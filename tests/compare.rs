@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::Arc;
 
-use dedupfs::content::chunker::chunker;
+use dedupfs_content::chunker::chunker;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::upkeep::check::CheckOptions;
 use dedupfs::upkeep::reclaim::ReclaimOptions;

@@ -246,14 +246,14 @@ pub fn progress(mut data: &[u8]) {
 
 /// Records of inodes.
 pub fn inode(mut data: &[u8]) {
-    use dedupfs::namespace::fuzzing as namespace;
+    use dedupfs_namespace::fuzzing as namespace;
     namespace::raw(b"key", data);
     namespace::inode(number(&mut data), data);
 }
 
 /// Records of names, of places in the order, and of extended attributes.
 pub fn names(data: &[u8]) {
-    use dedupfs::namespace::fuzzing as namespace;
+    use dedupfs_namespace::fuzzing as namespace;
     let (key, body) = split(data);
     namespace::entry(key, body);
     namespace::xattr(key, body);
@@ -265,7 +265,7 @@ pub fn names(data: &[u8]) {
 /// Parts of the log's rows, with valid checksums of roots.
 pub fn log(mut data: &[u8]) {
     let (row, part) = (number(&mut data), number(&mut data) as u32);
-    dedupfs::namespace::fuzzing::log_part(row, part, data);
+    dedupfs_namespace::fuzzing::log_part(row, part, data);
     // Operations, made one by one.
     let mut body = Vec::new();
     let mut count = 0_u32;
@@ -283,13 +283,13 @@ pub fn log(mut data: &[u8]) {
     body.extend_from_slice(&part.saturating_add(1).to_le_bytes());
     body.extend_from_slice(&count.to_le_bytes());
     body.extend_from_slice(&operations);
-    dedupfs::namespace::fuzzing::log_part(row, part, &body);
+    dedupfs_namespace::fuzzing::log_part(row, part, &body);
 }
 
 /// Records of containers, and the header.
 pub fn container_record(mut data: &[u8]) {
-    dedupfs::namespace::fuzzing::header(data);
-    dedupfs::namespace::fuzzing::container(number(&mut data), data);
+    dedupfs_namespace::fuzzing::header(data);
+    dedupfs_namespace::fuzzing::container(number(&mut data), data);
 }
 
 /// The checksums beside the namespace store.
@@ -298,7 +298,7 @@ pub fn page_sums(data: &[u8]) {
     let (fields, rest) = data.split_at(data.len().min(64));
     header[8..8 + fields.len()].copy_from_slice(fields);
     let (first, second) = split(rest);
-    dedupfs::namespace::fuzzing::page_sums(first, second, &header);
+    dedupfs_namespace::fuzzing::page_sums(first, second, &header);
     // With frames around the sums.
     let framed = |bytes: &[u8]| {
         let mut file = Vec::new();
@@ -318,7 +318,7 @@ pub fn page_sums(data: &[u8]) {
         }
         file
     };
-    dedupfs::namespace::fuzzing::page_sums(&framed(first), &framed(second), &header);
+    dedupfs_namespace::fuzzing::page_sums(&framed(first), &framed(second), &header);
 }
 
 /// Lines of the control socket.

@@ -2,4 +2,5 @@
 
 pub mod commit;
 pub mod export;
+pub mod indexes;
 pub mod space;

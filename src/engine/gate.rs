@@ -10,9 +10,8 @@
 
 use std::time::{Duration, Instant};
 
+use dedupfs_base::{EngineError, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-
-use crate::error::{EngineError, Result};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Phase {

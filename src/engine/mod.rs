@@ -13,15 +13,15 @@ use dedupfs_store::{PoolId, StoreError};
 pub use self::activity::Activity;
 use self::gate::{Gate, Pass};
 use crate::config::MemoryPlan;
-use crate::content::containers::ContainerStore;
-use crate::content::dedup::Deduplicator;
-use crate::content::file::FileContext;
-use crate::content::indexes;
 use crate::durability::commit::Committer;
 use crate::durability::export::Exporter;
+use crate::durability::indexes;
 use crate::durability::space::{ContentCost, Demand, Promise, SpaceGuard};
-use crate::error::{EngineError, Result};
-use crate::namespace::Namespace;
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::containers::ContainerStore;
+use dedupfs_content::dedup::Deduplicator;
+use dedupfs_content::file::FileContext;
+use dedupfs_namespace::Namespace;
 
 /// The parts of an open pool.
 pub struct Core {

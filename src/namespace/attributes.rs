@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{FileKind, Ino, Timestamp, XattrMode};
+use dedupfs_store::LogOp;
 use dedupfs_store::recipe::Root;
 
 use super::inode::Inode;
-use super::log::LogOp;
 use super::{NAME_BYTES_MAX, Namespace, XATTR_VALUE_BYTES_MAX, XATTRS_MAX};
-use crate::error::{EngineError, Result};
 
 /// Checks that an extended attribute may have this name and value.
 pub(super) fn check_xattr(name: &[u8], value: &[u8]) -> Result<()> {

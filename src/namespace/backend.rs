@@ -9,13 +9,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::DeviceFile;
 use parking_lot::Mutex;
 use redb::StorageBackend;
 
 use super::verified::VerifiedFile;
-use crate::error::{EngineError, Result};
 
 /// Remembers the failure after which nothing counts as durable.
 #[derive(Debug, Default)]

@@ -12,20 +12,20 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use dedupfs_base::panics::catch;
+use dedupfs_base::{EngineError, Result};
 use dedupfs_service::Ino;
 use dedupfs_store::device::DeviceFile;
-use dedupfs_store::{ContainerId, StoreError};
+use dedupfs_store::{ContainerId, ContainerRecord, StoreError};
 use redb::{Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
 
 use super::backend::{DeviceBackend, Health, Session};
 use super::changes::ExportMark;
-use super::container_record::ContainerRecord;
+use super::container_record;
 use super::inode::{Entry, Inode};
 use super::shadow::Shadow;
 use super::tables::{self, Header, IndexSide};
 use super::verified::VerifiedFile;
-use crate::error::{EngineError, Result};
-use crate::panics::catch;
 
 /// Part of the store whose destructor may assert as well; its panic ends here.
 pub(super) struct Shielded<T>(Option<T>);
@@ -213,7 +213,7 @@ impl Snapshot {
         let mut records = Vec::new();
         for row in self.tables.containers.range_owned(0..).map_err(|error| self.explain(error))? {
             let (key, value) = row.map_err(|error| self.explain(error))?;
-            records.push(ContainerRecord::decode(ContainerId(key.value()), value.value())?);
+            records.push(container_record::decode(ContainerId(key.value()), value.value())?);
         }
         Ok(records)
     }
@@ -234,7 +234,7 @@ pub(super) struct LogPart {
     pub(super) row: u64,
     pub(super) part: u32,
     pub(super) parts: u32,
-    pub(super) ops: Vec<super::log::LogOp>,
+    pub(super) ops: Vec<dedupfs_store::LogOp>,
 }
 
 /// The open store. One mutex guards it; a commit holds that mutex from start to end.

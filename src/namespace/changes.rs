@@ -7,6 +7,7 @@
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_service::Ino;
 use dedupfs_store::codec::{ByteReader, ByteWriter};
 use dedupfs_store::{ContainerId, StoreError};
@@ -14,7 +15,6 @@ use redb::{ReadTransaction, ReadableTable, WriteTransaction};
 
 use super::overlay::Generation;
 use super::{record, tables};
-use crate::error::{EngineError, Result};
 
 /// Approximate size of one part of a row's keys.
 const PART_BYTES: usize = 64 << 10;

@@ -5,6 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use dedupfs_base::Result;
 use dedupfs_service::{FileKind, Ino, ROOT_INO};
 
 use super::base::{NameVisitor, Snapshot, guarded};
@@ -13,7 +14,6 @@ use super::names::check_name;
 use super::overlay::Generation;
 use super::totals::Totals;
 use super::{COOKIE_FIRST, Namespace};
-use crate::error::Result;
 
 /// Largest number of findings in a report; nobody reads more.
 const FINDINGS_MAX: usize = 1000;

@@ -16,21 +16,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use dedupfs_store::{ContainerId, StoreError};
+use dedupfs_base::panics::catch;
+use dedupfs_base::{EngineError, Result};
+use dedupfs_store::{ContainerId, ContainerRecord, LogOp, StoreError};
 use redb::{CompactionError, Database, WriteTransaction};
 
-use super::Namespace;
 use super::base::{Snapshot, Store};
 use super::changes::{self, ExportMark, Exported};
-use super::container_record::ContainerRecord;
 use super::inode::Inode;
-use super::log::{LogOp, PART_OPS_MAX, encode_part};
+use super::log::{PART_OPS_MAX, encode_part};
 use super::overlay::Generation;
 use super::tables::{self, Header};
 use super::verified::VerifiedFile;
-use crate::config::COMPACT_ON_CLOSE_BYTES_MAX;
-use crate::error::{EngineError, Result};
-use crate::panics::catch;
+use super::{Namespace, container_record};
+use crate::COMPACT_ON_CLOSE_BYTES_MAX;
 
 /// Longest wait of a compaction for readers to finish.
 const READERS_WAIT: Duration = Duration::from_secs(10);
@@ -368,9 +367,9 @@ fn write(
     let mut containers = transaction.open_table(tables::CONTAINERS)?;
     let mut changed_containers = Vec::with_capacity(input.containers.len() + input.removed_containers.len());
     for record in &input.containers {
-        let old = containers.insert(record.id.0, record.encode().as_slice())?;
+        let old = containers.insert(record.id.0, container_record::encode(&record).as_slice())?;
         // With an unreadable old record, the container is exported from its beginning.
-        let before = old.and_then(|old| ContainerRecord::decode(record.id, old.value()).ok());
+        let before = old.and_then(|old| container_record::decode(record.id, old.value()).ok());
         changed_containers.push((record.id, before.map_or(0, |before| before.used_bytes)));
     }
     for id in &input.removed_containers {
@@ -381,7 +380,7 @@ fn write(
     write_changes(transaction, header.row, mark, changes::encode_parts(frozen, &changed_containers))?;
     let mut leaving = transaction.open_table(tables::LEAVING)?;
     for record in &input.leaving {
-        leaving.insert(record.id.0, record.encode().as_slice())?;
+        leaving.insert(record.id.0, container_record::encode(&record).as_slice())?;
     }
     for id in &input.left {
         leaving.remove(id.0)?;

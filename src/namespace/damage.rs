@@ -2,14 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use dedupfs_store::ContainerId;
+use dedupfs_base::Result;
+use dedupfs_store::{ContainerId, ContainerRecord};
 use redb::ReadableTable;
 
-use super::Namespace;
 use super::changes::{self, ExportMark};
-use super::container_record::ContainerRecord;
-use super::{commit, tables};
-use crate::error::Result;
+use super::{Namespace, commit, container_record, tables};
 
 impl Namespace {
     /// Records durably, in one transaction, that these containers are damaged and (if `has_losses`) that there are
@@ -36,13 +34,13 @@ impl Namespace {
             let mut table = transaction.open_table(tables::CONTAINERS)?;
             let mut changed = Vec::new();
             for &id in containers {
-                let Some(found) = table.get(id.0)?.map(|value| ContainerRecord::decode(id, value.value())) else {
+                let Some(found) = table.get(id.0)?.map(|value| container_record::decode(id, value.value())) else {
                     continue;
                 };
                 match found {
                     Ok(record) => {
                         let record = ContainerRecord { damaged: true, ..record };
-                        table.insert(id.0, record.encode().as_slice())?;
+                        table.insert(id.0, container_record::encode(&record).as_slice())?;
                         changed.push((id, record.used_bytes));
                     }
                     Err(error) => damage = Some(error),

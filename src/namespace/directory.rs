@@ -12,12 +12,12 @@ use std::collections::btree_map;
 use std::iter::Peekable;
 use std::sync::atomic::Ordering;
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{FileKind, Ino};
 
 use super::Namespace;
 use super::base::OrderedItem;
 use super::overlay::{Ordered, State};
-use crate::error::{EngineError, Result};
 
 /// Largest number of entries merged in one go under the lock, removed ones included.
 const MERGE_STEPS_MAX: usize = 4096;

@@ -6,15 +6,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{Ino, Timestamp};
-use dedupfs_store::StoreError;
 use dedupfs_store::recipe::Root;
+use dedupfs_store::{LogOp, StoreError};
 
 use super::Namespace;
 use super::inode::{Entry, Inode};
-use super::log::LogOp;
 use super::totals::Totals;
-use crate::error::{EngineError, Result};
 
 struct Touched {
     ino: Ino,

@@ -6,15 +6,14 @@
 
 use std::sync::Arc;
 
-use dedupfs_store::ContainerId;
+use dedupfs_base::{EngineError, Result};
+use dedupfs_store::{ContainerId, ContainerRecord};
 use redb::ReadOnlyTable;
 
 use super::base::{Snapshot, guarded};
 use super::changes::{self, ChangedKey, ExportMark};
-use super::container_record::ContainerRecord;
 use super::tables::{HEADER_KEY, Header};
-use super::{Lineage, Namespace, commit};
-use crate::error::{EngineError, Result};
+use super::{Lineage, Namespace, commit, container_record};
 
 /// The table of an exported record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,7 +93,7 @@ impl Namespace {
             let Some(leaving) = &base.tables.leaving else { return Ok(records) };
             for row in leaving.range_owned(0..).map_err(|error| base.explain(error))? {
                 let (key, value) = row.map_err(|error| base.explain(error))?;
-                records.push(ContainerRecord::decode(ContainerId(key.value()), value.value())?);
+                records.push(container_record::decode(ContainerId(key.value()), value.value())?);
             }
             Ok(records)
         };
@@ -177,7 +176,7 @@ impl ExportSource {
     pub fn container(&self, id: ContainerId) -> Result<Option<ContainerRecord>> {
         self.guard(|base| {
             let value = base.tables.containers.get_owned(id.0).map_err(|error| base.explain(error))?;
-            value.map(|value| ContainerRecord::decode(id, value.value())).transpose()
+            value.map(|value| container_record::decode(id, value.value())).transpose()
         })
     }
 

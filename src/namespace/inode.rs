@@ -4,13 +4,13 @@
 
 use std::sync::Arc;
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{FileKind, Ino, InodeFlags, Timestamp};
 use dedupfs_store::StoreError;
 use dedupfs_store::codec::{ByteReader, ByteWriter};
 use dedupfs_store::recipe::Root;
 
 use super::record;
-use crate::error::{EngineError, Result};
 
 /// Longest target of a symbolic link, in bytes (PATH_MAX without its NUL).
 pub const SYMLINK_BYTES_MAX: usize = 4095;

@@ -5,87 +5,15 @@
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+use dedupfs_base::Result;
 use dedupfs_store::codec::{ByteReader, ByteWriter};
 use dedupfs_store::recipe::Root;
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
+use dedupfs_store::{ContainerId, ContainerKind, LogOp, StoreError};
 
 use super::record;
-use crate::error::Result;
 
 /// Largest number of operations in one part of a row. It bounds the size of a value (about 60 bytes each).
 pub(super) const PART_OPS_MAX: usize = 4096;
-
-/// One operation of the log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LogOp {
-    /// The container's valid part grew. The chunks in between are new.
-    Extend {
-        /// The container.
-        container: ContainerId,
-        /// Kind of its content.
-        kind: ContainerKind,
-        /// Valid bytes before.
-        from_bytes: u32,
-        /// Valid bytes after.
-        to_bytes: u32,
-    },
-    /// A file now refers to this root.
-    RootAdded(Root),
-    /// A file no longer refers to this root.
-    RootDropped(Root),
-    /// A recipe node was stored: the index gets it, and its children gain a reference.
-    NodeStored {
-        /// Level in the recipe tree.
-        level: u8,
-        /// The node.
-        fingerprint: Fingerprint,
-        /// Its container.
-        container: ContainerId,
-        /// Its encoded length.
-        len_bytes: u32,
-    },
-    /// A recipe node of the index has a new place. Its children keep their references.
-    NodeMoved {
-        /// The node.
-        fingerprint: Fingerprint,
-        /// Its new container.
-        container: ContainerId,
-        /// Its encoded length.
-        len_bytes: u32,
-    },
-    /// A recipe node without references was freed. Its children lost a reference.
-    NodeFreed {
-        /// Level in the recipe tree.
-        level: u8,
-        /// The node.
-        fingerprint: Fingerprint,
-        /// Its former container.
-        container: ContainerId,
-    },
-    /// The copy of a chunk in this container is damaged. Nothing is deduplicated against it, and it counts as lost
-    /// until it is stored again.
-    ChunkLost {
-        /// The chunk.
-        fingerprint: Fingerprint,
-        /// The container of the damaged copy.
-        container: ContainerId,
-    },
-    /// The copy of a recipe node in this container is damaged. It is treated as a lost chunk is. Its children keep
-    /// their references.
-    NodeLost {
-        /// The node.
-        fingerprint: Fingerprint,
-        /// The container of the damaged copy.
-        container: ContainerId,
-    },
-    /// A chunk without references was freed.
-    ChunkRemoved {
-        /// The chunk.
-        fingerprint: Fingerprint,
-        /// Its former container.
-        container: ContainerId,
-    },
-}
 
 /// Returns the key of a part, for its checksum.
 fn part_key(row: u64, part: u32) -> [u8; 12] {

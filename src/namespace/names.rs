@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{FileKind, Ino, InodeFlags, Timestamp};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::waiting;
@@ -11,7 +12,6 @@ use parking_lot::MutexGuard;
 use super::draft::Draft;
 use super::inode::{Entry, Inode};
 use super::{LINKS_MAX, NAME_BYTES_MAX, Namespace, SYMLINK_BYTES_MAX, attributes};
-use crate::error::{EngineError, Result};
 
 /// The inode that [`Namespace::make`] creates. Mode and group are final: the caller has applied umask, ACLs and setgid.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct NewInode {
 }
 
 /// Checks that an entry may have this name.
-pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+pub fn check_name(name: &[u8]) -> Result<()> {
     match name {
         [] => Err(EngineError::NotFound),
         b"." | b".." => Err(EngineError::Invalid("\".\" and \"..\" are not entries")),

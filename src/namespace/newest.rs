@@ -2,12 +2,12 @@
 
 use std::ops::ControlFlow;
 
+use dedupfs_base::Result;
 use dedupfs_service::FileKind;
 
 use super::Namespace;
 use super::base::guarded;
 use super::inode::Inode;
-use crate::error::Result;
 
 /// Inodes read from one snapshot. A snapshot held for long keeps the store from reusing its pages.
 const INODES_AT_ONCE: usize = 4096;

@@ -17,10 +17,10 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use dedupfs_service::{FileKind, Ino};
+use dedupfs_store::LogOp;
 
 use super::base::Snapshot;
 use super::inode::{Entry, Inode};
-use super::log::LogOp;
 use super::totals::Totals;
 
 /// Hashes inode numbers. The namespace gives them consecutively, so one multiplication spreads them well enough.

@@ -9,10 +9,9 @@
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+use dedupfs_base::Result;
 use dedupfs_store::StoreError;
 use dedupfs_store::codec::{ByteReader, ByteWriter, checksum, checksum_seeded};
-
-use crate::error::Result;
 
 /// Version of every record this release writes.
 pub(super) const RECORD_VERSION: u8 = 1;
@@ -67,9 +66,9 @@ pub(super) fn open<'a, T>(
 }
 
 /// Replaces the generic name of a record in an error by its own name.
-fn with_context(error: crate::error::EngineError, what: &impl Fn() -> String) -> crate::error::EngineError {
+fn with_context(error: dedupfs_base::EngineError, what: &impl Fn() -> String) -> dedupfs_base::EngineError {
     match error {
-        crate::error::EngineError::Store(StoreError::Corrupt { expected, found, .. }) => {
+        dedupfs_base::EngineError::Store(StoreError::Corrupt { expected, found, .. }) => {
             StoreError::Corrupt { what: what(), expected, found }.into()
         }
         other => other,

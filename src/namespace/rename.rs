@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{FileKind, Ino, InodeFlags, ROOT_INO, RenameFlags, Timestamp};
 use dedupfs_store::StoreError;
 
@@ -9,7 +10,6 @@ use super::Namespace;
 use super::draft::Draft;
 use super::inode::{Entry, Inode};
 use super::names::{NewInode, check_name, gain_subdirectory, touch};
-use crate::error::{EngineError, Result};
 
 /// Largest depth of a directory; a longer way up is a loop.
 const DEPTH_MAX: usize = 1 << 20;

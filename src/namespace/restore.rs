@@ -9,19 +9,18 @@
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+use dedupfs_base::Result;
 use dedupfs_store::device::{Device, OpenMode};
-use dedupfs_store::{ContainerId, StoreError};
+use dedupfs_store::{ContainerId, ContainerRecord, StoreError};
 use redb::{ReadableTable, Table, WriteTransaction};
 
 use super::base::Store;
 use super::changes::{ExportMark, Exported, Lineage};
-use super::container_record::ContainerRecord;
 use super::export::{ExportTable, Item};
 use super::inode::{Entry, Inode};
 use super::tables::{self, Header, IndexSide};
 use super::verified::VerifiedFile;
-use super::{NAMESPACE_FILE, Totals, commit};
-use crate::error::Result;
+use super::{NAMESPACE_FILE, Totals, commit, container_record};
 
 /// Page cache during the restore.
 const CACHE_BYTES: usize = 64 << 20;
@@ -135,12 +134,12 @@ fn decode<'a>(item: &Item<'a>) -> Result<Change<'a>> {
         ExportTable::Inodes => {
             let ino = number(item)?;
             let inode =
-                value.map(|value| Ok::<_, crate::error::EngineError>((value, Inode::decode(ino, value)?.nlink == 0)));
+                value.map(|value| Ok::<_, dedupfs_base::EngineError>((value, Inode::decode(ino, value)?.nlink == 0)));
             Change::Inode(ino, inode.transpose()?)
         }
         ExportTable::Names => {
             tables::split_name_key(key)?;
-            let entry = value.map(|value| Ok::<_, crate::error::EngineError>((value, Entry::decode(key, value)?)));
+            let entry = value.map(|value| Ok::<_, dedupfs_base::EngineError>((value, Entry::decode(key, value)?)));
             Change::Name(key, entry.transpose()?)
         }
         ExportTable::Xattrs => {
@@ -150,7 +149,7 @@ fn decode<'a>(item: &Item<'a>) -> Result<Change<'a>> {
         }
         ExportTable::Containers => {
             let id = number(item)?;
-            value.map(|value| ContainerRecord::decode(ContainerId(id), value)).transpose()?;
+            value.map(|value| container_record::decode(ContainerId(id), value)).transpose()?;
             Change::Container(id, value)
         }
         ExportTable::Header => match value {

@@ -5,6 +5,7 @@
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+use dedupfs_base::Result;
 use dedupfs_service::{FileKind, Ino};
 use dedupfs_store::StoreError;
 use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
@@ -12,7 +13,6 @@ use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
 use super::inode::{kind_from_u8, kind_to_u8};
 use super::record;
 use super::totals::Totals;
-use crate::error::Result;
 
 /// Version of the set of tables; checked before any other part is read (invariant I-8).
 const FORMAT_VERSION: u16 = 1;
@@ -239,7 +239,7 @@ impl Header {
         Ok(value.map_or_else(|| Err(Self::missing()), |value| Self::decode(value.value())))
     }
 
-    fn missing() -> crate::error::EngineError {
+    fn missing() -> dedupfs_base::EngineError {
         StoreError::corrupt("namespace", "a header", "none (was formatting interrupted?)").into()
     }
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{FileKind, Ino};
 use dedupfs_store::waiting;
 
 use super::base::{Snapshot, guarded};
 use super::inode::{Entry, Inode};
 use super::{NAME_BYTES_MAX, Namespace};
-use crate::error::{EngineError, Result};
 
 impl Namespace {
     /// Returns an inode, if it exists.

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use dedupfs_base::Result;
 use dedupfs_store::StoreError;
 use dedupfs_store::device::lock::PoolLock;
 
 use super::socket::is_living;
-use crate::error::Result;
 
 /// Locks the meta root `root`; `note` names the purpose.
 ///

@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use dedupfs_base::Result;
 use dedupfs_index::Index;
+use dedupfs_namespace::{IndexSide, Namespace};
 use dedupfs_store::device::Device;
 use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::superblock::{PoolProperties, Role, Superblock};
 use dedupfs_store::{PoolId, StoreError};
 
 use crate::config::{MEMORY_BYTES_MIN, MemoryPlan};
-use crate::content::indexes::{chunk_index, index_options, recipe_index};
-use crate::error::Result;
-use crate::namespace::{IndexSide, Namespace};
+use crate::durability::indexes::{chunk_index, index_options, recipe_index};
 use crate::service::now;
 
 /// Formats a pool with its meta root at `meta` and its data root at `data` (by default the same directory). Creates missing

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
+use dedupfs_base::Result;
+use dedupfs_content::containers::ContainerStore;
+use dedupfs_content::fingerprint::Fingerprinter;
 use dedupfs_index::{Index, IndexOptions};
+use dedupfs_namespace::{IndexSide, Namespace};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::Superblock;
 
 use super::open::OpenOptions;
 use crate::config::MemoryPlan;
-use crate::content::containers::ContainerStore;
-use crate::content::fingerprint::Fingerprinter;
-use crate::content::indexes::{both, chunk_index, index_options, recipe_index};
-use crate::error::Result;
-use crate::namespace::{IndexSide, Namespace};
+use crate::durability::indexes::{both, chunk_index, index_options, recipe_index};
 use crate::progress::Progress;
 use crate::upkeep::check::{BuildPlace, RebuildReport, Rebuilder};
 

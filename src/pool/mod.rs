@@ -48,7 +48,6 @@ pub use unrecovered::{Diagnosis, RecoveryReport, UnrecoveredPool};
 
 use crate::config::{CLOSE_PATIENCE, EXPORT_VERIFY_AFTER};
 use crate::durability::export::CopyDepth;
-use crate::error::{EngineError, Result};
 use crate::service::Service;
 use crate::upkeep::affected::{AffectedFiles, AffectedFinder, Lost};
 use crate::upkeep::check::{CheckOptions, CheckReport, Checker, RebuildReport};
@@ -57,6 +56,7 @@ use crate::upkeep::reclaim::ReclaimControl;
 use crate::upkeep::scrub::{
     BadCopy, ScrubControl, ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus, SuspectThread,
 };
+use dedupfs_base::{EngineError, Result};
 
 /// An open pool.
 pub struct Pool {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_index::filter::FilterPlan;
 use dedupfs_store::StoreError;
 use dedupfs_store::device::file::FileDevice;
@@ -19,7 +20,6 @@ use super::unrecovered::UnrecoveredPool;
 use super::{NoProgress, Pool};
 use crate::config::{COMMIT_INTERVAL, MEMORY_BYTES_DEFAULT};
 use crate::durability::space::SpaceLimits;
-use crate::error::{EngineError, Result};
 use crate::progress::Progress;
 use crate::service::AccessTimes;
 

@@ -3,7 +3,16 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use dedupfs_base::{EngineError, Gauge, Result};
+use dedupfs_content::chunker::{self, Chunker};
+use dedupfs_content::containers::{ContainerOptions, ContainerStore, WorkerPool};
+use dedupfs_content::dedup::{Deduplicator, Fetcher};
+use dedupfs_content::file::FileContext;
+use dedupfs_content::ingest::{BufferPool, IngestContext};
+use dedupfs_content::recipe::segmenter::SegmentRule;
+use dedupfs_content::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX};
 use dedupfs_index::{ContainerTables, Index};
+use dedupfs_namespace::Namespace;
 use dedupfs_store::container::{Compression, SlotAddress, SlotFiles};
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::Superblock;
@@ -11,24 +20,15 @@ use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
 
 use super::indexes::{IndexSources, index_advice};
 use crate::config::{
-    BATCH_BUFFERS_KEPT_SHARE, BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, DATA_REGION_BYTES, DIRTY_FILE_BYTES_MAX, MemoryPlan,
-    OPEN_CONTAINERS_MAX, RECIPE_REGION_BYTES,
+    BATCH_BUFFERS_KEPT_SHARE, DATA_REGION_BYTES, DIRTY_FILE_BYTES_MAX, MemoryPlan, OPEN_CONTAINERS_MAX,
+    RECIPE_REGION_BYTES,
 };
-use crate::content::chunker::{self, Chunker};
-use crate::content::containers::{ContainerOptions, ContainerStore, WorkerPool};
-use crate::content::dedup::{Deduplicator, Fetcher};
-use crate::content::file::FileContext;
-use crate::content::indexes::{chunk_index, recipe_index};
-use crate::content::ingest::{BufferPool, IngestContext};
-use crate::content::recipe::segmenter::SegmentRule;
 use crate::durability::commit::Committer;
 use crate::durability::export::{ExportParts, Exporter, Kept, check_owner, kept};
+use crate::durability::indexes::{chunk_index, recipe_index};
 use crate::durability::space::{ContentCost, PoolHoldings, SpaceGuard, SpaceLimits};
 use crate::engine::gate::Gate;
 use crate::engine::{Activity, Core};
-use crate::error::{EngineError, Result};
-use crate::gauge::Gauge;
-use crate::namespace::Namespace;
 
 /// Directory of the data containers on the data root.
 pub(crate) const DATA_DIRECTORY: &str = "containers";

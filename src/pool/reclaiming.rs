@@ -1,7 +1,8 @@
 //! Reclaiming of an open pool: one run at a time, and its status.
 
+use dedupfs_base::{EngineError, Result};
+
 use super::{Pool, Progress, running_already};
-use crate::error::{EngineError, Result};
 use crate::upkeep::reclaim::{LastRun, ReclaimControl, ReclaimOptions, ReclaimReport, ReclaimStatus};
 
 impl Pool {

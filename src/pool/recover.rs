@@ -10,25 +10,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::fingerprint::Fingerprinter;
+use dedupfs_namespace::{NAMESPACE_FILE, NAMESPACE_SUMS_FILES};
 use dedupfs_store::StoreError;
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::device::{Device, Subdirectory};
 use dedupfs_store::superblock::{Role, Superblock};
+use serde::{Deserialize, Serialize};
 
 use super::claim::claim;
 use super::format::relative_or_absolute;
-use serde::{Deserialize, Serialize};
-
 use super::indexes::Rebuild;
 use super::open::OpenOptions;
 use super::parts::{Admission, Stores};
 use super::trial::SCRATCH as TRIAL_SCRATCH;
 use crate::config::MemoryPlan;
-use crate::content::fingerprint::Fingerprinter;
 use crate::durability::export::{RestoreReport, fence, keep, restore};
-use crate::error::{EngineError, Result};
-use crate::namespace::{NAMESPACE_FILE, NAMESPACE_SUMS_FILES};
 use crate::progress::Progress;
 use crate::upkeep::check::RebuildReport;
 use crate::upkeep::reclaim::HISTORY_FILE as RECLAIM_HISTORY_FILE;

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
+use dedupfs_base::Result;
+use dedupfs_content::containers::ContainerStore;
 use serde::{Deserialize, Serialize};
 
-use crate::content::containers::ContainerStore;
 use crate::durability::space::RootSpace;
 use crate::engine::Core;
-use crate::error::Result;
 
 /// The figures that `dedupfs-stats` shows. All sizes in bytes.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]

@@ -21,6 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::fingerprint::Fingerprinter;
+use dedupfs_namespace::{ChangedKey, ExportSource, ExportTable, Item, Namespace};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
@@ -34,11 +37,8 @@ use super::parts::{Admission, Stores};
 use super::recover::{remove_below, remove_directories};
 use super::{Core, Pool};
 use crate::config::{MEMORY_BYTES_MIN, MemoryPlan};
-use crate::content::fingerprint::Fingerprinter;
 use crate::durability::export::{HeldExport, restore};
 use crate::engine::gate::Gate;
-use crate::error::{EngineError, Result};
-use crate::namespace::{ChangedKey, ExportSource, ExportTable, Item, Namespace};
 use crate::progress::Progress;
 
 /// Directory below the scratch space that holds the trial.

@@ -13,6 +13,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::dedup::{ContainerChunks, DedupParts, Deduplicator};
+use dedupfs_content::fingerprint::Fingerprinter;
 use dedupfs_index::Index;
 use dedupfs_store::device::Device;
 use dedupfs_store::device::lock::PoolLock;
@@ -26,13 +29,10 @@ use super::open::OpenOptions;
 use super::parts::{Parts, Stores, TablesOf};
 use super::trial::TrialControl;
 use crate::config::{MemoryPlan, PUBLISH_AFTER, PUBLISH_PATIENCE};
-use crate::content::dedup::{ContainerChunks, DedupParts, Deduplicator};
-use crate::content::fingerprint::Fingerprinter;
-use crate::content::indexes::chunks_at_most;
 use crate::durability::commit::{CommitParts, Committer};
 use crate::durability::export::Exporter;
+use crate::durability::indexes::chunks_at_most;
 use crate::durability::space::OptionalWrites;
-use crate::error::{EngineError, Result};
 use crate::progress::Progress;
 use crate::service::Service;
 use crate::upkeep::reclaim::ReclaimControl;
@@ -225,7 +225,7 @@ impl UnrecoveredPool {
                 .filters
                 .chain(&parts.chunk_index, || Arc::new(ContainerChunks::new(parts.data.clone(), fingerprinter))),
             fingerprinter,
-            namespace: parts.namespace.clone(),
+            log: parts.namespace.clone(),
             node_cache_bytes: memory.node_cache_bytes,
         }));
         let committer = Committer::new(CommitParts {

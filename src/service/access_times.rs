@@ -6,12 +6,12 @@
 //! Cost: one lookup of the inode for each read. Where relatime asks for an update, one change of the namespace in the next commit: once
 //! a day for a file that is read often. No update when room is tight.
 
+use dedupfs_base::Result;
+use dedupfs_namespace::Inode;
 use dedupfs_service::{Ino, OpenOptions, access_is_due};
 
 use super::open_files::{Live, OpenFile};
 use super::{Service, now};
-use crate::error::Result;
-use crate::namespace::Inode;
 
 /// Which inodes get new access times when they are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,13 +1,12 @@
 //! Attributes of inodes: stat, setattr, access lists and other extended attributes.
 
-use dedupfs_service::acl;
-use dedupfs_service::{AttributeChanges, Attributes, Caller, FileKind, Ino, TimeChange, Timestamp, XattrMode};
+use dedupfs_base::{EngineError, Result};
+use dedupfs_namespace::Inode;
+use dedupfs_service::{AttributeChanges, Attributes, Caller, FileKind, Ino, TimeChange, Timestamp, XattrMode, acl};
 use dedupfs_store::waiting;
 
 use super::{Service, now, protection};
 use crate::durability::space::Demand;
-use crate::error::{EngineError, Result};
-use crate::namespace::Inode;
 
 fn moment(change: TimeChange) -> Timestamp {
     match change {

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::FILE_BYTES_MAX;
+use dedupfs_content::containers::StreamId;
+use dedupfs_content::file::FileBody;
 use dedupfs_service::{Caller, FilePlace, Ino};
 use dedupfs_store::waiting;
 use parking_lot::RwLockWriteGuard;
 
 use super::open_files::OpenFile;
 use super::{Service, now, protection};
-use crate::config::{CLONE_BYTES_MAX, CLONE_BYTES_MIN, FILE_BYTES_MAX};
-use crate::content::containers::StreamId;
-use crate::content::file::FileBody;
-use crate::error::{EngineError, Result};
+use crate::config::{CLONE_BYTES_MAX, CLONE_BYTES_MIN};
 
 /// A file's content, locked.
 type Locked<'a> = RwLockWriteGuard<'a, Option<FileBody>>;

@@ -3,17 +3,17 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::FILE_BYTES_MAX;
+use dedupfs_content::containers::StreamId;
+use dedupfs_content::file::FileBody;
+use dedupfs_namespace::Inode;
 use dedupfs_service::{Caller, FileKind, Handle, Ino, OpenOptions, Opened, SeekTarget, WriteFlags, without_privileges};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::{StoreError, waiting};
 
 use super::open_files::{Live, OpenFile, OpenHandle};
 use super::{Service, now, protection};
-use crate::config::FILE_BYTES_MAX;
-use crate::content::containers::StreamId;
-use crate::content::file::FileBody;
-use crate::error::{EngineError, Result};
-use crate::namespace::Inode;
 
 pub(crate) const CAPABILITY_XATTR: &[u8] = b"security.capability";
 // fallocate(2)

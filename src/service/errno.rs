@@ -2,10 +2,9 @@
 
 use std::io::ErrorKind;
 
+use dedupfs_base::EngineError;
 use dedupfs_service::Errno;
 use dedupfs_store::StoreError;
-
-use crate::error::EngineError;
 
 /// Returns the error number that a client sees. Details that it cannot see (regions, files of the pool) go to the log.
 #[must_use]

@@ -44,7 +44,7 @@ use open_files::OpenFiles;
 use parking_lot::Mutex;
 
 use crate::engine::Core;
-use crate::error::{EngineError, Result};
+use dedupfs_base::{EngineError, Result};
 
 /// How long the kernel may cache names and attributes. All changes pass through the caching kernel, so this can be long.
 const CACHE_TIME: Duration = Duration::from_secs(3600);

@@ -1,12 +1,11 @@
 //! Creating, linking, renaming and removing names.
 
-use dedupfs_service::acl;
-use dedupfs_service::{Caller, FileKind, Ino, InodeFlags, NewNode, NodeContent, RenameFlags};
+use dedupfs_base::{EngineError, Result};
+use dedupfs_namespace::{Inode, NewInode};
+use dedupfs_service::{Caller, FileKind, Ino, InodeFlags, NewNode, NodeContent, RenameFlags, acl};
 
 use super::{Service, now};
 use crate::durability::space::Demand;
-use crate::error::{EngineError, Result};
-use crate::namespace::{Inode, NewInode};
 
 const SETGID: u16 = 0o2000;
 

@@ -20,6 +20,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::file::{FileBody, FileContext, ReadAhead};
+use dedupfs_namespace::{Inode, Namespace};
 use dedupfs_service::{Handle, Ino, OpenOptions, Timestamp};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::waiting;
@@ -27,9 +30,6 @@ use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use super::now;
 use super::recency::{Recency, Turn};
-use crate::content::file::{FileBody, FileContext, ReadAhead};
-use crate::error::{EngineError, Result};
-use crate::namespace::{Inode, Namespace};
 
 /// The unpublished values that stat shows for a file whose content is ahead of its inode.
 #[derive(Clone, Copy, Debug, Default)]

@@ -4,13 +4,13 @@
 //! Content accepted before a file became immutable is still published. Changes of content check the flags with the content locked, and
 //! the flags are set under the same lock: a request that waited for room or for the file sees the new flags.
 
+use dedupfs_base::{EngineError, Result};
+use dedupfs_namespace::Inode;
 use dedupfs_service::{AttributeChanges, Caller, FileKind, Ino, InodeFlags, OpenOptions};
 use dedupfs_store::waiting;
 
 use super::clone::Held;
 use super::{Service, now};
-use crate::error::{EngineError, Result};
-use crate::namespace::Inode;
 
 fn permitted(is_permitted: bool) -> Result<()> {
     if is_permitted { Ok(()) } else { Err(EngineError::NotPermitted) }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_service::Statistics;
 use dedupfs_store::waiting;
 use parking_lot::Mutex;
@@ -9,7 +10,6 @@ use parking_lot::Mutex;
 use super::Service;
 use crate::config::{MIB, PUBLISH_PATIENCE};
 use crate::durability::space::{Demand, Promise};
-use crate::error::{EngineError, Result};
 
 /// Estimate of the bytes on the meta root for one inode with its name; statfs derives its free inodes from it.
 const INODE_BYTES: u64 = 1024;

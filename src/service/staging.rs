@@ -6,12 +6,12 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{Errno, FileKind, Ino};
 use dedupfs_store::StoreError;
 use parking_lot::Mutex;
 
 use super::Service;
-use crate::error::{EngineError, Result};
 
 /// Directory entries read at once.
 const PAGE_ENTRIES: usize = 256;

@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::get::get;
 pub use self::put::{Owner, PutOptions, put};
-use crate::error::EngineError;
+use dedupfs_base::EngineError;
 
 /// Limit of problems that a report describes. The others are only counted.
 pub const PROBLEMS_TOLD_MAX: usize = 1000;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use dedupfs_base::EngineError;
 use dedupfs_service::Errno;
 use parking_lot::Mutex;
 use rustix::io::Errno as DiskErrno;
@@ -14,7 +15,6 @@ use super::{
     PATH_TOLD_BYTES_MAX, PROBLEMS_BYTES_MAX, PROBLEMS_TOLD_MAX, Problem, Result, TransferError, TransferReport,
 };
 use crate::engine::Core;
-use crate::error::EngineError;
 use crate::progress::Progress;
 
 const MIB: u64 = 1 << 20;

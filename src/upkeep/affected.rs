@@ -14,15 +14,15 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use dedupfs_base::Result;
+use dedupfs_content::recipe::NodeReader;
 use dedupfs_index::Index;
+use dedupfs_namespace::Namespace;
 use dedupfs_service::{FileKind, Ino, ROOT_INO};
 use dedupfs_store::recipe::{Child, Root};
 use dedupfs_store::{ContainerId, Fingerprint};
 use serde::{Deserialize, Serialize};
 
-use crate::content::recipe::NodeReader;
-use crate::error::Result;
-use crate::namespace::Namespace;
 use crate::progress::Progress;
 
 /// Largest number of names that are kept; all files are counted.

@@ -8,12 +8,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use dedupfs_base::Result;
 use dedupfs_store::StoreError;
 
 use crate::config::{EXPORT_INTERVAL, EXPORT_VERIFY_BYTES_PER_S};
 use crate::durability::export::{CopyDepth, ExportCheck, is_damage};
 use crate::engine::Core;
-use crate::error::Result;
 
 /// Attempts; a new base, or a pool that is read-only for a while, can interrupt one.
 const TRIES: usize = 20;

@@ -129,5 +129,5 @@ fn the_suite_notices_a_manifest_that_is_not_synced() {
 
 #[test]
 fn the_suite_notices_a_namespace_that_is_not_synced() {
-    forgets(|call| matches!(call, Call::Sync { path } if *path == dedupfs::namespace::NAMESPACE_FILE));
+    forgets(|call| matches!(call, Call::Sync { path } if *path == dedupfs_namespace::NAMESPACE_FILE));
 }

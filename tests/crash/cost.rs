@@ -35,7 +35,7 @@ impl Observer for Reads {
             let counted = match path.split('/').next() {
                 Some("containers" | "recipes") => &self.containers,
                 Some("index") => &self.index,
-                Some(dedupfs::namespace::NAMESPACE_FILE) => &self.namespace,
+                Some(dedupfs_namespace::NAMESPACE_FILE) => &self.namespace,
                 _ => &self.rest,
             };
             counted.reads.fetch_add(1, Ordering::Relaxed);

@@ -4,13 +4,12 @@
 use std::collections::BTreeMap;
 
 use dedupfs::EngineError;
-use dedupfs::namespace::ContainerRecord;
 use dedupfs::pool::repair::{RepairOptions, repair_on};
 use dedupfs::pool::{NoProgress, OpenOptions, format_on};
 use dedupfs::upkeep::scrub::ScrubOptions;
-use dedupfs_store::StoreError;
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;
+use dedupfs_store::{ContainerRecord, StoreError};
 
 use crate::common::{content, read, write};
 use crate::site::{

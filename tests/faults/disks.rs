@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dedupfs::error::Result;
+use dedupfs::Result;
 use dedupfs::pool::{NoProgress, OpenOptions, Pool};
 use dedupfs_store::device::faulty::{FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice};

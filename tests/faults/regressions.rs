@@ -1,6 +1,6 @@
 //! Faults that once went wrong, each alone.
 
-use dedupfs::error::EngineError;
+use dedupfs::EngineError;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
 
 use crate::case::{Disk, Layout};

@@ -1,6 +1,6 @@
 //! Verdicts after the fault: on the pool that met it, after a restart, and after a power loss.
 
-use dedupfs::error::EngineError;
+use dedupfs::EngineError;
 use dedupfs::pool::{NoProgress, Pool};
 use dedupfs::upkeep::scrub::ScrubOptions;
 use dedupfs_store::device::MemoryDevice;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use dedupfs::error::{EngineError, Result};
+use dedupfs::{EngineError, Result};
 use dedupfs::pool::{NoProgress, Pool, format_on};
 use dedupfs::upkeep::check::CheckOptions;
 use dedupfs::upkeep::reclaim::ReclaimOptions;

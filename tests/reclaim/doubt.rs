@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use dedupfs::EngineError;
-use dedupfs::namespace::LogOp;
 use dedupfs::pool::{NoProgress, Pool};
 use dedupfs::upkeep::check::CheckOptions;
 use dedupfs::upkeep::reclaim::ReclaimOptions;
 use dedupfs_index::Cell;
 use dedupfs_service::{FileService, ROOT_INO};
 use dedupfs_store::recipe::{Child, Root};
-use dedupfs_store::{ContainerId, Fingerprint};
+use dedupfs_store::{ContainerId, Fingerprint, LogOp};
 
 use crate::assert_sound;
 use crate::common::{content, read, write};

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use dedupfs::namespace::ContainerRecord;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::upkeep::reclaim::HISTORY_FILE;
 use dedupfs_service::{FileService, ROOT_INO};
@@ -13,7 +12,7 @@ use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::superblock::PoolProperties;
-use dedupfs_store::{Fingerprint, Result, StoreError};
+use dedupfs_store::{ContainerRecord, Fingerprint, Result, StoreError};
 use parking_lot::Mutex;
 
 pub const CONTAINER_BYTES: u32 = 256 << 10;

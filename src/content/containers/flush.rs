@@ -14,15 +14,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_store::container::TableEntry;
-use dedupfs_store::{ContainerId, ContainerKind};
+use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord};
 
 use super::ContainerStore;
 use super::open_container::{Goal, Mark, OpenContainer};
 use super::read::{CachedTable, region_entries};
 use super::shared::{Known, Shared};
-use crate::error::{EngineError, Result};
-use crate::namespace::ContainerRecord;
 
 /// The newly durable chunks of one container: `from_bytes..to_bytes` of its slot.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -11,13 +11,12 @@
 
 use std::collections::HashSet;
 
+use dedupfs_base::EngineError;
 use dedupfs_store::container::{RegionPlace, Table, TableEntry, decode_region, decode_toc, scan_table};
-use dedupfs_store::{ContainerId, Fingerprint, StoreError};
+use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint, StoreError};
 
 use super::ContainerStore;
 use super::shared::{Known, Shared};
-use crate::error::EngineError;
-use crate::namespace::ContainerRecord;
 
 /// Bytes of one read after the whole container could not be read at once.
 const PIECE_BYTES: usize = 64 << 10;

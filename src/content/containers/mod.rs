@@ -26,13 +26,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_store::container::{Compression, REGION_RAW_BYTES_MAX, SlotAddress, SlotFiles, Table, toc_bytes_bound};
 use dedupfs_store::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, PoolId, StoreError};
+use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, PoolId, StoreError};
 use parking_lot::Mutex;
-
-use crate::error::{EngineError, Result};
-use crate::namespace::ContainerRecord;
 
 mod buffers;
 mod damaged;

@@ -17,11 +17,12 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dedupfs_base::Result;
 use dedupfs_index::filter::Reads;
 use dedupfs_store::container::{SlotAddress, Table, TableEntry, decode_region, decode_toc, scan_table};
 use dedupfs_store::device::DIRECT_ALIGNMENT_BYTES;
 use dedupfs_store::device::aligned::AlignedBuffer;
-use dedupfs_store::{ContainerId, Fingerprint, StoreError, waiting};
+use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint, StoreError, waiting};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
@@ -29,8 +30,6 @@ use super::ContainerOptions;
 use super::buffers::{ChunkData, RegionBytes};
 use super::open_container::{Found, OpenContainer};
 use super::shared::{Known, Shared};
-use crate::error::Result;
-use crate::namespace::ContainerRecord;
 
 /// Share of a cache for entries seen more than once. The rest must hold prefetched entries until they are read.
 const HOT_SHARE: f64 = 0.5;

@@ -18,8 +18,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
+use dedupfs_base::{EngineError, Gauge, Result};
 use dedupfs_store::container::{SlotAddress, SlotFiles, encode_region};
-use dedupfs_store::{ContainerId, waiting};
+use dedupfs_store::{ContainerId, ContainerRecord, waiting};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::ContainerOptions;
@@ -30,9 +31,6 @@ use super::prefetch::Prefetching;
 use super::read::Caches;
 use super::stats::Counters;
 use super::worker::WorkerPool;
-use crate::error::{EngineError, Result};
-use crate::gauge::Gauge;
-use crate::namespace::ContainerRecord;
 
 /// Least bytes of a write that is not forced: large writes are 3 to 10 times faster.
 pub(super) const WRITE_PIECE_BYTES: u32 = 1 << 20;

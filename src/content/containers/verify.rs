@@ -5,14 +5,13 @@
 
 use std::sync::Arc;
 
+use dedupfs_base::Result;
 use dedupfs_store::container::decode_toc;
-use dedupfs_store::{ContainerId, Fingerprint, StoreError};
+use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint, StoreError};
 
 use super::open_container::OpenContainer;
 use super::read::{RegionKey, chunk_of, region_entries};
 use super::shared::{Known, Shared};
-use crate::error::Result;
-use crate::namespace::ContainerRecord;
 
 impl Shared {
     /// See [`super::ContainerStore::for_each_chunk`].

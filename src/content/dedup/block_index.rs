@@ -15,7 +15,7 @@ use dedupfs_store::recipe::Child;
 use dedupfs_store::{ContainerId, Fingerprint};
 use parking_lot::RwLock;
 
-use crate::config::BLOCK_INDEX_CHUNKS_MAX;
+use crate::limits::BLOCK_INDEX_CHUNKS_MAX;
 
 type Chunks = HashMap<Fingerprint, Location>;
 

@@ -13,16 +13,15 @@
 
 use std::sync::Arc;
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_index::Location;
 use dedupfs_store::recipe::{Child, Node};
-use dedupfs_store::{ContainerId, StoreError, waiting};
+use dedupfs_store::{ContainerId, LogOp, StoreError, waiting};
 
 use super::place::Known;
 use super::{Deduplicator, Pin, Section, SegmentEntry};
-use crate::content::containers::StreamId;
-use crate::content::recipe::NodeView;
-use crate::error::{EngineError, Result};
-use crate::namespace::LogOp;
+use crate::containers::StreamId;
+use crate::recipe::NodeView;
 
 impl Deduplicator {
     /// Compares a known segment with `entries`, and writes it again if it is damaged.
@@ -111,7 +110,7 @@ impl Deduplicator {
         let container = containers.first().copied().unwrap_or(ContainerId::NONE);
         let location = Location { container, len_bytes: bytes.len() as u32 };
         self.nodes.remember(fingerprint, Arc::new(NodeView::new(node)));
-        self.namespace.log(LogOp::NodeMoved { fingerprint, container, len_bytes: location.len_bytes });
+        self.log.log(LogOp::NodeMoved { fingerprint, container, len_bytes: location.len_bytes });
         self.recipe_index.stage(&fingerprint, location);
         Ok((Child { hint: container, ..child }, pin))
     }

@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_index::Index;
 use dedupfs_store::recipe::Child;
 use dedupfs_store::{ContainerId, Fingerprint, StoreError};
 
-use crate::config::READ_RETRIES;
-use crate::content::containers::{ChunkData, ContainerStore};
-use crate::error::{EngineError, Result};
+use crate::containers::{ChunkData, ContainerStore};
+use crate::limits::READ_RETRIES;
 
 /// Reads chunks (or recipe nodes) of one kind.
 #[derive(Clone)]

@@ -3,13 +3,12 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
+use dedupfs_base::Result;
 use dedupfs_index::{Location, SealedCells};
-use dedupfs_store::{ContainerId, Fingerprint, waiting};
+use dedupfs_store::{ContainerId, Fingerprint, LogOp, waiting};
 
 use super::Deduplicator;
-use crate::content::containers::StreamId;
-use crate::error::Result;
-use crate::namespace::LogOp;
+use crate::containers::StreamId;
 
 /// A chunk or node to be copied.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +53,7 @@ impl Deduplicator {
         for ((fingerprint, bytes), &container) in copied.iter().zip(&containers) {
             let len_bytes = bytes.len() as u32;
             if recipe {
-                self.namespace.log(LogOp::NodeMoved { fingerprint: *fingerprint, container, len_bytes });
+                self.log.log(LogOp::NodeMoved { fingerprint: *fingerprint, container, len_bytes });
             }
             index.stage(fingerprint, Location { container, len_bytes });
         }

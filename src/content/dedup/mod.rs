@@ -17,7 +17,7 @@
 //! Cost: for a duplicate segment, one hash of its identity (about 20 KiB) and one index lookup; for a new chunk, one
 //! copy.
 //!
-//! Lock order: section -> store lock -> container store, index, namespace.
+//! Lock order: section -> store lock -> container store, index, operations log.
 
 mod block_index;
 mod compare;
@@ -52,11 +52,11 @@ pub use stored::ContainerChunks;
 use place::Known;
 use sections::Sections;
 
-use crate::content::containers::{ContainerStore, StreamId};
-use crate::content::fingerprint::Fingerprinter;
-use crate::content::recipe::{NodeReader, NodeView};
-use crate::error::Result;
-use crate::namespace::{LogOp, Namespace};
+use crate::containers::{ContainerStore, StreamId};
+use crate::fingerprint::Fingerprinter;
+use crate::recipe::{NodeReader, NodeView};
+use dedupfs_base::Result;
+use dedupfs_store::{LogOp, OperationsLog};
 
 /// One entry of a segment to be stored.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +98,7 @@ pub struct Deduplicator {
     recipe_index: Arc<Index>,
     chain: FilterChain,
     fingerprinter: Fingerprinter,
-    namespace: Arc<Namespace>,
+    log: Arc<dyn OperationsLog>,
     nodes: NodeReader,
     pins: Arc<Pins>,
     claimed_containers: RwLock<HashSet<ContainerId>>,
@@ -123,7 +123,7 @@ pub struct DedupParts {
     /// The pool's hash function.
     pub fingerprinter: Fingerprinter,
     /// The log of stored nodes.
-    pub namespace: Arc<Namespace>,
+    pub log: Arc<dyn OperationsLog>,
     /// Bytes of decoded nodes in the cache.
     pub node_cache_bytes: u64,
 }
@@ -141,7 +141,7 @@ impl Deduplicator {
             recipe_index: parts.recipe_index,
             chain: parts.chain,
             fingerprinter: parts.fingerprinter,
-            namespace: parts.namespace,
+            log: parts.log,
             nodes,
             pins: Arc::new(Pins::default()),
             claimed_containers: RwLock::default(),
@@ -197,14 +197,14 @@ impl Deduplicator {
                 return self.compare_segment(section, stream, entries, node, found);
             }
             // A known segment may name lost chunks; storing them heals all files that share it.
-            if self.namespace.has_losses() {
+            if self.log.has_losses() {
                 self.place_chunks(stream, entries, &mut { node.children }, Known::Nothing)?;
             }
             return Ok(found);
         }
         let mut node = node;
         // The old recipe may name lost places.
-        let known = known.filter(|_| !self.namespace.has_losses()).map_or(Known::Nothing, Known::Block);
+        let known = known.filter(|_| !self.log.has_losses()).map_or(Known::Nothing, Known::Block);
         self.place_chunks(stream, entries, &mut node.children, known)?;
         match self.store_new_node(section, stream, fingerprint, len_bytes, node)? {
             Stored::New(stored) => Ok(stored),
@@ -283,10 +283,10 @@ impl Deduplicator {
         // Log before staging: a writer that finds the node logs its reference later.
         let location = Location { container: hint, len_bytes: bytes.len() as u32 };
         if is_counted {
-            self.namespace.log(LogOp::NodeMoved { fingerprint, container: hint, len_bytes: location.len_bytes });
+            self.log.log(LogOp::NodeMoved { fingerprint, container: hint, len_bytes: location.len_bytes });
         } else {
             let op = LogOp::NodeStored { level, fingerprint, container: hint, len_bytes: location.len_bytes };
-            self.namespace.log_counting(op, children + 1);
+            self.log.log_counting(op, children + 1);
         }
         self.recipe_index.stage(&fingerprint, location);
         // The claim was on the old copy. It must end, or writers would store the node yet again.
@@ -334,7 +334,7 @@ impl Deduplicator {
             self.nodes.forget(&fingerprint);
         }
         index.stage(&fingerprint, Location::bad(cell.location.len_bytes));
-        self.namespace.log(op);
+        self.log.log(op);
         Ok(true)
     }
 
@@ -369,7 +369,7 @@ impl Deduplicator {
             .get(&fingerprint)?
             .is_some_and(|cell| cell.references == 0 && cell.location.container == container);
         if garbage {
-            self.namespace.log_counting(LogOp::NodeFreed { level, fingerprint, container }, children + 1);
+            self.log.log_counting(LogOp::NodeFreed { level, fingerprint, container }, children + 1);
             self.pins.note_freed(fingerprint);
         } else {
             self.pins.end_claim(&fingerprint);

@@ -7,14 +7,14 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
+use dedupfs_base::Result;
 use dedupfs_index::Location;
 use dedupfs_index::filter::{CompareFilter, Query, Verdict};
 use dedupfs_store::recipe::Child;
 use dedupfs_store::{ContainerId, Fingerprint, StoreError, waiting};
 
 use super::{BlockIndex, Deduplicator, SegmentEntry};
-use crate::content::containers::StreamId;
-use crate::error::Result;
+use crate::containers::StreamId;
 
 /// The knowledge about a segment's chunks before the index is asked.
 pub(super) enum Known<'a> {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use dedupfs_base::EngineError;
 use dedupfs_index::filter::{Reads, StoredChunks};
 use dedupfs_store::{ContainerId, Fingerprint, Result};
 
-use crate::content::containers::{ContainerStore, reads_of_this_thread};
-use crate::content::fingerprint::Fingerprinter;
-use crate::error::EngineError;
+use crate::containers::{ContainerStore, reads_of_this_thread};
+use crate::fingerprint::Fingerprinter;
 
 /// The stored chunks of a pool.
 pub struct ContainerChunks {

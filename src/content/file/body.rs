@@ -1,17 +1,16 @@
-//! Writing, truncating and publishing a file's content. See the head of [`crate::content::file`] for the picture.
+//! Writing, truncating and publishing a file's content. See the head of [`crate::file`] for the picture.
 
 use std::sync::Arc;
 
+use dedupfs_base::{EngineError, Gauge, Hold, Result};
 use dedupfs_store::recipe::{Child, Root};
 
 use super::dirty::DirtyExtents;
-use crate::config::{BATCH_BYTES, FILE_BYTES_MAX, GAP_AS_ZEROS_BYTES};
-use crate::content::containers::StreamId;
-use crate::content::dedup::{Deduplicator, Fetcher};
-use crate::content::ingest::{Ingest, IngestContext};
-use crate::content::recipe::{PieceKind, PieceList, tree};
-use crate::error::{EngineError, Result};
-use crate::gauge::{Gauge, Hold};
+use crate::containers::StreamId;
+use crate::dedup::{Deduplicator, Fetcher};
+use crate::ingest::{Ingest, IngestContext};
+use crate::limits::{BATCH_BYTES, FILE_BYTES_MAX, GAP_AS_ZEROS_BYTES};
+use crate::recipe::{PieceKind, PieceList, tree};
 
 /// The parts that all files of a pool share.
 pub struct FileContext {

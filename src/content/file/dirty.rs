@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::{DIRTY_EXTENT_BYTES_MAX, DIRTY_EXTENT_OVERHEAD_BYTES};
+use crate::limits::{DIRTY_EXTENT_BYTES_MAX, DIRTY_EXTENT_OVERHEAD_BYTES};
 
 /// The extents that lie over the old content: sorted, never overlapping, never empty.
 #[derive(Debug, Default)]

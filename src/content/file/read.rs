@@ -1,10 +1,10 @@
 //! Reading a file's content.
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_store::recipe::Child;
 
 use super::body::FileBody;
-use crate::content::recipe::{Piece, PieceKind};
-use crate::error::{EngineError, Result};
+use crate::recipe::{Piece, PieceKind};
 
 impl FileBody {
     /// Appends at most `len_bytes` from `offset` to `into`; fewer only at the end. The run must not reach there (see

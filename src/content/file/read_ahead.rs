@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::body::FileBody;
-use crate::config::PREFETCH_BYTES;
+use crate::limits::PREFETCH_BYTES;
 
 /// Sequential bytes after which a reader counts as sequential.
 const SEQUENTIAL_AFTER_BYTES: u64 = 256 * 1024;

@@ -12,18 +12,17 @@
 
 use std::sync::Arc;
 
+use dedupfs_base::{Result, allocator};
 use dedupfs_store::recipe::Child;
 
 use super::body::FileBody;
 use super::dirty::DirtyExtents;
-use crate::allocator;
-use crate::config::GAP_AS_ZEROS_BYTES;
-use crate::content::containers::StreamId;
-use crate::content::dedup::BlockIndex;
-use crate::content::ingest::Ingest;
-use crate::content::recipe::tree::hole_child;
-use crate::content::recipe::{Piece, PieceKind, PieceList};
-use crate::error::Result;
+use crate::containers::StreamId;
+use crate::dedup::BlockIndex;
+use crate::ingest::Ingest;
+use crate::limits::GAP_AS_ZEROS_BYTES;
+use crate::recipe::tree::hole_child;
+use crate::recipe::{Piece, PieceKind, PieceList};
 
 /// A merge of random writes of this size or more gives their memory back to the system at once.
 const MERGE_GIVES_BACK_BYTES: u64 = 4 << 20;

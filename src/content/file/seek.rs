@@ -4,9 +4,10 @@
 //! and ends at a multiple of the block size, or at the end of the file (otherwise qemu-img aborts). So a hole is a
 //! whole block or more, and a block with a byte of data is data.
 
+use dedupfs_base::{EngineError, Result};
+
 use super::body::FileBody;
-use crate::config::HOLE_UNIT_BYTES;
-use crate::error::{EngineError, Result};
+use crate::limits::HOLE_UNIT_BYTES;
 
 impl FileBody {
     /// Returns the first offset at or behind `offset` that is data, or with `hole`, that is a hole; the end counts as a

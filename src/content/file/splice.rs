@@ -14,15 +14,15 @@
 //! Cost: a pin for each shared piece. At each end of the range at most two chunks are read and some segments are stored
 //! anew.
 
+use dedupfs_base::Result;
 use dedupfs_store::StoreError;
 use dedupfs_store::recipe::Child;
 
 use super::body::{FileBody, push_gap};
-use crate::config::{HOLE_CUT_BYTES, SEGMENT_MIN_BYTES};
-use crate::content::containers::StreamId;
-use crate::content::ingest::Ingest;
-use crate::content::recipe::{Piece, PieceKind, PieceList};
-use crate::error::Result;
+use crate::containers::StreamId;
+use crate::ingest::Ingest;
+use crate::limits::{HOLE_CUT_BYTES, SEGMENT_MIN_BYTES};
+use crate::recipe::{Piece, PieceKind, PieceList};
 
 /// The origin of a slice's piece.
 #[derive(Clone, Copy, PartialEq, Eq)]

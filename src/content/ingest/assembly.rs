@@ -6,18 +6,17 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use dedupfs_base::{Hold, Result};
 use dedupfs_store::recipe::Child;
 
 use super::IngestContext;
 use super::buffer::PooledBuffer;
-use crate::config::HOLE_CUT_BYTES;
-use crate::content::containers::StreamId;
-use crate::content::dedup::{BlockIndex, Deduplicator, Section, SegmentEntry};
-use crate::content::recipe::segmenter::SegmentRule;
-use crate::content::recipe::tree::hole_child;
-use crate::content::recipe::{Piece, PieceKind};
-use crate::error::Result;
-use crate::gauge::Hold;
+use crate::containers::StreamId;
+use crate::dedup::{BlockIndex, Deduplicator, Section, SegmentEntry};
+use crate::limits::HOLE_CUT_BYTES;
+use crate::recipe::segmenter::SegmentRule;
+use crate::recipe::tree::hole_child;
+use crate::recipe::{Piece, PieceKind};
 
 /// One chunk of the segment that is being collected.
 struct Entry {
@@ -149,7 +148,7 @@ impl Assembly {
         Ok(())
     }
 
-    fn store(&self, section: &Section<'_>) -> Result<(Child, crate::content::dedup::Pin)> {
+    fn store(&self, section: &Section<'_>) -> Result<(Child, crate::dedup::Pin)> {
         let entries: Vec<SegmentEntry<'_>> = self.entries.iter().map(Entry::view).collect();
         self.dedup.store_segment(section, self.stream, &entries, self.known.as_deref())
     }

@@ -7,9 +7,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dedupfs_base::{Gauge, Hold};
 use parking_lot::Mutex;
-
-use crate::gauge::{Gauge, Hold};
 
 /// A pool that keeps some unused buffers.
 #[derive(Debug)]

@@ -12,7 +12,7 @@
 //!
 //! Memory: at most [`BATCHES_IN_FLIGHT_MAX`] batches and one segment for each run; fewer batches once half of the
 //! budget of all open files is in use ([`IngestContext::memory`]). A run that is finished early gives its memory back.
-//! A new run that continues from there makes the same pieces ([`crate::content::file`]).
+//! A new run that continues from there makes the same pieces ([`crate::file`]).
 
 mod assembly;
 mod buffer;
@@ -27,15 +27,15 @@ use parking_lot::{Condvar, Mutex};
 use assembly::Assembly;
 pub use buffer::{BufferPool, PooledBuffer};
 
-use crate::config::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, BATCHES_IN_FLIGHT_MIN, INLINE_BATCH_BYTES};
-use crate::content::chunker::Chunker;
-use crate::content::containers::{StreamId, WorkerPool};
-use crate::content::dedup::{BlockIndex, Deduplicator, Pin, Section};
-use crate::content::recipe::Piece;
-use crate::content::recipe::segmenter::SegmentRule;
-use crate::content::recipe::tree::hole_child;
-use crate::error::{EngineError, Result};
-use crate::gauge::{Gauge, Hold};
+use crate::chunker::Chunker;
+use crate::containers::{StreamId, WorkerPool};
+use crate::dedup::{BlockIndex, Deduplicator, Pin, Section};
+use crate::limits::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, BATCHES_IN_FLIGHT_MIN, INLINE_BATCH_BYTES};
+use crate::recipe::Piece;
+use crate::recipe::segmenter::SegmentRule;
+use crate::recipe::tree::hole_child;
+use dedupfs_base::{EngineError, Result};
+use dedupfs_base::{Gauge, Hold};
 
 /// The parts that all ingests of a pool share.
 pub struct IngestContext {

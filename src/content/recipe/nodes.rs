@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use dedupfs_base::Result;
 use dedupfs_store::recipe::{Child, Node};
 use dedupfs_store::{Fingerprint, StoreError};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-use crate::content::dedup::Fetcher;
-use crate::content::fingerprint::Fingerprinter;
-use crate::error::Result;
+use crate::dedup::Fetcher;
+use crate::fingerprint::Fingerprinter;
 
 /// A node with the end offset of each child.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dedupfs_store::recipe::Child;
 use dedupfs_store::{ContainerId, Fingerprint};
 
-use crate::content::dedup::Pin;
+use crate::dedup::Pin;
 
 /// The kind of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,7 +7,7 @@
 
 use dedupfs_store::Fingerprint;
 
-use crate::config::{
+use crate::limits::{
     LIST_CHILDREN_MAX, LIST_CHILDREN_MEAN, LIST_CHILDREN_MIN, SEGMENT_ENTRIES_MAX, SEGMENT_MAX_BYTES,
     SEGMENT_MIN_BYTES, SEGMENT_TARGET_BYTES,
 };

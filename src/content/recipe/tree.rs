@@ -4,16 +4,16 @@
 //! and deduplicated like every node. The lists' references are grouped again, until one is left. Equal pieces give
 //! equal trees, and an insertion changes one list per level.
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_store::recipe::{Child, Node, Root};
 use dedupfs_store::{ContainerId, StoreError};
 
 use super::nodes::NodeReader;
 use super::piece::{Piece, PieceKind, PieceList};
 use super::segmenter::list_ends_behind;
-use crate::config::LIST_CHILDREN_MAX;
-use crate::content::containers::StreamId;
-use crate::content::dedup::{Deduplicator, Section};
-use crate::error::{EngineError, Result};
+use crate::containers::StreamId;
+use crate::dedup::{Deduplicator, Section};
+use crate::limits::LIST_CHILDREN_MAX;
 
 /// Stores the tree above `pieces` and returns the root, which the caller must log within the same `section`.
 ///

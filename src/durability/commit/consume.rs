@@ -13,14 +13,12 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use dedupfs_base::Result;
+use dedupfs_content::containers::{ContainerStore, Extended};
+use dedupfs_content::recipe::NodeReader;
 use dedupfs_index::{Change, Index, Location};
 use dedupfs_store::recipe::Root;
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
-
-use crate::content::containers::{ContainerStore, Extended};
-use crate::content::recipe::NodeReader;
-use crate::error::Result;
-use crate::namespace::LogOp;
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp};
 
 /// Number of changes gathered before they are applied. It bounds memory for rows of any size.
 const CHANGES_MAX: usize = 65_536;

@@ -25,13 +25,12 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
-use dedupfs_store::ContainerKind;
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::containers::Extended;
+use dedupfs_store::{ContainerKind, LogOp};
 
 use super::backlog::Weight;
 use super::{Committer, Consumed, Consumer};
-use crate::content::containers::Extended;
-use crate::error::{EngineError, Result};
-use crate::namespace::LogOp;
 
 /// A durable row of the log, as its round made it.
 pub(super) struct Row {

@@ -7,12 +7,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_index::Frozen;
 
 use super::Committer;
 use super::flush_queue::Flushed;
 use crate::config::{CHECKPOINT_CHANGES, PENDING_CHANGES_MIN};
-use crate::error::{EngineError, Result};
 
 /// Approximate log bytes of one change.
 const LOGGED_CHANGE_BYTES: u64 = 128;

@@ -54,12 +54,12 @@ use self::counting::Row;
 use self::flush::Flush;
 use self::flush_queue::FlushQueue;
 use crate::config::{BACKLOG_BYTES_PER_CHANGE, BACKLOG_ROWS, PENDING_CHANGES_MIN};
-use crate::content::containers::ContainerStore;
-use crate::content::dedup::Deduplicator;
 use crate::durability::export::Exporter;
 use crate::durability::space::SpaceGuard;
-use crate::error::{EngineError, Result};
-use crate::namespace::Namespace;
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::containers::ContainerStore;
+use dedupfs_content::dedup::Deduplicator;
+use dedupfs_namespace::Namespace;
 
 /// The parts of a pool that commits use.
 pub struct CommitParts {

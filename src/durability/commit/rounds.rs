@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use dedupfs_base::{EngineError, Result};
+use dedupfs_namespace::CommitInput;
 use dedupfs_store::device::PoolLock;
-use dedupfs_store::{ContainerId, StoreError};
+use dedupfs_store::{ContainerId, LogOp, StoreError};
 
 use super::Committer;
 use super::counting::Row;
-use crate::error::{EngineError, Result};
-use crate::namespace::{CommitInput, LogOp};
 
 impl Committer {
     pub(super) fn run(&self, interval: Duration) {

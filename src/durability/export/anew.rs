@@ -8,10 +8,11 @@
 
 use std::sync::atomic::Ordering;
 
+use dedupfs_base::Result;
+
 use super::{Exporter, Work, is_damage};
 use crate::config::EXPORT_ANEW_MAX;
 use crate::durability::export::mirror::Mirror;
-use crate::error::Result;
 
 impl Work {
     /// Returns the generation that counts on the disk.

@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use dedupfs_store::ContainerKind;
-use dedupfs_store::StoreError;
+use dedupfs_base::{EngineError, Result};
+use dedupfs_namespace::ExportSource;
 use dedupfs_store::device::OpenMode;
+use dedupfs_store::{ContainerKind, StoreError};
 
 use super::files::{self, Current};
 use super::frames::{Group, GroupWriter};
@@ -13,8 +14,6 @@ use super::mirror::Mirror;
 use super::reached::Reached;
 use super::{Exporter, Live, Work, is_damage, kept, log, now_secs};
 use crate::config::EXPORT_FRAME_BYTES;
-use crate::error::{EngineError, Result};
-use crate::namespace::ExportSource;
 
 impl Exporter {
     /// Writes a base and makes it count. `is_throttled`: takes at most half of the time of one thread and one disk. Without room, or

@@ -7,13 +7,12 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+use dedupfs_base::Result;
+use dedupfs_namespace::{Ancestry, Lineage};
 use dedupfs_store::codec::{ByteReader, ByteWriter};
 use dedupfs_store::device::Device;
 use dedupfs_store::frame::{Expect, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::{PoolId, StoreError};
-
-use crate::error::Result;
-use crate::namespace::{Ancestry, Lineage};
 
 /// Directory of the export.
 pub(super) const DIRECTORY: &str = "export";
@@ -118,7 +117,7 @@ pub(crate) fn check_owner(device: &dyn Device, pool: &PoolId, ancestry: &Ancestr
     let owner = match Owner::read(device, pool) {
         Ok(Some(owner)) => owner,
         Ok(None) => return Ok(()),
-        Err(error @ crate::error::EngineError::Store(StoreError::Corrupt { .. })) => {
+        Err(error @ dedupfs_base::EngineError::Store(StoreError::Corrupt { .. })) => {
             tracing::warn!(%error, "which meta root wrote the data root last cannot be told; it is noted anew");
             return Ok(());
         }

@@ -7,14 +7,14 @@
 
 use std::sync::Arc;
 
+use dedupfs_base::Result;
+use dedupfs_namespace::{ExportTable, Item};
 use dedupfs_store::codec::{ByteReader, ByteWriter, align_up};
 use dedupfs_store::device::DeviceFile;
 use dedupfs_store::frame::{Expect, FRAME_HEADER_BYTES, FrameHeader, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::{PoolId, StoreError};
 
 use crate::config::{EXPORT_FRAME_BYTES, EXPORT_FRAME_BYTES_MAX};
-use crate::error::Result;
-use crate::namespace::{ExportTable, Item};
 
 /// Version of the meta part.
 const VERSION: u16 = 1;

@@ -9,6 +9,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_store::codec::{ByteReader, ByteWriter};
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::Device;
@@ -17,7 +18,6 @@ use dedupfs_store::{PoolId, StoreError};
 
 use super::files::{self, Current, DIRECTORY, Owner};
 use super::{Exporter, mirror};
-use crate::error::{EngineError, Result};
 
 const LIST: &str = "kept-slots";
 /// Directory of the files of a damaged export.
@@ -197,7 +197,7 @@ mod tests {
     use dedupfs_store::device::MemoryDevice;
 
     use super::*;
-    use crate::namespace::Lineage;
+    use dedupfs_namespace::Lineage;
 
     fn slots(number: u32) -> Vec<SlotAddress> {
         (0..number).map(|slot| SlotAddress { file: 1, slot }).collect()

@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use dedupfs_base::{EngineError, Result};
+use dedupfs_namespace::{ChangedKey, ExportSource};
 use dedupfs_store::device::DeviceFile;
 use dedupfs_store::{ContainerId, ContainerKind, PoolId};
 
@@ -12,8 +14,6 @@ use super::Exporter;
 use super::frames::{Group, GroupWriter, ReadFrame};
 use super::mirror::Mirror;
 use crate::config::EXPORT_KEYS_AT_ONCE;
-use crate::error::{EngineError, Result};
-use crate::namespace::{ChangedKey, ExportSource};
 
 /// The result of an append.
 pub(super) struct Appended {

@@ -8,13 +8,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dedupfs_store::StoreError;
+use dedupfs_base::Result;
+use dedupfs_content::containers::ContainerStore;
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, DeviceFile, OpenMode};
-
-use crate::content::containers::ContainerStore;
-use crate::error::Result;
-use crate::namespace::ContainerRecord;
+use dedupfs_store::{ContainerRecord, StoreError};
 
 /// Directory of the copies.
 pub(super) const DIRECTORY: &str = "export/recipes";

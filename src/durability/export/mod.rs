@@ -39,9 +39,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::containers::ContainerStore;
+use dedupfs_namespace::{Exported, Namespace};
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, DeviceFile, OpenMode, PoolLock};
-use dedupfs_store::{ContainerId, ContainerKind, PoolId, StoreError};
+use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, PoolId, StoreError};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
@@ -52,9 +55,6 @@ use self::reached::{Reached, ReachedNote};
 use crate::config::{
     EXPORT_AT_ONCE_BYTES_MAX, EXPORT_FAILURES_MAX, EXPORT_INTERVAL, EXPORT_LOG_BYTES_MIN, EXPORT_SMALL_BYTES,
 };
-use crate::content::containers::ContainerStore;
-use crate::error::{EngineError, Result};
-use crate::namespace::{ContainerRecord, Exported, Namespace};
 
 pub(crate) use files::check_owner;
 pub(crate) use kept::{Kept, keep, kept};

@@ -3,20 +3,19 @@
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::containers::ContainerStore;
+use dedupfs_namespace::{Exported, Namespace};
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, OpenMode, PoolLock};
 use dedupfs_store::{ContainerKind, PoolId, StoreError};
 use parking_lot::{Condvar, Mutex};
 
 use super::files::{self, Current, Owner};
-use super::kept;
 use super::log::{self, Scanned};
 use super::mirror::Mirror;
 use super::reached::ReachedNote;
-use super::{Exporter, Live, State, Work};
-use crate::content::containers::ContainerStore;
-use crate::error::{EngineError, Result};
-use crate::namespace::{Exported, Namespace};
+use super::{Exporter, Live, State, Work, kept};
 
 /// The parts that an exporter works on.
 pub struct ExportParts {

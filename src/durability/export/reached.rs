@@ -9,14 +9,14 @@
 
 use std::sync::Arc;
 
+use dedupfs_base::Result;
+use dedupfs_namespace::Exported;
 use dedupfs_store::codec::{ByteReader, ByteWriter};
 use dedupfs_store::device::{Device, DeviceFile, OpenMode};
 use dedupfs_store::frame::{Expect, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::{PoolId, StoreError};
 
 use super::files::DIRECTORY;
-use crate::error::Result;
-use crate::namespace::Exported;
 
 const NAME: &str = "reached";
 const VERSION: u16 = 1;

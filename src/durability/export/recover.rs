@@ -9,10 +9,11 @@
 //!
 //! Until then the data root is only read.
 
-use dedupfs_store::ContainerKind;
+use dedupfs_base::{EngineError, Result};
+use dedupfs_namespace::{Exported, Lineage, Namespace, Restorer};
 use dedupfs_store::device::{Device, OpenMode};
 use dedupfs_store::superblock::Superblock;
-use dedupfs_store::{PoolId, StoreError};
+use dedupfs_store::{ContainerKind, ContainerRecord, PoolId, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::files::{self, Current, Owner};
@@ -20,8 +21,6 @@ use super::log::{self, GroupFrames, Scanned};
 use super::mirror;
 use super::reached::Reached;
 use crate::config::EXPORT_KEYS_AT_ONCE;
-use crate::error::{EngineError, Result};
-use crate::namespace::{ContainerRecord, Exported, Lineage, Namespace, Restorer};
 use crate::progress::Progress;
 
 /// Upper bound of the epochs used but not noted on the data root: openings while it had no room for a small file.

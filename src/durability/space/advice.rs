@@ -1,7 +1,8 @@
 //! Explanations for users of a pool that accepts nothing new or cannot even reclaim: the reason, and the remedy.
 
+use dedupfs_base::{EngineError, Result};
+
 use super::{Demand, Measured, Root, SpaceGuard};
-use crate::error::{EngineError, Result};
 
 /// Formats bytes as in "12.5 MiB".
 pub(super) fn mib(bytes: u64) -> String {

@@ -2,11 +2,10 @@
 
 use std::ops::Add;
 
+use dedupfs_content::chunker::Chunker;
+use dedupfs_content::{SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};
 use dedupfs_store::container::{region_frame_bytes_bound, toc_bytes_bound};
 use dedupfs_store::device::DIRECT_ALIGNMENT_BYTES;
-
-use crate::config::{SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};
-use crate::content::chunker::Chunker;
 
 /// Bytes on the meta root for each chunk: its entry in the recipe and in the tables of containers, its cell in the index, and its share
 /// of the log.
@@ -16,7 +15,7 @@ const CHILD_BYTES: u64 = 56;
 /// Bytes on the meta root for a run of content: its nodes up to the root, and the padding of their regions.
 const RUN_META_BYTES: u64 = 16 << 10;
 /// Bytes on the meta root for each change of the namespace that adds an entry: the pages that its commit copies. Many changes share
-/// pages; once they are made, [`crate::namespace::Namespace::commit_bytes`] is exact about that.
+/// pages; once they are made, [`dedupfs_namespace::Namespace::commit_bytes`] is exact about that.
 const CHANGE_META_BYTES: u64 = 32 << 10;
 /// Chunks around a random write that are cut anew.
 const RECHUNKED: u64 = 3;

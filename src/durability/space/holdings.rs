@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
+use dedupfs_base::{Gauge, Result};
+use dedupfs_content::containers::ContainerStore;
 use dedupfs_index::Index;
+use dedupfs_namespace::Namespace;
 use dedupfs_store::device::Device;
 
 use super::{ContentCost, Demand, Holdings};
 use crate::config::{INDEX_REWRITE_BYTES_MAX, MIB};
-use crate::content::containers::ContainerStore;
-use crate::content::indexes;
-use crate::error::Result;
-use crate::gauge::Gauge;
-use crate::namespace::Namespace;
+use crate::durability::indexes;
 
 /// The parts of a pool that hold bytes.
 pub struct PoolHoldings {

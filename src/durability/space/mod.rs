@@ -38,7 +38,7 @@ pub use watch::Level;
 use watch::Watch;
 
 use crate::config::{DATA_RESERVE_BYTES, META_RESERVE_BYTES, SPACE_CHECK_INTERVAL};
-use crate::error::{EngineError, Result};
+use dedupfs_base::{EngineError, Result};
 
 /// The sizes of a pool's holdings, for its [`SpaceGuard`].
 pub trait Holdings: Send + Sync {

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use dedupfs_base::Result;
 use serde::{Deserialize, Serialize};
 
 use super::advice::mib;
 use super::{Measured, Root, SpaceGuard};
 use crate::config::{SPACE_HYSTERESIS_PERCENT, SPACE_LOW_PERCENT, SPACE_URGENT_PERCENT};
-use crate::error::Result;
 
 /// The fill level of a root.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use dedupfs_base::Result;
 use dedupfs_service::{FileKind, Ino};
 use redb::{ReadTransaction, ReadableTable};
 
 use super::super::inode::{Entry, Inode};
 use super::super::tables::{self, Header};
 use super::Fix;
-use crate::error::Result;
 
 /// The item at a place in a directory's order, if it can be read.
 type Placed = Option<(Ino, FileKind, Vec<u8>)>;

@@ -15,6 +15,7 @@ mod plan;
 
 use std::sync::Arc;
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{FileKind, Ino};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::{Device, OpenMode};
@@ -27,7 +28,6 @@ use super::inode::{Entry, Inode};
 use super::tables::{self, Header};
 use super::verified::VerifiedFile;
 use super::{NAMESPACE_FILE, STORE_CACHE_BYTES_MIN, advised};
-use crate::error::{EngineError, Result};
 
 /// One change of the tables.
 pub(super) enum Fix {

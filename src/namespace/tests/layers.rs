@@ -4,6 +4,7 @@ use dedupfs_store::ContainerKind;
 use dedupfs_store::container::SlotAddress;
 
 use super::*;
+use dedupfs_store::ContainerRecord;
 
 const ROOT: Ino = ROOT_INO;
 

@@ -169,33 +169,3 @@ fn force_links(namespace: &Namespace, ino: Ino, nlink: u32) {
     draft.inode(ino).unwrap().nlink = nlink;
     draft.apply();
 }
-
-impl Namespace {
-    /// Changes an inode, bypassing all rules.
-    pub(crate) fn force(&self, ino: Ino, change: impl FnOnce(&mut Inode)) {
-        let (_lock, mut draft) = self.begin().unwrap();
-        change(draft.inode(ino).unwrap());
-        draft.apply();
-    }
-
-    /// Sets the kind in a directory entry, bypassing all rules.
-    pub(crate) fn force_kind(&self, directory: Ino, name: &[u8], kind: FileKind) {
-        let (_lock, mut draft) = self.begin().unwrap();
-        let old = self.entry(directory, name).unwrap().unwrap();
-        draft.name(directory, &Arc::from(name), Some(old), Some(inode::Entry { kind, ..old }));
-        draft.apply();
-    }
-
-    /// Adds a name to a file, bypassing all rules.
-    pub(crate) fn force_name(&self, directory: Ino, name: &[u8], ino: Ino) {
-        let (_lock, mut draft) = self.begin().unwrap();
-        let inode = draft.inode(ino).unwrap();
-        inode.nlink = inode.nlink.saturating_add(1);
-        let above = draft.inode(directory).unwrap();
-        above.size_bytes = above.size_bytes.saturating_add(1);
-        let kind = draft.inode(ino).unwrap().kind;
-        let entry = inode::Entry { ino, kind, cookie: self.new_cookie() };
-        draft.name(directory, &Arc::from(name), None, Some(entry));
-        draft.apply();
-    }
-}

@@ -1,9 +1,8 @@
 //! Files left by an interrupted replacement: new contents that were never put in place.
 
+use dedupfs_base::Result;
 use dedupfs_store::StoreError;
 use dedupfs_store::device::Device;
-
-use crate::error::Result;
 
 /// Directories of a pool in which files are replaced.
 const DIRECTORIES: [&str; 5] = ["", "index/chunks", "index/recipes", "index/chunks.b", "index/recipes.b"];

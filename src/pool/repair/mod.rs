@@ -1,7 +1,7 @@
 //! Repairing a pool that is not open: first a plan, then, on request, its steps.
 //!
 //! 1. [`superblocks`]: a damaged one is rewritten from that of the other root.
-//! 2. *Namespace*: see [`crate::namespace::repair`].
+//! 2. *Namespace*: see [`dedupfs_namespace::repair`].
 //! 3. *Indexes*: if they are missing, damaged, or have wrong counts or places, both are rebuilt ([`super::Rebuilder`]).
 //! 4. *Content*, if it is read: bad copies are quarantined ([`crate::upkeep::scrub`]).
 //! 5. *The export* on the data root: its bad parts are rewritten. Content that a recovery kept is given up on request.
@@ -16,6 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use dedupfs_base::{EngineError, Result};
+use dedupfs_namespace as namespace;
 use dedupfs_service::Timestamp;
 use dedupfs_store::StoreError;
 use dedupfs_store::device::Device;
@@ -24,8 +26,6 @@ use dedupfs_store::device::lock::PoolLock;
 use dedupfs_store::superblock::{Role, Superblock};
 
 use self::superblocks::{check_is_data_root, restore_superblocks};
-use crate::error::{EngineError, Result};
-use crate::namespace;
 use crate::pool::{OpenOptions, Pool, UnrecoveredPool, claim, missing_data_root, overlays, relative_or_absolute};
 use crate::progress::Progress;
 use crate::upkeep::check::{CheckOptions, CheckReport, RebuildReport};

@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
+use dedupfs_base::Result;
 use dedupfs_store::StoreError;
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::{Role, Superblock};
 
-use crate::error::Result;
 use crate::pool::DATA_DIRECTORY;
 
 /// Rewrites an unreadable superblock, or that of the meta root if it does not name `data_root`. Returns the changes

@@ -10,16 +10,15 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use dedupfs_base::EngineError;
+use dedupfs_namespace::check_name;
 use dedupfs_service::{Attributes, FileKind, FileService, Ino};
 
 use super::crew::{self, Hand, Space};
 use super::directory::{self, Descriptors};
-use super::disk;
 use super::several_names::SeveralNames;
 use super::tally::{Tally, Trouble, reading_pool};
-use super::{Result, TransferError, TransferReport};
-use crate::error::EngineError;
-use crate::namespace::check_name;
+use super::{Result, TransferError, TransferReport, disk};
 use crate::progress::Progress;
 use crate::service::Service;
 

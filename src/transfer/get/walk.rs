@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use dedupfs_namespace::check_name;
 use dedupfs_service::{Attributes, Errno as PoolErrno, FileKind, FileService, Ino};
 use rustix::fs::Mode;
 
@@ -13,7 +14,6 @@ use super::super::directory::open_at;
 use super::super::disk::{self, Place};
 use super::super::tally::{Outcome, Trouble, reading_pool, writing};
 use super::{Batch, Directory, Get};
-use crate::namespace::check_name;
 
 /// Entries of a directory that are read at once.
 const PAGE_ENTRIES: usize = 256;

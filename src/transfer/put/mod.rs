@@ -25,10 +25,10 @@ use super::several_names::SeveralNames;
 use super::tally::{Tally, Trouble, reading};
 use super::{Result, TransferReport};
 use crate::engine::Core;
-use crate::error::EngineError;
-use crate::namespace::check_name;
 use crate::progress::Progress;
 use crate::service::Service;
+use dedupfs_base::EngineError;
+use dedupfs_namespace::check_name;
 
 /// The superuser, with a process id of its own for each put. So each put is a stream of its own, and its chunks do not mix with those of
 /// another. No process has such a number.

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
+use dedupfs_base::Result;
 use dedupfs_index::Index;
 use dedupfs_store::Fingerprint;
 use dedupfs_store::recipe::Root;
 
 use super::{CheckReport, Checker};
-use crate::error::Result;
 use crate::progress::Progress;
 use crate::upkeep::affected::Lost;
 

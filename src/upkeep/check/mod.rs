@@ -24,14 +24,14 @@ use serde::{Deserialize, Serialize};
 
 pub use rebuild::{BuildPlace, RebuildReport, Rebuilder};
 
-use crate::content::containers::{ContainerStore, WorkerPool};
-use crate::content::fingerprint::Fingerprinter;
-use crate::content::recipe::NodeReader;
 use crate::durability::export::ExportCheck;
-use crate::error::Result;
-use crate::namespace::Namespace;
 use crate::progress::Progress;
 use crate::upkeep::affected::{AffectedFiles, AffectedFinder, Lost};
+use dedupfs_base::Result;
+use dedupfs_content::containers::{ContainerStore, WorkerPool};
+use dedupfs_content::fingerprint::Fingerprinter;
+use dedupfs_content::recipe::NodeReader;
+use dedupfs_namespace::Namespace;
 
 /// How thoroughly to check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

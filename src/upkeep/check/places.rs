@@ -3,13 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use dedupfs_base::Result;
+use dedupfs_content::containers::ContainerStore;
 use dedupfs_index::{Cell, Index};
 use dedupfs_store::container::TableEntry;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use super::{CheckOptions, CheckReport, Checker};
-use crate::content::containers::ContainerStore;
-use crate::error::Result;
 use crate::progress::Progress;
 use crate::upkeep::affected::Lost;
 use crate::upkeep::inspect::{Judged, Pipeline, judge};

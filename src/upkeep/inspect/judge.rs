@@ -1,10 +1,9 @@
 //! Checks that chunks and recipe nodes match their fingerprints.
 
+use dedupfs_content::fingerprint::Fingerprinter;
 use dedupfs_store::container::TableEntry;
 use dedupfs_store::recipe::Node;
 use dedupfs_store::{ContainerKind, Fingerprint};
-
-use crate::content::fingerprint::Fingerprinter;
 
 /// Judges the entries of a region: chunks are hashed as one batch, nodes are decoded and their identity is hashed.
 #[must_use]

@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, bounded};
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::containers::{ContainerStore, Inspection, WholeContainer, WorkerPool};
+use dedupfs_content::fingerprint::Fingerprinter;
+use dedupfs_store::ContainerRecord;
 
 use super::judge;
-use crate::content::containers::{ContainerStore, Inspection, WholeContainer, WorkerPool};
-use crate::content::fingerprint::Fingerprinter;
-use crate::error::{EngineError, Result};
-use crate::namespace::ContainerRecord;
 
 /// The result for one container.
 pub struct Judged {

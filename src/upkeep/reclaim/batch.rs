@@ -9,16 +9,15 @@
 //!    behind the next checkpoint of the indexes ([`super::freeing`]), because replaying the log may read it until then
 //!    (I-4).
 
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::containers::RECLAIM_STREAM;
+use dedupfs_content::dedup::Forwarded;
 use dedupfs_index::SealedCells;
-use dedupfs_store::{ContainerId, Fingerprint, StoreError};
+use dedupfs_store::{ContainerId, Fingerprint, LogOp, StoreError};
 
 use super::Run;
 use super::freeing::Emptied;
 use super::victims::Candidate;
-use crate::content::containers::RECLAIM_STREAM;
-use crate::content::dedup::Forwarded;
-use crate::error::{EngineError, Result};
-use crate::namespace::LogOp;
 
 /// Bytes appended while writers wait.
 const COPY_AT_ONCE_BYTES: usize = 2 << 20;

@@ -5,16 +5,15 @@
 
 use std::collections::HashMap;
 
+use dedupfs_base::Result;
+use dedupfs_content::containers::ContainerStore;
 use dedupfs_index::Index;
-use dedupfs_store::ContainerId;
+use dedupfs_store::{ContainerId, ContainerRecord};
 
 use super::batch::Batch;
 use super::order::RestoreOrder;
 use super::victims::{Candidate, Choice, Classes, Window};
 use super::{Run, Stopped};
-use crate::content::containers::ContainerStore;
-use crate::error::Result;
-use crate::namespace::ContainerRecord;
 
 /// Containers chosen at a time: bounds memory.
 const WINDOW_CONTAINERS: usize = 16_384;

@@ -7,10 +7,10 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use dedupfs_base::Result;
 use dedupfs_store::ContainerId;
 
 use super::{Run, Stopped};
-use crate::error::Result;
 
 /// Emptied containers wait about this long if they are few: a run that is cut off later has freed the earlier ones.
 const FREE_INTERVAL: Duration = Duration::from_secs(20);

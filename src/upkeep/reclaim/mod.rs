@@ -49,8 +49,8 @@ use self::freeing::Emptied;
 use self::pace::Pace;
 use crate::config::RECLAIM_WAITING_BYTES;
 use crate::engine::Core;
-use crate::error::{EngineError, Result};
 use crate::progress::Progress;
+use dedupfs_base::{EngineError, Result};
 
 /// Interval at which a run records its progress durably.
 const NOTE_INTERVAL: Duration = Duration::from_secs(10);

@@ -3,11 +3,10 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use dedupfs_store::{ContainerId, Fingerprint};
+use dedupfs_base::{EngineError, Result};
+use dedupfs_store::{ContainerId, Fingerprint, LogOp};
 
 use super::{Run, Stopped};
-use crate::error::{EngineError, Result};
-use crate::namespace::LogOp;
 
 /// Nodes found by one scan of their index: bounds memory.
 const NODES_AT_ONCE: usize = 100_000;

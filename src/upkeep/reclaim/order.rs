@@ -12,11 +12,10 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
+use dedupfs_content::recipe::NodeReader;
+use dedupfs_namespace::Namespace;
 use dedupfs_store::Fingerprint;
 use dedupfs_store::recipe::{Child, Root};
-
-use crate::content::recipe::NodeReader;
-use crate::namespace::Namespace;
 
 /// Inodes visited at most for each node that may be read: those of small files need none.
 const INODES_PER_NODE: u64 = 64;

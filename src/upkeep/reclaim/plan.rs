@@ -6,12 +6,12 @@
 
 use std::collections::{HashMap, HashSet};
 
+use dedupfs_base::Result;
 use dedupfs_store::{ContainerId, Fingerprint};
 
 use super::Run;
 use super::history::LastRun;
 use super::victims::{Candidate, Classes};
-use crate::error::Result;
 
 /// Different chunks summed up at a time, some 48 bytes each: bounds memory.
 const CHUNKS_AT_ONCE: u64 = 1 << 20;

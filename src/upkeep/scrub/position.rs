@@ -2,14 +2,13 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_store::codec::{ByteReader, ByteWriter};
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::Device;
 use dedupfs_store::frame::{Expect, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::{ContainerKind, PoolId, StoreError};
 use serde::{Deserialize, Serialize};
-
-use crate::error::{EngineError, Result};
 
 /// Name of the file on the meta root.
 pub const FILE_NAME: &str = "scrub";

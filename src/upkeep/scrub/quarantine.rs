@@ -17,11 +17,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use dedupfs_base::Result;
 use dedupfs_index::Index;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use crate::engine::Core;
-use crate::error::Result;
 
 /// A bad copy of a chunk or node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -4,15 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::containers::{ContainerStore, Inspection, WholeContainer};
+use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, StoreError};
 
 use super::quarantine::BadCopy;
 use super::{NAP, ScrubControl, ScrubOptions, ScrubPosition, ScrubReport};
-use crate::content::containers::{ContainerStore, Inspection, WholeContainer};
 use crate::durability::export::CopyDepth;
 use crate::engine::Core;
-use crate::error::{EngineError, Result};
-use crate::namespace::ContainerRecord;
 use crate::progress::Progress;
 use crate::upkeep::inspect::{Judged, Pipeline};
 

@@ -11,12 +11,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use dedupfs_base::Result;
+use dedupfs_content::containers::{Suspect, WholeContainer};
 use dedupfs_store::{ContainerKind, StoreError};
 
 use super::quarantine::BadCopy;
-use crate::content::containers::{Suspect, WholeContainer};
 use crate::engine::Core;
-use crate::error::Result;
 use crate::upkeep::inspect::judge;
 
 /// Number of containers in the queue.

@@ -25,11 +25,13 @@ use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 use crate::frame::FRAME_ALIGNMENT_BYTES;
 
 mod compressible;
+mod record;
 pub mod region;
 pub mod scan;
 pub mod slots;
 pub mod table;
 
+pub use record::ContainerRecord;
 pub use region::{DecodedRegion, EncodedRegion, decode_region, encode_region, region_frame_bytes_bound};
 pub use scan::{ScannedTable, scan_table};
 pub use slots::{SlotAddress, SlotFiles};

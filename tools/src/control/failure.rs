@@ -5,7 +5,7 @@ use std::io;
 use dedupfs_store::StoreError;
 use serde::{Deserialize, Serialize};
 
-use dedupfs::error::EngineError;
+use dedupfs::EngineError;
 use dedupfs::transfer::TransferError;
 
 /// The kinds of failure, by the remedy that the user has. Each kind is one exit code of the tools.

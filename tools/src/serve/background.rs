@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::control::{Failure, FailureKind};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
-use dedupfs::error::EngineError;
+use dedupfs::EngineError;
 use dedupfs::pool::{NoProgress, Pool};
 
 use crate::gc_policy::{IDLE_AFTER, Policy};

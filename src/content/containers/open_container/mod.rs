@@ -19,14 +19,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use dedupfs_base::{Hold, Result};
 use dedupfs_store::container::{EncodedRegion, SlotAddress, Table};
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, PoolId, StoreError, waiting};
+use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, PoolId, StoreError, waiting};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::buffers::{BufferPool, RegionBytes};
-use crate::error::Result;
-use crate::gauge::Hold;
-use crate::namespace::ContainerRecord;
 
 mod state;
 

@@ -8,26 +8,25 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
+use dedupfs_base::Hold;
 use dedupfs_store::container::{Table, TableBuilder, TableEntry, region_frame_bytes_bound, toc_bytes_bound};
 use dedupfs_store::device::DIRECT_ALIGNMENT_BYTES;
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, PoolId};
+use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, PoolId};
 
-use crate::content::containers::buffers::{BufferPool, RegionBytes};
-use crate::gauge::Hold;
-use crate::namespace::ContainerRecord;
+use crate::containers::buffers::{BufferPool, RegionBytes};
 
 pub(super) const ALIGNMENT_BYTES: u32 = DIRECT_ALIGNMENT_BYTES as u32;
 
 /// The sizes at which regions are cut and containers are full.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::content::containers) struct Limits {
-    pub(in crate::content::containers) container_bytes: u32,
-    pub(in crate::content::containers) region_raw_bytes: u32,
+pub(in crate::containers) struct Limits {
+    pub(in crate::containers) container_bytes: u32,
+    pub(in crate::containers) region_raw_bytes: u32,
 }
 
 /// The bytes of one frame to write: the head, then the region's raw bytes where they lie, then zeros up to its length.
 /// Without `raw`, the head is the whole frame.
-pub(in crate::content::containers) struct Frame {
+pub(in crate::containers) struct Frame {
     head: Vec<u8>,
     raw: Option<Arc<RegionBytes>>,
     len_bytes: u32,
@@ -40,7 +39,7 @@ impl Frame {
     }
 
     /// The whole frame, if it lies in one buffer.
-    pub(in crate::content::containers) fn whole(&self) -> Option<&[u8]> {
+    pub(in crate::containers) fn whole(&self) -> Option<&[u8]> {
         self.raw.is_none().then_some(&self.head)
     }
 
@@ -67,15 +66,15 @@ impl Frame {
 }
 
 /// A region handed to a worker.
-pub(in crate::content::containers) struct Cut {
-    pub(in crate::content::containers) number: u32,
-    pub(in crate::content::containers) entries: Vec<TableEntry>,
-    pub(in crate::content::containers) raw: Arc<RegionBytes>,
+pub(in crate::containers) struct Cut {
+    pub(in crate::containers) number: u32,
+    pub(in crate::containers) entries: Vec<TableEntry>,
+    pub(in crate::containers) raw: Arc<RegionBytes>,
 }
 
 /// A range of the container to write, with its frames.
-pub(in crate::content::containers) struct Batch {
-    pub(in crate::content::containers) range: Range<u32>,
+pub(in crate::containers) struct Batch {
+    pub(in crate::containers) range: Range<u32>,
     pub(super) pieces: Vec<Piece>,
 }
 
@@ -165,7 +164,7 @@ pub(super) struct State {
 
 impl Batch {
     /// Gives the bytes of the batch to `sink`, piece by piece; gaps between frames become zeros.
-    pub(in crate::content::containers) fn gather(&self, sink: &mut dyn FnMut(&[u8])) {
+    pub(in crate::containers) fn gather(&self, sink: &mut dyn FnMut(&[u8])) {
         const ZEROS: [u8; DIRECT_ALIGNMENT_BYTES] = [0; DIRECT_ALIGNMENT_BYTES];
         let fill_to = |position: &mut u32, end: u32, sink: &mut dyn FnMut(&[u8])| {
             while *position < end {
@@ -307,12 +306,12 @@ impl State {
 }
 
 /// Returns the next multiple of 4096. Offsets stay below 4 GiB - 4096: options are checked at open.
-pub(in crate::content::containers) fn align(offset_bytes: u32) -> u32 {
+pub(in crate::containers) fn align(offset_bytes: u32) -> u32 {
     offset_bytes.next_multiple_of(ALIGNMENT_BYTES)
 }
 
 /// Upper bound of a region's frame, rounded up so that padding keeps the sum of bounds valid.
-pub(in crate::content::containers) fn bound_bytes(entries: usize, raw_bytes: usize) -> u32 {
+pub(in crate::containers) fn bound_bytes(entries: usize, raw_bytes: usize) -> u32 {
     align(u32::try_from(region_frame_bytes_bound(entries, raw_bytes)).unwrap_or(u32::MAX - ALIGNMENT_BYTES))
 }
 

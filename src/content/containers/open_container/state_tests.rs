@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{ALIGNMENT_BYTES, Batch, Frame, Piece};
-use crate::content::containers::buffers::RegionBytes;
+use crate::containers::buffers::RegionBytes;
 
 fn bytes(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + seed * 31) as u8 | 1).collect()

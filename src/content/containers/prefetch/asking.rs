@@ -3,11 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use dedupfs_store::{ContainerId, Fingerprint};
+use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint};
 
 use super::super::shared::{Known, Shared};
 use super::{Claim, Claims, ContainerStore, Place, WANTED_BEHIND_TABLE_MAX};
-use crate::namespace::ContainerRecord;
 
 /// Collects the next chunks of a reader, most urgent first, until it has enough; [`start`](Asking::start) has them
 /// read.

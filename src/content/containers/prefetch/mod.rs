@@ -30,7 +30,7 @@ pub use self::asking::Asking;
 use super::read::RegionKey;
 use super::shared::Shared;
 use super::{ContainerOptions, ContainerStore};
-use crate::namespace::ContainerRecord;
+use dedupfs_store::ContainerRecord;
 
 /// Regions being loaded at most, for any size of the cache.
 const REGIONS_MAX: u64 = 256;

@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dedupfs_store::Fingerprint;
+use dedupfs_base::Result;
 use dedupfs_store::container::Table;
+use dedupfs_store::{ContainerRecord, Fingerprint};
 use quick_cache::sync::GuardResult;
 
 use super::super::read::{RegionKey, region_entries};
 use super::super::shared::Shared;
 use super::{Claim, Claims, Place};
-use crate::error::Result;
-use crate::namespace::ContainerRecord;
 
 /// Compressed bytes of one read at most.
 pub(super) const READ_BYTES_MAX: u32 = 1 << 20;

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use dedupfs_store::StoreError;
+use dedupfs_base::EngineError;
 use dedupfs_store::device::memory::MemoryDevice;
 use dedupfs_store::device::{Device, OpenMode};
+use dedupfs_store::{ContainerRecord, StoreError};
 
 use super::{CONTAINER_BYTES, DIRECTORY, Harness, chunk, options, stream};
-use crate::error::EngineError;
-use crate::namespace::ContainerRecord;
 
 fn sealed(chunks: u64) -> Harness {
     let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options());

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use dedupfs_base::EngineError;
 use dedupfs_store::Fingerprint;
 use dedupfs_store::device::Device;
 use dedupfs_store::device::memory::MemoryDevice;
 
 use super::{Harness, chunk, open_store, options, stream};
-use crate::error::EngineError;
 
 #[test]
 fn a_flush_reports_exactly_what_is_new() {

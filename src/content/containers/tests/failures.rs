@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dedupfs_base::EngineError;
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::memory::MemoryDevice;
 use dedupfs_store::device::{Device, DeviceFile, Entry, OpenMode, Space};
 
 use super::{Harness, ask_for, eventually, open_store, options, stream};
-use crate::content::containers::ContainerOptions;
-use crate::error::EngineError;
+use crate::containers::ContainerOptions;
 
 const WRITING: [Operation; 5] =
     [Operation::Create, Operation::Write, Operation::Sync, Operation::SetLen, Operation::SyncDirectory];

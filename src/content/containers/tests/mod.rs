@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use dedupfs_base::Result;
 use dedupfs_store::container::{Compression, SlotFiles};
 use dedupfs_store::device::Device;
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, PoolId};
+use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, PoolId};
 
 use super::{ContainerOptions, ContainerStore, Flushed, StreamId, WorkerPool};
-use crate::error::Result;
-use crate::namespace::ContainerRecord;
 
 mod damage;
 mod durable;

@@ -8,7 +8,7 @@ use dedupfs_store::device::memory::MemoryDevice;
 use proptest::prelude::*;
 
 use super::{CONTAINER_BYTES, Harness, options, stream};
-use crate::content::containers::ContainerOptions;
+use crate::containers::ContainerOptions;
 
 #[derive(Clone, Debug)]
 enum Step {

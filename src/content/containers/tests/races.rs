@@ -4,15 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dedupfs_store::ContainerId;
 use dedupfs_store::container::SlotFiles;
 use dedupfs_store::device::Device;
 use dedupfs_store::device::memory::MemoryDevice;
+use dedupfs_store::{ContainerId, ContainerRecord};
 use parking_lot::Mutex;
 
 use super::{DIRECTORY, POOL, ask_for, chunk, open_store, options, stream};
-use crate::content::containers::{ContainerOptions, ContainerStore};
-use crate::namespace::ContainerRecord;
+use crate::containers::{ContainerOptions, ContainerStore};
 
 type Placed = Mutex<Vec<(u64, ContainerId)>>;
 

@@ -7,9 +7,8 @@ use dedupfs_store::device::memory::MemoryDevice;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use super::{Harness, ask_for, chunk, eventually, options, stream};
-use crate::config::{MEMORY_BYTES_DEFAULT, MemoryPlan};
-use crate::content::containers::read::{CachedTable, Caches};
-use crate::content::containers::{ContainerOptions, WorkerPool};
+use crate::containers::read::{CachedTable, Caches};
+use crate::containers::{ContainerOptions, WorkerPool};
 
 fn wanted(harness: &Harness) -> Vec<(ContainerId, Fingerprint)> {
     let mut numbers: Vec<_> = harness.placed.keys().copied().collect();
@@ -367,12 +366,12 @@ fn regression_the_largest_tables_are_cached() {
     };
     let large = table(1);
     assert!(large.table.entries.len() > 100_000);
-    for memory_bytes in [256 << 20, MEMORY_BYTES_DEFAULT, 4 << 30] {
-        let table_cache_bytes = MemoryPlan::new(memory_bytes, 0).table_cache_bytes;
+    // The shares of 256 MiB, 512 MiB and 4 GiB.
+    for table_cache_bytes in [14 << 20, 29 << 20, 234 << 20] {
         let caches = Caches::new(&ContainerOptions { container_bytes, table_cache_bytes, ..options() });
         for id in 1..20 {
             caches.tables.insert(ContainerId(id), large.clone());
-            assert!(caches.tables.get(&ContainerId(id)).is_some(), "{memory_bytes} bytes of memory, container {id}");
+            assert!(caches.tables.get(&ContainerId(id)).is_some(), "{table_cache_bytes} bytes, container {id}");
         }
         assert!(caches.tables.weight() <= table_cache_bytes);
     }

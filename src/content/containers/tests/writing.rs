@@ -3,13 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use dedupfs_base::EngineError;
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::memory::MemoryDevice;
 use dedupfs_store::{Fingerprint, StoreError};
 
 use super::{CONTAINER_BYTES, Harness, chunk, open_store, options, stream};
-use crate::content::containers::ContainerOptions;
-use crate::error::EngineError;
+use crate::containers::ContainerOptions;
 
 fn harness(options: ContainerOptions) -> Harness {
     Harness::new(Arc::new(MemoryDevice::new()), options)
@@ -149,9 +149,9 @@ fn options_that_cannot_work_are_refused() {
     ] {
         let device: Arc<dyn dedupfs_store::device::Device> = Arc::new(MemoryDevice::new());
         let slots = dedupfs_store::container::SlotFiles::open(device, "containers", 65_536, 8).expect("opens");
-        let workers = Arc::new(crate::content::containers::WorkerPool::new(0));
+        let workers = Arc::new(crate::containers::WorkerPool::new(0));
         let ids = Arc::new(|| Err(EngineError::NoSpace));
-        let refused = crate::content::containers::ContainerStore::open(slots, wrong, workers, &[], ids);
+        let refused = crate::containers::ContainerStore::open(slots, wrong, workers, &[], ids);
         assert!(matches!(refused, Err(EngineError::Store(StoreError::Usage(_)))));
     }
 }

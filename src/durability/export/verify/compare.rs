@@ -8,17 +8,16 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use dedupfs_base::Result;
+use dedupfs_namespace::{ChangedKey, ExportSource, ExportTable, Item};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::DeviceFile;
 use twox_hash::{XxHash3_64, XxHash3_128};
 
 use super::{Expected, ExportCheck, Pacer};
-use crate::durability::export::Exporter;
-use crate::durability::export::files;
 use crate::durability::export::frames::ReadFrame;
 use crate::durability::export::log::{self, GroupFrames, Scanned};
-use crate::error::Result;
-use crate::namespace::{ChangedKey, ExportSource, ExportTable, Item};
+use crate::durability::export::{Exporter, files};
 
 /// Records compared between two checks for cancellation.
 const ITEMS_AT_ONCE: u64 = 4096;

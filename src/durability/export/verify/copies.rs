@@ -5,14 +5,13 @@
 
 use std::sync::Arc;
 
+use dedupfs_base::Result;
 use dedupfs_store::container::{decode_region, decode_toc, scan_table};
 use dedupfs_store::device::{DeviceFile, OpenMode};
-use dedupfs_store::{ContainerKind, PoolId};
+use dedupfs_store::{ContainerKind, ContainerRecord, PoolId};
 
 use super::{CopyDepth, ExportCheck, Pacer};
 use crate::durability::export::{Exporter, mirror};
-use crate::error::Result;
-use crate::namespace::ContainerRecord;
 
 /// Bytes compared at a time.
 const PIECE_BYTES: u32 = 1 << 20;

@@ -26,8 +26,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use dedupfs_base::{EngineError, Result};
+use dedupfs_namespace::{ChangedKey, ExportSource};
 use dedupfs_store::device::{DeviceFile, OpenMode};
-use dedupfs_store::{ContainerId, StoreError};
+use dedupfs_store::{ContainerId, ContainerRecord, StoreError};
 use parking_lot::MutexGuard;
 use serde::{Deserialize, Serialize};
 
@@ -37,8 +39,6 @@ use super::log::{self, GroupFrames, Scanned};
 use super::mirror::Mirror;
 use super::{Exporter, Work, is_damage, now_secs};
 use crate::config::EXPORT_VERIFY_KEYS;
-use crate::error::{EngineError, Result};
-use crate::namespace::{ChangedKey, ContainerRecord, ExportSource};
 
 /// Time between two calls of the pace while waiting.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);

@@ -2,10 +2,10 @@
 
 use std::sync::mpsc::sync_channel;
 
+use dedupfs_base::Result;
 use dedupfs_store::{ContainerId, StoreError};
 
 use super::Build;
-use crate::error::Result;
 
 /// Number of containers whose tables, or segments, are read ahead.
 const CONTAINERS_AHEAD: usize = 4;

@@ -6,15 +6,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use dedupfs_base::Result;
 use dedupfs_index::Location;
 use dedupfs_store::codec::checksum;
 use dedupfs_store::recipe::{Node, Root};
-use dedupfs_store::{ContainerId, Fingerprint, StoreError};
+use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint, StoreError};
 
 use super::state::Phase;
 use super::{Build, Rebuilder, is_loss};
-use crate::error::Result;
-use crate::namespace::ContainerRecord;
 
 /// A node that some container has, or that has references.
 #[derive(Clone, Copy, Debug)]

@@ -29,16 +29,16 @@ mod tables;
 
 use std::sync::Arc;
 
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::containers::ContainerStore;
+use dedupfs_content::fingerprint::Fingerprinter;
 use dedupfs_index::{Continued, Index, IndexBuilder, IndexOptions, Location};
+use dedupfs_namespace::{IndexSide, Namespace};
 use dedupfs_store::device::Device;
 use dedupfs_store::{PoolId, StoreError};
 use serde::{Deserialize, Serialize};
 
 use self::state::{Basis, Phase, State};
-use crate::content::containers::ContainerStore;
-use crate::content::fingerprint::Fingerprinter;
-use crate::error::{EngineError, Result};
-use crate::namespace::{IndexSide, Namespace};
 use crate::progress::Progress;
 
 /// The result of a rebuild.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use dedupfs_base::Result;
 use dedupfs_index::Location;
 use dedupfs_store::recipe::Node;
 use dedupfs_store::{ContainerId, Fingerprint};
@@ -9,7 +10,6 @@ use dedupfs_store::{ContainerId, Fingerprint};
 use super::ahead::for_each_container;
 use super::marks::Marks;
 use super::{Build, Rebuilder, is_loss};
-use crate::error::Result;
 
 /// A live node in the container being read.
 struct Live {

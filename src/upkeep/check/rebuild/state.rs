@@ -2,12 +2,11 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+use dedupfs_base::Result;
+use dedupfs_content::containers::ContainerStore;
+use dedupfs_namespace::Namespace;
 use dedupfs_store::codec::{ByteReader, ByteWriter, checksum};
 use dedupfs_store::{ContainerId, StoreError};
-
-use crate::content::containers::ContainerStore;
-use crate::error::Result;
-use crate::namespace::Namespace;
 
 /// Version of these notes.
 const VERSION: u16 = 1;

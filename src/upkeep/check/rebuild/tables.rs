@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::containers::{ContainerStore, WholeContainer};
 use dedupfs_index::Location;
 use dedupfs_store::container::{Table, TableEntry};
 use dedupfs_store::{ContainerId, Fingerprint};
@@ -10,8 +12,6 @@ use dedupfs_store::{ContainerId, Fingerprint};
 use super::ahead::for_each_container;
 use super::state::GIVEN_UP_MAX;
 use super::{Build, Rebuilder, is_loss};
-use crate::content::containers::{ContainerStore, WholeContainer};
-use crate::error::{EngineError, Result};
 use crate::upkeep::inspect::judge;
 
 impl Rebuilder<'_> {

@@ -1,12 +1,12 @@
 //! The two indexes of a pool: their places on the meta root, sizes and options.
 
+use dedupfs_base::Result;
 use dedupfs_index::{Index, IndexOptions};
+use dedupfs_namespace::IndexSide;
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::{PoolProperties, Superblock};
 
 use crate::config::MemoryPlan;
-use crate::error::Result;
-use crate::namespace::IndexSide;
 
 /// Directory of the chunk index of a side.
 pub(crate) const fn chunk_index(side: IndexSide) -> &'static str {

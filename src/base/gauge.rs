@@ -1,6 +1,6 @@
 //! Bytes held in memory on their way to disk, summed over all holders.
 //!
-//! Admitted bytes must be in some gauge until the device has them (see [`crate::durability::space::SpaceGuard`]). So a holder that
+//! Admitted bytes must be in some gauge until the device has them (see the guard of space). So a holder that
 //! passes bytes on adds them at the target before it releases them here: they may count twice for a moment, and are
 //! never missing.
 

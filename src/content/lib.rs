@@ -10,6 +10,9 @@ pub mod containers;
 pub mod dedup;
 pub mod file;
 pub mod fingerprint;
-pub mod indexes;
 pub mod ingest;
+mod limits;
 pub mod recipe;
+mod sync;
+
+pub use limits::*;

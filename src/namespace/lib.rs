@@ -34,6 +34,8 @@ mod damage;
 mod directory;
 mod draft;
 mod export;
+#[cfg(any(test, feature = "forging"))]
+mod forging;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -58,10 +60,11 @@ mod view;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{FileKind, Ino, ROOT_INO, Timestamp};
 use dedupfs_store::device::{Device, DeviceFile, OpenMode};
 use dedupfs_store::recipe::Root;
-use dedupfs_store::{ContainerId, StoreError};
+use dedupfs_store::{ContainerId, LogOp, OperationsLog, StoreError};
 use parking_lot::{Mutex, RwLock};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
@@ -71,18 +74,15 @@ use self::base::Store;
 use self::overlay::State;
 use self::tables::Header;
 use self::verified::{Known, VerifiedFile};
-use crate::error::{EngineError, Result};
 
 pub use self::changes::{ChangedKey, ExportMark, Exported, Lineage};
 pub use self::check::EntryVisitor;
 pub use self::commit::{CommitInput, Committed};
-pub use self::container_record::ContainerRecord;
 pub use self::directory::DirItem;
 pub use self::export::{ExportSource, ExportTable, Item};
 pub use self::inode::{Inode, SYMLINK_BYTES_MAX};
-pub use self::log::LogOp;
 pub use self::names::NewInode;
-pub(crate) use self::names::check_name;
+pub use self::names::check_name;
 pub use self::page_sums::SUMS_FILES as NAMESPACE_SUMS_FILES;
 pub use self::rename::Renamed;
 pub use self::repair::{NamespaceRepair, repair};
@@ -103,6 +103,8 @@ pub const LINKS_MAX: u32 = 1 << 31;
 /// The first cookie; 1 and 2 stand for `.` and `..`.
 pub const COOKIE_FIRST: u64 = 3;
 
+/// A namespace up to this size is compacted when its pool is closed. This takes some 0.1 s.
+const COMPACT_ON_CLOSE_BYTES_MAX: u64 = 8 << 20;
 /// Smallest cache of the embedded store.
 const STORE_CACHE_BYTES_MIN: u64 = 1 << 20;
 /// Memory of a cached inode without its link target: the inode, its counters and the bookkeeping of the cache.
@@ -343,8 +345,7 @@ impl Namespace {
         self.writer_epoch.load(Ordering::Relaxed)
     }
 
-    /// Whether files refer to content that no container has (see [`crate::upkeep::check::Rebuilder`]). New writes must then be
-    /// looked up chunk by chunk, or they would not heal the losses.
+    /// Whether files refer to content that no container has.
     #[must_use]
     pub fn has_losses(&self) -> bool {
         self.has_losses.load(Ordering::Relaxed)
@@ -463,12 +464,6 @@ impl Namespace {
         self.log_counting(op, 1);
     }
 
-    /// Adds an operation that changes `changes` cells of the indexes.
-    pub fn log_counting(&self, op: LogOp, changes: usize) {
-        self.logged_changes.fetch_add(changes as u64, Ordering::Relaxed);
-        self.state.write().active.log.push(op);
-    }
-
     /// The approximate number of index changes in the log of the next commit.
     #[must_use]
     pub fn logged_changes(&self) -> u64 {
@@ -514,4 +509,15 @@ fn advised(error: EngineError) -> EngineError {
         ),
     }
     .into()
+}
+
+impl OperationsLog for Namespace {
+    fn log_counting(&self, op: LogOp, changes: usize) {
+        self.logged_changes.fetch_add(changes as u64, Ordering::Relaxed);
+        self.state.write().active.log.push(op);
+    }
+
+    fn has_losses(&self) -> bool {
+        Self::has_losses(self)
+    }
 }

@@ -1,0 +1,9 @@
+//! What every room of the engine needs: its error, the gauge of bytes in memory, caught panics, the allocator.
+
+pub mod allocator;
+mod error;
+mod gauge;
+pub mod panics;
+
+pub use error::{EngineError, Result};
+pub use gauge::{Gauge, Hold};
