@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use dedupfs_content::chunker::{Chunker, chunker};
-use dedupfs_content::containers::{ContainerOptions, ContainerStore, StreamId, WorkerPool};
-use dedupfs_content::fingerprint::{Fingerprinter, is_all_zero};
+use dedupfs_content::{Chunker, chunker};
+use dedupfs_content::{ContainerOptions, ContainerStore, StreamId, WorkerPool};
+use dedupfs_content::{Fingerprinter, is_all_zero};
 use dedupfs_index::{Change, Index, IndexOptions, Location};
 use dedupfs_store::container::{Compression, SlotFiles};
 use dedupfs_store::device::{Device, MemoryDevice};

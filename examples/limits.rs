@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use dedupfs::config::DATA_REGION_BYTES;
-use dedupfs_content::chunker::chunker;
-use dedupfs_content::fingerprint::Fingerprinter;
+use dedupfs_content::Fingerprinter;
+use dedupfs_content::chunker;
 use dedupfs_store::superblock::PoolProperties;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;

@@ -5,10 +5,10 @@ mod common;
 
 use std::sync::Arc;
 
-use dedupfs_content::chunker::chunker;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs::upkeep::check::CheckOptions;
 use dedupfs::upkeep::reclaim::ReclaimOptions;
+use dedupfs_content::chunker;
 use dedupfs_service::{Errno, FileService, ROOT_INO};
 use dedupfs_store::container::{Compression, decode_region, encode_region};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};

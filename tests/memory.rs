@@ -6,9 +6,9 @@ mod common;
 use std::sync::Arc;
 
 use dedupfs::config::{MEMORY_BYTES_MIN, MIB, MemoryPlan};
-use dedupfs_content::recipe::Piece;
-use dedupfs_content::recipe::tree::flatten;
 use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
+use dedupfs_content::Piece;
+use dedupfs_content::tree::flatten;
 use dedupfs_service::{FileService, Handle, Ino, NewNode, OpenOptions, ROOT_INO, WriteFlags};
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;

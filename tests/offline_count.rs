@@ -10,8 +10,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use dedupfs_content::chunker::chunker;
-use dedupfs_content::fingerprint::Fingerprinter;
+use dedupfs_content::Fingerprinter;
+use dedupfs_content::chunker;
 use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm};
 use offline_count::{Chunking, Counts, count};
 

@@ -2,17 +2,31 @@
 //!
 //! ```text
 //! file -> ingest (chunker, fingerprint) -> dedup (index) -> containers
-//! file -> recipe -> containers
+//! file -> recipe -> fetch -> containers
 //! ```
 
-pub mod chunker;
-pub mod containers;
-pub mod dedup;
-pub mod file;
-pub mod fingerprint;
-pub mod ingest;
+#![warn(unreachable_pub)]
+
+mod chunker;
+mod containers;
+mod dedup;
+mod fetch;
+mod file;
+mod fingerprint;
+mod ingest;
 mod limits;
-pub mod recipe;
+mod recipe;
 mod sync;
 
-pub use limits::*;
+pub use chunker::{Chunker, chunker};
+pub use containers::{
+    ContainerOptions, ContainerStore, Extended, Inspection, RECLAIM_STREAM, StreamId, Suspect, WholeContainer,
+    WorkerPool,
+};
+pub use dedup::{ContainerChunks, DedupParts, Deduplicator, Forwarded};
+pub use fetch::{Fetcher, NodeReader};
+pub use file::{FileBody, FileContext, ReadAhead};
+pub use fingerprint::{Fingerprinter, is_all_zero};
+pub use ingest::{BufferPool, IngestContext};
+pub use limits::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, FILE_BYTES_MAX, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};
+pub use recipe::{Piece, segmenter::SegmentRule, tree};

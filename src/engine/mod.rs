@@ -18,9 +18,9 @@ use crate::durability::export::Exporter;
 use crate::durability::indexes;
 use crate::durability::space::{ContentCost, Demand, Promise, SpaceGuard};
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::containers::ContainerStore;
-use dedupfs_content::dedup::Deduplicator;
-use dedupfs_content::file::FileContext;
+use dedupfs_content::ContainerStore;
+use dedupfs_content::Deduplicator;
+use dedupfs_content::FileContext;
 use dedupfs_namespace::Namespace;
 
 /// The parts of an open pool.

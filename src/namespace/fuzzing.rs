@@ -1,9 +1,9 @@
 //! The decoders of namespace records, for the fuzz targets. The input bytes get the right checksum first. A decoded
 //! record must encode to the same bytes.
 
+use dedupfs_store::ContainerId;
 use dedupfs_store::codec::ByteReader;
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
-use dedupfs_store::ContainerId;
 
 use super::inode::{Entry, Inode};
 use super::page_sums::{PageSums, SUMS_FILES, StoreHeader};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use dedupfs_base::Result;
-use dedupfs_content::containers::ContainerStore;
-use dedupfs_content::fingerprint::Fingerprinter;
+use dedupfs_content::ContainerStore;
+use dedupfs_content::Fingerprinter;
 use dedupfs_index::{Index, IndexOptions};
 use dedupfs_namespace::{IndexSide, Namespace};
 use dedupfs_store::StoreError;

@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Gauge, Result};
-use dedupfs_content::chunker::{self, Chunker};
-use dedupfs_content::containers::{ContainerOptions, ContainerStore, WorkerPool};
-use dedupfs_content::dedup::{Deduplicator, Fetcher};
-use dedupfs_content::file::FileContext;
-use dedupfs_content::ingest::{BufferPool, IngestContext};
-use dedupfs_content::recipe::segmenter::SegmentRule;
+use dedupfs_content::FileContext;
+use dedupfs_content::SegmentRule;
 use dedupfs_content::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX};
+use dedupfs_content::{BufferPool, IngestContext};
+use dedupfs_content::{Chunker, chunker};
+use dedupfs_content::{ContainerOptions, ContainerStore, WorkerPool};
+use dedupfs_content::{Deduplicator, Fetcher};
 use dedupfs_index::{ContainerTables, Index};
 use dedupfs_namespace::Namespace;
 use dedupfs_store::container::{Compression, SlotAddress, SlotFiles};
@@ -252,7 +252,7 @@ impl Parts {
     /// Starts to account for the room of the pool.
     pub(super) fn space(&self, superblock: &Superblock, limits: SpaceLimits) -> Result<Accounting> {
         let properties = &superblock.properties;
-        let chunker = chunker::chunker(properties.chunker, properties.chunk_size_bytes);
+        let chunker = chunker(properties.chunker, properties.chunk_size_bytes);
         let region_bytes = DATA_REGION_BYTES.min(properties.container_bytes / 4);
         let cost = ContentCost::new(&*chunker, properties.container_bytes, region_bytes);
         let (streams, dirty) = (Arc::<Gauge>::default(), Arc::<Gauge>::default());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::fingerprint::Fingerprinter;
+use dedupfs_content::Fingerprinter;
 use dedupfs_namespace::{NAMESPACE_FILE, NAMESPACE_SUMS_FILES};
 use dedupfs_store::StoreError;
 use dedupfs_store::container::SlotAddress;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use dedupfs_base::Result;
-use dedupfs_content::containers::ContainerStore;
+use dedupfs_content::ContainerStore;
 use serde::{Deserialize, Serialize};
 
 use crate::durability::space::RootSpace;

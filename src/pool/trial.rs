@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::fingerprint::Fingerprinter;
+use dedupfs_content::Fingerprinter;
 use dedupfs_namespace::{ChangedKey, ExportSource, ExportTable, Item, Namespace};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::file::FileDevice;

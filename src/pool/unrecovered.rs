@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::dedup::{ContainerChunks, DedupParts, Deduplicator};
-use dedupfs_content::fingerprint::Fingerprinter;
+use dedupfs_content::Fingerprinter;
+use dedupfs_content::{ContainerChunks, DedupParts, Deduplicator};
 use dedupfs_index::Index;
 use dedupfs_store::device::Device;
 use dedupfs_store::device::lock::PoolLock;

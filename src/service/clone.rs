@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::FILE_BYTES_MAX;
-use dedupfs_content::containers::StreamId;
-use dedupfs_content::file::FileBody;
+use dedupfs_content::FileBody;
+use dedupfs_content::StreamId;
 use dedupfs_service::{Caller, FilePlace, Ino};
 use dedupfs_store::waiting;
 use parking_lot::RwLockWriteGuard;

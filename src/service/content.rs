@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::FILE_BYTES_MAX;
-use dedupfs_content::containers::StreamId;
-use dedupfs_content::file::FileBody;
+use dedupfs_content::FileBody;
+use dedupfs_content::StreamId;
 use dedupfs_namespace::Inode;
 use dedupfs_service::{Caller, FileKind, Handle, Ino, OpenOptions, Opened, SeekTarget, WriteFlags, without_privileges};
 use dedupfs_store::recipe::Root;

@@ -1,10 +1,10 @@
 //! The memory budget of all open files, and the order in which they give memory back.
 //!
 //! Open files hold runs that are being written, unmerged random writes, and lists of pieces. One gauge counts all of it
-//! ([`IngestContext::memory`](dedupfs_content::ingest::IngestContext)). A request that adds memory checks the budget afterwards, with no file
+//! ([`IngestContext::memory`](dedupfs_content::IngestContext)). A request that adds memory checks the budget afterwards, with no file
 //! locked. While the budget is exceeded:
 //!
-//! 1. Store the least recently written files as far as possible ([`FileBody::put_away`](dedupfs_content::file::FileBody::put_away)), except the
+//! 1. Store the least recently written files as far as possible ([`FileBody::put_away`](dedupfs_content::FileBody::put_away)), except the
 //!    newest: a single large file is never held up by its own size.
 //! 2. Free the batch buffers kept for reuse.
 //! 3. Publish and unload the content of files not used for [`CONTENT_KEPT_FOR`]. The next use loads it again.
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dedupfs_base::allocator;
-use dedupfs_content::containers::StreamId;
+use dedupfs_content::StreamId;
 use dedupfs_store::waiting;
 
 use super::Service;

@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::file::{FileBody, FileContext, ReadAhead};
+use dedupfs_content::{FileBody, FileContext, ReadAhead};
 use dedupfs_namespace::{Inode, Namespace};
 use dedupfs_service::{Handle, Ino, OpenOptions, Timestamp};
 use dedupfs_store::recipe::Root;

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use dedupfs_base::Result;
-use dedupfs_content::recipe::NodeReader;
+use dedupfs_content::NodeReader;
 use dedupfs_index::Index;
 use dedupfs_namespace::Namespace;
 use dedupfs_service::{FileKind, Ino, ROOT_INO};

@@ -11,7 +11,7 @@ use super::{Chunker, can_decide};
 
 /// FastCDC in its 2020 form, gear tables unseeded.
 #[derive(Clone, Debug)]
-pub struct FastCdc {
+pub(crate) struct FastCdc {
     min_bytes: usize,
     center_bytes: usize,
     average_bytes: usize,
@@ -23,7 +23,7 @@ pub struct FastCdc {
 impl FastCdc {
     /// Derives all parameters from the average. All lengths are even, because the scan takes two bytes at a time.
     #[must_use]
-    pub fn new(average_bytes: usize) -> Self {
+    pub(crate) fn new(average_bytes: usize) -> Self {
         let center_bytes = even(average_bytes * 29 / 32);
         let (mask_below, mask_above) = select_masks(center_bytes, Normalization::Level3);
         Self {

@@ -11,7 +11,7 @@ use super::{Chunker, can_decide};
 
 /// `MinCDC` over a multiplicative hash of four bytes, with the crate's default constants.
 #[derive(Clone, Debug)]
-pub struct MinCdc {
+pub(crate) struct MinCdc {
     min_bytes: usize,
     average_bytes: usize,
     max_bytes: usize,
@@ -21,7 +21,7 @@ pub struct MinCdc {
 impl MinCdc {
     /// Derives all parameters from the average.
     #[must_use]
-    pub const fn new(average_bytes: usize) -> Self {
+    pub(crate) const fn new(average_bytes: usize) -> Self {
         Self { min_bytes: average_bytes / 2, average_bytes, max_bytes: average_bytes / 2 * 3, hash: MinCdcHash4::new() }
     }
 }

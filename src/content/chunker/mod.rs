@@ -26,8 +26,8 @@ use std::sync::Arc;
 
 use dedupfs_store::superblock::{CHUNK_SIZE_BYTES, ChunkerKind};
 
-pub use fast_cdc::FastCdc;
-pub use min_cdc::MinCdc;
+pub(crate) use fast_cdc::FastCdc;
+pub(crate) use min_cdc::MinCdc;
 
 /// A content-defined chunker with fixed parameters.
 pub trait Chunker: Send + Sync {

@@ -62,7 +62,7 @@ impl BufferPool {
 }
 
 /// The decompressed bytes of one region, shared by its readers.
-pub struct RegionBytes {
+pub(crate) struct RegionBytes {
     bytes: Vec<u8>,
     pool: Option<Arc<BufferPool>>,
 }

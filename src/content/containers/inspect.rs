@@ -25,7 +25,7 @@ const PIECE_TRIES: usize = 3;
 
 /// Judges whether each chunk of a region matches its fingerprint. Arguments: the region's entries, and their bytes in
 /// the same order.
-pub type Judge<'j> = dyn Fn(&[TableEntry], &[u8]) -> Vec<bool> + 'j;
+pub(crate) type Judge<'j> = dyn Fn(&[TableEntry], &[u8]) -> Vec<bool> + 'j;
 
 /// A chunk or node whose stored bytes do not match its fingerprint.
 #[derive(Clone, PartialEq, Eq, Debug)]

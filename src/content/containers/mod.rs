@@ -48,22 +48,21 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
-pub use buffers::{ChunkData, RegionBytes};
+pub(crate) use buffers::ChunkData;
 pub use damaged::Suspect;
-pub use flush::{Extended, Flushed};
-pub use inspect::{BadEntry, Inspection, Judge, WholeContainer};
-pub use prefetch::Asking;
-pub use read::reads_of_this_thread;
-pub use stats::ContainerStats;
+pub use flush::Extended;
+pub use inspect::{Inspection, WholeContainer};
+pub(crate) use read::reads_of_this_thread;
+pub(crate) use stats::ContainerStats;
 pub use streams::{RECLAIM_STREAM, StreamId};
-pub use worker::{Job, WorkerPool};
+pub use worker::WorkerPool;
 
 use open_container::{Limits, OpenContainer};
 use shared::{Known, Shared};
 use streams::Streams;
 
 /// Makes ids for new containers. It is called under a lock: it must be quick and must not call back.
-pub type ContainerIds = Arc<dyn Fn() -> Result<ContainerId> + Send + Sync>;
+pub(crate) type ContainerIds = Arc<dyn Fn() -> Result<ContainerId> + Send + Sync>;
 
 /// Threads of a store that only write. There are enough that some wait for the disk while others wait for a core.
 const WRITER_THREADS: usize = 4;

@@ -28,9 +28,9 @@ pub struct ContainerStats {
     /// Bytes of tables in the cache.
     pub table_cache_bytes: u64,
     /// Chunks appended.
-    pub appended_chunks: u64,
+    pub(crate) appended_chunks: u64,
     /// Raw bytes appended.
-    pub appended_bytes: u64,
+    pub(crate) appended_bytes: u64,
     /// Compressed bytes written.
     pub written_bytes: u64,
     /// Syncs of container files.
@@ -40,7 +40,7 @@ pub struct ContainerStats {
     /// Regions read from disk because a reader waited for them.
     pub region_reads: u64,
     /// Regions read from disk ahead of readers.
-    pub prefetched_regions: u64,
+    pub(crate) prefetched_regions: u64,
     /// Compressed bytes read from disk.
     pub read_bytes: u64,
 }

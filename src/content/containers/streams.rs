@@ -21,7 +21,7 @@ pub struct StreamId(pub u64);
 pub const RECLAIM_STREAM: StreamId = StreamId(u64::MAX);
 
 /// A container not written for longer than this may be taken over by a new stream.
-pub const IDLE_AFTER_MS: u64 = 5_000;
+pub(super) const IDLE_AFTER_MS: u64 = 5_000;
 
 impl StreamId {
     /// Whether this was a process that no longer exists.

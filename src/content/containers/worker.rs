@@ -22,7 +22,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, select};
 use dedupfs_store::waiting;
 
 /// One piece of work.
-pub type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// Queued jobs for each thread of a pool made by [`WorkerPool::new`]: enough to keep a thread busy while its producers
 /// sleep. It also bounds the raw bytes that wait.
@@ -66,7 +66,7 @@ impl WorkerPool {
 
     /// Makes a pool whose threads are called `name` and whose queue holds `queued_jobs`.
     #[must_use]
-    pub fn with_queue(name: &str, threads: usize, queued_jobs: usize) -> Self {
+    pub(crate) fn with_queue(name: &str, threads: usize, queued_jobs: usize) -> Self {
         let (to_jobs, jobs) = bounded(queued_jobs.max(1));
         let (to_ahead, ahead) = bounded(QUEUED_AHEAD);
         let queue = Some(Queue { jobs: to_jobs, ahead: to_ahead });
@@ -97,7 +97,7 @@ impl WorkerPool {
 
     /// Whether the calling thread belongs to a pool; such a thread must not wait for other jobs.
     #[must_use]
-    pub fn on_worker() -> bool {
+    pub(crate) fn on_worker() -> bool {
         IS_WORKER.get()
     }
 
@@ -110,18 +110,18 @@ impl WorkerPool {
     }
 
     /// Queues the job unless the queue is full; then drops it. Returns whether it was queued.
-    pub fn try_submit(&self, job: Job) -> bool {
+    pub(crate) fn try_submit(&self, job: Job) -> bool {
         self.enqueue(job, |queue| &queue.jobs).is_ok()
     }
 
     /// Like [`try_submit`](Self::try_submit), for the queue of speculative jobs. A queued job may still be dropped
     /// unstarted.
-    pub fn try_submit_ahead(&self, job: Job) -> bool {
+    pub(crate) fn try_submit_ahead(&self, job: Job) -> bool {
         self.enqueue(job, |queue| &queue.ahead).is_ok()
     }
 
     /// Queues the job among other work if there is room, otherwise among the speculative jobs.
-    pub fn try_submit_before(&self, job: Job) -> bool {
+    pub(crate) fn try_submit_before(&self, job: Job) -> bool {
         self.enqueue(job, |queue| &queue.jobs).or_else(|job| self.enqueue(job, |queue| &queue.ahead)).is_ok()
     }
 

@@ -21,14 +21,14 @@ type Chunks = HashMap<Fingerprint, Location>;
 
 /// The chunks of the segments that are being rewritten.
 #[derive(Debug, Default)]
-pub struct BlockIndex {
+pub(crate) struct BlockIndex {
     /// The newest generation, and the older one.
     chunks: RwLock<(Chunks, Chunks)>,
 }
 
 impl BlockIndex {
     /// Adds the old chunks of one segment.
-    pub fn extend(&self, chunks: &[Child]) {
+    pub(crate) fn extend(&self, chunks: &[Child]) {
         let mut known = self.chunks.write();
         let (newest, older) = &mut *known;
         if newest.len() + chunks.len() > BLOCK_INDEX_CHUNKS_MAX / 2 {
@@ -43,7 +43,7 @@ impl BlockIndex {
 
     /// Whether it knows no chunk.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         let known = self.chunks.read();
         known.0.is_empty() && known.1.is_empty()
     }

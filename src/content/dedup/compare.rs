@@ -21,7 +21,7 @@ use dedupfs_store::{ContainerId, LogOp, StoreError, waiting};
 use super::place::Known;
 use super::{Deduplicator, Pin, Section, SegmentEntry};
 use crate::containers::StreamId;
-use crate::recipe::NodeView;
+use crate::fetch::NodeView;
 
 impl Deduplicator {
     /// Compares a known segment with `entries`, and writes it again if it is damaged.

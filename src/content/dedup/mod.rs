@@ -21,7 +21,6 @@
 
 mod block_index;
 mod compare;
-mod fetch;
 mod forward;
 mod pins;
 #[cfg(test)]
@@ -42,25 +41,24 @@ use dedupfs_store::recipe::{Child, Node};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, waiting};
 use parking_lot::{Mutex, RwLock};
 
-pub use block_index::BlockIndex;
-pub use fetch::Fetcher;
+pub(crate) use block_index::BlockIndex;
 pub use forward::Forwarded;
-pub use pins::{Pin, Pins};
-pub use sections::Section;
+pub(crate) use pins::{Pin, Pins};
+pub(crate) use sections::Section;
 pub use stored::ContainerChunks;
 
 use place::Known;
 use sections::Sections;
 
 use crate::containers::{ContainerStore, StreamId};
+use crate::fetch::{Fetcher, NodeReader, NodeView};
 use crate::fingerprint::Fingerprinter;
-use crate::recipe::{NodeReader, NodeView};
 use dedupfs_base::Result;
 use dedupfs_store::{LogOp, OperationsLog};
 
 /// One entry of a segment to be stored.
 #[derive(Clone, Copy, Debug)]
-pub struct SegmentEntry<'a> {
+pub(crate) struct SegmentEntry<'a> {
     /// Fingerprint, length, and the hint if it is known already.
     pub child: Child,
     /// The bytes; `None` for a chunk that a live recipe names already, and for zeros.
@@ -180,7 +178,7 @@ impl Deduplicator {
     ///
     /// # Errors
     /// Lookup and container errors. Chunks stored before the error are garbage, which reclaiming finds.
-    pub fn store_segment(
+    pub(crate) fn store_segment(
         &self,
         section: &Section<'_>,
         stream: StreamId,
@@ -219,7 +217,12 @@ impl Deduplicator {
     ///
     /// # Errors
     /// As [`store_segment`](Self::store_segment).
-    pub fn store_chunk(&self, _section: &Section<'_>, stream: StreamId, entry: SegmentEntry<'_>) -> Result<Child> {
+    pub(crate) fn store_chunk(
+        &self,
+        _section: &Section<'_>,
+        stream: StreamId,
+        entry: SegmentEntry<'_>,
+    ) -> Result<Child> {
         self.counters.bytes_in.fetch_add(entry.child.len_bytes, Ordering::Relaxed);
         let mut child = [entry.child];
         self.place_chunks(stream, &[entry], &mut child, Known::Nothing)?;

@@ -29,7 +29,7 @@ struct State {
 
 /// The sections of one pool.
 #[derive(Default)]
-pub struct Sections {
+pub(super) struct Sections {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -67,7 +67,7 @@ impl Drop for Closed<'_> {
 
 impl Sections {
     /// Enters a section. Waits while a thread is, or wants to be, between sections, and calls `before_waiting` first.
-    pub fn enter(&self, before_waiting: impl FnOnce()) -> Section<'_> {
+    pub(super) fn enter(&self, before_waiting: impl FnOnce()) -> Section<'_> {
         let mut state = self.state.lock();
         if state.closing > 0 {
             before_waiting();
@@ -81,7 +81,7 @@ impl Sections {
     }
 
     /// Waits until every section entered before this call has ended.
-    pub fn barrier(&self) {
+    pub(super) fn barrier(&self) {
         let mut state = self.state.lock();
         // The other barrier does not cover all sections entered before this call; wait for the place to be free.
         while state.draining {
@@ -102,7 +102,7 @@ impl Sections {
     }
 
     /// Calls `action` while no section is open.
-    pub fn between<T>(&self, action: impl FnOnce() -> T) -> T {
+    pub(super) fn between<T>(&self, action: impl FnOnce() -> T) -> T {
         let mut state = self.state.lock();
         state.closing += 1;
         while state.closed || state.inside != [0, 0] {

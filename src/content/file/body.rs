@@ -7,7 +7,8 @@ use dedupfs_store::recipe::{Child, Root};
 
 use super::dirty::DirtyExtents;
 use crate::containers::StreamId;
-use crate::dedup::{Deduplicator, Fetcher};
+use crate::dedup::Deduplicator;
+use crate::fetch::Fetcher;
 use crate::ingest::{Ingest, IngestContext};
 use crate::limits::{BATCH_BYTES, FILE_BYTES_MAX, GAP_AS_ZEROS_BYTES};
 use crate::recipe::{PieceKind, PieceList, tree};
@@ -118,7 +119,7 @@ impl FileBody {
     ///
     /// # Errors
     /// That error, if there was one.
-    pub fn check_failed(&self) -> Result<()> {
+    pub(crate) fn check_failed(&self) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 

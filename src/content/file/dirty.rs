@@ -6,7 +6,7 @@ use crate::limits::{DIRTY_EXTENT_BYTES_MAX, DIRTY_EXTENT_OVERHEAD_BYTES};
 
 /// The extents that lie over the old content: sorted, never overlapping, never empty.
 #[derive(Debug, Default)]
-pub struct DirtyExtents {
+pub(crate) struct DirtyExtents {
     extents: BTreeMap<u64, Vec<u8>>,
     bytes: u64,
     /// Memory of all extents' buffers.
@@ -16,36 +16,36 @@ pub struct DirtyExtents {
 impl DirtyExtents {
     /// Bytes in all extents.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Approximate memory: many short extents take more than their bytes.
     #[must_use]
-    pub fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         self.capacity_bytes + self.len() * DIRTY_EXTENT_OVERHEAD_BYTES
     }
 
     /// Whether there is no extent.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.extents.is_empty()
     }
 
     /// Number of extents.
     #[must_use]
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.extents.len() as u64
     }
 
     /// End of the last extent.
     #[must_use]
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.extents.last_key_value().map_or(0, |(start, data)| start + data.len() as u64)
     }
 
     /// Lays `data` over the bytes at `offset`.
-    pub fn insert(&mut self, offset: u64, data: &[u8]) {
+    pub(crate) fn insert(&mut self, offset: u64, data: &[u8]) {
         if data.is_empty() || self.overwrite(offset, data) {
             return;
         }
@@ -112,7 +112,7 @@ impl DirtyExtents {
     }
 
     /// Lays the extents over `into`, which holds the content from `offset` on.
-    pub fn overlay(&self, offset: u64, into: &mut [u8]) {
+    pub(crate) fn overlay(&self, offset: u64, into: &mut [u8]) {
         let end = offset + into.len() as u64;
         let before = self.extents.range(..offset).next_back();
         for (&start, data) in before.into_iter().chain(self.extents.range(offset..end)) {
@@ -129,7 +129,7 @@ impl DirtyExtents {
 
     /// Returns the range of the first extent that ends behind `offset`.
     #[must_use]
-    pub fn next_from(&self, offset: u64) -> Option<(u64, u64)> {
+    pub(crate) fn next_from(&self, offset: u64) -> Option<(u64, u64)> {
         let before = self.extents.range(..offset).next_back();
         before
             .into_iter()
@@ -140,12 +140,12 @@ impl DirtyExtents {
 
     /// Whether one extent covers all of `from..to`.
     #[must_use]
-    pub fn covers(&self, from: u64, to: u64) -> bool {
+    pub(crate) fn covers(&self, from: u64, to: u64) -> bool {
         self.next_from(from).is_some_and(|(start, end)| start <= from && to <= end)
     }
 
     /// Removes all extents.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 }

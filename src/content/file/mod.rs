@@ -18,13 +18,13 @@
 //! An append goes back to the start of the last segments, and to the start of the chunks that the end of the file had
 //! cut. So the boundaries are the same as if the file had been written at once.
 
-pub mod body;
-pub mod dirty;
-pub mod read;
+pub(crate) mod body;
+pub(crate) mod dirty;
+pub(crate) mod read;
 mod read_ahead;
-pub mod rewrite;
-pub mod seek;
-pub mod splice;
+pub(crate) mod rewrite;
+pub(crate) mod seek;
+pub(crate) mod splice;
 
 pub use body::{FileBody, FileContext};
 pub use read_ahead::ReadAhead;

@@ -66,7 +66,7 @@ impl Fingerprinter {
     }
 
     /// Appends the fingerprints of chunks that lie anywhere to `out`, in order.
-    pub fn batch_of(&self, chunks: &[&[u8]], out: &mut Vec<Fingerprint>) {
+    pub(crate) fn batch_of(&self, chunks: &[&[u8]], out: &mut Vec<Fingerprint>) {
         match self.algorithm {
             // A single chunk has no partners to share lanes with.
             FingerprintAlgorithm::Blake3 if chunks.len() > 1 => self.batch_hasher.hash_all(chunks, out),

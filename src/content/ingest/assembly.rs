@@ -26,7 +26,7 @@ struct Entry {
 }
 
 /// Collects chunks and stores a segment whenever one is complete.
-pub struct Assembly {
+pub(super) struct Assembly {
     dedup: Arc<Deduplicator>,
     stream: StreamId,
     known: Option<Arc<BlockIndex>>,
@@ -43,14 +43,19 @@ pub struct Assembly {
 
 impl Assembly {
     /// Makes an empty assembly.
-    pub fn new(context: &IngestContext, stream: StreamId, known: Option<Arc<BlockIndex>>, content: Arc<Hold>) -> Self {
+    pub(super) fn new(
+        context: &IngestContext,
+        stream: StreamId,
+        known: Option<Arc<BlockIndex>>,
+        content: Arc<Hold>,
+    ) -> Self {
         let (entries, pieces) = (Vec::new(), Vec::new());
         let (dedup, listed) = (context.dedup.clone(), context.memory.hold(0, 0));
         Self { dedup, stream, known, rule: context.rule, entries, bytes: 0, zero_run_bytes: 0, pieces, content, listed }
     }
 
     /// Whether all pushed chunks are stored: a segment could begin here.
-    pub fn is_at_boundary(&self) -> bool {
+    pub(super) fn is_at_boundary(&self) -> bool {
         self.entries.is_empty() && self.zero_run_bytes == 0
     }
 
@@ -59,7 +64,7 @@ impl Assembly {
     ///
     /// # Errors
     /// The errors of storing a segment.
-    pub fn push_known(&mut self, child: Child, section: Option<&Section<'_>>) -> Result<()> {
+    pub(super) fn push_known(&mut self, child: Child, section: Option<&Section<'_>>) -> Result<()> {
         if child.fingerprint.is_zero() {
             self.zero_run_bytes += child.len_bytes;
             return Ok(());
@@ -71,7 +76,7 @@ impl Assembly {
     ///
     /// # Errors
     /// As [`push_known`](Self::push_known).
-    pub fn push_data(
+    pub(super) fn push_data(
         &mut self,
         child: Child,
         buffer: &Arc<PooledBuffer>,
@@ -158,7 +163,7 @@ impl Assembly {
     ///
     /// # Errors
     /// As [`push_known`](Self::push_known).
-    pub fn finish(mut self, section: &Section<'_>, whole_file: bool) -> Result<Vec<Piece>> {
+    pub(super) fn finish(mut self, section: &Section<'_>, whole_file: bool) -> Result<Vec<Piece>> {
         self.settle_zeros(Some(section))?;
         if whole_file
             && self.pieces.is_empty()

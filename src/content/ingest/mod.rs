@@ -25,7 +25,8 @@ use dedupfs_store::{ContainerId, Fingerprint, waiting};
 use parking_lot::{Condvar, Mutex};
 
 use assembly::Assembly;
-pub use buffer::{BufferPool, PooledBuffer};
+pub use buffer::BufferPool;
+pub(crate) use buffer::PooledBuffer;
 
 use crate::chunker::Chunker;
 use crate::containers::{StreamId, WorkerPool};
@@ -88,7 +89,7 @@ struct Core {
 }
 
 /// A run of new content; see the module's head.
-pub struct Ingest {
+pub(crate) struct Ingest {
     context: Arc<IngestContext>,
     core: Arc<Core>,
     buffer: PooledBuffer,
@@ -107,7 +108,7 @@ pub struct Ingest {
 impl Ingest {
     /// Makes an empty run for the stream `stream`. `known` holds the chunks of the rewritten part of the file.
     #[must_use]
-    pub fn new(context: Arc<IngestContext>, stream: StreamId, known: Option<Arc<BlockIndex>>) -> Self {
+    pub(crate) fn new(context: Arc<IngestContext>, stream: StreamId, known: Option<Arc<BlockIndex>>) -> Self {
         let content = Arc::new(context.held.hold(0, 1));
         let assembly = Assembly::new(&context, stream, known, content.clone());
         let state = State { next: 0, ready: BTreeMap::new(), assembly: Some(assembly), lost: false, error: None };
@@ -129,19 +130,19 @@ impl Ingest {
 
     /// Keeps a node alive whose chunks are pushed as known: its piece leaves the file's list, and nothing else may
     /// refer to it yet.
-    pub fn hold(&mut self, pin: Option<Arc<Pin>>) {
+    pub(crate) fn hold(&mut self, pin: Option<Arc<Pin>>) {
         self.held.extend(pin);
     }
 
     /// Bytes pushed so far.
     #[must_use]
-    pub fn len_bytes(&self) -> u64 {
+    pub(crate) fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
 
     /// Whether all content is still in the writer's thread: finishing will be short.
     #[must_use]
-    pub fn is_small(&self) -> bool {
+    pub(crate) fn is_small(&self) -> bool {
         self.pushed == 0
     }
 
@@ -149,7 +150,7 @@ impl Ingest {
     ///
     /// # Errors
     /// The first error of anything pushed earlier.
-    pub fn push_data(&mut self, mut data: &[u8]) -> Result<()> {
+    pub(crate) fn push_data(&mut self, mut data: &[u8]) -> Result<()> {
         self.len_bytes += data.len() as u64;
         self.content.add(data.len() as u64);
         let full = BATCH_BYTES + self.context.chunker.max_bytes();
@@ -169,7 +170,7 @@ impl Ingest {
     ///
     /// # Errors
     /// As [`push_data`](Self::push_data).
-    pub fn push_known(&mut self, children: &[Child]) -> Result<()> {
+    pub(crate) fn push_known(&mut self, children: &[Child]) -> Result<()> {
         self.force_cut()?;
         self.len_bytes += children.iter().map(|child| child.len_bytes).sum::<u64>();
         self.deliver(Item::Known(children.to_vec()))
@@ -179,7 +180,7 @@ impl Ingest {
     ///
     /// # Errors
     /// As [`push_data`](Self::push_data).
-    pub fn push_zeros(&mut self, len_bytes: u64) -> Result<()> {
+    pub(crate) fn push_zeros(&mut self, len_bytes: u64) -> Result<()> {
         self.push_known(&[hole_child(len_bytes)])
     }
 
@@ -187,7 +188,7 @@ impl Ingest {
     ///
     /// # Errors
     /// As [`push_data`](Self::push_data).
-    pub fn settle(&mut self) -> Result<bool> {
+    pub(crate) fn settle(&mut self) -> Result<bool> {
         self.force_cut()?;
         let mut state = self.core.state.lock();
         self.core.wait_until_assembled(&mut state, self.pushed)?;
@@ -199,20 +200,20 @@ impl Ingest {
     ///
     /// # Errors
     /// As [`push_data`](Self::push_data).
-    pub fn prepare_finish(&mut self) -> Result<()> {
+    pub(crate) fn prepare_finish(&mut self) -> Result<()> {
         self.context.dedup.wait_for_room()?;
         let mut state = self.core.state.lock();
         self.core.wait_until_assembled(&mut state, self.pushed)
     }
 
     /// Makes all cuts that can be decided now. Returns the number of bytes behind the last cut.
-    pub fn cut_now(&mut self) -> u64 {
+    pub(crate) fn cut_now(&mut self) -> u64 {
         self.cut(false);
         (self.buffer.len() - self.cut_bytes) as u64
     }
 
     /// Drops the bytes behind the last cut.
-    pub fn discard_uncut(&mut self) {
+    pub(crate) fn discard_uncut(&mut self) {
         let uncut_bytes = (self.buffer.len() - self.cut_bytes) as u64;
         self.len_bytes -= uncut_bytes;
         self.content.release(uncut_bytes);
@@ -223,7 +224,7 @@ impl Ingest {
     ///
     /// # Errors
     /// As [`push_data`](Self::push_data).
-    pub fn finish(mut self, section: &Section<'_>, whole_file: bool) -> Result<Vec<Piece>> {
+    pub(crate) fn finish(mut self, section: &Section<'_>, whole_file: bool) -> Result<Vec<Piece>> {
         self.cut(true);
         let mut assembly = {
             let core = self.core.clone();

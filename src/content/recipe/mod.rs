@@ -5,13 +5,11 @@
 //! files most of it: MAD2's file level and Batch's segment level are the same mechanism.
 //!
 //! - [`segmenter`]: the cuts of segments and lists;
-//! - [`tree`]: pieces <-> root;
-//! - [`nodes`]: reading nodes, with their cache.
+//! - [`tree`]: pieces <-> root.
 
-pub mod nodes;
-pub mod piece;
-pub mod segmenter;
+pub(crate) mod piece;
+pub(crate) mod segmenter;
 pub mod tree;
 
-pub use nodes::{NodeReader, NodeView};
-pub use piece::{Piece, PieceKind, PieceList};
+pub use piece::Piece;
+pub(crate) use piece::{PieceKind, PieceList};

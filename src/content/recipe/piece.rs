@@ -131,13 +131,13 @@ impl PieceList {
     }
 
     /// Drops all pins: a logged or committed root refers to everything now.
-    pub fn unpin(&mut self) {
+    pub(crate) fn unpin(&mut self) {
         self.pieces.iter_mut().for_each(|piece| piece.pin = None);
     }
 
     /// Returns the position of the piece that covers `offset`; `len()` at or behind the end.
     #[must_use]
-    pub fn position_at(&self, offset: u64) -> usize {
+    pub(crate) fn position_at(&self, offset: u64) -> usize {
         self.ends.partition_point(|&end| end <= offset)
     }
 
@@ -151,7 +151,7 @@ impl PieceList {
 
     /// Returns a list with `with` in place of the pieces `range`.
     #[must_use]
-    pub fn spliced(&self, range: std::ops::Range<usize>, with: Vec<Piece>) -> Self {
+    pub(crate) fn spliced(&self, range: std::ops::Range<usize>, with: Vec<Piece>) -> Self {
         let head = self.pieces.iter().take(range.start).cloned();
         let tail = self.pieces.iter().skip(range.end).cloned();
         Self::new(head.chain(with).chain(tail))

@@ -8,11 +8,11 @@ use dedupfs_base::{EngineError, Result};
 use dedupfs_store::recipe::{Child, Node, Root};
 use dedupfs_store::{ContainerId, StoreError};
 
-use super::nodes::NodeReader;
 use super::piece::{Piece, PieceKind, PieceList};
 use super::segmenter::list_ends_behind;
 use crate::containers::StreamId;
 use crate::dedup::{Deduplicator, Section};
+use crate::fetch::NodeReader;
 use crate::limits::LIST_CHILDREN_MAX;
 
 /// Stores the tree above `pieces` and returns the root, which the caller must log within the same `section`.
@@ -103,6 +103,6 @@ fn descend(nodes: &NodeReader, level: u8, child: &Child, list: &mut PieceList) -
 
 /// Makes the reference to a run of zeros: it has no container.
 #[must_use]
-pub fn hole_child(len_bytes: u64) -> Child {
+pub(crate) fn hole_child(len_bytes: u64) -> Child {
     Child { fingerprint: dedupfs_store::Fingerprint::ZERO, len_bytes, hint: ContainerId::NONE }
 }

@@ -14,8 +14,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use dedupfs_base::Result;
-use dedupfs_content::containers::{ContainerStore, Extended};
-use dedupfs_content::recipe::NodeReader;
+use dedupfs_content::NodeReader;
+use dedupfs_content::{ContainerStore, Extended};
 use dedupfs_index::{Change, Index, Location};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp};

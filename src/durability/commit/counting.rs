@@ -26,7 +26,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::containers::Extended;
+use dedupfs_content::Extended;
 use dedupfs_store::{ContainerKind, LogOp};
 
 use super::backlog::Weight;

@@ -57,8 +57,8 @@ use crate::config::{BACKLOG_BYTES_PER_CHANGE, BACKLOG_ROWS, PENDING_CHANGES_MIN}
 use crate::durability::export::Exporter;
 use crate::durability::space::SpaceGuard;
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::containers::ContainerStore;
-use dedupfs_content::dedup::Deduplicator;
+use dedupfs_content::ContainerStore;
+use dedupfs_content::Deduplicator;
 use dedupfs_namespace::Namespace;
 
 /// The parts of a pool that commits use.

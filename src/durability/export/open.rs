@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::containers::ContainerStore;
+use dedupfs_content::ContainerStore;
 use dedupfs_namespace::{Exported, Namespace};
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, OpenMode, PoolLock};

@@ -2,7 +2,7 @@
 
 use std::ops::Add;
 
-use dedupfs_content::chunker::Chunker;
+use dedupfs_content::Chunker;
 use dedupfs_content::{SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};
 use dedupfs_store::container::{region_frame_bytes_bound, toc_bytes_bound};
 use dedupfs_store::device::DIRECT_ALIGNMENT_BYTES;

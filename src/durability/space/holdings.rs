@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dedupfs_base::{Gauge, Result};
-use dedupfs_content::containers::ContainerStore;
+use dedupfs_content::ContainerStore;
 use dedupfs_index::Index;
 use dedupfs_namespace::Namespace;
 use dedupfs_store::device::Device;

@@ -28,9 +28,9 @@ use crate::durability::export::ExportCheck;
 use crate::progress::Progress;
 use crate::upkeep::affected::{AffectedFiles, AffectedFinder, Lost};
 use dedupfs_base::Result;
-use dedupfs_content::containers::{ContainerStore, WorkerPool};
-use dedupfs_content::fingerprint::Fingerprinter;
-use dedupfs_content::recipe::NodeReader;
+use dedupfs_content::Fingerprinter;
+use dedupfs_content::NodeReader;
+use dedupfs_content::{ContainerStore, WorkerPool};
 use dedupfs_namespace::Namespace;
 
 /// How thoroughly to check.

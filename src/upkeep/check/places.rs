@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use dedupfs_base::Result;
-use dedupfs_content::containers::ContainerStore;
+use dedupfs_content::ContainerStore;
 use dedupfs_index::{Cell, Index};
 use dedupfs_store::container::TableEntry;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};

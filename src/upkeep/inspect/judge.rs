@@ -1,6 +1,6 @@
 //! Checks that chunks and recipe nodes match their fingerprints.
 
-use dedupfs_content::fingerprint::Fingerprinter;
+use dedupfs_content::Fingerprinter;
 use dedupfs_store::container::TableEntry;
 use dedupfs_store::recipe::Node;
 use dedupfs_store::{ContainerKind, Fingerprint};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, bounded};
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::containers::{ContainerStore, Inspection, WholeContainer, WorkerPool};
-use dedupfs_content::fingerprint::Fingerprinter;
+use dedupfs_content::Fingerprinter;
+use dedupfs_content::{ContainerStore, Inspection, WholeContainer, WorkerPool};
 use dedupfs_store::ContainerRecord;
 
 use super::judge;

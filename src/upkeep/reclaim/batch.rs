@@ -10,8 +10,8 @@
 //!    (I-4).
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::containers::RECLAIM_STREAM;
-use dedupfs_content::dedup::Forwarded;
+use dedupfs_content::Forwarded;
+use dedupfs_content::RECLAIM_STREAM;
 use dedupfs_index::SealedCells;
 use dedupfs_store::{ContainerId, Fingerprint, LogOp, StoreError};
 

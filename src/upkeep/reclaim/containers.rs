@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use dedupfs_base::Result;
-use dedupfs_content::containers::ContainerStore;
+use dedupfs_content::ContainerStore;
 use dedupfs_index::Index;
 use dedupfs_store::{ContainerId, ContainerRecord};
 

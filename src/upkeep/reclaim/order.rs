@@ -12,7 +12,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
-use dedupfs_content::recipe::NodeReader;
+use dedupfs_content::NodeReader;
 use dedupfs_namespace::Namespace;
 use dedupfs_store::Fingerprint;
 use dedupfs_store::recipe::{Child, Root};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::containers::{ContainerStore, Inspection, WholeContainer};
+use dedupfs_content::{ContainerStore, Inspection, WholeContainer};
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, StoreError};
 
 use super::quarantine::BadCopy;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use dedupfs_base::Result;
-use dedupfs_content::containers::{Suspect, WholeContainer};
+use dedupfs_content::{Suspect, WholeContainer};
 use dedupfs_store::{ContainerKind, StoreError};
 
 use super::quarantine::BadCopy;

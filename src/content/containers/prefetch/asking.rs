@@ -10,7 +10,7 @@ use super::{Claim, Claims, ContainerStore, Place, WANTED_BEHIND_TABLE_MAX};
 
 /// Collects the next chunks of a reader, most urgent first, until it has enough; [`start`](Asking::start) has them
 /// read.
-pub struct Asking<'a> {
+pub(crate) struct Asking<'a> {
     shared: &'a Arc<Shared>,
     /// In the order in which the containers were first requested.
     parts: Vec<Part>,
@@ -37,7 +37,7 @@ impl ContainerStore {
     /// Further requests of one reader would be pushed out before they are read, or refused. With fewer, readers of
     /// scattered files reach chunks that are not loaded yet (`docs/lab.md`, *What was tried*).
     #[must_use]
-    pub fn ask_ahead(&self, regions_ahead: usize) -> Option<Asking<'_>> {
+    pub(crate) fn ask_ahead(&self, regions_ahead: usize) -> Option<Asking<'_>> {
         let room = self.shared.prefetching.regions_max;
         let window = room - room / 4;
         let regions_max = window.saturating_sub(regions_ahead);
@@ -56,7 +56,7 @@ impl ContainerStore {
 impl Asking<'_> {
     /// Adds a chunk of `len_bytes`. Returns `false` if there is enough: the reader requests it later, when it has come
     /// nearer.
-    pub fn add(&mut self, container: ContainerId, fingerprint: &Fingerprint, len_bytes: u64) -> bool {
+    pub(crate) fn add(&mut self, container: ContainerId, fingerprint: &Fingerprint, len_bytes: u64) -> bool {
         let Self { shared, parts, by_container, last, regions, regions_max } = self;
         let at = *by_container.entry(container).or_insert_with(|| {
             parts.push(shared.part(container));
@@ -106,12 +106,12 @@ impl Asking<'_> {
 
     /// Returns the number of requested regions; for containers without a cached table, an estimate.
     #[must_use]
-    pub fn regions(&self) -> usize {
+    pub(crate) fn regions(&self) -> usize {
         self.regions
     }
 
     /// Has all requested chunks read; returns at once.
-    pub fn start(self) {
+    pub(crate) fn start(self) {
         for part in self.parts {
             match part {
                 Part::Nothing => {}

@@ -26,7 +26,6 @@ use dedupfs_store::{ContainerId, Fingerprint};
 use parking_lot::Mutex;
 
 use self::along::Along;
-pub use self::asking::Asking;
 use super::read::RegionKey;
 use super::shared::Shared;
 use super::{ContainerOptions, ContainerStore};
@@ -168,7 +167,7 @@ impl Place {
 impl ContainerStore {
     /// Whether nothing is being prefetched; for tests and statistics.
     #[must_use]
-    pub fn prefetch_is_idle(&self) -> bool {
+    pub(crate) fn prefetch_is_idle(&self) -> bool {
         self.shared.prefetching.is_idle()
     }
 }

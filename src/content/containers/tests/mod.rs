@@ -10,7 +10,8 @@ use dedupfs_store::container::{Compression, SlotFiles};
 use dedupfs_store::device::Device;
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, PoolId};
 
-use super::{ContainerOptions, ContainerStore, Flushed, StreamId, WorkerPool};
+use super::flush::Flushed;
+use super::{ContainerOptions, ContainerStore, StreamId, WorkerPool};
 
 mod damage;
 mod durable;

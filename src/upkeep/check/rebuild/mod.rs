@@ -30,8 +30,8 @@ mod tables;
 use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::containers::ContainerStore;
-use dedupfs_content::fingerprint::Fingerprinter;
+use dedupfs_content::ContainerStore;
+use dedupfs_content::Fingerprinter;
 use dedupfs_index::{Continued, Index, IndexBuilder, IndexOptions, Location};
 use dedupfs_namespace::{IndexSide, Namespace};
 use dedupfs_store::device::Device;

@@ -3,7 +3,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 use dedupfs_base::Result;
-use dedupfs_content::containers::ContainerStore;
+use dedupfs_content::ContainerStore;
 use dedupfs_namespace::Namespace;
 use dedupfs_store::codec::{ByteReader, ByteWriter, checksum};
 use dedupfs_store::{ContainerId, StoreError};

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::containers::{ContainerStore, WholeContainer};
+use dedupfs_content::{ContainerStore, WholeContainer};
 use dedupfs_index::Location;
 use dedupfs_store::container::{Table, TableEntry};
 use dedupfs_store::{ContainerId, Fingerprint};

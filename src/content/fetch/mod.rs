@@ -4,6 +4,8 @@
 //! own table. If the fingerprint is not there, the index is asked. A chunk that moves between the index's answer and
 //! the read is looked up again, a bounded number of times.
 
+mod nodes;
+
 use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Result};
@@ -13,6 +15,9 @@ use dedupfs_store::{ContainerId, Fingerprint, StoreError};
 
 use crate::containers::{ChunkData, ContainerStore};
 use crate::limits::READ_RETRIES;
+
+pub use nodes::NodeReader;
+pub(crate) use nodes::NodeView;
 
 /// Reads chunks (or recipe nodes) of one kind.
 #[derive(Clone)]
@@ -102,7 +107,7 @@ impl Fetcher {
 
     /// Whether the hint is right and the bytes can be fetched without the disk.
     #[must_use]
-    pub fn is_cached(&self, fingerprint: &Fingerprint, hint: ContainerId) -> bool {
+    pub(crate) fn is_cached(&self, fingerprint: &Fingerprint, hint: ContainerId) -> bool {
         self.store.cached(hint, fingerprint)
     }
 

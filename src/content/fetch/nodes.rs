@@ -8,7 +8,7 @@ use dedupfs_store::{Fingerprint, StoreError};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-use crate::dedup::Fetcher;
+use super::Fetcher;
 use crate::fingerprint::Fingerprinter;
 
 /// A node with the end offset of each child.
@@ -49,7 +49,7 @@ impl NodeView {
 
     /// Returns the position of the child that covers `offset` within the node.
     #[must_use]
-    pub fn position_at(&self, offset: u64) -> usize {
+    pub(crate) fn position_at(&self, offset: u64) -> usize {
         self.ends.partition_point(|&end| end <= offset)
     }
 
@@ -119,7 +119,7 @@ impl NodeReader {
     }
 
     /// Puts a node that was just stored into the cache: it will soon be counted and may be read.
-    pub fn remember(&self, fingerprint: Fingerprint, view: Arc<NodeView>) {
+    pub(crate) fn remember(&self, fingerprint: Fingerprint, view: Arc<NodeView>) {
         self.cache.insert(fingerprint, view);
     }
 
@@ -130,13 +130,13 @@ impl NodeReader {
 
     /// Whether the node can be read without the disk, if its hint is right.
     #[must_use]
-    pub fn is_cached(&self, child: &Child) -> bool {
+    pub(crate) fn is_cached(&self, child: &Child) -> bool {
         self.cache.peek(&child.fingerprint).is_some() || self.fetcher.is_cached(&child.fingerprint, child.hint)
     }
 
     /// The recipe containers.
     #[must_use]
-    pub fn fetcher(&self) -> &Fetcher {
+    pub(crate) fn fetcher(&self) -> &Fetcher {
         &self.fetcher
     }
 
