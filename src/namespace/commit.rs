@@ -244,7 +244,8 @@ impl Namespace {
     }
 
     /// Verifies the checksum of every page of the store; returns whether all are sound. Readers and commits wait.
-    pub fn verify_store(&self) -> Result<bool> {
+    #[cfg(test)]
+    pub(crate) fn verify_store(&self) -> Result<bool> {
         self.exclusively(|store| store.run_exclusive(|database| database.check_integrity().map_err(Into::into)))
     }
 

@@ -58,7 +58,7 @@ pub struct Item<'a> {
 }
 
 /// Receives each item.
-pub type ItemVisitor<'v> = dyn FnMut(Item<'_>) -> Result<()> + 'v;
+pub(crate) type ItemVisitor<'v> = dyn FnMut(Item<'_>) -> Result<()> + 'v;
 
 /// The state of one commit. While it exists, the store's file cannot be compacted.
 pub struct ExportSource {

@@ -23,6 +23,8 @@
 //! Cost: a mutation takes one to two microseconds, and 0.5 KiB until it is committed. A read of committed data takes
 //! one descent of a B-tree, or a cache hit. A commit takes two syncs.
 
+#![warn(unreachable_pub)]
+
 mod attributes;
 mod backend;
 mod base;
@@ -93,15 +95,15 @@ pub use self::totals::Totals;
 /// The namespace's file on the meta root.
 pub const NAMESPACE_FILE: &str = "namespace.redb";
 /// Longest name of a directory entry or an extended attribute, in bytes.
-pub const NAME_BYTES_MAX: usize = 255;
+pub(crate) const NAME_BYTES_MAX: usize = 255;
 /// Longest value of an extended attribute, in bytes (Linux' XATTR_SIZE_MAX).
-pub const XATTR_VALUE_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const XATTR_VALUE_BYTES_MAX: usize = 64 * 1024;
 /// Largest number of extended attributes of one inode.
-pub const XATTRS_MAX: u32 = 4096;
+pub(crate) const XATTRS_MAX: u32 = 4096;
 /// Largest number of links of one inode.
-pub const LINKS_MAX: u32 = 1 << 31;
+pub(crate) const LINKS_MAX: u32 = 1 << 31;
 /// The first cookie; 1 and 2 stand for `.` and `..`.
-pub const COOKIE_FIRST: u64 = 3;
+pub(crate) const COOKIE_FIRST: u64 = 3;
 
 /// A namespace up to this size is compacted when its pool is closed. This takes some 0.1 s.
 const COMPACT_ON_CLOSE_BYTES_MAX: u64 = 8 << 20;

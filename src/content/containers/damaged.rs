@@ -48,7 +48,7 @@ impl ContainerStore {
 
     /// Reports that a reader met damage in the container. If the queue is full, a later reader or a scrub finds it
     /// again.
-    pub fn suspect(&self, container: ContainerId) {
+    pub(crate) fn suspect(&self, container: ContainerId) {
         if let Some(suspects) = self.shared.suspects.get() {
             let _full = suspects.try_send(Suspect { kind: self.shared.options.kind, container });
         }

@@ -26,7 +26,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dedupfs_base::{EngineError, Result};
+#[cfg(test)]
+use dedupfs_base::EngineError;
+use dedupfs_base::Result;
 use dedupfs_store::container::{Compression, REGION_RAW_BYTES_MAX, SlotAddress, SlotFiles, Table, toc_bytes_bound};
 use dedupfs_store::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, PoolId, StoreError};
@@ -221,7 +223,7 @@ impl ContainerStore {
 
     /// Raw bytes being compressed and frames not written.
     #[must_use]
-    pub fn in_flight_bytes(&self) -> u64 {
+    pub(crate) fn in_flight_bytes(&self) -> u64 {
         self.shared.in_flight_bytes()
     }
 
@@ -244,7 +246,7 @@ impl ContainerStore {
 
     /// Whether the chunk can be read without the disk.
     #[must_use]
-    pub fn cached(&self, container: ContainerId, fingerprint: &Fingerprint) -> bool {
+    pub(crate) fn cached(&self, container: ContainerId, fingerprint: &Fingerprint) -> bool {
         self.shared.cached(container, fingerprint)
     }
 
@@ -272,7 +274,8 @@ impl ContainerStore {
 
     /// Forgets containers and frees their slots. The namespace must have durably forgotten them (I-4), and no export
     /// may name them.
-    pub fn remove(&self, containers: &[ContainerId]) -> Result<()> {
+    #[cfg(test)]
+    pub(crate) fn remove(&self, containers: &[ContainerId]) -> Result<()> {
         let forgotten = self.forget(containers)?;
         self.free(&forgotten)
     }
@@ -432,8 +435,8 @@ impl ContainerStore {
     }
 
     /// The error that stopped the store, if any: every later append and `flush` returns it.
-    #[must_use]
-    pub fn failure(&self) -> Option<EngineError> {
+    #[cfg(test)]
+    pub(crate) fn failure(&self) -> Option<EngineError> {
         self.shared.check_poison().err()
     }
 
@@ -443,7 +446,8 @@ impl ContainerStore {
     }
 
     /// Panics if an invariant of an open container is broken; for tests.
-    pub fn self_check(&self) {
+    #[cfg(test)]
+    pub(crate) fn self_check(&self) {
         self.shared.open_containers().iter().for_each(|container| container.self_check());
     }
 }

@@ -151,7 +151,7 @@ impl Deduplicator {
     }
 
     /// Enters a section. Not reentrant: a thread in a section must not enter another.
-    pub fn enter(&self) -> Section<'_> {
+    pub(crate) fn enter(&self) -> Section<'_> {
         self.sections.enter(waiting::announce)
     }
 
@@ -234,7 +234,7 @@ impl Deduplicator {
     ///
     /// # Errors
     /// As [`store_segment`](Self::store_segment).
-    pub fn store_node(&self, section: &Section<'_>, stream: StreamId, node: Node) -> Result<(Child, Pin)> {
+    pub(crate) fn store_node(&self, section: &Section<'_>, stream: StreamId, node: Node) -> Result<(Child, Pin)> {
         let fingerprint = self.fingerprinter.of(&node.identity_bytes());
         let len_bytes = node.len_bytes()?;
         let (found, node) = match self.known_node(fingerprint, len_bytes)? {

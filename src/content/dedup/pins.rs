@@ -47,7 +47,7 @@ impl Drop for Pin {
 impl Pins {
     /// Pins a node that the index has. `None` if it is claimed: the caller must store it again.
     #[must_use]
-    pub fn pin_existing(self: &Arc<Self>, fingerprint: Fingerprint) -> Option<Pin> {
+    pub(crate) fn pin_existing(self: &Arc<Self>, fingerprint: Fingerprint) -> Option<Pin> {
         let mut state = self.state.lock();
         if state.claimed.contains(&fingerprint) {
             return None;
@@ -59,14 +59,14 @@ impl Pins {
 
     /// Pins a node that was just stored, even if an older copy is claimed.
     #[must_use]
-    pub fn pin_new(self: &Arc<Self>, fingerprint: Fingerprint) -> Pin {
+    pub(crate) fn pin_new(self: &Arc<Self>, fingerprint: Fingerprint) -> Pin {
         *self.state.lock().pinned.entry(fingerprint).or_insert(0) += 1;
         Pin { pins: self.clone(), fingerprint }
     }
 
     /// Claims a node for reclaiming. Returns false if it is pinned or already claimed.
     #[must_use]
-    pub fn claim(&self, fingerprint: Fingerprint) -> bool {
+    pub(crate) fn claim(&self, fingerprint: Fingerprint) -> bool {
         let mut state = self.state.lock();
         !state.pinned.contains_key(&fingerprint) && state.claimed.insert(fingerprint)
     }
@@ -78,25 +78,25 @@ impl Pins {
     }
 
     /// Notes that the freeing of a claimed node is logged: a writer that stores it again makes a new copy.
-    pub fn note_freed(&self, fingerprint: Fingerprint) {
+    pub(crate) fn note_freed(&self, fingerprint: Fingerprint) {
         self.state.lock().freed.insert(fingerprint);
     }
 
     /// Whether the freeing of a claimed node is logged.
     #[must_use]
-    pub fn is_freed(&self, fingerprint: &Fingerprint) -> bool {
+    pub(crate) fn is_freed(&self, fingerprint: &Fingerprint) -> bool {
         self.state.lock().freed.contains(fingerprint)
     }
 
     /// Ends one claim.
-    pub fn end_claim(&self, fingerprint: &Fingerprint) {
+    pub(crate) fn end_claim(&self, fingerprint: &Fingerprint) {
         let mut state = self.state.lock();
         state.claimed.remove(fingerprint);
         state.freed.remove(fingerprint);
     }
 
     /// Ends all claims.
-    pub fn release_claims(&self) {
+    pub(crate) fn release_claims(&self) {
         let mut state = self.state.lock();
         state.claimed.clear();
         state.freed.clear();

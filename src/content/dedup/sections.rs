@@ -35,7 +35,7 @@ pub(super) struct Sections {
 }
 
 /// Proof that the holder is inside a section: reclaiming waits for it.
-pub struct Section<'a> {
+pub(crate) struct Section<'a> {
     sections: &'a Sections,
     place: usize,
 }

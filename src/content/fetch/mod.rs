@@ -40,7 +40,7 @@ impl Fetcher {
     ///
     /// # Errors
     /// `Corrupt` if the region with the chunk is damaged, no container has it, or it is quarantined; I/O errors.
-    pub fn fetch(&self, fingerprint: &Fingerprint, hint: ContainerId, len_bytes: Option<u32>) -> Result<ChunkData> {
+    pub(crate) fn fetch(&self, fingerprint: &Fingerprint, hint: ContainerId, len_bytes: Option<u32>) -> Result<ChunkData> {
         let mut failure = None;
         let is_doubtful = self.store.is_damaged(hint);
         if hint != ContainerId::NONE && !is_doubtful {
@@ -86,7 +86,7 @@ impl Fetcher {
     }
 
     /// Reports that the bytes fetched for `fingerprint` do not fit it, so that their container is checked.
-    pub fn suspect(&self, fingerprint: &Fingerprint) {
+    pub(crate) fn suspect(&self, fingerprint: &Fingerprint) {
         if let Ok(Some(cell)) = self.index.get(fingerprint)
             && !cell.location.is_lost()
         {
@@ -98,7 +98,7 @@ impl Fetcher {
     ///
     /// # Errors
     /// As [`fetch`](Self::fetch).
-    pub fn chunk(&self, child: &Child) -> Result<ChunkData> {
+    pub(crate) fn chunk(&self, child: &Child) -> Result<ChunkData> {
         let len_bytes = u32::try_from(child.len_bytes).map_err(|_| {
             StoreError::corrupt(format!("chunk {}", child.fingerprint), "at most 4 GiB", child.len_bytes)
         })?;
@@ -113,13 +113,7 @@ impl Fetcher {
 
     /// The containers behind this fetcher.
     #[must_use]
-    pub fn store(&self) -> &Arc<ContainerStore> {
+    pub(crate) fn store(&self) -> &Arc<ContainerStore> {
         &self.store
-    }
-
-    /// The index behind this fetcher.
-    #[must_use]
-    pub fn index(&self) -> &Arc<Index> {
-        &self.index
     }
 }

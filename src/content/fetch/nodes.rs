@@ -23,7 +23,7 @@ pub struct NodeView {
 impl NodeView {
     /// Makes a view of `node`.
     #[must_use]
-    pub fn new(node: Node) -> Self {
+    pub(crate) fn new(node: Node) -> Self {
         let ends = node
             .children
             .iter()
@@ -43,7 +43,7 @@ impl NodeView {
 
     /// Bytes of content.
     #[must_use]
-    pub fn len_bytes(&self) -> u64 {
+    pub(crate) fn len_bytes(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
@@ -55,14 +55,14 @@ impl NodeView {
 
     /// Returns the child at `position`, with its offset within the node.
     #[must_use]
-    pub fn get(&self, position: usize) -> Option<(u64, &Child)> {
+    pub(crate) fn get(&self, position: usize) -> Option<(u64, &Child)> {
         let child = self.children.get(position)?;
         Some((self.ends.get(position)? - child.len_bytes, child))
     }
 
     /// Bytes of memory.
     #[must_use]
-    pub fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         (self.children.len() * (size_of::<Child>() + 8) + 64) as u64
     }
 }
@@ -86,7 +86,7 @@ pub struct NodeReader {
 impl NodeReader {
     /// Makes a reader of the recipe containers behind `fetcher`.
     #[must_use]
-    pub fn new(fetcher: Fetcher, fingerprinter: Fingerprinter, cache_bytes: u64) -> Self {
+    pub(crate) fn new(fetcher: Fetcher, fingerprinter: Fingerprinter, cache_bytes: u64) -> Self {
         let expected = usize::try_from(cache_bytes / 16_384).unwrap_or(64).max(64);
         Self { fetcher, fingerprinter, cache: Cache::with_weighter(expected, cache_bytes, ByMemory) }
     }
@@ -124,7 +124,7 @@ impl NodeReader {
     }
 
     /// Removes a node from the cache: no container has a sound copy.
-    pub fn forget(&self, fingerprint: &Fingerprint) {
+    pub(crate) fn forget(&self, fingerprint: &Fingerprint) {
         self.cache.remove(fingerprint);
     }
 
@@ -132,12 +132,6 @@ impl NodeReader {
     #[must_use]
     pub(crate) fn is_cached(&self, child: &Child) -> bool {
         self.cache.peek(&child.fingerprint).is_some() || self.fetcher.is_cached(&child.fingerprint, child.hint)
-    }
-
-    /// The recipe containers.
-    #[must_use]
-    pub(crate) fn fetcher(&self) -> &Fetcher {
-        &self.fetcher
     }
 
     fn decode(&self, fingerprint: &Fingerprint, bytes: &[u8]) -> Result<Arc<NodeView>> {

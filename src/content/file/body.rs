@@ -28,7 +28,7 @@ pub struct FileContext {
 impl FileContext {
     /// The deduplicator.
     #[must_use]
-    pub fn dedup(&self) -> &Arc<Deduplicator> {
+    pub(crate) fn dedup(&self) -> &Arc<Deduplicator> {
         &self.ingest.dedup
     }
 

@@ -36,12 +36,6 @@ impl Fingerprinter {
         Self { algorithm, batch_hasher: BatchHasher::detect() }
     }
 
-    /// The algorithm.
-    #[must_use]
-    pub const fn algorithm(&self) -> FingerprintAlgorithm {
-        self.algorithm
-    }
-
     /// Returns the fingerprint of `data`. Empty data counts as all zero.
     #[must_use]
     pub fn of(&self, data: &[u8]) -> Fingerprint {

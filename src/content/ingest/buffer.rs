@@ -35,7 +35,7 @@ impl BufferPool {
 
     /// Returns an empty buffer.
     #[must_use]
-    pub fn take(self: &Arc<Self>) -> PooledBuffer {
+    pub(crate) fn take(self: &Arc<Self>) -> PooledBuffer {
         self.is_used.store(true, Ordering::Relaxed);
         let bytes = self.free.lock().pop().unwrap_or_default();
         let held = self.memory.hold(bytes.capacity() as u64, 0);
@@ -58,7 +58,7 @@ impl BufferPool {
 
 /// A buffer that returns to its pool.
 #[derive(Debug)]
-pub struct PooledBuffer {
+pub(crate) struct PooledBuffer {
     bytes: Vec<u8>,
     /// The memory of its capacity.
     held: Hold,
@@ -67,7 +67,7 @@ pub struct PooledBuffer {
 
 impl PooledBuffer {
     /// Adds bytes at the end.
-    pub fn extend_from_slice(&mut self, data: &[u8]) {
+    pub(crate) fn extend_from_slice(&mut self, data: &[u8]) {
         let needed_bytes = self.bytes.len() + data.len();
         if needed_bytes > self.bytes.capacity() {
             let grown_bytes = needed_bytes.max(2 * self.bytes.capacity());
@@ -81,7 +81,7 @@ impl PooledBuffer {
     }
 
     /// Keeps the first `len_bytes`.
-    pub fn truncate(&mut self, len_bytes: usize) {
+    pub(crate) fn truncate(&mut self, len_bytes: usize) {
         self.bytes.truncate(len_bytes);
     }
 }

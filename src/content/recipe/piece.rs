@@ -32,14 +32,14 @@ pub struct Piece {
 impl Piece {
     /// Makes a run of zeros.
     #[must_use]
-    pub fn hole(len_bytes: u64) -> Self {
+    pub(crate) fn hole(len_bytes: u64) -> Self {
         let child = Child { fingerprint: Fingerprint::ZERO, len_bytes, hint: ContainerId::NONE };
         Self { kind: PieceKind::Hole, child, pin: None }
     }
 
     /// Bytes of content.
     #[must_use]
-    pub fn len_bytes(&self) -> u64 {
+    pub(crate) fn len_bytes(&self) -> u64 {
         self.child.len_bytes
     }
 }
@@ -56,14 +56,14 @@ pub struct PieceList {
 impl PieceList {
     /// Makes a list of these pieces; adjacent holes become one.
     #[must_use]
-    pub fn new(pieces: impl IntoIterator<Item = Piece>) -> Self {
+    pub(crate) fn new(pieces: impl IntoIterator<Item = Piece>) -> Self {
         let mut list = Self::default();
         pieces.into_iter().for_each(|piece| list.push(piece));
         list
     }
 
     /// Adds a piece at the end.
-    pub fn push(&mut self, piece: Piece) {
+    pub(crate) fn push(&mut self, piece: Piece) {
         if piece.len_bytes() == 0 {
             return;
         }
@@ -84,7 +84,7 @@ impl PieceList {
     }
 
     /// Removes the last piece.
-    pub fn pop(&mut self) -> Option<Piece> {
+    pub(crate) fn pop(&mut self) -> Option<Piece> {
         self.ends.pop();
         let piece = self.pieces.pop()?;
         if piece.kind != PieceKind::Hole {
@@ -95,31 +95,31 @@ impl PieceList {
 
     /// Bytes of content.
     #[must_use]
-    pub fn len_bytes(&self) -> u64 {
+    pub(crate) fn len_bytes(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
     /// Bytes that are not holes.
     #[must_use]
-    pub fn data_bytes(&self) -> u64 {
+    pub(crate) fn data_bytes(&self) -> u64 {
         self.data_bytes
     }
 
     /// Number of pieces.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.pieces.len()
     }
 
     /// Whether there is no content.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
     /// Bytes of memory.
     #[must_use]
-    pub fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         let pins = self.pieces.len() * size_of::<Pin>();
         (self.pieces.capacity() * size_of::<Piece>() + self.ends.capacity() * size_of::<u64>() + pins) as u64
     }
@@ -143,18 +143,10 @@ impl PieceList {
 
     /// Returns the piece at `position`, with its start offset.
     #[must_use]
-    pub fn get(&self, position: usize) -> Option<(u64, &Piece)> {
+    pub(crate) fn get(&self, position: usize) -> Option<(u64, &Piece)> {
         let piece = self.pieces.get(position)?;
         let end = self.ends.get(position)?;
         Some((end - piece.len_bytes(), piece))
-    }
-
-    /// Returns a list with `with` in place of the pieces `range`.
-    #[must_use]
-    pub(crate) fn spliced(&self, range: std::ops::Range<usize>, with: Vec<Piece>) -> Self {
-        let head = self.pieces.iter().take(range.start).cloned();
-        let tail = self.pieces.iter().skip(range.end).cloned();
-        Self::new(head.chain(with).chain(tail))
     }
 }
 
@@ -177,7 +169,6 @@ mod tests {
         assert_eq!(list.position_at(21), 2);
         assert_eq!(list.position_at(22), 3);
         assert_eq!(list.get(1).map(|(start, piece)| (start, piece.len_bytes())), Some((10, 11)));
-        assert_eq!(list.spliced(1..2, vec![segment(2)]).len_bytes(), 13);
         assert_eq!(list.pop().map(|piece| piece.len_bytes()), Some(1));
         assert_eq!(list.len_bytes(), 21);
     }

@@ -21,7 +21,7 @@ use crate::limits::LIST_CHILDREN_MAX;
 ///
 /// # Errors
 /// The errors of storing a node.
-pub fn build(dedup: &Deduplicator, section: &Section<'_>, stream: StreamId, pieces: &PieceList) -> Result<Root> {
+pub(crate) fn build(dedup: &Deduplicator, section: &Section<'_>, stream: StreamId, pieces: &PieceList) -> Result<Root> {
     let [first, rest @ ..] = pieces.pieces() else { return Ok(Root::Empty) };
     if rest.is_empty() {
         return match first.kind {

@@ -384,6 +384,7 @@ impl OpenContainer {
     }
 
     /// Panics if an invariant of the module's head is broken; for tests.
+    #[cfg(test)]
     pub(super) fn self_check(&self) {
         let state = self.state.lock();
         let acknowledged = state.acknowledged.as_ref().map_or(0, |record| record.used_bytes);

@@ -51,7 +51,7 @@ impl ContainerStore {
     /// reader came along the container, and the next regions are loaded. Files lie in containers in the order in which
     /// they were written, and are restored in that order. (Loading a container's whole table in the dual cache relies
     /// on the same locality.)
-    pub fn read_on(&self, container: ContainerId, fingerprint: &Fingerprint) {
+    pub(crate) fn read_on(&self, container: ContainerId, fingerprint: &Fingerprint) {
         self.shared.read_on(container, fingerprint);
     }
 }

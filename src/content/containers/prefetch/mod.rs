@@ -108,6 +108,7 @@ impl Prefetching {
     }
 
     /// Whether nothing is being loaded.
+    #[cfg(test)]
     fn is_idle(&self) -> bool {
         let on_the_way = self.on_the_way.lock();
         on_the_way.regions.is_empty() && on_the_way.tables.is_empty()
@@ -166,7 +167,7 @@ impl Place {
 
 impl ContainerStore {
     /// Whether nothing is being prefetched; for tests and statistics.
-    #[must_use]
+    #[cfg(test)]
     pub(crate) fn prefetch_is_idle(&self) -> bool {
         self.shared.prefetching.is_idle()
     }
