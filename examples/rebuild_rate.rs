@@ -1,8 +1,7 @@
-//! Measures a rebuild of the indexes against reading only the tables of containers: time and memory.
+//! Measures a rebuild of the indexes: time and memory.
 //!
 //! ```text
 //! rebuild_rate make DIR GIB      a pool of random content, chunks of 4 KiB, tankers of 128 Ki fingerprints
-//! rebuild_rate tables DIR        reads all tables of containers and recipe nodes' containers
 //! rebuild_rate rebuild DIR       makes the indexes anew
 //! rebuild_rate read-data DIR     the same, reading and checking all content
 //! ```
@@ -11,7 +10,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use dedupfs::pool::{OpenOptions, Pool, format};
+use dedupfs::{OpenOptions, Pool, format};
 use dedupfs_service::{Caller, FileService, NewNode, OpenOptions as FileOptions, ROOT_INO, WriteFlags};
 use dedupfs_store::superblock::PoolProperties;
 
@@ -27,10 +26,9 @@ fn main() -> Outcome<()> {
     let started = Instant::now();
     match words.as_slice() {
         ["make", directory, gib] => make(Path::new(directory), gib.parse::<u64>()? << 30)?,
-        ["tables", directory] => tables(Path::new(directory))?,
         ["rebuild", directory] => rebuild(Path::new(directory), false)?,
         ["read-data", directory] => rebuild(Path::new(directory), true)?,
-        _ => return Err("usage: rebuild_rate make DIR GIB | tables DIR | rebuild DIR | read-data DIR".into()),
+        _ => return Err("usage: rebuild_rate make DIR GIB | rebuild DIR | read-data DIR".into()),
     }
     println!("{:.2} s in all, {} resident at most", started.elapsed().as_secs_f64(), peak());
     Ok(())
@@ -75,20 +73,6 @@ fn make(directory: &Path, bytes: u64) -> Outcome<()> {
         service.release(attributes.ino, opened.handle);
     }
     pool.close()?;
-    Ok(())
-}
-
-fn tables(directory: &Path) -> Outcome<()> {
-    let pool = Pool::open(directory, &OpenOptions { read_only: true, ..OpenOptions::default() })?;
-    let started = Instant::now();
-    let (mut containers, mut entries) = (0_u64, 0_u64);
-    for store in [&pool.core().data, &pool.core().recipes] {
-        for record in store.containers() {
-            containers += 1;
-            entries += store.table(record.id)?.map_or(0, |table| table.entries.len() as u64);
-        }
-    }
-    println!("{entries} entries of {containers} tables in {:.2} s", started.elapsed().as_secs_f64());
     Ok(())
 }
 

@@ -1,5 +1,8 @@
 //! dedupfs: a FUSE-mounted deduplicating filesystem for backups.
 //!
+//! [`format`] makes a pool, [`OpenOptions`] open it, and [`Pool`] is everything that can be done with it. The other modules have the
+//! options and reports of long work.
+//!
 //! The rooms, from the bottom to the top; each uses only those below it:
 //!
 //! ```text
@@ -8,20 +11,38 @@
 //! service | upkeep     answers clients | reclaims, checks, scrubs
 //! engine               the parts of an open pool
 //! durability           space, commit, export
-//! content              file -> ingest (chunker, fingerprint) -> dedup (index) -> containers; file -> recipe -> containers
-//! namespace            inodes, names, log
+//! content | namespace  crates: bytes to chunks, containers and recipes | inodes, names, log
 //! ```
 //!
 //! `ARCHITECTURE.md` has the drawing, `docs/format.md` the bytes.
 
+#![warn(unreachable_pub)]
+
 pub mod config;
-pub mod durability;
-pub mod engine;
-pub mod pool;
-pub mod progress;
-pub mod service;
+mod durability;
+mod engine;
+mod pool;
+mod progress;
+mod service;
 mod sync;
+#[cfg(test)]
+#[expect(unreachable_pub, reason = "helpers are shared with tests outside of the crate")]
+mod tests;
 pub mod transfer;
-pub mod upkeep;
+mod upkeep;
+
+// Tests name the crate as its users do.
+#[cfg(test)]
+extern crate self as dedupfs;
 
 pub use dedupfs_base::{EngineError, Result, allocator, panics};
+pub use dedupfs_index::filter::FilterPlan;
+pub use durability::export;
+pub use durability::space::SpaceLimits;
+pub use pool::{
+    OpenOptions, Pool, TRIAL_MEMORY_BYTES, TrialReport, UnrecoveredPool, format, format_on, recover, repair, socket,
+    stats,
+};
+pub use progress::{NoProgress, Progress};
+pub use service::{AccessTimes, Service};
+pub use upkeep::{check, reclaim, scrub};

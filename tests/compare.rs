@@ -5,9 +5,9 @@ mod common;
 
 use std::sync::Arc;
 
-use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs::upkeep::check::CheckOptions;
-use dedupfs::upkeep::reclaim::ReclaimOptions;
+use dedupfs::check::CheckOptions;
+use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_content::chunker;
 use dedupfs_service::{Errno, FileService, ROOT_INO};
 use dedupfs_store::container::{Compression, decode_region, encode_region};

@@ -9,8 +9,8 @@ mod beside;
 use std::sync::Arc;
 
 use beside::beside_reclaiming;
-use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs::upkeep::check::CheckOptions;
+use dedupfs::check::CheckOptions;
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::{Caller, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use dedupfs::pool::{NoProgress, OpenOptions, Pool, format_on};
-use dedupfs::upkeep::check::CheckOptions;
+use dedupfs::check::CheckOptions;
+use dedupfs::{NoProgress, OpenOptions, Pool, format_on};
 use dedupfs_service::conformance::check_service;
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;

@@ -4,10 +4,10 @@ mod common;
 
 use std::sync::Arc;
 
-use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs::upkeep::check::CheckOptions;
-use dedupfs::upkeep::reclaim::{ReclaimOptions, ReclaimReport};
-use dedupfs::upkeep::scrub::ScrubOptions;
+use dedupfs::check::CheckOptions;
+use dedupfs::reclaim::{ReclaimOptions, ReclaimReport};
+use dedupfs::scrub::ScrubOptions;
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::{FileService, NewNode, NodeContent, ROOT_INO};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool};
-use dedupfs::upkeep::check::CheckOptions;
+use dedupfs::check::CheckOptions;
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool};
 use dedupfs_service::{Caller, FileService, Ino, OpenOptions, ROOT_INO, Timestamp};
 
 fn find(service: &dyn FileService, path: &str) -> Ino {

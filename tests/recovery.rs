@@ -6,9 +6,9 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, UnrecoveredPool, format_on};
-use dedupfs::upkeep::check::CheckOptions;
-use dedupfs::upkeep::reclaim::{ReclaimOptions, ReclaimReport};
+use dedupfs::check::CheckOptions;
+use dedupfs::reclaim::{ReclaimOptions, ReclaimReport};
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, UnrecoveredPool, format_on};
 use dedupfs_service::{FileService, ROOT_INO};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};

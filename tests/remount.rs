@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs::upkeep::check::CheckOptions;
-use dedupfs::upkeep::reclaim::ReclaimOptions;
-use dedupfs::upkeep::scrub::ScrubOptions;
+use dedupfs::check::CheckOptions;
+use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::scrub::ScrubOptions;
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::{FileService, OpenOptions, ROOT_INO, WriteFlags};
 use dedupfs_store::device::faulty::{FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice};

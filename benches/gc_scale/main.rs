@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use backup::{Chunk, Extent, Image, SEGMENT_CHUNKS};
-use dedupfs::upkeep::reclaim::{Candidate, Classes, ReclaimOptions};
+use dedupfs::reclaim::{Candidate, Classes, ReclaimOptions};
 use dedupfs_index::{Change, Index, IndexOptions, Occupied};
 use dedupfs_store::device::observed::ObservedDevice;
 use dedupfs_store::device::{Device, FileDevice};

@@ -234,7 +234,7 @@ pub fn tanker_occupancy(data: &[u8]) {
 
 /// Progress files of a rebuild, and the notes in them.
 pub fn progress(mut data: &[u8]) {
-    dedupfs::upkeep::check::rebuild::fuzzing::notes(data);
+    dedupfs::check::rebuild::fuzzing::notes(data);
     let file_number = number(&mut data);
     let (meta, payload) = split(data);
     for meta in [meta.to_vec(), with_tag(meta)] {
@@ -349,8 +349,8 @@ pub fn acl(data: &[u8]) {
 
 /// Frames of exports, raw and with valid checksums around the content.
 pub fn export(data: &[u8]) {
-    dedupfs::durability::export::fuzzing::frame(data, &POOL, 3);
-    dedupfs::durability::export::fuzzing::small(data, &POOL);
+    dedupfs::export::fuzzing::frame(data, &POOL, 3);
+    dedupfs::export::fuzzing::small(data, &POOL);
     let (fields, raw) = split(data);
     let mut meta = vec![1, 0];
     meta.extend_from_slice(fields);
@@ -362,13 +362,13 @@ pub fn export(data: &[u8]) {
     meta[12..16].copy_from_slice(&(raw.len() as u32).to_le_bytes());
     meta[16..20].fill(0);
     let bytes = encode_frame(FrameKind::Export, &POOL, 3, &meta, &packed);
-    dedupfs::durability::export::fuzzing::frame(&bytes, &POOL, 3);
+    dedupfs::export::fuzzing::frame(&bytes, &POOL, 3);
     for kind in [FrameKind::ExportCurrent, FrameKind::ExportOwner, FrameKind::ExportReached, FrameKind::ExportKept] {
         let mut meta = vec![1, 0];
         meta.extend_from_slice(fields);
-        dedupfs::durability::export::fuzzing::small(&encode_frame(kind, &POOL, 0, &meta, &[]), &POOL);
+        dedupfs::export::fuzzing::small(&encode_frame(kind, &POOL, 0, &meta, &[]), &POOL);
     }
-    dedupfs::durability::export::fuzzing::small(&encode_frame(FrameKind::ExportKept, &POOL, 0, &[1, 0], raw), &POOL);
+    dedupfs::export::fuzzing::small(&encode_frame(FrameKind::ExportKept, &POOL, 0, &[1, 0], raw), &POOL);
 }
 
 /// Results of the last reclaiming.
@@ -376,10 +376,10 @@ pub fn last_reclaim(data: &[u8]) {
     use dedupfs_store::device::{Device, MemoryDevice};
     let read = |bytes: &[u8]| {
         let device = MemoryDevice::new();
-        device.replace_file("", dedupfs::upkeep::reclaim::HISTORY_FILE, bytes).expect("is memory");
-        if let Ok(Some(last)) = dedupfs::upkeep::reclaim::LastRun::read(&device, &POOL) {
+        device.replace_file("", dedupfs::reclaim::HISTORY_FILE, bytes).expect("is memory");
+        if let Ok(Some(last)) = dedupfs::reclaim::LastRun::read(&device, &POOL) {
             last.write(&device, &POOL).expect("is memory");
-            assert_eq!(dedupfs::upkeep::reclaim::LastRun::read(&device, &POOL).expect("decodes again"), Some(last));
+            assert_eq!(dedupfs::reclaim::LastRun::read(&device, &POOL).expect("decodes again"), Some(last));
         }
     };
     read(data);
@@ -393,11 +393,11 @@ pub fn scrub_position(data: &[u8]) {
     use dedupfs_store::device::{Device, MemoryDevice};
     let read = |bytes: &[u8]| {
         let device = MemoryDevice::new();
-        device.replace_file("", dedupfs::upkeep::scrub::POSITION_FILE, bytes).expect("is memory");
-        if let Ok(Some(position)) = dedupfs::upkeep::scrub::ScrubPosition::read(&device, &POOL) {
+        device.replace_file("", dedupfs::scrub::POSITION_FILE, bytes).expect("is memory");
+        if let Ok(Some(position)) = dedupfs::scrub::ScrubPosition::read(&device, &POOL) {
             position.write(&device, &POOL).expect("is memory");
             assert_eq!(
-                dedupfs::upkeep::scrub::ScrubPosition::read(&device, &POOL).expect("decodes again"),
+                dedupfs::scrub::ScrubPosition::read(&device, &POOL).expect("decodes again"),
                 Some(position)
             );
         }

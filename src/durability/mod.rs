@@ -1,6 +1,6 @@
 //! Durability: room on the disks, commits, and the export of the namespace.
 
-pub mod commit;
+pub(crate) mod commit;
 pub mod export;
-pub mod indexes;
-pub mod space;
+pub(crate) mod indexes;
+pub(crate) mod space;

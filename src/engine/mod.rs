@@ -10,7 +10,7 @@ use dedupfs_store::device::Device;
 use dedupfs_store::superblock::PoolProperties;
 use dedupfs_store::{PoolId, StoreError};
 
-pub use self::activity::Activity;
+pub(crate) use self::activity::Activity;
 use self::gate::{Gate, Pass};
 use crate::config::MemoryPlan;
 use crate::durability::commit::Committer;

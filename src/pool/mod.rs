@@ -9,46 +9,45 @@
 //!
 //! Dropping a pool without closing it acts like a crash: nothing more is written.
 
-mod claim;
 mod format;
 mod indexes;
 mod open;
 mod parts;
 mod reclaiming;
-mod recover;
+pub mod recover;
 pub mod repair;
 pub mod socket;
-mod stats;
+pub mod stats;
 mod trial;
 mod unrecovered;
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
+use dedupfs_service::Ino;
 use dedupfs_store::ContainerKind;
 use dedupfs_store::device::lock::PoolLock;
 use parking_lot::Mutex;
 
-pub use dedupfs_index::filter::FilterPlan;
-
-pub use self::claim::claim;
-pub use crate::durability::space::{Level, RootSpace, SpaceLimits};
-pub use crate::engine::Core;
-pub use crate::progress::{NoProgress, Progress};
+use crate::engine::Core;
+use crate::progress::{NoProgress, Progress};
 pub(crate) use format::relative_or_absolute;
 pub use format::{format, format_on};
 pub use open::OpenOptions;
 pub(crate) use open::{missing_data_root, overlays};
 pub(crate) use parts::DATA_DIRECTORY;
-pub use recover::{RecoverReport, STAGE as RECOVERY_STAGE, recover, recover_on};
-pub use stats::{ContainerSummary, FilterStats, IndexSummary, MemoryStats, PoolStats, SessionStats};
+use stats::PoolStats;
 use trial::TrialControl;
 pub use trial::{TRIAL_MEMORY_BYTES, TrialReport};
-pub use unrecovered::{Diagnosis, RecoveryReport, UnrecoveredPool};
+pub(crate) use unrecovered::RecoveryReport;
+pub use unrecovered::UnrecoveredPool;
 
 use crate::config::{CLOSE_PATIENCE, EXPORT_VERIFY_AFTER};
 use crate::durability::export::CopyDepth;
 use crate::service::Service;
+use crate::transfer::{self, PutOptions, TransferReport};
 use crate::upkeep::affected::{AffectedFiles, AffectedFinder, Lost};
 use crate::upkeep::check::{CheckOptions, CheckReport, Checker, RebuildReport};
 use crate::upkeep::export_watch::ExportWatch;
@@ -94,9 +93,62 @@ impl Pool {
         self.service.clone()
     }
 
-    /// Returns the pool's parts, for tests and benchmarks.
+    /// Copies a tree in; see [`transfer::put`](crate::transfer::put()).
+    ///
+    /// # Errors
+    /// As `transfer::put` says.
+    pub fn put(
+        &self,
+        options: &PutOptions,
+        from: OwnedFd,
+        to: (Ino, &[u8]),
+        progress: &dyn Progress,
+    ) -> transfer::Result<TransferReport> {
+        transfer::put(&self.core, &self.service, options, from, to, progress)
+    }
+
+    /// Copies a tree or a file out; see [`transfer::get`](crate::transfer::get()).
+    ///
+    /// # Errors
+    /// As `transfer::get` says.
+    pub fn get(&self, ino: Ino, to: (OwnedFd, &[u8]), progress: &dyn Progress) -> transfer::Result<TransferReport> {
+        transfer::get(&self.service, ino, to, progress)
+    }
+
+    /// Returns the time since the last request of a client.
     #[must_use]
-    pub fn core(&self) -> &Arc<Core> {
+    pub fn idle_for(&self) -> Duration {
+        self.core.activity.idle_for()
+    }
+
+    /// Returns the number of the last commit. An equal number means that nothing was committed in between.
+    #[must_use]
+    pub fn last_row(&self) -> u64 {
+        self.core.namespace.last_row()
+    }
+
+    /// Whether a count was found impossible, so that nothing is freed.
+    #[must_use]
+    pub fn has_doubt(&self) -> bool {
+        self.core.namespace.has_doubt()
+    }
+
+    /// Whether changes are refused for now or for good, not counting failures.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.core.is_read_only()
+    }
+
+    /// Checks that the pool takes changes.
+    ///
+    /// # Errors
+    /// `ReadOnly` with the reason.
+    pub fn check_writable(&self) -> Result<()> {
+        self.core.begin_change().map(drop)
+    }
+
+    /// Returns the pool's parts.
+    pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 

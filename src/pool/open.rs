@@ -15,7 +15,7 @@ use dedupfs_store::device::lock::PoolLock;
 use dedupfs_store::device::{Device, OverlayDevice};
 use dedupfs_store::superblock::{Role, Superblock};
 
-use super::claim::claim;
+use super::socket::claim;
 use super::unrecovered::UnrecoveredPool;
 use super::{NoProgress, Pool};
 use crate::config::{COMMIT_INTERVAL, MEMORY_BYTES_DEFAULT};

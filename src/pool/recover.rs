@@ -20,11 +20,11 @@ use dedupfs_store::device::{Device, Subdirectory};
 use dedupfs_store::superblock::{Role, Superblock};
 use serde::{Deserialize, Serialize};
 
-use super::claim::claim;
 use super::format::relative_or_absolute;
 use super::indexes::Rebuild;
 use super::open::OpenOptions;
 use super::parts::{Admission, Stores};
+use super::socket::claim;
 use super::trial::SCRATCH as TRIAL_SCRATCH;
 use crate::config::MemoryPlan;
 use crate::durability::export::{RestoreReport, fence, keep, restore};

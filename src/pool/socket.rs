@@ -1,4 +1,4 @@
-//! The place of the daemon's control socket on the meta root.
+//! The place of the daemon's control socket on the meta root, and the lock that heeds it.
 //!
 //! A socket address holds 107 bytes of path, and a pool's path may be longer. So the directory is opened and the socket is named through
 //! `/proc/self/fd/N/`, which is always short.
@@ -8,6 +8,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use dedupfs_base::Result;
+use dedupfs_store::StoreError;
+use dedupfs_store::device::lock::PoolLock;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 /// Name of the socket on the pool's meta root.
@@ -36,4 +39,20 @@ pub fn is_living(root: &Path) -> bool {
         // The daemon's backlog of connections is full.
         Err(error) => error.kind() == io::ErrorKind::WouldBlock,
     }
+}
+
+/// Locks the meta root `root`; `note` names the purpose.
+///
+/// The lock alone is not enough: a daemon that answers on the control socket still owns the pool. All its files may have been replaced,
+/// or its version may lock only one file.
+///
+/// # Errors
+/// `Busy`; I/O errors.
+pub fn claim(root: &Path, note: &str) -> Result<PoolLock> {
+    let lock = PoolLock::acquire(root, note)?;
+    if is_living(root) {
+        let owner = "a daemon that answers at its control socket, although the pool's lock was removed".to_owned();
+        return Err(StoreError::Busy { what: format!("pool {}", root.display()), owner }.into());
+    }
+    Ok(lock)
 }

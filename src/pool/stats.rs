@@ -6,7 +6,7 @@ use dedupfs_base::Result;
 use dedupfs_content::ContainerStore;
 use serde::{Deserialize, Serialize};
 
-use crate::durability::space::RootSpace;
+pub use crate::durability::space::{Level, RootSpace};
 use crate::engine::Core;
 
 /// The figures that `dedupfs-stats` shows. All sizes in bytes.

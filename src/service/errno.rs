@@ -8,7 +8,7 @@ use dedupfs_store::StoreError;
 
 /// Returns the error number that a client sees. Details that it cannot see (regions, files of the pool) go to the log.
 #[must_use]
-pub fn errno(error: &EngineError) -> Errno {
+pub(crate) fn errno(error: &EngineError) -> Errno {
     match error {
         EngineError::NotFound => Errno::ENOENT,
         EngineError::Exists => Errno::EEXIST,

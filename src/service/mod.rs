@@ -38,7 +38,7 @@ use dedupfs_service::{
 pub use access_times::AccessTimes;
 use attributes::attributes_of;
 pub(crate) use content::CAPABILITY_XATTR;
-pub use errno::errno;
+pub(crate) use errno::errno;
 use lookups::Lookups;
 use open_files::OpenFiles;
 use parking_lot::Mutex;
@@ -63,7 +63,7 @@ pub struct Service {
 
 /// Returns the system time in seconds and nanoseconds.
 #[must_use]
-pub fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => {
             Timestamp { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }

@@ -33,7 +33,7 @@ use super::recency::{Recency, Turn};
 
 /// The unpublished values that stat shows for a file whose content is ahead of its inode.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Live {
+pub(super) struct Live {
     /// Length and data bytes, once the content was changed.
     pub size: Option<(u64, u64)>,
     /// Time of the last unpublished change.
@@ -44,7 +44,7 @@ pub struct Live {
 
 impl Live {
     /// Returns mtime and ctime of `inode`. Attributes that were changed after the content give a later ctime.
-    pub fn times(&self, inode: &Inode) -> (Timestamp, Timestamp) {
+    pub(super) fn times(&self, inode: &Inode) -> (Timestamp, Timestamp) {
         let Some(changed_at) = self.changed_at else { return (inode.mtime, inode.ctime) };
         // A ctime in the future is no later change: the clock was wrong when it was set.
         let is_since = changed_at < inode.ctime && inode.ctime <= now();
@@ -53,7 +53,7 @@ impl Live {
 }
 
 /// A file that is open, or being changed.
-pub struct OpenFile {
+pub(super) struct OpenFile {
     /// Inode number.
     pub ino: Ino,
     /// Content; `None` until the first use.
@@ -104,7 +104,7 @@ impl Drop for OpenFile {
 
 impl OpenFile {
     /// Notes that the kernel has pages of the file, or is about to fill some.
-    pub fn note_cached(&self) {
+    pub(super) fn note_cached(&self) {
         // Check before storing: many threads read, and an unmodified cache line stays shared between them.
         if !self.may_be_cached() {
             self.may_be_cached.store(true, Ordering::SeqCst);
@@ -112,18 +112,18 @@ impl OpenFile {
     }
 
     /// Whether the kernel may have pages of the file.
-    pub fn may_be_cached(&self) -> bool {
+    pub(super) fn may_be_cached(&self) -> bool {
         self.may_be_cached.load(Ordering::SeqCst)
     }
 
     /// Notes that the content is used now.
-    pub fn note_use(&self) {
+    pub(super) fn note_use(&self) {
         self.used_ms.store(self.orders.now_ms(), Ordering::Relaxed);
         self.orders.loaded.note(&self.loaded, &self.own);
     }
 
     /// Returns the time since the last use.
-    pub fn unused_for(&self) -> Duration {
+    pub(super) fn unused_for(&self) -> Duration {
         Duration::from_millis(self.orders.now_ms().saturating_sub(self.used_ms.load(Ordering::Relaxed)))
     }
 
@@ -131,7 +131,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// The inode is gone, its recipe is damaged, I/O errors.
-    pub fn load<'a>(
+    pub(super) fn load<'a>(
         &self,
         body: &'a mut Option<FileBody>,
         context: &Arc<FileContext>,
@@ -149,7 +149,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// None in practice: an empty root has no recipe.
-    pub fn load_empty<'a>(
+    pub(super) fn load_empty<'a>(
         &self,
         body: &'a mut Option<FileBody>,
         context: &Arc<FileContext>,
@@ -162,7 +162,7 @@ impl OpenFile {
     }
 
     /// Notes a change of the content, if there was one.
-    pub fn note_change(&self, body: &FileBody, now: Timestamp) {
+    pub(super) fn note_change(&self, body: &FileBody, now: Timestamp) {
         if !body.is_changed() {
             // Nothing will be published, so stat must not show a new time.
             return;
@@ -177,7 +177,7 @@ impl OpenFile {
     }
 
     /// Applies the unpublished values to `inode`.
-    pub fn patch(&self, inode: &mut Inode) {
+    pub(super) fn patch(&self, inode: &mut Inode) {
         let live = *self.live.lock();
         if let Some((size_bytes, data_bytes)) = live.size {
             (inode.size_bytes, inode.data_bytes) = (size_bytes, data_bytes);
@@ -187,7 +187,7 @@ impl OpenFile {
 }
 
 /// An open handle.
-pub struct OpenHandle {
+pub(super) struct OpenHandle {
     /// The file.
     pub file: Arc<OpenFile>,
     /// Options of the open call.
@@ -200,7 +200,7 @@ pub struct OpenHandle {
 
 impl OpenHandle {
     /// Whether the kernel's pages of the file stay valid while the handle is open.
-    pub fn keeps_cache(&self) -> bool {
+    pub(super) fn keeps_cache(&self) -> bool {
         !(self.writes_directly() || self.how.direct && self.how.write)
     }
 
@@ -242,7 +242,7 @@ impl Drop for Leaving<'_> {
 
 /// All open files.
 #[derive(Default)]
-pub struct OpenFiles {
+pub(super) struct OpenFiles {
     table: RwLock<Table>,
     next_handle: AtomicU64,
     orders: Arc<Orders>,
@@ -250,7 +250,7 @@ pub struct OpenFiles {
 
 impl OpenFiles {
     /// Opens a handle.
-    pub fn open(&self, ino: Ino, how: OpenOptions) -> (Handle, Arc<OpenHandle>) {
+    pub(super) fn open(&self, ino: Ino, how: OpenOptions) -> (Handle, Arc<OpenHandle>) {
         let mut table = self.table_with(ino);
         let entry = self.hold_in(&mut table, ino);
         let is_direct = entry.direct_writers > 0 || (how.write && !how.read && entry.cached == 0);
@@ -266,7 +266,7 @@ impl OpenFiles {
     }
 
     /// Holds a file without a handle for one operation, until [`let_go`](Self::let_go).
-    pub fn hold(&self, ino: Ino) -> Arc<OpenFile> {
+    pub(super) fn hold(&self, ino: Ino) -> Arc<OpenFile> {
         self.hold_in(&mut self.table_with(ino), ino).file.clone()
     }
 
@@ -314,22 +314,22 @@ impl OpenFiles {
     ///
     /// # Errors
     /// `BadHandle` if it is not open.
-    pub fn handle(&self, handle: Handle) -> Result<Arc<OpenHandle>> {
+    pub(super) fn handle(&self, handle: Handle) -> Result<Arc<OpenHandle>> {
         self.table.read().handles.get(&handle).cloned().ok_or(EngineError::BadHandle)
     }
 
     /// Returns the file if it is open.
-    pub fn file(&self, ino: Ino) -> Option<Arc<OpenFile>> {
+    pub(super) fn file(&self, ino: Ino) -> Option<Arc<OpenFile>> {
         self.table.read().files.get(&ino).map(|entry| entry.file.clone())
     }
 
     /// Returns all open files.
-    pub fn all(&self) -> Vec<Arc<OpenFile>> {
+    pub(super) fn all(&self) -> Vec<Arc<OpenFile>> {
         self.table.read().files.values().map(|entry| entry.file.clone()).collect()
     }
 
     /// Closes a handle. The file stays held until [`let_go`](Self::let_go).
-    pub fn close(&self, handle: Handle) -> Option<Arc<OpenHandle>> {
+    pub(super) fn close(&self, handle: Handle) -> Option<Arc<OpenHandle>> {
         let mut table = self.table.write();
         let open = table.handles.remove(&handle)?;
         if let Some(entry) = table.files.get_mut(&open.file.ino) {
@@ -340,7 +340,7 @@ impl OpenFiles {
     }
 
     /// Ends one hold. After the last one the file is forgotten; `last` runs before anyone can open it again.
-    pub fn let_go(&self, ino: Ino, last: impl FnOnce()) {
+    pub(super) fn let_go(&self, ino: Ino, last: impl FnOnce()) {
         let mut table = self.table.write();
         if let Some(entry) = table.files.get_mut(&ino) {
             entry.holds -= 1;
@@ -352,7 +352,7 @@ impl OpenFiles {
     }
 
     /// Calls `closed` if the file is not open, before anyone can open it or call this for the same inode.
-    pub fn if_closed(&self, ino: Ino, closed: impl FnOnce()) {
+    pub(super) fn if_closed(&self, ino: Ino, closed: impl FnOnce()) {
         let leaving = Arc::new(Mutex::new(()));
         let _until_done = leaving.lock();
         let mut table = self.table_with(ino);

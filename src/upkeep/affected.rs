@@ -26,13 +26,13 @@ use serde::{Deserialize, Serialize};
 use crate::progress::Progress;
 
 /// Largest number of names that are kept; all files are counted.
-pub const NAMES_MAX: usize = 1_000_000;
+pub(crate) const NAMES_MAX: usize = 1_000_000;
 /// Number of files whose lost ranges are reported.
-pub const RANGED_FILES_MAX: usize = 10_000;
+pub(crate) const RANGED_FILES_MAX: usize = 10_000;
 /// Number of ranges reported for one file; all lost bytes are counted.
-pub const RANGES_MAX: usize = 16;
+pub(crate) const RANGES_MAX: usize = 16;
 /// Number of lost chunks and nodes that are traced. Further ones are found after these are healed.
-pub const LOST_MAX: usize = 4_000_000;
+pub(crate) const LOST_MAX: usize = 4_000_000;
 /// Largest number of directories followed above a name.
 const DEPTH_MAX: usize = 4096;
 /// Longest reported path in bytes, the kernel's limit for one path. Of a longer path only the last names are reported.
@@ -63,7 +63,7 @@ pub struct AffectedFiles {
 
 /// The fingerprints of lost content.
 #[derive(Clone, Default, Debug)]
-pub struct Lost {
+pub(crate) struct Lost {
     /// Chunks.
     pub chunks: HashSet<Fingerprint>,
     /// Recipe nodes.
@@ -75,7 +75,7 @@ impl Lost {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn of(chunk_index: &Index, recipe_index: &Index) -> Result<Self> {
+    pub(crate) fn of(chunk_index: &Index, recipe_index: &Index) -> Result<Self> {
         let of = |index: &Index| -> Result<HashSet<Fingerprint>> {
             let mut lost = HashSet::new();
             if index.lost() > 0 {
@@ -93,13 +93,13 @@ impl Lost {
 
     /// Whether nothing is lost.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.chunks.is_empty() && self.nodes.is_empty()
     }
 }
 
 /// The parts of a pool that the search reads. Counts must be settled before.
-pub struct AffectedFinder<'a> {
+pub(crate) struct AffectedFinder<'a> {
     /// Inodes and names.
     pub namespace: &'a Namespace,
     /// All nodes.
@@ -136,7 +136,7 @@ impl AffectedFinder<'_> {
     ///
     /// # Errors
     /// The index or the namespace cannot be read. Unreadable nodes count as lost.
-    pub fn find(&self, lost: &Lost) -> Result<AffectedFiles> {
+    pub(crate) fn find(&self, lost: &Lost) -> Result<AffectedFiles> {
         if lost.is_empty() {
             return Ok(AffectedFiles::default());
         }

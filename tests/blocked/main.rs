@@ -11,8 +11,8 @@ use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dedupfs::pool::NoProgress;
-use dedupfs::upkeep::reclaim::ReclaimOptions;
+use dedupfs::NoProgress;
+use dedupfs::reclaim::ReclaimOptions;
 use dedupfs_store::device::observed::Call;
 
 use site::{LARGE_BYTES, Site, content, large};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use dedupfs::pool::{NoProgress, OpenOptions, Pool, format_on};
+use dedupfs::{NoProgress, OpenOptions, Pool, format_on};
 use dedupfs_fuse::{MountOptions, MountedSession, mount};
 use dedupfs_service::FileService;
 use dedupfs_store::device::{Device, MemoryDevice, ObservedDevice};
@@ -149,8 +149,7 @@ impl Site {
             assert_eq!(fs::read(self.path(format!("{number}/7"))).expect("reads"), small(number, 7));
         }
         let pool = self.pool.as_ref().expect("is open");
-        let report =
-            pool.check(&dedupfs::upkeep::check::CheckOptions { read_data: true }, &NoProgress).expect("checks");
+        let report = pool.check(&dedupfs::check::CheckOptions { read_data: true }, &NoProgress).expect("checks");
         assert!(report.is_clean(), "{:#?}", report.findings);
         self.unmount();
     }

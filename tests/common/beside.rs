@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dedupfs::pool::{NoProgress, Pool};
-use dedupfs::upkeep::reclaim::ReclaimOptions;
+use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::{NoProgress, Pool};
 use dedupfs_service::FileService;
 
 /// Runs workers, numbered from 0, while all garbage is reclaimed again and again.

@@ -1,6 +1,6 @@
 //! Helpers for tests of whole pools.
 
-use dedupfs::pool::Pool;
+use dedupfs::Pool;
 use dedupfs_service::{Caller, Errno, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
 
 pub const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };

@@ -7,8 +7,8 @@ mod common;
 
 use std::sync::Arc;
 
-use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs::upkeep::reclaim::ReclaimOptions;
+use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::{FileService, ROOT_INO};
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};

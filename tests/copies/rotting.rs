@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dedupfs::upkeep::check::CheckOptions;
+use dedupfs::check::CheckOptions;
 
 use super::*;
 

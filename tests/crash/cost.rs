@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dedupfs::pool::format_on;
+use dedupfs::format_on;
 use dedupfs_store::Result;
 use dedupfs_store::device::observed::{Call, Observer};
 use dedupfs_store::superblock::PoolProperties;
@@ -65,14 +65,14 @@ impl Opening {
             |counted: &Counted| [counted.reads.load(Ordering::Relaxed), counted.bytes.load(Ordering::Relaxed)];
         let (containers, index, namespace) =
             (counted(&reads.containers), counted(&reads.index), counted(&reads.namespace));
-        let core = pool.core();
+        let stats = pool.stats().expect("counts");
         Self {
             rows_replayed: pool.recovery().rows_replayed,
             containers,
             index,
             namespace,
-            container_count: (core.data.containers().len() + core.recipes.containers().len()) as u64,
-            chunks: pool.stats().expect("counts").unique_chunks,
+            container_count: stats.data_containers.containers + stats.recipe_containers.containers,
+            chunks: stats.unique_chunks,
         }
     }
 }

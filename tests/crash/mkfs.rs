@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use dedupfs::pool::format_on;
+use dedupfs::format_on;
 use dedupfs_store::device::observed::Observer;
 
 use crate::camera::{Camera, Ledger};

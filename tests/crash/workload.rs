@@ -8,8 +8,8 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs::upkeep::reclaim::ReclaimOptions;
+use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::MemoryService;
 use dedupfs_service::{Errno, FileKind, Handle, Ino};
 use dedupfs_store::device::observed::Observer;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dedupfs::Result;
-use dedupfs::pool::{NoProgress, OpenOptions, Pool};
+use dedupfs::{NoProgress, OpenOptions, Pool};
 use dedupfs_store::device::faulty::{FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice};
 

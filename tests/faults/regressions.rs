@@ -10,7 +10,7 @@ use crate::work::{content, image};
 
 /// Returns why the pool takes no more changes.
 fn why_read_only(session: &Session<'_>) -> String {
-    match session.pool.core().begin_change().map(drop) {
+    match session.pool.check_writable() {
         Err(EngineError::ReadOnly(why)) => why,
         other => panic!("not read-only: {other:?}"),
     }

@@ -56,7 +56,7 @@ fn format(case: &Case) -> bool {
     disks.injected() > 0
 }
 
-fn use_pool(case: &Case, disks: &mut Disks, expected: &mut Expected) -> std::sync::Arc<dedupfs::pool::Pool> {
+fn use_pool(case: &Case, disks: &mut Disks, expected: &mut Expected) -> std::sync::Arc<dedupfs::Pool> {
     let pool = work::open(case, disks, false);
     expected.reopened();
     let mut session = Session::new(pool.clone(), expected);

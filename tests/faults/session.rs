@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use dedupfs::pool::Pool;
-use dedupfs::service::Service;
+use dedupfs::Pool;
+use dedupfs::Service;
 use dedupfs_service::{
     AttributeChanges, Caller, Errno, FileService, Handle, Ino, NewNode, OpenOptions, ROOT_INO, RenameFlags, WriteFlags,
     XattrMode,

@@ -1,8 +1,8 @@
 //! Verdicts after the fault: on the pool that met it, after a restart, and after a power loss.
 
 use dedupfs::EngineError;
-use dedupfs::pool::{NoProgress, Pool};
-use dedupfs::upkeep::scrub::ScrubOptions;
+use dedupfs::scrub::ScrubOptions;
+use dedupfs::{NoProgress, Pool};
 use dedupfs_store::device::MemoryDevice;
 
 use crate::case::{Aftermath, Case};
@@ -33,7 +33,7 @@ pub fn goes_on_or_says_why(case: &Case, disks: &Disks, session: &mut Session<'_>
         session.write("probe", &content(90, 20_000), true);
         has_failed = session.errors > errors;
     }
-    match session.pool.core().begin_change().map(drop) {
+    match session.pool.check_writable() {
         Ok(()) => assert!(!has_failed, "the pool takes changes, and a new file cannot be written and synced"),
         Err(EngineError::ReadOnly(why)) => {
             assert!(disks.injected() > 0, "read-only, and nothing failed{why}");

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use dedupfs::pool::{NoProgress, Pool, format_on};
-use dedupfs::upkeep::check::CheckOptions;
-use dedupfs::upkeep::reclaim::ReclaimOptions;
+use dedupfs::check::CheckOptions;
+use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::{EngineError, Result};
+use dedupfs::{NoProgress, Pool, format_on};
 use dedupfs_store::device::MemoryDevice;
 use dedupfs_store::superblock::PoolProperties;
 

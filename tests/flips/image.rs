@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::{
     AttributeChanges, Caller, FileService, Ino, NewNode, NodeContent, OpenOptions, ROOT_INO, TimeChange, Timestamp,
     WriteFlags, XattrMode,

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use dedupfs::pool::{NoProgress, OpenOptions as PoolOptions, Pool};
-use dedupfs::upkeep::check::CheckOptions;
+use dedupfs::check::CheckOptions;
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool};
 use dedupfs_service::{Errno, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
 
 use crate::damage::{Case, Damage, Way};

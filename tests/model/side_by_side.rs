@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dedupfs::pool::{FilterPlan, NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs::upkeep::check::CheckOptions;
-use dedupfs::upkeep::reclaim::ReclaimOptions;
+use dedupfs::check::CheckOptions;
+use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::{FilterPlan, NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::MemoryService;
 use dedupfs_service::{
     AttributeChanges, Caller, FileKind, FilePlace, FileService, Handle, Ino, NewNode, NodeContent, OpenOptions,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::control::{ControlClient, Failure, FailureKind};
 use dedupfs::EngineError;
-use dedupfs::pool::{NoProgress, OpenOptions, Pool, Progress};
+use dedupfs::{NoProgress, OpenOptions, Pool, Progress};
 use dedupfs_store::device::PoolLock;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use dedupfs::upkeep::reclaim::ReclaimOptions;
+use dedupfs::reclaim::ReclaimOptions;
 
 /// Time between two checks for garbage.
 const INTERVAL: Duration = Duration::from_secs(60);

@@ -266,7 +266,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
         let (pool, data) = (root.join("pool"), root.join("disk/data"));
-        dedupfs::pool::format(&pool, Some(&data), &PoolProperties::default()).unwrap();
+        dedupfs::format(&pool, Some(&data), &PoolProperties::default()).unwrap();
         for mountpoint in [&data, &root.join("disk")] {
             let failure = examine(&pool, mountpoint).unwrap_err();
             assert!(failure.message.contains("in each other"), "{failure}");

@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::control::{Failure, FailureKind};
-use dedupfs::pool::{FilterPlan, SpaceLimits};
-use dedupfs::service::AccessTimes;
+use dedupfs::AccessTimes;
+use dedupfs::{FilterPlan, SpaceLimits};
 use dedupfs_fuse::{KeepAwake, MountOptions};
 
 use crate::gc_policy::Policy;

@@ -14,7 +14,8 @@
 use std::path::Path;
 
 use crate::control::{Failure, FailureKind};
-use dedupfs::pool::{PoolStats, SpaceLimits};
+use dedupfs::SpaceLimits;
+use dedupfs::stats::PoolStats;
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
@@ -201,7 +202,7 @@ pub fn cannot_be_written(pool: &Path) -> bool {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use dedupfs::pool::RootSpace;
+    use dedupfs::stats::RootSpace;
 
     use super::*;
 

@@ -8,10 +8,10 @@ use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::control::Failure;
+use dedupfs::check::{CheckReport, RebuildReport};
 use dedupfs::config::{SPACE_LOW_PERCENT, SPACE_URGENT_PERCENT};
-use dedupfs::pool::RecoverReport;
-use dedupfs::pool::{IndexSummary, Level, PoolStats, RootSpace};
-use dedupfs::upkeep::check::{CheckReport, RebuildReport};
+use dedupfs::recover::RecoverReport;
+use dedupfs::stats::{IndexSummary, Level, PoolStats, RootSpace};
 use serde::Serialize;
 use serde_json::json;
 

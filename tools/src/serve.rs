@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use crate::control::{ControlServer, Failure, FailureKind, PoolSocket, lacks_room};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use dedupfs::config::COMMIT_INTERVAL;
-use dedupfs::pool::{OpenOptions, Pool};
+use dedupfs::{OpenOptions, Pool};
 use dedupfs_fuse::{MountError, MountedSession};
 use dedupfs_store::waiting;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::control::{Failure, FailureKind};
-use dedupfs::pool::RECOVERY_STAGE;
+use dedupfs::recover::STAGE as RECOVERY_STAGE;
 
 use crate::mountinfo::{self, MountEntry};
 

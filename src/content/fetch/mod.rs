@@ -40,7 +40,12 @@ impl Fetcher {
     ///
     /// # Errors
     /// `Corrupt` if the region with the chunk is damaged, no container has it, or it is quarantined; I/O errors.
-    pub(crate) fn fetch(&self, fingerprint: &Fingerprint, hint: ContainerId, len_bytes: Option<u32>) -> Result<ChunkData> {
+    pub(crate) fn fetch(
+        &self,
+        fingerprint: &Fingerprint,
+        hint: ContainerId,
+        len_bytes: Option<u32>,
+    ) -> Result<ChunkData> {
         let mut failure = None;
         let is_doubtful = self.store.is_damaged(hint);
         if hint != ContainerId::NONE && !is_doubtful {

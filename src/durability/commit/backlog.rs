@@ -22,7 +22,7 @@ use crate::sync::{Condvar, Mutex};
 
 /// The size of uncounted work.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Weight {
+pub(super) struct Weight {
     /// Approximate number of index changes.
     pub changes: u64,
     /// Of these, the changes that give a fingerprint a place: it is staged until they are counted.
@@ -46,7 +46,7 @@ impl Weight {
 }
 
 /// The result of one round.
-pub struct Handed<R> {
+pub(super) struct Handed<R> {
     ticket: u64,
     weight: Weight,
     /// `None`: the round made nothing durable.
@@ -71,7 +71,7 @@ impl<R> State<R> {
 }
 
 /// The rows of one pool that are not counted yet.
-pub struct Backlog<R> {
+pub(super) struct Backlog<R> {
     state: Mutex<State<R>>,
     changed: Condvar,
     bound: Weight,
@@ -79,30 +79,30 @@ pub struct Backlog<R> {
 
 impl<R> Backlog<R> {
     /// Creates an empty backlog. No round begins while it holds as many changes or bytes as `bound`.
-    pub fn new(bound: Weight) -> Self {
+    pub(super) fn new(bound: Weight) -> Self {
         let state =
             State { waiting: VecDeque::new(), taken: 0, weight: Weight::default(), counted: 0, is_ended: false };
         Self { state: Mutex::new(state), changed: Condvar::new(), bound }
     }
 
     /// Returns the size of the uncounted rows.
-    pub fn weight(&self) -> Weight {
+    pub(super) fn weight(&self) -> Weight {
         self.state.lock().weight
     }
 
     /// Returns the size from which on no round begins.
-    pub fn bound(&self) -> Weight {
+    pub(super) fn bound(&self) -> Weight {
         self.bound
     }
 
     /// Waits while the backlog is full.
-    pub fn wait_for_room(&self) {
+    pub(super) fn wait_for_room(&self) {
         let bound = self.bound;
         self.wait_while(|| (), |weight| weight.changes >= bound.changes || weight.bytes >= bound.bytes);
     }
 
     /// Hands over the durable row of the round that served all tickets up to `ticket`.
-    pub fn hand_over(&self, ticket: u64, weight: Weight, row: Option<R>) {
+    pub(super) fn hand_over(&self, ticket: u64, weight: Weight, row: Option<R>) {
         let mut state = self.state.lock();
         if state.is_ended || (row.is_none() && state.is_empty()) {
             // The counting has ended, or there is nothing to count.
@@ -118,7 +118,7 @@ impl<R> Backlog<R> {
     }
 
     /// Takes all waiting rows, in order; waits until there is one. Empty after the last row.
-    pub fn take(&self) -> VecDeque<Handed<R>> {
+    pub(super) fn take(&self) -> VecDeque<Handed<R>> {
         let mut state = self.state.lock();
         while state.waiting.is_empty() && !state.is_ended {
             self.changed.wait(&mut state);
@@ -129,7 +129,7 @@ impl<R> Backlog<R> {
     }
 
     /// Reports that the first of the taken rows is counted.
-    pub fn counted(&self, handed: Handed<R>) {
+    pub(super) fn counted(&self, handed: Handed<R>) {
         let Handed { ticket, weight, row } = handed;
         // Its memory is freed before its weight is released.
         drop(row);
@@ -142,7 +142,7 @@ impl<R> Backlog<R> {
     }
 
     /// Waits until everything up to `ticket` is counted. Calls `before_waiting` if it has to wait.
-    pub fn wait_for(&self, ticket: u64, before_waiting: impl FnOnce()) {
+    pub(super) fn wait_for(&self, ticket: u64, before_waiting: impl FnOnce()) {
         let mut state = self.state.lock();
         if state.counted < ticket {
             before_waiting();
@@ -154,7 +154,7 @@ impl<R> Backlog<R> {
 
     /// Waits while the backlog is not empty and `is_too_much` holds for its size. Calls `before_waiting` if it has to
     /// wait.
-    pub fn wait_while(&self, before_waiting: impl FnOnce(), is_too_much: impl Fn(Weight) -> bool) {
+    pub(super) fn wait_while(&self, before_waiting: impl FnOnce(), is_too_much: impl Fn(Weight) -> bool) {
         let mut state = self.state.lock();
         if state.is_empty() || !is_too_much(state.weight) {
             return;
@@ -166,7 +166,7 @@ impl<R> Backlog<R> {
     }
 
     /// Ends the backlog: nothing more is handed over.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         self.state.lock().is_ended = true;
         self.changed.notify_all();
     }

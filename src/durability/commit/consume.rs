@@ -24,7 +24,7 @@ use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp};
 const CHANGES_MAX: usize = 65_536;
 
 /// Applies log rows to both indexes.
-pub struct Consumer<'a> {
+pub(crate) struct Consumer<'a> {
     /// Index of chunks.
     pub chunk_index: &'a Index,
     /// Index of recipe nodes.
@@ -52,7 +52,7 @@ struct Pending {
 
 /// The result of consuming a row.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Consumed {
+pub(crate) struct Consumed {
     /// Changes applied.
     pub changes: u64,
     /// Counts that are impossible; `dedupfs fsck` tells more.
@@ -67,7 +67,7 @@ impl Consumer<'_> {
     ///
     /// # Errors
     /// Reading a node or table failed. The indexes then miss a part of this row: no later row may be applied.
-    pub fn consume(&self, row: u64, ops: &[LogOp], fresh: Option<&[Extended]>) -> Result<Consumed> {
+    pub(crate) fn consume(&self, row: u64, ops: &[LogOp], fresh: Option<&[Extended]>) -> Result<Consumed> {
         let mut pending =
             Pending { row, chunks: Vec::new(), recipes: Vec::new(), total: 0, inconsistencies: 0, doubts: 0 };
         let fresh_chunks = fresh.unwrap_or_default().iter().filter(|extended| extended.kind == ContainerKind::Data);

@@ -4,7 +4,7 @@ use crate::sync::{Condvar, Mutex};
 
 /// The outcome of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Flushed {
+pub(super) enum Flushed {
     /// The checkpoint is durable.
     #[default]
     Whole,
@@ -22,7 +22,7 @@ struct State<F> {
 }
 
 /// The queue.
-pub struct FlushQueue<F> {
+pub(super) struct FlushQueue<F> {
     state: Mutex<State<F>>,
     changed: Condvar,
 }
@@ -36,12 +36,12 @@ impl<F> Default for FlushQueue<F> {
 
 impl<F> FlushQueue<F> {
     /// Whether a checkpoint is under way, or about to be.
-    pub fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         self.state.lock().is_busy
     }
 
     /// Hands over a checkpoint; only when none is under way.
-    pub fn submit(&self, flush: F) {
+    pub(super) fn submit(&self, flush: F) {
         let mut state = self.state.lock();
         debug_assert!(!state.is_busy, "one at a time");
         state.is_busy = true;
@@ -50,7 +50,7 @@ impl<F> FlushQueue<F> {
     }
 
     /// Waits until no checkpoint is under way. Returns the outcome of the last one.
-    pub fn wait(&self) -> Flushed {
+    pub(super) fn wait(&self) -> Flushed {
         let mut state = self.state.lock();
         while state.is_busy && !state.stopping {
             self.changed.wait(&mut state);
@@ -59,7 +59,7 @@ impl<F> FlushQueue<F> {
     }
 
     /// Waits for the next checkpoint to write; `None` when the queue is stopped.
-    pub fn next(&self) -> Option<F> {
+    pub(super) fn next(&self) -> Option<F> {
         let mut state = self.state.lock();
         loop {
             if state.stopping {
@@ -73,14 +73,14 @@ impl<F> FlushQueue<F> {
     }
 
     /// Ends the checkpoint that [`next`](Self::next) returned.
-    pub fn done(&self, how: Flushed) {
+    pub(super) fn done(&self, how: Flushed) {
         let mut state = self.state.lock();
         (state.is_busy, state.last) = (false, how);
         self.changed.notify_all();
     }
 
     /// Stops the queue. A checkpoint being written is completed; a waiting one is dropped.
-    pub fn stop(&self) {
+    pub(super) fn stop(&self) {
         self.state.lock().stopping = true;
         self.changed.notify_all();
     }

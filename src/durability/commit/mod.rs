@@ -47,7 +47,7 @@ use dedupfs_store::device::PoolLock;
 use dedupfs_store::{ContainerId, StoreError, waiting};
 use parking_lot::{Condvar, Mutex};
 
-pub use consume::{Consumed, Consumer};
+pub(crate) use consume::{Consumed, Consumer};
 
 use self::backlog::{Backlog, Weight};
 use self::counting::Row;

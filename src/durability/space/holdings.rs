@@ -13,7 +13,7 @@ use crate::config::{INDEX_REWRITE_BYTES_MAX, MIB};
 use crate::durability::indexes;
 
 /// The parts of a pool that hold bytes.
-pub struct PoolHoldings {
+pub(crate) struct PoolHoldings {
     /// The worst-case cost of content.
     pub cost: ContentCost,
     /// Content in streams.

@@ -17,7 +17,7 @@
 //! Lock order: `budget`, then the locks of the holdings. Call with no lock of a file held.
 
 mod advice;
-pub mod cost;
+pub(crate) mod cost;
 mod holdings;
 mod optional;
 mod watch;
@@ -31,9 +31,9 @@ use dedupfs_store::waiting;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-pub use cost::{ContentCost, Demand};
-pub use holdings::PoolHoldings;
-pub use optional::OptionalWrites;
+pub(crate) use cost::{ContentCost, Demand};
+pub(crate) use holdings::PoolHoldings;
+pub(crate) use optional::OptionalWrites;
 pub use watch::Level;
 use watch::Watch;
 

@@ -10,19 +10,19 @@ use super::{Demand, SpaceGuard};
 
 /// Passes writes through to the data root while half of the reserve stays free; beyond that they fail for lack of space.
 #[derive(Debug, Default)]
-pub struct OptionalWrites {
+pub(crate) struct OptionalWrites {
     guard: OnceLock<Arc<SpaceGuard>>,
 }
 
 impl OptionalWrites {
     /// Wraps the device for such writes. Until [`begin`](Self::begin) all of them pass.
     #[must_use]
-    pub fn device(self: &Arc<Self>, data: &Arc<dyn Device>) -> Arc<dyn Device> {
+    pub(crate) fn device(self: &Arc<Self>, data: &Arc<dyn Device>) -> Arc<dyn Device> {
         Arc::new(ObservedDevice::new(data.clone(), self.clone()))
     }
 
     /// Sets the guard that is asked from now on.
-    pub fn begin(&self, guard: &Arc<SpaceGuard>) {
+    pub(crate) fn begin(&self, guard: &Arc<SpaceGuard>) {
         // A pool has only one guard.
         let _first_counts = self.guard.set(guard.clone());
     }

@@ -26,7 +26,8 @@ use dedupfs_store::device::lock::PoolLock;
 use dedupfs_store::superblock::{Role, Superblock};
 
 use self::superblocks::{check_is_data_root, restore_superblocks};
-use crate::pool::{OpenOptions, Pool, UnrecoveredPool, claim, missing_data_root, overlays, relative_or_absolute};
+use crate::pool::socket::claim;
+use crate::pool::{OpenOptions, Pool, UnrecoveredPool, missing_data_root, overlays, relative_or_absolute};
 use crate::progress::Progress;
 use crate::upkeep::check::{CheckOptions, CheckReport, RebuildReport};
 use crate::upkeep::scrub::ScrubOptions;

@@ -15,7 +15,7 @@ use crate::pool::DATA_DIRECTORY;
 ///
 /// # Errors
 /// Neither can be read; both can and do not belong together; an unknown format version; I/O errors.
-pub fn restore_superblocks(
+pub(super) fn restore_superblocks(
     meta_device: &dyn Device,
     data_device: &dyn Device,
     data_root: &[u8],
@@ -55,7 +55,7 @@ pub fn restore_superblocks(
 ///
 /// # Errors
 /// The directory is refused; I/O errors.
-pub fn check_is_data_root(device: &dyn Device, path: &Path) -> Result<()> {
+pub(super) fn check_is_data_root(device: &dyn Device, path: &Path) -> Result<()> {
     if device.exists(Role::Data.file_name())? || device.exists(DATA_DIRECTORY)? {
         return Ok(());
     }

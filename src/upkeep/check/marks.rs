@@ -13,7 +13,7 @@ use crate::upkeep::affected::Lost;
 
 /// The reference counts of chunks and nodes.
 #[derive(Default)]
-pub struct Marks {
+pub(super) struct Marks {
     /// Chunks.
     pub chunks: HashMap<Fingerprint, u32>,
     /// Recipe nodes.
@@ -22,7 +22,7 @@ pub struct Marks {
 
 impl Marks {
     /// Marks the chunk or node of a root.
-    pub fn root(&mut self, root: &Root) {
+    pub(super) fn root(&mut self, root: &Root) {
         match root {
             Root::Empty | Root::Zero { .. } => {}
             Root::Chunk(child) => mark(&mut self.chunks, child.fingerprint),
@@ -31,7 +31,7 @@ impl Marks {
     }
 
     /// Marks a child of a node of `level`.
-    pub fn child(&mut self, level: u8, fingerprint: Fingerprint) {
+    pub(super) fn child(&mut self, level: u8, fingerprint: Fingerprint) {
         if !fingerprint.is_zero() {
             mark(if level == 0 { &mut self.chunks } else { &mut self.nodes }, fingerprint);
         }

@@ -22,11 +22,13 @@ use std::sync::Arc;
 use dedupfs_index::Index;
 use serde::{Deserialize, Serialize};
 
-pub use rebuild::{BuildPlace, RebuildReport, Rebuilder};
+pub use super::affected::AffectedFiles;
+pub use rebuild::RebuildReport;
+pub(crate) use rebuild::{BuildPlace, Rebuilder};
 
 use crate::durability::export::ExportCheck;
 use crate::progress::Progress;
-use crate::upkeep::affected::{AffectedFiles, AffectedFinder, Lost};
+use crate::upkeep::affected::{AffectedFinder, Lost};
 use dedupfs_base::Result;
 use dedupfs_content::Fingerprinter;
 use dedupfs_content::NodeReader;

@@ -7,7 +7,12 @@ use dedupfs_store::{ContainerKind, Fingerprint};
 
 /// Judges the entries of a region: chunks are hashed as one batch, nodes are decoded and their identity is hashed.
 #[must_use]
-pub fn judge(kind: ContainerKind, fingerprinter: &Fingerprinter, entries: &[TableEntry], raw: &[u8]) -> Vec<bool> {
+pub(crate) fn judge(
+    kind: ContainerKind,
+    fingerprinter: &Fingerprinter,
+    entries: &[TableEntry],
+    raw: &[u8],
+) -> Vec<bool> {
     let total: usize = entries.iter().map(|entry| entry.len_bytes as usize).sum();
     if total > raw.len() {
         return vec![false; entries.len()];

@@ -3,5 +3,5 @@
 mod judge;
 mod pipeline;
 
-pub use self::judge::judge;
-pub use self::pipeline::{Judged, Pipeline};
+pub(crate) use self::judge::judge;
+pub(crate) use self::pipeline::{Judged, Pipeline};

@@ -13,7 +13,7 @@ use dedupfs_store::ContainerRecord;
 use super::judge;
 
 /// The result for one container.
-pub struct Judged {
+pub(crate) struct Judged {
     /// The record of the container as of its reading.
     pub record: ContainerRecord,
     /// Whether the device failed to return all of it.
@@ -30,7 +30,7 @@ struct Ahead {
 }
 
 /// The containers under way. Memory: one container for each worker and one more.
-pub struct Pipeline {
+pub(crate) struct Pipeline {
     workers: Arc<WorkerPool>,
     fingerprinter: Fingerprinter,
     ahead: VecDeque<Ahead>,
@@ -40,18 +40,18 @@ pub struct Pipeline {
 impl Pipeline {
     /// Creates an empty pipeline.
     #[must_use]
-    pub fn new(workers: Arc<WorkerPool>, fingerprinter: Fingerprinter) -> Self {
+    pub(crate) fn new(workers: Arc<WorkerPool>, fingerprinter: Fingerprinter) -> Self {
         Self { workers, fingerprinter, ahead: VecDeque::new(), buffers: Vec::new() }
     }
 
     /// Whether a result must be taken before the next container is read.
     #[must_use]
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.ahead.len() > self.workers.threads()
     }
 
     /// Reads a container and submits it to the workers. Does nothing if it is gone.
-    pub fn push(&mut self, store: &Arc<ContainerStore>, record: ContainerRecord) {
+    pub(crate) fn push(&mut self, store: &Arc<ContainerStore>, record: ContainerRecord) {
         let mut whole = self.buffers.pop().unwrap_or_default();
         if !store.is_known(record.id) || !store.read_whole(&record, &mut whole) {
             self.buffers.push(whole);
@@ -73,7 +73,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// Judging the container panicked.
-    pub fn pop(&mut self) -> Result<Option<Judged>> {
+    pub(crate) fn pop(&mut self) -> Result<Option<Judged>> {
         let Some(Ahead { record, device_failed, outcome }) = self.ahead.pop_front() else { return Ok(None) };
         let (inspection, whole) = outcome.recv().map_err(|_| EngineError::Internal("judging a container panicked"))?;
         self.buffers.push(whole);

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::control::{ControlClient, Failure, FailureKind};
-use dedupfs::pool::repair::{RepairOptions, RepairReport, repair_at};
-use dedupfs::pool::{OpenOptions, Pool};
-use dedupfs::upkeep::check::{CheckOptions, CheckReport};
+use dedupfs::check::{CheckOptions, CheckReport};
+use dedupfs::repair::{RepairOptions, RepairReport, repair_at};
+use dedupfs::{OpenOptions, Pool};
 
 use crate::access::{self, Access};
 use crate::args::FsckArgs;

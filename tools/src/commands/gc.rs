@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::control::{ControlClient, Failure, FailureKind};
-use dedupfs::pool::Progress;
-use dedupfs::upkeep::reclaim::{ReclaimOptions, ReclaimStatus, Stopped};
+use dedupfs::Progress;
+use dedupfs::reclaim::{ReclaimOptions, ReclaimStatus, Stopped};
 use dedupfs_store::device::PoolLock;
 
 use crate::access::{self, Access};

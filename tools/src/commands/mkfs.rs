@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::control::{Failure, FailureKind};
-use dedupfs::pool::format;
+use dedupfs::format;
 use dedupfs_store::superblock::PoolProperties;
 
 use crate::args::MkfsArgs;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::control::{Failure, FailureKind, PutRequest, lacks_room};
-use dedupfs::pool::Progress as _;
+use dedupfs::Progress as _;
 use dedupfs::transfer::{Owner, PutOptions, TransferReport};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::control::{ControlClient, Failure, FailureKind};
-use dedupfs::pool::{OpenOptions, recover};
+use dedupfs::OpenOptions;
+use dedupfs::recover::recover;
 use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::superblock::{Role, Superblock};
 

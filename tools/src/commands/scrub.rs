@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control::{ControlClient, Failure};
-use dedupfs::pool::OpenOptions;
-use dedupfs::upkeep::scrub::{ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus};
+use dedupfs::OpenOptions;
+use dedupfs::scrub::{ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus};
 use dedupfs_store::device::{FileDevice, PoolLock};
 use dedupfs_store::superblock::{Role, Superblock};
 

@@ -1,7 +1,7 @@
 //! `dedupfs-stats`.
 
 use crate::control::Failure;
-use dedupfs::pool::PoolStats;
+use dedupfs::stats::PoolStats;
 
 use crate::access::{self, Access};
 use crate::args::Stats;

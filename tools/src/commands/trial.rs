@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::control::{Failure, FailureKind};
 use dedupfs::config::MEMORY_BYTES_MIN;
-use dedupfs::pool::{OpenOptions, Progress, TRIAL_MEMORY_BYTES, TrialReport};
+use dedupfs::{OpenOptions, Progress, TRIAL_MEMORY_BYTES, TrialReport};
 
 use crate::access::{self, Access};
 use crate::{exit, interrupt};

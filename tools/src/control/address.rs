@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
 
-use dedupfs::pool::socket::{SOCKET_NAME, is_living, short_path};
+use dedupfs::socket::{SOCKET_NAME, is_living, short_path};
 use dedupfs_store::device::owner;
 
 /// Listens on the socket in `root`. Replaces a socket that a killed daemon left, but not a living one. The caller holds the pool's lock.

@@ -15,12 +15,13 @@ use super::protocol::{
     Envelope, GetRequest, PROTOCOL_VERSION, PutRequest, REPLY_BYTES_MAX, Reply, Request, decode, encode, read_line,
 };
 use super::{address, descriptor};
-use dedupfs::pool::{PoolStats, TrialReport};
-use dedupfs::progress::{NoProgress, Progress};
+use dedupfs::TrialReport;
+use dedupfs::check::{CheckOptions, CheckReport};
+use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
+use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
+use dedupfs::stats::PoolStats;
 use dedupfs::transfer::TransferReport;
-use dedupfs::upkeep::check::{CheckOptions, CheckReport};
-use dedupfs::upkeep::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
-use dedupfs::upkeep::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
+use dedupfs::{NoProgress, Progress};
 
 /// Time that the daemon has to take a request.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);

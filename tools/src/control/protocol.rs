@@ -8,10 +8,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::failure::{Failure, FailureKind};
+use dedupfs::check::CheckOptions;
+use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::scrub::ScrubOptions;
 use dedupfs::transfer::PutOptions;
-use dedupfs::upkeep::check::CheckOptions;
-use dedupfs::upkeep::reclaim::ReclaimOptions;
-use dedupfs::upkeep::scrub::ScrubOptions;
 
 /// Version of the protocol. Both sides must have the same; they are installed together.
 pub const PROTOCOL_VERSION: u32 = 3;
@@ -53,30 +53,30 @@ pub struct GetRequest {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Statistics of the pool: [`PoolStats`](dedupfs::pool::PoolStats).
+    /// Statistics of the pool: [`PoolStats`](dedupfs::stats::PoolStats).
     Stats,
     /// Makes everything written so far durable.
     Sync,
-    /// Reclaims space: [`ReclaimReport`](dedupfs::upkeep::reclaim::ReclaimReport).
+    /// Reclaims space: [`ReclaimReport`](dedupfs::reclaim::ReclaimReport).
     Reclaim(ReclaimOptions),
-    /// Returns the state of reclaiming: [`ReclaimStatus`](dedupfs::upkeep::reclaim::ReclaimStatus).
+    /// Returns the state of reclaiming: [`ReclaimStatus`](dedupfs::reclaim::ReclaimStatus).
     ReclaimStatus,
     /// Asks a run of reclaiming to end soon.
     StopReclaim,
     /// Pauses reclaiming between two steps and lets no run begin, or lets it continue.
     PauseReclaim(bool),
-    /// Checks without changing anything: [`CheckReport`](dedupfs::upkeep::check::CheckReport).
+    /// Checks without changing anything: [`CheckReport`](dedupfs::check::CheckReport).
     Check(CheckOptions),
-    /// Reads everything and quarantines damaged copies: [`ScrubReport`](dedupfs::upkeep::scrub::ScrubReport).
+    /// Reads everything and quarantines damaged copies: [`ScrubReport`](dedupfs::scrub::ScrubReport).
     Scrub(ScrubOptions),
-    /// Returns the state of a scrub: [`ScrubStatus`](dedupfs::upkeep::scrub::ScrubStatus).
+    /// Returns the state of a scrub: [`ScrubStatus`](dedupfs::scrub::ScrubStatus).
     ScrubStatus,
     /// Asks a running scrub to end soon.
     StopScrub,
     /// Asks a running trial recovery to end soon.
     StopTrial,
     /// Makes a trial recovery from the data root alone, in scratch space below this absolute path:
-    /// [`TrialReport`](dedupfs::pool::TrialReport).
+    /// [`TrialReport`](dedupfs::TrialReport).
     TrialRecovery(PathBuf),
     /// Copies a tree into the pool: [`TransferReport`](dedupfs::transfer::TransferReport).
     Put(PutRequest),

@@ -26,12 +26,13 @@ use super::address;
 use super::descriptor::Incoming;
 use super::failure::Failure;
 use super::protocol::{GetRequest, PutRequest, REQUEST_BYTES_MAX, Reply, Request, decode_request, encode, read_line};
-use dedupfs::pool::{PoolStats, TrialReport};
-use dedupfs::progress::Progress;
+use dedupfs::Progress;
+use dedupfs::TrialReport;
+use dedupfs::check::{CheckOptions, CheckReport};
+use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
+use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
+use dedupfs::stats::PoolStats;
 use dedupfs::transfer::TransferReport;
-use dedupfs::upkeep::check::{CheckOptions, CheckReport};
-use dedupfs::upkeep::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
-use dedupfs::upkeep::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 
 /// Connections answered at once. Further clients are told to try again later. Each connection is one thread.
 pub const CONNECTIONS_MAX: usize = 16;

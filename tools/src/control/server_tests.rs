@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::super::{ControlClient, Envelope, FailureKind, PROTOCOL_VERSION};
 use super::*;
-use dedupfs::pool::socket::SOCKET_NAME;
-use dedupfs::progress::NoProgress;
+use dedupfs::NoProgress;
+use dedupfs::socket::SOCKET_NAME;
 use dedupfs::transfer::PutOptions;
 
 /// Answers at once; counts the requests.
@@ -262,9 +262,9 @@ fn regression_a_living_socket_is_not_replaced() {
     let refused = start(root.path(), target).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);
     ControlClient::connect(root.path()).unwrap().unwrap().sync().unwrap();
-    assert!(dedupfs::pool::socket::is_living(root.path()));
+    assert!(dedupfs::socket::is_living(root.path()));
     // The lock itself was free.
-    let opened = dedupfs::pool::claim(root.path(), "a test").unwrap_err();
+    let opened = dedupfs::socket::claim(root.path(), "a test").unwrap_err();
     assert!(opened.to_string().contains("is in use by a daemon that answers"), "{opened}");
 }
 

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use crate::control::Failure;
-use dedupfs::durability::export::ExportCheck;
-use dedupfs::pool::TrialReport;
-use dedupfs::pool::repair::RepairReport;
-use dedupfs::upkeep::affected::AffectedFiles;
-use dedupfs::upkeep::scrub::{ScrubReport, ScrubStatus};
+use dedupfs::TrialReport;
+use dedupfs::check::AffectedFiles;
+use dedupfs::export::ExportCheck;
+use dedupfs::repair::RepairReport;
+use dedupfs::scrub::{ScrubReport, ScrubStatus};
 
 use super::{DOUBT, check, json};
 use crate::size::show;
@@ -252,7 +252,7 @@ fn lost_now(status: &ScrubStatus) -> String {
 
 #[cfg(test)]
 mod tests {
-    use dedupfs::upkeep::scrub::ScrubPosition;
+    use dedupfs::scrub::ScrubPosition;
 
     use super::*;
 

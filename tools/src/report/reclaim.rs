@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dedupfs::upkeep::reclaim::{LastRun, ReclaimReport, ReclaimStatus, Stopped};
+use dedupfs::reclaim::{LastRun, ReclaimReport, ReclaimStatus, Stopped};
 
 use super::{DOUBT, Lines, exact};
 use crate::duration;
@@ -160,7 +160,7 @@ fn last_run(last: &LastRun) -> String {
 
 #[cfg(test)]
 mod tests {
-    use dedupfs::upkeep::reclaim::RunStatus;
+    use dedupfs::reclaim::RunStatus;
 
     use super::*;
 

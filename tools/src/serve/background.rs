@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::control::{Failure, FailureKind};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use dedupfs::EngineError;
-use dedupfs::pool::{NoProgress, Pool};
+use dedupfs::{NoProgress, Pool};
 
 use crate::gc_policy::{IDLE_AFTER, Policy};
 use crate::report;
@@ -55,17 +55,16 @@ struct Worker {
 
 impl Worker {
     fn look(&mut self) {
-        let core = self.pool.core();
-        let is_idle = core.activity.idle_for() >= IDLE_AFTER;
-        let row = core.namespace.last_row();
-        if core.namespace.has_doubt() {
+        let is_idle = self.pool.idle_for() >= IDLE_AFTER;
+        let row = self.pool.last_row();
+        if self.pool.has_doubt() {
             if !self.has_told_doubt {
                 tracing::error!("nothing is reclaimed in the background: {}", EngineError::CountsInDoubt);
             }
             self.has_told_doubt = true;
             return;
         }
-        if core.is_read_only()
+        if self.pool.is_read_only()
             || self.pool.reclaiming().is_paused()
             || self.done == Some(row)
             || self.policy.is_idle_only && !is_idle
@@ -83,7 +82,7 @@ impl Worker {
                     report::log_reclaimed(&report, "reclaimed in the background");
                 }
                 // Rows of this run and of others cannot be told apart in time, so any new row means another look.
-                let is_done = report.is_idle() && core.namespace.last_row() == row;
+                let is_done = report.is_idle() && self.pool.last_row() == row;
                 self.done = is_done.then_some(row);
             }
             // Another process or thread works on the pool: the next look may find it free.

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::control::{ControlTarget, Failure, FailureKind, GetRequest, PutRequest};
-use dedupfs::pool::{Pool, PoolStats, Progress, TrialReport};
+use dedupfs::check::{CheckOptions, CheckReport};
+use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
+use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
+use dedupfs::stats::PoolStats;
 use dedupfs::transfer::{self, TransferReport};
-use dedupfs::upkeep::check::{CheckOptions, CheckReport};
-use dedupfs::upkeep::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
-use dedupfs::upkeep::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
+use dedupfs::{Pool, Progress, TrialReport};
 use dedupfs_fuse::MountedSession;
 use parking_lot::{Condvar, Mutex};
 
@@ -140,9 +141,9 @@ impl ControlTarget for Daemon {
     fn put(&self, request: &PutRequest, from: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure> {
         let name = String::from_utf8_lossy(&request.name);
         tracing::info!(%name, "copying a tree into the pool");
-        let (core, service, to) = (self.pool.core(), self.pool.service(), (request.into, request.name.as_slice()));
+        let to = (request.into, request.name.as_slice());
         let transfer = self.transfers.begin(progress);
-        let copied = transfer::put(core, &service, &request.options, from, to, &transfer);
+        let copied = self.pool.put(&request.options, from, to, &transfer);
         tell_copied(&name, copied)
     }
 
@@ -150,7 +151,7 @@ impl ControlTarget for Daemon {
         let name = String::from_utf8_lossy(&request.name);
         tracing::info!(ino = request.ino, %name, "copying a tree out of the pool");
         let transfer = self.transfers.begin(progress);
-        let copied = transfer::get(&self.pool.service(), request.ino, (to, &request.name), &transfer);
+        let copied = self.pool.get(request.ino, (to, &request.name), &transfer);
         tell_copied(&name, copied)
     }
 

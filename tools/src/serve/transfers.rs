@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dedupfs::pool::Progress;
+use dedupfs::Progress;
 use parking_lot::{Condvar, Mutex};
 
 /// Time for transfers to end: the part of a tree that is in the pool has to be removed.
@@ -108,7 +108,7 @@ impl Progress for Transfer<'_> {
 
 #[cfg(test)]
 mod tests {
-    use dedupfs::pool::NoProgress;
+    use dedupfs::NoProgress;
 
     use super::*;
 

@@ -49,7 +49,7 @@ fn regression_what_an_interrupted_recover_leaves_says_to_run_it_again() {
     site.mount().ok();
     site.umount().ok();
     let left = site.root.path().join("left");
-    fs::create_dir_all(left.join(dedupfs::pool::RECOVERY_STAGE)).unwrap();
+    fs::create_dir_all(left.join(dedupfs::recover::STAGE)).unwrap();
     site.dedupfs("mount", &[&left, &site.mnt]).expect(3, &["interrupted", "Run the same command again"]);
     run(STATS, &[&left]).expect(3, &["dedupfs recover"]);
     let args: [&OsStr; 4] = ["recover".as_ref(), "--data".as_ref(), site.pool.as_os_str(), "--force".as_ref()];

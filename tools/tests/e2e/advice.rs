@@ -5,7 +5,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use dedupfs::upkeep::reclaim::ReclaimReport;
+use dedupfs::reclaim::ReclaimReport;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command::{DEDUPFS, STATS, Tool};

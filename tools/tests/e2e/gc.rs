@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dedupfs::upkeep::reclaim::{ReclaimStatus, Stopped};
+use dedupfs::reclaim::{ReclaimStatus, Stopped};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command::{GC, Tool};

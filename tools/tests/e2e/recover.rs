@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use dedupfs::pool::RecoverReport;
+use dedupfs::recover::RecoverReport;
 
 use crate::command::{DEDUPFS, Tool};
 use crate::compare::{assert_same_tree, inside};

@@ -7,7 +7,7 @@ use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use dedupfs::upkeep::scrub::{ScrubReport, ScrubStatus};
+use dedupfs::scrub::{ScrubReport, ScrubStatus};
 
 use crate::command::{DEDUPFS, Tool};
 use crate::compare::assert_same_content;

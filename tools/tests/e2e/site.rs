@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use dedupfs::pool::PoolStats;
-use dedupfs::upkeep::reclaim::ReclaimReport;
+use dedupfs::reclaim::ReclaimReport;
+use dedupfs::stats::PoolStats;
 use dedupfs_tools::target;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;

@@ -38,29 +38,29 @@ pub(super) struct Marks {
 
 impl Marks {
     /// Returns the place of a node and its reference count, if it has references.
-    pub fn live(&self, fingerprint: &Fingerprint) -> Option<(Location, u32)> {
+    pub(super) fn live(&self, fingerprint: &Fingerprint) -> Option<(Location, u32)> {
         let mark = self.nodes.get(fingerprint).filter(|mark| mark.references > 0)?;
         Some((Location { container: mark.container, len_bytes: mark.len_bytes }, mark.references))
     }
 
     /// Whether the node is a list that marking has read.
-    pub fn is_list(&self, fingerprint: &Fingerprint) -> bool {
+    pub(super) fn is_list(&self, fingerprint: &Fingerprint) -> bool {
         self.lists.contains(fingerprint)
     }
 
     /// Returns live nodes without a container, and unreadable lists, with their reference counts.
-    pub fn lost(&self) -> impl Iterator<Item = (Fingerprint, u32)> {
+    pub(super) fn lost(&self) -> impl Iterator<Item = (Fingerprint, u32)> {
         let lost = self.nodes.iter().filter(|(_, mark)| mark.container == ContainerId::NONE && mark.references > 0);
         lost.map(|(fingerprint, mark)| (*fingerprint, mark.references))
     }
 
     /// Returns the number of live nodes, lost ones included.
-    pub fn live_count(&self) -> u64 {
+    pub(super) fn live_count(&self) -> u64 {
         self.nodes.values().filter(|mark| mark.references > 0).count() as u64
     }
 
     /// Returns a digest of these marks that does not depend on their order.
-    pub fn digest(&self) -> u64 {
+    pub(super) fn digest(&self) -> u64 {
         let mut bytes = [0; 44];
         let live = self.nodes.iter().filter(|(_, mark)| mark.references > 0);
         live.fold(0, |sum: u64, (fingerprint, mark)| {

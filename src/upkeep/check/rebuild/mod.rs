@@ -67,7 +67,7 @@ fn is_loss(error: &EngineError) -> bool {
 
 /// The place of an index being built.
 #[derive(Clone, Copy, Debug)]
-pub struct BuildPlace<'a> {
+pub(crate) struct BuildPlace<'a> {
     /// Its directory.
     pub directory: &'a str,
     /// Its shape and memory.
@@ -75,7 +75,7 @@ pub struct BuildPlace<'a> {
 }
 
 /// The sources of a rebuild, and its target.
-pub struct Rebuilder<'a> {
+pub(crate) struct Rebuilder<'a> {
     /// Device of the meta root.
     pub device: &'a Arc<dyn Device>,
     /// The pool.
@@ -125,7 +125,7 @@ impl Rebuilder<'_> {
     /// # Errors
     /// A disk does not answer, or is full; the namespace cannot be read. The old indexes then still count, and the next
     /// rebuild resumes. If the change of sides itself failed, it is unknown which side counts.
-    pub fn run(&self) -> Result<(Index, Index, RebuildReport)> {
+    pub(crate) fn run(&self) -> Result<(Index, Index, RebuildReport)> {
         let basis = Basis::new(self.namespace, self.data, self.recipes, self.read_data);
         if let Some(build) = self.resume(basis)? {
             match self.build(build) {

@@ -27,7 +27,7 @@ pub(super) struct Basis {
 
 impl Basis {
     /// Returns the present basis.
-    pub fn new(namespace: &Namespace, data: &ContainerStore, recipes: &ContainerStore, read_data: bool) -> Self {
+    pub(super) fn new(namespace: &Namespace, data: &ContainerStore, recipes: &ContainerStore, read_data: bool) -> Self {
         let mut records = ByteWriter::new();
         for record in [data.containers(), recipes.containers()].iter().flatten() {
             records.u64(record.id.0);
@@ -70,17 +70,17 @@ pub(super) struct State {
 
 impl State {
     /// Returns the state before any work.
-    pub fn new(basis: Basis) -> Self {
+    pub(super) fn new(basis: Basis) -> Self {
         Self { basis, phase: Phase::Tables, through: 0, marks: 0, missing: 0, given_up: Vec::new() }
     }
 
     /// Enters the next phase.
-    pub fn enter(&mut self, phase: Phase) {
+    pub(super) fn enter(&mut self, phase: Phase) {
         (self.phase, self.through) = (phase, 0);
     }
 
     /// Encodes the notes.
-    pub fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut writer = ByteWriter::new();
         writer.u16(VERSION);
         writer.u8(self.phase as u8);
@@ -94,7 +94,7 @@ impl State {
     }
 
     /// Decodes notes.
-    pub fn decode(notes: &[u8]) -> Result<Self> {
+    pub(super) fn decode(notes: &[u8]) -> Result<Self> {
         let mut reader = ByteReader::new(notes, "notes of a rebuild");
         let version = reader.u16()?;
         if version != VERSION {

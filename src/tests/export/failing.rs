@@ -1,0 +1,101 @@
+//! A data root that fails under the export: the pool goes on, and the export is made anew where possible.
+
+use std::sync::Arc;
+
+use dedupfs::Pool;
+use dedupfs_service::{FileService, ROOT_INO};
+use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
+use dedupfs_store::device::{Device, MemoryDevice};
+
+use crate::tests::common::{content, read, write};
+use crate::tests::export::site::{
+    findings, force_recover, format, open, picture, reclaim, recover, shared, try_open, try_recover,
+};
+
+/// Makes a pool with an export, on a data root that can fail.
+fn failing() -> (MemoryDevice, MemoryDevice, FaultyDevice, Arc<Pool>) {
+    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
+    format(&meta, &data);
+    let faulty = FaultyDevice::over_memory(&data);
+    let device: Arc<dyn Device> = Arc::new(faulty.clone());
+    let pool = try_open(&shared(&meta), &device).expect("opens");
+    for number in 0..10 {
+        write(&pool, &format!("{number}"), &content(number, 100_000));
+    }
+    pool.sync().expect("syncs");
+    pool.core().committer.export().expect("exports");
+    (meta, data, faulty, pool)
+}
+
+/// Changes names, recipes and containers, exports, and reclaims.
+fn change(pool: &Pool, round: u64) {
+    write(pool, &format!("new {round}"), &content(100 + round, 200_000));
+    pool.service().unlink(ROOT_INO, format!("{round}").as_bytes()).expect("unlinks");
+    pool.sync().expect("syncs");
+    pool.core().committer.export().expect("an export that fails is no failure of the pool");
+    reclaim(pool);
+    assert!(pool.core().committer.failure().is_none(), "{:?}", pool.core().committer.failure());
+}
+
+/// Checks that the data root alone gives back the pool as it was when it was closed.
+fn assert_recovers(data: &MemoryDevice, pool: Arc<Pool>) {
+    let before = picture(&pool);
+    pool.close().expect("closes");
+    drop(pool);
+    let (meta, report) = recover(data);
+    assert_eq!(report.rebuilt.missing, 0);
+    let pool = open(&meta, data);
+    assert!(picture(&pool) == before, "something else is recovered");
+    assert_eq!(findings(&pool), Vec::<String>::new());
+}
+
+/// One wrong answer that a file of the export is missing made the pool read-only.
+#[test]
+fn regression_one_wrong_answer_about_a_file_of_the_export_does_not_end_the_pool() {
+    for position in 0.. {
+        let (_meta, data, faulty, pool) = failing();
+        let before = faulty.injected();
+        faulty.add(FaultPlan::new(Fault::NotFound, position).path_contains("export/"));
+        change(&pool, 0);
+        change(&pool, 1);
+        assert!(read(&pool, "5") == Some(content(5, 100_000)), "at {position}");
+        assert_recovers(&data, pool);
+        if faulty.injected() == before {
+            assert!(position >= 3, "{position} files were opened");
+            break;
+        }
+    }
+}
+
+/// The export's own files fail, once or for good: the export is made anew or rests, and everything that the last one
+/// names stays.
+#[test]
+fn regression_an_export_that_fails_does_not_end_the_pool() {
+    for lasting in [false, true] {
+        let (meta, data, faulty, pool) = failing();
+        let plan = FaultPlan::new(Fault::Io, 0).on(&[Operation::Sync, Operation::Write]).path_contains("export/");
+        faulty.add(if lasting { plan.lasting() } else { plan });
+        let before = faulty.injected();
+        for round in 0..6 {
+            change(&pool, round);
+        }
+        assert!(faulty.injected() > before);
+        faulty.heal();
+        if !lasting {
+            assert_recovers(&data, pool);
+            continue;
+        }
+        // The export is older than it might be, which is reported, but whole: everything that it names has kept its
+        // place.
+        assert!(try_recover(&data.fork()).is_err());
+        let kept = force_recover(&data.fork()).expect("recovers what was exported").1;
+        assert_eq!(kept.rebuilt.missing, 0);
+        let before = picture(&pool);
+        pool.close().expect("closes");
+        drop(pool);
+        let pool = open(&meta, &data);
+        assert!(picture(&pool) == before);
+        pool.core().committer.export().expect("exports");
+        assert_recovers(&data, pool);
+    }
+}

@@ -1,0 +1,250 @@
+//! The life of an export without crashes.
+
+use dedupfs_store::device::{Device, MemoryDevice};
+
+use crate::tests::common::{content, read, write};
+use crate::tests::export::site::{
+    Random, findings, force_recover, format, open, picture, reclaim, recover, shared, step, try_open, try_recover,
+};
+
+#[test]
+fn a_lost_meta_root_is_made_anew() {
+    for seed in 1..9 {
+        let (mut meta, data) = (MemoryDevice::new(), MemoryDevice::new());
+        format(&meta, &data);
+        let mut random = Random(seed);
+        for round in 0..5 {
+            let pool = open(&meta, &data);
+            for _ in 0..40 {
+                step(&pool, &mut random);
+                match random.below(8) {
+                    0 => pool.sync().expect("syncs"),
+                    1 => reclaim(&pool),
+                    2 => pool.core().committer.export().expect("exports"),
+                    _ => {}
+                }
+            }
+            pool.sync().expect("syncs");
+            let before = picture(&pool);
+            pool.close().expect("closes");
+            drop(pool);
+            let (new, report) = recover(&data);
+            assert_eq!(report.restored.damage, None);
+            assert_eq!((report.rebuilt.missing, report.restored.recipes_damaged), (0, 0), "seed {seed}, round {round}");
+            meta = new;
+            let pool = open(&meta, &data);
+            assert_eq!(picture(&pool), before, "seed {seed}, round {round}");
+            assert_eq!(findings(&pool), Vec::<String>::new(), "seed {seed}, round {round}");
+            pool.close().expect("closes");
+        }
+    }
+}
+
+#[test]
+fn an_old_meta_root_is_refused_after_a_recovery() {
+    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
+    format(&meta, &data);
+    let pool = open(&meta, &data);
+    write(&pool, "file", &content(1, 100_000));
+    pool.close().expect("closes");
+    drop(pool);
+    let older = meta.snapshot_all_synced();
+    // Opened once more: its epoch is ahead of the one that the data root knows of the copy.
+    open(&meta, &data).close().expect("closes");
+    let refused = |meta: &MemoryDevice, why: &str| {
+        for _ in 0..3 {
+            let error = try_open(&shared(meta), &shared(&data)).map(|_| ()).expect_err("is refused").to_string();
+            assert!(error.contains(why) && error.contains("dedupfs recover"), "{error}");
+        }
+    };
+    refused(&older, "older copy");
+    let (new, _) = recover(&data);
+    refused(&meta, "another meta root");
+    refused(&older, "another meta root");
+    let pool = open(&new, &data);
+    assert!(read(&pool, "file").is_some());
+    pool.close().expect("closes");
+}
+
+#[test]
+fn what_is_no_data_root_or_has_no_export_is_refused() {
+    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
+    assert!(try_recover(&data).is_err());
+    format(&meta, &data);
+    let error = try_recover(&data).expect_err("was never mounted").to_string();
+    assert!(error.contains("no export"), "{error}");
+}
+
+#[test]
+fn container_ids_are_never_used_twice() {
+    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
+    format(&meta, &data);
+    let pool = open(&meta, &data);
+    write(&pool, "first", &content(1, 300_000));
+    pool.close().expect("closes");
+    drop(pool);
+    // Later changes are in no export: the process is killed.
+    let pool = open(&meta, &data);
+    write(&pool, "second", &content(2, 300_000));
+    pool.sync().expect("syncs");
+    let used = pool.core().data.containers().iter().map(|record| record.id).max().expect("has some");
+    let epoch = pool.core().namespace.writer_epoch();
+    drop(pool);
+    let (meta, _) = force_recover(&data).expect("recovers");
+    let pool = open(&meta, &data);
+    assert!(pool.core().namespace.writer_epoch() > epoch);
+    write(&pool, "third", &content(3, 300_000));
+    pool.sync().expect("syncs");
+    let newest = pool.core().data.containers().iter().map(|record| record.id).max().expect("has some");
+    assert!(newest > used);
+    assert!(read(&pool, "third") == Some(content(3, 300_000)) && read(&pool, "first") == Some(content(1, 300_000)));
+    pool.close().expect("closes");
+}
+
+#[test]
+fn what_is_exported_is_in_proportion_to_what_changed() {
+    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
+    // Tankers of the usual size, so that no checkpoint exports in between.
+    let properties = dedupfs_store::superblock::PoolProperties { chunk_size_bytes: 4096, ..Default::default() };
+    dedupfs::format_on(&shared(&meta), &shared(&data), b"elsewhere".to_vec(), &properties, (0, 0)).expect("formats");
+    let pool = open(&meta, &data);
+    for number in 0..2000 {
+        write(&pool, &format!("a file with a name of some length {number}"), &content(number, 100));
+    }
+    pool.core().committer.commit().expect("commits");
+    pool.core().committer.export().expect("exports");
+    let all = pool.core().exporter.stats().expect("tells").written_bytes;
+    assert!(all < 2000 * 400, "{all} bytes for 2000 files");
+    let written = |change: &dyn Fn()| {
+        let before = pool.core().exporter.stats().expect("tells").written_bytes;
+        change();
+        pool.core().committer.commit().expect("commits");
+        pool.core().committer.export().expect("exports");
+        pool.core().exporter.stats().expect("tells").written_bytes - before
+    };
+    assert_eq!(written(&|| {}), 0, "nothing changed");
+    let one = written(&|| write(&pool, "another", &content(5000, 100)));
+    assert!(one <= 16 << 10, "{one} bytes for one file");
+    // The file's keys are noted ten times and looked up once.
+    let log_bytes = || pool.core().exporter.stats().expect("tells").namespace_bytes;
+    let before = log_bytes();
+    written(&|| {
+        for number in 0..10 {
+            write(&pool, "another", &content(6000 + number, 100));
+            pool.core().committer.commit().expect("commits");
+        }
+    });
+    let often = log_bytes() - before;
+    assert!(often <= 8 << 10, "{often} bytes for one file that changed ten times");
+    pool.close().expect("closes");
+}
+
+#[test]
+fn an_emptied_pool_exports_next_to_nothing() {
+    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
+    format(&meta, &data);
+    let pool = open(&meta, &data);
+    pool.core().committer.export().expect("exports");
+    for number in 0..3000 {
+        write(&pool, &format!("{number}"), &content(number, 3000));
+    }
+    write(&pool, "large", &content(9999, 6 << 20));
+    pool.sync().expect("syncs");
+    pool.core().committer.export().expect("exports");
+    let full = pool.core().exporter.stats().expect("tells");
+    for number in 0..3000 {
+        let name = format!("{number}");
+        dedupfs_service::FileService::unlink(&*pool.service(), 1, name.as_bytes()).expect("unlinks");
+    }
+    dedupfs_service::FileService::unlink(&*pool.service(), 1, b"large").expect("unlinks");
+    reclaim(&pool);
+    let empty = pool.core().exporter.stats().expect("tells");
+    assert!(full.namespace_bytes > 100_000 && full.recipe_bytes > 0, "{full:?}");
+    assert!(empty.namespace_bytes < 70_000, "{empty:?}");
+    assert_eq!(empty.recipe_bytes, 0, "{empty:?}");
+    pool.close().expect("closes");
+    drop(pool);
+    let left: Vec<_> = data.list("export").expect("lists").into_iter().map(|entry| entry.name).collect();
+    assert_eq!(left.len(), 6, "one base, its log, current, owner, reached, recipes: {left:?}");
+}
+
+#[test]
+fn a_pool_of_one_root_is_recovered_in_place() {
+    let device = MemoryDevice::new();
+    let both = shared(&device);
+    dedupfs::format_on(&both, &both, b".".to_vec(), &crate::tests::export::site::properties(), (0, 0))
+        .expect("formats");
+    let pool = try_open(&both, &both).expect("opens");
+    let mut random = Random(77);
+    for _ in 0..60 {
+        step(&pool, &mut random);
+    }
+    // The history of reclaiming once prevented a recovery.
+    reclaim(&pool);
+    pool.sync().expect("syncs");
+    assert!(device.exists(dedupfs::reclaim::HISTORY_FILE).expect("tells"));
+    let before = picture(&pool);
+    pool.close().expect("closes");
+    drop(pool);
+    let options = dedupfs::OpenOptions::default();
+    let again =
+        |replaces| dedupfs::recover::recover_on(&both, &both, b".".to_vec(), replaces, &options, &dedupfs::NoProgress);
+    let error = again(false).expect_err("it is whole").to_string();
+    assert!(error.contains("--force"), "{error}");
+    device.remove("namespace.redb").expect("removes");
+    again(false).expect("recovers");
+    let pool = try_open(&both, &both).expect("opens");
+    assert_eq!(picture(&pool), before);
+    assert_eq!(findings(&pool), Vec::<String>::new());
+    pool.close().expect("closes");
+    drop(pool);
+    // A damaged namespace is replaced when the caller allows it.
+    let file = device.open("namespace.redb", dedupfs_store::device::OpenMode::Write).expect("opens");
+    file.write_at(&vec![0x5a; file.len().expect("has a length") as usize], 0).expect("writes");
+    drop(file);
+    assert!(try_open(&both, &both).is_err());
+    again(true).expect("recovers");
+    let pool = try_open(&both, &both).expect("opens");
+    assert_eq!(picture(&pool), before);
+    assert_eq!(findings(&pool), Vec::<String>::new());
+    pool.close().expect("closes");
+}
+
+#[test]
+fn a_deleted_directory_is_made_anew() {
+    let directory = tempfile::tempdir().expect("makes a directory");
+    let (meta, data) = (directory.path().join("ssd"), directory.path().join("hdd"));
+    dedupfs::format(&meta, Some(&data), &dedupfs_store::superblock::PoolProperties::default()).expect("formats");
+    let options = dedupfs::OpenOptions::default();
+    let open = || dedupfs::Pool::open(&meta, &options).expect("opens");
+    let pool = open();
+    for number in 0..50 {
+        write(&pool, &format!("{number}"), &content(number, 10_000));
+    }
+    write(&pool, "large", &content(99, 24 << 20));
+    pool.sync().expect("syncs");
+    let before = picture(&pool);
+    let recover = |replaces| dedupfs::recover::recover(&meta, &data, replaces, &options, &dedupfs::NoProgress);
+    let error = recover(true).expect_err("is in use").to_string();
+    assert!(error.contains("use"), "{error}");
+    pool.close().expect("closes");
+    drop(pool);
+    assert!(recover(false).is_err(), "it is whole");
+    std::fs::remove_dir_all(&meta).expect("removes");
+    let report = recover(false).expect("recovers");
+    println!("{report:?}");
+    assert_eq!((report.restored.files, report.rebuilt.missing), (51, 0));
+    let pool = open();
+    assert_eq!(picture(&pool), before);
+    assert_eq!(findings(&pool), Vec::<String>::new());
+    pool.close().expect("closes");
+    drop(pool);
+    // The namespace is beyond repair, and in its place.
+    std::fs::write(meta.join("namespace.redb"), b"nonsense").expect("writes");
+    assert!(dedupfs::Pool::open(&meta, &options).is_err());
+    recover(true).expect("recovers");
+    let pool = open();
+    assert_eq!(picture(&pool), before);
+    pool.close().expect("closes");
+    assert!(!meta.join("recovered").exists(), "where it was made is gone");
+}

@@ -1,0 +1,13 @@
+//! Tests of whole pools that look inside. Those of `tests/` know the façade alone.
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+mod export;
+#[path = "../../tests/common/falsify.rs"]
+mod falsify;
+mod held;
+mod memory;
+mod rebuild;
+mod reclaim;
+mod scrub;
+mod space;
