@@ -17,77 +17,77 @@ pub const MEMORY_BYTES_MIN: u64 = 128 * MIB;
 /// Longest loss in a crash for a file closed without fsync (the durability contract, docs/semantics.md).
 pub const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// A file that stays open without fsync has its changes published for a commit after this time.
-pub const PUBLISH_AFTER: Duration = Duration::from_secs(30);
+pub(crate) const PUBLISH_AFTER: Duration = Duration::from_secs(30);
 /// Share of `--memory` (its reciprocal) whose use by namespace changes starts a commit early. At twice as much, threads
 /// that change names wait.
-pub const PENDING_SHARE: u64 = 16;
+pub(crate) const PENDING_SHARE: u64 = 16;
 /// Upper bound of that memory. It also bounds the length of a commit.
-pub const PENDING_BYTES_MAX: u64 = 32 * MIB;
+pub(crate) const PENDING_BYTES_MAX: u64 = 32 * MIB;
 /// Approximate memory of one namespace change.
-pub const PENDING_OPERATION_BYTES: u64 = 512;
+pub(crate) const PENDING_OPERATION_BYTES: u64 = 512;
 /// Index changes that may be under way even with small tankers. With fewer, single files would become commits.
-pub const PENDING_CHANGES_MIN: u64 = 8192;
+pub(crate) const PENDING_CHANGES_MIN: u64 = 8192;
 /// Bound of the backlog, in rows of the greatest size. When it is full, no round begins. One row is for reclaiming, one
 /// for clients that write meanwhile. After a power failure the next mount counts the uncounted rows.
-pub const BACKLOG_ROWS: u64 = 2;
+pub(crate) const BACKLOG_ROWS: u64 = 2;
 /// Bound of the backlog's memory, in bytes per change. A log operation or a chunk's entry takes some 70.
-pub const BACKLOG_BYTES_PER_CHANGE: u64 = 128;
+pub(crate) const BACKLOG_BYTES_PER_CHANGE: u64 = 128;
 /// Number of log operations applied since the last checkpoint that starts the next one: bounds replay at mount.
-pub const CHECKPOINT_CHANGES: u64 = 2_000_000;
+pub(crate) const CHECKPOINT_CHANGES: u64 = 2_000_000;
 
 /// Share of the memory of open files (its reciprocal) for unused batch buffers.
-pub const BATCH_BUFFERS_KEPT_SHARE: u64 = 2;
+pub(crate) const BATCH_BUFFERS_KEPT_SHARE: u64 = 2;
 
 /// Memory of randomly written bytes that one file keeps before they are merged. Half of the memory of open files is a
 /// limit, too.
-pub const DIRTY_FILE_BYTES_MAX: u64 = 64 * MIB;
+pub(crate) const DIRTY_FILE_BYTES_MAX: u64 = 64 * MIB;
 /// A shorter part of a file is cloned by reading and writing it: sharing it would describe whole segments again and
 /// again.
-pub const CLONE_BYTES_MIN: u64 = MIB;
+pub(crate) const CLONE_BYTES_MIN: u64 = MIB;
 /// Largest clone: the kernel's limit for one reply, in whole pages.
-pub const CLONE_BYTES_MAX: u64 = (1 << 32) - 4096;
+pub(crate) const CLONE_BYTES_MAX: u64 = (1 << 32) - 4096;
 
 /// Raw bytes of a data region: chunks compressed together (MEASURED: 128 KiB gives most of the ratio).
 pub const DATA_REGION_BYTES: u32 = 256 * 1024;
 /// Raw bytes of a region of recipe nodes.
-pub const RECIPE_REGION_BYTES: u32 = 128 * 1024;
+pub(crate) const RECIPE_REGION_BYTES: u32 = 128 * 1024;
 /// Number of open containers for each kind. Further writing processes share them.
-pub const OPEN_CONTAINERS_MAX: usize = 16;
+pub(crate) const OPEN_CONTAINERS_MAX: usize = 16;
 
 /// Longest wait of closing a pool for hanging requests, for example on a disk that does not answer.
-pub const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
 /// Longest wait of publishing at intervals for a busy file. The next interval tries again.
-pub const PUBLISH_PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const PUBLISH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Items of an export gathered before they are compressed and written as a frame.
-pub const EXPORT_FRAME_BYTES: usize = 1 << 20;
+pub(crate) const EXPORT_FRAME_BYTES: usize = 1 << 20;
 /// Largest frame of an export, packed or not: the gathered items, one more item, and the overhead of zstd.
-pub const EXPORT_FRAME_BYTES_MAX: usize = 2 << 20;
+pub(crate) const EXPORT_FRAME_BYTES_MAX: usize = 2 << 20;
 /// Number of changed keys that are sorted and looked up at a time: bounds memory (some 5 MiB).
-pub const EXPORT_KEYS_AT_ONCE: usize = 50_000;
+pub(crate) const EXPORT_KEYS_AT_ONCE: usize = 50_000;
 /// Longest time between exports: the changes that a lost meta root costs.
-pub const EXPORT_INTERVAL: Duration = Duration::from_secs(60);
+pub(crate) const EXPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// The log of an export may grow to this size, or to that of its base, before a new base is written.
-pub const EXPORT_LOG_BYTES_MIN: u64 = 8 * MIB;
+pub(crate) const EXPORT_LOG_BYTES_MIN: u64 = 8 * MIB;
 /// Beyond this and some 250 bytes for each inode, reclaiming writes a new base.
-pub const EXPORT_SMALL_BYTES: u64 = 64 * KIB;
+pub(crate) const EXPORT_SMALL_BYTES: u64 = 64 * KIB;
 /// The first base of a namespace up to this size is written at once (a second or two); that of a larger one in the
 /// background.
-pub const EXPORT_AT_ONCE_BYTES_MAX: u64 = 64 * MIB;
+pub(crate) const EXPORT_AT_ONCE_BYTES_MAX: u64 = 64 * MIB;
 /// Number of consecutive exports that may fail for lack of space before the export is given up: bounds the changes kept
 /// in the namespace.
-pub const EXPORT_FAILURES_MAX: u32 = 10;
+pub(crate) const EXPORT_FAILURES_MAX: u32 = 10;
 /// Number of consecutive tries to rewrite a failed export. After that no export is made until the next mount.
-pub const EXPORT_ANEW_MAX: u32 = 3;
+pub(crate) const EXPORT_ANEW_MAX: u32 = 3;
 
 /// Number of log keys that the verification of an export holds at a time (some 20 MiB). A longer log takes several
 /// passes.
-pub const EXPORT_VERIFY_KEYS: u64 = 400_000;
+pub(crate) const EXPORT_VERIFY_KEYS: u64 = 400_000;
 /// Limit of the bytes of an export that the verification behind a mount reads in a second; the same as of the monthly
 /// scrub.
-pub const EXPORT_VERIFY_BYTES_PER_S: u64 = 50_000_000;
+pub(crate) const EXPORT_VERIFY_BYTES_PER_S: u64 = 50_000_000;
 /// Delay after a mount before the verification of the export begins: short mounts are left alone.
-pub const EXPORT_VERIFY_AFTER: Duration = Duration::from_secs(5);
+pub(crate) const EXPORT_VERIFY_AFTER: Duration = Duration::from_secs(5);
 
 /// Reserve on the data root: reclaiming copies live chunks before it frees. Less on small disks, down to the need of
 /// one step.
@@ -97,25 +97,25 @@ pub const DATA_RESERVE_BYTES: u64 = 64 * MIB;
 pub const META_RESERVE_BYTES: u64 = 64 * MIB;
 /// Room reserved for rewriting sealed tankers without their removed cells. The chunks of a container lie in few
 /// tankers, and reclaiming takes fewer containers at a time when space is short.
-pub const INDEX_REWRITE_BYTES_MAX: u64 = 256 * MIB;
+pub(crate) const INDEX_REWRITE_BYTES_MAX: u64 = 256 * MIB;
 /// A warning is logged when a root is this full.
 pub const SPACE_LOW_PERCENT: u64 = 85;
 /// A second warning is logged when a root is this full.
 pub const SPACE_URGENT_PERCENT: u64 = 95;
 /// A warning is re-armed after the root is more than this below the mark.
-pub const SPACE_HYSTERESIS_PERCENT: u64 = 2;
+pub(crate) const SPACE_HYSTERESIS_PERCENT: u64 = 2;
 /// Longest age of a reading of free space.
-pub const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+pub(crate) const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Default: containers with a smaller live share may be emptied; the emptiest first, and no more than needed.
-pub const RECLAIM_THRESHOLD_PERCENT: u8 = 90;
+pub(crate) const RECLAIM_THRESHOLD_PERCENT: u8 = 90;
 /// Default: garbage that stays, in percent of the live bytes. The last of it costs the most.
-pub const RECLAIM_LEAVE_PERCENT: u8 = 5;
+pub(crate) const RECLAIM_LEAVE_PERCENT: u8 = 5;
 /// Default: share of the time that reclaiming works while clients are active.
 pub const RECLAIM_SHARE_PERCENT: u8 = 50;
 /// Upper bound of the bytes of emptied containers that wait for an index checkpoint: until then they and the copies of
 /// their content both exist. A 32nd of the pool, within these bounds.
-pub const RECLAIM_WAITING_BYTES: std::ops::RangeInclusive<u64> = 16 * MIB..=1 << 30;
+pub(crate) const RECLAIM_WAITING_BYTES: std::ops::RangeInclusive<u64> = 16 * MIB..=1 << 30;
 
 /// Number of fingerprints from which on filters of 48 bits pay (see `docs/decisions/0010`): with 24, false reads would
 /// cost more.
@@ -156,7 +156,7 @@ impl MemoryPlan {
     /// lookups of new chunks from reading: 3 bytes for each fingerprint, or 6 from [`FINE_FILTERS_FROM`] on, plus half
     /// as many for growth, between 10% and 35%. The other parts share the rest.
     #[must_use]
-    pub fn new(total_bytes: u64, fingerprints: u64) -> Self {
+    pub(crate) fn new(total_bytes: u64, fingerprints: u64) -> Self {
         let total_bytes = total_bytes.max(MEMORY_BYTES_MIN);
         let percent = total_bytes / 100;
         let open_bytes = 30 * percent;
@@ -182,14 +182,14 @@ impl MemoryPlan {
 
     /// Returns the number of uncommitted namespace changes that starts a commit early.
     #[must_use]
-    pub fn pending_operations_max(&self) -> usize {
+    pub(crate) fn pending_operations_max(&self) -> usize {
         let bytes = (self.total_bytes / PENDING_SHARE).min(PENDING_BYTES_MAX);
         usize::try_from(bytes / PENDING_OPERATION_BYTES).unwrap_or(usize::MAX)
     }
 
     /// Returns the parts with their names. They sum up to at most the whole.
     #[must_use]
-    pub const fn parts(&self) -> [(&'static str, u64); 10] {
+    pub(crate) const fn parts(&self) -> [(&'static str, u64); 10] {
         [
             ("open tankers", self.open_bytes),
             ("filters", self.filter_bytes),

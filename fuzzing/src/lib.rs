@@ -396,10 +396,7 @@ pub fn scrub_position(data: &[u8]) {
         device.replace_file("", dedupfs::scrub::POSITION_FILE, bytes).expect("is memory");
         if let Ok(Some(position)) = dedupfs::scrub::ScrubPosition::read(&device, &POOL) {
             position.write(&device, &POOL).expect("is memory");
-            assert_eq!(
-                dedupfs::scrub::ScrubPosition::read(&device, &POOL).expect("decodes again"),
-                Some(position)
-            );
+            assert_eq!(dedupfs::scrub::ScrubPosition::read(&device, &POOL).expect("decodes again"), Some(position));
         }
     };
     read(data);

@@ -19,14 +19,14 @@ impl Default for Activity {
 
 impl Activity {
     /// Notes a client request that costs time. Cost: one clock read.
-    pub fn note(&self) {
+    pub(crate) fn note(&self) {
         let elapsed_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_ms.store(elapsed_ms.saturating_add(1), Ordering::Relaxed);
     }
 
     /// Returns the time since the last request; `Duration::MAX` if there was none.
     #[must_use]
-    pub fn idle_for(&self) -> Duration {
+    pub(crate) fn idle_for(&self) -> Duration {
         match self.last_ms.load(Ordering::Relaxed) {
             0 => Duration::MAX,
             last_ms => self.started.elapsed().saturating_sub(Duration::from_millis(last_ms - 1)),

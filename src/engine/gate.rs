@@ -36,7 +36,7 @@ pub struct Gate {
 
 /// A permit to change the pool. Closing waits until it is dropped.
 #[must_use]
-pub struct Pass<'a>(&'a Gate);
+pub(crate) struct Pass<'a>(&'a Gate);
 
 impl Default for Gate {
     fn default() -> Self {
@@ -59,7 +59,7 @@ impl Gate {
     ///
     /// # Errors
     /// `ReadOnly` while the gate is paused, and once the pool is being closed.
-    pub fn enter(&self) -> Result<Pass<'_>> {
+    pub(crate) fn enter(&self) -> Result<Pass<'_>> {
         self.enter_until(Phase::Open)
     }
 
@@ -67,13 +67,13 @@ impl Gate {
     ///
     /// # Errors
     /// `ReadOnly` once the pool is closed.
-    pub fn enter_to_publish(&self) -> Result<Pass<'_>> {
+    pub(crate) fn enter_to_publish(&self) -> Result<Pass<'_>> {
         self.enter_until(Phase::Draining)
     }
 
     /// Whether the pool is being closed, or is closed.
     #[must_use]
-    pub fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         self.state.lock().phase != Phase::Open
     }
 
@@ -90,18 +90,18 @@ impl Gate {
     }
 
     /// Refuses new changes and waits up to `patience` for those inside; returns whether all have left.
-    pub fn drain(&self, patience: Duration) -> bool {
+    pub(crate) fn drain(&self, patience: Duration) -> bool {
         self.go_on(Phase::Draining, patience)
     }
 
     /// Refuses everything, and waits as [`drain`](Self::drain) does.
-    pub fn close(&self, patience: Duration) -> bool {
+    pub(crate) fn close(&self, patience: Duration) -> bool {
         self.go_on(Phase::Closed, patience)
     }
 
     /// Refuses new changes for a while and waits up to `patience` for those inside; returns whether all have left. If not, the gate
     /// stays open.
-    pub fn pause(&self, patience: Duration) -> bool {
+    pub(crate) fn pause(&self, patience: Duration) -> bool {
         let mut state = self.state.lock();
         state.is_paused = true;
         let are_gone = self.wait_until_left(&mut state, patience);
@@ -110,12 +110,12 @@ impl Gate {
     }
 
     /// Ends a pause.
-    pub fn resume(&self) {
+    pub(crate) fn resume(&self) {
         self.state.lock().is_paused = false;
     }
 
     /// Whether the gate is paused.
-    pub fn is_paused(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         self.state.lock().is_paused
     }
 

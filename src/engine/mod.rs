@@ -70,7 +70,7 @@ impl Core {
     ///
     /// # Errors
     /// `ReadOnly` with the reason.
-    pub fn begin_change(&self) -> Result<Pass<'_>> {
+    pub(crate) fn begin_change(&self) -> Result<Pass<'_>> {
         self.activity.note();
         let pass = self.gate.enter()?;
         if self.opened_read_only {
@@ -82,7 +82,7 @@ impl Core {
 
     /// Whether changes are refused: the pool was opened read-only, or is read-only for now.
     #[must_use]
-    pub fn is_read_only(&self) -> bool {
+    pub(crate) fn is_read_only(&self) -> bool {
         self.opened_read_only || self.gate.is_paused()
     }
 
@@ -90,7 +90,7 @@ impl Core {
     ///
     /// # Errors
     /// `ReadOnly` with the reason, once a commit has failed for good.
-    pub fn check_failure(&self) -> Result<()> {
+    pub(crate) fn check_failure(&self) -> Result<()> {
         match self.committer.failure() {
             Some(EngineError::Store(lost @ StoreError::LockLost { .. })) => Err(EngineError::ReadOnly(format!(
                 ", because it is not locked any more: {lost}. All data synced before is safe; end the other process, if there is one, \
@@ -108,7 +108,7 @@ impl Core {
     ///
     /// # Errors
     /// `NoSpace`.
-    pub fn admit(&self, demand: Demand) -> Result<Promise<'_>> {
+    pub(crate) fn admit(&self, demand: Demand) -> Result<Promise<'_>> {
         // The index has no space for a checkpoint and its memory is full: nothing new may be counted.
         if self.committer.is_held_up() {
             return Err(EngineError::NoSpace);
@@ -117,7 +117,7 @@ impl Core {
     }
 
     /// Takes room for a namespace change that removes or replaces in place. It is never refused.
-    pub fn promise_change(&self) -> Promise<'_> {
+    pub(crate) fn promise_change(&self) -> Promise<'_> {
         self.space.promise(Demand::change(0))
     }
 
@@ -125,7 +125,7 @@ impl Core {
     ///
     /// # Errors
     /// The error of the commit round.
-    pub fn relieve(&self) -> Result<()> {
+    pub(crate) fn relieve(&self) -> Result<()> {
         if self.space.is_tight() && self.namespace.commit_bytes() > self.space.commit_bytes() {
             return self.committer.commit();
         }
@@ -136,7 +136,7 @@ impl Core {
     ///
     /// # Errors
     /// The device cannot report sizes.
-    pub fn index_bytes(&self) -> Result<u64> {
+    pub(crate) fn index_bytes(&self) -> Result<u64> {
         let used = self.chunk_index.stats().disk_bytes + self.recipe_index.stats().disk_bytes;
         Ok(used + indexes::unused_bytes(&*self.meta_device, self.namespace.index_side())?)
     }
@@ -145,7 +145,7 @@ impl Core {
     ///
     /// # Errors
     /// A device cannot report sizes.
-    pub fn physical_bytes(&self) -> Result<u64> {
+    pub(crate) fn physical_bytes(&self) -> Result<u64> {
         let containers = self.data.physical_bytes()? + self.recipes.physical_bytes()?;
         let export = self.exporter.stats()?;
         let exported = export.namespace_bytes + export.recipe_bytes;

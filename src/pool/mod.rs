@@ -36,7 +36,7 @@ use crate::progress::{NoProgress, Progress};
 pub(crate) use format::relative_or_absolute;
 pub use format::{format, format_on};
 pub use open::OpenOptions;
-pub(crate) use open::{missing_data_root, overlays};
+pub use open::{missing_data_root, overlays};
 pub(crate) use parts::DATA_DIRECTORY;
 use stats::PoolStats;
 use trial::TrialControl;
@@ -93,7 +93,7 @@ impl Pool {
         self.service.clone()
     }
 
-    /// Copies a tree in; see [`transfer::put`](crate::transfer::put()).
+    /// Copies a tree in; see `transfer::put`.
     ///
     /// # Errors
     /// As `transfer::put` says.
@@ -107,7 +107,7 @@ impl Pool {
         transfer::put(&self.core, &self.service, options, from, to, progress)
     }
 
-    /// Copies a tree or a file out; see [`transfer::get`](crate::transfer::get()).
+    /// Copies a tree or a file out; see `transfer::get`.
     ///
     /// # Errors
     /// As `transfer::get` says.

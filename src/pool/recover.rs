@@ -126,7 +126,7 @@ fn remove_if_empty(meta: &Path, device: &dyn Device) {
 ///
 /// # Errors
 /// As [`recover`].
-pub fn recover_on(
+pub(crate) fn recover_on(
     meta: &Arc<dyn Device>,
     data: &Arc<dyn Device>,
     data_root: Vec<u8>,

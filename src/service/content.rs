@@ -247,7 +247,7 @@ impl Service {
     ///
     /// # Errors
     /// The first error. Each file remembers its own error too.
-    pub fn publish_all(&self, age: Option<Duration>, patience: Option<Duration>) -> Result<()> {
+    pub(crate) fn publish_all(&self, age: Option<Duration>, patience: Option<Duration>) -> Result<()> {
         let mut outcome = Ok(());
         for file in self.files.all() {
             let dirty_since = file.live.lock().dirty_since;

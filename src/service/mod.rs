@@ -79,7 +79,7 @@ pub(crate) fn now() -> Timestamp {
 impl Service {
     /// Makes the filesystem of the pool `core`.
     #[must_use]
-    pub fn new(core: Arc<Core>, access_times: AccessTimes) -> Arc<Self> {
+    pub(crate) fn new(core: Arc<Core>, access_times: AccessTimes) -> Arc<Self> {
         Arc::new(Self {
             core,
             files: OpenFiles::default(),

@@ -36,16 +36,17 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::get::get;
-pub use self::put::{Owner, PutOptions, put};
+pub(crate) use self::get::get;
+pub(crate) use self::put::put;
+pub use self::put::{Owner, PutOptions};
 use dedupfs_base::EngineError;
 
 /// Limit of problems that a report describes. The others are only counted.
-pub const PROBLEMS_TOLD_MAX: usize = 1000;
+pub(crate) const PROBLEMS_TOLD_MAX: usize = 1000;
 /// Limit of bytes of all described problems: an answer stays short for any depth of the tree.
-pub const PROBLEMS_BYTES_MAX: usize = 1 << 20;
+pub(crate) const PROBLEMS_BYTES_MAX: usize = 1 << 20;
 /// Longest path in a report. Of a longer one only its ends are shown. The kernel takes paths of as many bytes.
-pub const PATH_TOLD_BYTES_MAX: usize = 4096;
+pub(crate) const PATH_TOLD_BYTES_MAX: usize = 4096;
 
 /// An entry that could not be copied, or not completely.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -91,6 +91,7 @@ impl<R> Backlog<R> {
     }
 
     /// Returns the size from which on no round begins.
+    #[cfg(test)]
     pub(super) fn bound(&self) -> Weight {
         self.bound
     }

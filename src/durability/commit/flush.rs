@@ -33,7 +33,7 @@ impl Committer {
     ///
     /// # Errors
     /// The errors of [`commit`](Self::commit); a checkpoint could not be written.
-    pub fn checkpoint(&self) -> Result<u64> {
+    pub(crate) fn checkpoint(&self) -> Result<u64> {
         self.settle()?;
         let row = self.parts.namespace.last_row();
         loop {

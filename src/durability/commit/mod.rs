@@ -62,7 +62,7 @@ use dedupfs_content::Deduplicator;
 use dedupfs_namespace::Namespace;
 
 /// The parts of a pool that commits use.
-pub struct CommitParts {
+pub(crate) struct CommitParts {
     /// Inodes, names and the log.
     pub namespace: Arc<Namespace>,
     /// Containers of chunks.
@@ -127,7 +127,7 @@ pub struct Committer {
 impl Committer {
     /// Creates a committer whose thread is not running yet.
     #[must_use]
-    pub fn new(parts: CommitParts) -> Arc<Self> {
+    pub(crate) fn new(parts: CommitParts) -> Arc<Self> {
         let row_changes_max = parts.chunk_index.pending_max().max(PENDING_CHANGES_MIN);
         let changes = BACKLOG_ROWS * row_changes_max;
         let bound = Weight { changes, places: changes, bytes: row_changes_max * BACKLOG_BYTES_PER_CHANGE };
@@ -156,7 +156,7 @@ impl Committer {
     ///
     /// # Errors
     /// A node or table that the log refers to cannot be read.
-    pub fn replay(&self) -> Result<u64> {
+    pub(crate) fn replay(&self) -> Result<u64> {
         let from = self.parts.chunk_index.position().min(self.parts.recipe_index.position());
         let (mut rows, consumer) = (0, self.consumer());
         self.parts.namespace.log_after(from, &mut |row, ops| {
@@ -170,7 +170,7 @@ impl Committer {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(
+    pub(crate) fn start(
         self: &Arc<Self>,
         interval: Duration,
         before_interval: Box<dyn Fn() + Send>,
@@ -187,7 +187,7 @@ impl Committer {
     ///
     /// # Errors
     /// The round's error. Nothing is lost then, but nothing is promised either.
-    pub fn commit(&self) -> Result<()> {
+    pub(crate) fn commit(&self) -> Result<()> {
         let mut state = self.state.lock();
         if state.stopping {
             return Err(EngineError::ReadOnly(": it is being unmounted".to_owned()));
@@ -208,7 +208,7 @@ impl Committer {
     ///
     /// # Errors
     /// The round's error; the reason why the pool is read-only.
-    pub fn relieve(&self) -> Result<()> {
+    pub(crate) fn relieve(&self) -> Result<()> {
         let pending = self.parts.namespace.pending_operations();
         let (changes, most) = (self.uncommitted_changes(), self.row_changes_max);
         let pending_max = self.parts.pending_operations_max;
@@ -234,7 +234,7 @@ impl Committer {
     ///
     /// # Errors
     /// The errors of [`relieve`](Self::relieve).
-    pub fn pace(&self) -> Result<()> {
+    pub(crate) fn pace(&self) -> Result<()> {
         self.relieve()?;
         let most = self.row_changes_max / 2;
         if self.backlog.weight().changes < most {
@@ -255,14 +255,14 @@ impl Committer {
     }
 
     /// Returns the approximate number of index changes that are durable and not counted yet.
-    #[must_use]
-    pub fn backlog_changes(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn backlog_changes(&self) -> u64 {
         self.backlog.weight().changes
     }
 
     /// Returns the number of [`backlog_changes`](Self::backlog_changes) from which on no round begins.
-    #[must_use]
-    pub fn backlog_changes_max(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn backlog_changes_max(&self) -> u64 {
         self.backlog.bound().changes
     }
 
@@ -270,7 +270,7 @@ impl Committer {
     ///
     /// # Errors
     /// [`CountsInDoubt`](EngineError::CountsInDoubt): the containers stay.
-    pub fn remove_containers(&self, containers: Vec<ContainerId>) -> Result<()> {
+    pub(crate) fn remove_containers(&self, containers: Vec<ContainerId>) -> Result<()> {
         self.check_counts()?;
         self.removed.lock().extend(containers);
         Ok(())
@@ -280,7 +280,7 @@ impl Committer {
     ///
     /// # Errors
     /// [`CountsInDoubt`](EngineError::CountsInDoubt).
-    pub fn check_counts(&self) -> Result<()> {
+    pub(crate) fn check_counts(&self) -> Result<()> {
         if self.parts.namespace.has_doubt() { Err(EngineError::CountsInDoubt) } else { Ok(()) }
     }
 
@@ -288,7 +288,7 @@ impl Committer {
     ///
     /// # Errors
     /// The errors of [`commit`](Self::commit).
-    pub fn settle(&self) -> Result<()> {
+    pub(crate) fn settle(&self) -> Result<()> {
         self.commit()?;
         let ticket = self.state.lock().finished;
         self.backlog.wait_for(ticket, waiting::announce);
@@ -299,7 +299,7 @@ impl Committer {
     ///
     /// # Errors
     /// The export cannot be written, for another reason than lack of space.
-    pub fn export(&self) -> Result<()> {
+    pub(crate) fn export(&self) -> Result<()> {
         let outcome = self.parts.exporter.export();
         if let Err(error) = &outcome
             && !crate::durability::export::is_damage(error)
@@ -311,13 +311,13 @@ impl Committer {
 
     /// Returns the reason why the pool takes no more changes, if there is one.
     #[must_use]
-    pub fn failure(&self) -> Option<EngineError> {
+    pub(crate) fn failure(&self) -> Option<EngineError> {
         self.failure.lock().clone()
     }
 
     /// Whether an index has filled its memory and there is no space for a checkpoint: nothing new should be accepted.
     #[must_use]
-    pub fn is_held_up(&self) -> bool {
+    pub(crate) fn is_held_up(&self) -> bool {
         self.is_starved.load(Ordering::Acquire)
             && (self.parts.chunk_index.is_full() || self.parts.recipe_index.is_full())
     }
@@ -325,30 +325,30 @@ impl Committer {
     /// Locks out the others of: quarantining (which makes losses), freeing recipe nodes (a claimed node must not be
     /// lost before it is freed), and recording that nothing is lost any more. May be held while waiting for rounds and
     /// for their counting: neither thread takes it.
-    pub fn hold_losses(&self) -> parking_lot::MutexGuard<'_, ()> {
+    pub(crate) fn hold_losses(&self) -> parking_lot::MutexGuard<'_, ()> {
         self.losses.lock()
     }
 
     /// Returns the number of impossible counts since the pool was opened.
     #[must_use]
-    pub fn inconsistencies(&self) -> u64 {
+    pub(crate) fn inconsistencies(&self) -> u64 {
         self.inconsistencies.load(Ordering::Relaxed)
     }
 
     /// Returns the number of rounds since the pool was opened.
     #[must_use]
-    pub fn rounds(&self) -> u64 {
+    pub(crate) fn rounds(&self) -> u64 {
         self.rounds.load(Ordering::Relaxed)
     }
 
     /// Returns the number of rounds that failed for lack of space: 0 unless another program used the reserve.
-    #[must_use]
-    pub fn rounds_without_space(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn rounds_without_space(&self) -> u64 {
         self.rounds_without_space.load(Ordering::Relaxed)
     }
 
     /// Ends the threads after the requested rounds and their counting.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.state.lock().stopping = true;
         self.wake.notify_one();
     }

@@ -167,7 +167,7 @@ impl Exporter {
     ///
     /// # Errors
     /// The device cannot report sizes.
-    pub fn kept(&self) -> Result<(u64, u64)> {
+    pub(crate) fn kept(&self) -> Result<(u64, u64)> {
         let slots = self.kept.lock().as_ref().map_or(0, |kept| kept.len() as u64);
         Ok((slots, aside_bytes(&*self.device)?))
     }
@@ -176,7 +176,7 @@ impl Exporter {
     ///
     /// # Errors
     /// I/O errors.
-    pub fn give_up_kept(&self) -> Result<()> {
+    pub(crate) fn give_up_kept(&self) -> Result<()> {
         // The owner first: if that fails, everything is still kept.
         Owner { keeps: false, ..self.owner() }.write(&*self.device, &self.pool)?;
         let slots = self.kept.lock().take();

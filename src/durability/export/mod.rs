@@ -58,13 +58,14 @@ use crate::config::{
 
 pub(crate) use files::check_owner;
 pub(crate) use kept::{Kept, keep, kept};
-pub use open::ExportParts;
-pub use recover::{RestoreReport, Restored, fence, restore};
-pub use verify::{CopyDepth, ExportCheck, Pace};
+pub(crate) use open::ExportParts;
+pub use recover::RestoreReport;
+pub(crate) use recover::{fence, restore};
+pub use verify::{CopyDepth, ExportCheck};
 
 /// The facts about the export that a commit stores.
 #[derive(Clone, Debug, Default)]
-pub struct Position {
+pub(crate) struct Position {
     /// The durable export.
     pub exported: Option<Exported>,
     /// Rows up to this one no longer need their change notes.
@@ -75,7 +76,7 @@ pub struct Position {
 
 /// Figures about an export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct ExportStats {
+pub(crate) struct ExportStats {
     /// Bytes of base and log.
     pub namespace_bytes: u64,
     /// Physical bytes of the copies of recipe containers.
@@ -207,7 +208,7 @@ fn now_secs() -> u64 {
 }
 
 /// A hold on the export; see [`Exporter::hold`].
-pub struct HeldExport<'a> {
+pub(crate) struct HeldExport<'a> {
     exporter: &'a Exporter,
     exported: Exported,
 }
@@ -221,13 +222,13 @@ impl std::fmt::Debug for HeldExport<'_> {
 impl HeldExport<'_> {
     /// The commit that was exported at the time of the hold.
     #[must_use]
-    pub fn row(&self) -> u64 {
+    pub(crate) fn row(&self) -> u64 {
         self.exported.row
     }
 
     /// Whether another base has replaced the held one.
     #[must_use]
-    pub fn is_replaced(&self) -> bool {
+    pub(crate) fn is_replaced(&self) -> bool {
         self.exporter.state.lock().exported.generation != self.exported.generation
     }
 
@@ -235,7 +236,7 @@ impl HeldExport<'_> {
     ///
     /// # Errors
     /// The view cannot be changed. A missing log is not an error here.
-    pub fn cut_view(&self, view: &dyn Device) -> Result<()> {
+    pub(crate) fn cut_view(&self, view: &dyn Device) -> Result<()> {
         if self.exported.generation == 0 {
             return Ok(());
         }
@@ -260,7 +261,7 @@ impl Exporter {
     /// Returns the position that the next commit stores. If the commit fails, [`not_left`](Self::not_left) must return
     /// [`left`](Position::left).
     #[must_use]
-    pub fn position(&self) -> Position {
+    pub(crate) fn position(&self) -> Position {
         if !self.is_enabled {
             return Position::default();
         }
@@ -277,30 +278,30 @@ impl Exporter {
     }
 
     /// Takes back the `left` of a failed commit.
-    pub fn not_left(&self, left: Vec<ContainerId>) {
+    pub(crate) fn not_left(&self, left: Vec<ContainerId>) {
         self.state.lock().left.extend(left);
     }
 
     /// Notes the containers removed by the commit `row`. Their slots become free once no export names them.
-    pub fn leave(&self, row: u64, containers: Vec<ContainerRecord>) {
+    pub(crate) fn leave(&self, row: u64, containers: Vec<ContainerRecord>) {
         self.state.lock().leaving.extend(containers.into_iter().map(|record| (row, record)));
     }
 
     /// Asks for an export soon.
-    pub fn request(&self) {
+    pub(crate) fn request(&self) {
         self.state.lock().requested = true;
         self.wake.notify_all();
     }
 
     /// Ends the thread; a base under way is given up.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.state.lock().stopping = true;
         self.give_up.store(true, Ordering::Relaxed);
         self.wake.notify_all();
     }
 
     /// Runs the thread that exports on request and at intervals, and writes bases. `fail` receives the error that ends it.
-    pub fn run(&self, fail: impl Fn(&EngineError)) {
+    pub(crate) fn run(&self, fail: impl Fn(&EngineError)) {
         if !self.is_enabled {
             return;
         }
@@ -332,7 +333,7 @@ impl Exporter {
     ///
     /// # Errors
     /// I/O errors other than lack of space. After one, nothing is exported and nothing freed until the next mount.
-    pub fn export(&self) -> Result<()> {
+    pub(crate) fn export(&self) -> Result<()> {
         if !self.is_enabled {
             return Ok(());
         }
@@ -468,7 +469,7 @@ impl Exporter {
     }
 
     /// Stops all writing and freeing, because another process may own the pool by now.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.is_ended.store(true, Ordering::Relaxed);
         self.stop();
     }
@@ -502,7 +503,7 @@ impl Exporter {
     ///
     /// # Errors
     /// I/O errors.
-    pub fn settle_note(&self) -> Result<()> {
+    pub(crate) fn settle_note(&self) -> Result<()> {
         if self.is_enabled { self.working.lock().reached.sync() } else { Ok(()) }
     }
 
@@ -522,7 +523,7 @@ impl Exporter {
     ///
     /// # Errors
     /// As [`export`](Self::export).
-    pub fn shrink(&self) -> Result<()> {
+    pub(crate) fn shrink(&self) -> Result<()> {
         let inodes = u64::try_from(self.namespace.totals().inodes()).unwrap_or(0);
         let is_large = self.working.lock().live.as_ref().is_some_and(|live| {
             let (base_bytes, log_bytes) = (live.current.base_bytes, live.log_bytes);
@@ -537,19 +538,20 @@ impl Exporter {
     ///
     /// # Errors
     /// As [`export`](Self::export).
-    pub fn rebase(&self) -> Result<()> {
+    #[cfg(test)]
+    pub(crate) fn rebase(&self) -> Result<()> {
         if self.is_enabled { self.write_base(false) } else { Ok(()) }
     }
 
     /// Makes long work (bases and verifications) give up from now on; `false` allows it again.
-    pub fn hurry(&self, hurries: bool) {
+    pub(crate) fn hurry(&self, hurries: bool) {
         self.give_up.store(hurries, Ordering::Relaxed);
     }
 
     /// Keeps everything the current export needs until the hold is dropped: the slots that it names, and the notes of keys changed
     /// since.
     #[must_use]
-    pub fn hold(&self) -> HeldExport<'_> {
+    pub(crate) fn hold(&self) -> HeldExport<'_> {
         // With this lock held, nobody is about to free slots that the export named a moment ago.
         let _working = self.working.lock();
         let mut state = self.state.lock();
@@ -560,7 +562,7 @@ impl Exporter {
     }
 
     /// Runs `run` while no export reads the namespace. A base under way is given up and tried again later.
-    pub fn while_quiet<T>(&self, run: impl FnOnce() -> T) -> T {
+    pub(crate) fn while_quiet<T>(&self, run: impl FnOnce() -> T) -> T {
         let before = self.give_up.swap(true, Ordering::Relaxed);
         let _no_base = self.building.lock();
         let _no_group = self.working.lock();
@@ -570,7 +572,7 @@ impl Exporter {
 
     /// Returns the damage that kept the export found at opening from being continued. That export is made anew.
     #[must_use]
-    pub fn found_at_open(&self) -> Option<String> {
+    pub(crate) fn found_at_open(&self) -> Option<String> {
         self.found_at_open.lock().clone()
     }
 
@@ -578,7 +580,7 @@ impl Exporter {
     ///
     /// # Errors
     /// The device cannot report sizes.
-    pub fn stats(&self) -> Result<ExportStats> {
+    pub(crate) fn stats(&self) -> Result<ExportStats> {
         let recipe_bytes = Mirror::allocated_bytes(&*self.device)?;
         let state = self.state.lock();
         let Exported { row, time_secs, .. } = state.exported;

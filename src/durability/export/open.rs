@@ -18,7 +18,7 @@ use super::reached::ReachedNote;
 use super::{Exporter, Live, State, Work, kept};
 
 /// The parts that an exporter works on.
-pub struct ExportParts {
+pub(crate) struct ExportParts {
     /// Device of the data root.
     pub device: Arc<dyn Device>,
     /// Identity of the pool.
@@ -44,7 +44,7 @@ impl Exporter {
     ///
     /// # Errors
     /// The data root cannot be read or written.
-    pub fn open(parts: ExportParts) -> Result<Arc<Self>> {
+    pub(crate) fn open(parts: ExportParts) -> Result<Arc<Self>> {
         let ExportParts { device, pool, slot_bytes, namespace, data, recipes, kept, is_enabled, locks } = parts;
         let mut state = State::default();
         let row = namespace.last_row();

@@ -56,11 +56,9 @@ pub struct RestoreReport {
 
 /// The result of [`restore`].
 #[derive(Clone, Debug)]
-pub struct Restored {
+pub(crate) struct Restored {
     /// The report for the user.
     pub report: RestoreReport,
-    /// Lineage of the data root's owner, until the data root is [fenced](fence).
-    pub lineage: Lineage,
     /// The missing part of the export may name containers of this writer epoch or a later one.
     pub epoch: u32,
     /// Files needed lost content before already.
@@ -76,7 +74,7 @@ pub struct Restored {
 ///
 /// # Errors
 /// There is no export, or its base is damaged; I/O errors.
-pub fn restore(
+pub(crate) fn restore(
     meta: &dyn Device,
     data: &dyn Device,
     superblock: &Superblock,
@@ -187,7 +185,7 @@ pub fn restore(
         shortfall.push(format!("{} copies of recipe containers are missing or cut off", report.recipes_damaged));
     }
     report.shortfall = shortfall;
-    Ok(Restored { report, lineage, epoch: header_epoch, has_losses, is_damaged })
+    Ok(Restored { report, epoch: header_epoch, has_losses, is_damaged })
 }
 
 /// Finds the export that counts. `may_be_any`: a note says that there was one, or the note cannot be read.
@@ -336,7 +334,7 @@ fn copy(
 ///
 /// # Errors
 /// I/O errors.
-pub fn fence(namespace: &Namespace, data: &dyn Device, pool: &PoolId, keeps: bool) -> Result<()> {
+pub(crate) fn fence(namespace: &Namespace, data: &dyn Device, pool: &PoolId, keeps: bool) -> Result<()> {
     let lineage = Lineage::random()?;
     namespace.change_lineage(lineage)?;
     Owner { lineage, epoch: namespace.writer_epoch(), keeps }.write(data, pool)

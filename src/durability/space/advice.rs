@@ -14,7 +14,7 @@ impl SpaceGuard {
     ///
     /// # Errors
     /// A device cannot report its space.
-    pub fn notices(&self) -> Result<Vec<String>> {
+    pub(crate) fn notices(&self) -> Result<Vec<String>> {
         let (physical, reserve, owed) = (self.holdings.physical()?, self.reserve(), self.owed());
         let (data, meta) = self.measure()?;
         let left = self.left(owed, reserve, &data, &meta);
@@ -45,7 +45,7 @@ impl SpaceGuard {
 
     /// Turns a lack of space during reclaiming into an error that says how much to free, and where.
     #[must_use]
-    pub fn explain(&self, error: EngineError) -> EngineError {
+    pub(crate) fn explain(&self, error: EngineError) -> EngineError {
         if !error.is_no_space() {
             return error;
         }

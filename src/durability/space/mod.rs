@@ -41,7 +41,7 @@ use crate::config::{DATA_RESERVE_BYTES, META_RESERVE_BYTES, SPACE_CHECK_INTERVAL
 use dedupfs_base::{EngineError, Result};
 
 /// The sizes of a pool's holdings, for its [`SpaceGuard`].
-pub trait Holdings: Send + Sync {
+pub(crate) trait Holdings: Send + Sync {
     /// Upper bound of the accepted bytes that the devices do not have yet.
     fn owed(&self) -> Demand;
     /// Bytes that a checkpoint of the indexes takes beside the current one.
@@ -141,7 +141,7 @@ impl std::fmt::Debug for SpaceGuard {
 
 /// Granted room that no gauge counts yet; given back when dropped.
 #[must_use]
-pub struct Promise<'a> {
+pub(crate) struct Promise<'a> {
     guard: &'a SpaceGuard,
     demand: Demand,
 }
@@ -158,7 +158,7 @@ impl SpaceGuard {
     ///
     /// # Errors
     /// A device cannot report its space.
-    pub fn new(
+    pub(crate) fn new(
         data: &Arc<dyn Device>,
         meta: &Arc<dyn Device>,
         limits: SpaceLimits,
@@ -195,7 +195,7 @@ impl SpaceGuard {
 
     /// Whether both roots lie on one disk.
     #[must_use]
-    pub fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         self.is_shared
     }
 
@@ -203,7 +203,7 @@ impl SpaceGuard {
     ///
     /// # Errors
     /// `NoSpace` if it would use the reserve, or exceed a limit.
-    pub fn admit(&self, demand: Demand) -> Result<Promise<'_>> {
+    pub(crate) fn admit(&self, demand: Demand) -> Result<Promise<'_>> {
         self.admit_with(demand, |_| Demand::default())
     }
 
@@ -211,7 +211,7 @@ impl SpaceGuard {
     ///
     /// # Errors
     /// `NoSpace` if even that is used up.
-    pub fn admit_freeing(&self, demand: Demand) -> Result<Promise<'_>> {
+    pub(crate) fn admit_freeing(&self, demand: Demand) -> Result<Promise<'_>> {
         self.admit_with(demand, |reserve| Demand {
             data_bytes: reserve.data_bytes / 2,
             meta_bytes: reserve.meta_bytes / 2,
@@ -219,7 +219,7 @@ impl SpaceGuard {
     }
 
     /// Takes room for a demand that must not be refused.
-    pub fn promise(&self, demand: Demand) -> Promise<'_> {
+    pub(crate) fn promise(&self, demand: Demand) -> Promise<'_> {
         if let Some(budget) = &mut *waiting::lock(&self.budget) {
             budget.left.take(demand);
         }
@@ -230,7 +230,7 @@ impl SpaceGuard {
     ///
     /// # Errors
     /// A device cannot report its space.
-    pub fn has_room(&self, bytes: u64) -> Result<bool> {
+    pub(crate) fn has_room(&self, bytes: u64) -> Result<bool> {
         let demand = Demand { data_bytes: bytes, meta_bytes: bytes };
         Ok(self.read()?.left.covers(demand, Demand::default(), self.is_shared))
     }
@@ -310,7 +310,7 @@ impl SpaceGuard {
     ///
     /// # Errors
     /// A device cannot report its space.
-    pub fn step_bytes(&self, recipe: bool) -> Result<u64> {
+    pub(crate) fn step_bytes(&self, recipe: bool) -> Result<u64> {
         let owed = self.owed();
         let (data, meta) = self.measure()?;
         // Half of the meta reserve stays for commits and checkpoints, and an eighth of the data reserve.
@@ -332,7 +332,7 @@ impl SpaceGuard {
     ///
     /// # Errors
     /// `NoSpace` if not; the device cannot report its space.
-    pub fn expect_checkpoint(&self, bytes: u64) -> Result<()> {
+    pub(crate) fn expect_checkpoint(&self, bytes: u64) -> Result<()> {
         let owed = self.holdings.owed();
         let owed_bytes = if self.is_shared { owed.data_bytes + owed.meta_bytes } else { owed.meta_bytes };
         let available_bytes = self.meta.device.space()?.available_bytes;
@@ -345,7 +345,7 @@ impl SpaceGuard {
 
     /// Whether commits have little more than the reserve left. They should be short then.
     #[must_use]
-    pub fn is_tight(&self) -> bool {
+    pub(crate) fn is_tight(&self) -> bool {
         let current = *waiting::lock(&self.budget);
         current.is_some_and(|budget| {
             let near = signed(self.meta.reserve_bytes);
@@ -355,7 +355,7 @@ impl SpaceGuard {
 
     /// The part of the reserve that one commit may count on.
     #[must_use]
-    pub fn commit_bytes(&self) -> u64 {
+    pub(crate) fn commit_bytes(&self) -> u64 {
         self.meta.reserve_bytes / 4
     }
 
@@ -363,7 +363,7 @@ impl SpaceGuard {
     ///
     /// # Errors
     /// A device cannot report its space.
-    pub fn roots(&self) -> Result<[RootSpace; 2]> {
+    pub(crate) fn roots(&self) -> Result<[RootSpace; 2]> {
         let owed = self.owed();
         let physical = self.holdings.physical()?;
         let (data, meta) = self.measure()?;

@@ -52,7 +52,7 @@ struct Get<'a> {
 ///
 /// # Errors
 /// The name is invalid or taken, the disk takes no more, or `progress` is cancelled. Everything copied until then stays.
-pub fn get(
+pub(crate) fn get(
     service: &Service,
     ino: Ino,
     (to, name): (OwnedFd, &[u8]),

@@ -131,7 +131,7 @@ impl Drop for Unfinished<'_> {
 ///
 /// # Errors
 /// The pool takes no more, the disk fails for good, or `progress` is cancelled.
-pub fn put(
+pub(crate) fn put(
     core: &Core,
     service: &Service,
     options: &PutOptions,

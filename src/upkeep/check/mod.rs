@@ -84,10 +84,10 @@ pub struct CheckReport {
 }
 
 /// Number of findings that are listed one by one.
-pub const FINDINGS_MAX: usize = 100;
+pub(crate) const FINDINGS_MAX: usize = 100;
 /// Number of findings of one group that are listed one by one; the others are counted. A dying disk causes very many
 /// alike.
-pub const GROUP_TOLD_MAX: u64 = 5;
+pub(crate) const GROUP_TOLD_MAX: u64 = 5;
 /// Number of groups that are distinguished: bounds memory.
 const GROUPS_MAX: usize = 100;
 /// Group of all findings beyond these groups.
@@ -95,14 +95,14 @@ const OTHER_GROUPS: &str = "in further containers";
 
 impl CheckReport {
     /// Adds a finding.
-    pub fn add(&mut self, finding: String) {
+    pub(crate) fn add(&mut self, finding: String) {
         self.finding_count += 1;
         self.tell(finding);
     }
 
     /// Adds a finding of a kind that may be very frequent. `group` names the common property, in words that follow a
     /// number.
-    pub fn add_to(&mut self, group: &str, finding: impl FnOnce() -> String) {
+    pub(crate) fn add_to(&mut self, group: &str, finding: impl FnOnce() -> String) {
         self.finding_count += 1;
         let is_known = self.groups.contains_key(group) || self.groups.len() < GROUPS_MAX;
         let count = self.groups.entry((if is_known { group } else { OTHER_GROUPS }).to_owned()).or_insert(0);
@@ -131,7 +131,7 @@ impl CheckReport {
     }
 
     /// Adds a deviation that does no harm.
-    pub fn note(&mut self, note: String) {
+    pub(crate) fn note(&mut self, note: String) {
         if self.notes.len() < FINDINGS_MAX {
             self.notes.push(note);
         }
@@ -145,7 +145,7 @@ impl CheckReport {
 }
 
 /// The parts of a pool that a check reads. Counts must be settled before.
-pub struct Checker<'a> {
+pub(crate) struct Checker<'a> {
     /// Inodes and names.
     pub namespace: &'a Namespace,
     /// Containers of chunks.
@@ -169,7 +169,7 @@ impl Checker<'_> {
     ///
     /// # Errors
     /// The check itself is impossible. Defects of the pool are in the report.
-    pub fn run(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport> {
+    pub(crate) fn run(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport> {
         let mut report = CheckReport::default();
         self.namespace.check()?.into_iter().for_each(|finding| report.add(format!("namespace: {finding}")));
         for (name, index) in [("chunk", self.chunk_index), ("recipe", self.recipe_index)] {

@@ -135,7 +135,7 @@ impl ReclaimControl {
 
     /// Whether the run should end.
     #[must_use]
-    pub fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         let state = self.state.lock();
         state.is_stopped || state.is_closed
     }
@@ -167,7 +167,7 @@ impl ReclaimControl {
 
     /// Returns the progress of the current run.
     #[must_use]
-    pub fn running(&self) -> Option<RunStatus> {
+    pub(crate) fn running(&self) -> Option<RunStatus> {
         let state = self.state.lock();
         let started = state.started?;
         let step = state.step.as_ref();

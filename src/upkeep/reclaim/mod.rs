@@ -58,7 +58,7 @@ const NOTE_INTERVAL: Duration = Duration::from_secs(10);
 /// Memory of a run besides `--memory`, bounded by a share of that. Some 7 MiB are fixed (a window of victims, classes,
 /// claimed nodes), and each closed container takes 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RunMemory {
+pub(crate) struct RunMemory {
     /// Chunks looked up and ordered at a time, some 150 bytes each.
     pub group_chunks: u64,
     /// Uncompressed bytes that are read before they are written.
@@ -68,7 +68,7 @@ pub struct RunMemory {
 impl RunMemory {
     /// Sizes for a pool with this `--memory`: about an eighth for both.
     #[must_use]
-    pub const fn new(memory_bytes: u64) -> Self {
+    pub(crate) const fn new(memory_bytes: u64) -> Self {
         let (group, batch) = (memory_bytes / 16 / 150, memory_bytes / 16);
         Self {
             group_chunks: if group > 1 << 20 { 1 << 20 } else { group },

@@ -42,13 +42,13 @@ pub struct Candidate {
 impl Candidate {
     /// Uncompressed bytes that nothing refers to.
     #[must_use]
-    pub const fn garbage_bytes(&self) -> u64 {
+    pub(crate) const fn garbage_bytes(&self) -> u64 {
         self.chunk_bytes.saturating_sub(self.live_bytes)
     }
 
     /// Estimated bytes on disk of the live chunks, at the container's mean compression.
     #[must_use]
-    pub fn kept_bytes(&self) -> u64 {
+    pub(crate) fn kept_bytes(&self) -> u64 {
         let kept = u128::from(self.used_bytes) * u128::from(self.live_bytes) / u128::from(self.chunk_bytes.max(1));
         u64::try_from(kept).unwrap_or(u64::MAX).min(self.used_bytes)
     }
@@ -78,7 +78,7 @@ pub struct Sum {
 
 impl Sum {
     /// Adds a container.
-    pub fn add(&mut self, candidate: &Candidate) {
+    pub(crate) fn add(&mut self, candidate: &Candidate) {
         self.containers += 1;
         self.live_bytes += candidate.live_bytes;
         self.live_chunks += candidate.live_chunks;
@@ -88,7 +88,7 @@ impl Sum {
     }
 
     /// Adds another sum.
-    pub fn join(&mut self, other: &Self) {
+    pub(crate) fn join(&mut self, other: &Self) {
         self.containers += other.containers;
         self.live_bytes += other.live_bytes;
         self.live_chunks += other.live_chunks;
@@ -132,7 +132,7 @@ impl Classes {
 
     /// Returns the uncompressed live bytes and the garbage bytes.
     #[must_use]
-    pub fn total(&self) -> (u64, u64) {
+    pub(crate) fn total(&self) -> (u64, u64) {
         let all = self.classes.iter().chain([&self.always]);
         all.fold((0, 0), |(live, garbage), sum| (live + sum.live_bytes, garbage + sum.garbage_bytes))
     }
@@ -158,7 +158,7 @@ impl Classes {
 
     /// Estimates the sum of a choice: its last class counts in part.
     #[must_use]
-    pub fn taken(&self, choice: &Choice) -> Sum {
+    pub(crate) fn taken(&self, choice: &Choice) -> Sum {
         let mut taken = self.always;
         self.classes.iter().take(choice.class).for_each(|sum| taken.join(sum));
         if let Some(last) = self.classes.get(choice.class).filter(|last| last.garbage_bytes > 0) {

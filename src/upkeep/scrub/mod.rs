@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 pub use self::position::{FILE_NAME as POSITION_FILE, ScrubPosition};
 pub use self::quarantine::BadCopy;
 pub use self::run::scrub;
-pub(crate) use self::suspects::SuspectThread;
+pub use self::suspects::SuspectThread;
 use crate::durability::export::ExportCheck;
 use crate::upkeep::affected::AffectedFiles;
 
@@ -44,7 +44,7 @@ pub struct ScrubOptions {
 }
 
 /// Number of damages that are described in words.
-pub const DAMAGE_TOLD_MAX: usize = 100;
+pub(crate) const DAMAGE_TOLD_MAX: usize = 100;
 
 /// The result of a scrub.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -149,7 +149,7 @@ const NAP: Duration = Duration::from_millis(50);
 
 impl ScrubControl {
     /// Ends the running scrub soon. The next one resumes there.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
 
@@ -167,7 +167,7 @@ impl ScrubControl {
 
     /// Returns the position of the running scrub, or of the last one in this session.
     #[must_use]
-    pub fn position(&self) -> Option<ScrubPosition> {
+    pub(crate) fn position(&self) -> Option<ScrubPosition> {
         *self.position.lock()
     }
 }

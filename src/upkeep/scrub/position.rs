@@ -39,7 +39,7 @@ pub struct ScrubPosition {
 impl ScrubPosition {
     /// Whether a container at this place was already read.
     #[must_use]
-    pub fn is_behind(&self, kind: ContainerKind, address: SlotAddress) -> bool {
+    pub(crate) fn is_behind(&self, kind: ContainerKind, address: SlotAddress) -> bool {
         let key = |in_data: bool, file: u32, slot: u32| (in_data, file, slot);
         let done = key(self.in_data, self.file, self.slot);
         self.file > 0 && key(kind == ContainerKind::Data, address.file, address.slot) <= done
@@ -67,7 +67,7 @@ impl ScrubPosition {
     ///
     /// # Errors
     /// The position is of a newer version; errors of the device.
-    pub fn last(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
+    pub(crate) fn last(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
         match Self::read(device, pool) {
             Err(EngineError::Store(error @ StoreError::Corrupt { .. })) => {
                 tracing::warn!(%error, "how far the last scrub came is not known: the next one starts over");

@@ -40,7 +40,7 @@ impl Core {
     ///
     /// # Errors
     /// `ReadOnly`; the index cannot be read, or a commit failed: then only some may be quarantined.
-    pub fn quarantine(&self, bad: &[BadCopy]) -> Result<Vec<BadCopy>> {
+    pub(crate) fn quarantine(&self, bad: &[BadCopy]) -> Result<Vec<BadCopy>> {
         let _losses = self.committer.hold_losses();
         let mut placed = self.placed(bad)?;
         let mut containers: HashSet<(ContainerKind, ContainerId)> = HashSet::new();
@@ -144,7 +144,7 @@ impl Core {
     ///
     /// # Errors
     /// A commit failed.
-    pub fn note_losses(&self) -> Result<u64> {
+    pub(crate) fn note_losses(&self) -> Result<u64> {
         let _losses = self.committer.hold_losses();
         let inconsistencies = self.committer.inconsistencies();
         let lost = self.chunk_index.lost() + self.recipe_index.lost();

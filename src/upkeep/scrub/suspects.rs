@@ -27,7 +27,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(60);
 const REMEMBERED_MAX: usize = 1024;
 
 /// The thread; dropping this ends it.
-pub(crate) struct SuspectThread {
+pub struct SuspectThread {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -96,7 +96,7 @@ impl Core {
     ///
     /// # Errors
     /// The errors of [`quarantine`](Self::quarantine).
-    pub fn look_through(&self, suspect: Suspect) -> Result<usize> {
+    pub(crate) fn look_through(&self, suspect: Suspect) -> Result<usize> {
         let Suspect { kind, container } = suspect;
         let store = if kind == ContainerKind::Data { &self.data } else { &self.recipes };
         let Some(record) = store.closed_record(container) else { return Ok(0) };

@@ -55,7 +55,7 @@ pub enum CopyDepth {
 }
 
 /// Receives the number of bytes read; returns whether to go on.
-pub type Pace<'p> = dyn FnMut(u64) -> bool + 'p;
+pub(crate) type Pace<'p> = dyn FnMut(u64) -> bool + 'p;
 
 /// The result of a verification.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -95,7 +95,7 @@ struct Bad {
 impl ExportCheck {
     /// Whether the examined parts have no fault.
     #[must_use]
-    pub fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self) -> bool {
         self.finding_count == 0
     }
 
@@ -171,7 +171,7 @@ impl Exporter {
     ///
     /// # Errors
     /// The namespace cannot be read. An unreadable data root is a finding.
-    pub fn verify(&self, depth: CopyDepth, pace: &mut Pace<'_>) -> Result<ExportCheck> {
+    pub(crate) fn verify(&self, depth: CopyDepth, pace: &mut Pace<'_>) -> Result<ExportCheck> {
         let mut check = ExportCheck::default();
         let Some(_no_base) = self.begin_verification(pace) else {
             check.stopped = true;
@@ -413,7 +413,7 @@ impl Exporter {
     ///
     /// # Errors
     /// I/O errors other than lack of space, as in [`export`](Self::export).
-    pub fn renew(&self, check: &mut ExportCheck) -> Result<()> {
+    pub(crate) fn renew(&self, check: &mut ExportCheck) -> Result<()> {
         if !self.is_enabled || check.stopped || check.is_sound() || check.renewed {
             return Ok(());
         }
