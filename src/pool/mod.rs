@@ -36,7 +36,7 @@ use crate::progress::{NoProgress, Progress};
 pub(crate) use format::relative_or_absolute;
 pub use format::{format, format_on};
 pub use open::OpenOptions;
-pub use open::{missing_data_root, overlays};
+pub(crate) use open::{missing_data_root, overlays};
 pub(crate) use parts::DATA_DIRECTORY;
 use stats::PoolStats;
 use trial::TrialControl;
