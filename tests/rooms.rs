@@ -25,6 +25,7 @@ const CONTENT: &[(&str, u32)] = &[
     ("chunker", 1),
     ("fingerprint", 1),
     ("containers", 1),
+    ("stores", 2),
     ("fetch", 2),
     ("dedup", 3),
     ("recipe", 4),
@@ -76,7 +77,8 @@ fn assert_leads_down(directory: &str, floors: &[(&str, u32)], known: (&str, &str
     assert!(arrows.iter().any(|(room, other, _)| (room.as_str(), other.as_str()) == known), "arrows are found");
     let floor = |room: &str| *floors.get(room).unwrap_or_else(|| panic!("room {room} has no floor: give it one"));
     let wrong = arrows.iter().filter(|(room, other, _)| room != other && floor(room) <= floor(other));
-    let wrong: Vec<String> = wrong.map(|(room, other, path)| format!("{room} -> {other} in {directory}/{path}")).collect();
+    let wrong: Vec<String> =
+        wrong.map(|(room, other, path)| format!("{room} -> {other} in {directory}/{path}")).collect();
     assert!(wrong.is_empty(), "arrows that do not lead down:\n{}", wrong.join("\n"));
 }
 

@@ -16,6 +16,7 @@ mod fingerprint;
 mod ingest;
 mod limits;
 mod recipe;
+mod stores;
 mod sync;
 
 pub use chunker::{Chunker, chunker};
@@ -30,3 +31,4 @@ pub use fingerprint::{Fingerprinter, is_all_zero};
 pub use ingest::{BufferPool, IngestContext};
 pub use limits::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, FILE_BYTES_MAX, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};
 pub use recipe::{Piece, segmenter::SegmentRule, tree};
+pub use stores::{Indexes, Stores};

@@ -5,7 +5,7 @@ pub(crate) mod gate;
 
 use std::sync::Arc;
 
-use dedupfs_index::Index;
+use dedupfs_content::{Indexes, Stores};
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::PoolProperties;
 use dedupfs_store::{PoolId, StoreError};
@@ -18,7 +18,6 @@ use crate::durability::export::Exporter;
 use crate::durability::indexes;
 use crate::durability::space::{ContentCost, Demand, Promise, SpaceGuard};
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::ContainerStore;
 use dedupfs_content::Deduplicator;
 use dedupfs_content::FileContext;
 use dedupfs_namespace::Namespace;
@@ -43,14 +42,10 @@ pub struct Core {
     pub cost: ContentCost,
     /// Inodes, names and the operations log.
     pub namespace: Arc<Namespace>,
-    /// Containers of chunks.
-    pub data: Arc<ContainerStore>,
-    /// Containers of recipe nodes.
-    pub recipes: Arc<ContainerStore>,
-    /// Index of chunks.
-    pub chunk_index: Arc<Index>,
-    /// Index of recipe nodes.
-    pub recipe_index: Arc<Index>,
+    /// Containers of chunks and of recipe nodes.
+    pub stores: Stores,
+    /// Index of chunks and index of recipe nodes.
+    pub indexes: Indexes,
     /// The write path.
     pub dedup: Arc<Deduplicator>,
     /// The shared parts of open files.
@@ -137,7 +132,7 @@ impl Core {
     /// # Errors
     /// The device cannot report sizes.
     pub(crate) fn index_bytes(&self) -> Result<u64> {
-        let used = self.chunk_index.stats().disk_bytes + self.recipe_index.stats().disk_bytes;
+        let used = self.indexes.chunks.stats().disk_bytes + self.indexes.nodes.stats().disk_bytes;
         Ok(used + indexes::unused_bytes(&*self.meta_device, self.namespace.index_side())?)
     }
 
@@ -146,7 +141,7 @@ impl Core {
     /// # Errors
     /// A device cannot report sizes.
     pub(crate) fn physical_bytes(&self) -> Result<u64> {
-        let containers = self.data.physical_bytes()? + self.recipes.physical_bytes()?;
+        let containers = self.stores.data.physical_bytes()? + self.stores.recipes.physical_bytes()?;
         let export = self.exporter.stats()?;
         let exported = export.namespace_bytes + export.recipe_bytes;
         Ok(containers + self.namespace.file_bytes()? + self.index_bytes()? + exported)

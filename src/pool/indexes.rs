@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use dedupfs_base::Result;
-use dedupfs_content::ContainerStore;
-use dedupfs_content::Fingerprinter;
+use dedupfs_content::{Fingerprinter, Stores};
 use dedupfs_index::{Index, IndexOptions};
 use dedupfs_namespace::{IndexSide, Namespace};
 use dedupfs_store::StoreError;
@@ -30,8 +29,7 @@ pub(super) struct IndexSources<'a> {
     pub(super) superblock: &'a Superblock,
     pub(super) memory: &'a MemoryPlan,
     pub(super) namespace: &'a Namespace,
-    pub(super) data: &'a Arc<ContainerStore>,
-    pub(super) recipes: &'a Arc<ContainerStore>,
+    pub(super) stores: &'a Stores,
 }
 
 impl IndexSources<'_> {
@@ -41,7 +39,7 @@ impl IndexSources<'_> {
 
     /// Names the missing slot files that container records point into.
     fn missing_files(&self) -> Vec<String> {
-        [self.data.missing_files(), self.recipes.missing_files()].concat()
+        [self.stores.data.missing_files(), self.stores.recipes.missing_files()].concat()
     }
 
     /// Opens the indexes that count: chunks, then nodes.
@@ -69,8 +67,7 @@ impl IndexSources<'_> {
             chunks: BuildPlace { directory: chunk_index(side), options: self.options(false) },
             nodes: BuildPlace { directory: recipe_index(side), options: self.options(true) },
             namespace: self.namespace,
-            data: self.data,
-            recipes: self.recipes,
+            stores: self.stores,
             fingerprinter: rebuild.fingerprinter,
             // A quarantined copy must not be taken for good because a table names it.
             read_data: rebuild.options.rebuild_reads_data || self.namespace.has_losses(),

@@ -230,10 +230,8 @@ impl Pool {
         core.committer.settle()?;
         let mut report = Checker {
             namespace: &core.namespace,
-            data: &core.data,
-            recipes: &core.recipes,
-            chunk_index: &core.chunk_index,
-            recipe_index: &core.recipe_index,
+            stores: &core.stores,
+            indexes: &core.indexes,
             nodes: core.dedup.nodes(),
             fingerprinter: core.dedup.fingerprinter(),
             workers: &core.files.ingest.workers,
@@ -314,7 +312,7 @@ impl Pool {
         }
         if report.unmounted {
             (report.finished, report.affected) = (false, AffectedFiles::default());
-            (report.lost_chunks, report.lost_nodes) = (core.chunk_index.lost(), core.recipe_index.lost());
+            (report.lost_chunks, report.lost_nodes) = (core.indexes.chunks.lost(), core.indexes.nodes.lost());
         }
         Ok(report)
     }
@@ -328,7 +326,7 @@ impl Pool {
         }
         core.committer.settle()?;
         report.counts_in_doubt = core.namespace.has_doubt();
-        let mut lost = Lost::of(&core.chunk_index, &core.recipe_index)?;
+        let mut lost = Lost::of(&core.indexes)?;
         (report.lost_chunks, report.lost_nodes) = (lost.chunks.len() as u64, lost.nodes.len() as u64);
         for copy in found {
             match copy.kind {
@@ -367,14 +365,14 @@ impl Pool {
             None => ScrubPosition::last(&*core.meta_device, &core.pool)?,
             position => position,
         };
-        let records = [core.recipes.containers(), core.data.containers()].concat();
+        let records = [core.stores.recipes.containers(), core.stores.data.containers()].concat();
         Ok(ScrubStatus {
             running: self.scrub.running.is_locked(),
             in_trial: self.trial.is_running(),
             position,
             total_bytes: records.iter().map(|record| u64::from(record.used_bytes)).sum(),
-            lost_chunks: Some(core.chunk_index.lost()),
-            lost_nodes: Some(core.recipe_index.lost()),
+            lost_chunks: Some(core.indexes.chunks.lost()),
+            lost_nodes: Some(core.indexes.nodes.lost()),
         })
     }
 
@@ -383,7 +381,7 @@ impl Pool {
         let core = &self.core;
         let finder = AffectedFinder {
             namespace: &core.namespace,
-            recipe_index: &core.recipe_index,
+            recipe_index: &core.indexes.nodes,
             nodes: core.dedup.nodes(),
             progress,
         };
@@ -437,8 +435,8 @@ impl Pool {
     /// Seals the containers and makes everything durable, so the next open has nothing to recover.
     fn put_in_order(&self) -> Result<()> {
         let (core, committer) = (&self.core, &self.core.committer);
-        core.data.seal_all();
-        core.recipes.seal_all();
+        core.stores.data.seal_all();
+        core.stores.recipes.seal_all();
         match committer.checkpoint() {
             // This last round trims the log.
             Ok(_) => committer
@@ -562,8 +560,8 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.stop();
         // Workers with a job and clients with the service may hold parts of the pool a moment longer.
-        self.core.data.stop();
-        self.core.recipes.stop();
+        self.core.stores.data.stop();
+        self.core.stores.recipes.stop();
         self.core.namespace.end();
     }
 }

@@ -4,14 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Gauge, Result};
-use dedupfs_content::FileContext;
-use dedupfs_content::SegmentRule;
-use dedupfs_content::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX};
-use dedupfs_content::{BufferPool, IngestContext};
-use dedupfs_content::{Chunker, chunker};
-use dedupfs_content::{ContainerOptions, ContainerStore, WorkerPool};
-use dedupfs_content::{Deduplicator, Fetcher};
-use dedupfs_index::{ContainerTables, Index};
+use dedupfs_content::{
+    BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, BufferPool, Chunker, ContainerOptions, ContainerStore, Deduplicator, Fetcher,
+    FileContext, Indexes, IngestContext, SegmentRule, Stores, WorkerPool, chunker,
+};
+use dedupfs_index::ContainerTables;
 use dedupfs_namespace::Namespace;
 use dedupfs_store::container::{Compression, SlotAddress, SlotFiles};
 use dedupfs_store::device::Device;
@@ -44,18 +41,17 @@ pub(super) enum Admission {
 }
 
 /// Namespace and containers: the sources of an index.
-pub(super) struct Stores {
+pub(super) struct Sources {
     pub(super) meta_device: Arc<dyn Device>,
     pub(super) data_device: Arc<dyn Device>,
     pub(super) workers: Arc<WorkerPool>,
     pub(super) namespace: Arc<Namespace>,
-    pub(super) data: Arc<ContainerStore>,
-    pub(super) recipes: Arc<ContainerStore>,
+    pub(super) stores: Stores,
     /// Slots of the data root with content that a recovery could not name, if anything is kept. The store treats them as taken.
     pub(super) kept: Option<Vec<SlotAddress>>,
 }
 
-impl Stores {
+impl Sources {
     pub(super) fn open(
         meta_device: &Arc<dyn Device>,
         data_device: &Arc<dyn Device>,
@@ -119,7 +115,7 @@ impl Stores {
             }
         };
         let (meta_device, data_device) = (meta_device.clone(), data_device.clone());
-        Ok(Self { meta_device, data_device, workers, namespace, data, recipes, kept })
+        Ok(Self { meta_device, data_device, workers, namespace, stores: Stores { data, recipes }, kept })
     }
 
     /// Returns the parts that an exporter works on.
@@ -129,8 +125,7 @@ impl Stores {
             pool: superblock.pool,
             slot_bytes: superblock.properties.container_bytes,
             namespace: self.namespace.clone(),
-            data: self.data.clone(),
-            recipes: self.recipes.clone(),
+            stores: self.stores.clone(),
             kept: self.kept.clone(),
             is_enabled,
             locks: std::sync::Weak::new(),
@@ -139,32 +134,25 @@ impl Stores {
 
     /// Returns the sources from which the indexes are opened or rebuilt.
     pub(super) fn index_sources<'a>(&'a self, superblock: &'a Superblock, memory: &'a MemoryPlan) -> IndexSources<'a> {
-        IndexSources {
-            device: &self.meta_device,
-            superblock,
-            memory,
-            namespace: &self.namespace,
-            data: &self.data,
-            recipes: &self.recipes,
-        }
+        IndexSources { device: &self.meta_device, superblock, memory, namespace: &self.namespace, stores: &self.stores }
     }
 
     /// Names the missing slot files that container records point into.
     pub(super) fn missing_files(&self) -> Vec<String> {
-        [self.data.missing_files(), self.recipes.missing_files()].concat()
+        [self.stores.data.missing_files(), self.stores.recipes.missing_files()].concat()
     }
 
     /// Describes the missing slot files, for the report of a recovery.
     pub(super) fn missing_shortfall(&self) -> Option<String> {
         let missing = self.missing_files();
-        let containers = self.data.missing_containers().len() + self.recipes.missing_containers().len();
+        let containers = self.stores.data.missing_containers().len() + self.stores.recipes.missing_containers().len();
         (!missing.is_empty())
             .then(|| format!("{} not there: {containers} containers are recorded in it", missing.join(", ")))
     }
 
     /// Counts the containers that a crash left open. Their bytes behind the mark are cut off.
     pub(super) fn unsealed_containers(&self) -> u64 {
-        let records = self.data.containers().into_iter().chain(self.recipes.containers());
+        let records = self.stores.data.containers().into_iter().chain(self.stores.recipes.containers());
         records.filter(|record| !record.sealed).count() as u64
     }
 }
@@ -180,16 +168,15 @@ pub(super) struct Accounting {
 
 /// The durable parts with their indexes.
 pub(super) struct Parts {
-    pub(super) stores: Stores,
-    pub(super) chunk_index: Arc<Index>,
-    pub(super) recipe_index: Arc<Index>,
+    pub(super) sources: Sources,
+    pub(super) indexes: Indexes,
 }
 
 impl std::ops::Deref for Parts {
-    type Target = Stores;
+    type Target = Sources;
 
-    fn deref(&self) -> &Stores {
-        &self.stores
+    fn deref(&self) -> &Sources {
+        &self.sources
     }
 }
 
@@ -199,7 +186,8 @@ impl Parts {
     pub(super) fn check_positions(&self) -> Result<()> {
         let (trimmed_through, last_row) = (self.namespace.trimmed_through(), self.namespace.last_row());
         let side = self.namespace.index_side();
-        for (directory, index) in [(chunk_index(side), &self.chunk_index), (recipe_index(side), &self.recipe_index)] {
+        for (directory, index) in [(chunk_index(side), &self.indexes.chunks), (recipe_index(side), &self.indexes.nodes)]
+        {
             if !(trimmed_through..=last_row).contains(&index.position()) {
                 let expected = format!("a log row of {trimmed_through} to {last_row}");
                 let found = StoreError::corrupt("position", expected, index.position());
@@ -211,7 +199,7 @@ impl Parts {
 
     /// Whether an index places a cell in a container whose slot file is missing.
     fn needs_missing(&self) -> Result<bool> {
-        for (store, index) in [(&self.data, &self.chunk_index), (&self.recipes, &self.recipe_index)] {
+        for (store, index) in [(&self.stores.data, &self.indexes.chunks), (&self.stores.recipes, &self.indexes.nodes)] {
             let containers: HashSet<ContainerId> = store.missing_containers().into_iter().collect();
             let mut needed = false;
             index.for_each(&mut |_, cell| {
@@ -262,10 +250,8 @@ impl Parts {
             dirty: dirty.clone(),
             meta_device: self.meta_device.clone(),
             namespace: self.namespace.clone(),
-            data: self.data.clone(),
-            recipes: self.recipes.clone(),
-            chunk_index: self.chunk_index.clone(),
-            recipe_index: self.recipe_index.clone(),
+            stores: self.stores.clone(),
+            indexes: self.indexes.clone(),
             container_bytes: properties.container_bytes,
         };
         let guard = SpaceGuard::new(&self.data_device, &self.meta_device, limits, Box::new(holdings))?;
@@ -281,7 +267,7 @@ impl Parts {
         committer: Arc<Committer>,
         (space, exporter): (Accounting, Arc<Exporter>),
     ) -> Core {
-        let Self { stores, chunk_index, recipe_index } = self;
+        let Self { sources, indexes } = self;
         let chunker = space.chunker;
         let files_memory = Arc::<Gauge>::default();
         let full_bytes = BATCH_BYTES + chunker.max_bytes();
@@ -291,7 +277,7 @@ impl Parts {
             dedup: dedup.clone(),
             buffers: BufferPool::new(kept_max, full_bytes, files_memory.clone()),
             chunker,
-            workers: stores.workers,
+            workers: sources.workers,
             rule: SegmentRule::new(superblock.properties.chunk_size_bytes, superblock.properties.container_bytes),
             held: space.streams,
             memory: files_memory,
@@ -299,7 +285,7 @@ impl Parts {
         });
         let files = Arc::new(FileContext {
             ingest,
-            chunks: Fetcher::new(stores.data.clone(), chunk_index.clone()),
+            chunks: Fetcher::new(sources.stores.data.clone(), indexes.chunks.clone()),
             dirty: space.dirty,
             dirty_file_limit_bytes: (memory.files_bytes / 2).min(DIRTY_FILE_BYTES_MAX),
         });
@@ -310,13 +296,11 @@ impl Parts {
             opened_read_only: read_only,
             space: space.guard,
             cost: space.cost,
-            meta_device: stores.meta_device,
-            data_device: stores.data_device,
-            namespace: stores.namespace,
-            data: stores.data,
-            recipes: stores.recipes,
-            chunk_index,
-            recipe_index,
+            meta_device: sources.meta_device,
+            data_device: sources.data_device,
+            namespace: sources.namespace,
+            stores: sources.stores,
+            indexes,
             dedup,
             files,
             committer,

@@ -50,9 +50,9 @@ impl Pool {
     #[must_use]
     pub fn reclaim_status(&self) -> ReclaimStatus {
         let core = &self.core;
-        let (chunks, nodes) = (core.chunk_index.occupied_total(), core.recipe_index.occupied_total());
+        let (chunks, nodes) = (core.indexes.chunks.occupied_total(), core.indexes.nodes.occupied_total());
         let mut stored_bytes = 0;
-        for store in [&core.data, &core.recipes] {
+        for store in [&core.stores.data, &core.stores.recipes] {
             store.for_each_closed(&mut |record| stored_bytes += record.chunk_bytes);
         }
         let live_bytes = chunks.live_bytes + nodes.bytes;
@@ -60,7 +60,7 @@ impl Pool {
             running: self.reclaiming.running(),
             paused: self.reclaiming.is_paused(),
             last: LastRun::read_or_none(&*core.meta_device, &core.pool),
-            is_known: [&core.chunk_index, &core.recipe_index]
+            is_known: [&core.indexes.chunks, &core.indexes.nodes]
                 .iter()
                 .all(|index| index.stats().tankers_without_occupancy == 0),
             counts_in_doubt: core.namespace.has_doubt(),

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::format::relative_or_absolute;
 use super::indexes::Rebuild;
 use super::open::OpenOptions;
-use super::parts::{Admission, Stores};
+use super::parts::{Admission, Sources};
 use super::socket::claim;
 use super::trial::SCRATCH as TRIAL_SCRATCH;
 use crate::config::MemoryPlan;
@@ -157,14 +157,14 @@ pub(crate) fn recover_on(
         let memory = MemoryPlan::new(options.memory_bytes, 0);
         // Forced, the owner file may be unreadable: then any meta root is admitted.
         let admission = if forced { Admission::Any } else { Admission::Owner };
-        let stores = Stores::open_as(&stage, data, &superblock, &memory, admission)?;
-        report.restored.shortfall.extend(stores.missing_shortfall());
-        let unnamed = unnamed(&stores, restored.epoch, &mut report);
+        let sources = Sources::open_as(&stage, data, &superblock, &memory, admission)?;
+        report.restored.shortfall.extend(sources.missing_shortfall());
+        let unnamed = unnamed(&sources, restored.epoch, &mut report);
         report.kept_slots = unnamed.len() as u64;
         // Checked before the rebuild of the index, which takes longest.
         if forced || report.restored.shortfall.is_empty() {
-            stores.namespace.begin_writing()?;
-            (_, _, report.rebuilt) = stores.index_sources(&superblock, &memory).rebuild(&rebuild)?;
+            sources.namespace.begin_writing()?;
+            (_, _, report.rebuilt) = sources.index_sources(&superblock, &memory).rebuild(&rebuild)?;
             if report.rebuilt.missing > 0 && !restored.has_losses {
                 let missing = report.rebuilt.missing;
                 report
@@ -174,17 +174,17 @@ pub(crate) fn recover_on(
             }
         }
         if !report.restored.shortfall.is_empty() && !forced {
-            drop(stores);
+            drop(sources);
             remove_below(&**meta, STAGE, 0)?;
             remove_directories(&**meta, STAGE, 0);
             return Err(less_than_expected(&report));
         }
-        let keeps = restored.is_damaged || !unnamed.is_empty() || stores.kept.is_some();
+        let keeps = restored.is_damaged || !unnamed.is_empty() || sources.kept.is_some();
         if keeps {
-            let slots = [stores.kept.as_deref().unwrap_or_default(), &unnamed].concat();
+            let slots = [sources.kept.as_deref().unwrap_or_default(), &unnamed].concat();
             keep(&**data, &superblock.pool, &slots)?;
         }
-        fence(&stores.namespace, &**data, &superblock.pool, keeps)?;
+        fence(&sources.namespace, &**data, &superblock.pool, keeps)?;
     }
     put_in_place(&**meta)?;
     superblock.write_new(&**meta)?;
@@ -193,9 +193,9 @@ pub(crate) fn recover_on(
 }
 
 /// Finds the slots of containers that nothing names but a missing part of the export may have named; adds them to the report.
-fn unnamed(stores: &Stores, epoch: u32, report: &mut RecoverReport) -> Vec<SlotAddress> {
+fn unnamed(sources: &Sources, epoch: u32, report: &mut RecoverReport) -> Vec<SlotAddress> {
     // A container of an earlier writer epoch is garbage: the namespace of the next mount names its content, or gave it up.
-    let mut unnamed = stores.data.unnamed();
+    let mut unnamed = sources.stores.data.unnamed();
     unnamed.retain(|(_, id)| id.is_none_or(|id| id.epoch() >= epoch));
     let containers = unnamed.iter().filter(|(_, id)| id.is_some()).count();
     if containers > 0 {

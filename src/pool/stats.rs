@@ -232,10 +232,10 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
         other_inodes: count(totals.others),
         logical_bytes: count(totals.logical_bytes),
         data_bytes: count(totals.data_bytes),
-        data_container_bytes: core.data.physical_bytes()?,
-        recipe_container_bytes: core.recipes.physical_bytes()?,
-        lost_chunks: core.chunk_index.lost(),
-        lost_recipe_nodes: core.recipe_index.lost(),
+        data_container_bytes: core.stores.data.physical_bytes()?,
+        recipe_container_bytes: core.stores.recipes.physical_bytes()?,
+        lost_chunks: core.indexes.chunks.lost(),
+        lost_recipe_nodes: core.indexes.nodes.lost(),
         counts_in_doubt: core.namespace.has_doubt(),
         namespace_bytes: core.namespace.file_bytes()?,
         index_bytes: core.index_bytes()?,
@@ -244,17 +244,17 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
         export_time_secs: export.time_secs,
         is_exported: export.row > 0,
         physical_bytes: core.physical_bytes()?,
-        data_containers: containers(&core.data),
-        recipe_containers: containers(&core.recipes),
-        chunk_index: index(&core.chunk_index),
-        recipe_index: index(&core.recipe_index),
+        data_containers: containers(&core.stores.data),
+        recipe_containers: containers(&core.stores.recipes),
+        chunk_index: index(&core.indexes.chunks),
+        recipe_index: index(&core.indexes.nodes),
         filters: filters(core),
         roots: core.space.roots()?.into(),
         memory: memory(core),
         session: session(core),
         ..PoolStats::default()
     };
-    core.chunk_index.for_each(&mut |_, cell| {
+    core.indexes.chunks.for_each(&mut |_, cell| {
         let len_bytes = u64::from(cell.location.len_bytes);
         if cell.location.is_lost() {
             // Counted by the index: `lost()`.
@@ -267,7 +267,7 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
         }
         Ok(())
     })?;
-    core.recipe_index.for_each(&mut |_, cell| {
+    core.indexes.nodes.for_each(&mut |_, cell| {
         stats.recipe_nodes += u64::from(!cell.location.is_lost());
         stats.recipe_node_bytes += u64::from(cell.location.len_bytes);
         Ok(())
@@ -334,8 +334,8 @@ fn filters(core: &Core) -> Vec<FilterStats> {
 }
 
 fn memory(core: &Core) -> MemoryStats {
-    let (data, recipes) = (core.data.stats(), core.recipes.stats());
-    let (chunks, nodes) = (core.chunk_index.stats(), core.recipe_index.stats());
+    let (data, recipes) = (core.stores.data.stats(), core.stores.recipes.stats());
+    let (chunks, nodes) = (core.indexes.chunks.stats(), core.indexes.nodes.stats());
     let dirty_bytes = core.files.dirty.bytes();
     let used = |name: &str| {
         Some(match name {

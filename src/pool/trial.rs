@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use super::indexes::Rebuild;
 use super::open::OpenOptions;
-use super::parts::{Admission, Stores};
+use super::parts::{Admission, Sources};
 use super::recover::{remove_below, remove_directories};
 use super::{Core, Pool};
 use crate::config::{MEMORY_BYTES_MIN, MemoryPlan};
@@ -244,7 +244,7 @@ fn check_own(scratch: &Path) -> Result<()> {
 
 /// Checks the size of the scratch space: a trial must not fill the pool's own disk.
 fn check_room(core: &Core, scratch: &dyn Device) -> Result<()> {
-    let own_bytes = core.namespace.file_bytes()? + core.recipes.physical_bytes()? + core.index_bytes()?;
+    let own_bytes = core.namespace.file_bytes()? + core.stores.recipes.physical_bytes()? + core.index_bytes()?;
     let needed_bytes = own_bytes + own_bytes / 2 + ROOM_BYTES;
     let there_bytes = scratch.space()?.available_bytes;
     if there_bytes < needed_bytes {
@@ -299,13 +299,13 @@ fn try_recover(
     (report.files, report.directories) = (restored.report.files, restored.report.directories);
     report.missing.extend(restored.report.shortfall);
     let memory = MemoryPlan::new(TRIAL_MEMORY_BYTES, 0);
-    let stores = Stores::open_as(stage, &data, &superblock, &memory, Admission::Any)?;
-    report.missing.extend(stores.missing_shortfall());
+    let sources = Sources::open_as(stage, &data, &superblock, &memory, Admission::Any)?;
+    report.missing.extend(sources.missing_shortfall());
     let fingerprinter = Fingerprinter::new(superblock.properties.fingerprint);
     let options = OpenOptions { rebuild_index: true, memory_bytes: TRIAL_MEMORY_BYTES, ..OpenOptions::default() };
     let rebuild = Rebuild { options: &options, fingerprinter: &fingerprinter, progress };
-    stores.namespace.begin_writing()?;
-    let (_, _, rebuilt) = stores.index_sources(&superblock, &memory).rebuild(&rebuild)?;
+    sources.namespace.begin_writing()?;
+    let (_, _, rebuilt) = sources.index_sources(&superblock, &memory).rebuild(&rebuild)?;
     report.containers = rebuilt.containers;
     if rebuilt.missing > 0 && !restored.has_losses {
         report

@@ -14,8 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::Fingerprinter;
-use dedupfs_content::{ContainerChunks, DedupParts, Deduplicator};
+use dedupfs_content::{ContainerChunks, DedupParts, Deduplicator, Fingerprinter, Indexes};
 use dedupfs_index::Index;
 use dedupfs_store::device::Device;
 use dedupfs_store::device::lock::PoolLock;
@@ -26,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::Pool;
 use super::indexes::{self, Rebuild};
 use super::open::OpenOptions;
-use super::parts::{Parts, Stores, TablesOf};
+use super::parts::{Parts, Sources, TablesOf};
 use super::trial::TrialControl;
 use crate::config::{MemoryPlan, PUBLISH_AFTER, PUBLISH_PATIENCE};
 use crate::durability::commit::{CommitParts, Committer};
@@ -114,7 +113,7 @@ pub struct UnrecoveredPool {
     superblock: Superblock,
     options: OpenOptions,
     memory: MemoryPlan,
-    stores: Stores,
+    sources: Sources,
     /// The chunk and recipe indexes; `None` if they are to be rebuilt.
     indexes: Option<Result<(Index, Index)>>,
     started: Instant,
@@ -132,10 +131,10 @@ impl UnrecoveredPool {
         let data = Superblock::read(&**data_device, Role::Data)?;
         Superblock::check_pair(&superblock, &data)?;
         let memory = MemoryPlan::new(options.memory_bytes, chunks_at_most(&**meta_device, &superblock));
-        let stores = Stores::open(meta_device, data_device, &superblock, &memory)?;
-        let mut pool = Self { superblock, options: options.clone(), memory, stores, indexes: None, started };
+        let sources = Sources::open(meta_device, data_device, &superblock, &memory)?;
+        let mut pool = Self { superblock, options: options.clone(), memory, sources, indexes: None, started };
         if !options.rebuild_index {
-            let opened = pool.stores.index_sources(&pool.superblock, &pool.memory).open();
+            let opened = pool.sources.index_sources(&pool.superblock, &pool.memory).open();
             pool.indexes = Some(opened);
         }
         Ok(pool)
@@ -146,7 +145,7 @@ impl UnrecoveredPool {
     /// # Errors
     /// The namespace cannot be read.
     pub fn diagnose(&self) -> Result<Diagnosis> {
-        let namespace = &self.stores.namespace;
+        let namespace = &self.sources.namespace;
         let (position, index_damage) = match &self.indexes {
             Some(Ok((chunks, nodes))) => (Some(chunks.position().min(nodes.position())), None),
             Some(Err(error)) => (None, Some(error.to_string())),
@@ -161,9 +160,9 @@ impl UnrecoveredPool {
         }
         Ok(Diagnosis {
             rows_to_replay,
-            containers_cut: self.stores.unsealed_containers(),
+            containers_cut: self.sources.unsealed_containers(),
             orphans: namespace.orphans()?.len() as u64,
-            missing_files: self.stores.missing_files(),
+            missing_files: self.sources.missing_files(),
             index_damage,
             has_losses: namespace.has_losses(),
             has_doubt: namespace.has_doubt(),
@@ -178,21 +177,21 @@ impl UnrecoveredPool {
     pub fn recover(mut self, locks: Arc<Vec<PoolLock>>, progress: &dyn Progress) -> Result<Arc<Pool>> {
         let read_only = self.options.read_only;
         let mut recovery =
-            RecoveryReport { containers_cut: self.stores.unsealed_containers(), ..RecoveryReport::default() };
-        self.stores.namespace.begin_writing()?;
+            RecoveryReport { containers_cut: self.sources.unsealed_containers(), ..RecoveryReport::default() };
+        self.sources.namespace.begin_writing()?;
         let fingerprinter = Fingerprinter::new(self.superblock.properties.fingerprint);
-        let (chunk_index, recipe_index, rebuilt) = match self.indexes.take() {
+        let (chunks, nodes, rebuilt) = match self.indexes.take() {
             Some(opened) => opened.map(|(chunks, nodes)| (chunks, nodes, None))?,
             None => {
                 let rebuild = Rebuild { options: &self.options, fingerprinter: &fingerprinter, progress };
                 let (chunks, nodes, report) =
-                    self.stores.index_sources(&self.superblock, &self.memory).rebuild(&rebuild)?;
+                    self.sources.index_sources(&self.superblock, &self.memory).rebuild(&rebuild)?;
                 (chunks, nodes, Some(report))
             }
         };
-        let Self { superblock, options, memory, stores, started, .. } = self;
-        let (chunk_index, recipe_index) = (Arc::new(chunk_index), Arc::new(recipe_index));
-        let parts = Parts { stores, chunk_index, recipe_index };
+        let Self { superblock, options, memory, sources, started, .. } = self;
+        let indexes = Indexes { chunks: Arc::new(chunks), nodes: Arc::new(nodes) };
+        let parts = Parts { sources, indexes };
         parts.check_positions()?;
         let mut missing_files = Vec::new();
         if read_only {
@@ -210,30 +209,26 @@ impl UnrecoveredPool {
         optional.begin(&space.guard);
         if !read_only {
             recovery.files_removed = indexes::clear_away(&*parts.meta_device, parts.namespace.index_side())
-                + indexes::remove_leftovers([&parts.chunk_index, &parts.recipe_index]);
-            recovery.bytes_trimmed = parts.data.trim() + parts.recipes.trim();
+                + indexes::remove_leftovers([&parts.indexes.chunks, &parts.indexes.nodes]);
+            recovery.bytes_trimmed = parts.stores.data.trim() + parts.stores.recipes.trim();
             super::trial::remove_leftover(&*parts.meta_device);
         }
         // The recipe index gets no tables: nodes are freed one by one, which leaves few containers whole.
-        parts.chunk_index.set_container_tables(Arc::new(TablesOf(parts.data.clone())));
+        parts.indexes.chunks.set_container_tables(Arc::new(TablesOf(parts.stores.data.clone())));
         let dedup = Arc::new(Deduplicator::new(DedupParts {
-            data: parts.data.clone(),
-            recipes: parts.recipes.clone(),
-            chunk_index: parts.chunk_index.clone(),
-            recipe_index: parts.recipe_index.clone(),
-            chain: options
-                .filters
-                .chain(&parts.chunk_index, || Arc::new(ContainerChunks::new(parts.data.clone(), fingerprinter))),
+            stores: parts.stores.clone(),
+            indexes: parts.indexes.clone(),
+            chain: options.filters.chain(&parts.indexes.chunks, || {
+                Arc::new(ContainerChunks::new(parts.stores.data.clone(), fingerprinter))
+            }),
             fingerprinter,
             log: parts.namespace.clone(),
             node_cache_bytes: memory.node_cache_bytes,
         }));
         let committer = Committer::new(CommitParts {
             namespace: parts.namespace.clone(),
-            data: parts.data.clone(),
-            recipes: parts.recipes.clone(),
-            chunk_index: parts.chunk_index.clone(),
-            recipe_index: parts.recipe_index.clone(),
+            stores: parts.stores.clone(),
+            indexes: parts.indexes.clone(),
             dedup: dedup.clone(),
             space: space.guard.clone(),
             exporter: exporter.clone(),

@@ -55,7 +55,7 @@ impl Service {
     /// Frees buffers kept for reuse if they were idle lately; call this now and then.
     pub(crate) fn trim_if_idle(&self) {
         self.relieve_memory_unless_busy();
-        let (data, recipes) = (&self.core.data, &self.core.recipes);
+        let (data, recipes) = (&self.core.stores.data, &self.core.stores.recipes);
         let is_any = self.core.files.ingest.buffers.trim_if_idle() | data.trim_if_idle() | recipes.trim_if_idle();
         if is_any {
             allocator::give_back();

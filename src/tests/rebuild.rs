@@ -99,7 +99,7 @@ type Cells = BTreeMap<[u8; 32], (u64, u32, u32)>;
 
 /// Returns all cells of both indexes.
 fn cells(pool: &Pool) -> [Cells; 2] {
-    [&pool.core().chunk_index, &pool.core().recipe_index].map(|index| {
+    [&pool.core().indexes.chunks, &pool.core().indexes.nodes].map(|index| {
         index.self_check().expect("is sound");
         let mut cells = Cells::new();
         let mut visit = |fingerprint: dedupfs_store::Fingerprint, cell: dedupfs_index::Cell| {
@@ -131,8 +131,8 @@ impl Expected {
         let lost = report.lost_chunks + report.lost_nodes;
         let expected = Self { cells: cells(&pool), report, findings: findings(&pool).len() };
         assert_eq!((report.missing > 0, expected.findings > 0), (lost > 0, lost > 0), "{report:?}");
-        assert!(pool.core().chunk_index.stats().sealed_tankers >= 1);
-        assert!(pool.core().recipes.containers().len() > 3);
+        assert!(pool.core().indexes.chunks.stats().sealed_tankers >= 1);
+        assert!(pool.core().stores.recipes.containers().len() > 3);
         assert_eq!(pool.core().namespace.has_losses(), lost > 0);
         expected
     }
@@ -250,7 +250,7 @@ fn what_was_taken_is_not_read_again() {
     // Six more reads: the superblock, the owner (to admit the meta root, for kept slots, and before it is noted anew)
     // and the current export (to admit the meta root, then to continue it).
     let (tables, expected) = (reads(&whole) - before - 6, cells(&pool));
-    assert_eq!(tables, pool.core().data.containers().len() as u64, "one read for each");
+    assert_eq!(tables, pool.core().stores.data.containers().len() as u64, "one read for each");
     drop(pool);
     let meta = meta.snapshot_all_synced();
     let mut taken = 0;

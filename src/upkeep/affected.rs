@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use dedupfs_base::Result;
-use dedupfs_content::NodeReader;
+use dedupfs_content::{Indexes, NodeReader};
 use dedupfs_index::Index;
 use dedupfs_namespace::Namespace;
 use dedupfs_service::{FileKind, Ino, ROOT_INO};
@@ -75,7 +75,7 @@ impl Lost {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub(crate) fn of(chunk_index: &Index, recipe_index: &Index) -> Result<Self> {
+    pub(crate) fn of(indexes: &Indexes) -> Result<Self> {
         let of = |index: &Index| -> Result<HashSet<Fingerprint>> {
             let mut lost = HashSet::new();
             if index.lost() > 0 {
@@ -88,7 +88,7 @@ impl Lost {
             }
             Ok(lost)
         };
-        Ok(Self { chunks: of(chunk_index)?, nodes: of(recipe_index)? })
+        Ok(Self { chunks: of(&indexes.chunks)?, nodes: of(&indexes.nodes)? })
     }
 
     /// Whether nothing is lost.

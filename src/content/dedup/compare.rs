@@ -88,7 +88,7 @@ impl Deduplicator {
         if hinted.hint == found.hint || hinted.hint == ContainerId::NONE {
             return Ok(false);
         }
-        match self.recipes.read_chunk(hinted.hint, &hinted.fingerprint, None) {
+        match self.stores.recipes.read_chunk(hinted.hint, &hinted.fingerprint, None) {
             Ok(copy) => Ok(copy.is_some()),
             Err(EngineError::Store(StoreError::Corrupt { .. } | StoreError::NotFound { .. })) => Ok(false),
             Err(error) => Err(error),
@@ -106,12 +106,12 @@ impl Deduplicator {
         let fingerprint = child.fingerprint;
         let bytes = node.encode();
         let _exclusive = waiting::lock(&self.store_lock);
-        let containers = self.recipes.append(stream, &[(fingerprint, &bytes)])?;
+        let containers = self.stores.recipes.append(stream, &[(fingerprint, &bytes)])?;
         let container = containers.first().copied().unwrap_or(ContainerId::NONE);
         let location = Location { container, len_bytes: bytes.len() as u32 };
         self.nodes.remember(fingerprint, Arc::new(NodeView::new(node)));
         self.log.log(LogOp::NodeMoved { fingerprint, container, len_bytes: location.len_bytes });
-        self.recipe_index.stage(&fingerprint, location);
+        self.indexes.nodes.stage(&fingerprint, location);
         Ok((Child { hint: container, ..child }, pin))
     }
 }

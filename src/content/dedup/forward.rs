@@ -37,7 +37,11 @@ impl Deduplicator {
         chunks: &[Forwarded<'_>],
         sealed: &mut SealedCells,
     ) -> Result<(u64, u64)> {
-        let (index, store) = if recipe { (&self.recipe_index, &self.recipes) } else { (&self.chunk_index, &self.data) };
+        let (index, store) = if recipe {
+            (&self.indexes.nodes, &self.stores.recipes)
+        } else {
+            (&self.indexes.chunks, &self.stores.data)
+        };
         let fingerprints: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
         let _section = self.enter();
         let _exclusive = waiting::lock(&self.store_lock);

@@ -35,8 +35,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use dedupfs_index::Location;
 use dedupfs_index::filter::FilterChain;
-use dedupfs_index::{Index, Location};
 use dedupfs_store::recipe::{Child, Node};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, waiting};
 use parking_lot::{Mutex, RwLock};
@@ -50,9 +50,10 @@ pub use stored::ContainerChunks;
 use place::Known;
 use sections::Sections;
 
-use crate::containers::{ContainerStore, StreamId};
+use crate::containers::StreamId;
 use crate::fetch::{Fetcher, NodeReader, NodeView};
 use crate::fingerprint::Fingerprinter;
+use crate::stores::{Indexes, Stores};
 use dedupfs_base::Result;
 use dedupfs_store::{LogOp, OperationsLog};
 
@@ -90,10 +91,8 @@ pub struct DedupCounters {
 
 /// The core of the write path: exact deduplication of chunks and nodes.
 pub struct Deduplicator {
-    data: Arc<ContainerStore>,
-    recipes: Arc<ContainerStore>,
-    chunk_index: Arc<Index>,
-    recipe_index: Arc<Index>,
+    stores: Stores,
+    indexes: Indexes,
     chain: FilterChain,
     fingerprinter: Fingerprinter,
     log: Arc<dyn OperationsLog>,
@@ -108,14 +107,10 @@ pub struct Deduplicator {
 
 /// The parts of a [`Deduplicator`].
 pub struct DedupParts {
-    /// Containers of chunks.
-    pub data: Arc<ContainerStore>,
-    /// Containers of recipe nodes.
-    pub recipes: Arc<ContainerStore>,
-    /// Index of chunks.
-    pub chunk_index: Arc<Index>,
-    /// Index of nodes.
-    pub recipe_index: Arc<Index>,
+    /// Containers of chunks and of recipe nodes.
+    pub stores: Stores,
+    /// Index of chunks and index of recipe nodes.
+    pub indexes: Indexes,
     /// Filters over the chunk index, in order.
     pub chain: FilterChain,
     /// The pool's hash function.
@@ -130,13 +125,11 @@ impl Deduplicator {
     /// Puts the parts together.
     #[must_use]
     pub fn new(parts: DedupParts) -> Self {
-        let fetcher = Fetcher::new(parts.recipes.clone(), parts.recipe_index.clone());
+        let fetcher = Fetcher::new(parts.stores.recipes.clone(), parts.indexes.nodes.clone());
         let nodes = NodeReader::new(fetcher, parts.fingerprinter, parts.node_cache_bytes);
         Self {
-            data: parts.data,
-            recipes: parts.recipes,
-            chunk_index: parts.chunk_index,
-            recipe_index: parts.recipe_index,
+            stores: parts.stores,
+            indexes: parts.indexes,
             chain: parts.chain,
             fingerprinter: parts.fingerprinter,
             log: parts.log,
@@ -160,8 +153,8 @@ impl Deduplicator {
     /// # Errors
     /// The remembered error of a failed store (I-7).
     pub fn wait_for_room(&self) -> Result<()> {
-        self.data.wait_for_room()?;
-        self.recipes.wait_for_room()
+        self.stores.data.wait_for_room()?;
+        self.stores.recipes.wait_for_room()
     }
 
     /// Waits until every section entered before this call has ended. New sections can be entered at the same time.
@@ -250,7 +243,7 @@ impl Deduplicator {
     fn known_node(&self, fingerprint: Fingerprint, len_bytes: u64) -> Result<Option<(Child, Pin)>> {
         // A node in a claimed container counts as known: emptying the container moves every node that the index places
         // there, also without references.
-        let Some(cell) = self.recipe_index.get(&fingerprint)? else { return Ok(None) };
+        let Some(cell) = self.indexes.nodes.get(&fingerprint)? else { return Ok(None) };
         // Lost: storing it again heals every file that needs it.
         if cell.location.is_lost() {
             return Ok(None);
@@ -276,10 +269,10 @@ impl Deduplicator {
         // The children were counted when the bad or claimed copy was stored, and this copy takes its place. If they
         // were counted again, and subtracted when the claimed copy is freed, a crash in between would leave both
         // counts.
-        let is_counted = self.recipe_index.get(&fingerprint)?.is_some_and(|cell| {
+        let is_counted = self.indexes.nodes.get(&fingerprint)?.is_some_and(|cell| {
             cell.location.is_bad() || !cell.location.is_lost() && !self.pins.is_freed(&fingerprint)
         });
-        let containers = self.recipes.append(stream, &[(fingerprint, &bytes)])?;
+        let containers = self.stores.recipes.append(stream, &[(fingerprint, &bytes)])?;
         let hint = containers.first().copied().unwrap_or(ContainerId::NONE);
         let pin = self.pins.pin_new(fingerprint);
         self.nodes.remember(fingerprint, Arc::new(NodeView::new(node)));
@@ -291,7 +284,7 @@ impl Deduplicator {
             let op = LogOp::NodeStored { level, fingerprint, container: hint, len_bytes: location.len_bytes };
             self.log.log_counting(op, children + 1);
         }
-        self.recipe_index.stage(&fingerprint, location);
+        self.indexes.nodes.stage(&fingerprint, location);
         // The claim was on the old copy. It must end, or writers would store the node yet again.
         self.pins.end_claim(&fingerprint);
         self.counters.nodes_stored.fetch_add(1, Ordering::Relaxed);
@@ -325,8 +318,8 @@ impl Deduplicator {
     /// The index cannot be read.
     pub fn lose(&self, kind: ContainerKind, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
         let (index, op) = match kind {
-            ContainerKind::Data => (&self.chunk_index, LogOp::ChunkLost { fingerprint, container }),
-            ContainerKind::Recipe => (&self.recipe_index, LogOp::NodeLost { fingerprint, container }),
+            ContainerKind::Data => (&self.indexes.chunks, LogOp::ChunkLost { fingerprint, container }),
+            ContainerKind::Recipe => (&self.indexes.nodes, LogOp::NodeLost { fingerprint, container }),
         };
         let _section = self.enter();
         let _exclusive = waiting::lock(&self.store_lock);
@@ -347,7 +340,7 @@ impl Deduplicator {
     /// The index cannot be read.
     pub fn claim_node(&self, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
         let _exclusive = waiting::lock(&self.store_lock);
-        let cell = self.recipe_index.get(&fingerprint)?;
+        let cell = self.indexes.nodes.get(&fingerprint)?;
         Ok(cell.is_some_and(|cell| cell.location.container == container) && self.pins.claim(fingerprint))
     }
 
@@ -368,7 +361,8 @@ impl Deduplicator {
     ) -> Result<bool> {
         let _exclusive = waiting::lock(&self.store_lock);
         let garbage = self
-            .recipe_index
+            .indexes
+            .nodes
             .get(&fingerprint)?
             .is_some_and(|cell| cell.references == 0 && cell.location.container == container);
         if garbage {
@@ -387,7 +381,7 @@ impl Deduplicator {
     /// The index cannot be read.
     pub fn keep_unreadable_node(&self, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
         let _exclusive = waiting::lock(&self.store_lock);
-        let cell = self.recipe_index.get(&fingerprint)?;
+        let cell = self.indexes.nodes.get(&fingerprint)?;
         self.pins.end_claim(&fingerprint);
         Ok(cell.is_some_and(|cell| cell.location.container != container && !cell.location.is_lost()))
     }

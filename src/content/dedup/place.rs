@@ -46,7 +46,7 @@ impl Deduplicator {
         let fingerprints: Vec<Fingerprint> = picked.iter().map(|(_, entry)| entry.child.fingerprint).collect();
         let data: Vec<&[u8]> = picked.iter().map(|(_, entry)| entry.data.unwrap_or_default()).collect();
         let lengths: Vec<u32> = data.iter().map(|data| data.len() as u32).collect();
-        let epoch = self.chunk_index.sealed_epoch();
+        let epoch = self.indexes.chunks.sealed_epoch();
         let mut query = match self.chain.compare() {
             Some(_) => Query::with_data(&fingerprints, &lengths, &data),
             None => Query::new(&fingerprints, &lengths),
@@ -97,10 +97,10 @@ impl Deduplicator {
         let _exclusive = waiting::lock(&self.store_lock);
         let prints: Vec<Fingerprint> = missing.iter().map(|(_, entry)| entry.child.fingerprint).collect();
         let mut found = Vec::new();
-        self.chunk_index.locate_in_memory(&prints, &mut found);
+        self.indexes.chunks.locate_in_memory(&prints, &mut found);
         // Chunks stored by other writers since the lookup are in memory, unless a checkpoint has sealed them.
-        if self.chunk_index.sealed_epoch() != epoch {
-            self.chunk_index.locate_batch(&prints, &mut found)?;
+        if self.indexes.chunks.sealed_epoch() != epoch {
+            self.indexes.chunks.locate_batch(&prints, &mut found)?;
         }
         let compare = self.chain.compare();
         let mut fresh: Vec<(Fingerprint, &[u8])> = Vec::with_capacity(missing.len());
@@ -125,10 +125,10 @@ impl Deduplicator {
             }
             places.push((*at, position));
         }
-        let containers = self.data.append(stream, &fresh)?;
+        let containers = self.stores.data.append(stream, &fresh)?;
         let mut stored_bytes = 0;
         for ((print, data), container) in fresh.iter().zip(&containers) {
-            self.chunk_index.stage(print, Location { container: *container, len_bytes: data.len() as u32 });
+            self.indexes.chunks.stage(print, Location { container: *container, len_bytes: data.len() as u32 });
             stored_bytes += data.len() as u64;
         }
         for (at, position) in places {

@@ -11,12 +11,10 @@
 //! crash gives the same state. Cost: one hash table access per chunk of a new segment; nothing for known segments.
 
 use std::cell::Cell;
-use std::sync::Arc;
 
 use dedupfs_base::Result;
-use dedupfs_content::NodeReader;
-use dedupfs_content::{ContainerStore, Extended};
-use dedupfs_index::{Change, Index, Location};
+use dedupfs_content::{Extended, Indexes, NodeReader, Stores};
+use dedupfs_index::{Change, Location};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp};
 
@@ -25,16 +23,12 @@ const CHANGES_MAX: usize = 65_536;
 
 /// Applies log rows to both indexes.
 pub(crate) struct Consumer<'a> {
-    /// Index of chunks.
-    pub chunk_index: &'a Index,
-    /// Index of recipe nodes.
-    pub recipe_index: &'a Index,
+    /// Index of chunks and index of recipe nodes.
+    pub indexes: &'a Indexes,
     /// Reader of nodes whose children are counted.
     pub nodes: &'a NodeReader,
-    /// Containers of chunks; for their tables, when a row is replayed.
-    pub data: &'a Arc<ContainerStore>,
-    /// Containers of recipe nodes; for the same.
-    pub recipes: &'a Arc<ContainerStore>,
+    /// Containers of both kinds; for their tables, when a row is replayed.
+    pub stores: &'a Stores,
     /// Whether a replayed container lacks chunks that its record counts. The index does not know these chunks, so
     /// counting them makes them lost.
     pub lacks: Cell<bool>,
@@ -140,7 +134,7 @@ impl Consumer<'_> {
         from_bytes: u32,
         to_bytes: u32,
     ) -> Result<()> {
-        let store = if kind == ContainerKind::Data { self.data } else { self.recipes };
+        let store = self.stores.of(kind);
         let Some(table) = store.table(container)? else {
             // Reclaimed later. Either its checkpoint covered this row, or its content is inserted from the new place.
             return Ok(());
@@ -175,7 +169,7 @@ impl Consumer<'_> {
         delta: i64,
     ) -> Result<()> {
         // If both positions cover this row, the node is not needed, and may have been reclaimed.
-        if pending.row <= self.chunk_index.position().min(self.recipe_index.position()) {
+        if pending.row <= self.indexes.chunks.position().min(self.indexes.nodes.position()) {
             return Ok(());
         }
         let kind = if level == 0 { ContainerKind::Data } else { ContainerKind::Recipe };
@@ -199,7 +193,9 @@ impl Consumer<'_> {
     }
 
     fn apply(&self, pending: &mut Pending) -> Result<()> {
-        for (index, changes) in [(self.chunk_index, &mut pending.chunks), (self.recipe_index, &mut pending.recipes)] {
+        for (index, changes) in
+            [(&self.indexes.chunks, &mut pending.chunks), (&self.indexes.nodes, &mut pending.recipes)]
+        {
             // A commit without changes has the row of the one before, which may be complete already.
             if pending.row > index.position() && !changes.is_empty() {
                 let report = index.apply(pending.row, changes)?;

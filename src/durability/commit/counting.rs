@@ -129,11 +129,9 @@ impl Committer {
 
     pub(super) fn consumer(&self) -> Consumer<'_> {
         Consumer {
-            chunk_index: &self.parts.chunk_index,
-            recipe_index: &self.parts.recipe_index,
+            indexes: &self.parts.indexes,
             nodes: self.parts.dedup.nodes(),
-            data: &self.parts.data,
-            recipes: &self.parts.recipes,
+            stores: &self.parts.stores,
             lacks: Cell::new(false),
         }
     }

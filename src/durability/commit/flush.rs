@@ -37,7 +37,7 @@ impl Committer {
         self.settle()?;
         let row = self.parts.namespace.last_row();
         loop {
-            let position = self.parts.chunk_index.position().min(self.parts.recipe_index.position());
+            let position = self.parts.indexes.chunks.position().min(self.parts.indexes.nodes.position());
             if position >= row {
                 return Ok(position);
             }
@@ -60,7 +60,7 @@ impl Committer {
     /// Starts a checkpoint of the state after `row` if it is due. Waits for it while an index has no memory left for
     /// open tankers.
     pub(super) fn flush_if_due(&self, row: u64) -> Result<()> {
-        let indexes = [&self.parts.chunk_index, &self.parts.recipe_index];
+        let indexes = [&self.parts.indexes.chunks, &self.parts.indexes.nodes];
         let space = &self.parts.space;
         let changes_max = if space.is_tight() {
             // Only a checkpoint trims the log.
@@ -93,7 +93,7 @@ impl Committer {
             return Ok(false);
         }
         let changes = self.changes_since_checkpoint.swap(0, Ordering::Relaxed);
-        let (chunks, recipes) = (self.parts.chunk_index.freeze(row)?, self.parts.recipe_index.freeze(row)?);
+        let (chunks, recipes) = (self.parts.indexes.chunks.freeze(row)?, self.parts.indexes.nodes.freeze(row)?);
         self.flushes.submit(Flush { chunks, recipes, changes });
         Ok(true)
     }
@@ -110,8 +110,8 @@ impl Committer {
             let write = || -> Result<()> {
                 // A checkpoint that fails halfway would take space from commits meanwhile.
                 self.parts.space.expect_checkpoint(needed_bytes)?;
-                self.parts.chunk_index.write(chunks)?;
-                Ok(self.parts.recipe_index.write(recipes)?)
+                self.parts.indexes.chunks.write(chunks)?;
+                Ok(self.parts.indexes.nodes.write(recipes)?)
             };
             let outcome = catch_unwind(AssertUnwindSafe(write))
                 .unwrap_or(Err(EngineError::Internal("the thread that writes checkpoints panicked")));

@@ -42,7 +42,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dedupfs_index::Index;
+use dedupfs_content::{Indexes, Stores};
 use dedupfs_store::device::PoolLock;
 use dedupfs_store::{ContainerId, StoreError, waiting};
 use parking_lot::{Condvar, Mutex};
@@ -57,7 +57,6 @@ use crate::config::{BACKLOG_BYTES_PER_CHANGE, BACKLOG_ROWS, PENDING_CHANGES_MIN}
 use crate::durability::export::Exporter;
 use crate::durability::space::SpaceGuard;
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::ContainerStore;
 use dedupfs_content::Deduplicator;
 use dedupfs_namespace::Namespace;
 
@@ -65,14 +64,10 @@ use dedupfs_namespace::Namespace;
 pub(crate) struct CommitParts {
     /// Inodes, names and the log.
     pub namespace: Arc<Namespace>,
-    /// Containers of chunks.
-    pub data: Arc<ContainerStore>,
-    /// Containers of recipe nodes.
-    pub recipes: Arc<ContainerStore>,
-    /// Index of chunks.
-    pub chunk_index: Arc<Index>,
-    /// Index of nodes.
-    pub recipe_index: Arc<Index>,
+    /// Containers of chunks and of recipe nodes.
+    pub stores: Stores,
+    /// Index of chunks and index of recipe nodes.
+    pub indexes: Indexes,
     /// For reading nodes.
     pub dedup: Arc<Deduplicator>,
     /// Tells when commits and checkpoints should be short.
@@ -128,7 +123,7 @@ impl Committer {
     /// Creates a committer whose thread is not running yet.
     #[must_use]
     pub(crate) fn new(parts: CommitParts) -> Arc<Self> {
-        let row_changes_max = parts.chunk_index.pending_max().max(PENDING_CHANGES_MIN);
+        let row_changes_max = parts.indexes.chunks.pending_max().max(PENDING_CHANGES_MIN);
         let changes = BACKLOG_ROWS * row_changes_max;
         let bound = Weight { changes, places: changes, bytes: row_changes_max * BACKLOG_BYTES_PER_CHANGE };
         Arc::new(Self {
@@ -157,7 +152,7 @@ impl Committer {
     /// # Errors
     /// A node or table that the log refers to cannot be read.
     pub(crate) fn replay(&self) -> Result<u64> {
-        let from = self.parts.chunk_index.position().min(self.parts.recipe_index.position());
+        let from = self.parts.indexes.chunks.position().min(self.parts.indexes.nodes.position());
         let (mut rows, consumer) = (0, self.consumer());
         self.parts.namespace.log_after(from, &mut |row, ops| {
             rows += 1;
@@ -245,7 +240,7 @@ impl Committer {
     }
 
     fn staged(&self) -> u64 {
-        self.parts.chunk_index.staged() + self.parts.recipe_index.staged()
+        self.parts.indexes.chunks.staged() + self.parts.indexes.nodes.staged()
     }
 
     /// Returns the index changes that are staged or logged, and in no durable row yet.
@@ -319,7 +314,7 @@ impl Committer {
     #[must_use]
     pub(crate) fn is_held_up(&self) -> bool {
         self.is_starved.load(Ordering::Acquire)
-            && (self.parts.chunk_index.is_full() || self.parts.recipe_index.is_full())
+            && (self.parts.indexes.chunks.is_full() || self.parts.indexes.nodes.is_full())
     }
 
     /// Locks out the others of: quarantining (which makes losses), freeing recipe nodes (a claimed node must not be
@@ -359,8 +354,8 @@ impl Committer {
         self.failure.lock().get_or_insert_with(|| failure.clone());
         if matches!(failure, EngineError::Store(StoreError::LockLost { .. })) {
             // Slots that look free to this process may belong to another by now.
-            self.parts.data.stop();
-            self.parts.recipes.stop();
+            self.parts.stores.data.stop();
+            self.parts.stores.recipes.stop();
             self.parts.exporter.end();
         }
     }

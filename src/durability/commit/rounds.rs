@@ -148,7 +148,7 @@ impl Committer {
         // The stores do not forget a container that is being written or is unknown, so the namespace must not forget it
         // either.
         removed.retain(|&id| {
-            let is_closed = parts.data.is_closed(id) || parts.recipes.is_closed(id);
+            let is_closed = parts.stores.data.is_closed(id) || parts.stores.recipes.is_closed(id);
             if !is_closed {
                 tracing::error!(container = %id, "a container stays: it was to be removed, and is not closed");
             }
@@ -167,8 +167,8 @@ impl Committer {
             if !is_any && !asked && removed.is_empty() {
                 return Ok(None);
             }
-            let data = parts.data.flush()?;
-            let recipes = parts.recipes.flush()?;
+            let data = parts.stores.data.flush()?;
+            let recipes = parts.stores.recipes.flush()?;
             let extended: Vec<_> = data.extends.into_iter().chain(recipes.extends).collect();
             let extends = extended
                 .iter()
@@ -179,7 +179,7 @@ impl Committer {
                     to_bytes: extended.to_bytes,
                 })
                 .collect();
-            let record = |id: &ContainerId| parts.data.record(*id).or_else(|| parts.recipes.record(*id));
+            let record = |id: &ContainerId| parts.stores.data.record(*id).or_else(|| parts.stores.recipes.record(*id));
             let leaving: Vec<_> = removed.iter().filter_map(record).collect();
             // After writing out: a container that uses a freed slot is recorded in this commit at the earliest.
             let position = parts.exporter.position();
@@ -193,11 +193,11 @@ impl Committer {
                 containers: data.records.iter().chain(&recipes.records).cloned().collect(),
                 removed_containers: removed.clone(),
                 extends,
-                trim_log_through: parts.chunk_index.position().min(parts.recipe_index.position()),
+                trim_log_through: parts.indexes.chunks.position().min(parts.indexes.nodes.position()),
             })?;
-            parts.data.acknowledge(&data.records);
-            parts.recipes.acknowledge(&recipes.records);
-            for store in [&parts.data, &parts.recipes] {
+            parts.stores.data.acknowledge(&data.records);
+            parts.stores.recipes.acknowledge(&recipes.records);
+            for store in [&parts.stores.data, &parts.stores.recipes] {
                 // The transaction is durable. A container that is not forgotten only costs space, and the next mount
                 // finds it.
                 if let Err(error) = store.forget(&removed) {

@@ -78,7 +78,7 @@ impl Exporter {
                     return Ok(());
                 }
                 self.check_possession()?;
-                copied_bytes += mirror.copy(&self.recipes, record, 0)?;
+                copied_bytes += mirror.copy(&self.stores.recipes, record, 0)?;
             }
             mirror.sync()?;
         }

@@ -187,7 +187,7 @@ impl Exporter {
             }
             self.device.sync_directory(ASIDE)?;
         }
-        self.data.release(&slots.unwrap_or_default())
+        self.stores.data.release(&slots.unwrap_or_default())
     }
 }
 

@@ -88,7 +88,7 @@ fn write(
     let mut copied_bytes = 0;
     for (id, from_bytes) in recipes {
         if let Some(record) = source.container(id)?.filter(|record| record.kind == ContainerKind::Recipe) {
-            copied_bytes += mirror.copy(&exporter.recipes, &record, from_bytes)?;
+            copied_bytes += mirror.copy(&exporter.stores.recipes, &record, from_bytes)?;
         }
     }
     // The group may name only copies that are durable.

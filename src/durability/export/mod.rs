@@ -40,7 +40,7 @@ use std::sync::{Arc, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::ContainerStore;
+use dedupfs_content::Stores;
 use dedupfs_namespace::{Exported, Namespace};
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, DeviceFile, OpenMode, PoolLock};
@@ -170,8 +170,7 @@ pub struct Exporter {
     pool: PoolId,
     slot_bytes: u32,
     namespace: Arc<Namespace>,
-    data: Arc<ContainerStore>,
-    recipes: Arc<ContainerStore>,
+    stores: Stores,
     is_enabled: bool,
     building: Mutex<()>,
     working: Mutex<Work>,
@@ -407,7 +406,7 @@ impl Exporter {
         {
             tracing::warn!(%error, "copies of recipes that are gone keep their space");
         }
-        for (store, records) in [(&self.recipes, &recipes), (&self.data, &data)] {
+        for (store, records) in [(&self.stores.recipes, &recipes), (&self.stores.data, &data)] {
             // A slot that cannot be freed only costs space, and the next mount finds it.
             if !records.is_empty()
                 && let Err(error) = store.free(records)
@@ -426,7 +425,7 @@ impl Exporter {
             work.mirror.free(record.address)?;
         }
         let leaving: Vec<ContainerRecord> = self.state.lock().leaving.iter().map(|(_, record)| *record).collect();
-        let kept = self.recipes.containers();
+        let kept = self.stores.recipes.containers();
         work.mirror.trim(kept.iter().chain(leaving.iter().filter(|record| record.kind == ContainerKind::Recipe)))
     }
 

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::ContainerStore;
+use dedupfs_content::Stores;
 use dedupfs_namespace::{Exported, Namespace};
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, OpenMode, PoolLock};
-use dedupfs_store::{ContainerKind, PoolId, StoreError};
+use dedupfs_store::{PoolId, StoreError};
 use parking_lot::{Condvar, Mutex};
 
 use super::files::{self, Current, Owner};
@@ -27,10 +27,8 @@ pub(crate) struct ExportParts {
     pub slot_bytes: u32,
     /// The namespace to export.
     pub namespace: Arc<Namespace>,
-    /// Containers of chunks.
-    pub data: Arc<ContainerStore>,
-    /// Containers of recipe nodes, which are copied.
-    pub recipes: Arc<ContainerStore>,
+    /// Containers of chunks and of recipe nodes.
+    pub stores: Stores,
     /// Slots of containers that a recovery could not name, if anything is kept; they count as taken.
     pub kept: Option<Vec<SlotAddress>>,
     /// Whether writing is allowed.
@@ -45,11 +43,11 @@ impl Exporter {
     /// # Errors
     /// The data root cannot be read or written.
     pub(crate) fn open(parts: ExportParts) -> Result<Arc<Self>> {
-        let ExportParts { device, pool, slot_bytes, namespace, data, recipes, kept, is_enabled, locks } = parts;
+        let ExportParts { device, pool, slot_bytes, namespace, stores, kept, is_enabled, locks } = parts;
         let mut state = State::default();
         let row = namespace.last_row();
         for record in namespace.leaving_containers()? {
-            let store = if record.kind == ContainerKind::Recipe { &recipes } else { &data };
+            let store = stores.of(record.kind);
             match store.keep(&record) {
                 Ok(()) => state.leaving.push((row, record)),
                 // An earlier release has reused the slot.
@@ -131,8 +129,7 @@ impl Exporter {
             pool,
             slot_bytes,
             namespace,
-            data,
-            recipes,
+            stores,
             is_enabled,
             building: Mutex::new(()),
             working: Mutex::new(work),

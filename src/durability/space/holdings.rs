@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dedupfs_base::{Gauge, Result};
-use dedupfs_content::ContainerStore;
+use dedupfs_content::{Indexes, Stores};
 use dedupfs_index::Index;
 use dedupfs_namespace::Namespace;
 use dedupfs_store::device::Device;
@@ -24,14 +24,10 @@ pub(crate) struct PoolHoldings {
     pub meta_device: Arc<dyn Device>,
     /// Inodes, names and the operations log.
     pub namespace: Arc<Namespace>,
-    /// Containers of chunks.
-    pub data: Arc<ContainerStore>,
-    /// Containers of recipe nodes.
-    pub recipes: Arc<ContainerStore>,
-    /// Index of chunks.
-    pub chunk_index: Arc<Index>,
-    /// Index of recipe nodes.
-    pub recipe_index: Arc<Index>,
+    /// Containers of chunks and of recipe nodes.
+    pub stores: Stores,
+    /// Index of chunks and index of recipe nodes.
+    pub indexes: Indexes,
     /// Bytes of a container.
     pub container_bytes: u32,
 }
@@ -41,7 +37,8 @@ impl Holdings for PoolHoldings {
         // In the order in which bytes move on: bytes that move meanwhile count twice, never not at all.
         let dirty = self.cost.of_extents(self.dirty.bytes(), self.dirty.holders());
         let streams = self.cost.of_content(self.streams.bytes(), self.streams.holders());
-        let containers = Demand { data_bytes: self.data.owed_bytes(), meta_bytes: self.recipes.owed_bytes() };
+        let containers =
+            Demand { data_bytes: self.stores.data.owed_bytes(), meta_bytes: self.stores.recipes.owed_bytes() };
         let commit = Demand { data_bytes: 0, meta_bytes: self.namespace.commit_bytes() };
         dirty + streams + containers + commit
     }
@@ -51,7 +48,7 @@ impl Holdings for PoolHoldings {
             let sizes = index.checkpoint_sizes();
             sizes.fresh_bytes + sizes.counts_bytes + sizes.sealed_bytes.min(INDEX_REWRITE_BYTES_MAX)
         };
-        bytes(&self.chunk_index) + bytes(&self.recipe_index)
+        bytes(&self.indexes.chunks) + bytes(&self.indexes.nodes)
     }
 
     fn step(&self) -> Demand {
@@ -61,9 +58,9 @@ impl Holdings for PoolHoldings {
     }
 
     fn physical(&self) -> Result<Demand> {
-        let index = self.chunk_index.stats().disk_bytes + self.recipe_index.stats().disk_bytes;
+        let index = self.indexes.chunks.stats().disk_bytes + self.indexes.nodes.stats().disk_bytes;
         let unused = indexes::unused_bytes(&*self.meta_device, self.namespace.index_side())?;
-        let meta_bytes = self.recipes.physical_bytes()? + self.namespace.file_bytes()? + index + unused;
-        Ok(Demand { data_bytes: self.data.physical_bytes()?, meta_bytes })
+        let meta_bytes = self.stores.recipes.physical_bytes()? + self.namespace.file_bytes()? + index + unused;
+        Ok(Demand { data_bytes: self.stores.data.physical_bytes()?, meta_bytes })
     }
 }

@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use dedupfs::EngineError;
 use dedupfs::repair::{RepairOptions, repair_on};
 use dedupfs::scrub::ScrubOptions;
-use dedupfs::{NoProgress, OpenOptions, format_on};
+use dedupfs::{EngineError, NoProgress, OpenOptions, format_on};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;
 use dedupfs_store::{ContainerRecord, StoreError};
@@ -27,7 +26,7 @@ pub fn filled() -> (MemoryDevice, MemoryDevice, Vec<ContainerRecord>) {
         write(&pool, &format!("file {number}"), &content(number, 30_000));
     }
     pool.close().expect("closes");
-    let records = pool.core().data.containers();
+    let records = pool.core().stores.data.containers();
     assert!(records.len() > 3);
     (meta, data, records)
 }
@@ -281,14 +280,14 @@ fn regression_slots_that_a_damaged_owner_keeps_are_listed_once() {
     let (meta, data, _) = filled();
     let pool = open(&meta, &data);
     write(&pool, "begun", &content(700, 200_000));
-    pool.core().data.flush().expect("writes");
+    pool.core().stores.data.flush().expect("writes");
     drop(pool);
     data.open("export/owner", OpenMode::Write).expect("opens").write_at(&[0; 4096], 0).expect("writes");
     let kept = || {
         let pool = open(&meta, &data);
         let kept = pool.core().exporter.kept().expect("tells").0;
         write(&pool, "begun", &content(700, 200_000));
-        pool.core().data.flush().expect("writes");
+        pool.core().stores.data.flush().expect("writes");
         kept
     };
     let first = kept();

@@ -87,7 +87,7 @@ fn container_ids_are_never_used_twice() {
     let pool = open(&meta, &data);
     write(&pool, "second", &content(2, 300_000));
     pool.sync().expect("syncs");
-    let used = pool.core().data.containers().iter().map(|record| record.id).max().expect("has some");
+    let used = pool.core().stores.data.containers().iter().map(|record| record.id).max().expect("has some");
     let epoch = pool.core().namespace.writer_epoch();
     drop(pool);
     let (meta, _) = force_recover(&data).expect("recovers");
@@ -95,7 +95,7 @@ fn container_ids_are_never_used_twice() {
     assert!(pool.core().namespace.writer_epoch() > epoch);
     write(&pool, "third", &content(3, 300_000));
     pool.sync().expect("syncs");
-    let newest = pool.core().data.containers().iter().map(|record| record.id).max().expect("has some");
+    let newest = pool.core().stores.data.containers().iter().map(|record| record.id).max().expect("has some");
     assert!(newest > used);
     assert!(read(&pool, "third") == Some(content(3, 300_000)) && read(&pool, "first") == Some(content(1, 300_000)));
     pool.close().expect("closes");

@@ -126,7 +126,7 @@ fn every_flipped_byte_of_copies_is_found_and_copied_again() {
     let slot_bytes = u64::from(crate::tests::export::site::properties().container_bytes);
     let mut random = Random(5);
     let mut tried = 0;
-    for record in pool.core().recipes.containers() {
+    for record in pool.core().stores.recipes.containers() {
         let path = format!("export/recipes/{:06}.slots", record.address.file);
         for _ in 0..60 {
             let offset = u64::from(record.address.slot) * slot_bytes + random.below(record.used_bytes.into());
@@ -146,7 +146,7 @@ fn every_flipped_byte_of_copies_is_found_and_copied_again() {
 fn a_sound_copy_is_not_replaced_by_a_damaged_container() {
     let (meta, data) = exported();
     let pool = open(&meta, &data);
-    let record = pool.core().recipes.containers()[0];
+    let record = pool.core().stores.recipes.containers()[0];
     let slot_bytes = u64::from(crate::tests::export::site::properties().container_bytes);
     let at = u64::from(record.address.slot) * slot_bytes + 100;
     let of = |disk: &MemoryDevice, path: &str| {

@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use dedupfs::EngineError;
 use dedupfs::check::CheckOptions;
 use dedupfs::reclaim::ReclaimOptions;
-use dedupfs::{NoProgress, Pool};
+use dedupfs::{EngineError, NoProgress, Pool};
 use dedupfs_index::Cell;
 use dedupfs_service::{FileService, ROOT_INO};
 use dedupfs_store::recipe::{Child, Root};
@@ -41,7 +40,7 @@ fn count(pool: &Pool, ops: impl IntoIterator<Item = LogOp>) {
 }
 
 fn cell(pool: &Pool, child: &Child) -> Option<Cell> {
-    pool.core().chunk_index.get(&child.fingerprint).expect("tells")
+    pool.core().indexes.chunks.get(&child.fingerprint).expect("tells")
 }
 
 fn assert_frees_nothing(pool: &Pool, when: &str) {

@@ -4,14 +4,15 @@
 mod doubt;
 mod site;
 
-use crate::tests::common;
 use std::collections::HashMap;
 
-use crate::tests::common::content;
 use dedupfs::check::CheckOptions;
 use dedupfs::reclaim::{ReclaimOptions, Stopped};
 use dedupfs::{NoProgress, Pool, Progress};
 use dedupfs_store::{ContainerId, Fingerprint};
+
+use crate::tests::common;
+use crate::tests::common::content;
 use site::{CONTAINER_BYTES, Site, remove};
 
 /// Bytes of a piece that becomes garbage or stays.
@@ -98,7 +99,7 @@ fn looking_for_what_to_do_reads_no_container_and_no_tanker() {
 
 /// Returns the chunks of all data containers with their places: container and position in it.
 fn places(pool: &Pool) -> HashMap<Fingerprint, (ContainerId, usize)> {
-    let data = &pool.core().data;
+    let data = &pool.core().stores.data;
     let mut places = HashMap::new();
     for record in data.containers() {
         let table = data.table(record.id).expect("reads").expect("is there");
@@ -372,7 +373,7 @@ fn regression_what_is_dead_already_is_freed_first() {
 #[test]
 fn regression_a_dead_container_that_cannot_be_read_is_tried_once() {
     let (site, pool) = with_dead_containers();
-    let containers = pool.core().data.containers();
+    let containers = pool.core().stores.data.containers();
     let spoilt = containers.iter().find(|record| record.used_bytes > CONTAINER_BYTES / 2).expect("some are full");
     pool.close().expect("closes");
     drop(pool);

@@ -37,8 +37,8 @@ fn quarantine_something(pool: &Pool, random: &mut Random) {
     use dedupfs::scrub::BadCopy;
     let core = pool.core();
     let (store, kind) = match random.below(2) {
-        0 => (&core.data, dedupfs_store::ContainerKind::Data),
-        _ => (&core.recipes, dedupfs_store::ContainerKind::Recipe),
+        0 => (&core.stores.data, dedupfs_store::ContainerKind::Data),
+        _ => (&core.stores.recipes, dedupfs_store::ContainerKind::Recipe),
     };
     let records = store.closed_in_disk_order();
     if records.is_empty() {

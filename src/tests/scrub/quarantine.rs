@@ -128,7 +128,7 @@ fn a_read_that_meets_damage_has_it_quarantined() {
     let pool = open(&device);
     assert_eq!(read(&pool, "old"), None);
     wait_until("it is quarantined", || pool.core().namespace.has_losses());
-    wait_until("it is lost", || pool.core().chunk_index.lost() > 0);
+    wait_until("it is lost", || pool.core().indexes.chunks.lost() > 0);
     // A backup after the error heals, without any scrub.
     write(&pool, "new", &data);
     pool.sync().expect("syncs");
@@ -143,7 +143,7 @@ fn regression_what_readers_have_met_is_told_by_a_scrub_and_its_status() {
     let (device, data) = damaged_pool();
     let pool = open(&device);
     assert_eq!(read(&pool, "old"), None);
-    wait_until("it is lost", || pool.core().chunk_index.lost() > 0);
+    wait_until("it is lost", || pool.core().indexes.chunks.lost() > 0);
     pool.core().quarantine(&[]).expect("waits for the one under way");
     let report = scrub(&pool);
     assert_ne!(report.damage, Vec::<String>::new());
@@ -213,7 +213,7 @@ fn a_pool_that_may_not_be_changed_quarantines_nothing() {
     let pool = open_with(&device, &PoolOptions { read_only: true, ..PoolOptions::default() });
     assert_eq!(read(&pool, "old"), None);
     std::thread::sleep(Duration::from_millis(200));
-    assert!(!pool.core().namespace.has_losses() && pool.core().chunk_index.lost() == 0);
+    assert!(!pool.core().namespace.has_losses() && pool.core().indexes.chunks.lost() == 0);
     pool.close().expect("closes");
 }
 
@@ -250,7 +250,7 @@ fn a_disk_that_does_not_answer_is_no_loss() {
     let outcome = pool.scrub(&ScrubOptions::default(), &dedupfs::NoProgress);
     let message = outcome.expect_err("the disk gives nothing").to_string();
     assert!(message.contains("nothing is concluded"), "{message}");
-    assert!(!pool.core().namespace.has_losses() && pool.core().chunk_index.lost() == 0);
+    assert!(!pool.core().namespace.has_losses() && pool.core().indexes.chunks.lost() == 0);
     faulty.heal();
     assert!(scrub(&pool).is_clean());
     assert!(read(&pool, "file").as_deref() == Some(&data));

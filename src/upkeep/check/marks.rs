@@ -59,7 +59,7 @@ impl Checker<'_> {
         // Every node of the index counts its children, even one without references.
         let mut cells = Vec::new();
         let mut is_surplus_known = false;
-        self.recipe_index.for_each(&mut |fingerprint, cell| {
+        self.indexes.nodes.for_each(&mut |fingerprint, cell| {
             // A damaged copy still counts its children, but they are unknown.
             is_surplus_known |= cell.location.is_bad();
             // A lost node without a damaged copy counts nothing; the comparison reports it.
@@ -83,8 +83,8 @@ impl Checker<'_> {
             }
         }
         progress.finish();
-        compare("recipe node", self.recipe_index, marks.nodes, is_surplus_known, report)?;
-        compare("chunk", self.chunk_index, marks.chunks, is_surplus_known, report)
+        compare("recipe node", &self.indexes.nodes, marks.nodes, is_surplus_known, report)?;
+        compare("chunk", &self.indexes.chunks, marks.chunks, is_surplus_known, report)
     }
 }
 

@@ -19,7 +19,7 @@ mod rebuild;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dedupfs_index::Index;
+use dedupfs_content::{Indexes, Stores};
 use serde::{Deserialize, Serialize};
 
 pub use super::affected::AffectedFiles;
@@ -32,7 +32,7 @@ use crate::upkeep::affected::{AffectedFinder, Lost};
 use dedupfs_base::Result;
 use dedupfs_content::Fingerprinter;
 use dedupfs_content::NodeReader;
-use dedupfs_content::{ContainerStore, WorkerPool};
+use dedupfs_content::WorkerPool;
 use dedupfs_namespace::Namespace;
 
 /// How thoroughly to check.
@@ -148,14 +148,10 @@ impl CheckReport {
 pub(crate) struct Checker<'a> {
     /// Inodes and names.
     pub namespace: &'a Namespace,
-    /// Containers of chunks.
-    pub data: &'a Arc<ContainerStore>,
-    /// Containers of recipe nodes.
-    pub recipes: &'a Arc<ContainerStore>,
-    /// Index of chunks.
-    pub chunk_index: &'a Index,
-    /// Index of recipe nodes.
-    pub recipe_index: &'a Index,
+    /// Containers of chunks and of recipe nodes.
+    pub stores: &'a Stores,
+    /// Index of chunks and index of recipe nodes.
+    pub indexes: &'a Indexes,
     /// Reader of nodes.
     pub nodes: &'a NodeReader,
     /// Hashes content to compare it with its fingerprint.
@@ -172,17 +168,21 @@ impl Checker<'_> {
     pub(crate) fn run(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport> {
         let mut report = CheckReport::default();
         self.namespace.check()?.into_iter().for_each(|finding| report.add(format!("namespace: {finding}")));
-        for (name, index) in [("chunk", self.chunk_index), ("recipe", self.recipe_index)] {
+        for (name, index) in [("chunk", &self.indexes.chunks), ("recipe", &self.indexes.nodes)] {
             if let Err(error) = index.self_check() {
                 report.needs_rebuild = true;
                 report.add(format!("{name} index: {error}"));
             }
         }
-        let mut lost = Lost::of(self.chunk_index, self.recipe_index)?;
+        let mut lost = Lost::of(self.indexes)?;
         self.check_counts(&mut report, &mut lost, progress)?;
         self.check_places(options, &mut report, &mut lost, progress)?;
-        let finder =
-            AffectedFinder { namespace: self.namespace, recipe_index: self.recipe_index, nodes: self.nodes, progress };
+        let finder = AffectedFinder {
+            namespace: self.namespace,
+            recipe_index: &self.indexes.nodes,
+            nodes: self.nodes,
+            progress,
+        };
         report.affected = finder.find(&lost)?;
         report.conclude();
         Ok(report)

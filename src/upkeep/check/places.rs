@@ -22,9 +22,10 @@ impl Checker<'_> {
         lost: &mut Lost,
         progress: &dyn Progress,
     ) -> Result<()> {
-        for (what, store, index) in
-            [("chunk", self.data, self.chunk_index), ("recipe node", self.recipes, self.recipe_index)]
-        {
+        for (what, store, index) in [
+            ("chunk", &self.stores.data, &self.indexes.chunks),
+            ("recipe node", &self.stores.recipes, &self.indexes.nodes),
+        ] {
             let found = self.check_containers(what, store, index, report, progress)?;
             if options.read_data {
                 self.check_content(what, store, index, report, lost, progress)?;

@@ -85,11 +85,11 @@ fn fit(victims: &mut [Candidate], room: Room) -> usize {
 
 impl<'a> Run<'a> {
     pub(super) fn store(&self, recipe: bool) -> &'a ContainerStore {
-        if recipe { &self.core.recipes } else { &self.core.data }
+        if recipe { &self.core.stores.recipes } else { &self.core.stores.data }
     }
 
     pub(super) fn index(&self, recipe: bool) -> &'a Index {
-        if recipe { &self.core.recipe_index } else { &self.core.chunk_index }
+        if recipe { &self.core.indexes.nodes } else { &self.core.indexes.chunks }
     }
 
     pub(super) fn candidate(&self, recipe: bool, record: &ContainerRecord) -> Candidate {

@@ -69,7 +69,7 @@ impl Run<'_> {
             self.checkpoint_took = began.elapsed();
             self.waiting_since = Instant::now();
         }
-        let covered = core.chunk_index.position().min(core.recipe_index.position());
+        let covered = core.indexes.chunks.position().min(core.indexes.nodes.position());
         let (mut ready, waiting) =
             std::mem::take(&mut self.emptied).into_iter().partition::<Vec<_>, _>(|emptied| emptied.row <= covered);
         self.emptied = waiting;
@@ -78,8 +78,8 @@ impl Run<'_> {
         }
         // The garbage map says that nothing lies there, but the indexes decide: freeing cannot be undone.
         let ids: HashSet<ContainerId> = ready.iter().map(|emptied| emptied.id).collect();
-        let mut placed = core.chunk_index.placed_in(&ids)?;
-        placed.extend(core.recipe_index.placed_in(&ids)?);
+        let mut placed = core.indexes.chunks.placed_in(&ids)?;
+        placed.extend(core.indexes.nodes.placed_in(&ids)?);
         if !placed.is_empty() {
             tracing::error!(
                 containers = placed.len(),

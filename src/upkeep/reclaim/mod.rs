@@ -134,7 +134,7 @@ pub(crate) fn reclaim(
             spared_open: options.is_background && pace.clients_are_active(),
             ..ReclaimReport::default()
         },
-        free_bytes: (core.data.physical_bytes()? / 32)
+        free_bytes: (core.stores.data.physical_bytes()? / 32)
             .clamp(*RECLAIM_WAITING_BYTES.start(), *RECLAIM_WAITING_BYTES.end()),
         waiting_since: Instant::now(),
         checkpoint_took: Duration::ZERO,
@@ -147,7 +147,7 @@ pub(crate) fn reclaim(
     };
     // If the pool's garbage map was never written, it is computed once, from the cells.
     let writes = !options.dry_run && !core.is_read_only();
-    for index in [&core.chunk_index, &core.recipe_index] {
+    for index in [&core.indexes.chunks, &core.indexes.nodes] {
         let mut go_on = || pace.between_steps().is_none();
         if !index.complete_occupancy_while(writes, &mut go_on)? {
             run.report.stopped = pace.stopped();
@@ -240,8 +240,8 @@ impl Run<'_> {
         }
         self.forget_lost_chunks()?;
         if !self.report.spared_open {
-            core.data.seal_all();
-            core.recipes.seal_all();
+            core.stores.data.seal_all();
+            core.stores.recipes.seal_all();
             core.committer.settle()?;
         }
         self.note_losses()?;

@@ -43,7 +43,7 @@ impl Run<'_> {
             // A node that is stored again must lie in another container than the freed copy; otherwise the two could
             // not be told apart. So only nodes in closed containers are claimed.
             if !self.report.spared_open {
-                core.recipes.seal_all();
+                core.stores.recipes.seal_all();
             }
             core.committer.settle()?;
             let found = self.unreferenced(&mut unreadable)?;
@@ -155,7 +155,7 @@ impl Run<'_> {
         let _losses = self.core.committer.hold_losses();
         self.core.committer.check_counts()?;
         let mut lost = Vec::new();
-        self.core.chunk_index.for_each(&mut |fingerprint, cell| {
+        self.core.indexes.chunks.for_each(&mut |fingerprint, cell| {
             if cell.references == 0 && cell.location.is_lost() {
                 lost.push(fingerprint);
             }
@@ -179,7 +179,7 @@ impl Run<'_> {
         }
         let _losses = self.core.committer.hold_losses();
         let inconsistencies = self.core.committer.inconsistencies();
-        let lost = self.core.chunk_index.lost() + self.core.recipe_index.lost();
+        let lost = self.core.indexes.chunks.lost() + self.core.indexes.nodes.lost();
         if lost > 0 {
             tracing::warn!(lost, "chunks and recipe nodes are lost: backing up the same data again heals the files");
             return Ok(());
@@ -198,7 +198,7 @@ impl Run<'_> {
     /// Returns nodes without references in disk order, so that each region is read once for all its nodes.
     fn unreferenced(&self, unreadable: &mut HashSet<Fingerprint>) -> Result<Vec<(Fingerprint, ContainerId)>> {
         let mut candidates = Vec::new();
-        self.core.recipe_index.for_each(&mut |fingerprint, cell| {
+        self.core.indexes.nodes.for_each(&mut |fingerprint, cell| {
             let container = cell.location.container;
             // A bad copy is unreadable: it still counts its children, and nobody can tell which they are.
             if cell.references == 0 && cell.location.is_bad() && unreadable.len() < NODES_AT_ONCE {
@@ -206,7 +206,7 @@ impl Run<'_> {
             }
             if cell.references == 0
                 && candidates.len() < NODES_AT_ONCE
-                && (container == ContainerId::NONE || self.core.recipes.is_closed(container))
+                && (container == ContainerId::NONE || self.core.stores.recipes.is_closed(container))
                 && !cell.location.is_bad()
                 && !unreadable.contains(&fingerprint)
                 && !self.core.dedup.pins().is_pinned(&fingerprint)

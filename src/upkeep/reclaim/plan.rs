@@ -29,7 +29,7 @@ impl Run<'_> {
         self.report.nodes_freed = freed.len() as u64;
         let mut gone_nodes = Gone::new();
         for (fingerprint, container) in &freed {
-            if let Some(cell) = self.core.recipe_index.committed(fingerprint)? {
+            if let Some(cell) = self.core.indexes.nodes.committed(fingerprint)? {
                 let gone = gone_nodes.entry(*container).or_default();
                 *gone = (gone.0 + u64::from(cell.location.len_bytes), gone.1 + 1);
             }
@@ -117,7 +117,7 @@ impl Run<'_> {
     fn nodes_to_free(&self) -> Result<(Vec<(Fingerprint, ContainerId)>, u64)> {
         let core = self.core;
         let mut work = Vec::new();
-        core.recipe_index.for_each(&mut |fingerprint, cell| {
+        core.indexes.nodes.for_each(&mut |fingerprint, cell| {
             if cell.references == 0 && !core.dedup.pins().is_pinned(&fingerprint) {
                 work.push((fingerprint, cell.location.container));
             }
@@ -141,7 +141,7 @@ impl Run<'_> {
             for child in view.children().iter().filter(|child| !child.fingerprint.is_zero()) {
                 let dropped = dropped.entry(child.fingerprint).or_insert(0);
                 *dropped += 1;
-                if let Some(cell) = core.recipe_index.committed(&child.fingerprint)?
+                if let Some(cell) = core.indexes.nodes.committed(&child.fingerprint)?
                     && cell.references <= *dropped
                 {
                     work.push((child.fingerprint, cell.location.container));
@@ -176,8 +176,8 @@ impl Run<'_> {
                 }
             }
             let fingerprints: Vec<Fingerprint> = dropped.keys().copied().collect();
-            let mut sealed = core.chunk_index.sealed_cells_of(&fingerprints)?;
-            let cells = core.chunk_index.cells_of(&fingerprints, &mut sealed)?;
+            let mut sealed = core.indexes.chunks.sealed_cells_of(&fingerprints)?;
+            let cells = core.indexes.chunks.cells_of(&fingerprints, &mut sealed)?;
             for (fingerprint, cell) in fingerprints.iter().zip(cells) {
                 if let Some(cell) = cell
                     && cell.references > 0

@@ -18,7 +18,6 @@
 use std::collections::{HashMap, HashSet};
 
 use dedupfs_base::Result;
-use dedupfs_index::Index;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use crate::engine::Core;
@@ -57,8 +56,8 @@ impl Core {
         // Hints may name bad garbage, too.
         let ids: Vec<ContainerId> = containers.iter().map(|(_, container)| *container).collect();
         self.namespace.note_damage(&ids, !placed.is_empty())?;
-        self.data.set_damaged(&ids);
-        self.recipes.set_damaged(&ids);
+        self.stores.data.set_damaged(&ids);
+        self.stores.recipes.set_damaged(&ids);
         let mut outcome = Ok(());
         placed.retain(|copy| {
             outcome.is_ok()
@@ -86,8 +85,8 @@ impl Core {
         }
         let _pass = self.begin_change()?;
         self.namespace.note_damage(containers, false)?;
-        self.data.set_damaged(containers);
-        self.recipes.set_damaged(containers);
+        self.stores.data.set_damaged(containers);
+        self.stores.recipes.set_damaged(containers);
         Ok(())
     }
 
@@ -104,21 +103,14 @@ impl Core {
 
     /// Whether the index places the fingerprint in the container of the bad copy.
     pub(super) fn places(&self, copy: &BadCopy) -> Result<bool> {
-        let cell = self.index_of(copy).get(&copy.fingerprint)?;
+        let cell = self.indexes.of(copy.kind).get(&copy.fingerprint)?;
         Ok(cell.is_some_and(|cell| cell.location.container == copy.container))
     }
 
     /// Whether the fingerprint is needed and lost.
     pub(super) fn lacks(&self, copy: &BadCopy) -> Result<bool> {
-        let cell = self.index_of(copy).get(&copy.fingerprint)?;
+        let cell = self.indexes.of(copy.kind).get(&copy.fingerprint)?;
         Ok(cell.is_some_and(|cell| cell.location.is_lost() && cell.references > 0))
-    }
-
-    fn index_of(&self, copy: &BadCopy) -> &Index {
-        match copy.kind {
-            ContainerKind::Data => &self.chunk_index,
-            ContainerKind::Recipe => &self.recipe_index,
-        }
     }
 
     /// Returns all copies that the indexes place in these containers, except those found sound there. Reads the whole
@@ -128,7 +120,8 @@ impl Core {
         if sound.is_empty() {
             return Ok(misplaced);
         }
-        for (kind, index) in [(ContainerKind::Data, &self.chunk_index), (ContainerKind::Recipe, &self.recipe_index)] {
+        for (kind, index) in [(ContainerKind::Data, &self.indexes.chunks), (ContainerKind::Recipe, &self.indexes.nodes)]
+        {
             index.for_each(&mut |fingerprint, cell| {
                 let container = cell.location.container;
                 if sound.get(&container).is_some_and(|sound| !sound.contains(&fingerprint)) {
@@ -147,7 +140,7 @@ impl Core {
     pub(crate) fn note_losses(&self) -> Result<u64> {
         let _losses = self.committer.hold_losses();
         let inconsistencies = self.committer.inconsistencies();
-        let lost = self.chunk_index.lost() + self.recipe_index.lost();
+        let lost = self.indexes.chunks.lost() + self.indexes.nodes.lost();
         // If counts are in doubt, so are the losses.
         let is_settled = !self.namespace.has_losses() || self.namespace.has_doubt();
         if lost > 0 || self.is_read_only() || is_settled {

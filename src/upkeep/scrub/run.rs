@@ -1,11 +1,10 @@
 //! One run of a scrub: from the last position to the end.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::{ContainerStore, Inspection, WholeContainer};
+use dedupfs_content::{Inspection, WholeContainer};
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, StoreError};
 
 use super::quarantine::BadCopy;
@@ -67,8 +66,8 @@ pub fn scrub(
     control.begin();
     if !core.is_read_only() {
         // Close all present containers, so that they are inspected.
-        core.data.seal_all();
-        core.recipes.seal_all();
+        core.stores.data.seal_all();
+        core.stores.recipes.seal_all();
     }
     core.committer.settle()?;
     let position = Run::resume(core, options)?;
@@ -119,7 +118,7 @@ impl Run<'_> {
     }
 
     fn read_all(&mut self) -> Result<()> {
-        let records: Vec<ContainerRecord> = [&self.core.recipes, &self.core.data]
+        let records: Vec<ContainerRecord> = [&self.core.stores.recipes, &self.core.stores.data]
             .iter()
             .flat_map(|store| store.closed_in_disk_order())
             .filter(|record| !self.position.is_behind(record.kind, record.address))
@@ -136,7 +135,7 @@ impl Run<'_> {
             {
                 self.take(judged)?;
             }
-            pipeline.push(self.store(record.kind), record);
+            pipeline.push(self.core.stores.of(record.kind), record);
             self.throttle();
             if self.saved.elapsed() >= SAVE_INTERVAL
                 || self.bad.len() >= BAD_AT_ONCE
@@ -160,18 +159,11 @@ impl Run<'_> {
         self.control.is_stopped() || self.progress.is_cancelled()
     }
 
-    fn store(&self, kind: ContainerKind) -> &Arc<ContainerStore> {
-        match kind {
-            ContainerKind::Data => &self.core.data,
-            ContainerKind::Recipe => &self.core.recipes,
-        }
-    }
-
     /// Processes the result for one container.
     fn take(&mut self, judged: Judged) -> Result<()> {
         let Judged { record, device_failed, inspection } = judged;
         // If it was freed meanwhile, and perhaps its slot filled again, the result means nothing.
-        if self.store(record.kind).is_known(record.id) {
+        if self.core.stores.of(record.kind).is_known(record.id) {
             self.take_inspection(&record, device_failed, inspection)?;
         }
         self.reached.in_data = record.kind == ContainerKind::Data;
@@ -233,11 +225,8 @@ impl Run<'_> {
             return Ok(0);
         }
         // Without a table its content is unknown.
-        let Ok(Some(table)) = self.store(record.kind).table(record.id) else { return Ok(0) };
-        let index = match record.kind {
-            ContainerKind::Data => &self.core.chunk_index,
-            ContainerKind::Recipe => &self.core.recipe_index,
-        };
+        let Ok(Some(table)) = self.core.stores.of(record.kind).table(record.id) else { return Ok(0) };
+        let index = self.core.indexes.of(record.kind);
         let bad: HashSet<Fingerprint> = inspection.bad.iter().map(|entry| entry.fingerprint).collect();
         let mut count = 0;
         for entry in table.entries.iter().filter(|entry| !bad.contains(&entry.fingerprint)) {
@@ -268,7 +257,7 @@ impl Run<'_> {
     fn confirm_unread(&mut self) -> Result<()> {
         let Some(first) = self.unread_containers.first() else { return Ok(()) };
         let failed: HashSet<ContainerId> = self.unread_containers.iter().map(|record| record.id).collect();
-        let store = self.store(first.kind).clone();
+        let store = self.core.stores.of(first.kind).clone();
         let mut whole = WholeContainer::default();
         let others = store.closed_in_disk_order().into_iter().filter(|record| !failed.contains(&record.id));
         let mut others = others.take(UNREAD_MAX);

@@ -39,8 +39,8 @@ impl SuspectThread {
     /// The thread cannot be started.
     pub(crate) fn start(core: &Arc<Core>) -> Result<Self> {
         let (suspects, to_look_at) = bounded(QUEUED_MAX);
-        core.data.report_suspects(suspects.clone());
-        core.recipes.report_suspects(suspects);
+        core.stores.data.report_suspects(suspects.clone());
+        core.stores.recipes.report_suspects(suspects);
         let (stop, stopped) = bounded(1);
         let core = Arc::downgrade(core);
         let thread = std::thread::Builder::new()
@@ -98,7 +98,7 @@ impl Core {
     /// The errors of [`quarantine`](Self::quarantine).
     pub(crate) fn look_through(&self, suspect: Suspect) -> Result<usize> {
         let Suspect { kind, container } = suspect;
-        let store = if kind == ContainerKind::Data { &self.data } else { &self.recipes };
+        let store = if kind == ContainerKind::Data { &self.stores.data } else { &self.stores.recipes };
         let Some(record) = store.closed_record(container) else { return Ok(0) };
         let mut whole = WholeContainer::default();
         if !store.read_whole(&record, &mut whole) || whole.device_failed() {

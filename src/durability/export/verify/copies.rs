@@ -36,7 +36,7 @@ pub(super) fn verify(
             let why = copy.differs(depth, pacer)?;
             check.copies += 1;
             // A container removed meanwhile may have lost its slot to another.
-            let Some(why) = why.filter(|_| exporter.recipes.is_known(record.id)) else { continue };
+            let Some(why) = why.filter(|_| exporter.stores.recipes.is_known(record.id)) else { continue };
             if copy.is_own_sound() {
                 check.add(format!("the copy of recipe container {}: {why}", record.id));
                 check.bad.copies.push(*record);
@@ -68,7 +68,7 @@ impl Copy<'_> {
     }
 
     fn read_own(&self, offset_bytes: u32, len: u32) -> std::result::Result<Vec<u8>, String> {
-        let bytes = self.exporter.recipes.recorded_bytes(self.record, offset_bytes, len as usize);
+        let bytes = self.exporter.stores.recipes.recorded_bytes(self.record, offset_bytes, len as usize);
         bytes.map_err(|error| error.to_string())
     }
 

@@ -470,7 +470,7 @@ impl Exporter {
         for record in &bad.copies {
             // The container may have grown since; the added bytes were copied already.
             let is_given_up = self.give_up.load(Ordering::Relaxed);
-            if is_given_up || !step(&|mirror| mirror.copy(&self.recipes, record, 0).map(drop))? {
+            if is_given_up || !step(&|mirror| mirror.copy(&self.stores.recipes, record, 0).map(drop))? {
                 return Ok(false);
             }
         }

@@ -100,13 +100,13 @@ impl Marks {
 impl Rebuilder<'_> {
     /// Marks all nodes. On the way it counts chunks that are roots of inodes, unless they were counted before.
     pub(super) fn mark(&self, build: &mut Build) -> Result<Marks> {
-        let records = self.recipes.containers();
+        let records = self.stores.recipes.containers();
         let nodes = records.iter().map(ContainerRecord::believable_chunks).sum();
         let mut marks = Marks { nodes: HashMap::with_capacity(nodes), ..Marks::default() };
         self.progress.start("reading tables of recipe containers", records.len() as u64);
         for record in &records {
             self.progress.advance(1);
-            let Some(table) = self.table(self.recipes, record.id)? else {
+            let Some(table) = self.table(&self.stores.recipes, record.id)? else {
                 marks.missing += 1;
                 continue;
             };
@@ -183,8 +183,8 @@ impl Rebuilder<'_> {
             Err(error) if is_loss(&error) => error,
             Err(error) => return Err(error),
         };
-        for record in self.recipes.containers().iter().rev().filter(|record| record.id != location.container) {
-            let Some(table) = self.table(self.recipes, record.id)? else { continue };
+        for record in self.stores.recipes.containers().iter().rev().filter(|record| record.id != location.container) {
+            let Some(table) = self.table(&self.stores.recipes, record.id)? else { continue };
             let Some(place) = table.find(fingerprint) else { continue };
             let other = Location { container: record.id, len_bytes: place.len_bytes };
             match self.node(fingerprint, level, other) {
@@ -199,6 +199,7 @@ impl Rebuilder<'_> {
     /// Reads a node and checks that it matches its fingerprint.
     pub(super) fn node(&self, fingerprint: &Fingerprint, level: u8, location: Location) -> Result<Node> {
         let bytes = self
+            .stores
             .recipes
             .read_chunk(location.container, fingerprint, Some(location.len_bytes))?
             .ok_or_else(|| StoreError::corrupt("recipe node", fingerprint, "no container that has it"))?;

@@ -30,8 +30,7 @@ mod tables;
 use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::ContainerStore;
-use dedupfs_content::Fingerprinter;
+use dedupfs_content::{Fingerprinter, Stores};
 use dedupfs_index::{Continued, Index, IndexBuilder, IndexOptions, Location};
 use dedupfs_namespace::{IndexSide, Namespace};
 use dedupfs_store::device::Device;
@@ -88,10 +87,8 @@ pub(crate) struct Rebuilder<'a> {
     pub nodes: BuildPlace<'a>,
     /// Source of the roots.
     pub namespace: &'a Namespace,
-    /// Containers of chunks.
-    pub data: &'a Arc<ContainerStore>,
-    /// Containers of recipe nodes.
-    pub recipes: &'a Arc<ContainerStore>,
+    /// Containers of chunks and of recipe nodes.
+    pub stores: &'a Stores,
     /// Checks nodes.
     pub fingerprinter: &'a Fingerprinter,
     /// Read all chunks, and treat those as lost that do not match their fingerprints.
@@ -126,7 +123,7 @@ impl Rebuilder<'_> {
     /// A disk does not answer, or is full; the namespace cannot be read. The old indexes then still count, and the next
     /// rebuild resumes. If the change of sides itself failed, it is unknown which side counts.
     pub(crate) fn run(&self) -> Result<(Index, Index, RebuildReport)> {
-        let basis = Basis::new(self.namespace, self.data, self.recipes, self.read_data);
+        let basis = Basis::new(self.namespace, self.stores, self.read_data);
         if let Some(build) = self.resume(basis)? {
             match self.build(build) {
                 // The unfinished indexes are damaged, or the pool now shows more or other content.
@@ -188,7 +185,7 @@ impl Rebuilder<'_> {
 
     fn build(&self, mut build: Build) -> Result<(Index, Index, RebuildReport)> {
         let mut report = RebuildReport {
-            containers: (self.data.containers().len() + self.recipes.containers().len()) as u64,
+            containers: (self.stores.data.containers().len() + self.stores.recipes.containers().len()) as u64,
             containers_before: self.taken(&build.state),
             ..RebuildReport::default()
         };
@@ -232,7 +229,7 @@ impl Rebuilder<'_> {
 
     /// Returns the number of data containers whose tables were taken before.
     fn taken(&self, state: &State) -> u64 {
-        let records = self.data.containers();
+        let records = self.stores.data.containers();
         let through = if state.phase == Phase::Tables { state.through } else { u64::MAX };
         records.iter().filter(|record| record.id.0 <= through).count() as u64
     }

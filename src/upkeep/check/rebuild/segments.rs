@@ -26,7 +26,7 @@ impl Rebuilder<'_> {
     /// Takes the live nodes of all recipe containers after the last one taken. A chunk is counted once for each time a
     /// segment names it.
     pub(super) fn count_segments(&self, build: &mut Build, marks: &Marks) -> Result<()> {
-        let records = self.recipes.containers();
+        let records = self.stores.recipes.containers();
         let ids: Vec<ContainerId> =
             records.iter().map(|record| record.id).filter(|id| id.0 > build.state.through).collect();
         self.progress.start("counting references of recipe containers", ids.len() as u64);
@@ -47,7 +47,7 @@ impl Rebuilder<'_> {
     /// Returns the live nodes in a container, in the order of their places.
     fn live_nodes(&self, container: ContainerId, marks: &Marks) -> Result<Vec<Live>> {
         // Marking has counted an unreadable table as missing.
-        let Some(table) = self.table(self.recipes, container)? else { return Ok(Vec::new()) };
+        let Some(table) = self.table(&self.stores.recipes, container)? else { return Ok(Vec::new()) };
         let mut seen = HashSet::with_capacity(table.entries.len());
         let mut nodes = Vec::new();
         for entry in &table.entries {

@@ -3,7 +3,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 use dedupfs_base::Result;
-use dedupfs_content::ContainerStore;
+use dedupfs_content::Stores;
 use dedupfs_namespace::Namespace;
 use dedupfs_store::codec::{ByteReader, ByteWriter, checksum};
 use dedupfs_store::{ContainerId, StoreError};
@@ -27,9 +27,9 @@ pub(super) struct Basis {
 
 impl Basis {
     /// Returns the present basis.
-    pub(super) fn new(namespace: &Namespace, data: &ContainerStore, recipes: &ContainerStore, read_data: bool) -> Self {
+    pub(super) fn new(namespace: &Namespace, stores: &Stores, read_data: bool) -> Self {
         let mut records = ByteWriter::new();
-        for record in [data.containers(), recipes.containers()].iter().flatten() {
+        for record in [stores.data.containers(), stores.recipes.containers()].iter().flatten() {
             records.u64(record.id.0);
             records.u32(record.address.file);
             records.u32(record.address.slot);

@@ -18,7 +18,7 @@ impl Rebuilder<'_> {
     /// Takes the tables of all data containers after the last one taken, in ascending order: a later container wins
     /// over an earlier one.
     pub(super) fn take_tables(&self, build: &mut Build) -> Result<()> {
-        let records = self.data.containers();
+        let records = self.stores.data.containers();
         let before = records.iter().filter(|record| record.id.0 <= build.state.through).count();
         let ids: Vec<ContainerId> = records.iter().skip(before).map(|record| record.id).collect();
         // Tables are alike in size; the content of containers is not.
@@ -54,21 +54,23 @@ impl Rebuilder<'_> {
     /// Returns the entries of a container; with `read_data` only those whose content is readable and matches its
     /// fingerprint. `None` if the table is lost.
     fn sound_entries(&self, container: ContainerId) -> Result<Option<Vec<TableEntry>>> {
-        let Some(table) = self.table(self.data, container)? else { return Ok(None) };
+        let Some(table) = self.table(&self.stores.data, container)? else { return Ok(None) };
         // The table of a damaged container still lists its bad chunks.
-        if !self.read_data && !self.data.is_damaged(container) {
+        if !self.read_data && !self.stores.data.is_damaged(container) {
             return Ok(Some(table.entries.clone()));
         }
-        let Some(record) = self.data.closed_record(container) else {
+        let Some(record) = self.stores.data.closed_record(container) else {
             return Err(EngineError::Internal("a container is open during a rebuild"));
         };
         let mut whole = WholeContainer::default();
-        self.data.read_whole(&record, &mut whole);
+        self.stores.data.read_whole(&record, &mut whole);
         if whole.device_failed() {
             return Err(whole.unread.unwrap_or(EngineError::Internal("a device failed without an error")));
         }
-        let judged =
-            self.data.inspect(&record, &whole, &|entries, raw| judge(record.kind, self.fingerprinter, entries, raw));
+        let judged = self
+            .stores
+            .data
+            .inspect(&record, &whole, &|entries, raw| judge(record.kind, self.fingerprinter, entries, raw));
         if judged.bad.is_empty() {
             return Ok(Some(table.entries.clone()));
         }
@@ -77,9 +79,9 @@ impl Rebuilder<'_> {
         }
         // Old recipes still name this container, so readers must ask the index, even where frames are sound. Recorded
         // only once: each record is a commit, after which an interrupted rebuild starts over.
-        if !self.data.is_damaged(container) {
+        if !self.stores.data.is_damaged(container) {
             self.namespace.note_damage(&[container], false)?;
-            self.data.set_damaged(&[container]);
+            self.stores.data.set_damaged(&[container]);
         }
         let bad: HashSet<Fingerprint> = judged.bad.iter().map(|bad| bad.fingerprint).collect();
         let sound = table.entries.iter().filter(|entry| !bad.contains(&entry.fingerprint));
@@ -104,7 +106,7 @@ impl Rebuilder<'_> {
     /// lost.
     pub(super) fn readable_again(&self, given_up: &[ContainerId]) -> Result<Option<ContainerId>> {
         for &container in given_up {
-            if self.table(self.data, container)?.is_some() {
+            if self.table(&self.stores.data, container)?.is_some() {
                 return Ok(Some(container));
             }
         }
