@@ -3,6 +3,7 @@
 use dedupfs_base::Result;
 use dedupfs_index::{Index, IndexOptions};
 use dedupfs_namespace::IndexSide;
+use dedupfs_store::ContainerKind;
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::{PoolProperties, Superblock};
 
@@ -45,13 +46,13 @@ pub(crate) fn chunks_at_most(device: &dyn Device, superblock: &Superblock) -> u6
 }
 
 /// Returns the options of the chunk or recipe index for this memory plan. There are some hundred chunks for each node.
-pub(crate) fn index_options(properties: &PoolProperties, memory: &MemoryPlan, recipe: bool) -> IndexOptions {
-    let (share, of) = if recipe { (1, 8) } else { (7, 8) };
-    let divisor = if recipe { RECIPE_TANKER_DIVISOR } else { 1 };
+pub(crate) fn index_options(properties: &PoolProperties, memory: &MemoryPlan, kind: ContainerKind) -> IndexOptions {
+    let (share, of) = if kind == ContainerKind::Recipe { (1, 8) } else { (7, 8) };
+    let divisor = if kind == ContainerKind::Recipe { RECIPE_TANKER_DIVISOR } else { 1 };
     IndexOptions {
         cache_bytes: memory.bucket_cache_bytes / of * share,
         filter_bytes: memory.filter_bytes / of * share,
-        locality_bytes: if recipe { 0 } else { memory.locality_bytes },
+        locality_bytes: if kind == ContainerKind::Recipe { 0 } else { memory.locality_bytes },
         open_bytes: memory.open_bytes / of * share,
         cells_per_tanker: properties.tanker_cells.div_ceil(divisor).max(TANKER_CELLS_MIN),
         buckets_per_tanker: properties.tanker_buckets.div_ceil(divisor),

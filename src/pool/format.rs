@@ -10,7 +10,7 @@ use dedupfs_namespace::{IndexSide, Namespace};
 use dedupfs_store::device::Device;
 use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::superblock::{PoolProperties, Role, Superblock};
-use dedupfs_store::{PoolId, StoreError};
+use dedupfs_store::{ContainerKind, PoolId, StoreError};
 
 use crate::config::{MEMORY_BYTES_MIN, MemoryPlan};
 use crate::durability::indexes::{chunk_index, index_options, recipe_index};
@@ -63,8 +63,10 @@ pub fn format_on(
     let pool = new_pool_id(meta)?;
     let created_secs = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Namespace::create(&**meta, now(), owner.0, owner.1)?;
-    for (directory, recipe) in [(chunk_index(IndexSide::A), false), (recipe_index(IndexSide::A), true)] {
-        let options = index_options(properties, &MemoryPlan::new(MEMORY_BYTES_MIN, 0), recipe);
+    for (directory, kind) in
+        [(chunk_index(IndexSide::A), ContainerKind::Data), (recipe_index(IndexSide::A), ContainerKind::Recipe)]
+    {
+        let options = index_options(properties, &MemoryPlan::new(MEMORY_BYTES_MIN, 0), kind);
         Index::create(meta, directory, &pool, options)?;
     }
     for (device, role) in [(data, Role::Data), (meta, Role::Meta)] {

@@ -6,9 +6,9 @@ use dedupfs_base::Result;
 use dedupfs_content::{Fingerprinter, Stores};
 use dedupfs_index::{Index, IndexOptions};
 use dedupfs_namespace::{IndexSide, Namespace};
-use dedupfs_store::StoreError;
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::Superblock;
+use dedupfs_store::{ContainerKind, StoreError};
 
 use super::open::OpenOptions;
 use crate::config::MemoryPlan;
@@ -33,8 +33,8 @@ pub(super) struct IndexSources<'a> {
 }
 
 impl IndexSources<'_> {
-    fn options(&self, recipe: bool) -> IndexOptions {
-        index_options(&self.superblock.properties, self.memory, recipe)
+    fn options(&self, kind: ContainerKind) -> IndexOptions {
+        index_options(&self.superblock.properties, self.memory, kind)
     }
 
     /// Names the missing slot files that container records point into.
@@ -45,11 +45,11 @@ impl IndexSources<'_> {
     /// Opens the indexes that count: chunks, then nodes.
     pub(super) fn open(&self) -> Result<(Index, Index)> {
         let side = self.namespace.index_side();
-        let open = |directory: &str, recipe| {
-            Index::open(self.device, directory, &self.superblock.pool, self.options(recipe))
+        let open = |directory: &str, kind| {
+            Index::open(self.device, directory, &self.superblock.pool, self.options(kind))
                 .map_err(|error| index_advice(directory, error, &self.missing_files()))
         };
-        Ok((open(chunk_index(side), false)?, open(recipe_index(side), true)?))
+        Ok((open(chunk_index(side), ContainerKind::Data)?, open(recipe_index(side), ContainerKind::Recipe)?))
     }
 
     /// Rebuilds both indexes on the other side, which counts from then on.
@@ -64,8 +64,8 @@ impl IndexSources<'_> {
             device: self.device,
             pool: &self.superblock.pool,
             side,
-            chunks: BuildPlace { directory: chunk_index(side), options: self.options(false) },
-            nodes: BuildPlace { directory: recipe_index(side), options: self.options(true) },
+            chunks: BuildPlace { directory: chunk_index(side), options: self.options(ContainerKind::Data) },
+            nodes: BuildPlace { directory: recipe_index(side), options: self.options(ContainerKind::Recipe) },
             namespace: self.namespace,
             stores: self.stores,
             fingerprinter: rebuild.fingerprinter,

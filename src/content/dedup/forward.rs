@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use dedupfs_base::Result;
 use dedupfs_index::{Location, SealedCells};
-use dedupfs_store::{ContainerId, Fingerprint, LogOp, waiting};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp, waiting};
 
 use super::Deduplicator;
 use crate::containers::StreamId;
@@ -32,16 +32,12 @@ impl Deduplicator {
     /// Index and container errors. A chunk that was not staged keeps its place.
     pub fn copy_forward(
         &self,
-        recipe: bool,
+        kind: ContainerKind,
         stream: StreamId,
         chunks: &[Forwarded<'_>],
         sealed: &mut SealedCells,
     ) -> Result<(u64, u64)> {
-        let (index, store) = if recipe {
-            (&self.indexes.nodes, &self.stores.recipes)
-        } else {
-            (&self.indexes.chunks, &self.stores.data)
-        };
+        let (index, store) = (self.indexes.of(kind), self.stores.of(kind));
         let fingerprints: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
         let _section = self.enter();
         let _exclusive = waiting::lock(&self.store_lock);
@@ -56,7 +52,7 @@ impl Deduplicator {
         let containers = store.append(stream, &copied)?;
         for ((fingerprint, bytes), &container) in copied.iter().zip(&containers) {
             let len_bytes = bytes.len() as u32;
-            if recipe {
+            if kind == ContainerKind::Recipe {
                 self.log.log(LogOp::NodeMoved { fingerprint: *fingerprint, container, len_bytes });
             }
             index.stage(fingerprint, Location { container, len_bytes });

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use dedupfs_store::device::{Device, Space};
-use dedupfs_store::waiting;
+use dedupfs_store::{ContainerKind, waiting};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -310,19 +310,19 @@ impl SpaceGuard {
     ///
     /// # Errors
     /// A device cannot report its space.
-    pub(crate) fn step_bytes(&self, recipe: bool) -> Result<u64> {
+    pub(crate) fn step_bytes(&self, kind: ContainerKind) -> Result<u64> {
         let owed = self.owed();
         let (data, meta) = self.measure()?;
         // Half of the meta reserve stays for commits and checkpoints, and an eighth of the data reserve.
         let kept = Demand { data_bytes: self.data.reserve_bytes / 8, meta_bytes: self.meta.reserve_bytes / 2 };
         let left = self.left(owed, kept, &data, &meta);
         // Limits bind new content only. Copies of reclaiming may exceed them for a moment, as far as the disk has room.
-        let kind = |measured: &Measured, owed: u64, kept: u64| {
+        let room = |measured: &Measured, owed: u64, kept: u64| {
             signed(measured.space.available_bytes) - signed(owed) - signed(kept)
         };
-        let own = match recipe {
-            false => kind(&data, owed.data_bytes, kept.data_bytes),
-            true => kind(&meta, owed.meta_bytes, kept.meta_bytes),
+        let own = match kind {
+            ContainerKind::Data => room(&data, owed.data_bytes, kept.data_bytes),
+            ContainerKind::Recipe => room(&meta, owed.meta_bytes, kept.meta_bytes),
         };
         let left = if self.is_shared { own.min(left.both) } else { own };
         Ok(u64::try_from(left).unwrap_or(0))

@@ -10,10 +10,9 @@
 //!    (I-4).
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::Forwarded;
-use dedupfs_content::RECLAIM_STREAM;
+use dedupfs_content::{Forwarded, RECLAIM_STREAM};
 use dedupfs_index::SealedCells;
-use dedupfs_store::{ContainerId, Fingerprint, LogOp, StoreError};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp, StoreError};
 
 use super::Run;
 use super::freeing::Emptied;
@@ -33,7 +32,7 @@ struct Gathered {
 
 pub(super) struct Batch<'b, 'r> {
     run: &'b mut Run<'r>,
-    recipe: bool,
+    kind: ContainerKind,
     victims: Vec<Candidate>,
     place_of: &'b dyn Fn(&Fingerprint) -> u32,
     gathered: Vec<Gathered>,
@@ -53,13 +52,13 @@ enum Looked {
 impl<'b, 'r> Batch<'b, 'r> {
     pub(super) fn new(
         run: &'b mut Run<'r>,
-        recipe: bool,
+        kind: ContainerKind,
         victims: &'b [Candidate],
         place_of: &'b dyn Fn(&Fingerprint) -> u32,
     ) -> Self {
         let live_bytes: u64 = victims.iter().map(|victim| victim.live_bytes).sum();
         let bytes = Vec::with_capacity(usize::try_from(live_bytes.min(run.memory.batch_bytes)).unwrap_or(0));
-        Self { run, recipe, victims: victims.to_vec(), place_of, gathered: Vec::new(), bytes }
+        Self { run, kind, victims: victims.to_vec(), place_of, gathered: Vec::new(), bytes }
     }
 
     /// Empties the victims; see the module's head.
@@ -116,10 +115,10 @@ impl<'b, 'r> Batch<'b, 'r> {
     /// Leaves out victims in which more is alive than when they were chosen. Memory and disk may have no room for it,
     /// and copying it may not be worthwhile: a later run takes these.
     fn leave_out_what_came_alive(&mut self) {
-        let (run, recipe) = (&self.run, self.recipe);
+        let (run, kind) = (&self.run, self.kind);
         let has_grown = |victim: &Candidate| {
-            let occupied = run.index(recipe).occupied(victim.id);
-            let live_bytes = if recipe { occupied.bytes } else { occupied.live_bytes };
+            let occupied = run.core.indexes.of(kind).occupied(victim.id);
+            let live_bytes = if kind == ContainerKind::Recipe { occupied.bytes } else { occupied.live_bytes };
             live_bytes > victim.live_bytes
         };
         let left_out: Vec<ContainerId> =
@@ -134,18 +133,18 @@ impl<'b, 'r> Batch<'b, 'r> {
     fn look(&mut self, victim: &Candidate) -> Result<Looked> {
         let container = victim.id;
         let has_losses = self.run.core.namespace.has_losses();
-        let occupied = self.run.index(self.recipe).occupied(container);
+        let occupied = self.run.core.indexes.of(self.kind).occupied(container);
         // Nothing needed lies there, and no lost chunk can: it is freed, readable or not.
         if occupied.cells == 0 && !has_losses {
             return Ok(Looked::Empty);
         }
-        let table = match self.run.store(self.recipe).table(container) {
+        let table = match self.run.core.stores.of(self.kind).table(container) {
             Ok(Some(table)) => table,
             Ok(None) => return Ok(Looked::Empty),
             Err(error) => return Ok(Looked::Unreadable(error)),
         };
         let fingerprints: Vec<Fingerprint> = table.entries.iter().map(|entry| entry.fingerprint).collect();
-        if !self.recipe && occupied.live_cells == 0 && !has_losses {
+        if self.kind == ContainerKind::Data && occupied.live_cells == 0 && !has_losses {
             // All its chunks are dead. A removal names the container, so a chunk that the index places elsewhere stays
             // there.
             for fingerprint in fingerprints {
@@ -153,7 +152,7 @@ impl<'b, 'r> Batch<'b, 'r> {
             }
             return Ok(Looked::Through);
         }
-        let index = self.run.index(self.recipe);
+        let index = self.run.core.indexes.of(self.kind);
         let mut sealed = index.sealed_cells_of(&fingerprints)?;
         let cells = index.cells_of(&fingerprints, &mut sealed)?;
         let mut has_lost = false;
@@ -163,7 +162,7 @@ impl<'b, 'r> Batch<'b, 'r> {
             if cell.location.container != container {
                 // It could not be read when the index was rebuilt; this may be the only copy.
                 has_lost |= cell.location.is_lost() && cell.references > 0;
-            } else if cell.references == 0 && !self.recipe {
+            } else if cell.references == 0 && self.kind == ContainerKind::Data {
                 self.remove(fingerprint, container)?;
             } else if let Err(error) = self.gather(container, fingerprint, entry.len_bytes) {
                 return Ok(Looked::Unreadable(error));
@@ -193,7 +192,7 @@ impl<'b, 'r> Batch<'b, 'r> {
     }
 
     fn gather(&mut self, from: ContainerId, fingerprint: Fingerprint, len_bytes: u32) -> Result<()> {
-        let store = self.run.store(self.recipe);
+        let store = self.run.core.stores.of(self.kind);
         let Some(data) = store.read_chunk(from, &fingerprint, Some(len_bytes))? else {
             return Err(StoreError::corrupt(format!("container {from}"), fingerprint, "no such chunk").into());
         };
@@ -233,9 +232,9 @@ impl<'b, 'r> Batch<'b, 'r> {
                 .collect();
             // Looked up before writers have to wait; later changes are in memory.
             let fingerprints: Vec<Fingerprint> = now.iter().map(|gathered| gathered.fingerprint).collect();
-            let mut sealed: SealedCells = self.run.index(self.recipe).sealed_cells_of(&fingerprints)?;
+            let mut sealed: SealedCells = self.run.core.indexes.of(self.kind).sealed_cells_of(&fingerprints)?;
             core.dedup.wait_for_room()?;
-            let (chunks, bytes) = core.dedup.copy_forward(self.recipe, RECLAIM_STREAM, &chunks, &mut sealed)?;
+            let (chunks, bytes) = core.dedup.copy_forward(self.kind, RECLAIM_STREAM, &chunks, &mut sealed)?;
             self.run.report.chunks_moved += chunks;
             self.run.report.moved_bytes += bytes;
             core.committer.pace()?;
@@ -257,13 +256,13 @@ impl<'b, 'r> Batch<'b, 'r> {
         if let Looked::Unreadable(error) = looked {
             return Err(error);
         }
-        let left = self.run.index(self.recipe).occupied(victim.id).cells;
+        let left = self.run.core.indexes.of(self.kind).occupied(victim.id).cells;
         if left == 0 && !self.run.core.namespace.has_losses() {
             return Ok(());
         }
         // A lost chunk may lie in a part that cannot be read now. If chunks are left, the table does not name them, so
         // the container is damaged.
-        self.run.store(self.recipe).verify(victim.id)?;
+        self.run.core.stores.of(self.kind).verify(victim.id)?;
         if left == 0 {
             return Ok(());
         }

@@ -6,9 +6,7 @@
 use std::collections::HashMap;
 
 use dedupfs_base::Result;
-use dedupfs_content::ContainerStore;
-use dedupfs_index::Index;
-use dedupfs_store::{ContainerId, ContainerRecord};
+use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord};
 
 use super::batch::Batch;
 use super::order::RestoreOrder;
@@ -84,19 +82,14 @@ fn fit(victims: &mut [Candidate], room: Room) -> usize {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn store(&self, recipe: bool) -> &'a ContainerStore {
-        if recipe { &self.core.stores.recipes } else { &self.core.stores.data }
-    }
-
-    pub(super) fn index(&self, recipe: bool) -> &'a Index {
-        if recipe { &self.core.indexes.nodes } else { &self.core.indexes.chunks }
-    }
-
-    pub(super) fn candidate(&self, recipe: bool, record: &ContainerRecord) -> Candidate {
-        let occupied = self.index(recipe).occupied(record.id);
+    pub(super) fn candidate(&self, kind: ContainerKind, record: &ContainerRecord) -> Candidate {
+        let occupied = self.core.indexes.of(kind).occupied(record.id);
         // A node without references counts as alive: an open file may hold it; otherwise it has been freed before.
-        let (live_bytes, live_chunks) =
-            if recipe { (occupied.bytes, occupied.cells) } else { (occupied.live_bytes, occupied.live_cells) };
+        let (live_bytes, live_chunks) = if kind == ContainerKind::Recipe {
+            (occupied.bytes, occupied.cells)
+        } else {
+            (occupied.live_bytes, occupied.live_cells)
+        };
         Candidate {
             id: record.id,
             chunk_bytes: record.chunk_bytes,
@@ -110,9 +103,9 @@ impl<'a> Run<'a> {
 
     /// Returns the containers that are closed now, with all their chunks counted. A container that is still written
     /// will be sealed sooner or later; one that a crash left open is closed for good.
-    fn closed(&self, recipe: bool) -> Result<Closed> {
+    fn closed(&self, kind: ContainerKind) -> Result<Closed> {
         let mut closed = Vec::new();
-        self.store(recipe).for_each_closed(&mut |record| closed.push(record.id));
+        self.core.stores.of(kind).for_each_closed(&mut |record| closed.push(record.id));
         closed.sort_unstable();
         // The list comes first: a container is closed once its row is durable, but its chunks are counted later. Until
         // then it would seem dead.
@@ -122,9 +115,9 @@ impl<'a> Run<'a> {
 
     /// Adds the live and the garbage bytes of the kinds that a run did not reach before it ended.
     pub(super) fn complete_totals(&mut self) {
-        for recipe in [false, true].into_iter().skip(self.kinds_planned) {
+        for kind in [ContainerKind::Data, ContainerKind::Recipe].into_iter().skip(self.kinds_planned) {
             let mut classes = Classes::default();
-            self.store(recipe).for_each_closed(&mut |record| classes.add(&self.candidate(recipe, record)));
+            self.core.stores.of(kind).for_each_closed(&mut |record| classes.add(&self.candidate(kind, record)));
             let (live_bytes, garbage_bytes) = classes.total();
             self.report.live_bytes += live_bytes;
             self.report.garbage_left_bytes += garbage_bytes;
@@ -132,31 +125,31 @@ impl<'a> Run<'a> {
     }
 
     /// Visits the containers of `closed` that still exist.
-    fn for_each_candidate(&self, recipe: bool, closed: &Closed, visit: &mut dyn FnMut(Candidate)) {
-        self.store(recipe).for_each_closed(&mut |record| {
+    fn for_each_candidate(&self, kind: ContainerKind, closed: &Closed, visit: &mut dyn FnMut(Candidate)) {
+        self.core.stores.of(kind).for_each_closed(&mut |record| {
             if closed.has(record.id) {
-                visit(self.candidate(recipe, record));
+                visit(self.candidate(kind, record));
             }
         });
     }
 
     /// Empties and frees containers that are wholly dead already. This costs little, so even a short run gives space
     /// back.
-    pub(super) fn empty_dead(&mut self, recipe: bool) -> Result<Option<Stopped>> {
+    pub(super) fn empty_dead(&mut self, kind: ContainerKind) -> Result<Option<Stopped>> {
         // While anything is lost, each container must be searched for it; [`empty_containers`](Self::empty_containers)
         // does that once.
         if self.core.namespace.has_losses() {
             return Ok(None);
         }
-        let closed = self.closed(recipe)?;
+        let closed = self.closed(kind)?;
         let mut dead = Window::new(WINDOW_CONTAINERS);
-        self.for_each_candidate(recipe, &closed, &mut |candidate| {
+        self.for_each_candidate(kind, &closed, &mut |candidate| {
             if candidate.live_bytes == 0 && !candidate.is_damaged {
                 dead.add(candidate);
             }
         });
         let dead = dead.into_sorted();
-        let stopped = self.empty_dead_of(recipe, &dead)?;
+        let stopped = self.empty_dead_of(kind, &dead)?;
         if stopped.is_none() {
             self.free_emptied(true)?;
         }
@@ -165,21 +158,21 @@ impl<'a> Run<'a> {
         Ok(stopped)
     }
 
-    fn empty_dead_of(&mut self, recipe: bool, dead: &[Candidate]) -> Result<Option<Stopped>> {
+    fn empty_dead_of(&mut self, kind: ContainerKind, dead: &[Candidate]) -> Result<Option<Stopped>> {
         for batch in dead.chunks(DEAD_CONTAINERS) {
             if let Some(stopped) = self.between_steps()? {
                 return Ok(Some(stopped));
             }
-            self.empty_batch(recipe, batch, None)?;
+            self.empty_batch(kind, batch, None)?;
         }
         Ok(None)
     }
 
     /// Empties the containers that the policy chooses. Containers closed later are left to the next run.
-    pub(super) fn empty_containers(&mut self, recipe: bool) -> Result<Option<Stopped>> {
-        let closed = self.closed(recipe)?;
+    pub(super) fn empty_containers(&mut self, kind: ContainerKind) -> Result<Option<Stopped>> {
+        let closed = self.closed(kind)?;
         let (mut classes, mut kept_bytes) = (Classes::default(), 0);
-        self.for_each_candidate(recipe, &closed, &mut |candidate| {
+        self.for_each_candidate(kind, &closed, &mut |candidate| {
             if self.kept.contains(&candidate.id) {
                 kept_bytes += candidate.garbage_bytes();
             } else {
@@ -191,7 +184,7 @@ impl<'a> Run<'a> {
         let (live_bytes, garbage_bytes) = classes.total();
         let garbage_bytes = garbage_bytes + kept_bytes;
         if self.report.spared_open {
-            let all_bytes: u64 = self.store(recipe).containers().iter().map(|record| record.chunk_bytes).sum();
+            let all_bytes: u64 = self.core.stores.of(kind).containers().iter().map(|record| record.chunk_bytes).sum();
             self.report.open_bytes += all_bytes.saturating_sub(live_bytes + garbage_bytes);
         }
         self.report.live_bytes += live_bytes;
@@ -200,15 +193,15 @@ impl<'a> Run<'a> {
         self.report.garbage_left_bytes += garbage_bytes;
         self.report.expected_bytes += planned.used_bytes - planned.kept_bytes.min(planned.used_bytes);
         self.progress.start(
-            if recipe { "emptying recipe containers, MiB" } else { "emptying containers, MiB" },
+            if kind == ContainerKind::Recipe { "emptying kind containers, MiB" } else { "emptying containers, MiB" },
             planned.used_bytes.div_ceil(1 << 20),
         );
         let mut after = Some(ContainerId::NONE);
         let mut stopped = None;
         while let (Some(behind), None) = (after, stopped) {
             let window;
-            (window, after) = self.window(recipe, behind, &closed, &mut choice);
-            stopped = self.empty_window(recipe, window)?;
+            (window, after) = self.window(kind, behind, &closed, &mut choice);
+            stopped = self.empty_window(kind, window)?;
         }
         self.progress.finish();
         Ok(stopped)
@@ -217,14 +210,14 @@ impl<'a> Run<'a> {
     /// Returns the next victims behind a container, in order of id, and the id from which the next window continues.
     fn window(
         &self,
-        recipe: bool,
+        kind: ContainerKind,
         behind: ContainerId,
         closed: &Closed,
         choice: &mut Choice,
     ) -> (Vec<Candidate>, Option<ContainerId>) {
         let mut window = Window::new(WINDOW_CONTAINERS);
         let possible = *choice;
-        self.for_each_candidate(recipe, closed, &mut |candidate| {
+        self.for_each_candidate(kind, closed, &mut |candidate| {
             if candidate.id > behind && possible.may_take(&candidate) && !self.kept.contains(&candidate.id) {
                 window.add(candidate);
             }
@@ -235,10 +228,10 @@ impl<'a> Run<'a> {
         (victims, end)
     }
 
-    fn empty_window(&mut self, recipe: bool, window: Vec<Candidate>) -> Result<Option<Stopped>> {
+    fn empty_window(&mut self, kind: ContainerKind, window: Vec<Candidate>) -> Result<Option<Stopped>> {
         let (dead, mut living): (Vec<_>, Vec<_>) =
             window.into_iter().partition(|victim| victim.live_bytes == 0 && !victim.is_damaged);
-        if let Some(stopped) = self.empty_dead_of(recipe, &dead)? {
+        if let Some(stopped) = self.empty_dead_of(kind, &dead)? {
             return Ok(Some(stopped));
         }
         // Dead containers cost little and make room for the others. An earlier run may have emptied them and been cut
@@ -259,7 +252,7 @@ impl<'a> Run<'a> {
                 fits
             };
             let (group, others) = rest.split_at(rest.iter().take_while(fits).count());
-            if let Some(stopped) = self.empty_group(recipe, group)? {
+            if let Some(stopped) = self.empty_group(kind, group)? {
                 return Ok(Some(stopped));
             }
             rest = others;
@@ -268,11 +261,11 @@ impl<'a> Run<'a> {
     }
 
     /// Empties a group in the order in which the newest recipes use it.
-    fn empty_group(&mut self, recipe: bool, group: &[Candidate]) -> Result<Option<Stopped>> {
+    fn empty_group(&mut self, kind: ContainerKind, group: &[Candidate]) -> Result<Option<Stopped>> {
         if let Some(stopped) = self.between_steps()? {
             return Ok(Some(stopped));
         }
-        let Some(order) = self.order(recipe, group)? else { return Ok(self.pace.stopped()) };
+        let Some(order) = self.order(kind, group)? else { return Ok(self.pace.stopped()) };
         let mut victims = group.to_vec();
         if !self.core.space.is_tight() {
             victims.sort_by_key(|victim| (order.place_of_container(victim.id), victim.id));
@@ -281,11 +274,11 @@ impl<'a> Run<'a> {
             if let Some(stopped) = self.between_steps()? {
                 return Ok(Some(stopped));
             }
-            let mut count = batch_len(&victims, self.room(recipe)?);
+            let mut count = batch_len(&victims, self.room(kind)?);
             if count == 0 {
                 // Freeing the emptied containers makes room.
                 self.free_emptied(true)?;
-                count = fit(&mut victims, self.room(recipe)?);
+                count = fit(&mut victims, self.room(kind)?);
             }
             if count == 0 {
                 // The others have more live bytes: they would use up the room without freeing anything.
@@ -297,7 +290,7 @@ impl<'a> Run<'a> {
                 break;
             }
             let others = victims.split_off(count);
-            match self.empty_batch(recipe, &victims, Some(&order)) {
+            match self.empty_batch(kind, &victims, Some(&order)) {
                 // The copies compressed less than before.
                 Err(error) if error.is_no_space() => {
                     tracing::warn!(%error, containers = victims.len(), "no room to empty these containers");
@@ -311,9 +304,9 @@ impl<'a> Run<'a> {
         Ok(None)
     }
 
-    fn room(&self, recipe: bool) -> Result<Room> {
+    fn room(&self, kind: ContainerKind) -> Result<Room> {
         Ok(Room {
-            disk_bytes: self.core.space.step_bytes(recipe)?,
+            disk_bytes: self.core.space.step_bytes(kind)?,
             memory_bytes: self.memory.batch_bytes,
             io_bytes: self.pace.io_left_bytes(),
         })
@@ -321,13 +314,13 @@ impl<'a> Run<'a> {
 
     /// Finds the live chunks of a group and the order in which the newest recipes use them. `None` if the run should
     /// end.
-    fn order(&self, recipe: bool, group: &[Candidate]) -> Result<Option<GroupOrder>> {
+    fn order(&self, kind: ContainerKind, group: &[Candidate]) -> Result<Option<GroupOrder>> {
         let mut fingerprints = Vec::new();
         let mut ranges = Vec::with_capacity(group.len());
         for victim in group {
             let first = fingerprints.len();
             // An unreadable table is handled by its batch.
-            if let Ok(Some(table)) = self.store(recipe).table(victim.id) {
+            if let Ok(Some(table)) = self.core.stores.of(kind).table(victim.id) {
                 fingerprints.extend(table.entries.iter().map(|entry| entry.fingerprint));
             }
             ranges.push((victim.id, first..fingerprints.len()));
@@ -335,7 +328,7 @@ impl<'a> Run<'a> {
                 return Ok(None);
             }
         }
-        let index = self.index(recipe);
+        let index = self.core.indexes.of(kind);
         let mut sealed = index.sealed_cells_of(&fingerprints)?;
         let cells = index.cells_of(&fingerprints, &mut sealed)?;
         let mut alive = Vec::with_capacity(fingerprints.len());
@@ -343,7 +336,7 @@ impl<'a> Run<'a> {
             for item in range.clone() {
                 if let (Some(fingerprint), Some(Some(cell))) = (fingerprints.get(item), cells.get(item))
                     && cell.location.container == *container
-                    && (recipe || cell.references > 0)
+                    && (kind == ContainerKind::Recipe || cell.references > 0)
                 {
                     alive.push((*container, *fingerprint));
                 }
@@ -369,9 +362,9 @@ impl<'a> Run<'a> {
     }
 
     /// Empties some containers together; a later checkpoint frees them.
-    fn empty_batch(&mut self, recipe: bool, victims: &[Candidate], order: Option<&GroupOrder>) -> Result<()> {
+    fn empty_batch(&mut self, kind: ContainerKind, victims: &[Candidate], order: Option<&GroupOrder>) -> Result<()> {
         let place_of = |fingerprint: &_| order.map_or(0, |order| order.order.place_of(fingerprint));
-        Batch::new(self, recipe, victims, &place_of).empty()?;
+        Batch::new(self, kind, victims, &place_of).empty()?;
         let used_bytes: u64 = victims.iter().map(|victim| victim.used_bytes).sum();
         self.advance(used_bytes);
         self.free_emptied(false)?;

@@ -36,7 +36,7 @@ mod victims;
 use std::collections::HashSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use dedupfs_store::ContainerId;
+use dedupfs_store::{ContainerId, ContainerKind};
 
 pub use self::control::{ReclaimControl, ReclaimStatus, RunStatus};
 pub use self::history::{FILE_NAME as HISTORY_FILE, LastRun};
@@ -230,8 +230,8 @@ impl Run<'_> {
     fn empty(&mut self) -> Result<Option<Stopped>> {
         let core = self.core;
         self.progress.start("freeing dead containers", 0);
-        for recipe in [false, true] {
-            if let Some(stopped) = self.empty_dead(recipe)? {
+        for kind in [ContainerKind::Data, ContainerKind::Recipe] {
+            if let Some(stopped) = self.empty_dead(kind)? {
                 return Ok(Some(stopped));
             }
         }
@@ -245,8 +245,8 @@ impl Run<'_> {
             core.committer.settle()?;
         }
         self.note_losses()?;
-        for recipe in [false, true] {
-            if let Some(stopped) = self.empty_containers(recipe)? {
+        for kind in [ContainerKind::Data, ContainerKind::Recipe] {
+            if let Some(stopped) = self.empty_containers(kind)? {
                 return Ok(Some(stopped));
             }
         }

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use dedupfs_base::Result;
-use dedupfs_store::{ContainerId, Fingerprint};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use super::Run;
 use super::history::LastRun;
@@ -36,8 +36,8 @@ impl Run<'_> {
         }
         let gone_chunks = self.chunks_to_go(&freed, chunks)?;
         let mut io_bytes = 0;
-        for (recipe, gone) in [(false, gone_chunks), (true, gone_nodes)] {
-            io_bytes += self.plan_kind(recipe, &gone);
+        for (kind, gone) in [(ContainerKind::Data, gone_chunks), (ContainerKind::Recipe, gone_nodes)] {
+            io_bytes += self.plan_kind(kind, &gone);
         }
         self.report.physical_after_bytes = self.report.physical_before_bytes.saturating_sub(self.report.expected_bytes);
         let last = LastRun::read_or_none(&*self.core.meta_device, &self.core.pool).unwrap_or_default();
@@ -47,12 +47,12 @@ impl Run<'_> {
     }
 
     /// Adds the effects of emptying containers of this kind. Returns the bytes of containers it would read and write.
-    fn plan_kind(&mut self, recipe: bool, gone: &Gone) -> u64 {
+    fn plan_kind(&mut self, kind: ContainerKind, gone: &Gone) -> u64 {
         let mut classes = Classes::default();
         let candidates = |visit: &mut dyn FnMut(Candidate)| {
             // A run seals open containers before it begins.
-            for record in self.store(recipe).containers() {
-                let mut candidate = self.candidate(recipe, &record);
+            for record in self.core.stores.of(kind).containers() {
+                let mut candidate = self.candidate(kind, &record);
                 let (bytes, chunks) = gone.get(&record.id).copied().unwrap_or_default();
                 candidate.live_bytes = candidate.live_bytes.saturating_sub(bytes);
                 candidate.live_chunks = candidate.live_chunks.saturating_sub(chunks);
@@ -65,12 +65,12 @@ impl Run<'_> {
         let mut report = self.report.clone();
         report.live_bytes += live_bytes;
         report.garbage_left_bytes += garbage_bytes;
-        let (index, mut io_bytes) = (self.index(recipe), 0);
+        let (index, mut io_bytes) = (self.core.indexes.of(kind), 0);
         candidates(&mut |candidate| {
             if !choice.takes(&candidate) {
                 return;
             }
-            if self.would_be_kept(recipe, candidate.id) {
+            if self.would_be_kept(kind, candidate.id) {
                 report.containers_damaged += 1;
                 return;
             }
@@ -80,7 +80,7 @@ impl Run<'_> {
             report.containers_dead += u64::from(candidate.live_bytes == 0);
             report.chunks_moved += candidate.live_chunks;
             report.moved_bytes += candidate.live_bytes;
-            if !recipe {
+            if kind == ContainerKind::Data {
                 report.chunks_removed += index.occupied(candidate.id).cells.saturating_sub(candidate.live_chunks);
             }
             report.expected_bytes += candidate.used_bytes - candidate.kept_bytes();
@@ -95,15 +95,15 @@ impl Run<'_> {
     }
 
     /// Whether a run would keep the container: it is damaged, or may hold the only copy of a lost chunk.
-    fn would_be_kept(&self, recipe: bool, container: ContainerId) -> bool {
-        let store = self.store(recipe);
+    fn would_be_kept(&self, kind: ContainerKind, container: ContainerId) -> bool {
+        let store = self.core.stores.of(kind);
         let has_losses = self.core.namespace.has_losses();
         if !has_losses && !store.is_damaged(container) {
             return false;
         }
         let Ok(table) = store.table(container) else { return true };
         let is_lost = |fingerprint: &Fingerprint| {
-            let cell = self.index(recipe).get(fingerprint);
+            let cell = self.core.indexes.of(kind).get(fingerprint);
             cell.map_or(true, |cell| cell.is_some_and(|cell| cell.location.is_lost() && cell.references > 0))
         };
         // While anything is lost, a run verifies its victims; a sound table is enough here.
