@@ -1,9 +1,49 @@
 //! The engine's error type, sorted by the caller's possible reactions. `service` has the one match to error numbers.
 
+use std::sync::Arc;
+
 use dedupfs_store::StoreError;
 
 /// Result of the engine.
 pub type Result<T> = std::result::Result<T, EngineError>;
+
+/// An error of another library. Clones share it.
+pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
+
+/// The reason why a pool takes no changes.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ReadOnly {
+    /// It was opened read-only.
+    #[error("it was mounted so")]
+    Mounted,
+    /// It was opened read-only, so a remount cannot make it writable.
+    #[error("it was mounted so, and is recovered in memory only. Unmount it, and mount it for writing")]
+    RecoveredInMemory,
+    /// It was made read-only for a while.
+    #[error("it was remounted read-only")]
+    Remounted,
+    /// It is being closed.
+    #[error("it is being unmounted")]
+    Unmounting,
+    /// Its containers are closed.
+    #[error("it is closed")]
+    Closed,
+    /// Another process may write to it.
+    #[error(
+        "it is not locked any more: {0}. All data synced before is safe; end the other process, if there is one, unmount the pool, check \
+         it with `dedupfs fsck`, and mount it again"
+    )]
+    LockLost(#[source] StoreError),
+    /// A commit failed for good.
+    #[error(
+        "a failure put the state of the disk in doubt: {0}. All data synced before is safe; unmount the pool, see to the disk, and mount \
+         it again"
+    )]
+    Failed(#[source] Box<EngineError>),
+    /// Content may be missing that was accepted.
+    #[error("a worker panicked while it stored data")]
+    WorkerPanicked,
+}
 
 /// An error of the engine.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -13,7 +53,7 @@ pub enum EngineError {
     Store(#[from] StoreError),
     /// The embedded store of the namespace failed.
     #[error("the namespace store failed: {0}")]
-    Database(String),
+    Database(#[source] Cause),
     /// The name, inode or container does not exist.
     #[error("no such file or directory")]
     NotFound,
@@ -66,8 +106,8 @@ pub enum EngineError {
     #[error("bad file handle")]
     BadHandle,
     /// The pool is mounted read-only, or turned read-only after a failure.
-    #[error("the filesystem is read-only{0}")]
-    ReadOnly(String),
+    #[error("the filesystem is read-only: {0}")]
+    ReadOnly(#[from] ReadOnly),
     /// The pool has no space for more data (a reserve is kept for deleting and reclaiming).
     #[error("no space left in the pool")]
     NoSpace,
@@ -90,6 +130,11 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// Wraps an error of the embedded store, or the text of one.
+    pub fn database(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Database(Arc::from(cause.into()))
+    }
+
     /// Converts to an error of durable bytes, for callers that know only these.
     #[must_use]
     pub fn into_store(self) -> StoreError {

@@ -5,5 +5,5 @@ mod error;
 mod gauge;
 pub mod panics;
 
-pub use error::{EngineError, Result};
+pub use error::{EngineError, ReadOnly, Result};
 pub use gauge::{Gauge, Hold};

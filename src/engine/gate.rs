@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use dedupfs_base::{EngineError, Result};
+use dedupfs_base::{ReadOnly, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -80,10 +80,10 @@ impl Gate {
     fn enter_until(&self, last: Phase) -> Result<Pass<'_>> {
         let mut state = self.state.lock();
         if state.phase > last {
-            return Err(EngineError::ReadOnly(": it is being unmounted".to_owned()));
+            return Err(ReadOnly::Unmounting.into());
         }
         if state.is_paused && last == Phase::Open {
-            return Err(EngineError::ReadOnly(": it was remounted read-only".to_owned()));
+            return Err(ReadOnly::Remounted.into());
         }
         state.inside += 1;
         Ok(Pass(self))

@@ -17,6 +17,7 @@ use crate::durability::commit::Committer;
 use crate::durability::export::Exporter;
 use crate::durability::indexes;
 use crate::durability::space::{ContentCost, Demand, Promise, SpaceGuard};
+use dedupfs_base::ReadOnly;
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::Deduplicator;
 use dedupfs_content::FileContext;
@@ -69,7 +70,7 @@ impl Core {
         self.activity.note();
         let pass = self.gate.enter()?;
         if self.opened_read_only {
-            return Err(EngineError::ReadOnly(String::new()));
+            return Err(ReadOnly::Mounted.into());
         }
         self.check_failure()?;
         Ok(pass)
@@ -87,14 +88,8 @@ impl Core {
     /// `ReadOnly` with the reason, once a commit has failed for good.
     pub(crate) fn check_failure(&self) -> Result<()> {
         match self.committer.failure() {
-            Some(EngineError::Store(lost @ StoreError::LockLost { .. })) => Err(EngineError::ReadOnly(format!(
-                ", because it is not locked any more: {lost}. All data synced before is safe; end the other process, if there is one, \
-                 unmount the pool, check it with `dedupfs fsck`, and mount it again"
-            ))),
-            Some(failure) => Err(EngineError::ReadOnly(format!(
-                ", because a failure put the state of the disk in doubt: {failure}. All data synced before is safe; unmount the pool, \
-                 see to the disk, and mount it again"
-            ))),
+            Some(EngineError::Store(lost @ StoreError::LockLost { .. })) => Err(ReadOnly::LockLost(lost).into()),
+            Some(failure) => Err(ReadOnly::Failed(Box::new(failure)).into()),
             None => Ok(()),
         }
     }

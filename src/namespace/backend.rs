@@ -36,7 +36,7 @@ impl Health {
         if !self.poisoned.load(Ordering::Acquire) {
             return Ok(());
         }
-        Err(self.cause.lock().clone().map_or_else(|| EngineError::Database("it failed before".into()), Into::into))
+        Err(self.cause.lock().clone().map_or_else(|| EngineError::database("it failed before"), Into::into))
     }
 }
 
@@ -64,9 +64,9 @@ impl Session {
         self.fenced.store(true, Ordering::Release);
     }
 
-    /// Returns the typed error behind the text that redb reports.
-    pub(super) fn explain(&self, error: &dyn std::fmt::Display) -> EngineError {
-        self.cause.lock().clone().map_or_else(|| EngineError::Database(error.to_string()), EngineError::Store)
+    /// Returns the error of the device behind an error of redb, or else that error.
+    pub(super) fn explain(&self, error: impl Into<redb::Error>) -> EngineError {
+        self.cause.lock().clone().map_or_else(|| EngineError::database(error.into()), EngineError::Store)
     }
 }
 

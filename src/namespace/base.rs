@@ -110,7 +110,7 @@ pub(super) type OrderedItem = (u64, Ino, dedupfs_service::FileKind, Vec<u8>);
 
 impl Snapshot {
     fn take(database: &Database, session: &Arc<Session>) -> Result<Self> {
-        let explain = |error: redb::Error| session.explain(&error);
+        let explain = |error: redb::Error| session.explain(error);
         let transaction = database.begin_read().map_err(|error| explain(error.into()))?;
         let header = Header::read(&transaction).map_err(explain)??;
         let mark = ExportMark::read(&transaction).map_err(explain)??;
@@ -118,8 +118,8 @@ impl Snapshot {
         Ok(Self { session: Arc::clone(session), header, mark, tables: Shielded(Some(tables)) })
     }
 
-    pub(super) fn explain(&self, error: impl std::fmt::Display) -> EngineError {
-        self.session.explain(&error)
+    pub(super) fn explain(&self, error: impl Into<redb::Error>) -> EngineError {
+        self.session.explain(error)
     }
 
     pub(super) fn inode(&self, ino: Ino) -> Result<Option<Inode>> {
@@ -279,7 +279,7 @@ impl Store {
         let opened = catch(|| builder.create_with_backend(backend));
         self.database = Some(match opened {
             Ok(Ok(database)) => Shielded(Some(database)),
-            Ok(Err(error)) => return Err(self.session.explain(&error)),
+            Ok(Err(error)) => return Err(self.session.explain(error)),
             Err(_) => {
                 self.session.fence();
                 return Err(damaged());
@@ -333,7 +333,7 @@ impl Store {
 
     /// Returns a view of the last commit.
     pub(super) fn snapshot(&self) -> Result<Arc<Snapshot>> {
-        let database = self.database.as_ref().ok_or_else(|| EngineError::Database("it is closed".into()))?;
+        let database = self.database.as_ref().ok_or_else(|| EngineError::database("it is closed"))?;
         guarded(&self.session, || Snapshot::take(database, &self.session)).map(Arc::new)
     }
 }

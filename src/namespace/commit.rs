@@ -279,7 +279,7 @@ impl Store {
         &self,
         fill: impl FnOnce(&WriteTransaction) -> std::result::Result<(), redb::Error>,
     ) -> Result<()> {
-        let database = self.database.as_ref().ok_or_else(|| EngineError::Database("it is closed".into()))?;
+        let database = self.database.as_ref().ok_or_else(|| EngineError::database("it is closed"))?;
         let run = || {
             let mut transaction = database.begin_write()?;
             transaction.set_quick_repair(true);
@@ -287,7 +287,7 @@ impl Store {
             transaction.commit()?;
             Ok(())
         };
-        super::base::guarded(&self.session, || run().map_err(|error: redb::Error| self.session.explain(&error)))
+        super::base::guarded(&self.session, || run().map_err(|error: redb::Error| self.session.explain(error)))
     }
 
     /// Recomputes the checksums of all blocks, if redb finds the store sound. Returns whether it is.
@@ -308,13 +308,13 @@ impl Store {
         &mut self,
         run: impl FnOnce(&mut Database) -> std::result::Result<T, redb::Error>,
     ) -> Result<T> {
-        let database = self.database.as_mut().ok_or_else(|| EngineError::Database("it is closed".into()))?;
+        let database = self.database.as_mut().ok_or_else(|| EngineError::database("it is closed"))?;
         match catch(|| run(database)) {
-            Ok(done) => done.map_err(|error| self.session.explain(&error)),
+            Ok(done) => done.map_err(|error| self.session.explain(error)),
             Err(_) => {
                 self.session.fail();
-                Err(EngineError::Database(
-                    "it is damaged: see `dedupfs fsck`; beyond repair: `dedupfs recover --force POOL`".into(),
+                Err(EngineError::database(
+                    "it is damaged: see `dedupfs fsck`; beyond repair: `dedupfs recover --force POOL`",
                 ))
             }
         }

@@ -495,7 +495,7 @@ impl Namespace {
 /// Adds advice to the error of a namespace that does not open.
 fn advised(error: EngineError) -> EngineError {
     let found = match &error {
-        EngineError::Database(message) => message.clone(),
+        EngineError::Database(cause) => cause.to_string(),
         EngineError::Store(error @ (StoreError::Corrupt { .. } | StoreError::NotFound { .. })) => error.to_string(),
         _ => return error,
     };

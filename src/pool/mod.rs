@@ -55,6 +55,7 @@ use crate::upkeep::reclaim::ReclaimControl;
 use crate::upkeep::scrub::{
     BadCopy, ScrubControl, ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus, SuspectThread,
 };
+use dedupfs_base::ReadOnly;
 use dedupfs_base::{EngineError, Result};
 
 /// An open pool.
@@ -504,9 +505,7 @@ impl Pool {
     pub fn set_writable(&self) -> Result<()> {
         let mut is_settled = self.is_settled.lock();
         if self.core.opened_read_only {
-            return Err(EngineError::ReadOnly(
-                ": it was mounted so, and is recovered in memory only. Unmount it, and mount it for writing".to_owned(),
-            ));
+            return Err(ReadOnly::RecoveredInMemory.into());
         }
         self.core.check_failure()?;
         self.core.gate.resume();

@@ -1,6 +1,6 @@
 //! Reclaiming of an open pool: one run at a time, and its status.
 
-use dedupfs_base::{EngineError, Result};
+use dedupfs_base::{ReadOnly, Result};
 
 use super::{Pool, Progress, running_already};
 use crate::upkeep::reclaim::{LastRun, ReclaimControl, ReclaimOptions, ReclaimReport, ReclaimStatus};
@@ -21,7 +21,7 @@ impl Pool {
         let _running = running.transpose()?;
         let _one = self.exclusively()?;
         if !options.dry_run && core.gate.is_closing() {
-            return Err(EngineError::ReadOnly(": it is being unmounted".to_owned()));
+            return Err(ReadOnly::Unmounting.into());
         }
         if core.is_read_only() && !options.dry_run {
             return Err(dedupfs_store::StoreError::Usage(

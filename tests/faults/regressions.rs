@@ -11,7 +11,7 @@ use crate::work::{content, image};
 /// Returns why the pool takes no more changes.
 fn why_read_only(session: &Session<'_>) -> String {
     match session.pool.check_writable() {
-        Err(EngineError::ReadOnly(why)) => why,
+        Err(EngineError::ReadOnly(why)) => why.to_string(),
         other => panic!("not read-only: {other:?}"),
     }
 }

@@ -1,8 +1,7 @@
 //! Verdicts after the fault: on the pool that met it, after a restart, and after a power loss.
 
-use dedupfs::EngineError;
 use dedupfs::scrub::ScrubOptions;
-use dedupfs::{NoProgress, Pool};
+use dedupfs::{EngineError, NoProgress, Pool};
 use dedupfs_store::device::MemoryDevice;
 
 use crate::case::{Aftermath, Case};
@@ -36,7 +35,8 @@ pub fn goes_on_or_says_why(case: &Case, disks: &Disks, session: &mut Session<'_>
     match session.pool.check_writable() {
         Ok(()) => assert!(!has_failed, "the pool takes changes, and a new file cannot be written and synced"),
         Err(EngineError::ReadOnly(why)) => {
-            assert!(disks.injected() > 0, "read-only, and nothing failed{why}");
+            let why = why.to_string();
+            assert!(disks.injected() > 0, "read-only, and nothing failed: {why}");
             let says_what = ["cannot ", "damaged"].iter().any(|word| why.contains(word));
             let says_where =
                 ["namespace", "index/", "containers", "recipes", "export/"].iter().any(|word| why.contains(word));

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
-use dedupfs_base::{EngineError, Gauge, Result};
+use dedupfs_base::{EngineError, Gauge, ReadOnly, Result};
 use dedupfs_store::container::{SlotAddress, SlotFiles, encode_region};
 use dedupfs_store::{ContainerId, ContainerRecord, waiting};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -84,7 +84,7 @@ struct PoisonOnPanic<'a> {
 impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.shared.poison(EngineError::ReadOnly(": a worker panicked while it stored data".to_owned()));
+            self.shared.poison(ReadOnly::WorkerPanicked.into());
             self.container.wake();
         }
     }
@@ -164,7 +164,7 @@ impl Shared {
     /// Lets no more writes begin and waits for the current ones.
     pub(super) fn stop(&self) {
         // An earlier failure says more.
-        let _failed_before = self.poisoned.set(EngineError::ReadOnly(": it is closed".to_owned()));
+        let _failed_before = self.poisoned.set(ReadOnly::Closed.into());
         self.notify_room();
         for container in self.open_containers() {
             container.wake();

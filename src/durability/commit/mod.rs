@@ -56,6 +56,7 @@ use self::flush_queue::FlushQueue;
 use crate::config::{BACKLOG_BYTES_PER_CHANGE, BACKLOG_ROWS, PENDING_CHANGES_MIN};
 use crate::durability::export::Exporter;
 use crate::durability::space::SpaceGuard;
+use dedupfs_base::ReadOnly;
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::Deduplicator;
 use dedupfs_namespace::Namespace;
@@ -185,7 +186,7 @@ impl Committer {
     pub(crate) fn commit(&self) -> Result<()> {
         let mut state = self.state.lock();
         if state.stopping {
-            return Err(EngineError::ReadOnly(": it is being unmounted".to_owned()));
+            return Err(ReadOnly::Unmounting.into());
         }
         state.requested += 1;
         let ticket = state.requested;

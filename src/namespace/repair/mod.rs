@@ -72,13 +72,13 @@ fn repair_tables(device: &dyn Device, now: dedupfs_service::Timestamp, apply: bo
     let (verified, _known) = VerifiedFile::open(device, file)?;
     verified.distrust();
     let mut store = Store::open(verified.clone(), Arc::default(), STORE_CACHE_BYTES_MIN as usize)?;
-    let database = store.database.as_ref().ok_or_else(|| EngineError::Database("it is closed".into()))?;
+    let database = store.database.as_ref().ok_or_else(|| EngineError::database("it is closed"))?;
     let ((header, facts), mark) = guarded(&store.session, || {
         let read = || {
             let transaction = database.begin_read()?;
             Ok((Facts::read(&transaction)?, ExportMark::read(&transaction)?))
         };
-        read().map_err(|error: redb::Error| store.session.explain(&error))
+        read().map_err(|error: redb::Error| store.session.explain(error))
     })?;
     let header = header?;
     store.header = header;
