@@ -22,6 +22,8 @@ const ENGINE: &[(&str, u32)] = &[
 const CONTENT: &[(&str, u32)] = &[
     ("sync", 0),
     ("limits", 0),
+    ("free_list", 0),
+    ("workers", 0),
     ("chunker", 1),
     ("fingerprint", 1),
     ("containers", 1),

@@ -13,22 +13,24 @@ mod dedup;
 mod fetch;
 mod file;
 mod fingerprint;
+mod free_list;
 mod ingest;
 mod limits;
 mod recipe;
 mod stores;
 mod sync;
+mod workers;
 
 pub use chunker::{Chunker, chunker};
 pub use containers::{
     ContainerOptions, ContainerStore, Extended, Inspection, RECLAIM_STREAM, StreamId, Suspect, WholeContainer,
-    WorkerPool,
 };
 pub use dedup::{ContainerChunks, DedupParts, Deduplicator, Forwarded};
 pub use fetch::{Fetcher, NodeReader};
 pub use file::{FileBody, FileContext, ReadAhead};
 pub use fingerprint::{Fingerprinter, is_all_zero};
-pub use ingest::{BufferPool, IngestContext};
+pub use ingest::{BatchPool, IngestContext};
 pub use limits::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, FILE_BYTES_MAX, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};
 pub use recipe::{Piece, segmenter::SegmentRule, tree};
 pub use stores::{Indexes, Stores};
+pub use workers::WorkerPool;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Gauge, Result};
 use dedupfs_content::{
-    BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, BufferPool, Chunker, ContainerOptions, ContainerStore, Deduplicator, Fetcher,
+    BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, BatchPool, Chunker, ContainerOptions, ContainerStore, Deduplicator, Fetcher,
     FileContext, Indexes, IngestContext, SegmentRule, Stores, WorkerPool, chunker,
 };
 use dedupfs_index::ContainerTables;
@@ -275,7 +275,7 @@ impl Parts {
         let kept_max = usize::try_from(kept_max).unwrap_or(usize::MAX).min(4 * BATCHES_IN_FLIGHT_MAX);
         let ingest = Arc::new(IngestContext {
             dedup: dedup.clone(),
-            buffers: BufferPool::new(kept_max, full_bytes, files_memory.clone()),
+            buffers: BatchPool::new(kept_max, full_bytes, files_memory.clone()),
             chunker,
             workers: sources.workers,
             rule: SegmentRule::new(superblock.properties.chunk_size_bytes, superblock.properties.container_bytes),

@@ -1,17 +1,15 @@
 //! Buffers that are used again, and the bytes of a chunk as a reader gets them.
 //!
-//! On a virtual machine the first touch of fresh memory costs more than compressing it (0.3 to 0.5 GB/s). So the raw
-//! buffer of a region returns to a [`BufferPool`] when its last reader drops it.
+//! The raw buffer of a region returns to its [`RegionPool`] when its last reader drops it.
 
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use dedupfs_store::device::aligned::AlignedBuffer;
-use parking_lot::Mutex;
 
 use super::WRITER_THREADS;
+use crate::free_list::FreeList;
 
 /// Staging buffers kept at most: one for each writer thread, and as many for threads that write out or make room. A
 /// fresh buffer has to be mapped and cleared.
@@ -19,18 +17,16 @@ const STAGING_KEPT_MAX: usize = 2 * WRITER_THREADS;
 /// Bytes of kept staging buffers at most. The in-flight limit bounds them too; one buffer is always kept.
 const STAGING_KEPT_BYTES_MAX: u64 = 32 << 20;
 
-/// A bounded pool of free buffers of one capacity.
-pub(super) struct BufferPool {
-    free: Mutex<Vec<Vec<u8>>>,
+/// Unused buffers of regions, all of one capacity.
+pub(super) struct RegionPool {
+    free: FreeList<Vec<u8>>,
     buffer_bytes: usize,
     kept_max: usize,
-    /// Whether a buffer was taken since the last [`trim_if_idle`](Self::trim_if_idle).
-    is_used: AtomicBool,
 }
 
-impl BufferPool {
+impl RegionPool {
     pub(super) fn new(buffer_bytes: usize, kept_max: usize) -> Arc<Self> {
-        Arc::new(Self { free: Mutex::new(Vec::new()), buffer_bytes, kept_max, is_used: AtomicBool::default() })
+        Arc::new(Self { free: FreeList::default(), buffer_bytes, kept_max })
     }
 
     /// Returns an empty buffer of at least `capacity_bytes`.
@@ -38,14 +34,12 @@ impl BufferPool {
         if capacity_bytes > self.buffer_bytes {
             return Vec::with_capacity(capacity_bytes);
         }
-        self.is_used.store(true, Ordering::Relaxed);
-        let reused = self.free.lock().pop();
-        reused.unwrap_or_else(|| Vec::with_capacity(self.buffer_bytes))
+        self.free.take().unwrap_or_else(|| Vec::with_capacity(self.buffer_bytes))
     }
 
-    /// Frees the kept buffers if none was taken since the last call. Returns whether there were any.
+    /// Frees the unused buffers if none was taken since the last call. Returns whether there were any.
     pub(super) fn trim_if_idle(&self) -> bool {
-        !self.is_used.swap(false, Ordering::Relaxed) && !std::mem::take(&mut *self.free.lock()).is_empty()
+        !self.free.trim_if_idle().is_empty()
     }
 
     fn put(&self, mut buffer: Vec<u8>) {
@@ -54,17 +48,14 @@ impl BufferPool {
             return;
         }
         buffer.clear();
-        let mut free = self.free.lock();
-        if free.len() < self.kept_max {
-            free.push(buffer);
-        }
+        self.free.put(buffer, self.kept_max, |_| {});
     }
 }
 
 /// The decompressed bytes of one region, shared by its readers.
 pub(crate) struct RegionBytes {
     bytes: Vec<u8>,
-    pool: Option<Arc<BufferPool>>,
+    pool: Option<Arc<RegionPool>>,
 }
 
 impl RegionBytes {
@@ -72,7 +63,7 @@ impl RegionBytes {
         Self { bytes, pool: None }
     }
 
-    pub(super) fn pooled(bytes: Vec<u8>, pool: &Arc<BufferPool>) -> Self {
+    pub(super) fn pooled(bytes: Vec<u8>, pool: &Arc<RegionPool>) -> Self {
         Self { bytes, pool: Some(Arc::clone(pool)) }
     }
 }
@@ -143,36 +134,29 @@ impl fmt::Debug for ChunkData {
 
 /// Aligned buffers in which frames are put together for one large write.
 pub(super) struct StagingPool {
-    free: Mutex<Vec<AlignedBuffer>>,
+    free: FreeList<AlignedBuffer>,
     kept_bytes_max: usize,
-    /// Whether a buffer was taken since the last [`trim_if_idle`](Self::trim_if_idle).
-    is_used: AtomicBool,
 }
 
 impl StagingPool {
     /// Makes the pool of a store with this limit of bytes in flight.
     pub(super) fn new(in_flight_limit_bytes: u64) -> Self {
         let kept_bytes_max = STAGING_KEPT_BYTES_MAX.min(in_flight_limit_bytes) as usize;
-        Self { free: Mutex::default(), kept_bytes_max, is_used: AtomicBool::default() }
+        Self { free: FreeList::default(), kept_bytes_max }
     }
 
-    /// Frees the kept buffers if none was taken since the last call. Returns whether there were any.
+    /// Frees the unused buffers if none was taken since the last call. Returns whether there were any.
     pub(super) fn trim_if_idle(&self) -> bool {
-        !self.is_used.swap(false, Ordering::Relaxed) && !std::mem::take(&mut *self.free.lock()).is_empty()
+        !self.free.trim_if_idle().is_empty()
     }
 
     pub(super) fn take(&self, capacity_bytes: usize) -> AlignedBuffer {
-        self.is_used.store(true, Ordering::Relaxed);
-        let reused = self.free.lock().pop();
-        reused.unwrap_or_else(|| AlignedBuffer::with_capacity(capacity_bytes))
+        self.free.take().unwrap_or_else(|| AlignedBuffer::with_capacity(capacity_bytes))
     }
 
     pub(super) fn put(&self, mut buffer: AlignedBuffer) {
         buffer.clear();
         let kept_max = (self.kept_bytes_max / buffer.capacity().max(1)).clamp(1, STAGING_KEPT_MAX);
-        let mut free = self.free.lock();
-        if free.len() < kept_max {
-            free.push(buffer);
-        }
+        self.free.put(buffer, kept_max, |_| {});
     }
 }

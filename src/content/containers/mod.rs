@@ -34,6 +34,8 @@ use dedupfs_store::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, PoolId, StoreError};
 use parking_lot::Mutex;
 
+use crate::workers::WorkerPool;
+
 mod buffers;
 mod damaged;
 mod flush;
@@ -45,7 +47,6 @@ mod shared;
 mod stats;
 mod streams;
 mod verify;
-mod worker;
 
 #[cfg(test)]
 mod tests;
@@ -57,7 +58,6 @@ pub use inspect::{Inspection, WholeContainer};
 pub(crate) use read::reads_of_this_thread;
 pub(crate) use stats::ContainerStats;
 pub use streams::{RECLAIM_STREAM, StreamId};
-pub use worker::WorkerPool;
 
 use open_container::{Limits, OpenContainer};
 use shared::{Known, Shared};

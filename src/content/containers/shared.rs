@@ -24,13 +24,13 @@ use dedupfs_store::{ContainerId, ContainerRecord, waiting};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::ContainerOptions;
-use super::buffers::{BufferPool, StagingPool};
+use super::buffers::{RegionPool, StagingPool};
 use super::damaged::Suspect;
 use super::open_container::{Batch, Cut, Goal, Mark, OpenContainer};
 use super::prefetch::Prefetching;
 use super::read::Caches;
 use super::stats::Counters;
-use super::worker::WorkerPool;
+use crate::workers::WorkerPool;
 
 /// Least bytes of a write that is not forced: large writes are 3 to 10 times faster.
 pub(super) const WRITE_PIECE_BYTES: u32 = 1 << 20;
@@ -57,7 +57,7 @@ pub(super) struct Shared {
     pub(super) caches: Caches,
     pub(super) prefetching: Prefetching,
     pub(super) counters: Counters,
-    pub(super) buffers: Arc<BufferPool>,
+    pub(super) buffers: Arc<RegionPool>,
     pub(super) staging: StagingPool,
     started: Instant,
     compressing_bytes: AtomicU64,
@@ -103,7 +103,7 @@ impl Shared {
         Self {
             caches: Caches::new(&options),
             prefetching: Prefetching::new(&options),
-            buffers: BufferPool::new(region_bytes as usize, kept),
+            buffers: RegionPool::new(region_bytes as usize, kept),
             staging: StagingPool::new(options.in_flight_limit_bytes),
             options,
             slots,

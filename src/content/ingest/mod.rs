@@ -25,16 +25,17 @@ use dedupfs_store::{ContainerId, Fingerprint, waiting};
 use parking_lot::{Condvar, Mutex};
 
 use assembly::Assembly;
-pub use buffer::BufferPool;
+pub use buffer::BatchPool;
 pub(crate) use buffer::PooledBuffer;
 
 use crate::chunker::Chunker;
-use crate::containers::{StreamId, WorkerPool};
+use crate::containers::StreamId;
 use crate::dedup::{BlockIndex, Deduplicator, Pin, Section};
 use crate::limits::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, BATCHES_IN_FLIGHT_MIN, INLINE_BATCH_BYTES};
 use crate::recipe::Piece;
 use crate::recipe::segmenter::SegmentRule;
 use crate::recipe::tree::hole_child;
+use crate::workers::WorkerPool;
 use dedupfs_base::{EngineError, Result};
 use dedupfs_base::{Gauge, Hold};
 
@@ -47,7 +48,7 @@ pub struct IngestContext {
     /// The threads that fingerprint batches.
     pub workers: Arc<WorkerPool>,
     /// The batch buffers.
-    pub buffers: Arc<BufferPool>,
+    pub buffers: Arc<BatchPool>,
     /// The rule for the ends of segments.
     pub rule: SegmentRule,
     /// Content that was pushed and is neither in a container nor found to be stored.

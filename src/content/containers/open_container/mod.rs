@@ -24,7 +24,7 @@ use dedupfs_store::container::{EncodedRegion, SlotAddress, Table};
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, PoolId, StoreError, waiting};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::buffers::{BufferPool, RegionBytes};
+use super::buffers::{RegionBytes, RegionPool};
 
 mod state;
 
@@ -151,7 +151,7 @@ impl OpenContainer {
 
     /// Takes chunks from the front of `chunks` until the container is full. Does not copy a chunk again that it already
     /// holds.
-    pub(super) fn append(&self, chunks: &[(Fingerprint, &[u8])], buffers: &Arc<BufferPool>) -> Result<Appended> {
+    pub(super) fn append(&self, chunks: &[(Fingerprint, &[u8])], buffers: &Arc<RegionPool>) -> Result<Appended> {
         let mut appended = Appended::default();
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -197,7 +197,7 @@ impl OpenContainer {
 
     /// Cuts the filling region before a write-out. Also returns the number below which all regions must be placed for
     /// it.
-    pub(super) fn cut(&self, buffers: &Arc<BufferPool>) -> (Option<Cut>, u32) {
+    pub(super) fn cut(&self, buffers: &Arc<RegionPool>) -> (Option<Cut>, u32) {
         let mut state = self.state.lock();
         let cut = state.cut(buffers);
         state.note_owed();
@@ -205,7 +205,7 @@ impl OpenContainer {
     }
 
     /// Ends the taking of chunks. Returns the region to compress, and the growth of the bytes waiting to be written.
-    pub(super) fn close(&self, buffers: &Arc<BufferPool>) -> (Vec<Cut>, u64) {
+    pub(super) fn close(&self, buffers: &Arc<RegionPool>) -> (Vec<Cut>, u64) {
         let mut cuts = Vec::new();
         let mut state = self.state.lock();
         let grown = state.close(&self.pool, buffers, &mut cuts);

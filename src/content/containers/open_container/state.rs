@@ -13,7 +13,7 @@ use dedupfs_store::container::{Table, TableBuilder, TableEntry, region_frame_byt
 use dedupfs_store::device::DIRECT_ALIGNMENT_BYTES;
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, PoolId};
 
-use crate::containers::buffers::{BufferPool, RegionBytes};
+use crate::containers::buffers::{RegionBytes, RegionPool};
 
 pub(super) const ALIGNMENT_BYTES: u32 = DIRECT_ALIGNMENT_BYTES as u32;
 
@@ -247,7 +247,7 @@ impl State {
         self.bytes_when_sealed(Some((len, joins))) <= u64::from(limits.container_bytes)
     }
 
-    pub(super) fn push(&mut self, fingerprint: Fingerprint, data: &[u8], buffers: &BufferPool) {
+    pub(super) fn push(&mut self, fingerprint: Fingerprint, data: &[u8], buffers: &RegionPool) {
         let region = count(self.regions.len());
         let filling = self
             .filling
@@ -261,7 +261,7 @@ impl State {
         }
     }
 
-    pub(super) fn cut(&mut self, buffers: &Arc<BufferPool>) -> Option<Cut> {
+    pub(super) fn cut(&mut self, buffers: &Arc<RegionPool>) -> Option<Cut> {
         let Filling { raw, entries } = self.filling.take()?;
         let number = count(self.regions.len());
         self.unplaced.insert(number);
@@ -271,7 +271,7 @@ impl State {
         Some(Cut { number, entries, raw })
     }
 
-    pub(super) fn close(&mut self, pool: &PoolId, buffers: &Arc<BufferPool>, cuts: &mut Vec<Cut>) -> u64 {
+    pub(super) fn close(&mut self, pool: &PoolId, buffers: &Arc<RegionPool>, cuts: &mut Vec<Cut>) -> u64 {
         let before = self.next_offset;
         self.full = true;
         cuts.extend(self.cut(buffers));

@@ -11,7 +11,8 @@ use dedupfs_store::device::Device;
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, PoolId};
 
 use super::flush::Flushed;
-use super::{ContainerOptions, ContainerStore, StreamId, WorkerPool};
+use super::{ContainerOptions, ContainerStore, StreamId};
+use crate::workers::WorkerPool;
 
 mod damage;
 mod durable;

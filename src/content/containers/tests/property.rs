@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::{CONTAINER_BYTES, Harness, options, stream};
 use crate::containers::ContainerOptions;
+use crate::workers::WorkerPool;
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -7,8 +7,9 @@ use dedupfs_store::device::memory::MemoryDevice;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use super::{Harness, ask_for, chunk, eventually, options, stream};
+use crate::containers::ContainerOptions;
 use crate::containers::read::{CachedTable, Caches};
-use crate::containers::{ContainerOptions, WorkerPool};
+use crate::workers::WorkerPool;
 
 fn wanted(harness: &Harness) -> Vec<(ContainerId, Fingerprint)> {
     let mut numbers: Vec<_> = harness.placed.keys().copied().collect();

@@ -10,6 +10,7 @@ use dedupfs_store::{Fingerprint, StoreError};
 
 use super::{CONTAINER_BYTES, Harness, chunk, open_store, options, stream};
 use crate::containers::ContainerOptions;
+use crate::workers::WorkerPool;
 
 fn harness(options: ContainerOptions) -> Harness {
     Harness::new(Arc::new(MemoryDevice::new()), options)
@@ -149,7 +150,7 @@ fn options_that_cannot_work_are_refused() {
     ] {
         let device: Arc<dyn dedupfs_store::device::Device> = Arc::new(MemoryDevice::new());
         let slots = dedupfs_store::container::SlotFiles::open(device, "containers", 65_536, 8).expect("opens");
-        let workers = Arc::new(crate::containers::WorkerPool::new(0));
+        let workers = Arc::new(crate::workers::WorkerPool::new(0));
         let ids = Arc::new(|| Err(EngineError::NoSpace));
         let refused = crate::containers::ContainerStore::open(slots, wrong, workers, &[], ids);
         assert!(matches!(refused, Err(EngineError::Store(StoreError::Usage(_)))));

@@ -9,7 +9,7 @@
 //! 4. [`WorkerPool::try_submit_before`] is for a job that many speculative jobs wait for: it takes a place in the first
 //!    queue if there is one.
 //! 5. A panic in a job is caught and the thread survives. The job's owner learns of it through a guard of its own
-//!    (`PoisonOnPanic` in [`super::shared`]).
+//!    (`PoisonOnPanic` in `containers/shared.rs`).
 //!
 //! Cost: waking a thread on another core takes 30 to 80 us, so a job should be worth hundreds.
 
@@ -28,7 +28,7 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 /// sleep. It also bounds the raw bytes that wait.
 const QUEUED_JOBS_PER_THREAD: usize = 8;
 /// Speculative jobs that wait in a pool, for any number of threads. There is a place for every load that
-/// [`super::prefetch`] allows, so that readers need not ask again. A waiting job holds little (the table of its
+/// the prefetcher allows, so that readers need not ask again. A waiting job holds little (the table of its
 /// container).
 const QUEUED_AHEAD: usize = 1024;
 
