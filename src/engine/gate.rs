@@ -152,10 +152,10 @@ mod tests {
             let _publishes = gate.enter_to_publish().unwrap();
         }
         assert!(gate.drain(PATIENCE));
-        assert!(matches!(gate.enter(), Err(EngineError::ReadOnly(_))));
+        assert!(matches!(gate.enter(), Err(dedupfs_base::EngineError::ReadOnly(_))));
         assert!(gate.enter_to_publish().is_ok());
         assert!(gate.close(PATIENCE));
-        assert!(matches!(gate.enter_to_publish(), Err(EngineError::ReadOnly(_))));
+        assert!(matches!(gate.enter_to_publish(), Err(dedupfs_base::EngineError::ReadOnly(_))));
         assert!(gate.drain(PATIENCE));
         assert!(gate.enter_to_publish().is_err(), "closed stays closed");
     }
@@ -168,7 +168,7 @@ mod tests {
         assert!(gate.enter().is_ok(), "a pause that failed keeps nobody out");
         drop(stuck);
         assert!(gate.pause(PATIENCE) && gate.is_paused());
-        assert!(matches!(gate.enter(), Err(EngineError::ReadOnly(_))));
+        assert!(matches!(gate.enter(), Err(dedupfs_base::EngineError::ReadOnly(_))));
         assert!(gate.enter_to_publish().is_ok());
         gate.resume();
         assert!(gate.enter().is_ok());

@@ -11,7 +11,6 @@ use dedupfs_store::device::{Device, DeviceFile, Entry, OpenMode, Space};
 
 use super::{Harness, ask_for, eventually, open_store, options, stream};
 use crate::containers::ContainerOptions;
-use crate::workers::WorkerPool;
 
 const WRITING: [Operation; 5] =
     [Operation::Create, Operation::Write, Operation::Sync, Operation::SetLen, Operation::SyncDirectory];

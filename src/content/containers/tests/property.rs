@@ -9,7 +9,6 @@ use proptest::prelude::*;
 
 use super::{CONTAINER_BYTES, Harness, options, stream};
 use crate::containers::ContainerOptions;
-use crate::workers::WorkerPool;
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -10,7 +10,6 @@ use dedupfs_store::{Fingerprint, StoreError};
 
 use super::{CONTAINER_BYTES, Harness, chunk, open_store, options, stream};
 use crate::containers::ContainerOptions;
-use crate::workers::WorkerPool;
 
 fn harness(options: ContainerOptions) -> Harness {
     Harness::new(Arc::new(MemoryDevice::new()), options)
