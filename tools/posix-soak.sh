@@ -20,8 +20,8 @@
 set -euo pipefail
 # shellcheck source=tools/prerequisites.sh
 . "$(dirname "$0")/prerequisites.sh"
-# shellcheck source=benches/common.sh
-. "$(dirname "$0")/../benches/common.sh"
+# shellcheck source=tools/common.sh
+. "$(dirname "$0")/common.sh"
 
 all_parts=(fsx pjdfstest fio)
 parts=() seed=1 operations=1000000 dir=${TMPDIR:-/var/tmp} mount_options=(--memory 512M)

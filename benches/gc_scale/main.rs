@@ -14,7 +14,7 @@
 //!    live ones get new locations, dead ones are removed, and containers are freed when a checkpoint has made that
 //!    durable. Then the map is compared with the expected remainder.
 //!
-//! The engine's own `reclaim::Classes` chooses the victims. Policies: those of `benches/retention.sh` (`default`,
+//! The engine's own `reclaim::Classes` chooses the victims. Policies: those of `dedupfs-bench retention` (`default`,
 //! `perfect`, `half`, `marker`), or `T/L`, which is `dedupfs-gc --threshold T --leave L`. With `--order emptiest` the
 //! emptiest victims go first; else they go by their ids, dead ones first, as in the engine, so that a checkpoint writes
 //! few tankers.

@@ -3,11 +3,11 @@
 #
 #   benches/plots/plots.sh [DIRECTORY]      [default: docs/figures]
 #
-#   ablation.tsv      from benches/ablation.sh --tsv
+#   ablation.tsv      from dedupfs-bench ablation --tsv
 #   index-scale.tsv   from cargo bench -p dedupfs-index --bench index_scale; empty where nothing was measured
 #   imbalance.tsv     cells of the fullest bucket less those of the emptiest, by depth; a column for each number of buckets
-#   rivals.tsv        series of benches/rivals.sh: MB/s of the first backup, the second and the restore; memory, MiB; on disk, MB
-#   retention.tsv     from benches/retention.sh --tsv; retention-series.tsv the same of a real series
+#   rivals.tsv        series of dedupfs-bench rivals: MB/s of the first backup, the second and the restore; memory, MiB; on disk, MB
+#   retention.tsv     from dedupfs-bench retention --tsv; retention-series.tsv the same of a real series
 #
 # Needs gnuplot (Debian and Ubuntu: apt install gnuplot-nox). To look at a figure as PNG: rsvg-convert FIGURE.svg >FIGURE.png
 set -euo pipefail

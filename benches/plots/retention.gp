@@ -1,4 +1,4 @@
-# What the figures of benches/retention.sh share. They set data, and here: this directory (load forgets the arguments).
+# What the figures of dedupfs-bench retention share. They set data, and here: this directory (load forgets the arguments).
 load here."/style.gp"
 policies = system("awk -F'\t' 'NR > 1 && !seen[$1]++ { print $1 }' ".data)
 # The policies' colours are the same in all figures. Equal lines cover each other: dashes let the one below be seen.

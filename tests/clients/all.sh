@@ -10,8 +10,8 @@
 # Ends with exit code 1 if a client failed; its output is shown. See common.sh for the variables.
 set -euo pipefail
 cd "$(dirname "$0")"
-# shellcheck source=benches/common.sh
-. ../../benches/common.sh
+# shellcheck source=tools/common.sh
+. ../../tools/common.sh
 
 stress='' quick=''
 while [ $# != 0 ]; do

@@ -17,8 +17,8 @@ clients=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tools/prerequisites.sh
 . "$clients/../../tools/prerequisites.sh"
 # Programs, scratch directories and mounts that are always cleaned up.
-# shellcheck source=benches/common.sh
-. "$clients/../../benches/common.sh"
+# shellcheck source=tools/common.sh
+. "$clients/../../tools/common.sh"
 
 # ---- the pool
 

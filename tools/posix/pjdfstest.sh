@@ -15,8 +15,8 @@
 set -euo pipefail
 # shellcheck source=tools/prerequisites.sh
 . "$(dirname "$0")/../prerequisites.sh"
-# shellcheck source=benches/common.sh
-. "$(dirname "$0")/../../benches/common.sh"
+# shellcheck source=tools/common.sh
+. "$(dirname "$0")/../common.sh"
 
 version=0.2.2
 users=(dedupfs-posix-a dedupfs-posix-b)

@@ -12,8 +12,8 @@
 # shellcheck source=tools/prerequisites.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../prerequisites.sh"
 # Programs, scratch directories and mounts that are always cleaned up.
-# shellcheck source=benches/common.sh
-. "$(dirname "${BASH_SOURCE[0]}")/../../benches/common.sh"
+# shellcheck source=tools/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 soak_arguments() {
     local text

@@ -1,0 +1,129 @@
+//! Measures dedupfs through its mount: one command for each set of figures in `docs/`.
+//!
+//! ```text
+//! cargo run --release -p dedupfs-bench -- targets --size 512M
+//! ```
+//! Tables go to standard output as Markdown, progress and single figures to standard error. A command uses the programs in the directory
+//! that `DEDUPFS_BIN` names, or builds them. It changes nothing outside of temporary directories; these and its mounts are gone when it
+//! ends, also by a failure or a signal.
+#![forbid(unsafe_code)]
+
+mod ablation;
+mod ablation_data;
+mod big_file;
+mod check;
+mod cleanup;
+mod command;
+mod data;
+mod figures;
+mod files;
+mod machine;
+mod million;
+mod options;
+mod pool;
+mod reclaim;
+mod retention;
+mod retention_tables;
+mod rivals;
+mod rivals_tools;
+mod scale;
+mod series;
+mod sync_latency;
+mod table;
+mod targets;
+
+use std::panic::AssertUnwindSafe;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The reason why a command ends without all of its figures.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The command line asks for the impossible.
+    #[error("{0}; see --help")]
+    Usage(String),
+    /// A prerequisite is missing, a program failed, or content is not the same.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// A result, of nothing unless said otherwise.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+/// Returns a failure with this message.
+pub fn fail<T>(message: impl Into<String>) -> Outcome<T> {
+    Err(Failure::Failed(message.into()))
+}
+
+/// Returns a failure of a wrong command line.
+pub fn usage<T>(message: impl Into<String>) -> Outcome<T> {
+    Err(Failure::Usage(message.into()))
+}
+
+/// Says how far the work is, on standard error.
+#[macro_export]
+macro_rules! say {
+    ($($text:tt)*) => { eprintln!("dedupfs-bench: {}", format_args!($($text)*)) };
+}
+
+/// Measures dedupfs through its mount, and prints Markdown tables.
+///
+/// Uses the programs in the directory DEDUPFS_BIN, or builds them. Progress goes to standard error. Changes nothing outside of temporary
+/// directories, which it removes.
+#[derive(Parser)]
+#[command(name = "dedupfs-bench", version)]
+struct Program {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+#[command(rename_all = "snake_case")]
+enum Command {
+    Targets(targets::Targets),
+    Rivals(rivals::Rivals),
+    Retention(retention::Retention),
+    Ablation(ablation::Ablation),
+    #[command(alias = "big-file")]
+    BigFile(big_file::BigFile),
+    Series(series::Series),
+    Scale(scale::Scale),
+    Million(million::Million),
+    Reclaim(reclaim::Reclaim),
+    #[command(alias = "sync-latency")]
+    SyncLatency(sync_latency::SyncLatency),
+    Check(check::Check),
+}
+
+fn main() -> ExitCode {
+    let command = Program::parse().command;
+    let outcome = cleanup::on_signals().and_then(|()| {
+        // A panic must not leave a mount.
+        std::panic::catch_unwind(AssertUnwindSafe(|| match command {
+            Command::Targets(args) => targets::run(&args),
+            Command::Rivals(args) => rivals::run(&args),
+            Command::Retention(args) => retention::run(&args),
+            Command::Ablation(args) => ablation::run(&args),
+            Command::BigFile(args) => big_file::run(&args),
+            Command::Series(args) => series::run(&args),
+            Command::Scale(args) => scale::run(&args),
+            Command::Million(args) => million::run(&args),
+            Command::Reclaim(args) => reclaim::run(&args),
+            Command::SyncLatency(args) => sync_latency::run(&args),
+            Command::Check(args) => check::run(&args),
+        }))
+        .unwrap_or_else(|_| fail("this is a defect of dedupfs-bench"))
+    });
+    cleanup::end(match outcome {
+        Ok(()) => 0,
+        Err(failure) => {
+            let is_usage = matches!(failure, Failure::Usage(_));
+            // A signal makes commands fail, which is no news.
+            if cleanup::check().is_ok() {
+                say!("{}{failure}", if is_usage { "" } else { "FAILED: " });
+            }
+            if is_usage { 2 } else { 1 }
+        }
+    })
+}

@@ -1,0 +1,73 @@
+//! Options that several commands have, and parsers of their values.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+
+use dedupfs_tools::size;
+
+use crate::machine;
+
+/// Options for another program, given as one argument.
+#[derive(Clone, Debug, Default)]
+pub struct Words(pub Vec<String>);
+
+impl std::str::FromStr for Words {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.split_whitespace().map(str::to_owned).collect()))
+    }
+}
+
+impl std::fmt::Display for Words {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.join(" "))
+    }
+}
+
+/// Options of commands that make a pool.
+#[derive(clap::Args, Clone)]
+pub struct PoolOptions {
+    /// Directory on the filesystem to measure [default: TMPDIR or /var/tmp]
+    #[arg(long, default_value_os_t = machine::scratch_parent(), hide_default_value = true)]
+    pub dir: PathBuf,
+    /// Options for dedupfs mkfs, such as "--compression none"
+    #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
+    pub mkfs: Words,
+    /// Options for dedupfs mount, such as "--memory 1G"
+    #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
+    pub mount: Words,
+}
+
+/// The option `--drop-caches`.
+#[derive(clap::Args)]
+pub struct Caches {
+    /// Empty all caches of the machine before cold reads (root), not only those of the files read
+    #[arg(long)]
+    pub drop_caches: bool,
+}
+
+/// Parses a size of 1 MiB or more, in bytes.
+pub fn size_1m(text: &str) -> Result<u64, String> {
+    size::parse(text).and_then(|bytes| if bytes < 1 << 20 { Err("it must be 1M or more".into()) } else { Ok(bytes) })
+}
+
+/// Parses a number from 1 to 9,999,999.
+pub fn count(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| (1..10_000_000).contains(number));
+    number.ok_or_else(|| "it must be a number from 1 up".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_of_1024_and_counts_begin_with_1() {
+        assert_eq!((size_1m("1M"), size_1m("2GiB")), (Ok(1 << 20), Ok(2 << 30)));
+        assert!(size_1m("1023K").is_err() && size_1m("many").is_err());
+        assert_eq!((count("1"), count("9999999")), (Ok(1), Ok(9_999_999)));
+        assert!(count("0").is_err() && count("10000000").is_err() && count("-1").is_err());
+        assert_eq!(" --a  b ".parse::<Words>().map(|words| words.0), Ok(vec!["--a".to_owned(), "b".to_owned()]));
+    }
+}
