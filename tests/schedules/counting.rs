@@ -1,18 +1,20 @@
 //! Counting off the commit thread: all rows are counted, in order; a settling thread finds its own changes counted; the
 //! backlog is bounded; and no thread waits for ever: not for a round, the counting, a checkpoint, or the end.
 //!
-//! The backlog and the queue of checkpoints are compiled from their sources. Each step around them repeats the method
+//! The turns of the commit thread, the backlog and the queue of checkpoints are compiled from their sources. Each step around them repeats the method
 //! of `Committer` with the same name, on an index that keeps the changes themselves. Its open cells are the changes
 //! counted since a checkpoint.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shuttle::thread;
 
 use crate::backlog::{Backlog, Weight};
 use crate::flush_queue::{FlushQueue, Flushed};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::Mutex;
+use crate::turns::{Turn, Turns};
 use crate::{explore, must_fail};
 
 /// Open cells at which a checkpoint is due, and at which counting stops until one is written.
@@ -40,13 +42,6 @@ enum Without {
 }
 
 #[derive(Default)]
-struct State {
-    requested: u64,
-    finished: u64,
-    stopping: bool,
-}
-
-#[derive(Default)]
 struct Index {
     counted: Vec<u32>,
     open: usize,
@@ -58,9 +53,7 @@ struct Pool {
     row_max: usize,
     /// How the first checkpoints end; all others become durable.
     outcomes: &'static [Flushed],
-    state: Mutex<State>,
-    wake: Condvar,
-    done: Condvar,
+    turns: Turns<()>,
     logged: Mutex<Vec<u32>>,
     durable: Mutex<Vec<u32>>,
     staged: AtomicU64,
@@ -76,9 +69,7 @@ impl Pool {
             without,
             row_max,
             outcomes,
-            state: Mutex::default(),
-            wake: Condvar::new(),
-            done: Condvar::new(),
+            turns: Turns::default(),
             logged: Mutex::default(),
             durable: Mutex::default(),
             staged: AtomicU64::new(0),
@@ -95,18 +86,12 @@ impl Pool {
     }
 
     fn commit(&self) {
-        let mut state = self.state.lock();
-        state.requested += 1;
-        let ticket = state.requested;
-        self.wake.notify_one();
-        while state.finished < ticket {
-            self.done.wait(&mut state);
-        }
+        assert_eq!(self.turns.take(|| ()), Some(None), "a round that did not fail");
     }
 
     fn settle(&self) {
         self.commit();
-        let ticket = self.state.lock().finished;
+        let ticket = self.turns.finished();
         if self.without != Without::Settling {
             self.backlog.wait_for(ticket, || ());
         }
@@ -114,8 +99,11 @@ impl Pool {
 
     fn relieve(&self) {
         let staged = self.staged.load(Ordering::SeqCst);
-        if staged.saturating_sub(self.backlog.weight().places) >= STAGED_MAX {
+        let uncommitted = staged.saturating_sub(self.backlog.weight().places);
+        if uncommitted >= STAGED_MAX {
             self.commit();
+        } else if uncommitted >= STAGED_MAX / 2 {
+            self.turns.ask();
         }
         if self.without != Without::Relief {
             self.backlog.wait_while(|| (), |_| self.staged.load(Ordering::SeqCst) >= STAGED_MAX);
@@ -124,22 +112,17 @@ impl Pool {
 
     fn run_rounds(&self) {
         loop {
-            let mut state = self.state.lock();
-            while state.requested == state.finished && !state.stopping {
-                self.wake.wait(&mut state);
-            }
-            if state.stopping && state.requested == state.finished {
+            // A round that is due by the clock begins at any moment.
+            if self.turns.next(|| Duration::from_secs(1)) == Turn::End {
                 return;
             }
-            drop(state);
             if self.without != Without::Room {
                 self.backlog.wait_for_room();
             }
-            let goal = self.state.lock().requested;
+            let (goal, _asked) = self.turns.goal();
             let row = std::mem::take(&mut *self.logged.lock());
             self.durable.lock().extend(&row);
-            self.state.lock().finished = goal;
-            self.done.notify_all();
+            self.turns.answer(goal, None);
             let changes = row.len() as u64;
             let weight = Weight { changes, places: changes, bytes: 0 };
             self.backlog.hand_over(goal, weight, (!row.is_empty()).then_some(row));
@@ -266,8 +249,7 @@ fn run_on(outcomes: &'static [Flushed], writers: &[Writer], bound: u64, without:
     writing.into_iter().for_each(|thread| thread.join().expect("ends"));
     // Changes still in the log become durable as at the end of a session.
     pool.commit();
-    pool.state.lock().stopping = true;
-    pool.wake.notify_one();
+    pool.turns.stop();
     committing.join().expect("ends");
     pool.is_ended.store(true, Ordering::SeqCst);
     pool.backlog.end();

@@ -27,6 +27,8 @@ mod pins;
 mod relay;
 #[path = "../../src/content/dedup/sections.rs"]
 mod sections;
+#[path = "../../src/durability/commit/turns.rs"]
+mod turns;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -36,6 +36,7 @@ mod counting;
 mod flush;
 mod flush_queue;
 mod rounds;
+mod turns;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -45,7 +46,7 @@ use std::time::Duration;
 use dedupfs_content::{Indexes, Stores};
 use dedupfs_store::device::PoolLock;
 use dedupfs_store::{ContainerId, StoreError, waiting};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 pub(crate) use consume::{Consumed, Consumer};
 
@@ -53,6 +54,7 @@ use self::backlog::{Backlog, Weight};
 use self::counting::Row;
 use self::flush::Flush;
 use self::flush_queue::FlushQueue;
+use self::turns::Turns;
 use crate::config::{BACKLOG_BYTES_PER_CHANGE, BACKLOG_ROWS, PENDING_CHANGES_MIN};
 use crate::durability::export::Exporter;
 use crate::durability::space::SpaceGuard;
@@ -82,21 +84,10 @@ pub(crate) struct CommitParts {
     pub pending_operations_max: usize,
 }
 
-#[derive(Default)]
-struct State {
-    requested: u64,
-    finished: u64,
-    /// Error of the round that finished last.
-    outcome: Option<EngineError>,
-    stopping: bool,
-}
-
 /// Runs rounds on request and at intervals.
 pub struct Committer {
     parts: CommitParts,
-    state: Mutex<State>,
-    wake: Condvar,
-    done: Condvar,
+    turns: Turns<EngineError>,
     /// Containers that reclaiming has emptied; the next round forgets them.
     removed: Mutex<Vec<ContainerId>>,
     /// Why the pool is read-only, if it is.
@@ -129,9 +120,7 @@ impl Committer {
         let bound = Weight { changes, places: changes, bytes: row_changes_max * BACKLOG_BYTES_PER_CHANGE };
         Arc::new(Self {
             parts,
-            state: Mutex::default(),
-            wake: Condvar::new(),
-            done: Condvar::new(),
+            turns: Turns::default(),
             removed: Mutex::default(),
             failure: Mutex::default(),
             changes_since_checkpoint: AtomicU64::new(0),
@@ -184,19 +173,10 @@ impl Committer {
     /// # Errors
     /// The round's error. Nothing is lost then, but nothing is promised either.
     pub(crate) fn commit(&self) -> Result<()> {
-        let mut state = self.state.lock();
-        if state.stopping {
-            return Err(ReadOnly::Unmounting.into());
+        match self.turns.take(waiting::announce) {
+            None => Err(ReadOnly::Unmounting.into()),
+            Some(outcome) => outcome.map_or(Ok(()), Err),
         }
-        state.requested += 1;
-        let ticket = state.requested;
-        self.wake.notify_one();
-        waiting::announce();
-        while state.finished < ticket {
-            self.done.wait(&mut state);
-        }
-        // A later round may have finished since. If it repaired a failure, there is no failure any more.
-        state.outcome.clone().map_or(Ok(()), Err)
     }
 
     /// Bounds the memory of the namespace and of the indexes. It starts a round early, waits for the round when it is
@@ -211,11 +191,7 @@ impl Committer {
         if pending >= 2 * pending_max || changes >= most {
             self.commit()?;
         } else if pending >= pending_max || changes >= most / 2 {
-            let mut state = self.state.lock();
-            if state.requested == state.finished {
-                state.requested += 1;
-                self.wake.notify_one();
-            }
+            self.turns.ask();
         }
         if self.staged() < most {
             return Ok(());
@@ -286,7 +262,7 @@ impl Committer {
     /// The errors of [`commit`](Self::commit).
     pub(crate) fn settle(&self) -> Result<()> {
         self.commit()?;
-        let ticket = self.state.lock().finished;
+        let ticket = self.turns.finished();
         self.backlog.wait_for(ticket, waiting::announce);
         self.failure().map_or(Ok(()), Err)
     }
@@ -345,8 +321,7 @@ impl Committer {
 
     /// Ends the threads after the requested rounds and their counting.
     pub(crate) fn stop(&self) {
-        self.state.lock().stopping = true;
-        self.wake.notify_one();
+        self.turns.stop();
     }
 
     /// Makes the pool refuse changes from now on.

@@ -12,6 +12,7 @@ use dedupfs_store::{ContainerId, LogOp, StoreError};
 
 use super::Committer;
 use super::counting::Row;
+use super::turns::Turn;
 
 impl Committer {
     pub(super) fn run(&self, interval: Duration) {
@@ -57,17 +58,9 @@ impl Committer {
     fn run_rounds(&self, interval: Duration) {
         let (mut last, mut last_before) = (Instant::now(), Instant::now());
         loop {
-            let mut state = self.state.lock();
-            while state.requested == state.finished && !state.stopping {
-                let due = interval.saturating_sub(last.elapsed());
-                if due.is_zero() || self.wake.wait_for(&mut state, due).timed_out() {
-                    break;
-                }
-            }
-            if state.stopping && state.requested == state.finished {
+            if self.turns.next(|| interval.saturating_sub(last.elapsed())) == Turn::End {
                 return;
             }
-            drop(state);
             // Before requested rounds, too: a client that syncs all the time must not keep other files from being
             // published.
             if last_before.elapsed() >= interval
@@ -81,16 +74,8 @@ impl Committer {
             self.wait_for_counting();
             last = Instant::now();
             // Also serves the requests that arrived while this thread waited.
-            let (goal, asked) = {
-                let state = self.state.lock();
-                (state.requested, state.requested != state.finished)
-            };
-            let answer = |outcome: &Result<()>| {
-                let mut state = self.state.lock();
-                state.outcome = outcome.as_ref().err().cloned();
-                state.finished = goal;
-                self.done.notify_all();
-            };
+            let (goal, asked) = self.turns.goal();
+            let answer = |outcome: &Result<()>| self.turns.answer(goal, outcome.as_ref().err().cloned());
             let row = catch_unwind(AssertUnwindSafe(|| self.round(asked, &answer))).unwrap_or_else(|_| {
                 let failure = EngineError::Internal("the commit thread panicked");
                 self.fail(&failure, "a commit failed");
