@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use dedupfs_content::{Chunker, chunker};
-use dedupfs_content::{ContainerOptions, ContainerStore, StreamId, WorkerPool};
-use dedupfs_content::{Fingerprinter, is_all_zero};
+use dedupfs_content::{
+    Chunker, ContainerOptions, ContainerStore, Fingerprinter, StreamId, WorkerPool, chunker, is_all_zero,
+};
 use dedupfs_index::{Change, Index, IndexOptions, Location};
 use dedupfs_store::container::{Compression, SlotFiles};
 use dedupfs_store::device::{Device, MemoryDevice};
@@ -160,7 +160,7 @@ fn lookups(criterion: &mut Criterion) {
         let options = IndexOptions { cells_per_tanker, cache_bytes: 256 << 20, ..IndexOptions::default() };
         Index::create(&device, "index", &PoolId([1; 16]), options).expect("creates");
         let index = Index::open(&device, "index", &PoolId([1; 16]), options).expect("opens");
-        let location = Location { container: ContainerId(1), len_bytes: 8192 };
+        let location = Location::new(ContainerId(1), 8192);
         let cells: Vec<Change> = present.iter().map(|&fingerprint| Change::Insert { fingerprint, location }).collect();
         index.apply(1, &cells).expect("applies");
         index.checkpoint(1).expect("writes a checkpoint");

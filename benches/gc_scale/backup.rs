@@ -6,9 +6,8 @@
 //!
 //! All of this follows from the numbers of segments and generations, so that hardly anything is kept in memory.
 
-use dedupfs_store::{ContainerId, Fingerprint};
-
 use dedupfs_index::Location;
+use dedupfs_store::{ContainerId, Fingerprint};
 
 /// Chunks of a segment.
 pub(crate) const SEGMENT_CHUNKS: u16 = 512;
@@ -55,7 +54,7 @@ impl Chunk {
     }
 
     pub(crate) fn location(self, container: ContainerId) -> Location {
-        Location { container, len_bytes: self.len_bytes() }
+        Location::new(container, self.len_bytes())
     }
 }
 

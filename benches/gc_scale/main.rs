@@ -31,12 +31,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use backup::{Chunk, Extent, Image, SEGMENT_CHUNKS};
 use dedupfs::reclaim::{Candidate, Classes, ReclaimOptions};
 use dedupfs_index::{Change, Index, IndexOptions, Occupied};
 use dedupfs_store::device::observed::ObservedDevice;
 use dedupfs_store::device::{Device, FileDevice};
 use dedupfs_store::{ContainerId, Fingerprint, PoolId};
+
+use backup::{Chunk, Extent, Image, SEGMENT_CHUNKS};
 use metered::Meter;
 use phase::Work;
 
@@ -296,12 +297,12 @@ fn empty(victims: &[ContainerId], containers: &mut Containers, work: &mut Work<'
         let found = work.looked_up(|index| index.cells_of(&prints, &mut index.sealed_cells_of(&prints)?)).unwrap();
         for (((container, chunk), fingerprint), cell) in chunks.into_iter().zip(prints).zip(found) {
             let cell = cell.expect("nobody removed it");
-            assert_eq!(cell.location.container, container);
+            assert_eq!(cell.location.container(), container);
             if cell.references > 0 {
                 let location = chunk.location(containers.append(chunk));
                 work.changes.push(Change::Insert { fingerprint, location });
                 emptied.moved += 1;
-                emptied.moved_bytes += u64::from(location.len_bytes);
+                emptied.moved_bytes += u64::from(location.len_bytes());
             } else {
                 work.changes.push(Change::Remove { fingerprint, container });
                 emptied.removed += 1;

@@ -17,54 +17,28 @@ use dedupfs_store::{ContainerId, Fingerprint, Result, StoreError};
 use crate::cell::{Cell, Location};
 use crate::index::{Applier, Index};
 use crate::occupancy::Tally;
-use crate::open::{Grouped, Held, Patch, Shard, shard_of};
+use crate::open::{Grouped, Patch, Shard, shard_of};
 use crate::options::INCONSISTENCIES_MAX;
 
 /// One change of the committed state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the fields are the fingerprint and the parts of its cell")]
 pub enum Change {
     /// The fingerprint is in this location now. References are kept, or start at 0.
-    Insert {
-        /// The cell's fingerprint.
-        fingerprint: Fingerprint,
-        /// The new location.
-        location: Location,
-    },
+    Insert { fingerprint: Fingerprint, location: Location },
     /// The number of references changes.
-    Count {
-        /// The cell's fingerprint.
-        fingerprint: Fingerprint,
-        /// The difference.
-        delta: i64,
-    },
+    Count { fingerprint: Fingerprint, delta: i64 },
     /// The fingerprint was removed from this container. Ignored if its cell names another container by now.
-    Remove {
-        /// The cell's fingerprint.
-        fingerprint: Fingerprint,
-        /// The former container.
-        container: ContainerId,
-    },
-    /// The copy in this container is bad: the cell becomes [lost](Location::bad) and keeps its references. Ignored if
-    /// its cell names another container by now.
-    Lose {
-        /// The cell's fingerprint.
-        fingerprint: Fingerprint,
-        /// The former container.
-        container: ContainerId,
-    },
+    Remove { fingerprint: Fingerprint, container: ContainerId },
+    /// The copy in this container is bad: the cell is [quarantined](Location::Quarantined) and keeps its references.
+    /// Ignored if its cell names another container by now.
+    Lose { fingerprint: Fingerprint, container: ContainerId },
     /// The cell takes this value (rebuilding).
-    Set {
-        /// The cell's fingerprint.
-        fingerprint: Fingerprint,
-        /// The cell.
-        cell: Cell,
-    },
+    Set { fingerprint: Fingerprint, cell: Cell },
 }
 
 impl Change {
-    /// The fingerprint that the change concerns.
-    #[must_use]
-    pub const fn fingerprint(&self) -> &Fingerprint {
+    pub(crate) const fn fingerprint(&self) -> &Fingerprint {
         match self {
             Self::Insert { fingerprint, .. }
             | Self::Count { fingerprint, .. }
@@ -86,27 +60,17 @@ pub struct Inconsistency {
     pub kind: InconsistencyKind,
 }
 
-/// The kinds of contradictions. [`InconsistencyKind::is_doubt`] tells whether counts can still be trusted.
+/// The kinds of contradictions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the fields are the references before and the requested change")]
 pub enum InconsistencyKind {
     /// A count for a fingerprint that the index does not have. Above 0 it makes a cell without a container; otherwise
     /// it is ignored.
-    Unknown {
-        /// The requested change.
-        delta: i64,
-    },
+    Unknown { delta: i64 },
     /// A count that would become negative. The true number is unknown: the count becomes `u32::MAX` and stays there.
-    Negative {
-        /// References before.
-        references: u32,
-        /// The requested change.
-        delta: i64,
-    },
+    Negative { references: u32, delta: i64 },
     /// A removal of a fingerprint that still has references; ignored.
-    Referenced {
-        /// References.
-        references: u32,
-    },
+    Referenced { references: u32 },
     /// The built-in fingerprint of zeros is never stored; ignored.
     BuiltIn,
 }
@@ -116,8 +80,7 @@ impl InconsistencyKind {
     ///
     /// A count below 0, or one for a missing cell, shows that references were lost before. A refused removal leaves a
     /// right count unchanged, and the built-in fingerprint has no count.
-    #[must_use]
-    pub const fn is_doubt(&self) -> bool {
+    const fn is_doubt(&self) -> bool {
         match self {
             Self::Unknown { .. } | Self::Negative { .. } => true,
             Self::Referenced { .. } | Self::BuiltIn => false,
@@ -148,7 +111,7 @@ pub struct ApplyReport {
     pub inconsistencies: Vec<Inconsistency>,
     /// Number of inconsistencies.
     pub count: u64,
-    /// The part of them that [puts counts in doubt](InconsistencyKind::is_doubt).
+    /// The part of them that puts counts in doubt: `Unknown` and `Negative`.
     pub doubts: u64,
     /// The part of them that are counts above 0 for fingerprints that the index does not have. If the cause is known,
     /// they are no doubt: counts from here on are right.
@@ -210,7 +173,6 @@ impl Index {
         let homes = self.find_homes(changes, &grouped)?;
         let mut report = ApplyReport::default();
         let (mut tally, mut cells, mut lost) = (Tally::default(), 0, 0);
-        let is_lost = |cell: Option<Cell>| i64::from(cell.is_some_and(|cell| cell.location.is_lost()));
         for (shard, items) in grouped.iter() {
             let mut shard = self.open.write(shard);
             let staged = shard.recent.len() as u64;
@@ -218,7 +180,7 @@ impl Index {
                 let home = homes.get(item as usize).copied().unwrap_or(Home::None);
                 let (before, after) = shard.change(row, &changes[item as usize], home, applier, &mut report);
                 cells += i64::from(after.is_some()) - i64::from(before.is_some());
-                lost += is_lost(after) - is_lost(before);
+                lost += i64::from(Cell::is_lost(after)) - i64::from(Cell::is_lost(before));
                 tally.change(before, after);
             }
             self.staged.fetch_sub(staged - shard.recent.len() as u64, Ordering::Relaxed);
@@ -241,26 +203,10 @@ impl Index {
             return Ok(Vec::new());
         }
         let mut homes = vec![Home::None; changes.len()];
-        let mut unknown = Vec::new();
-        for (shard, items) in grouped.iter() {
-            let shard = self.open.read(shard);
-            unknown.extend(items.iter().filter(|&&item| {
-                let fingerprint = changes[item as usize].fingerprint();
-                !fingerprint.is_zero() && shard.held(fingerprint) == Held::Unknown
-            }));
-        }
-        set.find_many(
-            &self.cache,
-            &mut unknown,
-            true,
-            |item| changes[item as usize].fingerprint(),
-            |item, found, tanker| {
-                let references = tanker.references(&self.cache, &found)?;
-                let cell = Cell { location: found.location, references };
-                homes[item as usize] = Home::Sealed { tanker: found.tanker, index: found.index, cell };
-                Ok(())
-            },
-        )?;
+        let fingerprint = |item: u32| changes[item as usize].fingerprint();
+        self.find_sealed_cells(&set, grouped, fingerprint, |item, cell, found| {
+            homes[item as usize] = Home::Sealed { tanker: found.tanker, index: found.index, cell };
+        })?;
         Ok(homes)
     }
 }
@@ -310,20 +256,20 @@ impl Shard {
             (Change::Count { delta, .. }, None) => {
                 wrong(InconsistencyKind::Unknown { delta });
                 let references = counted(0, delta.max(0)).0;
-                (references > 0).then_some(Cell { location: Location::LOST, references })
+                (references > 0).then_some(Cell { location: Location::Lost, references })
             }
             (Change::Remove { container, .. }, current) => {
                 // The container's space is given back: a staged location in it would dangle too.
-                if self.staged(&fingerprint).is_some_and(|location| location.container == container) {
+                if self.staged(&fingerprint).is_some_and(|location| location.container() == container) {
                     self.recent.remove(&fingerprint);
                 }
                 match current {
                     // The caller of a removal has seen no references. If that was wrong, refusing loses nothing.
-                    Some(cell) if cell.location.container == container && cell.references > 0 => {
+                    Some(cell) if cell.location.container() == container && cell.references > 0 => {
                         wrong(InconsistencyKind::Referenced { references: cell.references });
                         current
                     }
-                    current => current.filter(|cell| cell.location.container != container),
+                    current => current.filter(|cell| cell.location.container() != container),
                 }
             }
             (Change::Lose { container, .. }, current) => {
@@ -331,8 +277,8 @@ impl Shard {
                     self.recent.remove(&fingerprint);
                 }
                 current.map(|cell| match cell.location {
-                    Location { container: found, len_bytes } if found == container && !cell.location.is_lost() => {
-                        Cell { location: Location::bad(len_bytes), ..cell }
+                    Location::Stored { container: found, len_bytes } if found == container => {
+                        Cell { location: Location::quarantined(len_bytes), ..cell }
                     }
                     _ => cell,
                 })

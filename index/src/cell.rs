@@ -6,34 +6,63 @@ use dedupfs_store::{ContainerId, FINGERPRINT_BYTES, Fingerprint};
 
 /// The location of a chunk or recipe node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Location {
-    /// The container.
-    pub container: ContainerId,
-    /// Length of the chunk or node in bytes.
-    pub len_bytes: u32,
+pub enum Location {
+    /// In this container, with this length in bytes.
+    Stored {
+        /// The container; never [`ContainerId::NONE`].
+        container: ContainerId,
+        /// Length of the chunk or node.
+        len_bytes: u32,
+    },
+    /// Nowhere: its copy in a container was found bad. Its length is known, and its count is kept.
+    Quarantined {
+        /// Length of the chunk or node, at least 1.
+        len_bytes: u32,
+    },
+    /// Nowhere: something refers to it, and no container has it. Its count is kept until it is stored again.
+    Lost,
 }
 
 impl Location {
-    /// Lost: something refers to it, and no container has it. Its count is kept until it is stored again.
-    pub const LOST: Self = Self { container: ContainerId::NONE, len_bytes: 0 };
-
-    /// Quarantined: its copy in a container was found bad. The length stays and is never 0. That distinguishes it from
-    /// [`LOST`](Self::LOST), whose length is unknown.
-    #[must_use]
-    pub fn bad(len_bytes: u32) -> Self {
-        Self { container: ContainerId::NONE, len_bytes: len_bytes.max(1) }
+    /// Makes the location of a container and a length, as files, logs and lists hold them (`docs/format.md`): container
+    /// 0 is nowhere, and there the length 0 means that the content is unknown.
+    pub const fn new(container: ContainerId, len_bytes: u32) -> Self {
+        match (container, len_bytes) {
+            (ContainerId::NONE, 0) => Self::Lost,
+            (ContainerId::NONE, len_bytes) => Self::Quarantined { len_bytes },
+            (container, len_bytes) => Self::Stored { container, len_bytes },
+        }
     }
 
-    /// Whether it is [`bad`](Self::bad).
-    #[must_use]
-    pub fn is_bad(&self) -> bool {
-        self.is_lost() && self.len_bytes > 0
+    /// A quarantined copy of this length.
+    pub fn quarantined(len_bytes: u32) -> Self {
+        Self::Quarantined { len_bytes: len_bytes.max(1) }
     }
 
-    /// Whether no container has it: [`LOST`](Self::LOST) or [`bad`](Self::bad).
-    #[must_use]
-    pub fn is_lost(&self) -> bool {
-        self.container == ContainerId::NONE
+    /// The container, as [`new`](Self::new) takes it.
+    pub const fn container(&self) -> ContainerId {
+        match self {
+            Self::Stored { container, .. } => *container,
+            Self::Quarantined { .. } | Self::Lost => ContainerId::NONE,
+        }
+    }
+
+    /// The length in bytes, as [`new`](Self::new) takes it.
+    pub const fn len_bytes(&self) -> u32 {
+        match self {
+            Self::Stored { len_bytes, .. } | Self::Quarantined { len_bytes } => *len_bytes,
+            Self::Lost => 0,
+        }
+    }
+
+    /// Whether its copy was found bad.
+    pub const fn is_quarantined(&self) -> bool {
+        matches!(self, Self::Quarantined { .. })
+    }
+
+    /// Whether no container has it.
+    pub const fn is_lost(&self) -> bool {
+        !matches!(self, Self::Stored { .. })
     }
 }
 
@@ -46,6 +75,24 @@ pub struct Cell {
     pub references: u32,
 }
 
+impl Cell {
+    /// Returns the cell that lookups see: a staged location takes the place of the committed one.
+    pub(crate) fn with_staged(committed: Option<Self>, staged: Option<Location>) -> Option<Self> {
+        match staged {
+            Some(location) => Some(Self { location, references: committed.map_or(0, |cell| cell.references) }),
+            None => committed,
+        }
+    }
+
+    /// Whether there is a cell and no container has its chunk.
+    pub(crate) fn is_lost(cell: Option<Self>) -> bool {
+        cell.is_some_and(|cell| cell.location.is_lost())
+    }
+}
+
+// Millions of cells are in memory: the kinds of locations cost nothing beside their numbers.
+const _: () = assert!(size_of::<Location>() == 16 && size_of::<Cell>() == 24);
+
 /// A fingerprint with its cell, as checkpoints collect them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
@@ -56,7 +103,6 @@ pub(crate) struct Entry {
 /// Bytes of a cell in a sealed tanker: fingerprint, container, length. Counts are in another file.
 pub(crate) const CELL_BYTES: usize = FINGERPRINT_BYTES + 8 + 4;
 
-/// Bytes of a count.
 pub(crate) const COUNT_BYTES: usize = 4;
 
 /// Bytes of a cell in an open tanker's file: as in a sealed tanker, plus the count.
@@ -64,32 +110,27 @@ pub(crate) const OPEN_CELL_BYTES: usize = CELL_BYTES + COUNT_BYTES;
 
 const _: () = assert!(CELL_BYTES == 44 && OPEN_CELL_BYTES == 48);
 
-/// Encodes a cell of a sealed tanker.
 pub(crate) fn encode_cell(fingerprint: &Fingerprint, location: Location, out: &mut Vec<u8>) {
     out.extend_from_slice(&fingerprint.0);
-    out.extend_from_slice(&location.container.0.to_le_bytes());
-    out.extend_from_slice(&location.len_bytes.to_le_bytes());
+    out.extend_from_slice(&location.container().0.to_le_bytes());
+    out.extend_from_slice(&location.len_bytes().to_le_bytes());
 }
 
-/// The fingerprint of a cell of a sealed tanker.
 pub(crate) fn cell_fingerprint(cell: &[u8; CELL_BYTES]) -> &[u8; FINGERPRINT_BYTES] {
     // The array is long enough (asserted above), so the default is never taken.
     cell.first_chunk().unwrap_or(&[0; FINGERPRINT_BYTES])
 }
 
-/// The location of a cell of a sealed tanker.
 pub(crate) fn cell_location(cell: &[u8; CELL_BYTES]) -> Location {
     let [.., a, b, c, d, e, f, g, h, i, j, k, l] = *cell;
     let container = ContainerId(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
-    Location { container, len_bytes: u32::from_le_bytes([i, j, k, l]) }
+    Location::new(container, u32::from_le_bytes([i, j, k, l]))
 }
 
-/// Returns the cell at a position of a page of cells.
 pub(crate) fn cell_at(page: &[u8], position: usize) -> Option<&[u8; CELL_BYTES]> {
     page.as_chunks::<CELL_BYTES>().0.get(position)
 }
 
-/// Returns the count at a position of a page of counts.
 pub(crate) fn count_at(page: &[u8], position: usize) -> Option<u32> {
     page.as_chunks::<COUNT_BYTES>().0.get(position).map(|count| u32::from_le_bytes(*count))
 }
@@ -101,7 +142,7 @@ mod tests {
     #[test]
     fn cells_round_trip() {
         let (fingerprint, location) =
-            (Fingerprint([3; 32]), Location { container: ContainerId(0x0102_0304_0506_0708), len_bytes: 0x0a0b_0c0d });
+            (Fingerprint([3; 32]), Location::new(ContainerId(0x0102_0304_0506_0708), 0x0a0b_0c0d));
         let mut page = vec![0; CELL_BYTES];
         encode_cell(&fingerprint, location, &mut page);
         let cell = cell_at(&page, 1).unwrap();
@@ -109,5 +150,21 @@ mod tests {
         assert_eq!(*cell_fingerprint(cell), fingerprint.0);
         assert_eq!(cell_location(cell), location);
         assert!(cell_at(&page, 2).is_none());
+    }
+
+    #[test]
+    fn container_0_is_nowhere() {
+        for (container, len_bytes, expected) in [
+            (7, 3, Location::Stored { container: ContainerId(7), len_bytes: 3 }),
+            (7, 0, Location::Stored { container: ContainerId(7), len_bytes: 0 }),
+            (0, 3, Location::Quarantined { len_bytes: 3 }),
+            (0, 0, Location::Lost),
+        ] {
+            let location = Location::new(ContainerId(container), len_bytes);
+            assert_eq!(location, expected);
+            assert_eq!((location.container(), location.len_bytes()), (ContainerId(container), len_bytes));
+            assert_eq!(location.is_lost(), container == 0);
+        }
+        assert_eq!(Location::quarantined(0), Location::Quarantined { len_bytes: 1 }, "not taken for unknown content");
     }
 }

@@ -51,7 +51,6 @@ impl Index {
                 return Err(StoreError::corrupt(what, "one patch for a cell", format!("two for {fingerprint}")));
             }
         }
-        let is_lost = |cell: Option<Cell>| u64::from(cell.is_some_and(|cell| cell.location.is_lost()));
         let (mut cells, mut lost) = (0_u64, 0_u64);
         // The occupancy of containers by cells, and the part of it that the garbage map lacks so far.
         let (mut placed, mut lacking) = (Tally::default(), Tally::default());
@@ -76,7 +75,7 @@ impl Index {
                     }
                 };
                 cells += u64::from(cell.is_some());
-                lost += is_lost(cell);
+                lost += u64::from(Cell::is_lost(cell));
                 placed.change(None, cell);
                 held.change(None, Some(entry.cell));
                 Ok(())
@@ -94,7 +93,7 @@ impl Index {
         for number in 0..SHARDS {
             let shard = self.open.read(number);
             cells += shard.cells.len() as u64;
-            lost += shard.cells.iter().map(|(_, cell)| is_lost(Some(*cell))).sum::<u64>();
+            lost += shard.cells.iter().map(|(_, cell)| u64::from(cell.location.is_lost())).sum::<u64>();
             shard.cells.iter().for_each(|(_, cell)| placed.change(None, Some(*cell)));
             let mut all = shard.cells.keys().chain(shard.patches.keys()).chain(shard.recent.keys());
             if let Some(fingerprint) = all.find(|fingerprint| fingerprint.is_zero() || shard_of(fingerprint) != number)

@@ -20,6 +20,13 @@ fn disk(path: &str, bytes: &[u8]) -> Result<MemoryDevice> {
     Ok(disk)
 }
 
+fn with_writer<T>(disk: &MemoryDevice, action: impl FnOnce(Writer<'_>) -> Result<T>) -> Result<T> {
+    let (cache, filters) = (PageCache::new(0), FilterArray::new(64, Fullness::new(64, 64), 0, 0));
+    let writer =
+        Writer { device: disk, directory: "", pool: &POOL, cache: &cache, filters: &filters, cells_per_tanker: 64 };
+    action(writer)
+}
+
 /// A manifest with these bytes and matching checksums: decoded, and encoded again.
 pub fn manifest(meta: &[u8], payload: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
     let bytes = encode_frame(FrameKind::Manifest, &POOL, 0, meta, payload);
@@ -39,12 +46,7 @@ pub fn open_tanker(generation: u64, cells: u32, meta: &[u8], payload: &[u8]) -> 
     let body = FrameHeader::decode("fuzzed", &bytes)?.body_checksum;
     let disk = disk(&open_name(generation), &bytes)?;
     let file = OpenFile { generation, cells, bytes: bytes.len() as u64, seal: checksum(&body.to_le_bytes()) };
-    let cache = PageCache::new(0);
-    let filters = FilterArray::new(64, Fullness::new(64, 64), 0, 0);
-    let writer =
-        Writer { device: &disk, directory: "", pool: &POOL, cache: &cache, filters: &filters, cells_per_tanker: 64 };
-    let entries = file.read(writer)?;
-    Ok(entries.len())
+    with_writer(&disk, |writer| Ok(file.read(writer)?.len()))
 }
 
 /// A file of a sealed tanker with a matching seal. Reads all its pages; returns its cells.
@@ -59,8 +61,7 @@ pub fn tanker_file(kind: u8, generation: u64, meta: &[u8], payload: &[u8], pages
     let seal = FrameHeader::decode("fuzzed", &bytes)?.body_checksum;
     bytes.extend_from_slice(pages);
     let disk = disk("tanker", &bytes)?;
-    let cache = PageCache::new(0);
-    let file = PagedFile::open(&disk, &POOL, &cache, "tanker".to_owned(), kind, (3, generation), seal)?;
+    let file = with_writer(&disk, |writer| PagedFile::open(writer, "tanker", kind, (3, generation), seal))?;
     for page in 0..file.pages() {
         let (start, end) = file.page_range(page);
         assert!(start <= end && end <= file.cells());

@@ -1,20 +1,20 @@
 //! The index and its life cycle. Lookups are in `lookup`, changes in `apply`, durability in `checkpoint`.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use dedupfs_store::device::Device;
-use dedupfs_store::{Fingerprint, PoolId, Result, StoreError};
+use dedupfs_store::{ContainerId, Fingerprint, PoolId, Result, StoreError};
 use parking_lot::{Mutex, RwLock};
 
 use crate::bloom::{FilterArray, Fullness};
 use crate::cell::Location;
-use crate::locality::{LocalityCache, Tables};
-use crate::manifest::Manifest;
+use crate::locality::{ContainerTables, LocalityCache};
+use crate::manifest::{Extent, Manifest};
 use crate::names::{MANIFEST_NAME, join};
 use crate::occupancy::{Occupancy, Tally, load_occupancy};
 use crate::open::file::OpenFile;
-use crate::open::{Grouped, OpenTanker, Shard, shard_of};
+use crate::open::{OpenTanker, shard_of};
 use crate::options::IndexOptions;
 use crate::sealed::{PageCache, SealedSet, SealedTanker, Writer, load_summaries};
 
@@ -30,7 +30,8 @@ pub struct Index {
     pub(crate) cache: PageCache,
     pub(crate) filters: Arc<FilterArray>,
     pub(crate) locality: LocalityCache,
-    pub(crate) tables: Tables,
+    /// Set later: the index is opened before the container store.
+    pub(crate) tables: OnceLock<Arc<dyn ContainerTables>>,
     pub(crate) occupancy: Occupancy,
     pub(crate) checkpointer: Mutex<Checkpointer>,
     pub(crate) applier: Mutex<Applier>,
@@ -54,13 +55,12 @@ pub(crate) struct Checkpointer {
     pub(crate) open_file: OpenFile,
     /// The version of the open tanker in this file.
     pub(crate) open_version: u64,
-    pub(crate) rebuilding: bool,
+    pub(crate) extent: Extent,
 }
 
 /// The state that belongs to the thread that changes committed cells.
 #[derive(Debug)]
 pub(crate) struct Applier {
-    /// The last applied row.
     pub(crate) applied: u64,
     /// The last complete row: it was frozen for a checkpoint, or the opened checkpoint held it.
     pub(crate) frozen: u64,
@@ -76,7 +76,7 @@ impl Index {
         if device.exists(&join(directory, MANIFEST_NAME))? {
             return Err(StoreError::Usage(format!("there is an index in {directory} already")));
         }
-        Self::initialise(&**device, directory, pool, &Manifest::empty(0, false))
+        Self::initialise(&**device, directory, pool, &Manifest::empty(0, Extent::Whole))
     }
 
     /// Writes a first manifest and makes its directory durable with its parents.
@@ -104,7 +104,7 @@ impl Index {
     /// 20 KiB), its filter (6 MiB) and lists of its containers (some 100 KiB); no cells.
     pub fn open(device: &Arc<dyn Device>, directory: &str, pool: &PoolId, options: IndexOptions) -> Result<Self> {
         let index = Self::open_any(device, directory, pool, options)?;
-        if index.checkpointer.lock().rebuilding {
+        if index.checkpointer.lock().extent == Extent::Unfinished {
             let expected = "a complete index (`dedupfs fsck` builds it again)";
             return Err(StoreError::corrupt(format!("the index in {directory}"), expected, "an unfinished rebuild"));
         }
@@ -146,7 +146,7 @@ impl Index {
         }
         // Lost cells name no container: the tankers' lists count them under `NONE`.
         let lost_open = entries.iter().filter(|entry| entry.cell.location.is_lost()).count() as u64;
-        let lost_sealed = tankers.iter().filter_map(|tanker| tanker.containers().of(Location::LOST.container));
+        let lost_sealed = tankers.iter().filter_map(|tanker| tanker.containers.of(ContainerId::NONE));
         let lost = lost_open + lost_sealed.map(|share| u64::from(share.cells)).sum::<u64>();
         let occupancy = load_occupancy(writer, &tankers);
         occupancy.add(Tally::of(entries.iter().map(|entry| entry.cell)).iter());
@@ -161,14 +161,14 @@ impl Index {
             cache,
             filters,
             locality: LocalityCache::new(options.locality_bytes),
-            tables: Tables::default(),
+            tables: OnceLock::new(),
             occupancy,
             checkpointer: Mutex::new(Checkpointer {
                 generation: manifest.generation,
                 next_tanker: manifest.next_tanker,
                 open_file: manifest.open,
                 open_version: 0,
-                rebuilding: manifest.rebuilding,
+                extent: manifest.extent,
             }),
             applier: Mutex::new(Applier { applied: manifest.position, frozen: manifest.position, open_version: 0 }),
             open_file_bytes: AtomicU64::new(manifest.open.bytes),
@@ -194,7 +194,7 @@ impl Index {
         self.cells.load(Ordering::Relaxed)
     }
 
-    /// Number of committed cells that are [lost](Location::LOST).
+    /// Number of committed cells that are [lost](Location::Lost).
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -212,14 +212,11 @@ impl Index {
     /// state.
     pub fn stage(&self, fingerprint: &Fingerprint, location: Location) {
         if !fingerprint.is_zero() {
-            self.stage_in(&mut self.open.write(shard_of(fingerprint)), *fingerprint, location);
+            let mut shard = self.open.write(shard_of(fingerprint));
+            let before = shard.recent.len();
+            shard.recent.insert(*fingerprint, location);
+            self.staged.fetch_add((shard.recent.len() - before) as u64, Ordering::Relaxed);
         }
-    }
-
-    fn stage_in(&self, shard: &mut Shard, fingerprint: Fingerprint, location: Location) {
-        let before = shard.recent.len();
-        shard.recent.insert(fingerprint, location);
-        self.staged.fetch_add((shard.recent.len() - before) as u64, Ordering::Relaxed);
     }
 
     /// Number of staged fingerprints.
@@ -231,28 +228,6 @@ impl Index {
     /// nobody should make more. See [`IndexOptions::open_bytes`].
     pub fn pending_max(&self) -> u64 {
         self.options.pending_max()
-    }
-
-    /// As [`stage`](Self::stage), for many.
-    pub fn stage_all(&self, staged: &[(Fingerprint, Location)]) {
-        let grouped = Grouped::new(staged.len(), |item| shard_of(&staged[item].0));
-        for (shard, items) in grouped.iter() {
-            let mut shard = self.open.write(shard);
-            for (fingerprint, location) in items.iter().map(|&item| staged[item as usize]) {
-                if !fingerprint.is_zero() {
-                    self.stage_in(&mut shard, fingerprint, location);
-                }
-            }
-        }
-    }
-
-    /// Removes a staged fingerprint, if it is still staged with this location (its container could not be written).
-    pub fn unstage(&self, fingerprint: &Fingerprint, location: Location) {
-        let mut shard = self.open.write(shard_of(fingerprint));
-        if shard.staged(fingerprint) == Some(location) {
-            shard.recent.remove(fingerprint);
-            self.staged.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 
     pub(crate) fn writer(&self) -> Writer<'_> {

@@ -27,6 +27,7 @@
 //! 5. a part of the garbage map, or its total (never two, never across I/O; see `occupancy`).
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod apply;
 mod bloom;
@@ -63,9 +64,8 @@ pub use checkpoint::Frozen;
 pub use index::Index;
 pub use leftovers::Removed;
 pub use locality::ContainerTables;
-pub use lookup::Means;
 pub use many::SealedCells;
-pub use occupancy::Occupied;
+pub use occupancy::{NewLists, Occupied};
 pub use options::IndexOptions;
 pub use rebuild::{Continued, IndexBuilder};
 pub use stats::{CheckpointSizes, IndexStats};

@@ -23,28 +23,26 @@ use dedupfs_store::{ContainerId, Fingerprint, Result};
 use crate::cell::{Cell, Location};
 use crate::index::Index;
 use crate::locality::ContainerTables;
-use crate::open::{Grouped, Held, shard_of};
-use crate::sealed::{SealedSet, Share};
+use crate::open::{Grouped, Held, Shard, shard_of};
+use crate::sealed::{Found, SealedSet, Share};
 
 /// The aids of a lookup beside the tankers. They affect its cost, never its answers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Means {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Means {
     /// The Bloom filter array. Without it every tanker is asked.
-    pub filters: bool,
-    /// The locality cache.
-    pub locality: bool,
+    pub(crate) filters: bool,
+    pub(crate) locality: bool,
 }
 
 impl Means {
-    /// Everything.
-    pub const ALL: Self = Self { filters: true, locality: true };
+    pub(crate) const ALL: Self = Self { filters: true, locality: true };
 }
 
 impl Index {
     /// Sets the source of container tables. From now on a lookup that hits a container may read its table, so that the
     /// following lookups need no I/O. Only the first call counts.
     pub fn set_container_tables(&self, tables: Arc<dyn ContainerTables>) {
-        self.tables.set(tables);
+        let _first = self.tables.set(tables);
     }
 
     /// Runs `lookup` on the set of sealed tankers; repeats it if the set was replaced meanwhile. Errors on a replaced
@@ -61,22 +59,22 @@ impl Index {
 
     /// Returns the cell of a fingerprint: a staged one first, with the references of the committed one if it exists.
     pub fn get(&self, fingerprint: &Fingerprint) -> Result<Option<Cell>> {
-        self.look_up(fingerprint, true)
+        self.look_up(fingerprint, |shard| shard.staged(fingerprint))
     }
 
     /// Returns the committed cell of a fingerprint.
     pub fn committed(&self, fingerprint: &Fingerprint) -> Result<Option<Cell>> {
-        self.look_up(fingerprint, false)
+        self.look_up(fingerprint, |_| None)
     }
 
-    fn look_up(&self, fingerprint: &Fingerprint, staged_too: bool) -> Result<Option<Cell>> {
+    fn look_up(&self, fingerprint: &Fingerprint, staged: impl Fn(&Shard) -> Option<Location>) -> Result<Option<Cell>> {
         if fingerprint.is_zero() {
             return Ok(None);
         }
         self.consistently(|set| {
             let (held, staged) = {
                 let shard = self.open.read(shard_of(fingerprint));
-                (shard.held(fingerprint), if staged_too { shard.staged(fingerprint) } else { None })
+                (shard.held(fingerprint), staged(&shard))
             };
             let committed = match held {
                 Held::Cell(cell) => Some(cell),
@@ -89,10 +87,31 @@ impl Index {
                     None => None,
                 },
             };
-            Ok(match staged {
-                Some(location) => Some(Cell { location, references: committed.map_or(0, |cell| cell.references) }),
-                None => committed,
-            })
+            Ok(Cell::with_staged(committed, staged))
+        })
+    }
+
+    /// Looks up the committed cells of the fingerprints that memory does not know, with their counts. `each` is called
+    /// with the number of the fingerprint, the cell, its tanker's id and its position there.
+    pub(crate) fn find_sealed_cells<'f>(
+        &self,
+        set: &SealedSet,
+        grouped: &Grouped,
+        fingerprint: impl Fn(u32) -> &'f Fingerprint,
+        mut each: impl FnMut(u32, Cell, &Found),
+    ) -> Result<()> {
+        let mut unknown = Vec::new();
+        for (shard, items) in grouped.iter() {
+            let shard = self.open.read(shard);
+            unknown.extend(items.iter().filter(|&&item| {
+                let fingerprint = fingerprint(item);
+                !fingerprint.is_zero() && shard.held(fingerprint) == Held::Unknown
+            }));
+        }
+        set.find_many(&self.cache, &mut unknown, Means::ALL, &fingerprint, |item, found, tanker| {
+            let references = tanker.references(&self.cache, &found)?;
+            each(item, Cell { location: found.location, references }, &found);
+            Ok(())
         })
     }
 
@@ -106,7 +125,7 @@ impl Index {
     }
 
     /// As [`locate_batch`](Self::locate_batch), with these means only.
-    pub fn locate_batch_with(
+    pub(crate) fn locate_batch_with(
         &self,
         fingerprints: &[Fingerprint],
         found: &mut Vec<Option<Location>>,
@@ -119,21 +138,16 @@ impl Index {
             if set.tankers().is_empty() || unknown.is_empty() {
                 return Ok(());
             }
-            let in_stream_order = means.locality && self.tables.is_set() && self.locality.is_enabled();
+            let in_stream_order = means.locality && self.tables.get().is_some() && self.locality.is_enabled();
             if in_stream_order {
                 unknown.sort_unstable();
                 self.locate_in_stream_order(set, fingerprints, &unknown, found, means)
             } else {
-                set.find_many(
-                    &self.cache,
-                    &mut unknown,
-                    means.filters,
-                    |item| &fingerprints[item as usize],
-                    |item, hit, _| {
-                        found[item as usize] = Some(hit.location);
-                        Ok(())
-                    },
-                )
+                let fingerprint = |item: u32| &fingerprints[item as usize];
+                set.find_many(&self.cache, &mut unknown, means, fingerprint, |item, hit, _| {
+                    found[item as usize] = Some(hit.location);
+                    Ok(())
+                })
             }
         })
     }
@@ -146,7 +160,7 @@ impl Index {
         found: &mut [Option<Location>],
         means: Means,
     ) -> Result<()> {
-        let candidates = set.candidates_with(means.filters, unknown.iter().map(|&item| &fingerprints[item as usize]));
+        let candidates = set.candidates_with(means, unknown.iter().map(|&item| &fingerprints[item as usize]));
         let mut named: Vec<u32> = candidates.iter().map(|&(query, _)| query).collect();
         named.dedup();
         // Turns numbers of queries into numbers of fingerprints.
@@ -159,7 +173,7 @@ impl Index {
             }
             if let Some((hit, _)) = set.find_at(&self.cache, position, &fingerprints[item])? {
                 found[item] = Some(hit.location);
-                if self.fill_locality(set, hit.location.container) {
+                if self.fill_locality(set, hit.location.container()) {
                     let later = named.partition_point(|named| *named as usize <= item);
                     self.ask_locality(fingerprints, &named[later..], found);
                 }
@@ -193,7 +207,7 @@ impl Index {
     fn fill_one(&self, set: &SealedSet, tables: &dyn ContainerTables, container: ContainerId) -> bool {
         let (mut indexed, mut tankers) = (Share::default(), Vec::new());
         for tanker in set.tankers() {
-            if let Some(share) = tanker.containers().of(container) {
+            if let Some(share) = tanker.containers.of(container) {
                 indexed.join(share);
                 tankers.push(tanker.id);
             }
@@ -225,14 +239,14 @@ impl Index {
 
     /// Tells which of the fingerprints are certainly not stored: `absent` becomes as long as `fingerprints`. It needs
     /// no I/O. A fingerprint that is not ruled out may still be absent.
-    pub fn rule_out(&self, fingerprints: &[Fingerprint], absent: &mut Vec<bool>) -> Result<()> {
+    pub(crate) fn rule_out(&self, fingerprints: &[Fingerprint], absent: &mut Vec<bool>) -> Result<()> {
         let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
         let (mut found, mut unknown) = (Vec::new(), Vec::new());
         self.consistently(|set| {
             self.locate_in_memory_grouped(fingerprints, &grouped, &mut found, &mut unknown);
             absent.clear();
             absent.extend(found.iter().map(Option::is_none));
-            let candidates = set.candidates_with(true, unknown.iter().map(|&item| &fingerprints[item as usize]));
+            let candidates = set.candidates_with(Means::ALL, unknown.iter().map(|&item| &fingerprints[item as usize]));
             for (query, _) in candidates {
                 absent[unknown[query as usize] as usize] = false;
             }
@@ -242,7 +256,7 @@ impl Index {
 
     /// As [`locate_batch`](Self::locate_batch), but only from memory and the locality cache, without any I/O: absent
     /// means "not known here".
-    pub fn locate_cached(&self, fingerprints: &[Fingerprint], found: &mut Vec<Option<Location>>) -> Result<()> {
+    pub(crate) fn locate_cached(&self, fingerprints: &[Fingerprint], found: &mut Vec<Option<Location>>) -> Result<()> {
         let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
         let mut unknown = Vec::new();
         self.consistently(|_| {

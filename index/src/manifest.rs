@@ -17,40 +17,45 @@ use crate::open::file::OpenFile;
 use crate::options::MANIFEST_BYTES_MAX;
 use crate::sealed::{SummaryNames, TankerNames};
 
-/// Version of the manifest's own fields.
 const VERSION: u16 = 1;
 
 /// Flag: a rebuild has not finished; the files are not the whole index.
 const FLAG_REBUILDING: u16 = 1;
 
-/// A decoded manifest.
+/// The part of an index that its files hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Extent {
+    Whole,
+    /// A rebuild has not finished.
+    Unfinished,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Manifest {
-    /// A rebuild has not finished.
-    pub(crate) rebuilding: bool,
+    pub(crate) extent: Extent,
     /// The checkpoint attempt that wrote it.
     pub(crate) generation: u64,
     /// Last row of the operations log whose effects the files hold.
     pub(crate) position: u64,
-    /// The next tanker's id.
     pub(crate) next_tanker: u64,
-    /// The open tanker's file.
     pub(crate) open: OpenFile,
     /// Sealed tankers, newest first.
     pub(crate) tankers: Vec<TankerNames>,
 }
 
 impl Manifest {
-    /// The manifest of an empty index.
-    pub(crate) fn empty(generation: u64, rebuilding: bool) -> Self {
-        Self { rebuilding, generation, position: 0, next_tanker: 1, open: OpenFile::default(), tankers: Vec::new() }
+    pub(crate) fn empty(generation: u64, extent: Extent) -> Self {
+        Self { extent, generation, position: 0, next_tanker: 1, open: OpenFile::default(), tankers: Vec::new() }
     }
 
     /// Encodes the file. `directory` tells the indexes of a pool apart.
     pub(crate) fn encode(&self, pool: &PoolId, directory: &str) -> Vec<u8> {
         let mut meta = ByteWriter::new();
         meta.u16(VERSION);
-        meta.u16(if self.rebuilding { FLAG_REBUILDING } else { 0 });
+        meta.u16(match self.extent {
+            Extent::Whole => 0,
+            Extent::Unfinished => FLAG_REBUILDING,
+        });
         meta.u64(checksum(directory.as_bytes()));
         meta.u64(self.generation);
         meta.u64(self.position);
@@ -74,7 +79,6 @@ impl Manifest {
         encode_frame(FrameKind::Manifest, pool, 0, meta.as_slice(), payload.as_slice())
     }
 
-    /// Decodes the whole file.
     pub(crate) fn decode(what: &str, bytes: &[u8], pool: &PoolId, directory: &str) -> Result<Self> {
         let expect = Expect { kind: FrameKind::Manifest, pool: Some(pool), owner: Some(0) };
         let frame = decode_frame(what, bytes, &expect, MANIFEST_BYTES_MAX as usize)?;
@@ -84,11 +88,7 @@ impl Manifest {
         let mut meta = ByteReader::new(frame.meta, what);
         let (version, flags) = (meta.u16()?, meta.u16()?);
         if version != VERSION || flags & !FLAG_REBUILDING != 0 {
-            return Err(StoreError::Unsupported {
-                what: what.to_owned(),
-                found: format!("manifest version {version}, flags {flags:#06x}"),
-                advice: "it was written by a newer version of dedupfs: use that version or a later one".to_owned(),
-            });
+            return Err(StoreError::newer(what, format!("manifest version {version}, flags {flags:#06x}")));
         }
         let tag = meta.u64()?;
         if tag != checksum(directory.as_bytes()) {
@@ -127,15 +127,14 @@ impl Manifest {
             let expected = format!("an open tanker up to generation {generation}");
             return Err(StoreError::corrupt(what, expected, open.generation));
         }
-        Ok(Self { rebuilding: flags & FLAG_REBUILDING != 0, generation, position, next_tanker, open, tankers })
+        let extent = if flags & FLAG_REBUILDING == 0 { Extent::Whole } else { Extent::Unfinished };
+        Ok(Self { extent, generation, position, next_tanker, open, tankers })
     }
 
-    /// Makes this the manifest of the index in `directory`.
     pub(crate) fn replace(&self, device: &dyn Device, directory: &str, pool: &PoolId) -> Result<()> {
         device.replace_file(directory, MANIFEST_NAME, &self.encode(pool, directory))
     }
 
-    /// Reads the manifest of the index in `directory`.
     pub(crate) fn read(device: &dyn Device, directory: &str, pool: &PoolId) -> Result<Self> {
         let path = join(directory, MANIFEST_NAME);
         let bytes = device.read_file(&path, MANIFEST_BYTES_MAX)?;

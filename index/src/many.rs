@@ -23,26 +23,9 @@ impl Index {
     pub fn sealed_cells_of(&self, fingerprints: &[Fingerprint]) -> Result<SealedCells> {
         let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
         self.consistently(|set| {
-            let mut unknown = Vec::new();
-            for (shard, items) in grouped.iter() {
-                let shard = self.open.read(shard);
-                unknown.extend(items.iter().filter(|&&item| {
-                    let fingerprint = &fingerprints[item as usize];
-                    !fingerprint.is_zero() && shard.held(fingerprint) == Held::Unknown
-                }));
-            }
             let mut cells = vec![None; fingerprints.len()];
-            set.find_many(
-                &self.cache,
-                &mut unknown,
-                true,
-                |item| &fingerprints[item as usize],
-                |item, found, tanker| {
-                    let references = tanker.references(&self.cache, &found)?;
-                    cells[item as usize] = Some(Cell { location: found.location, references });
-                    Ok(())
-                },
-            )?;
+            let fingerprint = |item: u32| &fingerprints[item as usize];
+            self.find_sealed_cells(set, &grouped, fingerprint, |item, cell, _| cells[item as usize] = Some(cell))?;
             Ok(SealedCells { cells, epoch: set.epoch() })
         })
     }
@@ -62,12 +45,7 @@ impl Index {
                         Held::Removed => None,
                         Held::Unknown => sealed.cells.get(item as usize).copied().flatten(),
                     };
-                    cells[item as usize] = match shard.staged(fingerprint) {
-                        Some(location) => {
-                            Some(Cell { location, references: committed.map_or(0, |cell| cell.references) })
-                        }
-                        None => committed,
-                    };
+                    cells[item as usize] = Cell::with_staged(committed, shard.staged(fingerprint));
                 }
             }
             // Memory was read first: a checkpoint that had moved a cell out of it by then would show here.

@@ -13,7 +13,6 @@ use hashbrown::HashTable;
 /// Bytes of a place of the table with its control byte.
 const PLACE_BYTES: usize = size_of::<u32>() + 1;
 
-/// The key of a map.
 pub(crate) trait Key: Copy + Eq {
     /// A hash that is uniformly distributed, also in its lowest and highest bits.
     fn hash(&self) -> u64;
@@ -34,10 +33,8 @@ impl Key for ContainerId {
     }
 }
 
-/// A map from fingerprints.
 pub(crate) type FingerprintMap<V> = CompactMap<Fingerprint, V>;
 
-/// A map from containers.
 pub(crate) type ContainerMap<V> = CompactMap<ContainerId, V>;
 
 /// A map of fewer than 2^32 entries.
@@ -59,12 +56,10 @@ impl<K: Key, V: Copy> CompactMap<K, V> {
         size_of::<(K, V)>() * 9 / 8 + PLACE_BYTES * 16 / 7 + 1
     }
 
-    /// Number of entries.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Bytes of memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let places = self.table.capacity() * 8 / 7;
         (places * PLACE_BYTES + self.entries.capacity() * size_of::<(K, V)>()) as u64
@@ -75,17 +70,14 @@ impl<K: Key, V: Copy> CompactMap<K, V> {
         self.table.find(key.hash(), is_it).copied()
     }
 
-    /// Returns the value of a key.
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
         self.position(key).map(|at| &self.entries[at as usize].1)
     }
 
-    /// Whether the map has a key.
     pub(crate) fn contains_key(&self, key: &K) -> bool {
         self.position(key).is_some()
     }
 
-    /// Sets the value of a key.
     pub(crate) fn insert(&mut self, key: K, value: V) {
         if let Some(at) = self.position(&key) {
             self.entries[at as usize].1 = value;
@@ -94,7 +86,6 @@ impl<K: Key, V: Copy> CompactMap<K, V> {
         self.push(key, value);
     }
 
-    /// Adds an absent key.
     fn push(&mut self, key: K, value: V) {
         if self.entries.len() == self.entries.capacity() {
             self.entries.reserve_exact(self.entries.len() / 8 + 4);
@@ -117,7 +108,6 @@ impl<K: Key, V: Copy> CompactMap<K, V> {
         &mut self.entries[at as usize].1
     }
 
-    /// Removes a key and returns its value.
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let entries = &self.entries;
         let is_it = |at: &u32| entries[*at as usize].0 == *key;
@@ -134,17 +124,14 @@ impl<K: Key, V: Copy> CompactMap<K, V> {
         Some(value)
     }
 
-    /// All entries, unordered.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(K, V)> {
         self.entries.iter()
     }
 
-    /// All keys, unordered.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
         self.entries.iter().map(|(key, _)| key)
     }
 
-    /// Gives unused memory back.
     pub(crate) fn shrink_to_fit(&mut self) {
         self.entries.shrink_to_fit();
         let entries = &self.entries;

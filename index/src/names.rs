@@ -6,32 +6,27 @@
 use std::sync::Arc;
 
 use dedupfs_store::Result;
-use dedupfs_store::device::aligned::AlignedBuffer;
-use dedupfs_store::device::{DIRECT_ALIGNMENT_BYTES, Device, DeviceFile, OpenMode};
+use dedupfs_store::device::{AlignedBuffer, DIRECT_ALIGNMENT_BYTES, Device, DeviceFile, OpenMode};
 
 use crate::options::SEQUENTIAL_BYTES;
 
-/// The name of the manifest.
 pub(crate) const MANIFEST_NAME: &str = "manifest";
 
 const PROGRESS_PREFIX: &str = "progress-";
 
-/// Name of the cells of sealed tanker `id`, written by `generation`.
+/// Names of the files of sealed tanker `id`, written by `generation`: of its cells, counts, filter and containers.
 pub(crate) fn tanker_name(id: u64, generation: u64) -> String {
     format!("t-{id}-{generation}.tanker")
 }
 
-/// Name of the counts of sealed tanker `id`, written by `generation`.
 pub(crate) fn counts_name(id: u64, generation: u64) -> String {
     format!("t-{id}-{generation}.counts")
 }
 
-/// Name of the Bloom filter of sealed tanker `id`, written by `generation`.
 pub(crate) fn filter_name(id: u64, generation: u64) -> String {
     format!("t-{id}-{generation}.filter")
 }
 
-/// Name of the list of containers of sealed tanker `id`, written by `generation`.
 pub(crate) fn containers_name(id: u64, generation: u64) -> String {
     format!("t-{id}-{generation}.containers")
 }
@@ -41,7 +36,6 @@ pub(crate) fn occupancy_name(id: u64, generation: u64) -> String {
     format!("t-{id}-{generation}.occupancy")
 }
 
-/// Name of the open tanker's file, written by `generation`.
 pub(crate) fn open_name(generation: u64) -> String {
     format!("open-{generation}.cells")
 }
@@ -60,12 +54,10 @@ pub(crate) fn generation_of(name: &str) -> Option<u64> {
     name.rsplit_once('.')?.0.rsplit_once('-')?.1.parse().ok()
 }
 
-/// Name of progress file `number` of building an index.
 pub(crate) fn progress_name(number: u64) -> String {
     format!("{PROGRESS_PREFIX}{number}")
 }
 
-/// The number in a [`progress_name`].
 pub(crate) fn progress_number(name: &str) -> Option<u64> {
     name.strip_prefix(PROGRESS_PREFIX)?.parse().ok()
 }
@@ -76,7 +68,6 @@ pub(crate) fn may_be_there(name: &str) -> bool {
     is_ours(name) || complete == MANIFEST_NAME || progress_number(complete).is_some()
 }
 
-/// Joins to `directory/name`.
 pub(crate) fn join(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
 }
@@ -90,7 +81,6 @@ pub(crate) struct FileWriter {
 }
 
 impl FileWriter {
-    /// Starts a file.
     pub(crate) fn new(device: &dyn Device, path: &str) -> Result<Self> {
         const { assert!(SEQUENTIAL_BYTES.is_multiple_of(DIRECT_ALIGNMENT_BYTES)) };
         let file = device.open(path, OpenMode::CreateOrWrite)?;
@@ -98,7 +88,6 @@ impl FileWriter {
         Ok(Self { file, buffer: AlignedBuffer::with_capacity(SEQUENTIAL_BYTES), written_bytes: 0 })
     }
 
-    /// Appends bytes.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -106,14 +95,14 @@ impl FileWriter {
             self.buffer.extend_from_slice(piece);
             rest = after;
             if self.buffer.len() == SEQUENTIAL_BYTES {
-                self.flush()?;
+                self.write_out()?;
             }
         }
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<()> {
-        self.file.write_at(self.buffer.as_slice(), self.written_bytes)?;
+    fn write_out(&mut self) -> Result<()> {
+        self.file.write_at(&self.buffer, self.written_bytes)?;
         self.written_bytes += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
@@ -122,7 +111,7 @@ impl FileWriter {
     /// Writes the rest and syncs the file.
     pub(crate) fn finish(mut self) -> Result<Arc<dyn DeviceFile>> {
         if !self.buffer.is_empty() {
-            self.flush()?;
+            self.write_out()?;
         }
         self.file.sync()?;
         Ok(self.file)

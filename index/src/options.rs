@@ -24,6 +24,12 @@ pub(crate) const INCONSISTENCIES_MAX: usize = 10;
 /// Bytes of one read or write of a whole file: large enough for the full speed of a disk, small against `--memory`.
 pub(crate) const SEQUENTIAL_BYTES: usize = 1 << 20;
 
+/// Bound of the bytes that a new tanker takes for each cell: the cell, its count, 6 bytes of a filter.
+pub(crate) const WRITTEN_CELL_BYTES: u64 = 64;
+
+/// Bound of the bytes that a new tanker takes beside its cells: directories and frames of each file.
+pub(crate) const WRITTEN_FILES_BYTES: u64 = 64 << 10;
+
 /// A rewritten tanker with fewer cells than its nominal number divided by this is dissolved into the open tanker: a
 /// sparse tanker costs lookups as much as a full one.
 pub(crate) const DISSOLVE_DIVISOR: u32 = 4;
@@ -102,17 +108,15 @@ impl IndexOptions {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        if self.cells_per_tanker == 0 || self.cells_per_tanker > CELLS_PER_TANKER_MAX {
-            return Err(StoreError::Usage(format!(
-                "cells per tanker must be 1 to {CELLS_PER_TANKER_MAX}, not {}",
-                self.cells_per_tanker
-            )));
+        let (cells, buckets) = (self.cells_per_tanker, self.buckets_per_tanker);
+        if cells == 0 || cells > CELLS_PER_TANKER_MAX {
+            let message = format!("cells per tanker must be 1 to {CELLS_PER_TANKER_MAX}, not {cells}");
+            return Err(StoreError::Usage(message));
         }
-        if !self.buckets_per_tanker.is_power_of_two() || self.buckets_per_tanker > BUCKETS_PER_TANKER_MAX {
-            return Err(StoreError::Usage(format!(
-                "buckets per tanker must be a power of two up to {BUCKETS_PER_TANKER_MAX}, not {}",
-                self.buckets_per_tanker
-            )));
+        if !buckets.is_power_of_two() || buckets > BUCKETS_PER_TANKER_MAX {
+            let most = BUCKETS_PER_TANKER_MAX;
+            let message = format!("buckets per tanker must be a power of two up to {most}, not {buckets}");
+            return Err(StoreError::Usage(message));
         }
         Ok(())
     }

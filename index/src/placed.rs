@@ -22,22 +22,19 @@ impl Index {
             let mut placed = HashSet::new();
             for tanker in set.tankers() {
                 // A tanker without a list would seem to name no container.
-                if tanker.containers().cells() != u64::from(tanker.cells()) {
+                let (cells, listed) = (tanker.cells(), tanker.containers.cells());
+                if listed != u64::from(cells) {
                     let what = format!("list of containers of tanker {}", tanker.id);
-                    return Err(StoreError::corrupt(
-                        what,
-                        format!("{} cells", tanker.cells()),
-                        tanker.containers().cells(),
-                    ));
+                    return Err(StoreError::corrupt(what, format!("{cells} cells"), listed));
                 }
-                placed.extend(containers.iter().filter(|container| tanker.containers().of(**container).is_some()));
+                placed.extend(containers.iter().filter(|container| tanker.containers.of(**container).is_some()));
             }
             for shard in 0..SHARDS {
                 let shard = self.open.read(shard);
                 let cells = shard.cells.iter().map(|(_, cell)| cell.location);
                 let patched = shard.patches.iter().filter_map(|(_, patch)| patch.cell).map(|cell| cell.location);
                 let staged = shard.recent.iter().map(|(_, location)| *location);
-                let all = cells.chain(patched).chain(staged).map(|location| location.container);
+                let all = cells.chain(patched).chain(staged).map(|location| location.container());
                 placed.extend(all.filter(|container| containers.contains(container)));
             }
             Ok(placed)

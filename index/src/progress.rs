@@ -14,7 +14,6 @@ use dedupfs_store::{PoolId, Result, StoreError};
 use crate::names::{join, progress_name, progress_number};
 use crate::options::PROGRESS_BYTES_MAX;
 
-/// Version of the file's own fields.
 const VERSION: u16 = 1;
 
 /// Writes `notes` durably as number `number` of the index in `directory`.
@@ -43,11 +42,7 @@ pub(crate) fn read(device: &dyn Device, directory: &str, pool: &PoolId, number: 
     let mut meta = ByteReader::new(frame.meta, &path);
     let version = meta.u16()?;
     if version != VERSION {
-        return Err(StoreError::Unsupported {
-            what: path.clone(),
-            found: format!("progress version {version}"),
-            advice: "it was written by a newer version of dedupfs: use that version or a later one".to_owned(),
-        });
+        return Err(StoreError::newer(&path, format!("progress version {version}")));
     }
     let found = (meta.u16()?, meta.u64()?, meta.u64()?);
     let expected = (0, checksum(directory.as_bytes()), number);

@@ -13,7 +13,7 @@ use dedupfs_store::{Fingerprint, PoolId, Result, StoreError};
 use crate::apply::Change;
 use crate::cell::{Cell, Location};
 use crate::index::Index;
-use crate::manifest::Manifest;
+use crate::manifest::{Extent, Manifest};
 use crate::names::{MANIFEST_NAME, generation_of, is_ours, join};
 use crate::options::IndexOptions;
 use crate::progress;
@@ -27,9 +27,10 @@ const TOLD_MAX: u64 = 20;
 /// Builds an index from any number of cells in any order.
 #[derive(Debug)]
 pub struct IndexBuilder {
-    index: Index,
+    pub(crate) index: Index,
     batch: Vec<Change>,
-    inconsistencies: u64,
+    /// Number of counts for unset fingerprints, in this session.
+    pub(crate) inconsistencies: u64,
     /// The number of the last notes.
     number: u64,
 }
@@ -59,7 +60,7 @@ impl IndexBuilder {
             .filter_map(|entry| generation_of(&entry.name))
             .max()
             .unwrap_or(0);
-        Index::initialise(&**device, directory, pool, &Manifest::empty(generation, true))?;
+        Index::initialise(&**device, directory, pool, &Manifest::empty(generation, Extent::Unfinished))?;
         progress::remove_others(&**device, directory, None)?;
         Ok(Self::of(Index::open_any(device, directory, pool, options)?, 0))
     }
@@ -81,7 +82,7 @@ impl IndexBuilder {
         }
         let found = || {
             let index = Index::open_any(device, directory, pool, options)?;
-            let (position, unfinished) = (index.position(), index.checkpointer.lock().rebuilding);
+            let (position, unfinished) = (index.position(), index.checkpointer.lock().extent == Extent::Unfinished);
             let number = if unfinished { Some(position) } else { progress::newest(&**device, directory)? };
             // Nothing was noted yet, or the index has been in use.
             let Some(number) = number.filter(|&number| number > 0) else { return Ok(None) };
@@ -142,7 +143,7 @@ impl IndexBuilder {
     pub fn checkpoint(&mut self, notes: &[u8]) -> Result<()> {
         self.apply_batch()?;
         self.note(notes)?;
-        self.write_checkpoint(self.number, true)?;
+        self.write_checkpoint(self.number, Extent::Unfinished)?;
         let (device, directory) = (&*self.index.device, &self.index.directory);
         if let Err(error) = progress::remove_others(device, directory, Some(self.number)) {
             tracing::warn!("cannot remove old notes in {directory}: {error}");
@@ -154,12 +155,6 @@ impl IndexBuilder {
         self.number += 1;
         let index = &self.index;
         progress::write(&*index.device, &index.directory, &index.pool, self.number, notes)
-    }
-
-    /// Returns the cell of a fingerprint so far, with the references counted so far.
-    pub fn get(&mut self, fingerprint: &Fingerprint) -> Result<Option<Cell>> {
-        self.apply_batch()?;
-        self.index.committed(fingerprint)
     }
 
     /// Number of cells so far.
@@ -174,22 +169,17 @@ impl IndexBuilder {
         Ok(self.index.lost())
     }
 
-    /// Number of counts for unset fingerprints, in this session.
-    pub fn inconsistencies(&self) -> u64 {
-        self.inconsistencies
-    }
-
     /// Completes the index as the state after log row `position` and makes it durable. The notes stay until
     /// [`Index::forget_progress`], so that a build that is complete and not in use yet need not be repeated.
     pub fn finish(mut self, position: u64, notes: &[u8]) -> Result<Index> {
         self.apply_batch()?;
         self.note(notes)?;
-        self.write_checkpoint(position, false)?;
+        self.write_checkpoint(position, Extent::Whole)?;
         Ok(self.index)
     }
 
-    fn write_checkpoint(&self, position: u64, rebuilding: bool) -> Result<()> {
-        let frozen = self.index.freeze_locked(&mut self.index.applier.lock(), position, rebuilding);
+    fn write_checkpoint(&self, position: u64, extent: Extent) -> Result<()> {
+        let frozen = self.index.freeze_locked(&mut self.index.applier.lock(), position, extent);
         self.index.write(frozen)
     }
 }

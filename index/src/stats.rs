@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::index::Index;
+use crate::options::{WRITTEN_CELL_BYTES, WRITTEN_FILES_BYTES};
 
 /// Figures of an index: current sizes, and counters since it was opened.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -47,8 +48,6 @@ pub struct IndexStats {
     pub locality_bytes: u64,
     /// Containers in the locality cache.
     pub locality_containers: u64,
-    /// Fingerprints that the locality cache answered.
-    pub locality_answers: u64,
     /// Tables of containers read for the locality cache.
     pub locality_tables_read: u64,
     /// Bits of the filters for each cell of the fullest tanker.
@@ -63,8 +62,6 @@ pub struct IndexStats {
     pub bucket_reads: u64,
     /// Bytes of these reads.
     pub bucket_read_bytes: u64,
-    /// Buckets and pages of counts found in the cache.
-    pub bucket_cache_hits: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
 }
@@ -83,16 +80,13 @@ pub struct CheckpointSizes {
 impl Index {
     /// Upper bounds for the next checkpoint. Quick: it is called at each look at the free space.
     pub fn checkpoint_sizes(&self) -> CheckpointSizes {
-        // A cell and its count, 6 bytes of a filter, directories, frames.
-        const CELL_BYTES: u64 = 64;
-        const FILES_BYTES: u64 = 64 << 10;
         let sizes = self.open.sizes();
         let set = self.sealed_set();
         let tankers = set.tankers();
         let cells: u64 = tankers.iter().map(|tanker| u64::from(tanker.cells())).sum();
         let fresh = sizes.cells + sizes.recent;
         CheckpointSizes {
-            fresh_bytes: fresh * CELL_BYTES + FILES_BYTES,
+            fresh_bytes: fresh * WRITTEN_CELL_BYTES + WRITTEN_FILES_BYTES,
             counts_bytes: 4 * cells + tankers.iter().map(|tanker| tanker.occupancy_list_bytes() + 8192).sum::<u64>(),
             sealed_bytes: tankers.iter().map(|tanker| tanker.disk_bytes()).sum(),
         }
@@ -104,18 +98,18 @@ impl Index {
         let set = self.sealed_set();
         let sizes = self.open.sizes();
         let filters = self.filters.sizes();
-        let covered = set.tankers().iter().filter(|tanker| tanker.filter().is_some()).count() as u64;
+        let covered = set.tankers().iter().filter(|tanker| tanker.filter.is_some()).count() as u64;
         let uncovered = set.tankers().len() as u64 - covered;
         let locality = self.locality.sizes();
-        let (tables, answers) = self.locality.counts();
         let extremes = || set.tankers().iter().map(|tanker| tanker.bucket_extremes());
-        let occupancy_bytes = self.occupancy.memory_bytes();
+        let open_bytes = sizes.memory_bytes + self.frozen_bytes.load(Ordering::Relaxed);
+        let (occupancy_bytes, cache_bytes) = (self.occupancy.memory_bytes(), self.cache.bytes());
         let directories: u64 = set.tankers().iter().map(|tanker| tanker.memory_bytes()).sum();
         IndexStats {
             cells: self.len(),
             open_cells: sizes.cells,
             sealed_cells: self.options.sealed_cells(),
-            open_bytes: sizes.memory_bytes + self.frozen_bytes.load(Ordering::Relaxed),
+            open_bytes,
             directory_bytes: directories,
             occupancy_bytes,
             occupied_containers: self.occupancy.containers(),
@@ -125,19 +119,12 @@ impl Index {
             bucket_cells_max: extremes().map(|(most, _)| u64::from(most)).max().unwrap_or(0),
             bucket_imbalance_max: extremes().map(|(most, least)| u64::from(most - least)).max().unwrap_or(0),
             sealed_tankers: set.tankers().len() as u64,
-            memory_bytes: sizes.memory_bytes
-                + self.frozen_bytes.load(Ordering::Relaxed)
-                + directories
-                + occupancy_bytes
-                + self.cache.bytes()
-                + filters.bytes
-                + locality.bytes,
-            cache_bytes: self.cache.bytes(),
+            memory_bytes: open_bytes + directories + occupancy_bytes + cache_bytes + filters.bytes + locality.bytes,
+            cache_bytes,
             filter_bytes: filters.bytes,
             locality_bytes: locality.bytes,
             locality_containers: locality.containers,
-            locality_answers: answers,
-            locality_tables_read: tables,
+            locality_tables_read: locality.tables_read,
             filter_bits_per_cell: self.filters.fullness().bits_per_cell(filters.fold) as u64,
             tankers_without_filter: uncovered,
             false_reads_per_million: (self.filters.fullness().expected_false_reads(filters.fold, covered, uncovered)
@@ -145,7 +132,6 @@ impl Index {
             disk_bytes: open_file_bytes + set.tankers().iter().map(|tanker| tanker.disk_bytes()).sum::<u64>(),
             bucket_reads: self.cache.reads(),
             bucket_read_bytes: self.cache.read_bytes(),
-            bucket_cache_hits: self.cache.hits(),
             checkpoints: self.checkpoints.load(Ordering::Relaxed),
         }
     }

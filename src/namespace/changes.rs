@@ -173,13 +173,13 @@ impl Parts {
     fn add(&mut self, tag: u8, fill: impl FnOnce(&mut ByteWriter)) {
         self.filling.u8(tag);
         fill(&mut self.filling);
-        if self.filling.len() >= PART_BYTES {
+        if self.filling.as_slice().len() >= PART_BYTES {
             self.done.push(std::mem::take(&mut self.filling).into_vec());
         }
     }
 
     fn finish(mut self) -> Vec<Vec<u8>> {
-        if !self.filling.is_empty() {
+        if !self.filling.as_slice().is_empty() {
             self.done.push(self.filling.into_vec());
         }
         self.done

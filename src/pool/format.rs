@@ -7,8 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use dedupfs_base::Result;
 use dedupfs_index::Index;
 use dedupfs_namespace::{IndexSide, Namespace};
-use dedupfs_store::device::Device;
-use dedupfs_store::device::file::FileDevice;
+use dedupfs_store::device::{Device, FileDevice};
 use dedupfs_store::superblock::{PoolProperties, Role, Superblock};
 use dedupfs_store::{ContainerKind, PoolId, StoreError};
 

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use dedupfs_service::Ino;
 use dedupfs_store::ContainerKind;
-use dedupfs_store::device::lock::PoolLock;
+use dedupfs_store::device::PoolLock;
 use parking_lot::Mutex;
 
 use crate::engine::Core;

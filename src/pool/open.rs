@@ -10,9 +10,7 @@ use std::time::Duration;
 use dedupfs_base::{EngineError, Result};
 use dedupfs_index::filter::FilterPlan;
 use dedupfs_store::StoreError;
-use dedupfs_store::device::file::FileDevice;
-use dedupfs_store::device::lock::PoolLock;
-use dedupfs_store::device::{Device, OverlayDevice};
+use dedupfs_store::device::{Device, FileDevice, OverlayDevice, PoolLock};
 use dedupfs_store::superblock::{Role, Superblock};
 
 use super::socket::claim;

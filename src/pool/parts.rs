@@ -203,7 +203,7 @@ impl Parts {
             let containers: HashSet<ContainerId> = store.missing_containers().into_iter().collect();
             let mut needed = false;
             index.for_each(&mut |_, cell| {
-                needed |= containers.contains(&cell.location.container);
+                needed |= containers.contains(&cell.location.container());
                 Ok(())
             })?;
             if needed {

@@ -15,8 +15,7 @@ use dedupfs_content::Fingerprinter;
 use dedupfs_namespace::{NAMESPACE_FILE, NAMESPACE_SUMS_FILES};
 use dedupfs_store::StoreError;
 use dedupfs_store::container::SlotAddress;
-use dedupfs_store::device::file::FileDevice;
-use dedupfs_store::device::{Device, Subdirectory};
+use dedupfs_store::device::{Device, FileDevice, Subdirectory};
 use dedupfs_store::superblock::{Role, Superblock};
 use serde::{Deserialize, Serialize};
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use dedupfs_base::Result;
 use dedupfs_store::StoreError;
-use dedupfs_store::device::lock::PoolLock;
+use dedupfs_store::device::PoolLock;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 /// Name of the socket on the pool's meta root.

@@ -255,7 +255,7 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
         ..PoolStats::default()
     };
     core.indexes.chunks.for_each(&mut |_, cell| {
-        let len_bytes = u64::from(cell.location.len_bytes);
+        let len_bytes = u64::from(cell.location.len_bytes());
         if cell.location.is_lost() {
             // Counted by the index: `lost()`.
         } else if cell.references > 0 {
@@ -269,7 +269,7 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
     })?;
     core.indexes.nodes.for_each(&mut |_, cell| {
         stats.recipe_nodes += u64::from(!cell.location.is_lost());
-        stats.recipe_node_bytes += u64::from(cell.location.len_bytes);
+        stats.recipe_node_bytes += u64::from(cell.location.len_bytes());
         Ok(())
     })?;
     let stored_bytes = stats.unique_chunk_bytes + stats.unreferenced_chunk_bytes;

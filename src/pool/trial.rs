@@ -25,9 +25,8 @@ use dedupfs_base::{EngineError, Result};
 use dedupfs_content::Fingerprinter;
 use dedupfs_namespace::{ChangedKey, ExportSource, ExportTable, Item, Namespace};
 use dedupfs_store::StoreError;
-use dedupfs_store::device::file::FileDevice;
 use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
-use dedupfs_store::device::{Device, OverlayDevice, Subdirectory};
+use dedupfs_store::device::{Device, FileDevice, OverlayDevice, Subdirectory};
 use dedupfs_store::superblock::{Role, Superblock};
 use serde::{Deserialize, Serialize};
 

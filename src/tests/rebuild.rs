@@ -103,7 +103,7 @@ fn cells(pool: &Pool) -> [Cells; 2] {
         index.self_check().expect("is sound");
         let mut cells = Cells::new();
         let mut visit = |fingerprint: dedupfs_store::Fingerprint, cell: dedupfs_index::Cell| {
-            cells.insert(fingerprint.0, (cell.location.container.0, cell.location.len_bytes, cell.references));
+            cells.insert(fingerprint.0, (cell.location.container().0, cell.location.len_bytes(), cell.references));
             Ok(())
         };
         index.for_each(&mut visit).expect("can be read");

@@ -160,7 +160,7 @@ impl AffectedFinder<'_> {
         let mut all: Vec<(ContainerId, Fingerprint)> = Vec::new();
         self.recipe_index.for_each(&mut |fingerprint, cell| {
             if cell.references > 0 && !cell.location.is_lost() {
-                all.push((cell.location.container, fingerprint));
+                all.push((cell.location.container(), fingerprint));
             }
             Ok(())
         })?;

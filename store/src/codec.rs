@@ -25,31 +25,24 @@ use twox_hash::XxHash3_64;
 use crate::error::{Result, StoreError};
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 
-/// The longest encoding of a variable-length u64.
-pub const VARINT_BYTES_MAX: usize = 10;
-
 /// The checksum of every format: xxh3, 64 bits.
-#[must_use]
 pub fn checksum(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
 
 /// The checksum of bytes in several places, as if they lay one behind the other.
-#[must_use]
-pub fn checksum_of_parts(parts: &[&[u8]]) -> u64 {
+pub(crate) fn checksum_of_parts(parts: &[&[u8]]) -> u64 {
     let mut state = XxHash3_64::new();
     parts.iter().for_each(|part| state.write(part));
     state.finish()
 }
 
 /// A checksum bound to a context: equal bytes have different checksums in different contexts.
-#[must_use]
 pub fn checksum_seeded(bytes: &[u8], seed: u64) -> u64 {
     XxHash3_64::oneshot_with_seed(seed, bytes)
 }
 
 /// Rounds `value` up to a multiple of `alignment` (a power of two), saturating at the type's end.
-#[must_use]
 pub const fn align_up(value: u64, alignment: u64) -> u64 {
     let mask = alignment.saturating_sub(1);
     value.saturating_add(mask) & !mask
@@ -67,26 +60,21 @@ pub struct ByteReader<'a> {
 
 impl<'a> ByteReader<'a> {
     /// Starts reading `bytes`; `what` names the object in errors, e.g. "table of contents of container 1.7".
-    #[must_use]
     pub const fn new(bytes: &'a [u8], what: &'a str) -> Self {
         Self { all: bytes, rest: bytes, what }
     }
 
     /// Bytes not read yet.
-    #[must_use]
     pub const fn remaining(&self) -> usize {
         self.rest.len()
     }
 
-    /// Bytes read so far.
-    #[must_use]
-    pub const fn position(&self) -> usize {
+    pub(crate) const fn position(&self) -> usize {
         self.all.len().saturating_sub(self.rest.len())
     }
 
     /// Returns the bytes read since [`position`](Self::position) was `start`; empty if that is no earlier position.
-    #[must_use]
-    pub fn since(&self, start: usize) -> &'a [u8] {
+    pub(crate) fn since(&self, start: usize) -> &'a [u8] {
         self.all.get(start..self.position()).unwrap_or_default()
     }
 
@@ -145,7 +133,7 @@ impl<'a> ByteReader<'a> {
     }
 
     /// Reads a variable-length number: seven bits a byte, lowest first, the high bit set on all but the last.
-    pub fn varint(&mut self) -> Result<u64> {
+    pub(crate) fn varint(&mut self) -> Result<u64> {
         let mut value = 0_u64;
         for shift in (0..64_u32).step_by(7) {
             let byte = self.u8()?;
@@ -166,7 +154,7 @@ impl<'a> ByteReader<'a> {
     }
 
     /// Reads a signed variable-length number (zigzag: 0, -1, 1, -2, … are 0, 1, 2, 3, …).
-    pub fn varint_signed(&mut self) -> Result<i64> {
+    pub(crate) fn varint_signed(&mut self) -> Result<i64> {
         let value = self.varint()?;
         Ok((value >> 1).cast_signed() ^ 0_i64.wrapping_sub((value & 1).cast_signed()))
     }
@@ -188,37 +176,21 @@ pub struct ByteWriter {
 
 impl ByteWriter {
     /// Returns an empty writer.
-    #[must_use]
     pub const fn new() -> Self {
         Self { bytes: Vec::new() }
     }
 
     /// Returns an empty writer with space for `capacity_bytes`.
-    #[must_use]
     pub fn with_capacity(capacity_bytes: usize) -> Self {
         Self { bytes: Vec::with_capacity(capacity_bytes) }
     }
 
-    /// Bytes written so far.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Whether nothing was written yet.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
     /// The bytes written so far.
-    #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes
     }
 
     /// Returns the written bytes.
-    #[must_use]
     pub fn into_vec(self) -> Vec<u8> {
         self.bytes
     }
@@ -259,7 +231,7 @@ impl ByteWriter {
     }
 
     /// Writes a variable-length number, see [`ByteReader::varint`].
-    pub fn varint(&mut self, mut value: u64) {
+    pub(crate) fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.u8((value & 0x7f) as u8 | 0x80);
             value >>= 7;
@@ -268,14 +240,8 @@ impl ByteWriter {
     }
 
     /// Writes a signed variable-length number, see [`ByteReader::varint_signed`].
-    pub fn varint_signed(&mut self, value: i64) {
+    pub(crate) fn varint_signed(&mut self, value: i64) {
         self.varint(((value << 1) ^ (value >> 63)).cast_unsigned());
-    }
-
-    /// Writes zeros up to the next multiple of `alignment_bytes` (a power of two).
-    pub fn pad_to(&mut self, alignment_bytes: usize) {
-        let target = self.bytes.len().checked_next_multiple_of(alignment_bytes).unwrap_or(self.bytes.len());
-        self.bytes.resize(target, 0);
     }
 }
 
@@ -324,9 +290,8 @@ mod tests {
         writer.i64(-5);
         writer.fingerprint(&fingerprint);
         writer.bytes(b"xyz");
-        writer.pad_to(64);
+        writer.bytes(&[0; 6]);
         let bytes = writer.into_vec();
-        assert_eq!(bytes.len(), 64);
         assert_eq!(bytes[..7], [1, 3, 2, 7, 6, 5, 4], "little-endian");
         let mut reader = ByteReader::new(&bytes, "test");
         assert_eq!(reader.u8().unwrap(), 1);
@@ -377,7 +342,7 @@ mod tests {
         fn varints_round_trip(value: u64, shift in 0_u32..64, signed: i64) {
             let mut writer = ByteWriter::new();
             writer.varint(value >> shift);
-            prop_assert!(writer.len() <= VARINT_BYTES_MAX);
+            prop_assert!(writer.as_slice().len() <= 10);
             writer.varint_signed(signed >> shift);
             let bytes = writer.into_vec();
             let mut reader = ByteReader::new(&bytes, "numbers");

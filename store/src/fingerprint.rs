@@ -18,20 +18,17 @@ impl Fingerprint {
     pub const ZERO: Self = Self([0; FINGERPRINT_BYTES]);
 
     /// Whether this is the built-in fingerprint of zero bytes.
-    #[must_use]
     pub fn is_zero(&self) -> bool {
         *self == Self::ZERO
     }
 
     /// Returns the first eight bytes as a big-endian number, which orders like the fingerprint.
-    #[must_use]
     pub const fn prefix(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
     }
 
     /// Returns bytes 8 to 16, independent of [`prefix`](Self::prefix).
-    #[must_use]
     pub const fn second_word(&self) -> u64 {
         let [_, _, _, _, _, _, _, _, a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])

@@ -29,13 +29,10 @@ pub const FRAME_ALIGNMENT_BYTES: usize = 64;
 /// Limit of a frame's meta and payload together: 1 GiB. No real frame comes near; it bounds a decoder's input.
 pub const FRAME_BODY_BYTES_MAX: usize = 1 << 30;
 
-/// The version that this code writes and reads.
-pub const FRAME_VERSION: u8 = 1;
+pub(crate) const FRAME_VERSION: u8 = 1;
 
-/// First bytes of every frame.
-pub const FRAME_MAGIC: [u8; 4] = *b"DDFS";
+const FRAME_MAGIC: [u8; 4] = *b"DDFS";
 
-/// Bytes of the header that its own checksum covers.
 const HEADER_COVERED_BYTES: usize = FRAME_HEADER_BYTES - 8;
 
 const _: () = assert!(FRAME_HEADER_BYTES.is_multiple_of(FRAME_ALIGNMENT_BYTES));
@@ -44,74 +41,58 @@ const _: () = assert!(FRAME_BODY_BYTES_MAX < u32::MAX as usize);
 /// The kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
+#[expect(missing_docs, reason = "`docs/format.md` describes each")]
 pub enum FrameKind {
-    /// The pool's identity and properties: one per root.
     Superblock = 1,
-    /// Chunks or recipe nodes, compressed together, in a container.
     Region = 2,
-    /// A sealed container's table of contents.
     Toc = 3,
-    /// The directory of a sealed tanker: its buckets.
     TankerDirectory = 4,
-    /// A bucket of a sealed tanker.
     TankerBucket = 5,
-    /// Reference counts of a sealed tanker.
     Counts = 6,
-    /// The names of an index's live files and its position in the operations log.
     Manifest = 7,
-    /// An open tanker as of a checkpoint.
     OpenTanker = 8,
-    /// The directory of a sealed tanker's Bloom filter.
     TankerFilter = 9,
-    /// The directory of the list of containers that a sealed tanker's cells lie in.
     TankerContainers = 10,
-    /// Progress of building an index.
     Progress = 11,
-    /// Progress of a scrub.
     Scrub = 12,
-    /// For each container, the cells that a sealed tanker places in it.
     TankerOccupancy = 13,
-    /// Report of the last reclaiming.
     Reclaim = 14,
-    /// A part of an export of the namespace.
     Export = 16,
-    /// The export that counts.
     ExportCurrent = 17,
-    /// The meta root that a data root belongs to.
     ExportOwner = 18,
-    /// Progress of an export.
     ExportReached = 19,
-    /// Checksums of the namespace store's pages.
     PageSums = 20,
-    /// Slots that a recovery could not name and keeps.
     ExportKept = 21,
 }
 
 impl FrameKind {
     /// Returns the kind for a byte of a header.
-    #[must_use]
-    pub const fn from_u8(byte: u8) -> Option<Self> {
+    pub fn from_u8(byte: u8) -> Option<Self> {
+        Self::named(byte).map(|(kind, _)| kind)
+    }
+
+    const fn named(byte: u8) -> Option<(Self, &'static str)> {
         Some(match byte {
-            1 => Self::Superblock,
-            2 => Self::Region,
-            3 => Self::Toc,
-            4 => Self::TankerDirectory,
-            5 => Self::TankerBucket,
-            6 => Self::Counts,
-            7 => Self::Manifest,
-            8 => Self::OpenTanker,
-            9 => Self::TankerFilter,
-            10 => Self::TankerContainers,
-            11 => Self::Progress,
-            12 => Self::Scrub,
-            13 => Self::TankerOccupancy,
-            14 => Self::Reclaim,
-            16 => Self::Export,
-            17 => Self::ExportCurrent,
-            18 => Self::ExportOwner,
-            19 => Self::ExportReached,
-            20 => Self::PageSums,
-            21 => Self::ExportKept,
+            1 => (Self::Superblock, "superblock"),
+            2 => (Self::Region, "region"),
+            3 => (Self::Toc, "table of contents"),
+            4 => (Self::TankerDirectory, "tanker directory"),
+            5 => (Self::TankerBucket, "tanker bucket"),
+            6 => (Self::Counts, "reference counts"),
+            7 => (Self::Manifest, "manifest"),
+            8 => (Self::OpenTanker, "open tanker"),
+            9 => (Self::TankerFilter, "tanker filter"),
+            10 => (Self::TankerContainers, "tanker containers"),
+            11 => (Self::Progress, "progress"),
+            12 => (Self::Scrub, "scrub"),
+            13 => (Self::TankerOccupancy, "tanker occupancy"),
+            14 => (Self::Reclaim, "reclaim"),
+            16 => (Self::Export, "export"),
+            17 => (Self::ExportCurrent, "current export"),
+            18 => (Self::ExportOwner, "owner"),
+            19 => (Self::ExportReached, "reach of an export"),
+            20 => (Self::PageSums, "checksums of pages"),
+            21 => (Self::ExportKept, "kept slots"),
             _ => return None,
         })
     }
@@ -119,28 +100,7 @@ impl FrameKind {
 
 impl fmt::Display for FrameKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Superblock => "superblock",
-            Self::Region => "region",
-            Self::Toc => "table of contents",
-            Self::TankerDirectory => "tanker directory",
-            Self::TankerBucket => "tanker bucket",
-            Self::Counts => "reference counts",
-            Self::Manifest => "manifest",
-            Self::OpenTanker => "open tanker",
-            Self::TankerFilter => "tanker filter",
-            Self::TankerContainers => "tanker containers",
-            Self::Progress => "progress",
-            Self::Scrub => "scrub",
-            Self::TankerOccupancy => "tanker occupancy",
-            Self::Reclaim => "reclaim",
-            Self::Export => "export",
-            Self::ExportCurrent => "current export",
-            Self::ExportOwner => "owner",
-            Self::ExportReached => "reach of an export",
-            Self::PageSums => "checksums of pages",
-            Self::ExportKept => "kept slots",
-        })
+        f.write_str(Self::named(*self as u8).map_or("", |(_, name)| name))
     }
 }
 
@@ -162,20 +122,16 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Bytes of meta and payload together.
-    #[must_use]
-    pub const fn body_bytes(&self) -> u64 {
+    const fn body_bytes(&self) -> u64 {
         self.meta_bytes as u64 + self.payload_bytes as u64
     }
 
     /// Bytes of the whole frame with header and padding.
-    #[must_use]
     pub const fn frame_bytes(&self) -> u64 {
         (FRAME_HEADER_BYTES as u64 + self.body_bytes()).next_multiple_of(FRAME_ALIGNMENT_BYTES as u64)
     }
 
     /// Encodes the header.
-    #[must_use]
     pub fn encode(&self) -> [u8; FRAME_HEADER_BYTES] {
         let mut writer = ByteWriter::with_capacity(FRAME_HEADER_BYTES);
         writer.bytes(&FRAME_MAGIC);
@@ -215,21 +171,14 @@ impl FrameHeader {
         let reserved = reader.u64()?;
         let body_checksum = reader.u64()?;
         let covered = bytes.get(..HEADER_COVERED_BYTES).unwrap_or_default();
-        let (expected, found) = (reader.u64()?, checksum(covered));
-        if expected != found {
-            return Err(StoreError::corrupt(
-                what,
-                format!("header checksum {expected:#018x}"),
-                format!("{found:#018x}"),
-            ));
-        }
+        StoreError::check_sum(what, "header checksum", reader.u64()?, checksum(covered))?;
         if version != FRAME_VERSION {
-            return Err(unsupported(what, format!("frame version {version}")));
+            return Err(StoreError::newer(what, format!("frame version {version}")));
         }
         if flags != 0 || reserved != 0 {
-            return Err(unsupported(what, format!("frame flags {flags:#06x}/{reserved:#x}")));
+            return Err(StoreError::newer(what, format!("frame flags {flags:#06x}/{reserved:#x}")));
         }
-        let kind = FrameKind::from_u8(kind).ok_or_else(|| unsupported(what, format!("frame kind {kind}")))?;
+        let kind = FrameKind::from_u8(kind).ok_or_else(|| StoreError::newer(what, format!("frame kind {kind}")))?;
         Ok(Self { kind, pool, owner, meta_bytes, payload_bytes, body_checksum })
     }
 
@@ -239,38 +188,18 @@ impl FrameHeader {
         if self.body_bytes() > limit_bytes as u64 {
             return Err(StoreError::corrupt(what, format!("at most {limit_bytes} body bytes"), self.body_bytes()));
         }
-        if self.kind != expect.kind {
-            return Err(StoreError::corrupt(
-                what,
-                format!("a {} frame", expect.kind),
-                format!("a {} frame", self.kind),
-            ));
-        }
-        if let Some(pool) = expect.pool
-            && self.pool != *pool
-        {
-            return Err(StoreError::corrupt(
-                what,
-                format!("a frame of pool {pool}"),
-                format!("one of pool {} (files of two pools are mixed up)", self.pool),
-            ));
-        }
-        if let Some(owner) = expect.owner
-            && self.owner != owner
-        {
-            return Err(StoreError::corrupt(
-                what,
-                format!("a frame of owner {owner:#x}"),
-                format!("one of owner {:#x}", self.owner),
-            ));
-        }
-        Ok(())
+        let (expected, found) = if self.kind != expect.kind {
+            (format!("a {} frame", expect.kind), format!("a {} frame", self.kind))
+        } else if let Some(pool) = expect.pool.filter(|pool| self.pool != **pool) {
+            let found = format!("one of pool {} (files of two pools are mixed up)", self.pool);
+            (format!("a frame of pool {pool}"), found)
+        } else if let Some(owner) = expect.owner.filter(|owner| self.owner != *owner) {
+            (format!("a frame of owner {owner:#x}"), format!("one of owner {:#x}", self.owner))
+        } else {
+            return Ok(());
+        };
+        Err(StoreError::corrupt(what, expected, found))
     }
-}
-
-fn unsupported(what: &str, found: String) -> StoreError {
-    let advice = "it was written by a newer version of dedupfs: use that version or a later one";
-    StoreError::Unsupported { what: what.to_owned(), found, advice: advice.to_owned() }
 }
 
 /// The expectations about a frame.
@@ -296,42 +225,38 @@ pub struct Frame<'a> {
 }
 
 /// Encodes a frame, padded with zeros to a multiple of [`FRAME_ALIGNMENT_BYTES`].
-///
-/// # Panics
-///
-/// Meta and payload together exceed [`FRAME_BODY_BYTES_MAX`]: no decoder would accept the frame.
-#[must_use]
+/// Panics if meta and payload together exceed [`FRAME_BODY_BYTES_MAX`]: no decoder would accept the frame.
 pub fn encode_frame(kind: FrameKind, pool: &PoolId, owner: u64, meta: &[u8], payload: &[u8]) -> Vec<u8> {
-    encode(kind, pool, owner, meta, payload, true)
+    let frame_bytes = (FRAME_HEADER_BYTES + meta.len() + payload.len()).next_multiple_of(FRAME_ALIGNMENT_BYTES);
+    let mut frame = encode_head(kind, pool, owner, meta, payload, frame_bytes);
+    frame.extend_from_slice(payload);
+    frame.resize(frame_bytes, 0);
+    frame
 }
 
 /// Encodes only header and meta of a frame, for a payload that stays in place. The caller writes the payload behind
 /// them, and then zeros up to a multiple of [`FRAME_ALIGNMENT_BYTES`].
-///
-/// # Panics
-///
-/// As [`encode_frame`].
-#[must_use]
-pub fn encode_frame_head(kind: FrameKind, pool: &PoolId, owner: u64, meta: &[u8], payload: &[u8]) -> Vec<u8> {
-    encode(kind, pool, owner, meta, payload, false)
+pub(crate) fn encode_frame_head(kind: FrameKind, pool: &PoolId, owner: u64, meta: &[u8], payload: &[u8]) -> Vec<u8> {
+    encode_head(kind, pool, owner, meta, payload, FRAME_HEADER_BYTES + meta.len())
 }
 
-fn encode(kind: FrameKind, pool: &PoolId, owner: u64, meta: &[u8], payload: &[u8], whole: bool) -> Vec<u8> {
+fn encode_head(
+    kind: FrameKind,
+    pool: &PoolId,
+    owner: u64,
+    meta: &[u8],
+    payload: &[u8],
+    capacity_bytes: usize,
+) -> Vec<u8> {
     let body_bytes = meta.len().saturating_add(payload.len());
     assert!(body_bytes <= FRAME_BODY_BYTES_MAX, "a {kind} frame of {body_bytes} bytes exceeds the limit");
     let body_checksum = checksum_of_parts(&[meta, payload]);
     // The lengths fit: asserted above, against a limit that is asserted to fit.
     let (meta_bytes, payload_bytes) = (meta.len() as u32, payload.len() as u32);
     let header = FrameHeader { kind, pool: *pool, owner, meta_bytes, payload_bytes, body_checksum };
-    let head_bytes = FRAME_HEADER_BYTES + meta.len();
-    let frame_bytes = (FRAME_HEADER_BYTES + body_bytes).next_multiple_of(FRAME_ALIGNMENT_BYTES);
-    let mut frame = Vec::with_capacity(if whole { frame_bytes } else { head_bytes });
+    let mut frame = Vec::with_capacity(capacity_bytes);
     frame.extend_from_slice(&header.encode());
     frame.extend_from_slice(meta);
-    if whole {
-        frame.extend_from_slice(payload);
-        frame.resize(frame_bytes, 0);
-    }
     frame
 }
 
@@ -342,23 +267,13 @@ pub fn decode_frame<'a>(what: &str, bytes: &'a [u8], expect: &Expect<'_>, limit_
     let header = FrameHeader::decode(what, bytes)?;
     header.check(what, expect, limit_bytes)?;
     let whole = usize::try_from(header.frame_bytes()).ok().and_then(|len| bytes.get(..len)).ok_or_else(|| {
-        StoreError::corrupt(
-            what,
-            format!("a frame of {} bytes", header.frame_bytes()),
-            format!("{} bytes", bytes.len()),
-        )
+        let expected = format!("a frame of {} bytes", header.frame_bytes());
+        StoreError::corrupt(what, expected, format!("{} bytes", bytes.len()))
     })?;
     let (meta_bytes, payload_bytes) = (header.meta_bytes as usize, header.payload_bytes as usize);
     let body = whole.get(FRAME_HEADER_BYTES..).and_then(|rest| rest.split_at_checked(meta_bytes + payload_bytes));
     let (body, padding) = body.unwrap_or_default();
-    let found = checksum(body);
-    if found != header.body_checksum {
-        return Err(StoreError::corrupt(
-            what,
-            format!("body checksum {:#018x}", header.body_checksum),
-            format!("{found:#018x}"),
-        ));
-    }
+    StoreError::check_sum(what, "body checksum", header.body_checksum, checksum(body))?;
     if padding.iter().any(|&byte| byte != 0) {
         return Err(StoreError::corrupt(what, "zeros after the body", "other bytes"));
     }

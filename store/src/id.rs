@@ -30,11 +30,9 @@ impl ContainerId {
     pub const NONE: Self = Self(0);
     /// Highest writer epoch.
     pub const EPOCH_MAX: u32 = (1 << 24) - 1;
-    /// Highest sequence of one epoch.
-    pub const SEQUENCE_MAX: u64 = (1 << 40) - 1;
+    const SEQUENCE_MAX: u64 = (1 << 40) - 1;
 
     /// The id of container `sequence` of writer epoch `epoch`; `None` if either is out of range.
-    #[must_use]
     pub const fn new(epoch: u32, sequence: u64) -> Option<Self> {
         if epoch > Self::EPOCH_MAX || sequence > Self::SEQUENCE_MAX {
             return None;
@@ -43,14 +41,12 @@ impl ContainerId {
     }
 
     /// The writer epoch.
-    #[must_use]
     pub const fn epoch(self) -> u32 {
         (self.0 >> 40) as u32
     }
 
     /// The sequence within the epoch.
-    #[must_use]
-    pub const fn sequence(self) -> u64 {
+    const fn sequence(self) -> u64 {
         self.0 & Self::SEQUENCE_MAX
     }
 }
@@ -73,7 +69,6 @@ pub enum ContainerKind {
 
 impl ContainerKind {
     /// Returns the kind for a byte of a format.
-    #[must_use]
     pub const fn from_u8(byte: u8) -> Option<Self> {
         match byte {
             1 => Some(Self::Data),

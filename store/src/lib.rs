@@ -3,15 +3,16 @@
 //! The byte maps are in `docs/format.md` only.
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod codec;
 pub mod container;
 pub mod device;
-pub mod error;
-pub mod fingerprint;
+mod error;
+mod fingerprint;
 pub mod frame;
-pub mod id;
-pub mod operations;
+mod id;
+mod operations;
 pub mod recipe;
 pub mod superblock;
 pub mod waiting;

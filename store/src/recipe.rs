@@ -19,29 +19,20 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 use crate::codec::{ByteReader, ByteWriter, checksum};
+use crate::device::FILE_BYTES_MAX;
 use crate::error::{Result, StoreError};
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 use crate::id::ContainerId;
 
 /// Most children of a node. The chunker of recipes cuts nodes of far fewer (hundreds).
-pub const NODE_CHILDREN_MAX: usize = 65_536;
+pub(crate) const NODE_CHILDREN_MAX: usize = 65_536;
 
 /// Highest level of a node. Even with two children per node, this is far more than any file needs.
-pub const LEVEL_MAX: u8 = 8;
+pub(crate) const LEVEL_MAX: u8 = 8;
 
-/// Longest file, and so the longest sum of children: the range of `off_t`.
-pub const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();
+const ROOT_BYTES_MAX: usize = 2 + FINGERPRINT_BYTES + 8 + 8 + 4;
 
-/// Longest encoding of a [`Root`].
-pub const ROOT_BYTES_MAX: usize = 2 + FINGERPRINT_BYTES + 8 + 8 + 4;
-
-/// Longest encoding of a node with `children` children.
-#[must_use]
-pub const fn node_bytes_bound(children: usize) -> usize {
-    // Version, level, flags, count; bitmap; fingerprints; lengths (9: below 2^63); hints; checksum.
-    3 + 3 + children.div_ceil(8) + children * (FINGERPRINT_BYTES + 9 + 10) + 8
-}
-
+const NODE: &str = "recipe node";
 const NODE_VERSION: u8 = 1;
 const NODE_HAS_ZERO_RUNS: u8 = 1;
 const IDENTITY_TAG: &[u8] = b"dedupfs recipe node v1\0";
@@ -58,15 +49,11 @@ pub struct Child {
 }
 
 impl Child {
-    /// Returns a run of `len_bytes` zeros.
-    #[must_use]
-    pub const fn zero(len_bytes: u64) -> Self {
+    const fn zero(len_bytes: u64) -> Self {
         Self { fingerprint: Fingerprint::ZERO, len_bytes, hint: ContainerId::NONE }
     }
 
-    /// Whether it is a run of zeros.
-    #[must_use]
-    pub fn is_zero(&self) -> bool {
+    fn is_zero(&self) -> bool {
         self.fingerprint.is_zero()
     }
 }
@@ -83,11 +70,18 @@ pub struct Node {
 impl Node {
     /// Number of file bytes that the node stands for; an error above [`FILE_BYTES_MAX`].
     pub fn len_bytes(&self) -> Result<u64> {
-        sum_of_lengths("recipe node", &self.children)
+        let mut sum = 0_u64;
+        for child in &self.children {
+            check_len(NODE, child.len_bytes)?;
+            sum = sum.saturating_add(child.len_bytes);
+        }
+        if sum > FILE_BYTES_MAX {
+            return Err(StoreError::corrupt(NODE, format!("lengths adding up to at most {FILE_BYTES_MAX}"), "more"));
+        }
+        Ok(sum)
     }
 
     /// The bytes that the node's fingerprint covers: a domain tag, the level, then each child's fingerprint and length.
-    #[must_use]
     pub fn identity_bytes(&self) -> Vec<u8> {
         let len = IDENTITY_TAG.len() + 1 + self.children.len() * (FINGERPRINT_BYTES + 8);
         let mut writer = ByteWriter::with_capacity(len);
@@ -101,22 +95,14 @@ impl Node {
     }
 
     /// Checks the invariants in the module's head.
-    pub fn check(&self) -> Result<()> {
-        self.check_named("recipe node")
-    }
-
-    fn check_named(&self, what: &str) -> Result<()> {
-        check_level(what, self.level)?;
-        check_child_count(what, self.children.len())?;
-        sum_of_lengths(what, &self.children).map(drop)
+    fn check(&self) -> Result<()> {
+        check_level(NODE, self.level)?;
+        check_child_count(self.children.len())?;
+        self.len_bytes().map(drop)
     }
 
     /// Encodes the node. The hint of a run of zeros is dropped.
-    ///
-    /// # Panics
-    ///
-    /// The node breaks an invariant: no decoder would accept its bytes.
-    #[must_use]
+    /// Panics if the node breaks an invariant: no decoder would accept its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let sound = self.check();
         assert!(sound.is_ok(), "encoding a recipe node: {sound:?}");
@@ -146,28 +132,20 @@ impl Node {
 
     /// Decodes and fully checks the result of [`encode`](Self::encode).
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        const WHAT: &str = "recipe node";
-        let mut reader = ByteReader::new(bytes, WHAT);
+        let mut reader = ByteReader::new(bytes, NODE);
         let version = reader.u8()?;
         let body_bytes =
             reader.remaining().checked_sub(7).ok_or_else(|| reader.corrupt("a checksum", "too few bytes"))?;
         let (body, trailer) = bytes.split_at_checked(body_bytes).unwrap_or_default();
-        let (expected, found) = (ByteReader::new(trailer, WHAT).u64()?, checksum(body));
-        if expected != found {
-            return Err(StoreError::corrupt(WHAT, format!("checksum {expected:#018x}"), format!("{found:#018x}")));
-        }
+        StoreError::check_sum(NODE, "checksum", ByteReader::new(trailer, NODE).u64()?, checksum(body))?;
         if version != NODE_VERSION {
-            return Err(StoreError::Unsupported {
-                what: WHAT.to_owned(),
-                found: format!("version {version}"),
-                advice: "it was written by a newer version of dedupfs: use that version or a later one".to_owned(),
-            });
+            return Err(StoreError::newer(NODE, format!("version {version}")));
         }
-        let mut reader = ByteReader::new(body, WHAT);
+        let mut reader = ByteReader::new(body, NODE);
         reader.u8()?;
         let node = decode_columns(&mut reader)?;
         reader.finish()?;
-        node.check_named(WHAT)?;
+        node.check()?;
         Ok(node)
     }
 }
@@ -182,7 +160,7 @@ fn decode_columns(reader: &mut ByteReader<'_>) -> Result<Node> {
     };
     let count = reader.varint()?;
     let count = usize::try_from(count).map_err(|_| reader.corrupt(format!("{NODE_CHILDREN_MAX} children"), count))?;
-    check_child_count("recipe node", count)?;
+    check_child_count(count)?;
     let bitmap = if has_zero_runs { reader.bytes(count.div_ceil(8))? } else { &[] };
     let zero_bit = |position: usize| bitmap.get(position / 8).is_some_and(|byte| byte >> (position % 8) & 1 == 1);
     let zero_runs = (0..bitmap.len() * 8).filter(|&position| zero_bit(position)).count();
@@ -190,7 +168,7 @@ fn decode_columns(reader: &mut ByteReader<'_>) -> Result<Node> {
         return Err(reader.corrupt("a bitmap of the children", "bits beyond them, or none at all"));
     }
     // At most 65,536 children, and their fingerprints must be present: the input bounds the allocation.
-    let mut fingerprints = ByteReader::new(reader.bytes((count - zero_runs) * FINGERPRINT_BYTES)?, "recipe node");
+    let mut fingerprints = ByteReader::new(reader.bytes((count - zero_runs) * FINGERPRINT_BYTES)?, NODE);
     let mut children = Vec::with_capacity(count);
     for position in 0..count {
         let mut child = Child::zero(reader.varint()?);
@@ -217,9 +195,9 @@ fn check_level(what: &str, level: u8) -> Result<()> {
     Ok(())
 }
 
-fn check_child_count(what: &str, count: usize) -> Result<()> {
+fn check_child_count(count: usize) -> Result<()> {
     if count == 0 || count > NODE_CHILDREN_MAX {
-        return Err(StoreError::corrupt(what, format!("1 to {NODE_CHILDREN_MAX} children"), count));
+        return Err(StoreError::corrupt(NODE, format!("1 to {NODE_CHILDREN_MAX} children"), count));
     }
     Ok(())
 }
@@ -229,18 +207,6 @@ fn check_len(what: &str, len_bytes: u64) -> Result<()> {
         return Err(StoreError::corrupt(what, format!("a length of 1 to {FILE_BYTES_MAX} bytes"), len_bytes));
     }
     Ok(())
-}
-
-fn sum_of_lengths(what: &str, children: &[Child]) -> Result<u64> {
-    let mut sum = 0_u64;
-    for child in children {
-        check_len(what, child.len_bytes)?;
-        sum = sum.saturating_add(child.len_bytes);
-    }
-    if sum > FILE_BYTES_MAX {
-        return Err(StoreError::corrupt(what, format!("lengths adding up to at most {FILE_BYTES_MAX}"), "more"));
-    }
-    Ok(sum)
 }
 
 /// The content of a file, as its inode holds it.
@@ -272,7 +238,6 @@ impl Root {
     const NODE: u8 = 3;
 
     /// Length of the file in bytes.
-    #[must_use]
     pub const fn len_bytes(&self) -> u64 {
         match self {
             Self::Empty => 0,
@@ -299,14 +264,11 @@ impl Root {
     }
 
     /// Appends the root's bytes to `writer`.
-    ///
-    /// # Panics
-    ///
-    /// The root breaks an invariant: no decoder would accept its bytes.
+    /// Panics if the root breaks an invariant: no decoder would accept its bytes.
     pub fn encode_into(&self, writer: &mut ByteWriter) {
         let sound = self.check();
         assert!(sound.is_ok(), "encoding a file root: {sound:?}");
-        let start = writer.len();
+        let start = writer.as_slice().len();
         let write_child = |writer: &mut ByteWriter, child: &Child| {
             writer.fingerprint(&child.fingerprint);
             writer.u64(child.len_bytes);
@@ -333,7 +295,6 @@ impl Root {
     }
 
     /// Encodes the root into at most [`ROOT_BYTES_MAX`] bytes.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = ByteWriter::with_capacity(ROOT_BYTES_MAX);
         self.encode_into(&mut writer);

@@ -25,24 +25,19 @@ use crate::id::PoolId;
 
 mod properties;
 
-pub use properties::{
-    CHUNK_SIZE_BYTES, CHUNKS_PER_CONTAINER_MIN, CONTAINER_BYTES, ChunkerKind, FingerprintAlgorithm, PoolProperties,
-    SLOTS_PER_FILE,
-};
+pub use properties::{CHUNK_SIZE_BYTES, ChunkerKind, FingerprintAlgorithm, PoolProperties};
 
 /// The format that this version writes and reads.
-pub const FORMAT_VERSION: u16 = 1;
+const FORMAT_VERSION: u16 = 1;
 
 /// Required features that this version knows. A pool that requires another feature is refused.
-pub const FEATURES_KNOWN: u64 = 0;
+const FEATURES_KNOWN: u64 = 0;
 
 /// The file is padded to a multiple of this many bytes.
-pub const SUPERBLOCK_ALIGNMENT_BYTES: usize = 4096;
+const SUPERBLOCK_ALIGNMENT_BYTES: usize = 4096;
 
-/// Longest path of a data root in bytes.
-pub const DATA_ROOT_BYTES_MAX: usize = 4096;
+const DATA_ROOT_BYTES_MAX: usize = 4096;
 
-/// Longest superblock file in bytes.
 const FILE_BYTES_MAX: usize = 4 * SUPERBLOCK_ALIGNMENT_BYTES;
 
 const _: () = assert!(DATA_ROOT_BYTES_MAX + 1024 < FILE_BYTES_MAX);
@@ -59,7 +54,6 @@ pub enum Role {
 
 impl Role {
     /// Name of the superblock's file.
-    #[must_use]
     pub const fn file_name(self) -> &'static str {
         match self {
             Self::Meta => "dedupfs.meta",
@@ -117,7 +111,7 @@ impl Superblock {
     /// Reads and checks the superblock of a role at the root of `device`.
     pub fn read(device: &dyn Device, role: Role) -> Result<Self> {
         let (name, place) = (role.file_name(), device.describe());
-        let bytes = match device.read_file(name, FILE_BYTES_MAX as u64) {
+        let read = match device.read_file(name, FILE_BYTES_MAX as u64) {
             Err(StoreError::NotFound { .. }) => {
                 return Err(StoreError::Usage(match role {
                     Role::Meta => {
@@ -129,15 +123,9 @@ impl Superblock {
                     Role::Data => format!("{place} is not the data root of a dedupfs pool (no {name}): is it mounted?"),
                 }));
             }
-            Err(StoreError::Corrupt { what, expected, found }) => {
-                let found = format!(
-                    "{found}; `dedupfs fsck --repair` writes it again from the other superblock of the pool: try it"
-                );
-                return Err(StoreError::Corrupt { what, expected, found });
-            }
-            found => found?,
+            read => read.and_then(|bytes| Self::decode(&format!("superblock {name} of {place}"), &bytes, role)),
         };
-        Self::decode(&format!("superblock {name} of {place}"), &bytes, role).map_err(|error| match error {
+        read.map_err(|error| match error {
             StoreError::Corrupt { what, expected, found } => {
                 let found = format!(
                     "{found}; `dedupfs fsck --repair` writes it again from the other superblock of the pool: try it"
@@ -160,17 +148,13 @@ impl Superblock {
             )));
         }
         if meta.properties != data.properties || meta.created_secs != data.created_secs {
-            return Err(StoreError::corrupt(
-                "superblock of the data root",
-                format!("{:?}, created {}", meta.properties, meta.created_secs),
-                format!("{:?}, created {}", data.properties, data.created_secs),
-            ));
+            let shown = |of: &Self| format!("{:?}, created {}", of.properties, of.created_secs);
+            return Err(StoreError::corrupt("superblock of the data root", shown(meta), shown(data)));
         }
         Ok(())
     }
 
     /// The path of the data root, for a pool with its meta root at `meta_root`.
-    #[must_use]
     pub fn data_root_path(&self, meta_root: &Path) -> PathBuf {
         match self.data_root.as_slice() {
             b"" | b"." => meta_root.to_owned(),
@@ -179,7 +163,6 @@ impl Superblock {
     }
 
     /// Encodes the whole file.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let properties = &self.properties;
         let (compression, level) = match properties.compression {

@@ -29,8 +29,7 @@ pub fn listen(listener: Listener) {
 }
 
 /// Whether it is worth finding out if the calling thread would have to wait.
-#[must_use]
-pub fn is_concerned() -> bool {
+pub(crate) fn is_concerned() -> bool {
     LISTENER.get().is_some_and(|listener| (listener.is_concerned)())
 }
 

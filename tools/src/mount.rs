@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 
-use crate::control::{Failure, FailureKind};
 use dedupfs_fuse::MountError;
-use dedupfs_store::device::file::FileDevice;
+use dedupfs_store::device::FileDevice;
 use dedupfs_store::superblock::{Role, Superblock};
 use rustix::mount::UnmountFlags;
 
 use crate::args::MountArgs;
+use crate::control::{Failure, FailureKind};
 use crate::mountinfo::contains;
 use crate::ready::{self, Outcome};
 use crate::{silence, target};

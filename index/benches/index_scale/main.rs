@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use dedupfs_index::{Change, ContainerTables, Index, IndexOptions, IndexStats, Location};
 use dedupfs_store::device::{Device, FileDevice};
 use dedupfs_store::{ContainerId, Fingerprint, PoolId};
+
 use timed::TimedDevice;
 
 const POOL: PoolId = PoolId([1; 16]);
@@ -52,7 +53,7 @@ pub(crate) fn fingerprint(number: u64) -> Fingerprint {
 }
 
 pub(crate) fn location(number: u64) -> Location {
-    Location { container: ContainerId(1 + number / CHUNKS_PER_CONTAINER), len_bytes: 8192 }
+    Location::new(ContainerId(1 + number / CHUNKS_PER_CONTAINER), 8192)
 }
 
 /// The number of a stored fingerprint for a position in a random order.

@@ -114,7 +114,7 @@ pub(crate) fn redb(path: &Path, stored: u64, absent: &[u64], present: &[u64]) {
             let mut table = transaction.open_table(TABLE).unwrap();
             for number in first..(first + (1 << 18)).min(stored) {
                 let place = location(number);
-                table.insert(&fingerprint(number).0, (place.container.0, place.len_bytes)).unwrap();
+                table.insert(&fingerprint(number).0, (place.container().0, place.len_bytes())).unwrap();
             }
         }
         transaction.commit().unwrap();

@@ -78,23 +78,23 @@ fn matrix() {
     println!("| rebalancing | times | tankers | empty cells | most tankers open at once | tankers between |");
     println!("|---|---|---|---|---|---|");
     for threshold in [u64::MAX, THRESHOLD, 256] {
-        let (mut counts, mut flushed, mut times, mut open) = (vec![0_u64; buckets], 0, 0_u64, 0);
+        let (mut counts, mut sealed, mut times, mut open) = (vec![0_u64; buckets], 0, 0_u64, 0);
         for number in 0..total {
             counts[bucket(number, buckets)] += 1;
             if number % 4096 == 0 {
                 let (most, least) = (*counts.iter().max().unwrap(), *counts.iter().min().unwrap());
                 open = open.max(most.div_ceil(cells) - least / cells);
                 if most - least > threshold {
-                    flushed += most.div_ceil(cells);
+                    sealed += most.div_ceil(cells);
                     times += 1;
                     counts.fill(0);
                 }
             }
         }
-        let tankers = flushed + counts.iter().max().unwrap().div_ceil(cells);
+        let tankers = sealed + counts.iter().max().unwrap().div_ceil(cells);
         let empty = 1.0 - total as f64 / (tankers * cells * buckets as u64) as f64;
         let name = if threshold == u64::MAX { "none".to_owned() } else { format!("beyond {threshold}") };
-        let between = if times > 0 { format!("{:.1}", flushed as f64 / times as f64) } else { "-".to_owned() };
+        let between = if times > 0 { format!("{:.1}", sealed as f64 / times as f64) } else { "-".to_owned() };
         println!("| {name} | {times} | {tankers} | {:.2} % | {open} | {between} |", empty * 100.0);
     }
 }

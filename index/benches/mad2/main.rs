@@ -48,7 +48,7 @@ pub(crate) fn fingerprint(number: u64) -> Fingerprint {
 
 /// Number *n* is chunk *n* mod 512 of container *n* / 512.
 pub(crate) fn location(number: u64) -> Location {
-    Location { container: ContainerId(1 + number / CHUNKS_PER_CONTAINER), len_bytes: 4096 }
+    Location::new(ContainerId(1 + number / CHUNKS_PER_CONTAINER), 4096)
 }
 
 struct Tables;

@@ -42,31 +42,26 @@ const MANY: usize = 8;
 
 const _: () = assert!((MERGE_WORDS * 64).is_multiple_of(48) && (MERGE_MANY_WORDS * 64).is_multiple_of(48));
 
-/// All filters.
 #[derive(Debug)]
 pub(crate) struct FilterArray {
     stored_bits: u64,
     fullness: Fullness,
     limit_bytes: u64,
-    state: RwLock<State>,
+    state: RwLock<Groups>,
 }
 
 #[derive(Debug)]
-struct State {
+struct Groups {
     fold: u64,
     groups: Vec<Group>,
     /// Number of requests for a column that were refused.
     refused: u64,
 }
 
-/// Figures of an array.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub(crate) struct FilterSizes {
-    /// Bytes of memory.
     pub(crate) bytes: u64,
-    /// The fold of the stored filters.
     pub(crate) fold: u64,
-    /// Columns in use.
     pub(crate) columns: u64,
 }
 
@@ -86,7 +81,7 @@ impl FilterArray {
         fold: u64,
     ) -> Arc<Self> {
         let stored_bits = Bitmap::stored_bits(cells_per_tanker);
-        let mut state = State { fold, groups: Vec::new(), refused: 0 };
+        let mut state = Groups { fold, groups: Vec::new(), refused: 0 };
         for columns in layout(tankers) {
             if !state.grow(stored_bits / fold, columns, limit_bytes) {
                 break;
@@ -139,7 +134,6 @@ impl FilterArray {
         }
     }
 
-    /// Warns about the cost of too few bits.
     fn warn_if_scant(&self, fold: u64, tankers: u64) {
         let bits = self.fullness.bits_per_cell(fold);
         if bits < BITS_PER_CELL_SCANT && tankers > 0 {
@@ -155,7 +149,6 @@ impl FilterArray {
         }
     }
 
-    /// The largest fullness of a tanker.
     pub(crate) fn fullness(&self) -> Fullness {
         self.fullness
     }
@@ -204,19 +197,16 @@ impl FilterArray {
         }
     }
 
-    /// The columns in use.
     #[cfg(test)]
     pub(crate) fn used(&self) -> Vec<Columns> {
         self.state.read().groups.iter().map(|group| group.used).collect()
     }
 
-    /// All rows of all groups.
     #[cfg(test)]
     pub(crate) fn bits(&self) -> Vec<Vec<u64>> {
         self.state.read().groups.iter().map(|group| group.bits().to_vec()).collect()
     }
 
-    /// Figures.
     pub(crate) fn sizes(&self) -> FilterSizes {
         let state = self.state.read();
         FilterSizes {
@@ -227,7 +217,7 @@ impl FilterArray {
     }
 }
 
-impl State {
+impl Groups {
     /// Adds a group of `columns`, or of fewer if memory is short; `false` if not even one column fits.
     fn grow(&mut self, rows: u64, columns: u32, limit_bytes: u64) -> bool {
         let room = limit_bytes.saturating_sub(self.groups.iter().map(Group::bytes).sum());
@@ -246,9 +236,7 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct FilterColumn {
     array: Arc<FilterArray>,
-    /// The number of its group.
     pub(crate) group: u32,
-    /// Its number within the group.
     pub(crate) column: u32,
 }
 
@@ -272,7 +260,6 @@ impl FilterColumn {
         });
     }
 
-    /// Clears the column.
     pub(crate) fn clear(&self) {
         let words = self.array.stored_bits.div_ceil(64);
         for first in (0..words).step_by(MERGE_WORDS) {

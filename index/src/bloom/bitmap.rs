@@ -17,12 +17,10 @@ pub(crate) struct Bitmap {
 }
 
 impl Bitmap {
-    /// Bits of the stored filter of a tanker of `cells_per_tanker`.
     pub(crate) const fn stored_bits(cells_per_tanker: u32) -> u64 {
         cells_per_tanker as u64 * STORED_BITS_PER_CELL
     }
 
-    /// Words of the stored filter of a tanker of `cells_per_tanker`.
     pub(crate) const fn stored_words(cells_per_tanker: u32) -> u64 {
         Self::stored_bits(cells_per_tanker).div_ceil(u64::BITS as u64)
     }
@@ -35,7 +33,6 @@ impl Bitmap {
         }
     }
 
-    /// Adds a fingerprint.
     pub(crate) fn insert(&mut self, fingerprint: &Fingerprint) {
         let hashes = Hashes::of(fingerprint);
         for number in 0..HASHES {
@@ -46,7 +43,6 @@ impl Bitmap {
         }
     }
 
-    /// The words, in order.
     pub(crate) fn words(&self) -> &[u64] {
         &self.words
     }

@@ -3,20 +3,17 @@
 /// Words of the widest row: one cache line.
 pub(crate) const ROW_WORDS_MAX: usize = 8;
 
-/// Most columns of a group.
 pub(crate) const COLUMNS_MAX: u32 = ROW_WORDS_MAX as u32 * u64::BITS;
 
 /// The set: column *n* is bit *n* mod 64 of word *n* / 64, as in a row.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Columns([u64; ROW_WORDS_MAX]);
 
-/// Word and bit of a column within a row.
 pub(crate) const fn word_and_bit(column: u32) -> (usize, u32) {
     ((column / u64::BITS) as usize, column % u64::BITS)
 }
 
 impl Columns {
-    /// Adds a column.
     pub(crate) fn insert(&mut self, column: u32) {
         let (word, bit) = word_and_bit(column);
         self.0[word] |= 1 << bit;
@@ -36,12 +33,10 @@ impl Columns {
         full as u32 * u64::BITS + self.0.get(full).map_or(0, |word| word.trailing_ones())
     }
 
-    /// Number of columns in the set.
     pub(crate) fn len(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Whether the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }

@@ -16,7 +16,6 @@ const COLUMNS_FEW: u32 = 4;
 
 const CACHE_LINE_BYTES: usize = 64;
 
-/// A bit-sliced group of filters.
 #[derive(Debug)]
 pub(crate) struct Group {
     /// `first` unused words, then the rows.
@@ -49,7 +48,6 @@ impl Group {
         ((rows * columns as u64).div_ceil(64) + spare) * 8
     }
 
-    /// Returns an empty group.
     pub(crate) fn new(rows: u64, columns: u32) -> Self {
         debug_assert!(Self::is_width(columns), "rows divide words, or words rows");
         let words = vec![0_u64; (Self::bytes_of(rows, columns) / 8) as usize];
@@ -64,18 +62,15 @@ impl Group {
         self.columns
     }
 
-    /// Bytes of memory.
     pub(crate) fn bytes(&self) -> u64 {
         (self.words.capacity() * 8) as u64
     }
 
-    /// Returns a column that is not given out.
     pub(crate) fn free_column(&self) -> Option<u32> {
         let column = self.used.first_absent();
         (column < self.columns).then_some(column)
     }
 
-    /// The words of the rows.
     fn body(&self) -> &[u64] {
         &self.words[self.first..]
     }
@@ -89,7 +84,6 @@ impl Group {
         6 - self.columns.trailing_zeros()
     }
 
-    /// The word of the body, and the bit in it, where a word of a row begins.
     const fn place(&self, row: u64, word: usize) -> (usize, u32) {
         match words_in_row(self.columns) {
             0 => {
@@ -219,7 +213,6 @@ impl Group {
         sieve::<W, 4>(self.rows, |row| rows[row as usize], hashes, valid.words(), each);
     }
 
-    /// All rows of all columns.
     #[cfg(test)]
     pub(crate) fn bits(&self) -> &[u64] {
         let words = (self.rows * u64::from(self.columns)).div_ceil(64) as usize;

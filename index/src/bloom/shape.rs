@@ -28,7 +28,6 @@ const FALSE_READS_WANTED: f64 = 0.001;
 pub(crate) struct Fullness(f64);
 
 impl Fullness {
-    /// Full tankers.
     #[cfg(test)]
     pub(crate) const FULL: Self = Self(1.0);
 
@@ -37,7 +36,6 @@ impl Fullness {
         Self((f64::from(fullest.max(1)) / f64::from(cells_per_tanker.max(1))).min(1.0))
     }
 
-    /// Bits for each cell at this fold.
     pub(crate) fn bits_per_cell(self, fold: u64) -> f64 {
         STORED_BITS_PER_CELL as f64 / fold as f64 / self.0
     }
@@ -92,7 +90,6 @@ pub(crate) const fn next_narrower(columns: u32) -> u32 {
     if columns > u64::BITS { columns - u64::BITS } else { columns / 2 }
 }
 
-/// Bytes of filters for `tankers` of `stored_bits` each at this fold.
 pub(crate) fn bytes_for(stored_bits: u64, fold: u64, tankers: u64) -> u64 {
     layout(tankers).map(|columns| Group::bytes_of(stored_bits / fold, columns)).sum()
 }

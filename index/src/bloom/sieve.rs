@@ -7,7 +7,6 @@
 
 use super::hashes::{HASHES, Hashes};
 
-/// Queries that are processed together.
 pub(crate) const BLOCK: usize = 256;
 
 const _: () = assert!(BLOCK <= 1 << u16::BITS);

@@ -5,7 +5,6 @@
 //! words, one of each filter, become 64 rows at once by 32 * 6 exchanges, which compile to vector instructions. Then
 //! neighbouring rows are joined as the fold says.
 
-/// Filters that are transposed together.
 pub(super) const TOGETHER: usize = u64::BITS as usize;
 
 /// Words taken from each filter in one go: a cache line.

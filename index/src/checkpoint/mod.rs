@@ -34,7 +34,7 @@ use dedupfs_store::{Fingerprint, Result, StoreError};
 use crate::cell::Entry;
 use crate::index::{Applier, Checkpointer, Index};
 use crate::leftovers::Removed;
-use crate::manifest::Manifest;
+use crate::manifest::{Extent, Manifest};
 use crate::names::{
     MANIFEST_NAME, containers_name, counts_name, filter_name, generation_of, is_ours, join, occupancy_name, open_name,
     tanker_name,
@@ -42,14 +42,14 @@ use crate::names::{
 use crate::occupancy::Tally;
 use crate::open::Patch;
 use crate::open::file::OpenFile;
-use crate::options::DISSOLVE_DIVISOR;
+use crate::options::{DISSOLVE_DIVISOR, WRITTEN_CELL_BYTES, WRITTEN_FILES_BYTES};
 use crate::sealed::{SealedSet, SealedTanker};
 
 /// The committed state after a row, to be written by a checkpoint. Later changes do not affect it.
 #[derive(Debug)]
 pub struct Frozen {
     row: u64,
-    rebuilding: bool,
+    extent: Extent,
     /// The sealed tankers that `patches` belong to.
     set: Arc<SealedSet>,
     /// Patches by tanker, in the order of its cells.
@@ -62,22 +62,17 @@ pub struct Frozen {
 
 impl Frozen {
     /// Upper bound of the bytes that writing it takes on the device, beside the current files.
-    #[must_use]
     pub fn disk_bytes(&self) -> u64 {
-        // A cell and its count, 6 bytes of a filter; directories and frames of each file.
-        const CELL_BYTES: u64 = 64;
-        const FILES_BYTES: u64 = 64 << 10;
         let changed = self.set.tankers().iter().filter_map(|tanker| Some((tanker, self.patches.get(&tanker.id)?)));
         let folded = changed.map(|(tanker, patches)| {
-            let counts_bytes = 4 * u64::from(tanker.cells()) + tanker.occupancy_list_bytes() + FILES_BYTES;
+            let counts_bytes = 4 * u64::from(tanker.cells()) + tanker.occupancy_list_bytes() + WRITTEN_FILES_BYTES;
             // A dissolved tanker's cells are written with the open cells.
-            let whole_bytes = u64::from(tanker.cells()) * CELL_BYTES + FILES_BYTES;
+            let whole_bytes = u64::from(tanker.cells()) * WRITTEN_CELL_BYTES + WRITTEN_FILES_BYTES;
             if patches.iter().any(|(_, patch)| patch.relocated) { whole_bytes } else { counts_bytes }
         });
-        self.cells.len() as u64 * CELL_BYTES + 2 * FILES_BYTES + folded.sum::<u64>()
+        self.cells.len() as u64 * WRITTEN_CELL_BYTES + 2 * WRITTEN_FILES_BYTES + folded.sum::<u64>()
     }
 
-    /// Bytes of memory of the copy.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let patches: usize = self.patches.values().map(Vec::capacity).sum();
         (self.cells.capacity() * size_of::<Entry>() + patches * size_of::<(Fingerprint, Patch)>()) as u64
@@ -103,7 +98,6 @@ struct Sealed {
 
 /// The files that a checkpoint wrote, to be published.
 struct Written {
-    /// All tankers, newest first.
     tankers: Vec<Arc<SealedTanker>>,
     sealed: Vec<Sealed>,
     folded: HashMap<u64, Folding>,
@@ -128,15 +122,15 @@ impl Index {
             let applied = applier.applied;
             return Err(StoreError::Usage(format!("checkpoint of row {row} after row {applied} was applied")));
         }
-        Ok(self.freeze_locked(&mut applier, row, false))
+        Ok(self.freeze_locked(&mut applier, row, Extent::Whole))
     }
 
-    pub(crate) fn freeze_locked(&self, applier: &mut Applier, row: u64, rebuilding: bool) -> Frozen {
+    pub(crate) fn freeze_locked(&self, applier: &mut Applier, row: u64, extent: Extent) -> Frozen {
         applier.applied = applier.applied.max(row);
         applier.frozen = applier.frozen.max(row);
         Frozen {
             row,
-            rebuilding,
+            extent,
             set: self.sealed_set(),
             patches: patches_by_tanker(self.open.collect_patches()),
             cells: self.open.collect_cells(),
@@ -178,7 +172,7 @@ impl Index {
 
     fn write_locked(&self, state: &mut Checkpointer, frozen: Frozen) -> Result<()> {
         // While an index is built, the number of its checkpoint takes the place of the row.
-        let overtaken = !state.rebuilding && frozen.row < self.position();
+        let overtaken = state.extent == Extent::Whole && frozen.row < self.position();
         if overtaken || !Arc::ptr_eq(&frozen.set, &self.sealed_set()) {
             let row = frozen.row;
             return Err(StoreError::Usage(format!("another checkpoint was written since row {row} was frozen")));
@@ -187,8 +181,8 @@ impl Index {
         let incomplete = frozen.set.tankers().iter().any(|tanker| !tanker.has_summary());
         let open_changed = frozen.open_version != state.open_version;
         let changed = open_changed || full || incomplete || !frozen.patches.is_empty();
-        let (row, rebuilding, open_version) = (frozen.row, frozen.rebuilding, frozen.open_version);
-        if !changed && row == self.position() && rebuilding == state.rebuilding {
+        let (row, extent, open_version) = (frozen.row, frozen.extent, frozen.open_version);
+        if !changed && row == self.position() && extent == state.extent {
             return Ok(());
         }
         state.generation += 1;
@@ -202,7 +196,7 @@ impl Index {
         }
         let tankers = written.as_ref().map_or_else(|| old.tankers(), |written| &written.tankers);
         let manifest = Manifest {
-            rebuilding,
+            extent,
             generation: state.generation,
             position: row,
             next_tanker: written.as_ref().map_or(state.next_tanker, |written| written.next_tanker),
@@ -211,11 +205,11 @@ impl Index {
         };
         manifest.replace(&*self.device, &self.directory, &self.pool)?;
 
-        if state.rebuilding && !rebuilding {
+        if (state.extent, extent) == (Extent::Unfinished, Extent::Whole) {
             let mut applier = self.applier.lock();
             (applier.applied, applier.frozen) = (row, row);
         }
-        state.rebuilding = rebuilding;
+        state.extent = extent;
         state.next_tanker = manifest.next_tanker;
         state.open_file = manifest.open;
         state.open_version = open_version;
@@ -333,7 +327,7 @@ impl Index {
             return Ok((None, entries));
         }
         let ids = (tanker.id, generation);
-        let filter = tanker.filter_column();
+        let filter = tanker.filter.clone();
         let buckets = self.options.buckets_per_tanker;
         Ok((Some(SealedTanker::write(self.writer(), ids, buckets, &entries, filter)?), Vec::new()))
     }
@@ -378,7 +372,6 @@ impl Index {
     }
 }
 
-/// Groups patches by tanker, in the order of its cells.
 fn patches_by_tanker(patches: Vec<(Fingerprint, Patch)>) -> HashMap<u64, Vec<(Fingerprint, Patch)>> {
     let mut by_tanker: HashMap<u64, Vec<(Fingerprint, Patch)>> = HashMap::new();
     for patch in patches {
@@ -394,7 +387,7 @@ fn patches_by_tanker(patches: Vec<(Fingerprint, Patch)>) -> HashMap<u64, Vec<(Fi
 /// ascend with time, and each container belongs to one stream.
 fn split_by_arrival(entries: &mut Vec<Entry>, count: usize) -> Vec<Entry> {
     if count > 0 {
-        entries.sort_unstable_by_key(|entry| (entry.cell.location.container, entry.fingerprint));
+        entries.sort_unstable_by_key(|entry| (entry.cell.location.container(), entry.fingerprint));
     }
     entries.split_off(count)
 }

@@ -58,7 +58,6 @@ impl Index {
         }
     }
 
-    /// Adds patches for sealed cells that were removed since the freeze.
     fn bury(&self, tanker: u64, entries: &[Entry]) {
         let mut rest = entries;
         while let Some(number) = rest.first().map(|entry| shard_of(&entry.fingerprint)) {

@@ -28,14 +28,6 @@ pub struct FilterStats {
     pub read_bytes: u64,
 }
 
-impl FilterStats {
-    /// Entries that the filter decided.
-    #[must_use]
-    pub const fn answered(&self) -> u64 {
-        self.existing + self.non_existing
-    }
-}
-
 #[derive(Default, Debug)]
 struct Counters {
     asked: AtomicU64,
@@ -72,27 +64,19 @@ pub struct FilterChain {
 }
 
 impl FilterChain {
-    /// Makes a chain of `filters`, cheapest first. Each query's own filters come before them.
-    #[must_use]
-    pub fn new(filters: Vec<Arc<dyn Filter>>) -> Self {
-        Self::with_own_at(filters, Some(0))
-    }
-
-    /// As [`new`](Self::new), but a query's own filters are asked before filter number `own_at`, or never.
-    #[must_use]
-    pub fn with_own_at(filters: Vec<Arc<dyn Filter>>, own_at: Option<usize>) -> Self {
+    /// Makes a chain of `filters`, cheapest first. A query's own filters are asked before filter number `own_at`, or
+    /// never.
+    pub(crate) fn new(filters: Vec<Arc<dyn Filter>>, own_at: Option<usize>) -> Self {
         let filters = filters.into_iter().map(|filter| (filter, Arc::default())).collect();
         Self { filters, own_at, compare: None, extras: Mutex::default() }
     }
 
     /// Returns the chain with a last filter that compares the finds of the others with the data.
-    #[must_use]
-    pub fn comparing(self, compare: CompareFilter) -> Self {
+    pub(super) fn comparing(self, compare: CompareFilter) -> Self {
         Self { compare: Some((Arc::new(compare), Arc::default())), ..self }
     }
 
     /// The comparing filter, if there is one: then queries need [data](Query::with_data).
-    #[must_use]
     pub fn compare(&self) -> Option<&CompareFilter> {
         self.compare.as_ref().map(|(compare, _)| &**compare)
     }
@@ -102,6 +86,8 @@ impl FilterChain {
         if self.compare.is_some() && query.data.is_none() {
             return Err(StoreError::Usage("this chain compares, and the query has no data".to_owned()));
         }
+        // A filter without access to bytes can still decide these.
+        let unanswered = |query: &Query<'_>| query.unanswered().count();
         let mut open = unanswered(query);
         for (number, (filter, counters)) in self.filters.iter().enumerate() {
             let own = if self.own_at == Some(number) { own } else { &[] };
@@ -136,7 +122,6 @@ impl FilterChain {
     }
 
     /// The statistics of each filter: first those that came with queries, then the chain's.
-    #[must_use]
     pub fn stats(&self) -> Vec<FilterStats> {
         let extras = self.extras.lock();
         let extras = extras.iter().map(|(name, counters)| counters.stats(name));
@@ -146,11 +131,6 @@ impl FilterChain {
             .chain(compare)
             .collect()
     }
-}
-
-/// Number of entries that a filter without access to bytes can still decide.
-fn unanswered(query: &Query<'_>) -> usize {
-    query.unanswered().count()
 }
 
 /// Asks one filter about `asked` entries; returns how many are `left` afterwards.

@@ -38,7 +38,6 @@ pub trait StoredChunks: Send + Sync {
     fn reads_of_this_thread(&self) -> Reads;
 }
 
-/// The finding at one place.
 enum Seen {
     Equal,
     NotThere,
@@ -70,8 +69,7 @@ impl std::fmt::Debug for CompareFilter {
 
 impl CompareFilter {
     /// Makes a filter that reads the finds of `index` from `chunks`.
-    #[must_use]
-    pub fn new(index: Arc<Index>, chunks: Arc<dyn StoredChunks>) -> Self {
+    pub(super) fn new(index: Arc<Index>, chunks: Arc<dyn StoredChunks>) -> Self {
         Self { index, chunks }
     }
 
@@ -87,7 +85,7 @@ impl CompareFilter {
             match self.look(fingerprint, data, place)? {
                 Seen::Equal => {
                     // Lengths of chunks have 32 bits.
-                    let place = Some(Location { container: place, len_bytes: data.len() as u32 });
+                    let place = Some(Location::new(place, data.len() as u32));
                     return Ok(Compared { place, damage_seen });
                 }
                 Seen::Collision => {
@@ -98,7 +96,7 @@ impl CompareFilter {
                 Seen::Damaged => damage_seen = true,
             }
             tried.push(place);
-            place = self.index.get(fingerprint)?.map_or(ContainerId::NONE, |cell| cell.location.container);
+            place = self.index.get(fingerprint)?.map_or(ContainerId::NONE, |cell| cell.location.container());
         }
         // A cell that names a container without the chunk is damage, too.
         Ok(Compared { place: None, damage_seen: true })
@@ -142,7 +140,7 @@ impl Filter for CompareFilter {
         };
         for position in query.open_entries().collect::<Vec<_>>() {
             let Verdict::StrongMaybe(location) = query.verdicts[position] else { continue };
-            let compared = self.compare(&query.fingerprints[position], data[position], location.container)?;
+            let compared = self.compare(&query.fingerprints[position], data[position], location.container())?;
             query.damage_seen |= compared.damage_seen;
             query.verdicts[position] = compared.place.map_or(Verdict::NonExisting, Verdict::Existing);
         }

@@ -9,18 +9,7 @@ use crate::index::Index;
 
 /// Decides `Existing` for fingerprints of recently hit containers. It leaves the others open. Its answers are those of
 /// the index, so they are final; dedupv1's are a strong maybe.
-#[derive(Clone, Debug)]
-pub struct LocalityFilter {
-    index: Arc<Index>,
-}
-
-impl LocalityFilter {
-    /// Makes a filter that asks the locality cache of `index`.
-    #[must_use]
-    pub const fn new(index: Arc<Index>) -> Self {
-        Self { index }
-    }
-}
+pub(crate) struct LocalityFilter(pub(crate) Arc<Index>);
 
 impl Filter for LocalityFilter {
     fn name(&self) -> &'static str {
@@ -28,14 +17,6 @@ impl Filter for LocalityFilter {
     }
 
     fn check(&self, query: &mut Query<'_>) -> Result<()> {
-        let (positions, fingerprints) = query.gather_open();
-        let mut found = Vec::new();
-        self.index.locate_cached(&fingerprints, &mut found)?;
-        for (position, location) in positions.into_iter().zip(found) {
-            if let Some(location) = location {
-                query.existing(position as usize, location);
-            }
-        }
-        Ok(())
+        query.find_open(|prints, found| self.0.locate_cached(prints, found))
     }
 }

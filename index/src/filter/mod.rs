@@ -1,7 +1,7 @@
 //! The filter chain: decides for a batch of fingerprints which are already stored (dedupv1 tech report section 3.2).
 //!
 //! Filters are asked in order, cheapest first. Each looks only at undecided entries and may give a [`Verdict`]; a final
-//! one ([`Verdict::is_final`]) decides its entry.
+//! one decides its entry.
 //!
 //! A found fingerprint is `Existing`: the index is exact, and two contents with one fingerprint are less likely than
 //! any other failure. A chain that ends with [`CompareFilter`] does not rely on this: there a found fingerprint is a
@@ -18,14 +18,16 @@ mod zero;
 
 use dedupfs_store::{Fingerprint, Result};
 
-pub use bloom::BloomFilter;
+use bloom::BloomFilter;
 pub use chain::{FilterChain, FilterStats};
 pub use compare::{CompareFilter, Compared, StoredChunks};
-pub use locality::LocalityFilter;
-pub use memory::OpenFilter;
-pub use plan::{FilterKind, FilterPlan, FilterPlanError};
-pub use sealed::SealedFilter;
-pub use zero::ZeroFilter;
+use locality::LocalityFilter;
+pub(crate) use memory::OpenFilter;
+#[cfg(test)]
+pub(crate) use plan::FilterKind;
+pub use plan::{FilterPlan, FilterPlanError};
+pub(crate) use sealed::SealedFilter;
+pub(crate) use zero::ZeroFilter;
 
 use crate::cell::Location;
 pub use crate::sealed::Reads;
@@ -44,6 +46,8 @@ pub enum Verdict {
     Undecided,
     /// The chunk is stored at this location. Final.
     Existing(Location),
+    /// The built-in fingerprint of zeros: never stored and always present. Final.
+    BuiltIn,
     /// The chunk is stored at this location with high probability. Only filters that can prove it help now.
     StrongMaybe(Location),
     /// The chunk may be stored.
@@ -54,18 +58,8 @@ pub enum Verdict {
 
 impl Verdict {
     /// Whether no further filter is needed.
-    #[must_use]
-    pub const fn is_final(&self) -> bool {
-        matches!(self, Self::Existing(_) | Self::NonExisting)
-    }
-
-    /// The sure or probable location.
-    #[must_use]
-    pub const fn location(&self) -> Option<Location> {
-        match self {
-            Self::Existing(location) | Self::StrongMaybe(location) => Some(*location),
-            Self::Undecided | Self::WeakMaybe | Self::NonExisting => None,
-        }
+    pub(crate) const fn is_final(&self) -> bool {
+        matches!(self, Self::Existing(_) | Self::BuiltIn | Self::NonExisting)
     }
 }
 
@@ -86,11 +80,7 @@ pub struct Query<'a> {
 
 impl<'a> Query<'a> {
     /// Makes a query with all entries undecided.
-    ///
-    /// # Panics
-    ///
-    /// The slices differ in length.
-    #[must_use]
+    /// Panics if the slices differ in length.
     pub fn new(fingerprints: &'a [Fingerprint], lengths: &'a [u32]) -> Self {
         assert_eq!(fingerprints.len(), lengths.len(), "each fingerprint has a length");
         Self {
@@ -103,18 +93,13 @@ impl<'a> Query<'a> {
     }
 
     /// As [`new`](Self::new), with the bytes of each chunk: from now on a found fingerprint is only a strong maybe.
-    ///
-    /// # Panics
-    ///
-    /// The slices differ in length.
-    #[must_use]
+    /// Panics if the slices differ in length.
     pub fn with_data(fingerprints: &'a [Fingerprint], lengths: &'a [u32], data: &'a [&'a [u8]]) -> Self {
         assert_eq!(fingerprints.len(), data.len(), "each fingerprint has its bytes");
         Self { data: Some(data), ..Self::new(fingerprints, lengths) }
     }
 
     /// Whether a damaged stored chunk was found that this query's data will replace.
-    #[must_use]
     pub const fn damage_seen(&self) -> bool {
         self.damage_seen
     }
@@ -125,7 +110,7 @@ impl<'a> Query<'a> {
     }
 
     /// Positions of entries with at most a weak maybe: for filters that cannot say more than "strong maybe".
-    pub fn doubtful_entries(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn doubtful_entries(&self) -> impl Iterator<Item = usize> {
         let doubtful = |verdict: &Verdict| matches!(verdict, Verdict::Undecided | Verdict::WeakMaybe);
         self.verdicts.iter().enumerate().filter(move |(_, verdict)| doubtful(verdict)).map(|(position, _)| position)
     }
@@ -140,24 +125,45 @@ impl<'a> Query<'a> {
     /// would corrupt the file, while storing the new one costs a few kilobytes. So the verdict is then `NonExisting`.
     /// With data to compare, the verdict is `StrongMaybe` for any length.
     pub fn existing(&mut self, position: usize, location: Location) {
-        self.verdicts[position] = if location.is_lost() && !self.fingerprints[position].is_zero() {
+        self.verdicts[position] = if location.is_lost() {
             // Referenced but lost: to be stored again.
             Verdict::NonExisting
-        } else if self.data.is_some() && !self.fingerprints[position].is_zero() {
+        } else if self.data.is_some() {
             Verdict::StrongMaybe(location)
-        } else if location.len_bytes == self.lengths[position] {
+        } else if location.len_bytes() == self.lengths[position] {
             Verdict::Existing(location)
         } else {
             let (fingerprint, asked) = (&self.fingerprints[position], self.lengths[position]);
-            let stored = location.len_bytes;
+            let stored = location.len_bytes();
             tracing::error!("{fingerprint} of {asked} bytes is indexed with {stored} bytes: not shared");
             Verdict::NonExisting
         };
     }
 
-    /// The open entries with their fingerprints, for a lookup of only these.
-    pub(crate) fn gather_open(&self) -> (Vec<u32>, Vec<Fingerprint>) {
-        self.unanswered().map(|position| (position as u32, self.fingerprints[position])).unzip()
+    /// Asks `look_up` about the open entries only. Calls `each` with the position and the answer of each of them.
+    fn ask_open<T>(
+        &mut self,
+        look_up: impl FnOnce(&[Fingerprint], &mut Vec<T>) -> Result<()>,
+        mut each: impl FnMut(&mut Self, usize, T),
+    ) -> Result<()> {
+        let (positions, fingerprints): (Vec<usize>, Vec<Fingerprint>) =
+            self.unanswered().map(|position| (position, self.fingerprints[position])).unzip();
+        let mut answers = Vec::new();
+        look_up(&fingerprints, &mut answers)?;
+        positions.into_iter().zip(answers).for_each(|(position, answer)| each(self, position, answer));
+        Ok(())
+    }
+
+    /// Records a location for each open entry that `look_up` finds.
+    fn find_open(
+        &mut self,
+        look_up: impl FnOnce(&[Fingerprint], &mut Vec<Option<Location>>) -> Result<()>,
+    ) -> Result<()> {
+        self.ask_open(look_up, |query, position, found| {
+            if let Some(location) = found {
+                query.existing(position, location);
+            }
+        })
     }
 }
 

@@ -27,35 +27,27 @@ use super::{
 use crate::index::Index;
 use crate::lookup::Means;
 
-/// One filter of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FilterKind {
-    /// [`ZeroFilter`].
+pub(crate) enum FilterKind {
     Zero,
     /// Filters that come with a query: the file's content before it is overwritten.
     Block,
-    /// [`OpenFilter`].
     Open,
-    /// [`BloomFilter`].
     Bloom,
-    /// [`LocalityFilter`].
     Locality,
-    /// [`SealedFilter`].
     Sealed,
-    /// [`CompareFilter`].
     Compare,
 }
 
 impl FilterKind {
-    /// The default plan.
-    pub const DEFAULT: [Self; 6] = [Self::Zero, Self::Block, Self::Open, Self::Bloom, Self::Locality, Self::Sealed];
+    pub(crate) const DEFAULT: [Self; 6] =
+        [Self::Zero, Self::Block, Self::Open, Self::Bloom, Self::Locality, Self::Sealed];
     /// All filters in their best order.
-    pub const ALL: [Self; 7] =
+    const ALL: [Self; 7] =
         [Self::Zero, Self::Block, Self::Open, Self::Bloom, Self::Locality, Self::Sealed, Self::Compare];
 
     /// The name in `--filters` and in the statistics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Zero => "zero",
             Self::Block => "block",
@@ -127,29 +119,26 @@ impl FromStr for FilterPlan {
 }
 
 impl FilterPlan {
-    /// Whether the plan has a filter.
-    #[must_use]
-    pub fn has(&self, kind: FilterKind) -> bool {
+    pub(crate) fn has(&self, kind: FilterKind) -> bool {
         self.0.contains(&kind)
     }
 
     /// Makes the chain over `index`. `sealed` does not use the left-out filters either. `stored` supplies the chunks
     /// for `compare`, if the plan has it.
-    #[must_use]
     pub fn chain(&self, index: &Arc<Index>, stored: impl FnOnce() -> Arc<dyn StoredChunks>) -> FilterChain {
         let means = Means { filters: self.has(FilterKind::Bloom), locality: self.has(FilterKind::Locality) };
         let filter = |kind: &FilterKind| -> Option<Arc<dyn Filter>> {
             Some(match kind {
                 FilterKind::Zero => Arc::new(ZeroFilter),
                 FilterKind::Block | FilterKind::Compare => return None,
-                FilterKind::Open => Arc::new(OpenFilter::new(index.clone())),
-                FilterKind::Bloom => Arc::new(BloomFilter::new(index.clone())),
-                FilterKind::Locality => Arc::new(LocalityFilter::new(index.clone())),
-                FilterKind::Sealed => Arc::new(SealedFilter::with_means(index.clone(), means)),
+                FilterKind::Open => Arc::new(OpenFilter(index.clone())),
+                FilterKind::Bloom => Arc::new(BloomFilter(index.clone())),
+                FilterKind::Locality => Arc::new(LocalityFilter(index.clone())),
+                FilterKind::Sealed => Arc::new(SealedFilter(index.clone(), means)),
             })
         };
         let own_at = self.0.iter().position(|kind| *kind == FilterKind::Block);
-        let chain = FilterChain::with_own_at(self.0.iter().filter_map(filter).collect(), own_at);
+        let chain = FilterChain::new(self.0.iter().filter_map(filter).collect(), own_at);
         if self.has(FilterKind::Compare) { chain.comparing(CompareFilter::new(index.clone(), stored())) } else { chain }
     }
 }

@@ -43,9 +43,7 @@ struct Slot {
     prints: Box<[Print]>,
     /// Ids of the sealed tankers that have its cells.
     tankers: Box<[u64]>,
-    /// Time of the last use.
     used: AtomicU64,
-    /// Number of fingerprints that it answered.
     answers: AtomicU64,
 }
 
@@ -57,7 +55,7 @@ impl Slot {
 }
 
 #[derive(Debug)]
-struct State {
+struct CachedContainers {
     /// Number of the set of tankers that all entries were checked against, or that did not affect them.
     epoch: u64,
     table: Vec<u64>,
@@ -68,23 +66,20 @@ struct State {
     next_recent: usize,
 }
 
-/// Figures of a locality cache.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct LocalitySizes {
-    /// Bytes of memory.
     pub(crate) bytes: u64,
-    /// Number of containers in the cache.
     pub(crate) containers: u64,
+    /// Tables read so far.
+    pub(crate) tables_read: u64,
 }
 
-/// The fingerprints of recently hit containers.
 #[derive(Debug)]
 pub(crate) struct LocalityCache {
     limit_prints: u64,
-    state: RwLock<State>,
+    state: RwLock<CachedContainers>,
     clock: AtomicU64,
     tables: AtomicU64,
-    answers: AtomicU64,
 }
 
 /// Returns the numbers of a fingerprint's two sets, and the tag that tells fingerprints in a set apart. With a choice
@@ -100,7 +95,7 @@ const fn word(slot: u32, index: u32, tag: u64) -> u64 {
     ((slot as u64 + 1) << (INDEX_BITS + TAG_BITS)) | ((index as u64) << TAG_BITS) | tag
 }
 
-impl State {
+impl CachedContainers {
     fn find(&self, fingerprint: &Fingerprint) -> Option<(&Slot, Location)> {
         let sets = self.table.len() / WAYS;
         let (places, tag) = place_of(fingerprint, sets);
@@ -108,7 +103,7 @@ impl State {
         let same_tag = ways.filter(|word| **word & ((1 << TAG_BITS) - 1) == tag);
         let mut prints = same_tag.filter_map(|word| self.follow(*word));
         let (slot, (_, len_bytes)) = prints.find(|(_, (found, _))| found == fingerprint)?;
-        Some((slot, Location { container: slot.container, len_bytes: *len_bytes }))
+        Some((slot, Location::new(slot.container, *len_bytes)))
     }
 
     /// Returns the fingerprint that a word leads to, and its slot.
@@ -132,7 +127,6 @@ impl State {
         }
     }
 
-    /// Returns the least recently used slot.
     fn oldest(&self) -> Option<u32> {
         let used =
             |(number, slot): (usize, &Option<Slot>)| Some((slot.as_ref()?.used.load(Ordering::Relaxed), number as u32));
@@ -149,7 +143,7 @@ impl LocalityCache {
         let limit_prints = if slots == 0 { 0 } else { limit_prints };
         Self {
             limit_prints,
-            state: RwLock::new(State {
+            state: RwLock::new(CachedContainers {
                 epoch: 0,
                 table: if limit_prints == 0 { Vec::new() } else { vec![0; sets * WAYS] },
                 slots: (0..slots).map(|_| None).collect(),
@@ -160,18 +154,11 @@ impl LocalityCache {
             }),
             clock: AtomicU64::new(0),
             tables: AtomicU64::new(0),
-            answers: AtomicU64::new(0),
         }
     }
 
-    /// Counts a table that was read.
     pub(crate) fn count_table(&self) {
         self.tables.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Numbers of tables read and of fingerprints found here so far.
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        (self.tables.load(Ordering::Relaxed), self.answers.load(Ordering::Relaxed))
     }
 
     /// Whether the cache keeps anything.
@@ -190,16 +177,13 @@ impl LocalityCache {
         }
         let now = self.clock.fetch_add(1, Ordering::Relaxed) + 1;
         let state = self.state.read();
-        let mut answers = 0;
         for (number, fingerprint) in wanted {
             if let Some((slot, location)) = state.find(fingerprint) {
                 slot.used.store(now, Ordering::Relaxed);
                 slot.answers.fetch_add(1, Ordering::Relaxed);
                 found(number, location);
-                answers += 1;
             }
         }
-        self.answers.fetch_add(answers, Ordering::Relaxed);
     }
 
     /// Notes that a sealed tanker named this container. Returns the containers to read now.
@@ -274,13 +258,13 @@ impl LocalityCache {
         }
     }
 
-    /// Figures.
     pub(crate) fn sizes(&self) -> LocalitySizes {
         let state = self.state.read();
         let fixed = state.table.len() * 8 + state.slots.len() * SLOT_BYTES as usize;
         LocalitySizes {
             bytes: fixed as u64 + state.prints * size_of::<Print>() as u64,
             containers: state.by_container.len() as u64,
+            tables_read: self.tables.load(Ordering::Relaxed),
         }
     }
 }

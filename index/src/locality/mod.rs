@@ -30,11 +30,28 @@
 //! new ones. A word may lead to another container than its own: the whole fingerprint is compared there.
 
 mod cache;
-mod source;
 
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
+
+use dedupfs_store::{ContainerId, Fingerprint, Result};
+
 pub(crate) use cache::LocalityCache;
-pub use source::ContainerTables;
-pub(crate) use source::Tables;
+
+/// Supplies the tables of containers: in the engine, the container store.
+pub trait ContainerTables: Send + Sync {
+    /// Calls `each` with fingerprint and length in bytes of every chunk of a container, in any order; `false` if the
+    /// container does not exist.
+    ///
+    /// # Errors
+    /// The table cannot be read: the lookup goes on without it.
+    fn read_table(&self, container: ContainerId, each: &mut dyn FnMut(Fingerprint, u32)) -> Result<bool>;
+}
+
+impl fmt::Debug for dyn ContainerTables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("tables")
+    }
+}

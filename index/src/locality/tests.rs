@@ -1,9 +1,10 @@
 //! Tests of the cache alone; `tests::locality` tests it within the index.
 
+use dedupfs_store::{ContainerId, Fingerprint};
+
 use super::*;
 use crate::cell::Location;
 use crate::tests::fingerprint;
-use dedupfs_store::{ContainerId, Fingerprint};
 
 fn prints(container: u64, many: u64) -> Vec<(Fingerprint, u32)> {
     (0..many).map(|number| (fingerprint(container * 1000 + number), number as u32)).collect()
@@ -13,7 +14,7 @@ fn found(cache: &LocalityCache, container: u64, many: u64) -> usize {
     let wanted = prints(container, many);
     let mut right = 0;
     cache.find_many((0..).zip(wanted.iter().map(|(print, _)| print)), |number, location| {
-        assert_eq!(location, Location { container: ContainerId(container), len_bytes: number });
+        assert_eq!(location, Location::new(ContainerId(container), number));
         right += 1;
     });
     right

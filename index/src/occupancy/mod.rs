@@ -68,6 +68,15 @@ impl Packed {
     }
 }
 
+/// The fate of occupancy lists that [`Index::complete_occupancy`] makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NewLists {
+    /// They become files.
+    Written,
+    /// They serve this process only: the pool is not to be changed.
+    InMemory,
+}
+
 #[derive(Default, Debug)]
 struct Whole {
     total: Occupied,
@@ -75,7 +84,6 @@ struct Whole {
     missing: HashSet<u64>,
 }
 
-/// The garbage map.
 #[derive(Debug)]
 pub(crate) struct Occupancy {
     parts: [Mutex<ContainerMap<Packed>>; PARTS],
@@ -122,17 +130,14 @@ impl Occupancy {
         self.whole.lock().missing.contains(&tanker)
     }
 
-    /// Number of missing tankers.
     pub(crate) fn missing(&self) -> usize {
         self.whole.lock().missing.len()
     }
 
-    /// Bytes of memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.lock().memory_bytes()).sum()
     }
 
-    /// Number of containers.
     pub(crate) fn containers(&self) -> u64 {
         self.parts.iter().map(|part| part.lock().len() as u64).sum()
     }
@@ -215,25 +220,17 @@ impl Index {
         self.occupancy.total().clamped()
     }
 
-    /// Completes the garbage map: reads each sealed tanker that has no sound occupancy list, and writes the list.
+    /// Completes the garbage map: reads each sealed tanker that has no sound occupancy list, and makes the list.
     /// Normally every tanker has one, and this costs nothing; in a pool of an older version only tankers written since
-    /// then have lists. Applying and lookups go on meanwhile; a checkpoint waits for the tanker being read.
+    /// then have lists. Applying and lookups go on meanwhile; a checkpoint waits for the tanker being read. It asks
+    /// `go_on` before each tanker and stops when it says no. Returns whether the map is complete.
     ///
     /// Cost: 48 bytes read for each cell of such a tanker.
     ///
     /// # Errors
     /// A tanker cannot be read. Others may have been added; the caller can try again. A list that cannot be written is
     /// no error: the next opening makes it anew.
-    pub fn complete_occupancy(&self) -> Result<()> {
-        self.complete_occupancy_while(true, &mut || true).map(|_| ())
-    }
-
-    /// As [`complete_occupancy`](Self::complete_occupancy), but asks `go_on` before each tanker and stops when it says
-    /// no. Returns whether the map is complete. Without `writes` it changes only memory.
-    ///
-    /// # Errors
-    /// As [`complete_occupancy`](Self::complete_occupancy).
-    pub fn complete_occupancy_while(&self, writes: bool, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
+    pub fn complete_occupancy(&self, lists: NewLists, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         while self.occupancy.missing() > 0 {
             if !go_on() {
                 return Ok(false);
@@ -246,7 +243,9 @@ impl Index {
             let list = tanker.scan_occupancy()?;
             self.occupancy.fill(tanker.id, list.iter());
             tracing::info!("listed the containers of the cells of tanker {} of {}", tanker.id, self.directory);
-            if writes && let Err(error) = tanker.replace_occupancy(self.writer(), &list) {
+            if lists == NewLists::Written
+                && let Err(error) = tanker.replace_occupancy(self.writer(), &list)
+            {
                 tracing::warn!("cannot write the occupancy list of tanker {}: {error}", tanker.id);
             }
         }

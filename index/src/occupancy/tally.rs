@@ -20,20 +20,17 @@ pub struct Occupied {
 
 impl Occupied {
     /// Cells without references.
-    #[must_use]
     pub const fn dead_cells(&self) -> u64 {
         self.cells.saturating_sub(self.live_cells)
     }
 
     /// Bytes of cells without references.
-    #[must_use]
     pub const fn dead_bytes(&self) -> u64 {
         self.bytes.saturating_sub(self.live_bytes)
     }
 
-    /// The occupancy by one cell.
     pub(crate) fn of(cell: Cell) -> Self {
-        let (bytes, live) = (u64::from(cell.location.len_bytes), u64::from(cell.references > 0));
+        let (bytes, live) = (u64::from(cell.location.len_bytes()), u64::from(cell.references > 0));
         Self { cells: 1, live_cells: live, bytes, live_bytes: live * bytes }
     }
 
@@ -47,23 +44,18 @@ impl Occupied {
     }
 
     pub(crate) fn negated(self) -> Self {
-        Self {
-            cells: self.cells.wrapping_neg(),
-            live_cells: self.live_cells.wrapping_neg(),
-            bytes: self.bytes.wrapping_neg(),
-            live_bytes: self.live_bytes.wrapping_neg(),
-        }
+        self.map(u64::wrapping_neg)
     }
 
     /// Replaces numbers below zero by 0.
     pub(crate) fn clamped(self) -> Self {
-        let clamped = |number: u64| if number > u64::MAX / 2 { 0 } else { number };
-        Self {
-            cells: clamped(self.cells),
-            live_cells: clamped(self.live_cells),
-            bytes: clamped(self.bytes),
-            live_bytes: clamped(self.live_bytes),
-        }
+        self.map(|number| if number > u64::MAX / 2 { 0 } else { number })
+    }
+
+    fn map(self, change: impl Fn(u64) -> u64) -> Self {
+        let [cells, live_cells, bytes, live_bytes] =
+            [self.cells, self.live_cells, self.bytes, self.live_bytes].map(change);
+        Self { cells, live_cells, bytes, live_bytes }
     }
 }
 
@@ -75,33 +67,30 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// The occupancy by these cells.
     pub(crate) fn of(cells: impl Iterator<Item = Cell>) -> Self {
         let mut tally = Self::default();
         cells.for_each(|cell| tally.change(None, Some(cell)));
         tally
     }
 
-    /// Adds the change of one cell.
     pub(crate) fn change(&mut self, before: Option<Cell>, after: Option<Cell>) {
         if let (Some(before), Some(after)) = (before, after)
-            && before.location.container == after.location.container
+            && before.location.container() == after.location.container()
         {
             // Most changes are of this kind, and most of them have no effect here.
             let mut difference = Occupied::of(before).negated();
             difference.add(Occupied::of(after));
-            self.add(after.location.container, difference);
+            self.add(after.location.container(), difference);
             return;
         }
         if let Some(before) = before {
-            self.add(before.location.container, Occupied::of(before).negated());
+            self.add(before.location.container(), Occupied::of(before).negated());
         }
         if let Some(after) = after {
-            self.add(after.location.container, Occupied::of(after));
+            self.add(after.location.container(), Occupied::of(after));
         }
     }
 
-    /// Adds a difference to a container.
     pub(crate) fn add(&mut self, container: ContainerId, difference: Occupied) {
         if difference != Occupied::default() {
             self.containers.entry(container).add(difference);
@@ -128,7 +117,7 @@ mod tests {
             (Some(cell(1, 2)), Some(cell(1, 1))),
             (Some(cell(1, 1)), Some(cell(2, 1))),
             (None, Some(cell(2, 0))),
-            (None, Some(Cell { location: Location::bad(70), references: 1 })),
+            (None, Some(Cell { location: Location::quarantined(70), references: 1 })),
             (None, Some(cell(3, 4))),
             (Some(cell(3, 4)), None),
         ];

@@ -16,10 +16,8 @@ use crate::names::{FileWriter, join, open_name};
 use crate::options::CELLS_PER_TANKER_MAX;
 use crate::sealed::Writer;
 
-/// Version of the frames' own fields.
 const VERSION: u16 = 1;
 
-/// Cells of one frame.
 const CELLS_PER_FRAME: usize = 1 << 16;
 
 const META_BYTES: usize = 2 + 2 + 8 + 4 + 4 + 4;
@@ -36,12 +34,6 @@ pub(crate) struct OpenFile {
 }
 
 impl OpenFile {
-    /// Whether there is a file.
-    pub(crate) fn is_some(&self) -> bool {
-        self.generation != 0
-    }
-
-    /// Writes and syncs `entries`.
     pub(crate) fn write(writer: Writer<'_>, generation: u64, entries: &[Entry]) -> Result<Self> {
         if entries.is_empty() {
             return Ok(Self::default());
@@ -73,7 +65,7 @@ impl OpenFile {
 
     /// Reads the file that the manifest names, checking everything.
     pub(crate) fn read(&self, writer: Writer<'_>) -> Result<Vec<Entry>> {
-        if !self.is_some() {
+        if self.generation == 0 {
             return Ok(Vec::new());
         }
         let path = join(writer.directory, &open_name(self.generation));
@@ -100,11 +92,7 @@ impl OpenFile {
             let mut meta = ByteReader::new(frame.meta, &what);
             let version = meta.u16()?;
             if version != VERSION {
-                return Err(StoreError::Unsupported {
-                    what,
-                    found: format!("open tanker version {version}"),
-                    advice: "it was written by a newer version of dedupfs: use that version or a later one".to_owned(),
-                });
+                return Err(StoreError::newer(what, format!("open tanker version {version}")));
             }
             let (reserved, generation, found_part) = (meta.u16()?, meta.u64()?, meta.u32()?);
             let (parts, cells) = (meta.u32()?, meta.u32()?);
@@ -130,7 +118,7 @@ fn decode_cells(what: &str, payload: &[u8], cells: u32, entries: &mut Vec<Entry>
     let mut reader = ByteReader::new(payload, what);
     for _ in 0..cells {
         let fingerprint = reader.fingerprint()?;
-        let location = Location { container: ContainerId(reader.u64()?), len_bytes: reader.u32()? };
+        let location = Location::new(ContainerId(reader.u64()?), reader.u32()?);
         let cell = Cell { location, references: reader.u32()? };
         if fingerprint == Fingerprint::ZERO {
             return Err(reader.corrupt("fingerprints of stored chunks", "the one of zeros"));

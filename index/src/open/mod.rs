@@ -23,14 +23,12 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::cell::{Cell, Entry, Location};
 use crate::map::FingerprintMap;
 
-/// Number of shards.
 pub(crate) const SHARDS: usize = 64;
 
 const SHARD_SHIFT: u32 = u64::BITS - SHARDS.trailing_zeros();
 
 const _: () = assert!(SHARDS.is_power_of_two());
 
-/// The shard of a fingerprint.
 pub(crate) const fn shard_of(fingerprint: &Fingerprint) -> usize {
     (fingerprint.prefix() >> SHARD_SHIFT) as usize
 }
@@ -38,9 +36,7 @@ pub(crate) const fn shard_of(fingerprint: &Fingerprint) -> usize {
 /// A change to a cell of a sealed tanker that no file holds yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Patch {
-    /// The sealed tanker's id.
     pub(crate) tanker: u64,
-    /// The cell's position in it.
     pub(crate) index: u32,
     /// The cell's current value; `None` if it was removed.
     pub(crate) cell: Option<Cell>,
@@ -59,7 +55,6 @@ pub(crate) enum Held {
     Unknown,
 }
 
-/// One shard.
 #[derive(Default, Debug)]
 pub(crate) struct Shard {
     pub(crate) recent: FingerprintMap<Location>,
@@ -80,7 +75,6 @@ impl Shard {
         }
     }
 
-    /// The staged location.
     pub(crate) fn staged(&self, fingerprint: &Fingerprint) -> Option<Location> {
         self.recent.get(fingerprint).copied()
     }
@@ -90,7 +84,6 @@ impl Shard {
     }
 }
 
-/// Sizes of an open tanker.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct OpenSizes {
     pub(crate) recent: u64,
@@ -99,7 +92,6 @@ pub(crate) struct OpenSizes {
     pub(crate) memory_bytes: u64,
 }
 
-/// The mutable tanker.
 #[derive(Debug)]
 pub(crate) struct OpenTanker {
     shards: [RwLock<Shard>; SHARDS],
@@ -134,7 +126,6 @@ impl OpenTanker {
         self.shards.iter().map(|shard| shard.read().cells.len()).sum()
     }
 
-    /// All cells of the open tanker, unordered.
     pub(crate) fn collect_cells(&self) -> Vec<Entry> {
         let mut entries = Vec::with_capacity(self.cell_count());
         for shard in &self.shards {
@@ -143,7 +134,6 @@ impl OpenTanker {
         entries
     }
 
-    /// All patches, unordered.
     pub(crate) fn collect_patches(&self) -> Vec<(Fingerprint, Patch)> {
         let mut patches = Vec::with_capacity(self.shards.iter().map(|shard| shard.read().patches.len()).sum());
         for shard in &self.shards {

@@ -91,7 +91,6 @@ impl Set {
     }
 }
 
-/// The cache of pages.
 #[derive(Debug)]
 pub(crate) struct PageCache {
     sets: Vec<Mutex<Set>>,
@@ -99,7 +98,6 @@ pub(crate) struct PageCache {
     next_file: AtomicU32,
     reads: AtomicU64,
     read_bytes: AtomicU64,
-    hits: AtomicU64,
 }
 
 impl PageCache {
@@ -111,7 +109,6 @@ impl PageCache {
             next_file: AtomicU32::new(0),
             reads: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
-            hits: AtomicU64::new(0),
         }
     }
 
@@ -132,7 +129,6 @@ impl PageCache {
     pub(crate) fn page(&self, key: PageKey, load: impl FnOnce() -> Result<Arc<[u8]>>) -> Result<Arc<[u8]>> {
         let set = self.set(key);
         if let Some(page) = set.lock().get(key) {
-            self.hits.fetch_add(1, Ordering::Relaxed);
             return Ok(page);
         }
         let page = load()?;
@@ -149,17 +145,10 @@ impl PageCache {
         self.reads.load(Ordering::Relaxed)
     }
 
-    /// Bytes of these pages.
     pub(crate) fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Ordering::Relaxed)
     }
 
-    /// Pages found in the cache so far.
-    pub(crate) fn hits(&self) -> u64 {
-        self.hits.load(Ordering::Relaxed)
-    }
-
-    /// Bytes in use.
     pub(crate) fn bytes(&self) -> u64 {
         self.sets.iter().map(|set| set.lock().bytes).sum()
     }
@@ -191,7 +180,7 @@ mod tests {
         assert!(ask(&cache, 0, 0, 1000) && ask(&cache, 0, 2, 1000) && ask(&cache, 0, 3, 1000));
         assert!(!ask(&cache, 0, 1, 1000));
         assert!(!ask(&cache, 1, 0, 1000), "another file's page of that number");
-        assert_eq!((cache.reads(), cache.read_bytes(), cache.hits()), (6, 6000, 4));
+        assert_eq!((cache.reads(), cache.read_bytes()), (6, 6000));
     }
 
     #[test]

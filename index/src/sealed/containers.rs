@@ -10,27 +10,23 @@
 use dedupfs_store::codec::{ByteReader, ByteWriter};
 use dedupfs_store::{ContainerId, Fingerprint, Result};
 
-/// Bytes of an entry on disk.
 pub(crate) const SHARE_BYTES: usize = 8 + 4 + 8;
 
 /// A digest of a set of fingerprints.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Share {
-    /// Number of fingerprints.
     pub(crate) cells: u32,
     /// Wrapping sum of the words of all of them.
     pub(crate) sum: u64,
 }
 
 impl Share {
-    /// Adds a fingerprint.
     pub(crate) fn add(&mut self, fingerprint: &Fingerprint) {
         self.cells = self.cells.saturating_add(1);
         // Two words, so that the sum does not depend only on the bits that choose shards or buckets.
         self.sum = self.sum.wrapping_add(fingerprint.prefix() ^ fingerprint.second_word().rotate_left(32));
     }
 
-    /// Adds another share.
     pub(crate) fn join(&mut self, other: Self) {
         self.cells = self.cells.saturating_add(other.cells);
         self.sum = self.sum.wrapping_add(other.sum);
@@ -55,28 +51,23 @@ impl ContainerShares {
         Self { shares }
     }
 
-    /// The share of a container.
     pub(crate) fn of(&self, container: ContainerId) -> Option<Share> {
         let place = self.shares.binary_search_by_key(&container, |(container, _)| *container).ok()?;
         self.shares.get(place).map(|(_, share)| *share)
     }
 
-    /// Number of containers.
     pub(crate) fn len(&self) -> usize {
         self.shares.len()
     }
 
-    /// Number of cells in all containers.
     pub(crate) fn cells(&self) -> u64 {
         self.shares.iter().map(|(_, share)| u64::from(share.cells)).sum()
     }
 
-    /// Bytes of memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         (self.shares.capacity() * size_of::<(ContainerId, Share)>()) as u64
     }
 
-    /// Encodes the list.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = ByteWriter::with_capacity(self.shares.len() * SHARE_BYTES);
         for (container, share) in &self.shares {

@@ -29,7 +29,6 @@ use crate::bloom::{FilterArray, FilterColumn};
 /// Tankers that are loaded together: the number of columns in a word of the filter array.
 const LOADED_TOGETHER: usize = 64;
 
-/// Most threads that load.
 const LOADERS_MAX: usize = 4;
 
 /// Loads the filters and containers of newly opened tankers; makes unreadable ones anew.
@@ -40,7 +39,6 @@ pub(crate) fn load_summaries(writer: Writer<'_>, mut tankers: Vec<SealedTanker>)
     tankers.into_iter().map(Arc::new).collect()
 }
 
-/// The files of a tanker that is being loaded.
 struct Loading {
     filter: PagedFile,
     containers: ContainerShares,
@@ -75,7 +73,7 @@ fn load_together(writer: Writer<'_>, tankers: &mut [SealedTanker]) {
     // By words of the array. Nearly always there is only one, unless memory ran out in between.
     let mut words = BTreeMap::<(u32, u32), Vec<Source<'_>>>::new();
     for (number, (tanker, loading)) in tankers.iter().zip(&loading).enumerate() {
-        if let (Some(column), Ok(Loading { filter, .. })) = (tanker.filter(), loading) {
+        if let (Some(column), Ok(Loading { filter, .. })) = (tanker.filter.as_deref(), loading) {
             let source = Source { tanker: number, filter, column, damage: Mutex::new(None) };
             words.entry(column.word()).or_default().push(source);
         }

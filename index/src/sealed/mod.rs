@@ -29,6 +29,6 @@ pub(crate) use occupancy::ListOf;
 pub(crate) use occupancy::OccupancyList;
 #[cfg(feature = "fuzzing")]
 pub(crate) use pages::{PagedFile, PagedFileKind};
-pub(crate) use set::SealedSet;
+pub(crate) use set::{Found, SealedSet};
 pub(crate) use summary::{SummaryNames, refresh_filter};
 pub(crate) use tanker::{SealedTanker, TankerNames, Writer};

@@ -18,12 +18,10 @@ use dedupfs_store::{ContainerId, PoolId, Result, StoreError};
 use super::containers::ContainerShares;
 use crate::occupancy::{Occupied, Tally};
 
-/// Version of the file's own fields.
 const VERSION: u16 = 1;
 
 const META_BYTES: usize = 2 + 2 + 8 + 8 + 8 + 4;
 
-/// Bytes of an entry on disk.
 pub(crate) const ENTRY_BYTES: usize = 8 + 4 + 4 + 8 + 8;
 
 /// Most containers of a list: 512 MiB. A tanker with more, which no pool comes near, has no list.
@@ -58,7 +56,6 @@ impl From<&Tally> for OccupancyList {
 }
 
 impl OccupancyList {
-    /// All containers in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ContainerId, Occupied)> + '_ {
         self.entries.iter().copied()
     }
@@ -124,11 +121,8 @@ impl OccupancyList {
             return Err(StoreError::corrupt(what, format!("{expected:x?}"), format!("{found:x?}")));
         }
         if frame.payload.len() as u64 != u64::from(count) * ENTRY_BYTES as u64 {
-            return Err(StoreError::corrupt(
-                what,
-                format!("{count} entries"),
-                format!("{} bytes", frame.payload.len()),
-            ));
+            let found = format!("{} bytes", frame.payload.len());
+            return Err(StoreError::corrupt(what, format!("{count} entries"), found));
         }
         // Bounded by the bytes of the file.
         let mut entries = Vec::with_capacity(count as usize);

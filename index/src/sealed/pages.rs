@@ -12,40 +12,33 @@
 use std::sync::Arc;
 
 use dedupfs_store::codec::{ByteReader, ByteWriter, checksum};
-use dedupfs_store::device::{Device, DeviceFile, OpenMode};
+use dedupfs_store::device::{DeviceFile, OpenMode};
 use dedupfs_store::frame::{Expect, FRAME_HEADER_BYTES, FrameHeader, FrameKind, decode_frame, encode_frame};
-use dedupfs_store::{PoolId, Result, StoreError};
+use dedupfs_store::{Result, StoreError};
 
 use super::cache::{PageCache, PageKey};
-use crate::names::FileWriter;
+use super::tanker::Writer;
+use crate::names::{FileWriter, join};
 use crate::options::{BUCKETS_PER_TANKER_MAX, CELLS_PER_TANKER_MAX, SEQUENTIAL_BYTES};
 
-/// Version of the directory's own fields.
 const DIRECTORY_VERSION: u16 = 1;
 
-/// Bytes of a page's entry in the directory.
 const PAGE_ENTRY_BYTES: usize = 4 + 8;
 
-/// Most bytes of a directory frame's body.
 const DIRECTORY_BYTES_MAX: usize = 64 + BUCKETS_PER_TANKER_MAX as usize * PAGE_ENTRY_BYTES;
 
-/// The kind of a paged file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PagedFileKind {
-    /// Kind of its directory frame.
     pub(crate) frame: FrameKind,
-    /// Bytes per cell.
     pub(crate) cell_bytes: u32,
 }
 
 /// Appends the bytes of a page, given its number and the positions of its cells.
 pub(crate) type PageBytes<'a> = &'a dyn Fn(u32, std::ops::Range<usize>, &mut Vec<u8>);
 
-/// An open paged file.
 #[derive(Debug)]
 pub(crate) struct PagedFile {
     file: Arc<dyn DeviceFile>,
-    /// Path on the device.
     pub(crate) path: String,
     number: u32,
     kind: PagedFileKind,
@@ -71,17 +64,15 @@ impl PagedFile {
     /// Writes and syncs a new file with pages of `page_cells` cells. `page` appends the bytes of a page, given its
     /// number and the positions of its cells. It is called twice for each page, in order, so only one page is in
     /// memory.
-    #[expect(clippy::too_many_arguments, reason = "a file's identity and content; all are needed and used once")]
     pub(crate) fn write(
-        device: &dyn Device,
-        pool: &PoolId,
-        cache: &PageCache,
-        path: String,
+        writer: Writer<'_>,
+        name: &str,
         kind: PagedFileKind,
         (tanker, generation): (u64, u64),
         page_cells: &[u32],
         page: PageBytes<'_>,
     ) -> Result<Self> {
+        let path = join(writer.directory, name);
         let cells: u32 = page_cells.iter().sum();
         let mut payload = ByteWriter::with_capacity(page_cells.len() * PAGE_ENTRY_BYTES);
         let (mut starts, mut checksums) = (first_start(page_cells.len()), Vec::with_capacity(page_cells.len()));
@@ -108,36 +99,36 @@ impl PagedFile {
         meta.u64(generation);
         meta.u32(cells);
         meta.u32(page_cells.len() as u32);
-        let frame = encode_frame(kind.frame, pool, tanker, meta.as_slice(), payload.as_slice());
+        let frame = encode_frame(kind.frame, writer.pool, tanker, meta.as_slice(), payload.as_slice());
         let seal = FrameHeader::decode(&path, &frame)?.body_checksum;
-        let mut writer = FileWriter::new(device, &path)?;
-        writer.append(&frame)?;
+        let mut file = FileWriter::new(writer.device, &path)?;
+        file.append(&frame)?;
         for (number, range) in (0..).zip(starts.array_windows::<2>()) {
             let [start, end] = *range;
             bytes.clear();
             page(number, start as usize..end as usize, &mut bytes);
-            writer.append(&bytes)?;
+            file.append(&bytes)?;
         }
-        let file = writer.finish()?;
+        let file = file.finish()?;
         let data_offset = frame.len() as u64;
-        Ok(Self { file, path, number: cache.file_number(), kind, generation, seal, data_offset, starts, checksums })
+        let number = writer.cache.file_number();
+        Ok(Self { file, path, number, kind, generation, seal, data_offset, starts, checksums })
     }
 
     /// Opens an existing file and checks its directory and its length.
     pub(crate) fn open(
-        device: &dyn Device,
-        pool: &PoolId,
-        cache: &PageCache,
-        path: String,
+        writer: Writer<'_>,
+        name: &str,
         kind: PagedFileKind,
         (tanker, generation): (u64, u64),
         seal: u64,
     ) -> Result<Self> {
-        let file = device.open(&path, OpenMode::Read)?;
+        let path = join(writer.directory, name);
+        let file = writer.device.open(&path, OpenMode::Read)?;
         let mut header_bytes = [0; FRAME_HEADER_BYTES];
         file.read_exact_at(&mut header_bytes, 0)?;
         let header = FrameHeader::decode(&path, &header_bytes)?;
-        let expect = Expect { kind: kind.frame, pool: Some(pool), owner: Some(tanker) };
+        let expect = Expect { kind: kind.frame, pool: Some(writer.pool), owner: Some(tanker) };
         header.check(&path, &expect, DIRECTORY_BYTES_MAX)?;
         let data_offset = header.frame_bytes();
         // Bounded by the check above.
@@ -152,11 +143,7 @@ impl PagedFile {
         let mut meta = ByteReader::new(frame.meta, &path);
         let version = meta.u16()?;
         if version != DIRECTORY_VERSION {
-            return Err(StoreError::Unsupported {
-                what: path,
-                found: format!("tanker file version {version}"),
-                advice: "it was written by a newer version of dedupfs: use that version or a later one".to_owned(),
-            });
+            return Err(StoreError::newer(path, format!("tanker file version {version}")));
         }
         let reserved = meta.u16()?;
         let (cell_bytes, found_generation, cells, pages) = (meta.u32()?, meta.u64()?, meta.u32()?, meta.u32()?);
@@ -187,20 +174,18 @@ impl PagedFile {
             let (expected, found) = (format!("{expected_bytes} bytes"), format!("{found_bytes} bytes"));
             return Err(StoreError::corrupt(&path, expected, found));
         }
-        Ok(Self { file, path, number: cache.file_number(), kind, generation, seal, data_offset, starts, checksums })
+        let number = writer.cache.file_number();
+        Ok(Self { file, path, number, kind, generation, seal, data_offset, starts, checksums })
     }
 
-    /// Number of pages.
     pub(crate) fn pages(&self) -> u32 {
         self.checksums.len() as u32
     }
 
-    /// Number of cells.
     pub(crate) fn cells(&self) -> u32 {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// Number of cells of each page.
     pub(crate) fn page_cells(&self) -> Vec<u32> {
         self.starts.array_windows::<2>().map(|[start, end]| end - start).collect()
     }
@@ -211,18 +196,15 @@ impl PagedFile {
         (start, self.starts.get(page as usize + 1).copied().unwrap_or(start))
     }
 
-    /// Number of cells of the fullest page, and of the emptiest.
     pub(crate) fn page_extremes(&self) -> (u32, u32) {
         let cells = || self.starts.array_windows::<2>().map(|[start, end]| end - start);
         (cells().max().unwrap_or(0), cells().min().unwrap_or(0))
     }
 
-    /// Bytes of the file.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.data_offset + u64::from(self.cells()) * u64::from(self.kind.cell_bytes)
     }
 
-    /// Bytes of memory of the directory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         (self.starts.capacity() * 4 + self.checksums.capacity() * 8) as u64
     }
@@ -248,7 +230,6 @@ impl PagedFile {
         cache.page(PageKey { file: self.number, page }, || Ok(self.read_page(page)?.into()))
     }
 
-    /// Returns a verified page, past the cache.
     pub(crate) fn read_page(&self, page: u32) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.read_page_into(page, &mut bytes)?;

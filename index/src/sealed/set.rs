@@ -11,15 +11,14 @@ use super::cache::PageCache;
 use super::tanker::{SealedTanker, bucket_of};
 use crate::bloom::{COLUMNS_MAX, Columns, FilterArray, Hashes};
 use crate::cell::Location;
+use crate::lookup::Means;
 
 /// A cell found in a sealed tanker, without its count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
-    /// The tanker's id.
     pub(crate) tanker: u64,
     /// Position of the cell in the tanker.
     pub(crate) index: u32,
-    /// Its bucket.
     pub(crate) bucket: u32,
     /// The location in the cells file.
     pub(crate) location: Location,
@@ -30,7 +29,6 @@ type Owners = [u32; COLUMNS_MAX as usize];
 
 const NOBODY: u32 = u32::MAX;
 
-/// The set of sealed tankers.
 #[derive(Debug)]
 pub(crate) struct SealedSet {
     /// The set's number. Each published set gets the next one.
@@ -52,7 +50,7 @@ impl SealedSet {
     pub(crate) fn new(epoch: u64, tankers: Vec<Arc<SealedTanker>>, filters: Arc<FilterArray>) -> Self {
         let (mut valid, mut owners, mut uncovered) = (Vec::<Columns>::new(), Vec::<Owners>::new(), Vec::new());
         for (position, tanker) in (0_u32..).zip(&tankers) {
-            let Some(column) = tanker.filter() else {
+            let Some(column) = &tanker.filter else {
                 uncovered.push(position);
                 continue;
             };
@@ -67,12 +65,10 @@ impl SealedSet {
         Self { epoch, tankers, filters, valid, owners, uncovered }
     }
 
-    /// The set's number.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// All tankers, newest first.
     pub(crate) fn tankers(&self) -> &[Arc<SealedTanker>] {
         &self.tankers
     }
@@ -94,14 +90,14 @@ impl SealedSet {
         found.sort_unstable();
     }
 
-    /// As [`candidates`](Self::candidates); without filters every tanker is a candidate.
+    /// As [`candidates`](Self::candidates); without the filters every tanker is a candidate.
     pub(crate) fn candidates_with<'f>(
         &self,
-        filters: bool,
+        means: Means,
         fingerprints: impl Iterator<Item = &'f Fingerprint>,
     ) -> Vec<Candidate> {
         let mut found = Vec::new();
-        if filters {
+        if means.filters {
             let hashes: Vec<Hashes> = fingerprints.map(Hashes::of).collect();
             self.candidates(&hashes, &mut found);
         } else {
@@ -112,7 +108,6 @@ impl SealedSet {
         found
     }
 
-    /// Asks one tanker.
     pub(crate) fn find_at(
         &self,
         cache: &PageCache,
@@ -125,7 +120,6 @@ impl SealedSet {
         Ok(tanker.find_in(bucket, &page, fingerprint).map(|found| (found, tanker)))
     }
 
-    /// Looks one fingerprint up.
     pub(crate) fn find(&self, cache: &PageCache, fingerprint: &Fingerprint) -> Result<Option<(Found, &SealedTanker)>> {
         let mut candidates = Vec::new();
         self.candidates(&[Hashes::of(fingerprint)], &mut candidates);
@@ -138,13 +132,13 @@ impl SealedSet {
     }
 
     /// Looks many fingerprints up. `wanted` are numbers that `fingerprint` translates; `each` is called for those
-    /// found. Each bucket is fetched once per call, tanker by tanker in the order of the file. Without `filters` every
-    /// tanker is asked.
+    /// found. Each bucket is fetched once per call, tanker by tanker in the order of the file. Without the filters
+    /// every tanker is asked.
     pub(crate) fn find_many<'f>(
         &self,
         cache: &PageCache,
         wanted: &mut [u32],
-        filters: bool,
+        means: Means,
         fingerprint: impl Fn(u32) -> &'f Fingerprint,
         mut each: impl FnMut(u32, Found, &SealedTanker) -> Result<()>,
     ) -> Result<()> {
@@ -152,7 +146,7 @@ impl SealedSet {
             return Ok(());
         }
         wanted.sort_unstable_by_key(|&item| fingerprint(item));
-        let mut questions = self.candidates_with(filters, wanted.iter().map(|&item| fingerprint(item)));
+        let mut questions = self.candidates_with(means, wanted.iter().map(|&item| fingerprint(item)));
         // By tanker, then by place in `wanted`: the order of the files.
         questions.sort_unstable_by_key(|&(place, position)| (position, place));
         let mut answered = vec![false; wanted.len()];

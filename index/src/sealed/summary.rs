@@ -13,7 +13,7 @@ use super::pages::{PagedFile, PagedFileKind};
 use super::tanker::{SealedTanker, Writer};
 use crate::bloom::Bitmap;
 use crate::cell::Entry;
-use crate::names::{containers_name, filter_name, join};
+use crate::names::{containers_name, filter_name};
 
 const FILTER_FILE: PagedFileKind = PagedFileKind { frame: FrameKind::TankerFilter, cell_bytes: 8 };
 const CONTAINERS_FILE: PagedFileKind =
@@ -43,48 +43,42 @@ fn page_words(words: u64) -> impl Iterator<Item = u32> {
     (0..FILTER_PAGES).map(move |page| (start(page + 1) - start(page)) as u32)
 }
 
-/// The words of a filter's page.
 pub(super) fn words_of(page: &[u8]) -> impl Iterator<Item = u64> {
     page.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
 }
 
 impl Summary {
-    /// Makes the summary of these cells.
     pub(crate) fn of(cells_per_tanker: u32, entries: &[Entry]) -> Self {
         let mut filter = Bitmap::new(cells_per_tanker);
         entries.iter().for_each(|entry| filter.insert(&entry.fingerprint));
         let containers =
-            ContainerShares::new(entries.iter().map(|entry| (entry.cell.location.container, &entry.fingerprint)));
+            ContainerShares::new(entries.iter().map(|entry| (entry.cell.location.container(), &entry.fingerprint)));
         Self { filter, containers }
     }
 
     /// Writes and syncs both files; returns their names and the sum of their bytes.
     pub(crate) fn write(&self, writer: Writer<'_>, id: u64, generation: u64) -> Result<(SummaryNames, u64)> {
-        let Writer { device, directory, pool, cache, .. } = writer;
         let words = self.filter.words();
         let words_of = |_, range: std::ops::Range<usize>, out: &mut Vec<u8>| {
             let words: &[u64] = words.get(range).unwrap_or_default();
             words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
         };
         let pages: Vec<u32> = page_words(words.len() as u64).collect();
-        let path = join(directory, &filter_name(id, generation));
-        let filter = PagedFile::write(device, pool, cache, path, FILTER_FILE, (id, generation), &pages, &words_of)?;
-        let path = join(directory, &containers_name(id, generation));
+        let (name, ids) = (filter_name(id, generation), (id, generation));
+        let filter = PagedFile::write(writer, &name, FILTER_FILE, ids, &pages, &words_of)?;
+        let name = containers_name(id, generation);
         let (pages, bytes) = ([self.containers.len() as u32], self.containers.encode());
         let list_of = |_, _, out: &mut Vec<u8>| out.extend_from_slice(&bytes);
-        let list = PagedFile::write(device, pool, cache, path, CONTAINERS_FILE, (id, generation), &pages, &list_of)?;
+        let list = PagedFile::write(writer, &name, CONTAINERS_FILE, ids, &pages, &list_of)?;
         let names = SummaryNames { generation, filter_seal: filter.seal, containers_seal: list.seal };
         Ok((names, filter.len_bytes() + list.len_bytes()))
     }
 }
 
-/// Opens the file of a tanker's filter.
 pub(super) fn open_filter(writer: Writer<'_>, id: u64, names: &SummaryNames) -> Result<PagedFile> {
-    let Writer { device, directory, pool, cache, cells_per_tanker, .. } = writer;
-    let path = join(directory, &filter_name(id, names.generation));
-    let ids = (id, names.generation);
-    let file = PagedFile::open(device, pool, cache, path, FILTER_FILE, ids, names.filter_seal)?;
-    let words = Bitmap::stored_words(cells_per_tanker);
+    let name = filter_name(id, names.generation);
+    let file = PagedFile::open(writer, &name, FILTER_FILE, (id, names.generation), names.filter_seal)?;
+    let words = Bitmap::stored_words(writer.cells_per_tanker);
     // The pages must match, because those of many tankers are merged together.
     if !file.page_cells().into_iter().eq(page_words(words)) {
         let found = format!("{} words in {} pages", file.cells(), file.pages());
@@ -99,10 +93,9 @@ pub(super) fn read_containers(
     tanker: &SealedTanker,
     names: &SummaryNames,
 ) -> Result<(ContainerShares, u64)> {
-    let Writer { device, directory, pool, cache, .. } = writer;
-    let path = join(directory, &containers_name(tanker.id, names.generation));
+    let name = containers_name(tanker.id, names.generation);
     let ids = (tanker.id, names.generation);
-    let file = PagedFile::open(device, pool, cache, path, CONTAINERS_FILE, ids, names.containers_seal)?;
+    let file = PagedFile::open(writer, &name, CONTAINERS_FILE, ids, names.containers_seal)?;
     let list = ContainerShares::decode(&file.path, &file.read_page(0)?)?;
     if list.cells() != u64::from(tanker.cells()) {
         return Err(StoreError::corrupt(file.path, format!("containers of {} cells", tanker.cells()), list.cells()));

@@ -56,7 +56,6 @@ pub(crate) struct Writer<'a> {
     pub(crate) cells_per_tanker: u32,
 }
 
-/// A sealed tanker.
 #[derive(Clone, Debug)]
 pub(crate) struct SealedTanker {
     pub(crate) id: u64,
@@ -64,10 +63,8 @@ pub(crate) struct SealedTanker {
     counts: Arc<PagedFile>,
     /// The tanker's column in the filter array. `None` if there is no memory for one: then every lookup asks the
     /// tanker.
-    pub(super) filter: Option<Arc<FilterColumn>>,
-    /// The containers of its cells.
-    pub(super) containers: Arc<ContainerShares>,
-    /// The files of filter and containers.
+    pub(crate) filter: Option<Arc<FilterColumn>>,
+    pub(crate) containers: Arc<ContainerShares>,
     pub(super) summary: SummaryNames,
     pub(super) summary_bytes: u64,
     /// Bytes of the occupancy list's file, 0 without one. It may be written later than the other files.
@@ -122,12 +119,10 @@ impl SealedTanker {
             let cells = entries.get(range).unwrap_or_default();
             cells.iter().for_each(|entry| out.extend_from_slice(&entry.cell.references.to_le_bytes()));
         };
-        let Writer { device, directory, pool, cache, .. } = writer;
-        let path = join(directory, &tanker_name(id, generation));
-        let cells = PagedFile::write(device, pool, cache, path, CELLS_FILE, (id, generation), &page_cells, &cells_of)?;
-        let path = join(directory, &counts_name(id, generation));
-        let counts =
-            PagedFile::write(device, pool, cache, path, COUNTS_FILE, (id, generation), &page_cells, &counts_of)?;
+        let (name, ids) = (tanker_name(id, generation), (id, generation));
+        let cells = PagedFile::write(writer, &name, CELLS_FILE, ids, &page_cells, &cells_of)?;
+        let name = counts_name(id, generation);
+        let counts = PagedFile::write(writer, &name, COUNTS_FILE, ids, &page_cells, &counts_of)?;
         let summary = Summary::of(writer.cells_per_tanker, entries);
         let (names, summary_bytes) = summary.write(writer, id, generation)?;
         let filter = filter.or_else(|| {
@@ -161,7 +156,6 @@ impl SealedTanker {
         }
     }
 
-    /// Writes and syncs the occupancy list.
     fn write_occupancy(&self, writer: Writer<'_>, list: &OccupancyList) -> Result<()> {
         let Some(bytes) = list.encode(writer.pool, &self.list_of()) else { return Ok(()) };
         let path = join(writer.directory, &occupancy_name(self.id, self.counts.generation));
@@ -181,7 +175,6 @@ impl SealedTanker {
         Ok(())
     }
 
-    /// Reads the occupancy list, checking everything.
     pub(crate) fn read_occupancy(&self, writer: Writer<'_>) -> Result<OccupancyList> {
         let path = join(writer.directory, &occupancy_name(self.id, self.counts.generation));
         let bytes = writer.device.read_file(&path, OccupancyList::bytes_max(self.cells()))?;
@@ -194,7 +187,6 @@ impl SealedTanker {
         Ok(list)
     }
 
-    /// Makes the occupancy list from the cells.
     pub(crate) fn scan_occupancy(&self) -> Result<OccupancyList> {
         let mut tally = Tally::default();
         self.for_each(&mut |_, entry| {
@@ -204,7 +196,6 @@ impl SealedTanker {
         Ok(OccupancyList::from(&tally))
     }
 
-    /// Bytes of the occupancy list's entries.
     pub(crate) fn occupancy_list_bytes(&self) -> u64 {
         (self.containers.len() * ENTRY_BYTES) as u64
     }
@@ -224,7 +215,6 @@ impl SealedTanker {
         self.summary.generation != 0
     }
 
-    /// Makes the summary from the cells.
     pub(super) fn summarise(&self, cells_per_tanker: u32) -> Result<Summary> {
         let mut entries = Vec::with_capacity(self.cells() as usize);
         self.for_each(&mut |_, entry| {
@@ -243,7 +233,6 @@ impl SealedTanker {
         changes: impl Iterator<Item = (u32, Cell)>,
         list: &OccupancyList,
     ) -> Result<Self> {
-        let Writer { device, directory, pool, cache, .. } = writer;
         let mut counts = Vec::with_capacity(self.counts.cells() as usize * COUNT_BYTES);
         self.counts.read_through(&mut |_, page| {
             counts.extend_from_slice(page);
@@ -259,14 +248,13 @@ impl SealedTanker {
             tally.change(Some(before), Some(cell));
             *place = cell.references.to_le_bytes();
         }
-        let path = join(directory, &counts_name(self.id, generation));
+        let (name, ids) = (counts_name(self.id, generation), (self.id, generation));
         let page_cells = self.counts.page_cells();
-        let ids = (self.id, generation);
         let counts_of = |_, range: std::ops::Range<usize>, out: &mut Vec<u8>| {
             let bytes = range.start * COUNT_BYTES..range.end * COUNT_BYTES;
             out.extend_from_slice(counts.get(bytes).unwrap_or_default());
         };
-        let counts = PagedFile::write(device, pool, cache, path, COUNTS_FILE, ids, &page_cells, &counts_of)?;
+        let counts = PagedFile::write(writer, &name, COUNTS_FILE, ids, &page_cells, &counts_of)?;
         let counted = Self { counts: Arc::new(counts), occupancy_bytes: Arc::default(), ..self.clone() };
         counted.write_occupancy(writer, &list.changed(&tally))?;
         Ok(counted)
@@ -274,13 +262,10 @@ impl SealedTanker {
 
     /// Opens the tanker that a manifest names, without its summary (see [`load_summaries`](super::load_summaries)).
     pub(crate) fn open(writer: Writer<'_>, names: &TankerNames) -> Result<Self> {
-        let Writer { device, directory, pool, cache, .. } = writer;
-        let path = join(directory, &tanker_name(names.id, names.generation));
         let ids = (names.id, names.generation);
-        let cells = PagedFile::open(device, pool, cache, path, CELLS_FILE, ids, names.seal)?;
-        let path = join(directory, &counts_name(names.id, names.counts_generation));
+        let cells = PagedFile::open(writer, &tanker_name(ids.0, ids.1), CELLS_FILE, ids, names.seal)?;
         let ids = (names.id, names.counts_generation);
-        let counts = PagedFile::open(device, pool, cache, path, COUNTS_FILE, ids, names.counts_seal)?;
+        let counts = PagedFile::open(writer, &counts_name(ids.0, ids.1), COUNTS_FILE, ids, names.counts_seal)?;
         if cells.page_cells() != counts.page_cells() {
             let expected = format!("as many counts in each bucket as there are cells in {}", cells.path);
             return Err(StoreError::corrupt(counts.path.as_str(), expected, "others"));
@@ -297,7 +282,6 @@ impl SealedTanker {
         })
     }
 
-    /// Returns the manifest's entry for the tanker.
     pub(crate) fn names(&self) -> TankerNames {
         TankerNames {
             id: self.id,
@@ -309,7 +293,6 @@ impl SealedTanker {
         }
     }
 
-    /// Number of buckets.
     pub(crate) fn buckets(&self) -> u32 {
         self.cells.pages()
     }
@@ -319,24 +302,8 @@ impl SealedTanker {
         self.cells.page_extremes()
     }
 
-    /// Number of cells.
     pub(crate) fn cells(&self) -> u32 {
         self.cells.cells()
-    }
-
-    /// The tanker's column in the filter array.
-    pub(crate) fn filter(&self) -> Option<&FilterColumn> {
-        self.filter.as_deref()
-    }
-
-    /// As [`filter`](Self::filter), to be shared with the next generation.
-    pub(crate) fn filter_column(&self) -> Option<Arc<FilterColumn>> {
-        self.filter.clone()
-    }
-
-    /// The containers of the tanker's cells.
-    pub(crate) fn containers(&self) -> &ContainerShares {
-        &self.containers
     }
 
     /// Whether both hold the same cells, from the same file.
@@ -344,7 +311,6 @@ impl SealedTanker {
         Arc::ptr_eq(&self.cells, &other.cells)
     }
 
-    /// Bytes of all files.
     pub(crate) fn disk_bytes(&self) -> u64 {
         let occupancy_bytes = self.occupancy_bytes.load(Ordering::Relaxed);
         self.cells.len_bytes() + self.counts.len_bytes() + self.summary_bytes + occupancy_bytes
@@ -355,7 +321,6 @@ impl SealedTanker {
         self.cells.memory_bytes() + self.counts.memory_bytes() + self.containers.memory_bytes()
     }
 
-    /// Returns the cells of a bucket.
     pub(crate) fn bucket(&self, cache: &PageCache, bucket: u32) -> Result<Arc<[u8]>> {
         self.cells.page(cache, bucket)
     }
@@ -368,7 +333,6 @@ impl SealedTanker {
         Some(Found { tanker: self.id, index, bucket, location })
     }
 
-    /// Returns the count of a cell.
     pub(crate) fn references(&self, cache: &PageCache, found: &Found) -> Result<u32> {
         let page = self.counts.page(cache, found.bucket)?;
         let position = found.index - self.counts.page_range(found.bucket).0;
@@ -436,7 +400,7 @@ mod unit_tests {
             fingerprints.sort_unstable();
             let mut page = Vec::new();
             for fingerprint in &fingerprints {
-                encode_cell(fingerprint, Location { container: ContainerId(1), len_bytes: 1 }, &mut page);
+                encode_cell(fingerprint, Location::new(ContainerId(1), 1), &mut page);
             }
             for (position, fingerprint) in fingerprints.iter().enumerate() {
                 assert_eq!(position_in(&page, fingerprint, 1), Some(position));

@@ -57,7 +57,7 @@ impl StoredChunks for Chunks {
 /// An index with `data` in container 1, sealed, and a chain over it.
 fn with_chunk(data: &[u8], plan: &str) -> (Arc<Index>, Chunks, FilterChain) {
     let (_, index) = empty(TINY);
-    let location = Location { container: ContainerId(1), len_bytes: data.len() as u32 };
+    let location = Location::new(ContainerId(1), data.len() as u32);
     index.apply(1, &[Change::Insert { fingerprint: weak(data), location }]).unwrap();
     index.checkpoint(1).unwrap();
     let (index, chunks) = (Arc::new(index), Chunks::default());
@@ -77,7 +77,7 @@ fn verdict(chain: &FilterChain, data: &[u8]) -> dedupfs_store::Result<(Verdict, 
 const ALL: &str = "zero,block,open,bloom,locality,sealed,compare";
 
 fn at(container: u64, data: &[u8]) -> Verdict {
-    Verdict::Existing(Location { container: ContainerId(container), len_bytes: data.len() as u32 })
+    Verdict::Existing(Location::new(ContainerId(container), data.len() as u32))
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn the_index_is_asked_where_the_chunk_is_now() {
     assert_eq!(presumed(9), (at(9, &data), false));
     // Stored again while the old place is damaged.
     chunks.hold(1, weak(&data), Held::Bytes(vec![0, 0, 0]));
-    index.stage(&weak(&data), Location { container: ContainerId(5), len_bytes: 3 });
+    index.stage(&weak(&data), Location::new(ContainerId(5), 3));
     chunks.hold(5, weak(&data), Held::Bytes(data.to_vec()));
     assert_eq!(presumed(1), (at(5, &data), true));
 }
@@ -144,7 +144,7 @@ fn others_say_strong_maybe_at_most_and_each_is_counted() {
     let bytes = [&data[..], &zeros, &[50]];
     let mut query = Query::with_data(&prints, &[3, 3, 1], &bytes);
     chain.run(&mut query, &[]).unwrap();
-    let zero = Verdict::Existing(Location { container: ContainerId::NONE, len_bytes: 3 });
+    let zero = Verdict::BuiltIn;
     assert_eq!(query.verdicts, [at(1, &data), zero, Verdict::NonExisting]);
     let stats = chain.stats();
     let figures: Vec<_> = stats.iter().map(|f| (f.name, f.asked, f.existing, f.non_existing)).collect();

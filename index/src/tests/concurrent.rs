@@ -222,7 +222,8 @@ fn concurrent_writers_store_each_fingerprint_once_while_checkpoints_are_written(
             for key in (0..30).map(|n| (row * 53 + n) % KEYS) {
                 let stored = changes.iter().any(|change| *change.fingerprint() == fingerprint(key));
                 if !stored && let Some(cell) = index.committed(&fingerprint(key)).unwrap() {
-                    changes.push(Change::Remove { fingerprint: fingerprint(key), container: cell.location.container });
+                    changes
+                        .push(Change::Remove { fingerprint: fingerprint(key), container: cell.location.container() });
                     removals[key as usize].fetch_add(1, Ordering::Relaxed);
                 }
             }

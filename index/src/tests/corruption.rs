@@ -99,7 +99,8 @@ fn of_many_filters_only_the_damaged_are_made_anew() {
     index.checkpoint(1).unwrap();
     let sound = reopen(&disk, options);
     assert_eq!((sound.stats().sealed_tankers, sound.stats().filter_bits_per_cell), (140, 24));
-    let columns: Vec<_> = sound.sealed_set().tankers().iter().map(|tanker| tanker.filter().unwrap().word()).collect();
+    let columns: Vec<_> =
+        sound.sealed_set().tankers().iter().map(|tanker| tanker.filter.as_ref().unwrap().word()).collect();
     assert_eq!((columns[0], columns[64], columns[139]), ((0, 0), (0, 1), (1, 0)), "a wide group and a narrow one");
     let ids: Vec<_> = sound.sealed_set().tankers().iter().map(|tanker| tanker.id).collect();
     // From the end: pages, and then the directory; 0 is all of it.

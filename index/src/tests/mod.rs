@@ -16,11 +16,10 @@ mod rebuild;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dedupfs_store::device::Device;
-use dedupfs_store::device::memory::MemoryDevice;
+use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::{ContainerId, Fingerprint, PoolId};
 
-use crate::{Cell, Change, Index, IndexOptions, Location, Occupied};
+use crate::{Cell, Change, Index, IndexOptions, Location, NewLists, Occupied};
 
 pub(crate) const DIRECTORY: &str = "index/chunks";
 pub(crate) const POOL: PoolId = PoolId([7; 16]);
@@ -46,7 +45,7 @@ pub(crate) fn fingerprint(number: u64) -> Fingerprint {
 }
 
 pub(crate) fn location(container: u64) -> Location {
-    Location { container: ContainerId(container), len_bytes: 1000 + (container % 1000) as u32 }
+    Location::new(ContainerId(container), 1000 + (container % 1000) as u32)
 }
 
 pub(crate) fn insert(number: u64, container: u64) -> Change {
@@ -82,16 +81,22 @@ pub(crate) fn reopen(disk: &MemoryDevice, options: IndexOptions) -> Index {
     Index::open(&device, DIRECTORY, &POOL, options).unwrap()
 }
 
+/// Completes the garbage map.
+pub(crate) fn complete(index: &Index) -> dedupfs_store::Result<()> {
+    assert!(index.complete_occupancy(NewLists::Written, &mut || true)?);
+    Ok(())
+}
+
 /// The occupancy of containers by cells, counted one by one.
 pub(crate) fn placed<'c>(cells: impl Iterator<Item = &'c Cell>) -> BTreeMap<ContainerId, Occupied> {
     let mut containers = BTreeMap::<ContainerId, Occupied>::new();
     for cell in cells.filter(|cell| !cell.location.is_lost()) {
-        let occupied = containers.entry(cell.location.container).or_default();
+        let occupied = containers.entry(cell.location.container()).or_default();
         occupied.cells += 1;
-        occupied.bytes += u64::from(cell.location.len_bytes);
+        occupied.bytes += u64::from(cell.location.len_bytes());
         if cell.references > 0 {
             occupied.live_cells += 1;
-            occupied.live_bytes += u64::from(cell.location.len_bytes);
+            occupied.live_bytes += u64::from(cell.location.len_bytes());
         }
     }
     containers

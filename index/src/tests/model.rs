@@ -81,7 +81,7 @@ impl Model {
             Change::Count { fingerprint, delta } => match self.committed.get_mut(&fingerprint) {
                 None => {
                     if delta > 0 {
-                        let lost = Cell { location: Location::LOST, references: delta as u32 };
+                        let lost = Cell { location: Location::Lost, references: delta as u32 };
                         self.committed.insert(fingerprint, lost);
                     }
                     true
@@ -96,22 +96,22 @@ impl Model {
                 }
             },
             Change::Remove { fingerprint, container } => {
-                let found = self.committed.get(&fingerprint).filter(|cell| cell.location.container == container);
+                let found = self.committed.get(&fingerprint).filter(|cell| cell.location.container() == container);
                 let referenced = found.is_some_and(|cell| cell.references > 0);
                 if found.is_some() && !referenced {
                     self.committed.remove(&fingerprint);
                 }
-                if self.recent.get(&fingerprint).is_some_and(|location| location.container == container) {
+                if self.recent.get(&fingerprint).is_some_and(|location| location.container() == container) {
                     self.recent.remove(&fingerprint);
                 }
                 referenced
             }
             Change::Lose { fingerprint, container } => {
                 if let Some(cell) =
-                    self.committed.get_mut(&fingerprint).filter(|cell| cell.location.container == container)
+                    self.committed.get_mut(&fingerprint).filter(|cell| cell.location.container() == container)
                     && !cell.location.is_lost()
                 {
-                    cell.location = Location::bad(cell.location.len_bytes);
+                    cell.location = Location::quarantined(cell.location.len_bytes());
                 }
                 if self.recent.get(&fingerprint).is_some_and(Location::is_lost) {
                     self.recent.remove(&fingerprint);
@@ -225,7 +225,7 @@ fn run(steps: Vec<Step>, options: IndexOptions) {
                 recover(&index, &mut model);
             }
             Step::CompleteOccupancy => {
-                index.complete_occupancy().unwrap();
+                complete(&index).unwrap();
                 assert_eq!(index.stats().tankers_without_occupancy, 0);
             }
         }
@@ -233,7 +233,7 @@ fn run(steps: Vec<Step>, options: IndexOptions) {
         compare(&index, &model);
     }
     assert_eq!(contents(&index), model.committed);
-    index.complete_occupancy().unwrap();
+    complete(&index).unwrap();
     compare(&index, &model);
     assert_eq!(index.stats().tankers_without_occupancy, 0);
     assert_eq!(reopen(&disk, options).stats().tankers_without_occupancy, 0, "what was read was written");

@@ -99,7 +99,7 @@ fn pools_without_lists_open_and_get_them() {
     assert_eq!(index.occupied(ContainerId(4)), Occupied::default());
     let copy = reopen(&disk.crash(0), TINY);
     copy.apply(2, &faults::changes()).unwrap();
-    copy.complete_occupancy().unwrap();
+    complete(&copy).unwrap();
     let expected = contents(&copy);
     assert_eq!((missing(&copy), missing(&index)), (0, 4));
     // A checkpoint writes the lists of the tankers that it writes, and from then on the map has their content.
@@ -118,7 +118,7 @@ fn lists_that_were_made_anew_are_there_the_next_time() {
     remove_lists(&disk, |tanker| tanker != 2);
     let index = reopen(&disk, TINY);
     assert_eq!(missing(&index), 3);
-    index.complete_occupancy().unwrap();
+    complete(&index).unwrap();
     index.self_check().unwrap();
     contents(&index);
     // Durably, and bit for bit.
@@ -143,7 +143,7 @@ fn every_damage_to_a_list_is_noticed_and_mended() {
         assert_eq!(missing(&index), 1, "{}", what());
         assert_eq!(contents(&index), truth);
         index.self_check().unwrap();
-        index.complete_occupancy().unwrap();
+        complete(&index).unwrap();
         assert_eq!(contents(&index), truth);
         assert_eq!(missing(&reopen(copy, TINY)), 0);
     };
@@ -194,7 +194,7 @@ fn a_list_of_other_counts_of_the_same_name_is_not_believed() {
     disk.replace_file(DIRECTORY, &name, &bytes).unwrap();
     let index = reopen(&disk, TINY);
     assert_eq!(missing(&index), 1);
-    index.complete_occupancy().unwrap();
+    complete(&index).unwrap();
     contents(&index);
 }
 
@@ -211,7 +211,7 @@ fn a_list_of_other_containers_is_not_believed() {
     tanker.replace_occupancy(index.writer(), &crate::sealed::OccupancyList::from(&tally)).unwrap();
     let after = reopen(&disk, TINY);
     assert_eq!(missing(&after), 1);
-    after.complete_occupancy().unwrap();
+    complete(&after).unwrap();
     assert_eq!(contents(&after), contents(&index));
 }
 
@@ -254,13 +254,13 @@ fn making_lists_anew_may_fail_at_every_operation() {
         let index = Index::open(&device, DIRECTORY, &POOL, TINY).unwrap();
         index.apply(2, &faults::changes()).unwrap();
         faulty.add(FaultPlan::new(Fault::Io, position).on(&Operation::ALL));
-        let outcome = index.complete_occupancy();
+        let outcome = complete(&index);
         let is_done = faulty.injected() == 0;
         faulty.heal();
         index.self_check().unwrap();
         if outcome.is_err() {
             failed += 1;
-            index.complete_occupancy().unwrap();
+            complete(&index).unwrap();
         }
         // A list that could not be written is in memory nevertheless.
         assert_eq!(missing(&index), 0);
@@ -270,7 +270,7 @@ fn making_lists_anew_may_fail_at_every_operation() {
             let after = reopen(&disk, TINY);
             after.apply(2, &faults::changes()).unwrap();
             after.self_check().unwrap();
-            after.complete_occupancy().unwrap();
+            complete(&after).unwrap();
             assert_eq!(contents(&after), truth);
         }
         if is_done {
@@ -300,7 +300,7 @@ fn a_checkpoint_without_lists_may_fail_at_every_operation() {
         failed += u64::from(outcome.is_err());
         index.self_check().unwrap();
         if position % 2 == 0 {
-            index.complete_occupancy().unwrap();
+            complete(&index).unwrap();
             contents(&index);
         }
         index.apply(3, &[count(0, -4), insert(70, 51), remove(130, 3)]).unwrap();
@@ -349,7 +349,7 @@ fn lists_are_made_anew_while_tankers_are_replaced() {
                     }
                 }
             });
-            let completing = scope.spawn(|| index.complete_occupancy().unwrap());
+            let completing = scope.spawn(|| complete(&index).unwrap());
             scope.spawn(|| {
                 // Once more at the end, so that it is seen under any scheduling of threads.
                 let mut is_last = false;

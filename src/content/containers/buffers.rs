@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use dedupfs_store::device::aligned::AlignedBuffer;
+use dedupfs_store::device::AlignedBuffer;
 
 use super::WRITER_THREADS;
 use crate::free_list::FreeList;

@@ -20,8 +20,7 @@ use std::sync::atomic::Ordering;
 use dedupfs_base::Result;
 use dedupfs_index::filter::Reads;
 use dedupfs_store::container::{SlotAddress, Table, TableEntry, decode_region, decode_toc, scan_table};
-use dedupfs_store::device::DIRECT_ALIGNMENT_BYTES;
-use dedupfs_store::device::aligned::AlignedBuffer;
+use dedupfs_store::device::{AlignedBuffer, DIRECT_ALIGNMENT_BYTES};
 use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint, StoreError, waiting};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
@@ -317,7 +316,7 @@ impl Shared {
             if scratch.len() < whole {
                 scratch.resize_zeroed(whole);
             }
-            let bytes = scratch.as_mut_slice().get_mut(..whole).unwrap_or_default();
+            let bytes = scratch.get_mut(..whole).unwrap_or_default();
             self.slots.read_into(address, offset_bytes - lead as u32, bytes)?;
             self.count_read(whole as u64);
             use_bytes(bytes.get(lead..lead + len).unwrap_or_default())

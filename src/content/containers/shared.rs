@@ -281,7 +281,7 @@ impl Shared {
     fn write_batch(&self, address: SlotAddress, batch: &Batch) -> Result<()> {
         let mut staging = self.staging.take(self.options.container_bytes as usize);
         batch.gather(&mut |bytes| staging.extend_from_slice(bytes));
-        let result = self.slots.write(address, batch.range.start, staging.as_slice());
+        let result = self.slots.write(address, batch.range.start, &staging);
         self.staging.put(staging);
         Ok(result?)
     }

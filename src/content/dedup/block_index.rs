@@ -37,7 +37,7 @@ impl BlockIndex {
         let placed = |child: &&Child| !child.fingerprint.is_zero() && child.hint != ContainerId::NONE;
         for child in chunks.iter().filter(placed) {
             let len_bytes = u32::try_from(child.len_bytes).unwrap_or(u32::MAX);
-            newest.insert(child.fingerprint, Location { container: child.hint, len_bytes });
+            newest.insert(child.fingerprint, Location::new(child.hint, len_bytes));
         }
     }
 

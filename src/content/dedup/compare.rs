@@ -108,9 +108,9 @@ impl Deduplicator {
         let _exclusive = waiting::lock(&self.store_lock);
         let containers = self.stores.recipes.append(stream, &[(fingerprint, &bytes)])?;
         let container = containers.first().copied().unwrap_or(ContainerId::NONE);
-        let location = Location { container, len_bytes: bytes.len() as u32 };
+        let location = Location::new(container, bytes.len() as u32);
         self.nodes.remember(fingerprint, Arc::new(NodeView::new(node)));
-        self.log.log(LogOp::NodeMoved { fingerprint, container, len_bytes: location.len_bytes });
+        self.log.log(LogOp::NodeMoved { fingerprint, container, len_bytes: location.len_bytes() });
         self.indexes.nodes.stage(&fingerprint, location);
         Ok((Child { hint: container, ..child }, pin))
     }

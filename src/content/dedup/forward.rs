@@ -45,7 +45,7 @@ impl Deduplicator {
         let mut seen = HashSet::with_capacity(chunks.len());
         let mut copied: Vec<(Fingerprint, &[u8])> = Vec::with_capacity(chunks.len());
         for (chunk, cell) in chunks.iter().zip(&cells) {
-            if cell.is_some_and(|cell| cell.location.container == chunk.from) && seen.insert(chunk.fingerprint) {
+            if cell.is_some_and(|cell| cell.location.container() == chunk.from) && seen.insert(chunk.fingerprint) {
                 copied.push((chunk.fingerprint, chunk.bytes));
             }
         }
@@ -55,7 +55,7 @@ impl Deduplicator {
             if kind == ContainerKind::Recipe {
                 self.log.log(LogOp::NodeMoved { fingerprint: *fingerprint, container, len_bytes });
             }
-            index.stage(fingerprint, Location { container, len_bytes });
+            index.stage(fingerprint, Location::new(container, len_bytes));
         }
         Ok((copied.len() as u64, copied.iter().map(|(_, bytes)| bytes.len() as u64).sum()))
     }

@@ -249,7 +249,7 @@ impl Deduplicator {
             return Ok(None);
         }
         let Some(pin) = self.pins.pin_existing(fingerprint) else { return Ok(None) };
-        Ok(Some((Child { fingerprint, len_bytes, hint: cell.location.container }, pin)))
+        Ok(Some((Child { fingerprint, len_bytes, hint: cell.location.container() }, pin)))
     }
 
     fn store_new_node(
@@ -270,18 +270,18 @@ impl Deduplicator {
         // were counted again, and subtracted when the claimed copy is freed, a crash in between would leave both
         // counts.
         let is_counted = self.indexes.nodes.get(&fingerprint)?.is_some_and(|cell| {
-            cell.location.is_bad() || !cell.location.is_lost() && !self.pins.is_freed(&fingerprint)
+            cell.location.is_quarantined() || !cell.location.is_lost() && !self.pins.is_freed(&fingerprint)
         });
         let containers = self.stores.recipes.append(stream, &[(fingerprint, &bytes)])?;
         let hint = containers.first().copied().unwrap_or(ContainerId::NONE);
         let pin = self.pins.pin_new(fingerprint);
         self.nodes.remember(fingerprint, Arc::new(NodeView::new(node)));
         // Log before staging: a writer that finds the node logs its reference later.
-        let location = Location { container: hint, len_bytes: bytes.len() as u32 };
+        let location = Location::new(hint, bytes.len() as u32);
         if is_counted {
-            self.log.log(LogOp::NodeMoved { fingerprint, container: hint, len_bytes: location.len_bytes });
+            self.log.log(LogOp::NodeMoved { fingerprint, container: hint, len_bytes: location.len_bytes() });
         } else {
-            let op = LogOp::NodeStored { level, fingerprint, container: hint, len_bytes: location.len_bytes };
+            let op = LogOp::NodeStored { level, fingerprint, container: hint, len_bytes: location.len_bytes() };
             self.log.log_counting(op, children + 1);
         }
         self.indexes.nodes.stage(&fingerprint, location);
@@ -323,13 +323,13 @@ impl Deduplicator {
         };
         let _section = self.enter();
         let _exclusive = waiting::lock(&self.store_lock);
-        let Some(cell) = index.get(&fingerprint)?.filter(|cell| cell.location.container == container) else {
+        let Some(cell) = index.get(&fingerprint)?.filter(|cell| cell.location.container() == container) else {
             return Ok(false);
         };
         if kind == ContainerKind::Recipe {
             self.nodes.forget(&fingerprint);
         }
-        index.stage(&fingerprint, Location::bad(cell.location.len_bytes));
+        index.stage(&fingerprint, Location::quarantined(cell.location.len_bytes()));
         self.log.log(op);
         Ok(true)
     }
@@ -341,7 +341,7 @@ impl Deduplicator {
     pub fn claim_node(&self, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
         let _exclusive = waiting::lock(&self.store_lock);
         let cell = self.indexes.nodes.get(&fingerprint)?;
-        Ok(cell.is_some_and(|cell| cell.location.container == container) && self.pins.claim(fingerprint))
+        Ok(cell.is_some_and(|cell| cell.location.container() == container) && self.pins.claim(fingerprint))
     }
 
     /// Frees a claimed node in `container` if it is garbage, that is, if nothing refers to it. Otherwise ends the
@@ -364,7 +364,7 @@ impl Deduplicator {
             .indexes
             .nodes
             .get(&fingerprint)?
-            .is_some_and(|cell| cell.references == 0 && cell.location.container == container);
+            .is_some_and(|cell| cell.references == 0 && cell.location.container() == container);
         if garbage {
             self.log.log_counting(LogOp::NodeFreed { level, fingerprint, container }, children + 1);
             self.pins.note_freed(fingerprint);
@@ -383,7 +383,7 @@ impl Deduplicator {
         let _exclusive = waiting::lock(&self.store_lock);
         let cell = self.indexes.nodes.get(&fingerprint)?;
         self.pins.end_claim(&fingerprint);
-        Ok(cell.is_some_and(|cell| cell.location.container != container && !cell.location.is_lost()))
+        Ok(cell.is_some_and(|cell| cell.location.container() != container && !cell.location.is_lost()))
     }
 
     /// The pins of nodes.

@@ -65,7 +65,7 @@ impl Deduplicator {
             if let (Known::Segment(stored), Some(compare)) = (&known, self.chain.compare()) {
                 let hint = stored.get(at).map_or(ContainerId::NONE, |child| child.hint);
                 damage_seen |= match verdict {
-                    Verdict::Existing(location) if hint == ContainerId::NONE || hint == location.container => false,
+                    Verdict::Existing(location) if hint == ContainerId::NONE || hint == location.container() => false,
                     Verdict::Existing(_) => {
                         let data = entry.data.unwrap_or_default();
                         compare.compare(&entry.child.fingerprint, data, hint)?.damage_seen
@@ -74,8 +74,8 @@ impl Deduplicator {
                 };
             }
             match verdict {
-                Verdict::Existing(location) if self.usable(location.container) => {
-                    set_hint(children, at, location.container)
+                Verdict::Existing(location) if self.usable(location.container()) => {
+                    set_hint(children, at, location.container())
                 }
                 _ => missing.push((at, entry)),
             }
@@ -128,7 +128,7 @@ impl Deduplicator {
         let containers = self.stores.data.append(stream, &fresh)?;
         let mut stored_bytes = 0;
         for ((print, data), container) in fresh.iter().zip(&containers) {
-            self.indexes.chunks.stage(print, Location { container: *container, len_bytes: data.len() as u32 });
+            self.indexes.chunks.stage(print, Location::new(*container, data.len() as u32));
             stored_bytes += data.len() as u64;
         }
         for (at, position) in places {
@@ -153,8 +153,8 @@ fn taken(
     location: Location,
 ) -> Result<Option<ContainerId>> {
     match compare {
-        Some(compare) => Ok(compare.compare(print, data, location.container)?.place.map(|place| place.container)),
-        None => Ok((location.len_bytes as usize == data.len()).then_some(location.container)),
+        Some(compare) => Ok(compare.compare(print, data, location.container())?.place.map(|place| place.container())),
+        None => Ok((location.len_bytes() as usize == data.len()).then_some(location.container())),
     }
 }
 

@@ -64,7 +64,7 @@ impl Fetcher {
                 }
                 break;
             };
-            let container = cell.location.container;
+            let container = cell.location.container();
             if cell.location.is_lost() {
                 let found = "none: backing the same data up again heals it";
                 let lost = StoreError::corrupt(format!("chunk {fingerprint}"), "a sound copy", found);
@@ -95,7 +95,7 @@ impl Fetcher {
         if let Ok(Some(cell)) = self.index.get(fingerprint)
             && !cell.location.is_lost()
         {
-            self.store.suspect(cell.location.container);
+            self.store.suspect(cell.location.container());
         }
     }
 

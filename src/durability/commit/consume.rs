@@ -67,7 +67,7 @@ impl Consumer<'_> {
         let fresh_chunks = fresh.unwrap_or_default().iter().filter(|extended| extended.kind == ContainerKind::Data);
         for extended in fresh_chunks {
             for entry in &extended.entries {
-                let location = Location { container: extended.container, len_bytes: entry.len_bytes };
+                let location = Location::new(extended.container, entry.len_bytes);
                 self.insert(&mut pending, extended.kind, entry.fingerprint, location)?;
             }
         }
@@ -81,12 +81,12 @@ impl Consumer<'_> {
                 LogOp::RootAdded(root) => self.count_root(&mut pending, root, 1)?,
                 LogOp::RootDropped(root) => self.count_root(&mut pending, root, -1)?,
                 LogOp::NodeStored { level, fingerprint, container, len_bytes } => {
-                    let location = Location { container: *container, len_bytes: *len_bytes };
+                    let location = Location::new(*container, *len_bytes);
                     self.insert(&mut pending, ContainerKind::Recipe, *fingerprint, location)?;
                     self.count_children(&mut pending, *level, fingerprint, *container, 1)?;
                 }
                 LogOp::NodeMoved { fingerprint, container, len_bytes } => {
-                    let location = Location { container: *container, len_bytes: *len_bytes };
+                    let location = Location::new(*container, *len_bytes);
                     self.insert(&mut pending, ContainerKind::Recipe, *fingerprint, location)?;
                 }
                 LogOp::NodeFreed { level, fingerprint, container } => {
@@ -145,7 +145,7 @@ impl Consumer<'_> {
         for region in table.regions.iter().filter(|region| (from_bytes..to_bytes).contains(&region.offset_bytes)) {
             let entries = table.entries.iter().skip(region.first_entry as usize).take(region.entry_count as usize);
             for entry in entries {
-                let location = Location { container, len_bytes: entry.len_bytes };
+                let location = Location::new(container, entry.len_bytes);
                 self.insert(pending, kind, entry.fingerprint, location)?;
             }
         }

@@ -69,7 +69,7 @@ impl GroupWriter {
             self.raw.bytes(value);
         }
         self.items += 1;
-        if self.raw.len() >= EXPORT_FRAME_BYTES { self.write(0) } else { Ok(()) }
+        if self.raw.as_slice().len() >= EXPORT_FRAME_BYTES { self.write(0) } else { Ok(()) }
     }
 
     /// Writes the last frame; returns the new length of the file.

@@ -20,9 +20,7 @@ use dedupfs_base::{EngineError, Result};
 use dedupfs_namespace as namespace;
 use dedupfs_service::Timestamp;
 use dedupfs_store::StoreError;
-use dedupfs_store::device::Device;
-use dedupfs_store::device::file::FileDevice;
-use dedupfs_store::device::lock::PoolLock;
+use dedupfs_store::device::{Device, FileDevice, PoolLock};
 use dedupfs_store::superblock::{Role, Superblock};
 
 use self::superblocks::{check_is_data_root, restore_superblocks};

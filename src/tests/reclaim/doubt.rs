@@ -107,7 +107,7 @@ fn regression_a_count_of_what_the_index_does_not_have_is_a_doubt() {
 fn a_removal_that_is_refused_stops_nothing() {
     let site = Site::new();
     let (pool, child) = with_garbage(&site);
-    let container = cell(&pool, &child).expect("is there").location.container;
+    let container = cell(&pool, &child).expect("is there").location.container();
     count(&pool, [LogOp::ChunkRemoved { fingerprint: child.fingerprint, container }]);
     assert!(!pool.core().namespace.has_doubt());
     assert_eq!(cell(&pool, &child).map(|cell| cell.references), Some(1));

@@ -61,10 +61,10 @@ impl Checker<'_> {
         let mut is_surplus_known = false;
         self.indexes.nodes.for_each(&mut |fingerprint, cell| {
             // A damaged copy still counts its children, but they are unknown.
-            is_surplus_known |= cell.location.is_bad();
+            is_surplus_known |= cell.location.is_quarantined();
             // A lost node without a damaged copy counts nothing; the comparison reports it.
             if !cell.location.is_lost() {
-                cells.push((fingerprint, cell.location.container));
+                cells.push((fingerprint, cell.location.container()));
             }
             Ok(())
         })?;

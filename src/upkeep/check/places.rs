@@ -72,7 +72,7 @@ impl Checker<'_> {
                 report.chunks += u64::from(what == "chunk");
                 let cell = index.committed(&entry.fingerprint)?;
                 let here = cell.is_some_and(|cell| {
-                    cell.location.container == record.id && cell.location.len_bytes == entry.len_bytes
+                    cell.location.container() == record.id && cell.location.len_bytes() == entry.len_bytes
                 });
                 found += u64::from(here && seen.insert(entry.fingerprint));
             }
@@ -109,7 +109,7 @@ impl Checker<'_> {
             report.bytes_read += inspection.judged_bytes;
             let mut is_needed = false;
             for bad in &inspection.bad {
-                let here = |cell: Cell| cell.location.container == container;
+                let here = |cell: Cell| cell.location.container() == container;
                 if index.committed(&bad.fingerprint)?.is_some_and(here) {
                     is_needed = true;
                     report.bad_copies += 1;
@@ -202,7 +202,7 @@ fn report_unknown(
         return Ok(());
     }
     index.for_each(&mut |fingerprint, cell| {
-        let container = cell.location.container;
+        let container = cell.location.container();
         if let Some(found) = unknown.get_mut(&container).filter(|found| !found.sound.contains(&fingerprint)) {
             found.is_needed = true;
             report.bad_copies += 1;

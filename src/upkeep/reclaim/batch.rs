@@ -159,7 +159,7 @@ impl<'b, 'r> Batch<'b, 'r> {
         for (entry, cell) in table.entries.iter().zip(cells) {
             let Some(cell) = cell else { continue };
             let fingerprint = entry.fingerprint;
-            if cell.location.container != container {
+            if cell.location.container() != container {
                 // It could not be read when the index was rebuilt; this may be the only copy.
                 has_lost |= cell.location.is_lost() && cell.references > 0;
             } else if cell.references == 0 && self.kind == ContainerKind::Data {

@@ -335,7 +335,7 @@ impl<'a> Run<'a> {
         for (container, range) in &ranges {
             for item in range.clone() {
                 if let (Some(fingerprint), Some(Some(cell))) = (fingerprints.get(item), cells.get(item))
-                    && cell.location.container == *container
+                    && cell.location.container() == *container
                     && (kind == ContainerKind::Recipe || cell.references > 0)
                 {
                     alive.push((*container, *fingerprint));

@@ -36,6 +36,7 @@ mod victims;
 use std::collections::HashSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use dedupfs_index::NewLists;
 use dedupfs_store::{ContainerId, ContainerKind};
 
 pub use self::control::{ReclaimControl, ReclaimStatus, RunStatus};
@@ -146,10 +147,10 @@ pub(crate) fn reclaim(
         untold_bytes: 0,
     };
     // If the pool's garbage map was never written, it is computed once, from the cells.
-    let writes = !options.dry_run && !core.is_read_only();
+    let lists = if options.dry_run || core.is_read_only() { NewLists::InMemory } else { NewLists::Written };
     for index in [&core.indexes.chunks, &core.indexes.nodes] {
         let mut go_on = || pace.between_steps().is_none();
-        if !index.complete_occupancy_while(writes, &mut go_on)? {
+        if !index.complete_occupancy(lists, &mut go_on)? {
             run.report.stopped = pace.stopped();
             return Ok(run.report);
         }

@@ -199,15 +199,15 @@ impl Run<'_> {
     fn unreferenced(&self, unreadable: &mut HashSet<Fingerprint>) -> Result<Vec<(Fingerprint, ContainerId)>> {
         let mut candidates = Vec::new();
         self.core.indexes.nodes.for_each(&mut |fingerprint, cell| {
-            let container = cell.location.container;
+            let container = cell.location.container();
             // A bad copy is unreadable: it still counts its children, and nobody can tell which they are.
-            if cell.references == 0 && cell.location.is_bad() && unreadable.len() < NODES_AT_ONCE {
+            if cell.references == 0 && cell.location.is_quarantined() && unreadable.len() < NODES_AT_ONCE {
                 unreadable.insert(fingerprint);
             }
             if cell.references == 0
                 && candidates.len() < NODES_AT_ONCE
                 && (container == ContainerId::NONE || self.core.stores.recipes.is_closed(container))
-                && !cell.location.is_bad()
+                && !cell.location.is_quarantined()
                 && !unreadable.contains(&fingerprint)
                 && !self.core.dedup.pins().is_pinned(&fingerprint)
             {

@@ -31,7 +31,7 @@ impl Run<'_> {
         for (fingerprint, container) in &freed {
             if let Some(cell) = self.core.indexes.nodes.committed(fingerprint)? {
                 let gone = gone_nodes.entry(*container).or_default();
-                *gone = (gone.0 + u64::from(cell.location.len_bytes), gone.1 + 1);
+                *gone = (gone.0 + u64::from(cell.location.len_bytes()), gone.1 + 1);
             }
         }
         let gone_chunks = self.chunks_to_go(&freed, chunks)?;
@@ -119,7 +119,7 @@ impl Run<'_> {
         let mut work = Vec::new();
         core.indexes.nodes.for_each(&mut |fingerprint, cell| {
             if cell.references == 0 && !core.dedup.pins().is_pinned(&fingerprint) {
-                work.push((fingerprint, cell.location.container));
+                work.push((fingerprint, cell.location.container()));
             }
             Ok(())
         })?;
@@ -144,7 +144,7 @@ impl Run<'_> {
                 if let Some(cell) = core.indexes.nodes.committed(&child.fingerprint)?
                     && cell.references <= *dropped
                 {
-                    work.push((child.fingerprint, cell.location.container));
+                    work.push((child.fingerprint, cell.location.container()));
                 }
             }
         }
@@ -183,8 +183,8 @@ impl Run<'_> {
                     && cell.references > 0
                     && dropped.get(fingerprint).is_some_and(|dropped| cell.references <= *dropped)
                 {
-                    let gone = gone.entry(cell.location.container).or_default();
-                    *gone = (gone.0 + u64::from(cell.location.len_bytes), gone.1 + 1);
+                    let gone = gone.entry(cell.location.container()).or_default();
+                    *gone = (gone.0 + u64::from(cell.location.len_bytes()), gone.1 + 1);
                 }
             }
         }

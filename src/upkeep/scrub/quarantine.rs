@@ -104,7 +104,7 @@ impl Core {
     /// Whether the index places the fingerprint in the container of the bad copy.
     pub(super) fn places(&self, copy: &BadCopy) -> Result<bool> {
         let cell = self.indexes.of(copy.kind).get(&copy.fingerprint)?;
-        Ok(cell.is_some_and(|cell| cell.location.container == copy.container))
+        Ok(cell.is_some_and(|cell| cell.location.container() == copy.container))
     }
 
     /// Whether the fingerprint is needed and lost.
@@ -123,7 +123,7 @@ impl Core {
         for (kind, index) in [(ContainerKind::Data, &self.indexes.chunks), (ContainerKind::Recipe, &self.indexes.nodes)]
         {
             index.for_each(&mut |fingerprint, cell| {
-                let container = cell.location.container;
+                let container = cell.location.container();
                 if sound.get(&container).is_some_and(|sound| !sound.contains(&fingerprint)) {
                     misplaced.push(BadCopy { kind, container, fingerprint });
                 }

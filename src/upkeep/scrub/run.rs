@@ -231,7 +231,7 @@ impl Run<'_> {
         let mut count = 0;
         for entry in table.entries.iter().filter(|entry| !bad.contains(&entry.fingerprint)) {
             let cell = index.get(&entry.fingerprint)?;
-            count += u64::from(cell.is_some_and(|cell| cell.location.is_lost() && !cell.location.is_bad()));
+            count += u64::from(cell.is_some_and(|cell| cell.location.is_lost() && !cell.location.is_quarantined()));
         }
         Ok(count)
     }

@@ -12,14 +12,12 @@
 //!
 //! ZFS uses the same idea: it asks LZ4 before it lets zstd try (`zstd_early_abort`).
 
-/// Bytes that are compressed as a trial.
 pub(super) const TRIAL_BYTES: usize = 32 << 10;
 /// For smaller regions compressing costs as little as testing.
 const LEAST_BYTES: usize = 2 * TRIAL_BYTES;
 
 /// Bytes of a window: one cache line.
 const WINDOW_BYTES: usize = 64;
-/// Number of windows that are sampled.
 const WINDOWS: usize = 64;
 /// Chance, in 256ths, that two bytes are equal, from which on an entropy code may pay. It includes the value that a
 /// sample of random bytes has by itself (255 / 4096, some 0.06) and its scatter (0.006).

@@ -1,8 +1,8 @@
 //! Containers: self-describing, append-only runs of chunks or recipe nodes.
 //!
-//! A container lies in one *slot* of a large file ([`slots`]) and is a sequence of frames: *regions* ([`region`]), each
+//! A container lies in one *slot* of a large file (`slots`) and is a sequence of frames: *regions* (`region`), each
 //! a list of fingerprints and lengths and the bytes themselves, compressed together; then, in a sealed container, one
-//! *table of contents* ([`table`]). Frames start at multiples of 64 bytes. Each write-out pads with zeros to the next
+//! *table of contents* (`table`). Frames start at multiples of 64 bytes. Each write-out pads with zeros to the next
 //! multiple of 4096, so that direct I/O never rewrites a synced block.
 //!
 //! Steps of a writer: collect chunks up to a region's target size; [`encode_region`]; place the frame at the next
@@ -22,14 +22,13 @@ use std::str::FromStr;
 use crate::codec::align_up;
 use crate::error::StoreError;
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
-use crate::frame::FRAME_ALIGNMENT_BYTES;
 
 mod compressible;
 mod record;
-pub mod region;
-pub mod scan;
-pub mod slots;
-pub mod table;
+mod region;
+mod scan;
+mod slots;
+mod table;
 
 pub use record::ContainerRecord;
 pub use region::{DecodedRegion, EncodedRegion, decode_region, encode_region, region_frame_bytes_bound};
@@ -38,14 +37,14 @@ pub use slots::{SlotAddress, SlotFiles};
 pub use table::{ChunkPlace, Table, TableBuilder, decode_toc, toc_bytes_bound};
 
 /// Each write-out pads to a multiple of this. A scan looks there for the next frame.
-pub const FLUSH_ALIGNMENT_BYTES: usize = crate::device::DIRECT_ALIGNMENT_BYTES;
+const WRITE_OUT_ALIGNMENT_BYTES: usize = crate::device::DIRECT_ALIGNMENT_BYTES;
 
 /// Limit of a region's uncompressed bytes. Regions aim at 128 to 256 KiB and a chunk has at most 1 MiB; the rest is for
 /// the largest recipe node. It bounds the memory that decoding a region allocates.
 pub const REGION_RAW_BYTES_MAX: usize = 16 << 20;
 
 /// Limit of the chunks in a region (tiny files make tiny chunks). It bounds a region's list to 2.3 MiB.
-pub const REGION_ENTRIES_MAX: usize = 65_536;
+const REGION_ENTRIES_MAX: usize = 65_536;
 
 /// Bytes of one list entry on disk: fingerprint and length.
 pub const ENTRY_BYTES: usize = FINGERPRINT_BYTES + 4;
@@ -76,22 +75,13 @@ pub struct RegionPlace {
 
 impl RegionPlace {
     /// Offset just after the frame.
-    #[must_use]
-    pub const fn end_bytes(&self) -> u64 {
+    const fn end_bytes(&self) -> u64 {
         self.offset_bytes as u64 + self.frame_bytes as u64
     }
 }
 
-/// Rounds `offset_bytes` up to the next possible start of a frame.
-#[must_use]
-pub const fn align_to_frame(offset_bytes: u64) -> u64 {
-    align_up(offset_bytes, FRAME_ALIGNMENT_BYTES as u64)
-}
-
-/// Rounds `offset_bytes` up to the next possible end of a write-out.
-#[must_use]
-pub const fn align_to_flush(offset_bytes: u64) -> u64 {
-    align_up(offset_bytes, FLUSH_ALIGNMENT_BYTES as u64)
+const fn align_to_write_out(offset_bytes: u64) -> u64 {
+    align_up(offset_bytes, WRITE_OUT_ALIGNMENT_BYTES as u64)
 }
 
 /// The compression of regions. Readers need no setting: each region names its own.
@@ -99,16 +89,12 @@ pub const fn align_to_flush(offset_bytes: u64) -> u64 {
 pub enum Compression {
     /// Stored uncompressed.
     None,
-    /// zstd at this level, [`Compression::ZSTD_LEVEL_MIN`] to [`Compression::ZSTD_LEVEL_MAX`].
+    /// zstd at this level, 1 to 19.
     Zstd(i32),
 }
 
-impl Compression {
-    /// Lowest level accepted.
-    pub const ZSTD_LEVEL_MIN: i32 = 1;
-    /// Highest level accepted.
-    pub const ZSTD_LEVEL_MAX: i32 = 19;
-}
+/// The levels of zstd that are accepted.
+pub(crate) const ZSTD_LEVELS: std::ops::RangeInclusive<i32> = 1..=19;
 
 impl Default for Compression {
     fn default() -> Self {
@@ -134,11 +120,11 @@ impl FromStr for Compression {
         }
         let level = text.strip_prefix("zstd:").and_then(|level| level.parse::<i32>().ok());
         match level {
-            Some(level) if (Self::ZSTD_LEVEL_MIN..=Self::ZSTD_LEVEL_MAX).contains(&level) => Ok(Self::Zstd(level)),
+            Some(level) if ZSTD_LEVELS.contains(&level) => Ok(Self::Zstd(level)),
             _ => Err(StoreError::Usage(format!(
                 "compression {text:?} is not known: use \"none\" or \"zstd:LEVEL\" with a level of {} to {}",
-                Self::ZSTD_LEVEL_MIN,
-                Self::ZSTD_LEVEL_MAX
+                ZSTD_LEVELS.start(),
+                ZSTD_LEVELS.end()
             ))),
         }
     }

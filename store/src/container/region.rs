@@ -71,7 +71,6 @@ pub struct EncodedRegion {
 
 impl EncodedRegion {
     /// Returns the whole frame in one piece; `raw` are the chunks' bytes that it was made of.
-    #[must_use]
     pub fn frame(&self, raw: &[u8]) -> Vec<u8> {
         let mut frame = self.head.clone();
         if self.raw_follows {
@@ -93,7 +92,6 @@ pub struct DecodedRegion {
     pub raw: Vec<u8>,
 }
 
-/// The decoded meta of a region.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RegionMeta {
     pub(super) kind: ContainerKind,
@@ -103,7 +101,6 @@ pub(super) struct RegionMeta {
 }
 
 /// Returns the largest frame size of a region with this number of entries and uncompressed bytes.
-#[must_use]
 pub const fn region_frame_bytes_bound(entries: usize, raw_bytes: usize) -> usize {
     (FRAME_HEADER_BYTES + META_FIXED_BYTES + entries * ENTRY_BYTES + raw_bytes).next_multiple_of(FRAME_ALIGNMENT_BYTES)
 }
@@ -196,9 +193,7 @@ pub(super) fn decode_meta(what: &str, container: ContainerId, meta: &[u8]) -> Re
     let covered_bytes = meta.len().saturating_sub(8);
     let (covered, trailer) = meta.split_at_checked(covered_bytes).unwrap_or_default();
     let (expected, found) = (ByteReader::new(trailer, what).u64()?, checksum_seeded(covered, container.0));
-    if expected != found {
-        return Err(StoreError::corrupt(what, format!("list checksum {expected:#018x}"), format!("{found:#018x}")));
-    }
+    StoreError::check_sum(what, "list checksum", expected, found)?;
     let mut reader = ByteReader::new(covered, what);
     let (codec, kind, reserved) = (reader.u8()?, reader.u8()?, reader.u16()?);
     if reserved != 0 || codec > CODEC_ZSTD {
@@ -257,11 +252,7 @@ pub(super) fn check_entries(what: &str, entries: &[TableEntry], raw_bytes: u64) 
 }
 
 fn unknown_codec(what: &str, codec: u8) -> StoreError {
-    StoreError::Unsupported {
-        what: what.to_owned(),
-        found: format!("region codec {codec}"),
-        advice: "it was written by a newer version of dedupfs: use that version or a later one".to_owned(),
-    }
+    StoreError::newer(what, format!("region codec {codec}"))
 }
 
 /// Calls `use_it` with the compressed bytes, or with `None` if compression is off or saves too little.
@@ -296,11 +287,8 @@ fn with_compressed<T>(raw: &[u8], compression: Compression, use_it: impl FnOnce(
 fn decompress(what: &str, payload: &[u8], raw_bytes: usize) -> Result<Vec<u8>> {
     DECOMPRESSOR.with_borrow_mut(|slot| {
         let failed = |error: std::io::Error| {
-            StoreError::corrupt(
-                what,
-                format!("zstd data of {raw_bytes} bytes"),
-                format!("data for which zstd says: {error}"),
-            )
+            let found = format!("data for which zstd says: {error}");
+            StoreError::corrupt(what, format!("zstd data of {raw_bytes} bytes"), found)
         };
         let context = match slot {
             Some(context) => context,

@@ -22,13 +22,13 @@
 
 use super::region::{check_region_header, decode_meta};
 use super::table::TableBuilder;
-use super::{FLUSH_ALIGNMENT_BYTES, Table, align_to_flush};
+use super::{Table, WRITE_OUT_ALIGNMENT_BYTES, align_to_write_out};
 use crate::error::{Result, StoreError};
 use crate::frame::{Expect, FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 use crate::id::{ContainerId, ContainerKind, PoolId};
 
 /// Bytes of one read: a header, the list of a region of the usual size, and the gap before it.
-const WINDOW_BYTES: u64 = 2 * FLUSH_ALIGNMENT_BYTES as u64;
+const WINDOW_BYTES: u64 = 2 * WRITE_OUT_ALIGNMENT_BYTES as u64;
 
 /// The result of a scan.
 #[derive(Clone, Debug)]
@@ -69,16 +69,6 @@ impl Window<'_> {
     }
 }
 
-/// The finding at an offset.
-enum Found {
-    /// A region: lengths of its meta and its frame.
-    Region { meta_bytes: u64, frame_bytes: u64 },
-    /// The table of contents: length of its frame.
-    Toc { frame_bytes: u64 },
-    /// Nothing of this container.
-    Else(StoreError),
-}
-
 /// Scans the first `used_bytes` of `container` through `read(offset, len)`, which must give exactly `len` bytes.
 /// [`ScannedTable::damage`] reports damaged bytes.
 ///
@@ -98,23 +88,24 @@ pub fn scan_table(
     let (mut offset, mut valid_bytes) = (0_u64, 0_u64);
     while offset < used_bytes {
         let what = format!("frame at {offset} of container {container}");
-        match classify(pool, container, &what, window.at(offset, FRAME_HEADER_BYTES as u64)?, used_bytes - offset) {
-            Found::Region { meta_bytes, frame_bytes } => {
-                let body = window.at(offset, FRAME_HEADER_BYTES as u64 + meta_bytes)?;
-                let meta = body.get(FRAME_HEADER_BYTES..).unwrap_or_default();
-                if let Err(error) = add_region(&mut builder, &what, (container, kind), offset, frame_bytes, meta) {
-                    damage.get_or_insert(error);
-                }
-                offset += frame_bytes;
-                valid_bytes = offset;
-            }
-            Found::Toc { frame_bytes } => {
-                valid_bytes = offset + frame_bytes;
+        match own_header(pool, container, &what, window.at(offset, FRAME_HEADER_BYTES as u64)?, used_bytes - offset) {
+            Ok(header) if header.kind == FrameKind::Toc => {
+                valid_bytes = offset + header.frame_bytes();
                 break;
             }
-            Found::Else(error) => {
+            Ok(header) => {
+                let body = window.at(offset, FRAME_HEADER_BYTES as u64 + u64::from(header.meta_bytes))?;
+                let meta = body.get(FRAME_HEADER_BYTES..).unwrap_or_default();
+                let place = (offset, header.frame_bytes());
+                if let Err(error) = add_region(&mut builder, &what, (container, kind), place, meta) {
+                    damage.get_or_insert(error);
+                }
+                offset += header.frame_bytes();
+                valid_bytes = offset;
+            }
+            Err(error) => {
                 // The end of a write-out: zeros up to the next block. At a block's start there is no such gap to skip.
-                let next = align_to_flush(offset).min(used_bytes);
+                let next = align_to_write_out(offset).min(used_bytes);
                 if next == offset || window.at(offset, next - offset)?.iter().any(|&byte| byte != 0) {
                     damage.get_or_insert(error);
                     break;
@@ -126,35 +117,27 @@ pub fn scan_table(
     Ok(ScannedTable { table: builder.build(), valid_bytes, damage })
 }
 
-/// Classifies the header in `bytes`. A frame longer than `left_bytes` is no frame of this container.
-fn classify(pool: &PoolId, container: ContainerId, what: &str, bytes: &[u8], left_bytes: u64) -> Found {
-    let header = match FrameHeader::decode(what, bytes) {
-        Ok(header) => header,
-        Err(error) => return Found::Else(error),
-    };
-    let frame_bytes = header.frame_bytes();
-    let checked = if header.kind == FrameKind::Toc {
+/// Returns the header in `bytes` if its frame belongs to this container. A frame longer than `left_bytes` does not.
+fn own_header(pool: &PoolId, container: ContainerId, what: &str, bytes: &[u8], left_bytes: u64) -> Result<FrameHeader> {
+    let header = FrameHeader::decode(what, bytes)?;
+    if header.kind == FrameKind::Toc {
         let expect = Expect { kind: FrameKind::Toc, pool: Some(pool), owner: Some(container.0) };
-        header.check(what, &expect, FRAME_BODY_BYTES_MAX)
+        header.check(what, &expect, FRAME_BODY_BYTES_MAX)?;
     } else {
-        check_region_header(what, pool, container, &header)
-    };
-    match checked {
-        Err(error) => Found::Else(error),
-        Ok(()) if frame_bytes > left_bytes => {
-            Found::Else(StoreError::corrupt(what, format!("a frame of at most {left_bytes} bytes"), frame_bytes))
-        }
-        Ok(()) if header.kind == FrameKind::Toc => Found::Toc { frame_bytes },
-        Ok(()) => Found::Region { meta_bytes: header.meta_bytes.into(), frame_bytes },
+        check_region_header(what, pool, container, &header)?;
     }
+    if header.frame_bytes() > left_bytes {
+        let expected = format!("a frame of at most {left_bytes} bytes");
+        return Err(StoreError::corrupt(what, expected, header.frame_bytes()));
+    }
+    Ok(header)
 }
 
 fn add_region(
     builder: &mut TableBuilder,
     what: &str,
     (container, kind): (ContainerId, ContainerKind),
-    offset: u64,
-    frame_bytes: u64,
+    (offset, frame_bytes): (u64, u64),
     meta: &[u8],
 ) -> Result<()> {
     let meta = decode_meta(what, container, meta)?;

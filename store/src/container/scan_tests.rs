@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::testing::{Built, CONTAINER, KIND, POOL, chunk, region_of, sample};
-use super::super::{align_to_flush, decode_region};
+use super::super::{align_to_write_out, decode_region};
 use super::*;
 
 /// Scans bytes in memory; also returns the number of reads and of bytes read.
@@ -43,7 +43,7 @@ fn scan_equals_the_table_of_contents() {
     // Sealed: the table of contents ends the scan, whatever follows.
     built.bytes.extend(built.builder.encode_toc(&POOL));
     let end = built.bytes.len() as u64;
-    built.flush();
+    built.end_write_out();
     built.bytes.extend([0xee; 5000]);
     let scanned = scan(&built.bytes, built.bytes.len() as u64);
     assert!(scanned.damage.is_none(), "{:?}", scanned.damage);
@@ -84,10 +84,13 @@ fn stale_frames_of_another_container_end_the_scan() {
         old.region(ContainerId(CONTAINER.0 - 1), &[chunk(seed, 90, true)]);
     }
     let mut new = Built::new(CONTAINER);
-    new.region(CONTAINER, &[chunk(1, 500, false)]).flush().region(CONTAINER, &[chunk(2, 500, false)]).flush();
+    new.region(CONTAINER, &[chunk(1, 500, false)])
+        .end_write_out()
+        .region(CONTAINER, &[chunk(2, 500, false)])
+        .end_write_out();
     let used_bytes = new.bytes.len();
     let slot = [&new.bytes[..], &old.bytes[used_bytes..]].concat();
-    assert_eq!(used_bytes % old.builder.regions()[0].frame_bytes as usize, 0, "a stale header stands at the end");
+    assert_eq!(used_bytes % old.builder.regions[0].frame_bytes as usize, 0, "a stale header stands at the end");
     let scanned = scan(&slot, used_bytes as u64);
     assert!(scanned.damage.is_none());
     assert_eq!(scanned.table, new.builder.snapshot());
@@ -168,7 +171,7 @@ fn every_truncation_gives_what_is_left() {
         assert_eq!(scanned.table.regions.len(), whole, "{used_bytes} bytes");
         assert_eq!(scanned.valid_bytes, if whole == 0 { 0 } else { ends[whole - 1] });
         // A cut within the zeros of a write-out does not look like damage.
-        let is_clean = used_bytes <= align_to_flush(scanned.valid_bytes)
+        let is_clean = used_bytes <= align_to_write_out(scanned.valid_bytes)
             && built.bytes[scanned.valid_bytes as usize..used_bytes as usize].iter().all(|&byte| byte == 0);
         assert_eq!(scanned.damage.is_none(), is_clean, "{used_bytes} bytes");
     }
@@ -201,18 +204,18 @@ proptest! {
     ) {
         let mut built = Built::new(CONTAINER);
         let mut seed = 0;
-        for (count, len, compressible, flushes) in regions {
+        for (count, len, compressible, ends) in regions {
             let chunks: Vec<_> = (0..count).map(|_| { seed += 1; chunk(seed, len, compressible) }).collect();
             built.region(CONTAINER, &chunks);
-            if flushes {
-                built.flush();
+            if ends {
+                built.end_write_out();
             }
         }
         let table = built.builder.snapshot();
         if sealed {
             built.bytes.extend(built.builder.encode_toc(&POOL));
         }
-        built.flush();
+        built.end_write_out();
         let scanned = scan(&built.bytes, built.bytes.len() as u64);
         prop_assert!(scanned.damage.is_none());
         prop_assert_eq!(scanned.table, table);

@@ -18,7 +18,7 @@
 //! Lock order: `layout`, then `state`. `layout` is held across the I/O that creates, cuts or removes files; `state`
 //! never across any I/O. Reads, writes and syncs hold neither.
 //!
-//! Cost: a file is opened at its first use; at most [`OPEN_FILES_MAX`] unused files stay open. Some ten bytes of memory
+//! Cost: a file is opened at its first use; at most 256 unused files stay open. Some ten bytes of memory
 //! for a slot.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
@@ -29,17 +29,16 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::FLUSH_ALIGNMENT_BYTES;
-use crate::codec::align_up;
+use super::WRITE_OUT_ALIGNMENT_BYTES;
 use crate::device::{Device, DeviceFile, OpenMode};
 use crate::error::{Result, StoreError};
 use crate::waiting;
 
 /// Most files kept open while nobody uses them. Only files with unsynced writes may exceed it.
-pub const OPEN_FILES_MAX: usize = 256;
+const OPEN_FILES_MAX: usize = 256;
 
 /// Highest file number; with the default sizes a petabyte.
-pub const FILE_NUMBER_MAX: u32 = 999_999;
+const FILE_NUMBER_MAX: u32 = 999_999;
 
 const SUFFIX: &str = ".slots";
 
@@ -58,35 +57,30 @@ impl fmt::Display for SlotAddress {
     }
 }
 
-/// Whether the slots may be written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Access {
-    Read,
-    Write,
-}
-
-/// One file of slots.
 #[derive(Debug, Default)]
 struct SlotFile {
-    /// Length on the device.
     len_bytes: u64,
     /// Whether the file exists; a record may name a lost one.
     is_present: bool,
-    /// Taken slots.
     taken: BTreeSet<u32>,
 }
 
-/// An open file.
+/// A file with unsynced writes stays open, so that its sync reports their errors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Writes {
+    Synced,
+    Unsynced,
+}
+
 #[derive(Debug)]
 struct OpenFile {
     handle: Arc<dyn DeviceFile>,
-    /// Written since the last sync. A file with unsynced writes stays open, so that its sync reports their errors.
-    is_dirty: bool,
+    writes: Writes,
     last_use: u64,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SlotStates {
     files: BTreeMap<u32, SlotFile>,
     /// Free slots of existing files.
     free: BTreeSet<SlotAddress>,
@@ -105,10 +99,9 @@ pub struct SlotFiles {
     directory: String,
     slot_bytes: u32,
     slots_per_file: u32,
-    access: Access,
     /// Serialises creating, extending, cutting and removing files. Taken before `state`.
     layout: Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<SlotStates>,
 }
 
 impl SlotFiles {
@@ -121,63 +114,28 @@ impl SlotFiles {
         }
         device.sync_directory("")?;
         device.sync_directory(directory)?;
-        Self::open_with(device, directory, slot_bytes, slots_per_file, Access::Write)
-    }
-
-    /// Opens the files in `directory` for reading only: every write is refused.
-    pub fn open_read_only(
-        device: Arc<dyn Device>,
-        directory: &str,
-        slot_bytes: u32,
-        slots_per_file: u32,
-    ) -> Result<Self> {
-        Self::open_with(device, directory, slot_bytes, slots_per_file, Access::Read)
-    }
-
-    fn open_with(
-        device: Arc<dyn Device>,
-        directory: &str,
-        slot_bytes: u32,
-        slots_per_file: u32,
-        access: Access,
-    ) -> Result<Self> {
-        if slot_bytes == 0 || !(slot_bytes as usize).is_multiple_of(FLUSH_ALIGNMENT_BYTES) || slots_per_file == 0 {
+        if slot_bytes == 0 || !(slot_bytes as usize).is_multiple_of(WRITE_OUT_ALIGNMENT_BYTES) || slots_per_file == 0 {
             return Err(StoreError::Usage(format!(
                 "containers of {slot_bytes} bytes, {slots_per_file} in a file: the size must be a multiple of \
-                 {FLUSH_ALIGNMENT_BYTES} and neither may be 0"
+                 {WRITE_OUT_ALIGNMENT_BYTES} and neither may be 0"
             )));
         }
-        let mut state = State::default();
+        let mut state = SlotStates::default();
         for entry in device.list(directory)? {
             let Some(number) = parse_name(&entry.name).filter(|_| !entry.is_directory) else {
                 tracing::warn!("{directory}/{} is not a file of containers: left alone", entry.name);
                 continue;
             };
-            let file = SlotFile { len_bytes: entry.len_bytes, is_present: true, taken: BTreeSet::new() };
-            state.files.insert(number, file);
-            state.free.extend((0..slots_per_file).map(|slot| SlotAddress { file: number, slot }));
+            state.add_file(number, entry.len_bytes, slots_per_file);
         }
         let directory = directory.to_owned();
         let (layout, state) = (Mutex::new(()), Mutex::new(state));
-        Ok(Self { device, directory, slot_bytes, slots_per_file, access, layout, state })
-    }
-
-    /// Bytes of a slot.
-    #[must_use]
-    pub const fn slot_bytes(&self) -> u32 {
-        self.slot_bytes
+        Ok(Self { device, directory, slot_bytes, slots_per_file, layout, state })
     }
 
     /// Number of taken slots.
-    #[must_use]
     pub fn taken_slots(&self) -> u64 {
         self.state.lock().files.values().map(|file| file.taken.len() as u64).sum()
-    }
-
-    /// Number of free slots in existing files; more files can be created.
-    #[must_use]
-    pub fn free_slots(&self) -> u64 {
-        self.state.lock().free.len() as u64
     }
 
     /// Takes the slot that a container record names.
@@ -213,7 +171,6 @@ impl SlotFiles {
     }
 
     /// Free slots that begin within their file.
-    #[must_use]
     pub fn free_in_files(&self) -> Vec<SlotAddress> {
         let state = self.state.lock();
         let is_within = |address: &&SlotAddress| {
@@ -223,20 +180,17 @@ impl SlotFiles {
     }
 
     /// Missing files with recorded containers.
-    #[must_use]
     pub fn missing_files(&self) -> Vec<String> {
         self.state.lock().missing.iter().map(|file| self.path(*file)).collect()
     }
 
     /// Whether the file of this address is missing, with recorded containers.
-    #[must_use]
     pub fn is_missing(&self, address: SlotAddress) -> bool {
         self.state.lock().missing.contains(&address.file)
     }
 
     /// Takes the lowest free slot; creates a file if there is none.
     pub fn allocate(&self) -> Result<SlotAddress> {
-        self.check_writable("allocate a container")?;
         let _layout = waiting::lock(&self.layout);
         if self.state.lock().free.is_empty() {
             self.create_file()?;
@@ -281,24 +235,20 @@ impl SlotFiles {
         self.device.sync_directory(&self.directory)?;
         let len_bytes = handle.len()?;
         let mut state = self.state.lock();
-        state.files.insert(number, SlotFile { len_bytes, is_present: true, taken: BTreeSet::new() });
-        state.free.extend((0..self.slots_per_file).map(|slot| SlotAddress { file: number, slot }));
+        state.add_file(number, len_bytes, self.slots_per_file);
         state.keep_open(number, handle);
         Ok(())
     }
 
     /// Writes into a taken slot; durable after [`sync`](Self::sync).
     pub fn write(&self, address: SlotAddress, offset_bytes: u32, data: &[u8]) -> Result<()> {
-        self.check_writable("write a container")?;
         self.check_range(address, offset_bytes, data.len())?;
         self.check_taken(address)?;
         let file = self.handle(address.file)?;
         let written = file.write_at(data, self.offset(address) + u64::from(offset_bytes));
         // Marked after the write: a sync that began before it must not leave the file marked clean. `file` keeps it
         // open until then.
-        if let Some(open) = self.state.lock().open.get_mut(&address.file) {
-            open.is_dirty = true;
-        }
+        self.note(address.file, Writes::Unsynced);
         written
     }
 
@@ -306,22 +256,21 @@ impl SlotFiles {
     ///
     /// After a failure, writes since the last success are not durable (I-7): write them again elsewhere.
     pub fn sync(&self, touched: &[SlotAddress]) -> Result<()> {
-        self.check_writable("sync containers")?;
         let numbers: BTreeSet<u32> = touched.iter().map(|address| address.file).collect();
         for number in numbers {
             let file = self.handle(number)?;
-            self.set_dirty(number, false);
+            self.note(number, Writes::Synced);
             if let Err(error) = file.sync() {
-                self.set_dirty(number, true);
+                self.note(number, Writes::Unsynced);
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    fn set_dirty(&self, number: u32, is_dirty: bool) {
+    fn note(&self, number: u32, writes: Writes) {
         if let Some(open) = self.state.lock().open.get_mut(&number) {
-            open.is_dirty = is_dirty;
+            open.writes = writes;
         }
     }
 
@@ -339,11 +288,8 @@ impl SlotFiles {
         let found = self.handle(address.file)?.read_at(buffer, self.offset(address) + u64::from(offset_bytes))?;
         if found < buffer.len() {
             let what = format!("{} at {offset_bytes} of slot {}", self.path(address.file), address.slot);
-            return Err(StoreError::corrupt(
-                what,
-                format!("{} bytes", buffer.len()),
-                format!("{found} (the file ends)"),
-            ));
+            let expected = format!("{} bytes", buffer.len());
+            return Err(StoreError::corrupt(what, expected, format!("{found} (the file ends)")));
         }
         Ok(())
     }
@@ -351,12 +297,12 @@ impl SlotFiles {
     /// Gives a slot's space back and frees the slot. After an error the slot is free too, but keeps its space until it
     /// is used again.
     pub fn free(&self, address: SlotAddress) -> Result<()> {
-        self.check_writable("free a container")?;
         self.check_taken(address)?;
         if !self.state.lock().leaving.insert(address) {
             return Err(StoreError::Usage(format!("slot {address} of {} is being freed already", self.directory)));
         }
-        let punched = self.punch(address, 0);
+        let punched =
+            self.handle(address.file).and_then(|file| file.punch(self.offset(address), self.slot_bytes.into()));
         let mut state = self.state.lock();
         state.leaving.remove(&address);
         if let Some(file) = state.files.get_mut(&address.file)
@@ -368,25 +314,9 @@ impl SlotFiles {
         punched
     }
 
-    /// Gives back the space of a taken slot behind its first `used_bytes`.
-    pub fn punch_tail(&self, address: SlotAddress, used_bytes: u32) -> Result<()> {
-        self.check_writable("cut a container")?;
-        self.check_taken(address)?;
-        self.punch(address, align_up(used_bytes.into(), FLUSH_ALIGNMENT_BYTES as u64))
-    }
-
-    fn punch(&self, address: SlotAddress, from_bytes: u64) -> Result<()> {
-        let len_bytes = u64::from(self.slot_bytes).saturating_sub(from_bytes);
-        if len_bytes == 0 {
-            return Ok(());
-        }
-        self.handle(address.file)?.punch(self.offset(address) + from_bytes, len_bytes)
-    }
-
     /// Cuts free slots off the ends of the files and removes empty files at the end. Returns the total of bytes cut
     /// off.
     pub fn trim(&self) -> Result<u64> {
-        self.check_writable("trim containers")?;
         let _layout = waiting::lock(&self.layout);
         // While `layout` is held no slot becomes taken, so the plan stays right: at worst it cuts too little.
         let plan: Vec<(u32, u64, u64, bool)> = {
@@ -404,7 +334,7 @@ impl SlotFiles {
         let (mut removes_any, mut bytes) = (false, 0);
         for (number, len_bytes, end_bytes, removes) in plan {
             if removes {
-                self.forget(number);
+                self.state.lock().remove_file(number);
                 self.device.remove(&self.path(number))?;
                 removes_any = true;
                 bytes += len_bytes;
@@ -420,13 +350,6 @@ impl SlotFiles {
             self.device.sync_directory(&self.directory)?;
         }
         Ok(bytes)
-    }
-
-    fn forget(&self, number: u32) {
-        let mut state = self.state.lock();
-        state.files.remove(&number);
-        state.open.remove(&number);
-        state.free.retain(|address| address.file != number);
     }
 
     /// Physical bytes that all files occupy. It asks the device for each file: use it for statistics, not for every
@@ -453,11 +376,7 @@ impl SlotFiles {
         if let Some(handle) = self.state.lock().opened(number) {
             return Ok(handle);
         }
-        let mode = match self.access {
-            Access::Read => OpenMode::Read,
-            Access::Write => OpenMode::Write,
-        };
-        let handle = self.device.open(&self.path(number), mode)?;
+        let handle = self.device.open(&self.path(number), OpenMode::Write)?;
         let mut state = self.state.lock();
         // Another thread may have been faster: use its handle, because it may have unsynced writes.
         if let Some(handle) = state.opened(number) {
@@ -492,19 +411,21 @@ impl SlotFiles {
         }
         Err(StoreError::Usage(format!("slot {address} of {} is not in use", self.directory)))
     }
-
-    fn check_writable(&self, operation: &str) -> Result<()> {
-        match self.access {
-            Access::Write => Ok(()),
-            Access::Read => {
-                Err(StoreError::Usage(format!("cannot {operation}: {} is open for reading", self.directory)))
-            }
-        }
-    }
 }
 
-impl State {
-    /// Returns the file if it is open.
+impl SlotStates {
+    /// Adds an existing file; all of its slots are free.
+    fn add_file(&mut self, number: u32, len_bytes: u64, slots: u32) {
+        self.files.insert(number, SlotFile { len_bytes, is_present: true, taken: BTreeSet::new() });
+        self.free.extend((0..slots).map(|slot| SlotAddress { file: number, slot }));
+    }
+
+    fn remove_file(&mut self, number: u32) {
+        self.files.remove(&number);
+        self.open.remove(&number);
+        self.free.retain(|address| address.file != number);
+    }
+
     fn opened(&mut self, number: u32) -> Option<Arc<dyn DeviceFile>> {
         self.uses += 1;
         let open = self.open.get_mut(&number)?;
@@ -515,11 +436,14 @@ impl State {
     /// Keeps a file open; closes the least recently used idle files if there are too many.
     fn keep_open(&mut self, number: u32, handle: Arc<dyn DeviceFile>) {
         while self.open.len() >= OPEN_FILES_MAX {
-            let idle = self.open.iter().filter(|(_, file)| !file.is_dirty && Arc::strong_count(&file.handle) == 1);
+            let idle = self
+                .open
+                .iter()
+                .filter(|(_, file)| file.writes == Writes::Synced && Arc::strong_count(&file.handle) == 1);
             let Some(oldest) = idle.min_by_key(|(_, file)| file.last_use).map(|(number, _)| *number) else { break };
             self.open.remove(&oldest);
         }
-        self.open.insert(number, OpenFile { handle, is_dirty: false, last_use: self.uses });
+        self.open.insert(number, OpenFile { handle, writes: Writes::Synced, last_use: self.uses });
     }
 }
 

@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::device::MemoryDevice;
 use crate::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
-use crate::device::memory::MemoryDevice;
 
 const SLOT_BYTES: u32 = 16_384;
 const PER_FILE: u32 = 4;
@@ -34,7 +34,7 @@ fn allocates_lowest_first_and_makes_files() {
     let slots = open(&device);
     assert_eq!(allocate_many(&slots, 6), [at(1, 0), at(1, 1), at(1, 2), at(1, 3), at(2, 0), at(2, 1)]);
     assert_eq!(names(&device), [("000001.slots".to_owned(), 65_536), ("000002.slots".to_owned(), 32_768)]);
-    assert_eq!((slots.taken_slots(), slots.free_slots()), (6, 2));
+    assert_eq!((slots.taken_slots(), slots.state.lock().free.len()), (6, 2));
     slots.free(at(2, 0)).unwrap();
     slots.free(at(1, 2)).unwrap();
     assert_eq!(allocate_many(&slots, 3), [at(1, 2), at(2, 0), at(2, 2)]);
@@ -49,14 +49,8 @@ fn slots_do_not_touch_each_other() {
         slots.write(*address, 0, &slot_of(number)).unwrap();
     }
     slots.free(addresses[1]).unwrap();
-    slots.punch_tail(addresses[2], 4097).unwrap();
     for (number, address) in (1..).zip(&addresses) {
-        let mut expected = slot_of(number);
-        match number {
-            2 => expected.fill(0),
-            3 => expected[8192..].fill(0),
-            _ => {}
-        }
+        let expected = slot_of(if number == 2 { 0 } else { number });
         assert_eq!(slots.read(*address, 0, SLOT_BYTES as usize).unwrap(), expected, "slot {number}");
     }
     let mut part = [0; 10];
@@ -73,10 +67,6 @@ fn freed_space_is_given_back() {
     assert_eq!(slots.allocated_bytes().unwrap(), 3 * u64::from(SLOT_BYTES));
     slots.free(addresses[1]).unwrap();
     assert_eq!(slots.allocated_bytes().unwrap(), 2 * u64::from(SLOT_BYTES));
-    slots.punch_tail(addresses[0], 1).unwrap();
-    assert_eq!(slots.allocated_bytes().unwrap(), u64::from(SLOT_BYTES) + 4096);
-    slots.punch_tail(addresses[0], SLOT_BYTES).unwrap();
-    assert_eq!(slots.allocated_bytes().unwrap(), u64::from(SLOT_BYTES) + 4096);
 }
 
 #[test]
@@ -152,7 +142,7 @@ fn foreign_files_are_left_alone() {
         device.open(&format!("containers/{name}"), OpenMode::CreateNew).unwrap();
     }
     let slots = open(&device);
-    assert_eq!(slots.free_slots(), 0);
+    assert!(slots.state.lock().free.is_empty());
     slots.trim().unwrap();
     assert_eq!(names(&device).len(), 6);
 }
@@ -170,7 +160,6 @@ fn ranges_are_bounded() {
     assert!(slots.read(at(1, PER_FILE), 0, 1).is_err());
     assert!(matches!(slots.write(at(1, 1), 0, b"a"), Err(StoreError::Usage(_))), "a free slot");
     assert!(matches!(slots.free(at(1, 1)), Err(StoreError::Usage(_))));
-    assert!(matches!(slots.punch_tail(at(1, 1), 0), Err(StoreError::Usage(_))));
     let cut = device.open("containers/000001.slots", OpenMode::Write).unwrap();
     cut.set_len(100).unwrap();
     let error = slots.read(address, 0, 200).unwrap_err().to_string();
@@ -183,25 +172,6 @@ fn senseless_sizes_are_refused() {
         let opened = SlotFiles::open(Arc::new(MemoryDevice::new()), "containers", slot_bytes, slots_per_file);
         assert!(matches!(opened, Err(StoreError::Usage(_))));
     }
-}
-
-#[test]
-fn for_reading_only_nothing_is_changed() {
-    let device = MemoryDevice::new();
-    let missing = SlotFiles::open_read_only(Arc::new(device.clone()), "containers", SLOT_BYTES, PER_FILE);
-    assert!(matches!(missing, Err(StoreError::NotFound { .. })));
-    let slots = open(&device);
-    let address = slots.allocate().unwrap();
-    slots.write(address, 0, b"abc").unwrap();
-    let reader = SlotFiles::open_read_only(Arc::new(device), "containers", SLOT_BYTES, PER_FILE).unwrap();
-    reader.occupy(address).unwrap();
-    assert_eq!(reader.read(address, 0, 3).unwrap(), b"abc");
-    assert!(reader.allocate().is_err());
-    assert!(reader.write(address, 0, b"x").is_err());
-    assert!(reader.sync(&[address]).is_err());
-    assert!(reader.free(address).is_err());
-    assert!(reader.punch_tail(address, 0).is_err());
-    assert!(reader.trim().is_err());
 }
 
 #[test]
@@ -350,7 +320,6 @@ fn threads_never_share_a_slot() {
 enum Action {
     Allocate,
     Free(prop::sample::Index),
-    PunchTail(prop::sample::Index, u32),
     Trim,
     Reopen,
 }
@@ -359,7 +328,6 @@ fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
         4 => Just(Action::Allocate),
         3 => any::<prop::sample::Index>().prop_map(Action::Free),
-        1 => (any::<prop::sample::Index>(), 0..=SLOT_BYTES).prop_map(|(index, used)| Action::PunchTail(index, used)),
         1 => Just(Action::Trim),
         1 => Just(Action::Reopen),
     ]
@@ -387,11 +355,6 @@ proptest! {
                 Action::Free(index) => if let Some(address) = chosen(index, &model) {
                     slots.free(address).unwrap();
                     model.remove(&address);
-                },
-                Action::PunchTail(index, used_bytes) => if let Some(address) = chosen(index, &model) {
-                    slots.punch_tail(address, used_bytes).unwrap();
-                    let kept = (used_bytes as usize).next_multiple_of(4096);
-                    model.get_mut(&address).unwrap()[kept..].fill(0);
                 },
                 Action::Trim => drop(slots.trim().unwrap()),
                 Action::Reopen => {

@@ -22,16 +22,12 @@ use crate::frame::{
 };
 use crate::id::{ContainerId, ContainerKind, PoolId};
 
-/// Bytes of a table of contents' meta: kind, reserved, regions, entries.
 const TOC_META_BYTES: usize = 12;
-/// Bytes of a region in a table of contents: offset, frame bytes, uncompressed bytes, entries.
 const TOC_REGION_BYTES: usize = 16;
-/// Largest frame of a region in bytes.
 const REGION_FRAME_BYTES_MAX: usize =
     (FRAME_HEADER_BYTES + REGION_BODY_BYTES_MAX).next_multiple_of(FRAME_ALIGNMENT_BYTES);
 
 /// Returns the largest table of contents with this number of entries and regions.
-#[must_use]
 pub const fn toc_bytes_bound(entries: usize, regions: usize) -> usize {
     let body = TOC_META_BYTES + regions * TOC_REGION_BYTES + entries * ENTRY_BYTES;
     (FRAME_HEADER_BYTES + body).next_multiple_of(FRAME_ALIGNMENT_BYTES)
@@ -91,7 +87,6 @@ impl Table {
     }
 
     /// Returns the place of a chunk, or `None` if the container lacks it.
-    #[must_use]
     pub fn find(&self, fingerprint: &Fingerprint) -> Option<ChunkPlace> {
         let fingerprint_of = |index: &u32| self.entries.get(*index as usize).map(|entry| &entry.fingerprint);
         let position = self.sorted.partition_point(|index| fingerprint_of(index) < Some(fingerprint));
@@ -103,14 +98,12 @@ impl Table {
     }
 
     /// Returns the entries of a region.
-    #[must_use]
     pub fn region_entries(&self, region: &RegionPlace) -> &[TableEntry] {
         let first = region.first_entry as usize;
         self.entries.get(first..first + region.entry_count as usize).unwrap_or_default()
     }
 
     /// Memory of the table in bytes.
-    #[must_use]
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>()
             + self.regions.capacity() * size_of::<RegionPlace>()
@@ -119,13 +112,11 @@ impl Table {
     }
 
     /// Uncompressed bytes of all chunks.
-    #[must_use]
     pub fn chunk_bytes(&self) -> u64 {
         self.regions.iter().map(|region| u64::from(region.raw_bytes)).sum()
     }
 
     /// End of the last region; 0 if there is none.
-    #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.regions.last().map_or(0, RegionPlace::end_bytes)
     }
@@ -136,13 +127,12 @@ impl Table {
 pub struct TableBuilder {
     container: ContainerId,
     kind: ContainerKind,
-    regions: Vec<RegionPlace>,
-    entries: Vec<TableEntry>,
+    pub(super) regions: Vec<RegionPlace>,
+    pub(super) entries: Vec<TableEntry>,
 }
 
 impl TableBuilder {
     /// Returns an empty builder.
-    #[must_use]
     pub const fn new(container: ContainerId, kind: ContainerKind) -> Self {
         Self { container, kind, regions: Vec::new(), entries: Vec::new() }
     }
@@ -174,21 +164,7 @@ impl TableBuilder {
         Ok(())
     }
 
-    /// Regions so far.
-    #[must_use]
-    pub fn regions(&self) -> &[RegionPlace] {
-        &self.regions
-    }
-
-    /// Chunks so far, region by region.
-    #[must_use]
-    pub fn entries(&self) -> &[TableEntry] {
-        &self.entries
-    }
-
-    /// Returns the table in its current state. Encodes the table of contents as a frame, to be written behind the last
-    /// region.
-    #[must_use]
+    /// Returns the table in its current state.
     pub fn snapshot(&self) -> Table {
         Table::new(self.container, self.kind, self.regions.clone(), self.entries.clone())
     }
@@ -202,7 +178,6 @@ impl TableBuilder {
     }
 
     /// Encodes the table of contents as a frame, to be written behind the last region.
-    #[must_use]
     pub fn encode_toc(&self, pool: &PoolId) -> Vec<u8> {
         let mut meta = ByteWriter::with_capacity(TOC_META_BYTES);
         meta.u8(self.kind as u8);

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::testing::{Built, CONTAINER, KIND, POOL, chunk, listed, name_of, sample};
-use super::super::{Compression, align_to_frame, decode_region, encode_region};
+use super::super::{Compression, decode_region, encode_region};
 use super::*;
 
 /// Checks that every chunk of a container is found through `table` and has its bytes.
@@ -38,7 +38,7 @@ fn finds_every_chunk_and_nothing_else() {
     assert!(table.find(&Fingerprint([0; 32])).is_none());
     assert!(table.find(&Fingerprint([0xff; 32])).is_none());
     assert!(table.find(&name_of(b"not there")).is_none());
-    assert!(align_to_frame(table.used_bytes()) <= built.bytes.len() as u64);
+    assert!(table.used_bytes() <= built.bytes.len() as u64);
     let listed: Vec<_> = table.regions.iter().flat_map(|region| table.region_entries(region)).copied().collect();
     assert_eq!(listed, table.entries);
     assert!(table.memory_bytes() >= 44 * table.entries.len());
@@ -133,7 +133,7 @@ fn misplaced_regions_are_refused() {
         assert!(matches!(builder.push_region(offset, &region), Err(StoreError::Usage(_))), "{offset}");
     }
     builder.push_region(256, &region).unwrap();
-    assert_eq!((builder.regions().len(), builder.entries().len()), (2, 2));
+    assert_eq!((builder.regions.len(), builder.entries.len()), (2, 2));
 }
 
 proptest! {
@@ -146,15 +146,15 @@ proptest! {
     ) {
         let mut built = Built::new(CONTAINER);
         let mut chunks = (0_u64..).zip(lens).map(|(seed, len)| chunk(seed, len, true));
-        for (count, flushes) in regions {
+        for (count, ends) in regions {
             let chunks: Vec<_> = chunks.by_ref().take(count).collect();
             built.region(CONTAINER, &chunks);
-            if flushes {
-                built.flush();
+            if ends {
+                built.end_write_out();
             }
         }
         let mut encoded = built.builder.encode_toc(&POOL);
-        prop_assert!(encoded.len() <= toc_bytes_bound(built.builder.entries().len(), built.builder.regions().len()));
+        prop_assert!(encoded.len() <= toc_bytes_bound(built.builder.entries.len(), built.builder.regions.len()));
         encoded.extend([9; 100]);
         let table = decode_toc(&POOL, CONTAINER, &encoded).unwrap();
         prop_assert_eq!(&table, &built.builder.snapshot());

@@ -38,7 +38,7 @@ pub(super) fn region_of(container: ContainerId, chunks: &[Vec<u8>]) -> Vec<u8> {
     encode_region(&POOL, container, KIND, entries, &raw, Compression::Zstd(1)).unwrap().frame(&raw)
 }
 
-/// A container: its bytes and its table. `region` appends a region; `flush` ends a write-out.
+/// A container: its bytes and its table. `region` appends a region; `end_write_out` ends a write-out.
 pub(super) struct Built {
     pub(super) bytes: Vec<u8>,
     pub(super) builder: TableBuilder,
@@ -59,8 +59,8 @@ impl Built {
         self
     }
 
-    pub(super) fn flush(&mut self) -> &mut Self {
-        self.bytes.resize(align_to_flush(self.bytes.len() as u64) as usize, 0);
+    pub(super) fn end_write_out(&mut self) -> &mut Self {
+        self.bytes.resize(align_to_write_out(self.bytes.len() as u64) as usize, 0);
         self
     }
 }
@@ -71,8 +71,8 @@ pub(super) fn sample(container: ContainerId) -> Built {
     let chunks = |from: u64, count: u64, compressible| -> Vec<Vec<u8>> {
         (from..from + count).map(|seed| chunk(seed, 90 + 17 * seed as usize, compressible)).collect()
     };
-    built.region(container, &chunks(0, 5, true)).region(container, &chunks(5, 1, false)).flush();
-    built.region(container, &chunks(6, 9, false)).flush();
-    built.region(container, &chunks(15, 3, true)).region(container, &chunks(18, 12, true)).flush();
+    built.region(container, &chunks(0, 5, true)).region(container, &chunks(5, 1, false)).end_write_out();
+    built.region(container, &chunks(6, 9, false)).end_write_out();
+    built.region(container, &chunks(15, 3, true)).region(container, &chunks(18, 12, true)).end_write_out();
     built
 }

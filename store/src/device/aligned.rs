@@ -38,13 +38,11 @@ pub struct AlignedBuffer {
 
 impl AlignedBuffer {
     /// Returns an empty buffer without memory.
-    #[must_use]
     pub const fn new() -> Self {
         Self { mapping: None, start: 0, capacity_bytes: 0, len_bytes: 0 }
     }
 
     /// Returns an empty buffer that takes `capacity_bytes` without moving.
-    #[must_use]
     pub fn with_capacity(capacity_bytes: usize) -> Self {
         if capacity_bytes == 0 {
             return Self::new();
@@ -66,41 +64,16 @@ impl AlignedBuffer {
         Self { mapping: Some(mapping), start, capacity_bytes, len_bytes: 0 }
     }
 
-    /// Bytes held.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.len_bytes
-    }
-
-    /// Whether it holds no byte.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len_bytes == 0
-    }
-
     /// Bytes that fit without moving.
-    #[must_use]
     pub const fn capacity(&self) -> usize {
         self.capacity_bytes
-    }
-
-    /// The bytes held.
-    #[must_use]
-    pub fn as_slice(&self) -> &[u8] {
-        self.mapping.as_ref().map_or(&[], |mapping| &mapping[self.start..self.start + self.len_bytes])
-    }
-
-    /// The bytes held, mutable.
-    #[must_use]
-    pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        self.mapping.as_mut().map_or(&mut [], |mapping| &mut mapping[self.start..self.start + self.len_bytes])
     }
 
     /// Appends bytes.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         let start = self.len_bytes;
         self.grow_to(start + bytes.len());
-        self.as_mut_slice()[start..].copy_from_slice(bytes);
+        self[start..].copy_from_slice(bytes);
     }
 
     /// Appends zeros, or cuts, until the length is `len_bytes`.
@@ -109,13 +82,8 @@ impl AlignedBuffer {
         self.grow_to(len_bytes.max(start));
         self.len_bytes = len_bytes;
         if len_bytes > start {
-            self.as_mut_slice()[start..].fill(0);
+            self[start..].fill(0);
         }
-    }
-
-    /// Appends zeros up to the next multiple of [`DIRECT_ALIGNMENT_BYTES`].
-    pub fn pad_to_alignment(&mut self) {
-        self.resize_zeroed(self.len_bytes.next_multiple_of(DIRECT_ALIGNMENT_BYTES));
     }
 
     /// Drops all bytes and keeps the memory.
@@ -123,20 +91,12 @@ impl AlignedBuffer {
         self.len_bytes = 0;
     }
 
-    /// Removes the first `count_bytes` (or all, if there are fewer) and moves the rest to the front. Writers use it to
-    /// keep the unaligned remainder after they have written the aligned part.
-    pub fn remove_front(&mut self, count_bytes: usize) {
-        let count_bytes = count_bytes.min(self.len_bytes);
-        self.as_mut_slice().copy_within(count_bytes.., 0);
-        self.len_bytes -= count_bytes;
-    }
-
     /// Grows the memory if necessary and sets the length. New bytes are leftovers: the caller overwrites them.
     fn grow_to(&mut self, len_bytes: usize) {
         if len_bytes > self.capacity_bytes {
             let mut larger = Self::with_capacity(len_bytes.max(self.capacity_bytes.saturating_mul(2)));
             larger.len_bytes = self.len_bytes;
-            larger.as_mut_slice().copy_from_slice(self.as_slice());
+            larger.copy_from_slice(self);
             *self = larger;
         }
         self.len_bytes = len_bytes;
@@ -147,13 +107,13 @@ impl Deref for AlignedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.as_slice()
+        self.mapping.as_ref().map_or(&[], |mapping| &mapping[self.start..self.start + self.len_bytes])
     }
 }
 
 impl DerefMut for AlignedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.as_mut_slice()
+        self.mapping.as_mut().map_or(&mut [], |mapping| &mut mapping[self.start..self.start + self.len_bytes])
     }
 }
 
@@ -173,18 +133,14 @@ mod tests {
     enum Step {
         Extend(Vec<u8>),
         Resize(usize),
-        Pad,
         Clear,
-        RemoveFront(usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             4 => prop::collection::vec(1u8.., 0..6000).prop_map(Step::Extend),
             1 => (0usize..20_000).prop_map(Step::Resize),
-            1 => Just(Step::Pad),
             1 => Just(Step::Clear),
-            1 => (0usize..9000).prop_map(Step::RemoveFront),
         ]
     }
 
@@ -203,22 +159,12 @@ mod tests {
                         buffer.resize_zeroed(len);
                         model.resize(len, 0);
                     }
-                    Step::Pad => {
-                        buffer.pad_to_alignment();
-                        model.resize(model.len().next_multiple_of(DIRECT_ALIGNMENT_BYTES), 0);
-                    }
                     Step::Clear => {
                         buffer.clear();
                         model.clear();
                     }
-                    Step::RemoveFront(count) => {
-                        buffer.remove_front(count);
-                        model.drain(..count.min(model.len()));
-                    }
                 }
-                prop_assert_eq!(buffer.as_slice(), model.as_slice());
-                prop_assert_eq!(buffer.len(), model.len());
-                prop_assert_eq!(buffer.is_empty(), model.is_empty());
+                prop_assert_eq!(&*buffer, model.as_slice());
                 prop_assert!(buffer.as_ptr().addr().is_multiple_of(DIRECT_ALIGNMENT_BYTES) || buffer.capacity() == 0);
                 prop_assert!(buffer.capacity() >= buffer.len());
             }
@@ -228,7 +174,7 @@ mod tests {
     #[test]
     fn large_buffers_begin_at_a_huge_page_and_keep_their_bytes_when_they_grow() {
         let mut buffer = AlignedBuffer::new();
-        assert_eq!((buffer.capacity(), buffer.as_slice()), (0, &[][..]));
+        assert_eq!((buffer.capacity(), &*buffer), (0, &[][..]));
         let mut model = Vec::new();
         for (seed, len_bytes) in
             [5000, HUGE_BYTES_MIN - 5000, 1, HUGE_PAGE_BYTES, 3 * HUGE_PAGE_BYTES].into_iter().enumerate()
@@ -236,7 +182,7 @@ mod tests {
             let bytes: Vec<u8> = (0..len_bytes).map(|at| (at % 251) as u8 ^ seed as u8).collect();
             buffer.extend_from_slice(&bytes);
             model.extend_from_slice(&bytes);
-            assert!(buffer.as_slice() == model.as_slice(), "after {len_bytes} more bytes");
+            assert!(&*buffer == model.as_slice(), "after {len_bytes} more bytes");
             let alignment = if model.len() >= HUGE_BYTES_MIN { HUGE_PAGE_BYTES } else { DIRECT_ALIGNMENT_BYTES };
             assert!(buffer.as_ptr().addr().is_multiple_of(alignment));
             assert!(buffer.capacity().is_multiple_of(alignment));
@@ -290,7 +236,7 @@ mod tests {
         buffer.extend_from_slice(&[7; 8192]);
         buffer.clear();
         buffer.extend_from_slice(&[1; 10]);
-        buffer.pad_to_alignment();
+        buffer.resize_zeroed(4096);
         assert_eq!(buffer.len(), 4096);
         assert!(buffer[10..].iter().all(|&byte| byte == 0));
     }

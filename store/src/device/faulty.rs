@@ -39,33 +39,16 @@ pub enum Operation {
 
 impl Operation {
     /// All kinds.
-    pub const ALL: [Self; 12] = [
-        Self::Open,
-        Self::Create,
-        Self::Remove,
-        Self::Rename,
-        Self::CreateDirectory,
-        Self::List,
-        Self::SyncDirectory,
-        Self::Read,
-        Self::Write,
-        Self::Sync,
-        Self::SetLen,
-        Self::Punch,
-    ];
+    pub const ALL: [Self; 12] = {
+        use Operation::*;
+        [Open, Create, Remove, Rename, CreateDirectory, List, SyncDirectory, Read, Write, Sync, SetLen, Punch]
+    };
 
     /// Kinds that change the device or make changes durable.
-    pub const CHANGING: [Self; 9] = [
-        Self::Create,
-        Self::Remove,
-        Self::Rename,
-        Self::CreateDirectory,
-        Self::SyncDirectory,
-        Self::Write,
-        Self::Sync,
-        Self::SetLen,
-        Self::Punch,
-    ];
+    pub const CHANGING: [Self; 9] = {
+        use Operation::*;
+        [Create, Remove, Rename, CreateDirectory, SyncDirectory, Write, Sync, SetLen, Punch]
+    };
 
     const fn verb(self) -> &'static str {
         match self {
@@ -116,7 +99,6 @@ pub struct FaultPlan {
 impl FaultPlan {
     /// Makes one operation fail: the one at `position` among those that the plan concerns. Positions start at 0 and are
     /// counted from the moment when the plan is added.
-    #[must_use]
     pub fn new(fault: Fault, position: u64) -> Self {
         let operations = match fault {
             Fault::Io => Operation::ALL.to_vec(),
@@ -178,20 +160,13 @@ struct Faults {
 
 impl FaultyDevice {
     /// Wraps any device. For memory prefer [`over_memory`](Self::over_memory), which models failed syncs better.
-    #[must_use]
     pub fn new(inner: Arc<dyn Device>) -> Self {
         Self { inner, memory: None, loses_names: false, faults: Arc::default() }
     }
 
     /// Wraps a disk in memory. Keep a clone of it for [`MemoryDevice::crash`].
-    #[must_use]
     pub fn over_memory(memory: &MemoryDevice) -> Self {
-        Self {
-            inner: Arc::new(memory.clone()),
-            memory: Some(memory.clone()),
-            loses_names: false,
-            faults: Arc::default(),
-        }
+        Self { memory: Some(memory.clone()), ..Self::new(Arc::new(memory.clone())) }
     }
 
     /// For a disk in memory: after a failed sync of a directory, no change of its names becomes durable any more. A
@@ -213,13 +188,11 @@ impl FaultyDevice {
     }
 
     /// Operations so far, including failed ones.
-    #[must_use]
     pub fn operations(&self) -> u64 {
         self.faults.lock().counts.iter().sum()
     }
 
     /// Operations of some kinds so far.
-    #[must_use]
     pub fn operations_of(&self, operations: &[Operation]) -> u64 {
         let faults = self.faults.lock();
         let is_asked = |kind: &Operation| operations.contains(kind);
@@ -227,7 +200,6 @@ impl FaultyDevice {
     }
 
     /// Faults so far.
-    #[must_use]
     pub fn injected(&self) -> u64 {
         self.faults.lock().injected
     }

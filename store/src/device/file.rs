@@ -34,7 +34,7 @@ use crate::error::{Result, StoreError};
 use crate::waiting;
 
 /// Shortest direct read or write in bytes. For shorter ones the extra wait for the disk costs more than the copy.
-pub const DIRECT_BYTES_MIN: usize = 64 << 10;
+const DIRECT_BYTES_MIN: usize = 64 << 10;
 
 /// Features that the filesystem was found to lack. All files of a device share it.
 #[derive(Debug, Default)]
@@ -78,12 +78,6 @@ impl FileDevice {
         Self::open(root)
     }
 
-    /// The absolute path of the root.
-    #[must_use]
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-
     fn at(&self, path: &str) -> PathBuf {
         if path.is_empty() { self.root.clone() } else { self.root.join(path) }
     }
@@ -108,7 +102,7 @@ impl Device for FileDevice {
         }
         Ok(Arc::new(OpenFile {
             path: path.to_owned(),
-            is_writable: mode != OpenMode::Read,
+            mode,
             buffered: file,
             direct: OnceLock::new(),
             failed_sync: OnceLock::new(),
@@ -210,7 +204,6 @@ impl Device for FileDevice {
     }
 }
 
-/// Creates one directory. An existing one is no error.
 fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
@@ -221,7 +214,7 @@ fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
 #[derive(Debug)]
 struct OpenFile {
     path: String,
-    is_writable: bool,
+    mode: OpenMode,
     buffered: File,
     /// Opened at the first access that qualifies; `None` if opening failed.
     direct: OnceLock<Option<File>>,
@@ -244,7 +237,8 @@ impl OpenFile {
             // Opened through the descriptor and not by name: the file may have been renamed since.
             let path = format!("/proc/self/fd/{}", self.buffered.as_raw_fd());
             let flags = OFlags::DIRECT.bits().cast_signed();
-            let opened = OpenOptions::new().read(true).write(self.is_writable).custom_flags(flags).open(path);
+            let opened =
+                OpenOptions::new().read(true).write(self.mode != OpenMode::Read).custom_flags(flags).open(path);
             match opened {
                 Ok(file) => Some(file),
                 Err(error) => {
@@ -275,30 +269,24 @@ impl OpenFile {
             tracing::info!(path = self.path, "the filesystem lacks direct I/O: everything goes through the page cache");
         }
     }
-}
 
-/// Whether the kernel accepts this range on a descriptor with O_DIRECT.
-fn is_aligned(buffer: &[u8], offset: u64) -> bool {
-    let alignment = DIRECT_ALIGNMENT_BYTES;
-    buffer.as_ptr().addr().is_multiple_of(alignment)
-        && buffer.len().is_multiple_of(alignment)
-        && offset.is_multiple_of(alignment as u64)
-}
-
-impl DeviceFile for OpenFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        range_end(&self.path, offset, buffer.len() as u64)?;
-        let mut want_direct = buffer.len() >= DIRECT_BYTES_MIN;
-        let mut done = self.read_in_memory(buffer, offset);
-        if done < buffer.len() {
-            waiting::announce();
-        }
-        while done < buffer.len() {
-            let (rest, at) = (&mut buffer[done..], offset + done as u64);
-            // Checked again after each part: a short read may leave an unaligned rest.
-            want_direct &= is_aligned(rest, at);
+    /// Calls `part` with a descriptor and the number of bytes done until all `len` bytes at `address` are done, or a
+    /// call does none. Returns the bytes done.
+    fn in_parts(
+        &self,
+        operation: &'static str,
+        (address, len): (usize, usize),
+        offset: u64,
+        mut done: usize,
+        mut part: impl FnMut(&File, usize) -> io::Result<usize>,
+    ) -> Result<usize> {
+        let is_aligned = |bytes: usize| bytes.is_multiple_of(DIRECT_ALIGNMENT_BYTES);
+        let mut want_direct = len >= DIRECT_BYTES_MIN;
+        while done < len {
+            // Checked again after each part: a short one may leave an unaligned rest.
+            want_direct &= is_aligned(address + done) && is_aligned(len - done) && is_aligned(offset as usize + done);
             let direct = if want_direct { self.direct() } else { None };
-            match direct.unwrap_or(&self.buffered).read_at(rest, at) {
+            match part(direct.unwrap_or(&self.buffered), done) {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -306,33 +294,32 @@ impl DeviceFile for OpenFile {
                     want_direct = false;
                     self.refuse_direct();
                 }
-                Err(error) => return Err(self.error("read", error)),
+                Err(error) => return Err(self.error(operation, error)),
             }
         }
         Ok(done)
     }
+}
+
+impl DeviceFile for OpenFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        range_end(&self.path, offset, buffer.len() as u64)?;
+        let done = self.read_in_memory(buffer, offset);
+        if done < buffer.len() {
+            waiting::announce();
+        }
+        let range = (buffer.as_ptr().addr(), buffer.len());
+        self.in_parts("read", range, offset, done, |file, done| file.read_at(&mut buffer[done..], offset + done as u64))
+    }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
-        check_writable(&self.path, self.is_writable)?;
+        check_writable(&self.path, self.mode)?;
         range_end(&self.path, offset, buffer.len() as u64)?;
         waiting::announce();
-        let mut want_direct = buffer.len() >= DIRECT_BYTES_MIN;
-        let mut done = 0;
-        while done < buffer.len() {
-            let (rest, at) = (&buffer[done..], offset + done as u64);
-            // Checked again after each part: a short write may leave an unaligned rest.
-            want_direct &= is_aligned(rest, at);
-            let direct = if want_direct { self.direct() } else { None };
-            match direct.unwrap_or(&self.buffered).write_at(rest, at) {
-                Ok(0) => return Err(self.error("write", io::Error::from(io::ErrorKind::WriteZero))),
-                Ok(count) => done += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if direct.is_some() && error.kind() == io::ErrorKind::InvalidInput => {
-                    want_direct = false;
-                    self.refuse_direct();
-                }
-                Err(error) => return Err(self.error("write", error)),
-            }
+        let range = (buffer.as_ptr().addr(), buffer.len());
+        let write = |file: &File, done: usize| file.write_at(&buffer[done..], offset + done as u64);
+        if self.in_parts("write", range, offset, 0, write)? < buffer.len() {
+            return Err(self.error("write", io::ErrorKind::WriteZero));
         }
         Ok(())
     }
@@ -360,14 +347,14 @@ impl DeviceFile for OpenFile {
     }
 
     fn set_len(&self, len_bytes: u64) -> Result<()> {
-        check_writable(&self.path, self.is_writable)?;
+        check_writable(&self.path, self.mode)?;
         range_end(&self.path, len_bytes, 0)?;
         waiting::announce();
         self.buffered.set_len(len_bytes).map_err(|error| self.error("set the length of", error))
     }
 
     fn punch(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        check_writable(&self.path, self.is_writable)?;
+        check_writable(&self.path, self.mode)?;
         range_end(&self.path, offset, len_bytes)?;
         if len_bytes == 0 {
             return Ok(());

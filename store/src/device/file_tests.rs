@@ -29,10 +29,10 @@ fn what_is_created_is_private() {
     let (_root, device) = device();
     device.create_directory("index/chunks").unwrap();
     device.open("index/chunks/a", OpenMode::CreateNew).unwrap();
-    assert_eq!(mode_of(device.root()), 0o700);
-    assert_eq!(mode_of(&device.root().join("index")), 0o700);
-    assert_eq!(mode_of(&device.root().join("index/chunks")), 0o700);
-    assert_eq!(mode_of(&device.root().join("index/chunks/a")), 0o600);
+    assert_eq!(mode_of(&device.root), 0o700);
+    assert_eq!(mode_of(&device.root.join("index")), 0o700);
+    assert_eq!(mode_of(&device.root.join("index/chunks")), 0o700);
+    assert_eq!(mode_of(&device.root.join("index/chunks/a")), 0o600);
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn direct_descriptors_open_late_and_follow_renames() {
     device.rename("a", "b").unwrap();
     file.write_at(&aligned(DIRECT_BYTES_MIN, 9), 0).unwrap();
     assert!(!device.exists("a").unwrap());
-    assert!(device.read_file("b", 1 << 20).unwrap() == *aligned(DIRECT_BYTES_MIN, 9).as_slice());
+    assert!(device.read_file("b", 1 << 20).unwrap() == *aligned(DIRECT_BYTES_MIN, 9));
 }
 
 /// Number of descriptors that this process has of a file.
@@ -95,9 +95,9 @@ fn descriptors_of(path: &Path) -> usize {
 #[test]
 fn direct_reads_see_what_was_written() {
     let (_root, device) = device();
-    let path = device.root().join("slots");
+    let path = device.root.join("slots");
     let len_bytes = (1 << 20) + 100;
-    let mut model = aligned(len_bytes, 1).as_slice().to_vec();
+    let mut model = aligned(len_bytes, 1).to_vec();
     let file = device.open("slots", OpenMode::CreateNew).unwrap();
     file.write_at(&model, 0).unwrap();
     file.write_at(&aligned(128 << 10, 2), 256 << 10).unwrap();
@@ -108,9 +108,9 @@ fn direct_reads_see_what_was_written() {
     let only_read = device.open("slots", OpenMode::Read).unwrap();
     let mut buffer = aligned(len_bytes.next_multiple_of(DIRECT_ALIGNMENT_BYTES) + (64 << 10), 7);
     let mut read = |offset: usize, len: usize| {
-        let found = only_read.read_at(&mut buffer.as_mut_slice()[..len], offset as u64).unwrap();
+        let found = only_read.read_at(&mut buffer[..len], offset as u64).unwrap();
         assert_eq!(found, len.min(len_bytes.saturating_sub(offset)), "at {offset}");
-        assert!(buffer.as_slice()[..found] == model[offset..offset + found], "at {offset}");
+        assert!(buffer[..found] == model[offset..offset + found], "at {offset}");
     };
     read(0, DIRECT_BYTES_MIN - DIRECT_ALIGNMENT_BYTES);
     read(4096, DIRECT_BYTES_MIN + 1);
@@ -130,9 +130,9 @@ fn a_refusal_of_direct_io_is_remembered_by_the_device() {
     let file = device.open("a", OpenMode::CreateNew).unwrap();
     file.write_at(&aligned(1 << 20, 9), 0).unwrap();
     let mut found = aligned(1 << 20, 0);
-    file.read_exact_at(found.as_mut_slice(), 0).unwrap();
-    assert!(found.as_slice() == aligned(1 << 20, 9).as_slice());
-    assert_eq!(descriptors_of(&device.root().join("a")), 1);
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert!(*found == *aligned(1 << 20, 9));
+    assert_eq!(descriptors_of(&device.root.join("a")), 1);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn what_is_in_memory_is_read_without_saying_that_it_waits() {
     assert_eq!(announcements(|| file.write_at(&[7; 10_000], 0).unwrap()), 1);
     assert_eq!(announcements(|| file.sync().unwrap()), 1);
     let mut read = [0; 10_000];
-    let on_disk = std::fs::File::open(device.root().join("file")).unwrap();
+    let on_disk = std::fs::File::open(device.root.join("file")).unwrap();
     let is_told = preadv2(&on_disk, &mut [io::IoSliceMut::new(&mut read)], 0, ReadWriteFlags::NOWAIT).is_ok();
     let expected = u32::from(!is_told);
     assert_eq!(announcements(|| assert_eq!(file.read_at(&mut read, 0).unwrap(), 10_000)), expected);

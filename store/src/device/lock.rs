@@ -24,23 +24,19 @@ use super::owner;
 use crate::error::{Result, StoreError};
 use crate::superblock::Role;
 
-/// Name of the lock file within a root.
-pub const LOCK_FILE: &str = "lock";
+pub(super) const LOCK_FILE: &str = "lock";
 /// The other files that are locked, if they exist.
 const SUPERBLOCKS: [Role; 2] = [Role::Meta, Role::Data];
 
-/// Longest note in bytes that is kept and shown.
 const NOTE_BYTES_MAX: usize = 200;
 
 /// The exclusive right to use a pool, held until it is dropped or the process ends.
 ///
-/// It survives `fork`: parent and child then share it. The daemon calls [`update_note`](Self::update_note) so that the
-/// file names the child.
+/// It survives `fork`: parent and child then share it.
 #[derive(Debug)]
 pub struct PoolLock {
     root: PathBuf,
     directory: File,
-    /// The lock file, which holds the note.
     file: File,
     held: Vec<Held>,
 }
@@ -121,7 +117,6 @@ impl PoolLock {
 
     /// The holder of the lock of the pool at `root`, e.g. "process 4711 (dedupfs scrub)". `None` if there is none, or
     /// if it cannot be determined. For messages only: a moment later another process may hold it.
-    #[must_use]
     pub fn holder(root: &Path) -> Option<String> {
         Self::find_holder(root).ok().flatten()
     }
@@ -159,7 +154,7 @@ impl PoolLock {
 
     /// Writes this process's id and `note` into the file. A failure (a full disk) is only logged: the lock holds
     /// without the note, and a full pool must stay usable.
-    pub fn update_note(&self, note: &str) {
+    fn update_note(&self, note: &str) {
         let mut text = format!("{} {}", std::process::id(), printable(note));
         text.push('\n');
         let written = self.file.set_len(0).and_then(|()| self.file.write_all_at(text.as_bytes(), 0));

@@ -23,8 +23,8 @@ use rustix::io::Errno;
 
 use self::content::Content;
 use self::pages::PAGE_BYTES;
-use self::tree::{Directory, Item, NameChange, Tree, at, failure, prefixes};
-use super::path::{check_directory, check_file, check_writable, range_end, split};
+use self::tree::{Directory, Item, NameChange, Tree, at};
+use super::path::{check_directory, check_file, check_writable, failure, prefixes, range_end, split};
 use super::{Device, DeviceFile, Entry, OpenMode, Space};
 use crate::error::{Result, StoreError};
 
@@ -33,7 +33,6 @@ mod crash;
 mod pages;
 mod tree;
 
-/// The size that a device without a capacity reports.
 const UNLIMITED_BYTES: u64 = 1 << 50;
 
 /// A device in memory; clones are handles of the same disk.
@@ -62,7 +61,6 @@ struct FileState {
     handles: usize,
 }
 
-/// Pages in use against the capacity.
 #[derive(Debug)]
 struct SpaceCounter {
     capacity_bytes: AtomicU64,
@@ -77,15 +75,15 @@ impl Default for MemoryDevice {
 
 impl MemoryDevice {
     /// Returns an empty disk without a limit.
-    #[must_use]
     pub fn new() -> Self {
-        Self::build(UNLIMITED_BYTES)
+        Self::with_capacity(UNLIMITED_BYTES)
     }
 
     /// Returns an empty disk that holds at most `capacity_bytes` of content (in pages of 4096).
-    #[must_use]
     pub fn with_capacity(capacity_bytes: u64) -> Self {
-        Self::build(capacity_bytes)
+        let tree = Tree { directories: BTreeMap::from([(String::new(), Directory::default())]) };
+        let space = SpaceCounter { capacity_bytes: AtomicU64::new(capacity_bytes), used_pages: AtomicU64::new(0) };
+        Self { shared: Arc::new(Shared { power: RwLock::new(()), tree: Mutex::new(tree), space }) }
     }
 
     /// Changes the capacity. Existing content stays, even beyond it.
@@ -94,52 +92,39 @@ impl MemoryDevice {
     }
 
     /// The capacity.
-    #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         self.shared.space.capacity_bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes in use, in whole pages.
-    #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.shared.space.used_bytes()
     }
 
     /// Whether the file's content (not its name) would survive a power loss as it is.
-    pub fn is_synced(&self, path: &str) -> Result<bool> {
+    #[cfg(test)]
+    pub(super) fn is_synced(&self, path: &str) -> Result<bool> {
         let _power = self.shared.power.read();
         let file = self.shared.tree.lock().file("look up", path)?;
         let is_synced = file.state.read().content.is_synced();
         Ok(is_synced)
     }
 
-    /// Gives up the file's unsynced writes as Linux does after a failed sync: readers still see them, and no later sync
-    /// makes them durable.
-    pub fn lose_unsynced(&self, path: &str) -> Result<()> {
-        self.unsynced(path)?.lose();
-        Ok(())
-    }
-
     /// Gives up the directory's unsynced changes of names: operations still see them, but neither they nor later
     /// changes become durable, although later syncs succeed. This is stricter than a journaling filesystem, which then
     /// refuses everything.
-    pub fn lose_unsynced_names(&self, path: &str) -> Result<()> {
+    pub(super) fn lose_unsynced_names(&self, path: &str) -> Result<()> {
         let _power = self.shared.power.read();
         self.shared.tree.lock().directory("look up", path)?.lose_unsynced();
         Ok(())
     }
 
-    /// The unsynced writes of the file that is at `path` now. The handle follows the file through renames.
+    /// The unsynced writes of the file that is at `path` now. The handle follows the file through renames, and can give
+    /// them up as Linux does after a failed sync: readers still see them, and no later sync makes them durable.
     pub(super) fn unsynced(&self, path: &str) -> Result<Unsynced> {
         let _power = self.shared.power.read();
         let file = self.shared.tree.lock().file("look up", path)?;
         Ok(Unsynced { shared: Arc::clone(&self.shared), file })
-    }
-
-    fn build(capacity_bytes: u64) -> Self {
-        let tree = Tree { directories: BTreeMap::from([(String::new(), Directory::default())]) };
-        let space = SpaceCounter { capacity_bytes: AtomicU64::new(capacity_bytes), used_pages: AtomicU64::new(0) };
-        Self { shared: Arc::new(Shared { power: RwLock::new(()), tree: Mutex::new(tree), space }) }
     }
 }
 
@@ -158,7 +143,6 @@ impl SpaceCounter {
         self.used_pages.store(pages, Ordering::Relaxed);
     }
 
-    /// Takes `pages` if they fit.
     fn take(&self, pages: u64) -> bool {
         let capacity_pages = self.capacity_bytes.load(Ordering::Relaxed) / PAGE_BYTES as u64;
         let take = |used: u64| used.checked_add(pages).filter(|&sum| pages == 0 || sum <= capacity_pages);
@@ -217,7 +201,7 @@ impl Device for MemoryDevice {
         };
         file.state.write().handles += 1;
         let shared = Arc::clone(&self.shared);
-        Ok(Arc::new(OpenFile { shared, file, path: path.to_owned(), is_writable: mode != OpenMode::Read }))
+        Ok(Arc::new(OpenFile { shared, file, path: path.to_owned(), mode }))
     }
 
     fn remove(&self, path: &str) -> Result<()> {
@@ -317,7 +301,6 @@ impl Device for MemoryDevice {
     }
 }
 
-/// See [`MemoryDevice::unsynced`].
 #[derive(Debug)]
 pub(super) struct Unsynced {
     shared: Arc<Shared>,
@@ -336,7 +319,7 @@ struct OpenFile {
     shared: Arc<Shared>,
     file: Arc<FileNode>,
     path: String,
-    is_writable: bool,
+    mode: OpenMode,
 }
 
 impl DeviceFile for OpenFile {
@@ -347,7 +330,7 @@ impl DeviceFile for OpenFile {
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
-        check_writable(&self.path, self.is_writable)?;
+        check_writable(&self.path, self.mode)?;
         range_end(&self.path, offset, buffer.len() as u64)?;
         let _power = self.shared.power.read();
         let mut state = self.file.state.write();
@@ -407,7 +390,7 @@ impl DeviceFile for OpenFile {
 impl OpenFile {
     /// Applies a change that may free pages and takes none.
     fn shrink(&self, change: impl FnOnce(&mut Content)) -> Result<()> {
-        check_writable(&self.path, self.is_writable)?;
+        check_writable(&self.path, self.mode)?;
         let _power = self.shared.power.read();
         let mut state = self.file.state.write();
         let before = state.content.volatile().page_count();

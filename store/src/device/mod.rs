@@ -3,14 +3,15 @@
 //! A [`Device`] is a small tree of files under one root; a [`DeviceFile`] is one of them. Paths are relative,
 //! `/`-separated, without `..`. Nothing outside of this folder calls `std::fs` on a pool. The implementations:
 //!
-//! - [`mod@file`]: a directory of the host's filesystem
-//! - [`memory`]: in memory, for crash tests
+//! - [`FileDevice`]: a directory of the host's filesystem
+//! - [`MemoryDevice`]: in memory, for crash tests
 //! - [`faulty`]: injects faults
 //! - [`observed`]: lets a test observe and control each operation
-//! - [`overlay`]: keeps all changes in memory
+//! - [`OverlayDevice`]: keeps all changes in memory
+//! - [`Subdirectory`]: a directory of another device
 //!
-//! [`lock`] keeps a second process out, [`owner`] keeps a pool's files with their owner, and [`aligned`] has the
-//! buffers for direct I/O.
+//! [`PoolLock`] keeps a second process out, [`owner`] keeps a pool's files with their owner, and [`AlignedBuffer`] is
+//! the memory for direct I/O.
 //!
 //! The assumptions about a real disk are in `docs/format.md`.
 
@@ -19,16 +20,16 @@ use std::sync::Arc;
 
 use crate::error::Result;
 
-pub mod aligned;
+mod aligned;
 pub mod faulty;
-pub mod file;
-pub mod lock;
-pub mod memory;
+mod file;
+mod lock;
+mod memory;
 pub mod observed;
-pub mod overlay;
+mod overlay;
 pub mod owner;
 mod path;
-pub mod subdirectory;
+mod subdirectory;
 
 pub use aligned::AlignedBuffer;
 pub use file::FileDevice;
@@ -36,7 +37,7 @@ pub use lock::PoolLock;
 pub use memory::MemoryDevice;
 pub use observed::ObservedDevice;
 pub use overlay::OverlayDevice;
-pub use path::{FILE_BYTES_MAX, PATH_BYTES_MAX};
+pub(crate) use path::FILE_BYTES_MAX;
 pub use subdirectory::Subdirectory;
 
 /// Alignment in bytes of offsets, lengths and buffers of direct I/O.
@@ -81,9 +82,6 @@ pub trait Device: Debug + Send + Sync {
     fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DeviceFile>>;
     /// As [`open`](Self::open), for a file that should exist. If the answer is "not found" but the name is there, it
     /// opens once more. Some filesystems occasionally give that answer, and the file may have been replaced in between.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
     fn open_surely(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DeviceFile>> {
         match self.open(path, mode) {
             Err(crate::StoreError::NotFound { .. }) if self.exists(path)? => {

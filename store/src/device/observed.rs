@@ -27,7 +27,6 @@ pub enum Call<'a> {
 
 impl Call<'_> {
     /// Whether the operation changes the device or makes changes durable.
-    #[must_use]
     pub fn is_change(&self) -> bool {
         match self {
             Self::Open { mode, .. } => matches!(mode, OpenMode::CreateOrWrite | OpenMode::CreateNew),
@@ -41,9 +40,6 @@ impl Call<'_> {
 pub trait Observer: std::fmt::Debug + Send + Sync {
     /// Called in place of an operation; `perform` does it. If it is not called, the operation does not happen and its
     /// caller gets this function's result. An open that was not performed is always an error; a list is empty.
-    ///
-    /// # Errors
-    /// They become the operation's errors.
     fn around(&self, call: &Call<'_>, perform: &mut dyn FnMut() -> Result<()>) -> Result<()>;
 }
 
@@ -56,7 +52,6 @@ pub struct ObservedDevice {
 
 impl ObservedDevice {
     /// Puts `inner` under observation.
-    #[must_use]
     pub fn new(inner: Arc<dyn Device>, observer: Arc<dyn Observer>) -> Self {
         Self { inner, observer }
     }

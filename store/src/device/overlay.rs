@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::path::{check_directory, check_file, check_writable, range_end, split};
+use super::path::{check_directory, check_file, check_writable, failure, prefixes, range_end, split};
 use super::{Device, DeviceFile, Entry, OpenMode, Space};
 use crate::error::{Result, StoreError};
 
@@ -70,19 +70,16 @@ struct Content {
 
 impl OverlayDevice {
     /// Lays memory of at most `limit_bytes` over a device.
-    #[must_use]
     pub fn new(inner: Arc<dyn Device>, limit_bytes: u64) -> Self {
         let room = Room { limit_bytes, used_bytes: AtomicU64::new(0) };
         Self { inner, names: Mutex::default(), room: Arc::new(room) }
     }
 
     /// Bytes of memory that changes take.
-    #[must_use]
-    pub fn used_bytes(&self) -> u64 {
+    fn used_bytes(&self) -> u64 {
         self.room.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether a directory exists at `path`.
     fn has_directory(&self, names: &BTreeMap<String, Name>, path: &str) -> Result<bool> {
         if path.is_empty() {
             return Ok(true);
@@ -134,10 +131,6 @@ impl OverlayDevice {
     }
 }
 
-fn failure(operation: &'static str, path: &str, kind: io::ErrorKind) -> StoreError {
-    StoreError::from_io(operation, path, kind.into())
-}
-
 impl Device for OverlayDevice {
     fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DeviceFile>> {
         check_file(path)?;
@@ -158,8 +151,7 @@ impl Device for OverlayDevice {
         };
         drop(names);
         let base = node.base_path.as_deref().map(|path| self.inner.open(path, OpenMode::Read)).transpose()?;
-        let is_writable = mode != OpenMode::Read;
-        Ok(Arc::new(OverlayFile { node, base, room: self.room.clone(), path: path.to_owned(), is_writable }))
+        Ok(Arc::new(OverlayFile { node, base, room: self.room.clone(), path: path.to_owned(), mode }))
     }
 
     fn remove(&self, path: &str) -> Result<()> {
@@ -191,8 +183,7 @@ impl Device for OverlayDevice {
     fn create_directory(&self, path: &str) -> Result<()> {
         check_directory(path)?;
         let mut names = self.names.lock();
-        let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
-        for prefix in ends.filter_map(|end| path.get(..end)).filter(|prefix| !prefix.is_empty()) {
+        for prefix in prefixes(path) {
             if self.has_directory(&names, prefix)? {
                 continue;
             }
@@ -276,14 +267,13 @@ impl FileNode {
     }
 }
 
-/// One open file of an overlay.
 #[derive(Debug)]
 struct OverlayFile {
     node: Arc<FileNode>,
     base: Option<Arc<dyn DeviceFile>>,
     room: Arc<Room>,
     path: String,
-    is_writable: bool,
+    mode: OpenMode,
 }
 
 impl OverlayFile {
@@ -353,7 +343,7 @@ impl DeviceFile for OverlayFile {
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
-        check_writable(&self.path, self.is_writable)?;
+        check_writable(&self.path, self.mode)?;
         let end = range_end(&self.path, offset, buffer.len() as u64)?;
         if buffer.is_empty() {
             return Ok(());
@@ -387,7 +377,7 @@ impl DeviceFile for OverlayFile {
     }
 
     fn set_len(&self, len_bytes: u64) -> Result<()> {
-        check_writable(&self.path, self.is_writable)?;
+        check_writable(&self.path, self.mode)?;
         range_end(&self.path, len_bytes, 0)?;
         let mut content = self.node.content.write();
         if len_bytes < content.len_bytes {
@@ -406,7 +396,7 @@ impl DeviceFile for OverlayFile {
     }
 
     fn punch(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        check_writable(&self.path, self.is_writable)?;
+        check_writable(&self.path, self.mode)?;
         range_end(&self.path, offset, len_bytes).map(drop)
     }
 

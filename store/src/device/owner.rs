@@ -19,7 +19,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::process::geteuid;
 
 /// Creates the file (mode 0600), which must not exist, and opens it with these flags.
-pub fn create_file(path: &Path, flags: OFlags) -> io::Result<File> {
+pub(super) fn create_file(path: &Path, flags: OFlags) -> io::Result<File> {
     let (parent, name) = parent_of(path)?;
     let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let file = retry_on_intr(|| openat(&parent, name, flags, Mode::RUSR | Mode::WUSR))?;
@@ -46,7 +46,6 @@ pub fn open_or_create_file(path: &Path, flags: OFlags) -> io::Result<File> {
     }
 }
 
-/// Creates one directory. An existing one is no error.
 pub(super) fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
     let (parent, name) = parent_of(path)?;
     match mkdirat(&parent, name, Mode::from_raw_mode(mode)) {
@@ -82,40 +81,47 @@ pub fn give_socket(directory: &File, name: &str) -> io::Result<()> {
     Ok(())
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error("{source}: {explanation}")]
+struct Explained {
+    source: io::Error,
+    explanation: String,
+}
+
 /// Adds to a refusal below `root` the owner of the file and a remedy.
 pub(super) fn explain(root: &Path, path: &str, error: io::Error) -> io::Error {
-    let own = geteuid().as_raw();
     if error.kind() != io::ErrorKind::PermissionDenied {
         return error;
     }
+    match explanation(root, path) {
+        Some(explanation) => io::Error::new(error.kind(), Explained { source: error, explanation }),
+        None => error,
+    }
+}
+
+fn explanation(root: &Path, path: &str) -> Option<String> {
+    let own = geteuid().as_raw();
     let described = |uid: u32| if uid == 0 { "root".to_owned() } else { format!("user {uid}") };
-    let Ok(pool) = root.metadata() else { return error };
+    let (pool, shown_root) = (root.metadata().ok()?, root.display());
     if pool.uid() != own {
         let whose = described(pool.uid());
-        let message =
-            format!("{error}: {} belongs to {whose}; only its owner and root may open the pool", root.display());
-        return io::Error::new(error.kind(), message);
+        return Some(format!("{shown_root} belongs to {whose}; only its owner and root may open the pool"));
     }
     let mut place = root.to_owned();
     for part in path.split('/') {
         place.push(part);
-        let Ok(found) = place.symlink_metadata() else { break };
+        let found = place.symlink_metadata().ok()?;
         if found.uid() != own {
-            let message = format!(
-                "{error}: {} belongs to {} and the pool to {}: root can give it back by `chown -R {own}:{} {}`",
-                place.display(),
-                described(found.uid()),
-                described(own),
-                pool.gid(),
-                root.display()
-            );
-            return io::Error::new(error.kind(), message);
+            let (whose, me, group) = (described(found.uid()), described(own), pool.gid());
+            return Some(format!(
+                "{} belongs to {whose} and the pool to {me}: root can give it back by `chown -R {own}:{group} {shown_root}`",
+                place.display()
+            ));
         }
     }
-    error
+    None
 }
 
-/// Opens the directory of a path; returns it with the name in it.
 fn parent_of(path: &Path) -> io::Result<(OwnedFd, &std::ffi::OsStr)> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

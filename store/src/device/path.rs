@@ -1,12 +1,14 @@
 //! Rules for paths and ranges, the same for every [`Device`](super::Device).
 
+use std::io;
+
+use super::OpenMode;
 use crate::error::{Result, StoreError};
 
-/// Longest path in bytes.
-pub const PATH_BYTES_MAX: usize = 1024;
+pub(super) const PATH_BYTES_MAX: usize = 1024;
 
 /// Longest file in bytes: offsets are signed in the kernel's interface.
-pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 /// Checks a path of a file: relative, `/`-separated, no empty, `.` or `..` component, no NUL.
 pub(super) fn check_file(path: &str) -> Result<()> {
@@ -35,9 +37,23 @@ pub(super) fn range_end(path: &str, offset: u64, len_bytes: u64) -> Result<u64> 
     }
 }
 
-/// Refuses a change through a file that was opened with [`OpenMode::Read`](super::OpenMode::Read).
-pub(super) fn check_writable(path: &str, is_writable: bool) -> Result<()> {
-    if is_writable { Ok(()) } else { Err(StoreError::Usage(format!("{path} was opened for reading only"))) }
+/// Refuses a change through a file that was opened with [`OpenMode::Read`].
+pub(super) fn check_writable(path: &str, mode: OpenMode) -> Result<()> {
+    match mode {
+        OpenMode::Read => Err(StoreError::Usage(format!("{path} was opened for reading only"))),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the error of a refused operation that is not the system's.
+pub(super) fn failure(operation: &'static str, path: &str, kind: io::ErrorKind) -> StoreError {
+    StoreError::from_io(operation, path, kind.into())
+}
+
+/// The path's prefixes that end at a component, shortest first: "a/b" gives "a", "a/b".
+pub(super) fn prefixes(path: &str) -> impl Iterator<Item = &str> {
+    let ends = path.match_indices('/').map(|(position, _)| position).chain((!path.is_empty()).then_some(path.len()));
+    ends.filter_map(|end| path.get(..end))
 }
 
 #[cfg(test)]

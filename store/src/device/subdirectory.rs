@@ -14,9 +14,6 @@ pub struct Subdirectory {
 
 impl Subdirectory {
     /// Opens the part of `device` below `directory`, which is created durably if it is absent.
-    ///
-    /// # Errors
-    /// The directory cannot be created.
     pub fn create(device: Arc<dyn Device>, directory: &str) -> Result<Self> {
         device.create_directory(directory)?;
         let parent = directory.rsplit_once('/').map_or("", |(parent, _)| parent);
@@ -24,9 +21,7 @@ impl Subdirectory {
         Ok(Self { device, directory: directory.to_owned() })
     }
 
-    /// The path on the whole device.
-    #[must_use]
-    pub fn outer(&self, path: &str) -> String {
+    fn outer(&self, path: &str) -> String {
         if path.is_empty() { self.directory.clone() } else { format!("{}/{path}", self.directory) }
     }
 }

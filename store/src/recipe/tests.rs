@@ -2,6 +2,12 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Longest encoding of a node with `children` children.
+const fn node_bytes_bound(children: usize) -> usize {
+    // Version, level, flags, count; bitmap; fingerprints; lengths (9: below 2^63); hints; checksum.
+    3 + 3 + children.div_ceil(8) + children * (FINGERPRINT_BYTES + 9 + 10) + 8
+}
+
 fn fingerprint() -> impl Strategy<Value = Fingerprint> {
     any::<[u8; FINGERPRINT_BYTES]>().prop_filter("zeros are reserved", |bytes| *bytes != [0; 32]).prop_map(Fingerprint)
 }

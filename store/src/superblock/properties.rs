@@ -3,26 +3,27 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::container::Compression;
+use crate::container::{Compression, ZSTD_LEVELS};
+use crate::device::DIRECT_ALIGNMENT_BYTES;
 use crate::error::{Result, StoreError};
 
 /// Limits of the average chunk size in bytes.
 pub const CHUNK_SIZE_BYTES: std::ops::RangeInclusive<u32> = 4096..=65_536;
 
 /// Limits of the container size in bytes. A container must also hold [`CHUNKS_PER_CONTAINER_MIN`] average chunks.
-pub const CONTAINER_BYTES: std::ops::RangeInclusive<u32> = 65_536..=67_108_864;
+const CONTAINER_BYTES: std::ops::RangeInclusive<u32> = 65_536..=67_108_864;
 
 /// Fewest chunks of average size that a container must hold.
-pub const CHUNKS_PER_CONTAINER_MIN: u32 = 8;
+const CHUNKS_PER_CONTAINER_MIN: u32 = 8;
 
 /// Limits of the number of slots in one container file.
-pub const SLOTS_PER_FILE: std::ops::RangeInclusive<u32> = 1..=65_536;
+pub(super) const SLOTS_PER_FILE: std::ops::RangeInclusive<u32> = 1..=65_536;
 
 /// Limits of the number of fingerprints in one tanker of the index. An open tanker is held in memory.
-pub const TANKER_CELLS: std::ops::RangeInclusive<u32> = 64..=1 << 26;
+const TANKER_CELLS: std::ops::RangeInclusive<u32> = 64..=1 << 26;
 
 /// Limits of the number of buckets of one tanker, a power of two.
-pub const TANKER_BUCKETS: std::ops::RangeInclusive<u32> = 1..=65_536;
+const TANKER_BUCKETS: std::ops::RangeInclusive<u32> = 1..=65_536;
 
 const _: () = assert!(*CONTAINER_BYTES.end() >= *CHUNK_SIZE_BYTES.end() * CHUNKS_PER_CONTAINER_MIN);
 
@@ -37,12 +38,10 @@ pub enum ChunkerKind {
 }
 
 impl ChunkerKind {
-    pub(super) const fn from_u8(byte: u8) -> Option<Self> {
-        match byte {
-            1 => Some(Self::MinCdc),
-            2 => Some(Self::FastCdc),
-            _ => None,
-        }
+    const ALL: [Self; 2] = [Self::MinCdc, Self::FastCdc];
+
+    pub(super) fn from_u8(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 
@@ -59,11 +58,7 @@ impl FromStr for ChunkerKind {
     type Err = StoreError;
 
     fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "mincdc" => Ok(Self::MinCdc),
-            "fastcdc" => Ok(Self::FastCdc),
-            _ => Err(StoreError::Usage(format!("unknown chunker {text:?}: use mincdc or fastcdc"))),
-        }
+        parse("chunker", text, Self::ALL)
     }
 }
 
@@ -78,12 +73,10 @@ pub enum FingerprintAlgorithm {
 }
 
 impl FingerprintAlgorithm {
-    pub(super) const fn from_u8(byte: u8) -> Option<Self> {
-        match byte {
-            1 => Some(Self::Blake3),
-            2 => Some(Self::Sha1),
-            _ => None,
-        }
+    const ALL: [Self; 2] = [Self::Blake3, Self::Sha1];
+
+    pub(super) fn from_u8(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 
@@ -100,12 +93,14 @@ impl FromStr for FingerprintAlgorithm {
     type Err = StoreError;
 
     fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "blake3" => Ok(Self::Blake3),
-            "sha1" => Ok(Self::Sha1),
-            _ => Err(StoreError::Usage(format!("unknown fingerprint {text:?}: use blake3 or sha1"))),
-        }
+        parse("fingerprint", text, Self::ALL)
     }
+}
+
+fn parse<T: fmt::Display>(what: &str, text: &str, all: [T; 2]) -> Result<T> {
+    let [first, second] = &all;
+    let refusal = StoreError::Usage(format!("unknown {what} {text:?}: use {first} or {second}"));
+    all.into_iter().find(|known| known.to_string() == text).ok_or(refusal)
 }
 
 /// The properties that are chosen when a pool is formatted and never change.
@@ -148,7 +143,7 @@ impl Default for PoolProperties {
 
 impl PoolProperties {
     /// Checks every property against its limits. The error text is for the user.
-    pub fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         let within = |what: &str, value: u32, limits: std::ops::RangeInclusive<u32>| {
             if limits.contains(&value) {
                 return Ok(());
@@ -161,17 +156,14 @@ impl PoolProperties {
         within("the number of containers in a file", self.slots_per_file, SLOTS_PER_FILE)?;
         within("the number of fingerprints in a tanker", self.tanker_cells, TANKER_CELLS)?;
         within("the number of buckets of a tanker", self.tanker_buckets, TANKER_BUCKETS)?;
-        if !self.tanker_buckets.is_power_of_two() {
-            let found = self.tanker_buckets;
-            return Err(StoreError::Usage(format!(
-                "the number of buckets of a tanker must be a power of two, not {found}"
-            )));
+        let (buckets, container_bytes) = (self.tanker_buckets, self.container_bytes);
+        if !buckets.is_power_of_two() {
+            let message = format!("the number of buckets of a tanker must be a power of two, not {buckets}");
+            return Err(StoreError::Usage(message));
         }
-        if !(self.container_bytes as usize).is_multiple_of(crate::device::DIRECT_ALIGNMENT_BYTES) {
+        if !(container_bytes as usize).is_multiple_of(DIRECT_ALIGNMENT_BYTES) {
             return Err(StoreError::Usage(format!(
-                "the container size must be a multiple of {} bytes, not {}",
-                crate::device::DIRECT_ALIGNMENT_BYTES,
-                self.container_bytes
+                "the container size must be a multiple of {DIRECT_ALIGNMENT_BYTES} bytes, not {container_bytes}"
             )));
         }
         if self.container_bytes / CHUNKS_PER_CONTAINER_MIN < self.chunk_size_bytes {
@@ -181,7 +173,7 @@ impl PoolProperties {
             )));
         }
         match self.compression {
-            Compression::Zstd(level) if !(1..=19).contains(&level) => {
+            Compression::Zstd(level) if !ZSTD_LEVELS.contains(&level) => {
                 Err(StoreError::Usage(format!("the zstd level must be between 1 and 19, not {level}")))
             }
             Compression::Zstd(_) | Compression::None => Ok(()),

@@ -259,7 +259,7 @@ proptest! {
         created_secs: u64,
         chunk_size_bytes in CHUNK_SIZE_BYTES,
         container_pages in 128_u32..=16_384,
-        slots_per_file in SLOTS_PER_FILE,
+        slots_per_file in properties::SLOTS_PER_FILE,
         level in 0_i32..=19,
         is_fast: bool,
         is_sha1: bool,

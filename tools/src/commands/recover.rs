@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::control::{ControlClient, Failure, FailureKind};
 use dedupfs::OpenOptions;
 use dedupfs::recover::recover;
-use dedupfs_store::device::file::FileDevice;
+use dedupfs_store::device::FileDevice;
 use dedupfs_store::superblock::{Role, Superblock};
 
 use crate::args::RecoverArgs;
+use crate::control::{ControlClient, Failure, FailureKind};
 use crate::progress::Bars;
 use crate::{access, confirm, exit, report, target};
 

@@ -8,12 +8,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::control::{ControlClient, DaemonWatch, Failure, FailureKind};
 use dedupfs_fuse::MountError;
-use dedupfs_store::device::lock::PoolLock;
+use dedupfs_store::device::PoolLock;
 use rustix::mount::UnmountFlags;
 
 use crate::args::UmountArgs;
+use crate::control::{ControlClient, DaemonWatch, Failure, FailureKind};
 use crate::mountinfo::{self, MountEntry};
 use crate::target::{self, SUPERBLOCK_NAME, Target};
 use crate::{exit, mount, silence};

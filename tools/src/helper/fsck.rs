@@ -3,13 +3,13 @@
 use std::io::IsTerminal as _;
 use std::path::Path;
 
-use crate::control::{ControlClient, Failure, FailureKind};
-use dedupfs_store::device::file::FileDevice;
+use dedupfs_store::device::FileDevice;
 use dedupfs_store::superblock::{Role, Superblock};
 
 use crate::args::FsckArgs;
 use crate::args::helpers::FsckHelper;
 use crate::commands::fsck;
+use crate::control::{ControlClient, Failure, FailureKind};
 use crate::{exit, target};
 
 /// Runs the check or repair.

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use dedupfs_base::EngineError;
-use dedupfs_store::device::memory::MemoryDevice;
-use dedupfs_store::device::{Device, OpenMode};
+use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::{ContainerRecord, StoreError};
 
 use super::{CONTAINER_BYTES, DIRECTORY, Harness, chunk, options, stream};

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use dedupfs_base::EngineError;
 use dedupfs_store::Fingerprint;
-use dedupfs_store::device::Device;
-use dedupfs_store::device::memory::MemoryDevice;
+use dedupfs_store::device::{Device, MemoryDevice};
 
 use super::{Harness, chunk, open_store, options, stream};
 

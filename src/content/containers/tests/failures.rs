@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dedupfs_base::EngineError;
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
-use dedupfs_store::device::memory::MemoryDevice;
-use dedupfs_store::device::{Device, DeviceFile, Entry, OpenMode, Space};
+use dedupfs_store::device::{Device, DeviceFile, Entry, MemoryDevice, OpenMode, Space};
 
 use super::{Harness, ask_for, eventually, open_store, options, stream};
 use crate::containers::ContainerOptions;

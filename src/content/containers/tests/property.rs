@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use dedupfs_store::container::Compression;
-use dedupfs_store::device::Device;
-use dedupfs_store::device::memory::MemoryDevice;
+use dedupfs_store::device::{Device, MemoryDevice};
 use proptest::prelude::*;
 
 use super::{CONTAINER_BYTES, Harness, options, stream};

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dedupfs_store::container::SlotFiles;
-use dedupfs_store::device::Device;
-use dedupfs_store::device::memory::MemoryDevice;
+use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::{ContainerId, ContainerRecord};
 use parking_lot::Mutex;
 

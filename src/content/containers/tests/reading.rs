@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dedupfs_store::container::{EncodedRegion, TableBuilder, TableEntry};
-use dedupfs_store::device::memory::MemoryDevice;
+use dedupfs_store::device::MemoryDevice;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use super::{Harness, ask_for, chunk, eventually, options, stream};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dedupfs_base::EngineError;
 use dedupfs_store::container::Compression;
-use dedupfs_store::device::memory::MemoryDevice;
+use dedupfs_store::device::MemoryDevice;
 use dedupfs_store::{Fingerprint, StoreError};
 
 use super::{CONTAINER_BYTES, Harness, chunk, open_store, options, stream};

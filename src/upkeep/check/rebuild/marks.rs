@@ -40,7 +40,7 @@ impl Marks {
     /// Returns the place of a node and its reference count, if it has references.
     pub(super) fn live(&self, fingerprint: &Fingerprint) -> Option<(Location, u32)> {
         let mark = self.nodes.get(fingerprint).filter(|mark| mark.references > 0)?;
-        Some((Location { container: mark.container, len_bytes: mark.len_bytes }, mark.references))
+        Some((Location::new(mark.container, mark.len_bytes), mark.references))
     }
 
     /// Whether the node is a list that marking has read.
@@ -84,7 +84,7 @@ impl Marks {
     /// Records the container in which the node was read.
     fn relocate(&mut self, fingerprint: &Fingerprint, location: Location) {
         if let Some(mark) = self.nodes.get_mut(fingerprint) {
-            (mark.container, mark.len_bytes) = (location.container, location.len_bytes);
+            (mark.container, mark.len_bytes) = (location.container(), location.len_bytes());
         }
     }
 
@@ -183,10 +183,10 @@ impl Rebuilder<'_> {
             Err(error) if is_loss(&error) => error,
             Err(error) => return Err(error),
         };
-        for record in self.stores.recipes.containers().iter().rev().filter(|record| record.id != location.container) {
+        for record in self.stores.recipes.containers().iter().rev().filter(|record| record.id != location.container()) {
             let Some(table) = self.table(&self.stores.recipes, record.id)? else { continue };
             let Some(place) = table.find(fingerprint) else { continue };
-            let other = Location { container: record.id, len_bytes: place.len_bytes };
+            let other = Location::new(record.id, place.len_bytes);
             match self.node(fingerprint, level, other) {
                 Ok(node) => return Ok((node, other)),
                 Err(error) if is_loss(&error) => {}
@@ -201,7 +201,7 @@ impl Rebuilder<'_> {
         let bytes = self
             .stores
             .recipes
-            .read_chunk(location.container, fingerprint, Some(location.len_bytes))?
+            .read_chunk(location.container(), fingerprint, Some(location.len_bytes()))?
             .ok_or_else(|| StoreError::corrupt("recipe node", fingerprint, "no container that has it"))?;
         let node = Node::decode(&bytes)?;
         let found = self.fingerprinter.of(&node.identity_bytes());

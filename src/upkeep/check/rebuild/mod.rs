@@ -200,7 +200,7 @@ impl Rebuilder<'_> {
                 build.state.enter(Phase::Nodes);
                 build.state.marks = marks.digest();
                 for (fingerprint, references) in marks.lost() {
-                    build.nodes.set(fingerprint, Location::LOST, references)?;
+                    build.nodes.set(fingerprint, Location::Lost, references)?;
                 }
                 build.save()?;
             }

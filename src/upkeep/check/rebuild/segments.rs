@@ -53,7 +53,7 @@ impl Rebuilder<'_> {
         for entry in &table.entries {
             let fingerprint = entry.fingerprint;
             let Some((location, references)) = marks.live(&fingerprint) else { continue };
-            if location.container != container || !seen.insert(fingerprint) {
+            if location.container() != container || !seen.insert(fingerprint) {
                 continue;
             }
             let mut live = Live { fingerprint, location, references, chunks: Vec::new(), is_lost: false };
@@ -66,7 +66,7 @@ impl Rebuilder<'_> {
                     }
                     Err(error) if is_loss(&error) => {
                         tracing::error!(%error, "a recipe node cannot be read");
-                        (live.location, live.is_lost) = (Location::LOST, true);
+                        (live.location, live.is_lost) = (Location::Lost, true);
                     }
                     Err(error) => return Err(error),
                 }

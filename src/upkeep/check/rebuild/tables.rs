@@ -40,7 +40,7 @@ impl Rebuilder<'_> {
                 }
             }
             for entry in entries.unwrap_or_default() {
-                build.chunks.set(entry.fingerprint, Location { container, len_bytes: entry.len_bytes }, 0)?;
+                build.chunks.set(entry.fingerprint, Location::new(container, entry.len_bytes), 0)?;
             }
             let before_bytes = done_bytes;
             done_bytes += sizes.next().unwrap_or(0);

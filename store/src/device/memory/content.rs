@@ -7,7 +7,6 @@ use super::crash::Dice;
 use super::pages::{Pages, SECTOR_BYTES};
 use crate::device::path::FILE_BYTES_MAX;
 
-/// A change that is not synced yet.
 #[derive(Clone, Debug)]
 enum Change {
     Write { offset: u64, data: Arc<[u8]> },
@@ -27,16 +26,15 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Makes a file of which every byte is durable.
     pub(super) fn synced(pages: Pages) -> Self {
         Self { volatile: pages.clone(), durable: pages, pending: Vec::new() }
     }
 
-    /// The content that readers see.
     pub(super) fn volatile(&self) -> &Pages {
         &self.volatile
     }
 
+    #[cfg(test)]
     pub(super) fn is_synced(&self) -> bool {
         self.pending.is_empty()
     }

@@ -42,7 +42,6 @@ impl Dice {
     }
 }
 
-/// The part of a disk that is copied.
 enum Choice {
     Everything,
     AfterPowerLoss(Dice),
@@ -70,26 +69,19 @@ impl MemoryDevice {
     ///
     /// Synced data is there. `seed` decides which unsynced changes survive; seed 0 keeps none. Other threads'
     /// operations are wholly before or wholly after. An undone removal may leave more content than the capacity.
-    #[must_use]
     pub fn crash(&self, seed: u64) -> Self {
         self.copy(Choice::AfterPowerLoss(Dice::new(seed)))
     }
 
     /// A copy of the disk as a clean end leaves it: everything synced.
-    #[must_use]
     pub fn snapshot_all_synced(&self) -> Self {
         self.copy(Choice::Everything)
     }
 
     /// A copy of the disk and of its volatile cache: unsynced changes stay unsynced in the copy, and no file is open in
     /// it. A test can keep one moment this way and cut it with many seeds.
-    #[must_use]
     pub fn fork(&self) -> Self {
-        let _all_quiet = self.shared.power.write();
-        let device = Self::build(self.capacity_bytes());
-        {
-            let old = self.shared.tree.lock();
-            let mut new = device.shared.tree.lock();
+        self.filled(|old, new| {
             let mut copied: HashMap<*const FileNode, Arc<FileNode>> = HashMap::new();
             for (path, directory) in &old.directories {
                 let directory = directory.map_files(&mut |file| {
@@ -103,15 +95,12 @@ impl MemoryDevice {
                 });
                 new.directories.insert(path.clone(), directory);
             }
-            let is_named = |file: &&Arc<FileNode>| file.state.read().names > 0;
-            let pages = copied.values().filter(is_named).map(|file| file.state.read().content.volatile().page_count());
-            device.shared.space.set_used(pages.sum());
-        }
-        device
+            let is_named = |file: &Arc<FileNode>| file.state.read().names > 0;
+            copied.into_values().filter(is_named).collect()
+        })
     }
 
     /// A hash of all names and contents as operations see them: two disks with one hash look the same to every reader.
-    #[must_use]
     pub fn content_hash(&self) -> u128 {
         let _all_quiet = self.shared.power.write();
         let mut hasher = XxHash3_128::new();
@@ -132,16 +121,20 @@ impl MemoryDevice {
     }
 
     fn copy(&self, mut choice: Choice) -> Self {
-        let _all_quiet = self.shared.power.write();
-        let device = Self::build(self.capacity_bytes());
-        {
-            let old = self.shared.tree.lock();
-            let mut new = device.shared.tree.lock();
+        self.filled(|old, new| {
             let mut copied = HashMap::new();
-            copy_directory(&old, "", &mut choice, &mut copied, &mut new);
-            let pages = copied.values().map(|file| file.state.read().content.volatile().page_count()).sum();
-            device.shared.space.set_used(pages);
-        }
+            copy_directory(old, "", &mut choice, &mut copied, new);
+            copied.into_values().collect()
+        })
+    }
+
+    /// Returns a new disk that `fill` makes of this one; `fill` returns the files that take space.
+    fn filled(&self, fill: impl FnOnce(&Tree, &mut Tree) -> Vec<Arc<FileNode>>) -> Self {
+        let _all_quiet = self.shared.power.write();
+        let device = Self::with_capacity(self.capacity_bytes());
+        let files = fill(&self.shared.tree.lock(), &mut device.shared.tree.lock());
+        let pages = files.iter().map(|file| file.state.read().content.volatile().page_count()).sum();
+        device.shared.space.set_used(pages);
         device
     }
 }

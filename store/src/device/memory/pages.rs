@@ -32,7 +32,6 @@ impl Pages {
         self.pages.len() as u64
     }
 
-    /// Number of pages that a write of the range would add.
     pub(super) fn missing_pages(&self, offset: u64, len_bytes: u64) -> u64 {
         let touched = page_range(offset, len_bytes);
         let present = self.pages.range(touched.clone()).count() as u64;
@@ -122,7 +121,6 @@ impl Pages {
     }
 }
 
-/// The numbers of the pages that a range touches.
 fn page_range(offset: u64, len_bytes: u64) -> Range<u64> {
     let page_bytes = PAGE_BYTES as u64;
     if len_bytes == 0 { 0..0 } else { offset / page_bytes..(offset + len_bytes).div_ceil(page_bytes) }

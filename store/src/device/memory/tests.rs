@@ -173,7 +173,7 @@ fn a_failed_sync_is_not_mended_by_the_next_one() {
     disk.sync_directory("").unwrap();
     file.write_at(&[2; 5000], 1000).unwrap();
     assert!(!disk.is_synced("a").unwrap());
-    disk.lose_unsynced("a").unwrap();
+    disk.unsynced("a").unwrap().lose();
     file.sync().unwrap();
     assert_eq!(read(&disk, "a").unwrap()[1000..], [2; 5000], "still read");
     let after = read(&disk.crash(1), "a").unwrap();

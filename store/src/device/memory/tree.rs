@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::FileNode;
 use super::crash::Dice;
-use crate::device::path::split;
+use crate::device::path::{failure, prefixes, split};
 use crate::error::{Result, StoreError};
 
 /// Directories by path. They are never removed or renamed, so a path names one directory for ever.
@@ -158,18 +158,8 @@ impl NameChange {
     }
 }
 
-/// The path's prefixes that end at a component, shortest first: "a/b" gives "a", "a/b".
-pub(super) fn prefixes(path: &str) -> impl Iterator<Item = &str> {
-    let ends = path.match_indices('/').map(|(position, _)| position).chain((!path.is_empty()).then_some(path.len()));
-    ends.map(|end| &path[..end])
-}
-
 pub(super) fn join(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
-}
-
-pub(super) fn failure(operation: &'static str, path: &str, kind: io::ErrorKind) -> StoreError {
-    StoreError::from_io(operation, path, kind.into())
 }
 
 /// The same error, about the path that the caller named.
