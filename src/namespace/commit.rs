@@ -368,7 +368,7 @@ fn write(
     let mut containers = transaction.open_table(tables::CONTAINERS)?;
     let mut changed_containers = Vec::with_capacity(input.containers.len() + input.removed_containers.len());
     for record in &input.containers {
-        let old = containers.insert(record.id.0, container_record::encode(&record).as_slice())?;
+        let old = containers.insert(record.id.0, container_record::encode(record).as_slice())?;
         // With an unreadable old record, the container is exported from its beginning.
         let before = old.and_then(|old| container_record::decode(record.id, old.value()).ok());
         changed_containers.push((record.id, before.map_or(0, |before| before.used_bytes)));
@@ -381,7 +381,7 @@ fn write(
     write_changes(transaction, header.row, mark, changes::encode_parts(frozen, &changed_containers))?;
     let mut leaving = transaction.open_table(tables::LEAVING)?;
     for record in &input.leaving {
-        leaving.insert(record.id.0, container_record::encode(&record).as_slice())?;
+        leaving.insert(record.id.0, container_record::encode(record).as_slice())?;
     }
     for id in &input.left {
         leaving.remove(id.0)?;
