@@ -5,10 +5,11 @@
 //! No type of the FUSE library is visible outside this crate.
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod adapter;
 mod mount;
 mod sync;
 
 pub use adapter::{KeepAwake, about_to_wait, is_receiving};
-pub use mount::{MountError, MountOptions, MountedSession, mount, unmount_path};
+pub use mount::{MountError, MountOptions, MountedSession, detach_path, mount, unmount_path};

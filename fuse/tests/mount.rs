@@ -11,9 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dedupfs_fuse::{MountError, MountOptions, mount};
-use dedupfs_service::reference::FileContent;
-use dedupfs_service::{Caller, FileService, NewNode, NodeContent, ROOT_INO};
-use dedupfs_service::{MemoryOptions, MemoryService};
+use dedupfs_service::{Caller, FileContent, FileService, MemoryOptions, MemoryService, NewNode, NodeContent, ROOT_INO};
+
 use mounted::{Mounted, attempt, run};
 
 fn patterned(len_bytes: usize) -> Vec<u8> {

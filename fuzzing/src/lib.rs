@@ -4,9 +4,7 @@
 //! behind them. Bytes that decode must encode to the same bytes again, or decode to the same value.
 
 use dedupfs_store::codec::{ByteReader, checksum, checksum_seeded};
-use dedupfs_store::container::{
-    Compression, ENTRY_BYTES, TableEntry, decode_region, decode_toc, encode_region, scan_table,
-};
+use dedupfs_store::container::{Compression, TableEntry, decode_region, decode_toc, encode_region, scan_table, ENTRY_BYTES};
 use dedupfs_store::frame::{Expect, FrameHeader, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::recipe::{Node, Root};
 use dedupfs_store::superblock::{Role, Superblock};
@@ -322,11 +320,7 @@ pub fn page_sums(data: &[u8]) {
 
 /// Lines of the control socket.
 pub fn control(data: &[u8]) {
-    dedupfs_tools::control::fuzzing::lines(data);
-    let mut line = format!(r#"{{"protocol":{},"request":"#, dedupfs_tools::control::PROTOCOL_VERSION).into_bytes();
-    line.extend_from_slice(data);
-    line.extend_from_slice(b"}\n");
-    dedupfs_tools::control::fuzzing::lines(&line);
+    dedupfs_tools::fuzz_control_lines(data);
 }
 
 /// POSIX access lists, which come from clients.
@@ -339,7 +333,7 @@ pub fn acl(data: &[u8]) {
         for mode in [0, 0o777, 0o2750, 0o7777] {
             let _ = acl::set_access(data, mode, mode & 1 == 0);
             if let Ok(changed) = acl::chmod(data, mode) {
-                let found = acl::mode_from_access_acl(&changed).expect("is an access list");
+                let found = Acl::parse(&changed).expect("is an access list").mode();
                 assert_eq!(found & 0o777, mode & 0o777);
             }
         }

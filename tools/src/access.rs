@@ -4,12 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::control::{ControlClient, Failure, FailureKind};
-use dedupfs::EngineError;
-use dedupfs::{NoProgress, OpenOptions, Pool, Progress};
+use dedupfs::{EngineError, NoProgress, OpenOptions, Pool, Progress};
 use dedupfs_store::device::PoolLock;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::control::{ControlClient, Failure, FailureKind};
 use crate::mountinfo::{self, MountEntry};
 use crate::{remount, room, silence};
 
@@ -23,42 +22,30 @@ const ENDING_TIMEOUT: Duration = Duration::from_secs(30);
 /// here: one in another mount namespace, or one that was detached while files are open.
 const NOTICING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A pool within reach.
-pub enum Access {
-    /// Mounted: its daemon does the work.
+pub(crate) enum Access {
     Daemon(ControlClient),
     /// Not mounted: opened and locked by this process until it is closed.
     Local(Arc<Pool>),
 }
 
-/// Options to open a pool without mounting it.
-#[must_use]
-pub fn open_options(note: &str, read_only: bool) -> OpenOptions {
-    OpenOptions { read_only, note: note.to_owned(), ..OpenOptions::default() }
+pub(crate) fn to_write(note: &str) -> OpenOptions {
+    OpenOptions { note: note.to_owned(), ..OpenOptions::default() }
+}
+
+pub(crate) fn to_read(note: &str) -> OpenOptions {
+    OpenOptions { read_only: true, ..to_write(note) }
 }
 
 /// Opens a pool under its lock. The error for a pool in use says what can be done.
-pub fn open(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, Failure> {
-    open_with_progress(pool, options, &NoProgress)
-}
-
-/// Like [`open`], and reports the progress of a rebuild.
-pub fn open_with_progress(pool: &Path, options: &OpenOptions, progress: &dyn Progress) -> Result<Arc<Pool>, Failure> {
+pub(crate) fn open(pool: &Path, options: &OpenOptions, progress: &dyn Progress) -> Result<Arc<Pool>, Failure> {
     raise_descriptor_limit();
     Pool::open_with_progress(pool, options, progress).map_err(|error| {
         let failure = of_the_pool(error);
         match failure.kind {
-            FailureKind::PoolInUse => {
-                let advice = "wait until it is done; a mount ends with `dedupfs umount`";
-                Failure::new(failure.kind, format!("{failure}: {advice}"))
-            }
-            FailureKind::NoSpace if !options.read_only => {
-                Failure::new(failure.kind, format!("{failure}; {}", room::advice(pool)))
-            }
-            FailureKind::Failed if !options.read_only && remount::cannot_be_written(pool) => {
-                let advice = "the pool's disk is mounted read-only; `dedupfs mount -o ro` mounts the pool all the same";
-                Failure::new(failure.kind, format!("{failure}: {advice}"))
-            }
+            FailureKind::PoolInUse => failure.and(": wait until it is done; a mount ends with `dedupfs umount`"),
+            FailureKind::NoSpace if !options.read_only => failure.and(&format!("; {}", room::advice(pool))),
+            FailureKind::Failed if !options.read_only && remount::cannot_be_written(pool) => failure
+                .and(": the pool's disk is mounted read-only; `dedupfs mount -o ro` mounts the pool all the same"),
             _ => failure,
         }
     })
@@ -76,20 +63,16 @@ fn raise_descriptor_limit() {
 }
 
 /// Converts an error of opening a pool. The command line was valid, so a usage error means an inconsistent pool.
-pub fn of_the_pool(error: EngineError) -> Failure {
-    let failure = Failure::from(error);
-    match failure.kind {
-        FailureKind::Usage => Failure::new(FailureKind::NotAPool, failure.message),
-        _ => failure,
-    }
+pub(crate) fn of_the_pool(error: EngineError) -> Failure {
+    Failure::from(error).usage_as(FailureKind::NotAPool)
 }
 
 /// Opens a pool to mount it. Waits for a daemon that still closes the pool after its mount was removed.
-pub fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, Failure> {
+pub(crate) fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, Failure> {
     let begun = Instant::now();
     let (mut is_told, mut gone_since) = (false, None);
     loop {
-        let failure = match open(pool, options) {
+        let failure = match open(pool, options, &NoProgress) {
             Err(failure) if failure.kind == FailureKind::PoolInUse => failure,
             opened => return opened,
         };
@@ -103,11 +86,10 @@ pub fn open_for_mount(pool: &Path, options: &OpenOptions) -> Result<Arc<Pool>, F
             }
             Unseen::Gone => {}
             Unseen::Listens if begun.elapsed() >= NOTICING_TIMEOUT => {
-                let message = format!(
-                    "{failure} (nothing is mounted there that can be seen from here: it was detached while files are open, or \
-                     another mount namespace has it, a container's or a service's)"
-                );
-                return Err(Failure::new(failure.kind, message));
+                return Err(failure.and(
+                    " (nothing is mounted there that can be seen from here: it was detached while files are open, or another \
+                     mount namespace has it, a container's or a service's)",
+                ));
             }
             _ if begun.elapsed() >= ENDING_TIMEOUT => return Err(failure),
             _ if !is_told => {
@@ -146,13 +128,13 @@ fn daemon_without_mount(pool: &Path) -> Result<Unseen, Failure> {
 }
 
 /// Returns the daemon of a pool. A pool without a daemon is opened with these options.
-pub fn reach(pool: &Path, options: &OpenOptions) -> Result<Access, Failure> {
+pub(crate) fn reach(pool: &Path, options: &OpenOptions) -> Result<Access, Failure> {
     let deadline = Instant::now() + TRANSITION_TIMEOUT;
     loop {
         if let Some(client) = silence::connect(pool)? {
             return Ok(Access::Daemon(client));
         }
-        match open(pool, options) {
+        match open(pool, options, &NoProgress) {
             Err(failure) if failure.kind == FailureKind::PoolInUse && Instant::now() < deadline => {
                 std::thread::sleep(TRANSITION_RETRY);
             }
@@ -162,10 +144,24 @@ pub fn reach(pool: &Path, options: &OpenOptions) -> Result<Access, Failure> {
 }
 
 /// Runs `work` on a pool opened here, and closes the pool. The first error counts.
-pub fn with_local<T>(pool: &Arc<Pool>, work: impl FnOnce(&Pool) -> Result<T, Failure>) -> Result<T, Failure> {
+pub(crate) fn with_local<T>(pool: &Arc<Pool>, work: impl FnOnce(&Pool) -> Result<T, Failure>) -> Result<T, Failure> {
     let result = work(pool);
-    let closed = pool.close().map_err(|error| Failure::from(error).while_trying("cannot close the pool"));
+    let closed = close(pool);
     let value = result?;
     closed?;
     Ok(value)
+}
+
+/// Says why a command has nothing to stop, and how to stop the work of another process; `then` says how that goes on.
+pub(crate) fn nothing_to_stop(pool: &Path, then: &str) -> Failure {
+    Failure::failed(match PoolLock::holder(pool) {
+        Some(holder) => format!(
+            "the pool is not mounted, and {holder} works on it: interrupt that process (Ctrl-C, or `kill` with its number){then}"
+        ),
+        None => "the pool is not mounted: nothing runs there".to_owned(),
+    })
+}
+
+pub(crate) fn close(pool: &Pool) -> Result<(), Failure> {
+    pool.close().map_err(|error| Failure::from(error).while_trying("cannot close the pool"))
 }

@@ -1,6 +1,6 @@
 //! Command lines of the three programs and of the [`helpers`].
 
-pub mod helpers;
+pub(crate) mod helpers;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::{duration, exit, size};
 /// restore by copying out.
 #[derive(Parser, Debug)]
 #[command(name = "dedupfs", version, after_help = exit::HELP_OF_ALL, after_long_help = LONG_HELP)]
-pub struct Dedupfs {
+pub(crate) struct Dedupfs {
     /// The command to run
     #[command(subcommand)]
-    pub command: Command,
+    pub(crate) command: Command,
 }
 
 const LONG_HELP: &str = "\
@@ -45,13 +45,9 @@ Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of a
   put and get: 9 copied, but not all of it. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage;
   32 ended early (added to the others).";
 
-/// The commands of `dedupfs`.
+/// The commands of `dedupfs`. The help and the page of a command are the text of its arguments; a text here would replace it.
 #[derive(Subcommand, Debug)]
-#[expect(
-    missing_docs,
-    reason = "the help and the page of a command are the text of its arguments; a text here would replace it"
-)]
-pub enum Command {
+pub(crate) enum Command {
     Mkfs(MkfsArgs),
     Mount(MountArgs),
     Umount(UmountArgs),
@@ -70,35 +66,35 @@ pub enum Command {
 /// The options hold for the life of the pool.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_OF_MKFS)]
-pub struct MkfsArgs {
+pub(crate) struct MkfsArgs {
     /// Directory of the pool: names, recipes and index (the meta root); put it on an SSD
-    pub pool: PathBuf,
+    pub(crate) pool: PathBuf,
     /// Directory for the content (the data root), empty or absent; may lie on a slower disk [default: in POOL]
     #[arg(long, value_name = "DIR")]
-    pub data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
     /// Method of cutting content into chunks: `mincdc` is faster and finds more, `fastcdc` is the well-known one
     #[arg(long, default_value = "mincdc", value_name = "mincdc|fastcdc",
           value_parser = PossibleValuesParser::new(["mincdc", "fastcdc"]).try_map(|name| name.parse::<ChunkerKind>()))]
-    pub chunker: ChunkerKind,
+    pub(crate) chunker: ChunkerKind,
     /// Mean size of a chunk, 4K to 64K: smaller finds more duplicates, larger needs less index
     #[arg(long, default_value = "8K", value_name = "SIZE", value_parser = size::parse_chunk)]
-    pub chunk_size: u32,
+    pub(crate) chunk_size: u32,
     /// Hash that identifies a chunk: `blake3` (32 bytes) or `sha1` (20 bytes, for comparisons with older systems)
     #[arg(long, default_value = "blake3", value_name = "blake3|sha1",
           value_parser = PossibleValuesParser::new(["blake3", "sha1"]).try_map(|name| name.parse::<FingerprintAlgorithm>()))]
-    pub fingerprint: FingerprintAlgorithm,
+    pub(crate) fingerprint: FingerprintAlgorithm,
     /// Compression of content: `none`, or `zstd:LEVEL` with a level from 1 (fast) to 19 (small)
     #[arg(long, default_value = "zstd:1", value_name = "none|zstd:LEVEL")]
-    pub compression: Compression,
+    pub(crate) compression: Compression,
     /// Size of a container, the unit in which space is written and reclaimed, 1M to 64M
     #[arg(long, default_value = "4M", value_name = "SIZE", value_parser = size::parse_container)]
-    pub container_size: u32,
+    pub(crate) container_size: u32,
     /// Fingerprints of a tanker, the unit in which the index is written: 1K to 64M
     #[arg(long, default_value = "1M", value_name = "NUMBER", value_parser = size::parse_tanker)]
-    pub tanker_cells: u32,
+    pub(crate) tanker_cells: u32,
     /// Buckets of a tanker, the units in which the index is read; a power of two
     #[arg(long, default_value = "2048", value_name = "NUMBER", value_parser = size::parse_buckets)]
-    pub tanker_buckets: u32,
+    pub(crate) tanker_buckets: u32,
 }
 
 /// Mounts POOL on the directory MNT and returns when the mount serves; a daemon keeps serving it.
@@ -107,25 +103,25 @@ pub struct MkfsArgs {
 /// and on SIGTERM, SIGINT and SIGHUP.
 #[derive(Args, Debug, Clone, PartialEq, Eq)]
 #[command(after_help = exit::HELP)]
-pub struct MountArgs {
+pub(crate) struct MountArgs {
     /// Pool to mount
-    pub pool: PathBuf,
+    pub(crate) pool: PathBuf,
     /// Directory to mount on
     #[arg(value_name = "MNT")]
-    pub mountpoint: PathBuf,
+    pub(crate) mountpoint: PathBuf,
     /// Stay in the foreground and log to the standard error output
     #[arg(long, short)]
-    pub foreground: bool,
+    pub(crate) foreground: bool,
     /// Memory limit for all caches and buffers together, such as 512M or 2G
     #[arg(long, default_value = "512M", value_name = "SIZE", value_parser = size::parse_memory)]
-    pub memory: u64,
+    pub(crate) memory: u64,
     /// Filters that look chunks up, in this order, `sealed` last. Leaving one out costs time, never a duplicate. `compare` at the end reads
     /// each chunk that was found and compares the bytes: damage heals, a hash collision is an I/O error
     #[arg(long, default_value_t, value_name = "LIST")]
-    pub filters: FilterPlan,
+    pub(crate) filters: FilterPlan,
     /// Log to this file instead
     #[arg(long, value_name = "FILE")]
-    pub log_file: Option<PathBuf>,
+    pub(crate) log_file: Option<PathBuf>,
     /// ro, allow_other, relatime, noatime, nodiratime, dev, suid, noexec, sync, dirsync, remount; separate options by commas. threads=N.
     /// keep_awake=auto|on|off: idle cores poll while small requests follow one another (root only; auto: on virtual machines of at most
     /// eight cores). data_limit=SIZE, meta_limit=SIZE: space that the pool may take on the disk of its content, and on that of names and
@@ -134,16 +130,15 @@ pub struct MountArgs {
     /// gc_interval=SECONDS between two checks [60]. memory=SIZE, filters=LIST (`:` between filters) and log_file=FILE override the options
     /// above
     #[arg(long, short = 'o', value_name = "OPTIONS")]
-    pub options: Vec<String>,
+    pub(crate) options: Vec<String>,
     /// The process that serves. Its standard output is a pipe to the process that started it
     #[arg(long, hide = true, conflicts_with = "foreground")]
-    pub daemon_child: bool,
+    pub(crate) daemon_child: bool,
 }
 
 impl MountArgs {
     /// Arguments of a mount in the background, with everything else in `options`.
-    #[must_use]
-    pub fn with_options(pool: PathBuf, mountpoint: PathBuf, options: Vec<String>) -> Self {
+    pub(crate) fn with_options(pool: PathBuf, mountpoint: PathBuf, options: Vec<String>) -> Self {
         Self {
             pool,
             mountpoint,
@@ -160,13 +155,13 @@ impl MountArgs {
 /// Unmounts MNT and returns when everything is durable, the daemon has ended and the pool is free.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP)]
-pub struct UmountArgs {
+pub(crate) struct UmountArgs {
     /// Mountpoint, or the pool that is mounted
     #[arg(value_name = "MNT")]
-    pub mountpoint: PathBuf,
+    pub(crate) mountpoint: PathBuf,
     /// Detach at once even if files are open there. Still returns only when the last of them is closed
     #[arg(long, short)]
-    pub lazy: bool,
+    pub(crate) lazy: bool,
 }
 
 /// Copies a directory with all in it, or a file, into a mounted pool: `dedupfs put /home /mnt/backup/home-monday`.
@@ -178,18 +173,18 @@ pub struct UmountArgs {
 /// symbolic link as SOURCE is followed. After a crash a directory `.dedupfs-put-…` beside NAME may be left; the next put there removes it.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_OF_COPIES)]
-pub struct PutArgs {
+pub(crate) struct PutArgs {
     /// Directory or regular file to copy
-    pub source: PathBuf,
+    pub(crate) source: PathBuf,
     /// New name in the mount; must not exist
     #[arg(value_name = "MNT/NAME")]
-    pub destination: PathBuf,
+    pub(crate) destination: PathBuf,
     /// Leave out everything mounted within the tree (the pool itself and its mount are always left out)
     #[arg(long, short = 'x')]
-    pub one_file_system: bool,
+    pub(crate) one_file_system: bool,
     /// Print the result as JSON
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 /// Copies a directory with all in it, or a file, out of a mounted pool: `dedupfs get /mnt/backup/home-monday /home`.
@@ -201,24 +196,24 @@ pub struct PutArgs {
 /// followed.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_OF_COPIES)]
-pub struct GetArgs {
+pub(crate) struct GetArgs {
     /// Directory or regular file to copy. The mount itself means everything in it
     #[arg(value_name = "MNT/NAME")]
-    pub source: PathBuf,
+    pub(crate) source: PathBuf,
     /// New name; must not exist
-    pub destination: PathBuf,
+    pub(crate) destination: PathBuf,
     /// Print the result as JSON
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 /// Makes everything written so far durable, as fsync of every file would.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_WITHOUT_MOUNT)]
-pub struct SyncArgs {
+pub(crate) struct SyncArgs {
     /// Pool or mountpoint
     #[arg(value_name = "POOL|MNT")]
-    pub target: PathBuf,
+    pub(crate) target: PathBuf,
 }
 
 /// Checks every name, inode, recipe, reference count and container; repairs if told to.
@@ -230,44 +225,44 @@ pub struct SyncArgs {
 #[command(
     after_help = "Exit codes, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage; 32 ended early."
 )]
-pub struct FsckArgs {
+pub(crate) struct FsckArgs {
     /// Pool or mountpoint
     #[arg(value_name = "POOL|MNT")]
-    pub target: PathBuf,
+    pub(crate) target: PathBuf,
     /// Also read and verify all content
     #[arg(long)]
-    pub read_data: bool,
+    pub(crate) read_data: bool,
     /// Repair superblocks, namespace, counts, indexes and left-over files; with --read-data also quarantine damaged content. The pool must
     /// not be mounted
     #[arg(long, conflicts_with = "rebuild_index")]
-    pub repair: bool,
+    pub(crate) repair: bool,
     /// Also give up content that a recovery kept but could not name, and the damaged export
     #[arg(long, requires = "repair")]
-    pub give_up_unnamed: bool,
+    pub(crate) give_up_unnamed: bool,
     /// Do not ask before changing anything
     #[arg(long, short)]
-    pub yes: bool,
+    pub(crate) yes: bool,
     /// Location of the data root, for a pool whose meta superblock cannot be read, or if the data root moved
     #[arg(long, value_name = "DIR", requires = "repair")]
-    pub data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
     /// Rebuild the index from the containers and the namespace, then check; the pool must not be mounted. The old index counts until the
     /// new one is complete. An interrupted rebuild continues when it is started again. With --read-data, damaged chunks are given up, so
     /// that the next backup of the same data heals the files
     #[arg(long)]
-    pub rebuild_index: bool,
+    pub(crate) rebuild_index: bool,
     /// Instead of checking: make a meta root from the data root alone, compare it with the pool's own, and remove it again. Shows whether a
     /// lost meta root could be recovered completely. Also for a mounted pool
     #[arg(long, conflicts_with_all = ["repair", "rebuild_index", "read_data"])]
-    pub trial_recovery: bool,
+    pub(crate) trial_recovery: bool,
     /// Place for the trial's meta root; takes as much room as the pool's own [default: POOL]
     #[arg(long, value_name = "DIR", requires = "trial_recovery")]
-    pub scratch: Option<PathBuf>,
+    pub(crate) scratch: Option<PathBuf>,
     /// Memory limit for all caches and buffers together, such as 512M or 2G. The check of a mounted pool uses the mount's
     #[arg(long, default_value = "512M", value_name = "SIZE", value_parser = size::parse_memory)]
-    pub memory: u64,
+    pub(crate) memory: u64,
     /// Print the result as JSON
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 /// Rebuilds the meta root POOL from the export on the data root: names, recipes and index.
@@ -277,25 +272,25 @@ pub struct FsckArgs {
 /// can be started again. An old meta root that turns up later is refused from then on.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_WITHOUT_MOUNT)]
-pub struct RecoverArgs {
+pub(crate) struct RecoverArgs {
     /// Directory of the new meta root, empty or absent; or the pool whose names are lost
-    pub pool: PathBuf,
+    pub(crate) pool: PathBuf,
     /// Directory with the content (the data root) [default: as in the superblock in POOL, else POOL]
     #[arg(long, value_name = "DIR")]
-    pub data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
     /// Replace an existing meta root. Only when it is beyond repair, for it knows more than the data root. Also go on although the data
     /// root gives less than it should; content without names is then kept. Asks before
     #[arg(long)]
-    pub force: bool,
+    pub(crate) force: bool,
     /// Do not ask before replacing anything
     #[arg(long, short)]
-    pub yes: bool,
+    pub(crate) yes: bool,
     /// Memory limit for all caches and buffers together, such as 512M or 2G
     #[arg(long, default_value = "512M", value_name = "SIZE", value_parser = size::parse_memory)]
-    pub memory: u64,
+    pub(crate) memory: u64,
     /// Print the result as JSON
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 /// Reads everything that is stored and compares it with its checksums and names, while the pool is used.
@@ -307,48 +302,48 @@ pub struct RecoverArgs {
     after_help = "Exit codes, as fsck's: 0 sound; 1 the export was bad and was written anew; 4 files need what is lost, or the
   export is bad; 8 could not be made; 16 usage; 32 ended early by Ctrl-C, --stop or an unmount (added to the others)."
 )]
-pub struct ScrubArgs {
+pub(crate) struct ScrubArgs {
     /// Pool or mountpoint
     #[arg(value_name = "POOL|MNT")]
-    pub target: PathBuf,
+    pub(crate) target: PathBuf,
     /// Limit of bytes read per second, such as 50M; 0: as fast as the disks allow, which slows backups down
-    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = size::parse)]
-    pub rate: u64,
+    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = size::parse_size)]
+    pub(crate) rate: u64,
     /// Begin anew instead of continuing the last scrub
     #[arg(long)]
-    pub restart: bool,
+    pub(crate) restart: bool,
     /// Only show the progress of the running scrub, or of the last one
     #[arg(long, conflicts_with_all = ["stop", "restart", "rate"])]
-    pub status: bool,
+    pub(crate) status: bool,
     /// Stop the running scrub, or trial recovery; the next scrub continues there
     #[arg(long, conflicts_with_all = ["restart", "rate"])]
-    pub stop: bool,
+    pub(crate) stop: bool,
     /// After a complete scrub, also run `dedupfs fsck --trial-recovery`
     #[arg(long, conflicts_with_all = ["status", "stop"])]
-    pub trial_recovery: bool,
+    pub(crate) trial_recovery: bool,
     /// Place for the trial's meta root [default: POOL]
     #[arg(long, value_name = "DIR", requires = "trial_recovery")]
-    pub scratch: Option<PathBuf>,
+    pub(crate) scratch: Option<PathBuf>,
     /// Print the result as JSON, with all files
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 /// Writes man pages and shell completions into directories, for installing.
 #[derive(Args, Debug)]
-pub struct GenerateArgs {
+pub(crate) struct GenerateArgs {
     /// Directory for man pages
     #[arg(long, value_name = "DIR")]
-    pub man: Option<PathBuf>,
+    pub(crate) man: Option<PathBuf>,
     /// Directory for completions of bash
     #[arg(long, value_name = "DIR")]
-    pub bash: Option<PathBuf>,
+    pub(crate) bash: Option<PathBuf>,
     /// Directory for completions of zsh
     #[arg(long, value_name = "DIR")]
-    pub zsh: Option<PathBuf>,
+    pub(crate) zsh: Option<PathBuf>,
     /// Directory for completions of fish
     #[arg(long, value_name = "DIR")]
-    pub fish: Option<PathBuf>,
+    pub(crate) fish: Option<PathBuf>,
 }
 
 /// Show the content and the savings of a pool.
@@ -357,13 +352,13 @@ pub struct GenerateArgs {
 /// recipes: `dedupfs-gc --dry-run` shows how much it would free.
 #[derive(Parser, Debug)]
 #[command(name = "dedupfs-stats", version, after_help = exit::HELP_WITHOUT_MOUNT)]
-pub struct Stats {
+pub(crate) struct Stats {
     /// Pool or mountpoint
     #[arg(value_name = "POOL|MNT")]
-    pub target: PathBuf,
+    pub(crate) target: PathBuf,
     /// Print all figures as JSON, sizes in bytes
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 /// Give back the space of deleted data.
@@ -373,44 +368,44 @@ pub struct Stats {
 /// a crash), nothing is lost, and the next run continues.
 #[derive(Parser, Debug)]
 #[command(name = "dedupfs-gc", version, after_help = exit::HELP_OF_GC)]
-pub struct Gc {
+pub(crate) struct Gc {
     /// Pool or mountpoint
     #[arg(value_name = "POOL|MNT")]
-    pub target: PathBuf,
+    pub(crate) target: PathBuf,
     /// Empty only containers with less than this percentage in use, 0 to 100; 0 frees only containers without live content [default: 90]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
-    pub threshold: Option<u8>,
+    pub(crate) threshold: Option<u8>,
     /// Garbage that may stay, in percent of the content in use [default: 5, or 0 with --threshold]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
-    pub leave: Option<u8>,
+    pub(crate) leave: Option<u8>,
     /// Share of the time to work while clients read and write, in percent; 0: only while none does
     #[arg(long, default_value_t = dedupfs::config::RECLAIM_SHARE_PERCENT, value_name = "PERCENT",
           value_parser = clap::value_parser!(u8).range(0..=100))]
-    pub share: u8,
+    pub(crate) share: u8,
     /// End after this time, such as 30m or 2h; the next run continues
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    pub max_time: Option<Duration>,
+    pub(crate) max_time: Option<Duration>,
     /// End after this many bytes were read and written in containers, such as 100G; the next run continues
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub max_io: Option<u64>,
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_size)]
+    pub(crate) max_io: Option<u64>,
     /// Only show the plan, and how long it would take
     #[arg(long, conflicts_with_all = ["max_time", "max_io"])]
-    pub dry_run: bool,
+    pub(crate) dry_run: bool,
     /// Only show the state of reclaiming, or the last result
     #[arg(long, conflicts_with_all = RUN_OPTIONS)]
-    pub status: bool,
+    pub(crate) status: bool,
     /// Pause the run under way, and let no other begin until --resume. A pause lasts as long as the mount
     #[arg(long, conflicts_with_all = RUN_OPTIONS, conflicts_with = "status")]
-    pub pause: bool,
+    pub(crate) pause: bool,
     /// End a pause
     #[arg(long, conflicts_with_all = RUN_OPTIONS, conflicts_with_all = ["status", "pause"])]
-    pub resume: bool,
+    pub(crate) resume: bool,
     /// End the run under way after its current step; the next run continues
     #[arg(long, conflicts_with_all = RUN_OPTIONS, conflicts_with_all = ["status", "pause", "resume"])]
-    pub stop: bool,
+    pub(crate) stop: bool,
     /// Print JSON, sizes in bytes: now and then a line of status, and the result as the last line
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 /// Options of `dedupfs-gc` that make sense only for a run.

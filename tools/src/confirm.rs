@@ -5,10 +5,7 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use crate::control::Failure;
 
 /// Asks on standard error and reads the answer from standard input; returns whether it is yes. An input that ends means no.
-///
-/// # Errors
-/// The question cannot be asked.
-pub fn ask(question: &str) -> Result<bool, Failure> {
+pub(crate) fn ask(question: &str) -> Result<bool, Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("cannot ask: {error}; use --yes"));
     let mut err = std::io::stderr().lock();
     err.write_all(format!("{question} [y/N] ").as_bytes()).and_then(|()| err.flush()).map_err(failed)?;
@@ -18,10 +15,7 @@ pub fn ask(question: &str) -> Result<bool, Failure> {
 }
 
 /// Like [`ask`], but only at a terminal: a script that pipes input has not read the question.
-///
-/// # Errors
-/// There is no terminal (the message has advice), or the question cannot be asked.
-pub fn ask_at_terminal(question: &str) -> Result<bool, Failure> {
+pub(crate) fn ask_at_terminal(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::failed(format!(
             "{question} There is no terminal to ask at: use --yes to confirm. Nothing was changed"

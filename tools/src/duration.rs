@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Unit};
 
-/// Parses a duration.
-///
-/// # Errors
-/// The advice for the user, if the text is no duration of at least a second.
-pub fn parse(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let advice = "a time is a number with s, m, h or d, such as 90s, 30m or 2h";
     // A bare number would be ambiguous.
     let span: jiff::Span = text.parse().map_err(|_| advice.to_owned())?;
@@ -18,8 +14,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
 }
 
 /// Formats a duration for people, such as `2h 5m`. Shows milliseconds only below 10 seconds.
-#[must_use]
-pub fn show(duration_ms: u64) -> String {
+pub(crate) fn show(duration_ms: u64) -> String {
     let Ok(millis) = i64::try_from(duration_ms) else { return "for ever".to_owned() };
     let smallest = if duration_ms < 10_000 { Unit::Millisecond } else { Unit::Second };
     let rounded = SignedDuration::from_millis(millis).round(smallest);

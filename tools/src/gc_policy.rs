@@ -5,20 +5,18 @@ use std::time::Duration;
 
 use dedupfs::reclaim::ReclaimOptions;
 
-/// Time between two checks for garbage.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// Clients count as idle after this time without a request.
-pub const IDLE_AFTER: Duration = Duration::from_secs(5);
+pub(crate) const IDLE_AFTER: Duration = Duration::from_secs(5);
 
 /// Hours of the day in local time, without the last one. 22-6 spans midnight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Window {
+pub(crate) struct Window {
     from: i8,
     to: i8,
 }
 
 impl Window {
-    /// Parses hours such as `22-6`.
     fn parse(text: &str) -> Result<Self, String> {
         let hour = |text: &str| text.parse::<i8>().ok().filter(|hour| (0..=24).contains(hour));
         let hours = text.split_once('-').and_then(|(from, to)| Some((hour(from)?, hour(to)?)));
@@ -29,14 +27,11 @@ impl Window {
     }
 
     /// Whether the window includes this hour. Two equal hours mean the whole day.
-    #[must_use]
-    pub const fn includes(self, hour: i8) -> bool {
+    pub(crate) const fn includes(self, hour: i8) -> bool {
         if self.from < self.to { self.from <= hour && hour < self.to } else { hour >= self.from || hour < self.to }
     }
 
-    /// The time from this time of the day to the window's end.
-    #[must_use]
-    pub fn left(self, hour: i8, minute: i8) -> Duration {
+    pub(crate) fn left(self, hour: i8, minute: i8) -> Duration {
         let hours = match (self.to - hour).rem_euclid(24) {
             0 => 24,
             hours => hours,
@@ -55,21 +50,13 @@ impl fmt::Display for Window {
     }
 }
 
-/// When and how to reclaim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Policy {
-    /// Whether the mount reclaims by itself.
-    pub is_on: bool,
-    /// Reclaim only while clients are idle.
-    pub is_idle_only: bool,
-    /// See [`ReclaimOptions`].
-    threshold_percent: u8,
-    leave_percent: u8,
-    share_percent: u8,
-    /// Reclaim only in these hours.
-    pub window: Option<Window>,
-    /// Time between two checks for garbage.
-    pub interval: Duration,
+pub(crate) struct Policy {
+    pub(crate) is_on: bool,
+    pub(crate) is_idle_only: bool,
+    options: ReclaimOptions,
+    pub(crate) window: Option<Window>,
+    pub(crate) interval: Duration,
     /// The option `gc` was given, with any value.
     is_stated: bool,
     /// Another option of this module was given.
@@ -78,13 +65,10 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        let options = ReclaimOptions::default();
         Self {
             is_on: false,
             is_idle_only: false,
-            threshold_percent: options.threshold_percent,
-            leave_percent: options.leave_percent,
-            share_percent: options.share_percent,
+            options: ReclaimOptions { is_background: true, ..ReclaimOptions::default() },
             window: None,
             interval: INTERVAL,
             is_stated: false,
@@ -103,15 +87,15 @@ impl Policy {
     ///
     /// # Errors
     /// The advice for the user, if the value makes no sense.
-    pub fn take(&mut self, name: &str, value: &str) -> Result<bool, String> {
+    pub(crate) fn take(&mut self, name: &str, value: &str) -> Result<bool, String> {
         match (name, value) {
             ("gc", "" | "on") => (self.is_on, self.is_idle_only) = (true, false),
             ("gc", "idle") => (self.is_on, self.is_idle_only) = (true, true),
             ("gc", "off") => self.is_on = false,
             ("gc", _) => return Err("on, idle or off is needed".to_owned()),
-            ("gc_threshold", value) => self.threshold_percent = percent(value)?,
-            ("gc_leave", value) => self.leave_percent = percent(value)?,
-            ("gc_share", value) => self.share_percent = percent(value)?,
+            ("gc_threshold", value) => self.options.threshold_percent = percent(value)?,
+            ("gc_leave", value) => self.options.leave_percent = percent(value)?,
+            ("gc_share", value) => self.options.share_percent = percent(value)?,
             ("gc_window", value) => self.window = Some(Window::parse(value)?),
             ("gc_interval", value) => {
                 let secs = value.parse().ok().filter(|secs| (1..=86_400).contains(secs));
@@ -125,21 +109,15 @@ impl Policy {
     }
 
     /// Whether options say how to reclaim, but none says when.
-    #[must_use]
-    pub const fn is_incomplete(&self) -> bool {
+    pub(crate) const fn is_incomplete(&self) -> bool {
         self.is_detailed && !self.is_stated
     }
 
-    /// The options of a run with this time limit.
-    #[must_use]
-    pub fn options(&self, max_time: Option<Duration>) -> ReclaimOptions {
+    pub(crate) fn options(&self, max_time: Option<Duration>) -> ReclaimOptions {
         ReclaimOptions {
-            threshold_percent: self.threshold_percent,
-            leave_percent: self.leave_percent,
-            share_percent: if self.is_idle_only { 0 } else { self.share_percent },
+            share_percent: if self.is_idle_only { 0 } else { self.options.share_percent },
             max_time_ms: max_time.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(0)),
-            is_background: true,
-            ..ReclaimOptions::default()
+            ..self.options
         }
     }
 }
@@ -150,9 +128,10 @@ impl fmt::Display for Policy {
             return f.write_str("off");
         }
         let when = if self.is_idle_only { "while clients are idle" } else { "whenever something was deleted" };
-        write!(f, "{when}, below {}%, leaving {}%", self.threshold_percent, self.leave_percent)?;
+        let ReclaimOptions { threshold_percent, leave_percent, share_percent, .. } = self.options;
+        write!(f, "{when}, below {threshold_percent}%, leaving {leave_percent}%")?;
         if !self.is_idle_only {
-            write!(f, ", {}% of the time beside clients", self.share_percent)?;
+            write!(f, ", {share_percent}% of the time beside clients")?;
         }
         self.window.map_or(Ok(()), |window| write!(f, ", {window}"))
     }

@@ -16,28 +16,21 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::control::Failure;
-use clap::Parser;
-
-use crate::args::helpers::{FsckHelper, MkfsHelper, MountHelper, UmountHelper};
+use crate::args::helpers::MkfsHelper;
 use crate::commands::mkfs;
 use crate::exit;
+use crate::programs::run;
 
-/// A helper.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Helper {
-    /// Mounts.
+pub(crate) enum Helper {
     Mount,
-    /// Unmounts.
     Umount,
-    /// Formats.
     Mkfs,
-    /// Checks.
     Fsck,
 }
 
 /// The names of the helpers. They are links to the program.
-pub const NAMES: [(&str, Helper); 5] = [
+pub(crate) const NAMES: [(&str, Helper); 5] = [
     ("mount.dedupfs", Helper::Mount),
     ("mount.fuse.dedupfs", Helper::Mount),
     ("umount.fuse.dedupfs", Helper::Umount),
@@ -47,45 +40,17 @@ pub const NAMES: [(&str, Helper); 5] = [
 
 impl Helper {
     /// Returns the helper that this program was called as, by its first argument.
-    #[must_use]
-    pub fn named(first: &OsStr) -> Option<Self> {
+    pub(crate) fn named(first: &OsStr) -> Option<Self> {
         let name = Path::new(first).file_name()?;
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, helper)| *helper)
     }
 
-    /// Runs the helper with this process's arguments.
-    #[must_use]
-    pub fn run(self) -> ExitCode {
-        let (program, code): (_, fn(&Failure) -> u8) = match self {
-            Self::Mount => ("mount.dedupfs", |failure| exit::mount_code(failure.kind)),
-            Self::Umount => ("umount.fuse.dedupfs", |failure| exit::mount_code(failure.kind)),
-            Self::Mkfs => ("mkfs.dedupfs", |failure| exit::code(failure.kind)),
-            Self::Fsck => ("fsck.dedupfs", |failure| exit::fsck_code(failure.kind)),
-        };
-        let result = match self {
-            Self::Mount => MountHelper::try_parse().map(|args| mount::run(&args)),
-            Self::Umount => UmountHelper::try_parse().map(|args| umount::run(&args)),
-            Self::Mkfs => MkfsHelper::try_parse().map(|args| mkfs::run(&args.mkfs)),
-            Self::Fsck => FsckHelper::try_parse().map(|args| fsck::run(&args)),
-        };
-        ExitCode::from(match result {
-            Ok(Ok(done)) => done,
-            Ok(Err(failure)) => {
-                exit::report(program, &failure);
-                code(&failure)
-            }
-            Err(error) => match exit::usage(&error) {
-                exit::OK => exit::OK,
-                _ => self.usage_code(),
-            },
-        })
-    }
-
-    const fn usage_code(self) -> u8 {
+    pub(crate) fn run(self) -> ExitCode {
         match self {
-            Self::Mount | Self::Umount => exit::MOUNT_USAGE,
-            Self::Mkfs => exit::USAGE,
-            Self::Fsck => exit::FSCK_USAGE,
+            Self::Mount => run("mount.dedupfs", mount::run, exit::mount_code),
+            Self::Umount => run("umount.fuse.dedupfs", umount::run, exit::mount_code),
+            Self::Mkfs => run("mkfs.dedupfs", |args: &MkfsHelper| mkfs::run(&args.mkfs), exit::code),
+            Self::Fsck => run("fsck.dedupfs", fsck::run, exit::fsck_code),
         }
     }
 }

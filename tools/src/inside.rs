@@ -1,29 +1,54 @@
 //! Paths inside mounts, as `dedupfs put` and `get` take them.
 
-use std::fs::File;
+use std::fs::{File, Metadata, OpenOptions};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use dedupfs::transfer::TransferReport;
+use rustix::fs::{AtFlags, OFlags, statat};
+
 use crate::control::{ControlClient, Failure, FailureKind};
-use dedupfs_store::device::FileDevice;
-use dedupfs_store::superblock::{Role, Superblock};
-use rustix::fs::{AtFlags, statat};
+use crate::{exit, mount, mountinfo, report};
 
-use crate::mountinfo;
+pub(crate) struct Inside {
+    pub(crate) ino: u64,
+    pub(crate) device: u64,
+    pub(crate) pool: PathBuf,
+}
 
-/// An open directory or file in a mounted pool.
-pub struct Inside {
-    /// Its inode number.
-    pub ino: u64,
-    /// The mount's device number.
-    pub device: u64,
-    /// The pool's meta root.
-    pub pool: PathBuf,
+/// Opens the source of a copy. It is kept open, so that its inode stays.
+pub(crate) fn open_source(path: &Path) -> Result<(File, Metadata), Failure> {
+    let shown = path.display();
+    // Opening a pipe would wait without this.
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let from = opened.map_err(|error| Failure::failed(format!("cannot open {shown}: {error}")))?;
+    let metadata = from.metadata().map_err(|error| Failure::failed(format!("cannot look at {shown}: {error}")))?;
+    Ok((from, metadata))
+}
+
+pub(crate) fn check_kind(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
+    if metadata.is_dir() || metadata.is_file() {
+        return Ok(());
+    }
+    let message = format!("{} is neither a directory nor a regular file", path.display());
+    Err(FailureKind::Usage.because(message))
+}
+
+pub(crate) fn in_same_mount(path: &Path) -> Failure {
+    let advice = "`cp -a` copies within a mount, without copying content";
+    FailureKind::Usage.because(format!("{} is in the same mount: {advice}", path.display()))
+}
+
+pub(crate) fn conclude(report: &TransferReport, json: bool) -> Result<u8, Failure> {
+    exit::tell(&report::transfer_problems(report));
+    exit::print_as(json, report, report::transfer)?;
+    Ok(if report.problem_count == 0 { exit::OK } else { exit::PARTLY })
 }
 
 /// Returns the pool that holds an open file; `None` if the file is in no dedupfs.
-pub fn find(file: &File) -> Result<Option<Inside>, Failure> {
+pub(crate) fn find(file: &File) -> Result<Option<Inside>, Failure> {
     let metadata = file.metadata().map_err(|error| Failure::failed(format!("cannot look at it: {error}")))?;
     let device = metadata.dev();
     let name = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
@@ -32,11 +57,9 @@ pub fn find(file: &File) -> Result<Option<Inside>, Failure> {
     Ok(mount.map(|mount| Inside { ino: metadata.ino(), device, pool: mount.source.clone() }))
 }
 
-/// Connects to the daemon of a pool.
-pub fn daemon(pool: &Path) -> Result<ControlClient, Failure> {
-    let advice =
-        |failure: Failure| Failure::new(failure.kind, format!("{failure}; `cp -a` and rsync need only the mount"));
-    crate::silence::connect(pool).map_err(advice)?.ok_or_else(|| {
+pub(crate) fn daemon(pool: &Path) -> Result<ControlClient, Failure> {
+    let advice = "; `cp -a` and rsync need only the mount";
+    crate::silence::connect(pool).map_err(|failure| failure.and(advice))?.ok_or_else(|| {
         Failure::failed(format!(
             "the daemon of pool {} does not answer: if it was killed, mount the pool again",
             pool.display()
@@ -45,31 +68,22 @@ pub fn daemon(pool: &Path) -> Result<ControlClient, Failure> {
 }
 
 /// Returns device and inode of the pool's root directories, as far as they can be found.
-#[must_use]
-pub fn roots(pool: &Path) -> Vec<(u64, u64)> {
-    let data = FileDevice::open(pool).and_then(|device| Superblock::read(&device, Role::Meta));
-    let data = data.ok().map(|superblock| superblock.data_root_path(pool));
-    let roots = [Some(pool.to_owned()), data].into_iter().flatten();
+pub(crate) fn roots(pool: &Path) -> Vec<(u64, u64)> {
+    let roots = mount::roots(pool).into_iter();
     roots.filter_map(|root| std::fs::metadata(root).ok()).map(|root| (root.dev(), root.ino())).collect()
 }
 
-/// A name to be made: the open directory, and the name in it.
-pub struct NewName {
-    /// The directory.
-    pub directory: File,
-    /// The last part of the path.
-    pub name: std::ffi::OsString,
+pub(crate) struct NewName {
+    pub(crate) directory: File,
+    pub(crate) name: std::ffi::OsString,
 }
 
 impl NewName {
     /// Opens the directory of a path whose last part does not exist yet.
-    ///
-    /// # Errors
-    /// The path exists, its directory does not, or it has no last part.
-    pub fn at(path: &Path) -> Result<Self, Failure> {
+    pub(crate) fn at(path: &Path) -> Result<Self, Failure> {
         let shown = path.display();
         let name = path.file_name().ok_or_else(|| {
-            Failure::new(FailureKind::Usage, format!("{shown} is there already: give the new name as well"))
+            FailureKind::Usage.because(format!("{shown} is there already: give the new name as well"))
         })?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let directory = File::open(parent)
@@ -79,7 +93,7 @@ impl NewName {
             })
             .map_err(|error| Failure::failed(format!("cannot open {}: {error}", parent.display())))?;
         match statat(directory.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(_) => Err(Failure::new(FailureKind::Usage, format!("{shown} is there already: give a new name"))),
+            Ok(_) => Err(FailureKind::Usage.because(format!("{shown} is there already: give a new name"))),
             Err(rustix::io::Errno::NOENT) => Ok(Self { directory, name: name.to_owned() }),
             Err(errno) => Err(Failure::failed(format!("cannot look at {shown}: {errno}"))),
         }

@@ -1,52 +1,22 @@
 //! Signals for long work that can be continued later. The first signal stops it in order, a second one ends this process.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
-use crate::control::{ControlClient, Failure};
 use dedupfs::Progress;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Progress of work in this process that signals end.
-pub struct Interruptible<'a> {
-    /// Receives the progress.
-    pub listener: &'a dyn Progress,
-    /// Set by a signal: see [`flag`].
-    pub interrupted: Arc<AtomicBool>,
-}
-
-impl Progress for Interruptible<'_> {
-    fn start(&self, what: &str, total: u64) {
-        self.listener.start(what, total);
-    }
-
-    fn advance(&self, by: u64) {
-        self.listener.advance(by);
-    }
-
-    fn finish(&self) {
-        self.listener.finish();
-    }
-
-    fn say(&self, line: &str) {
-        self.listener.say(line);
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.interrupted.load(Ordering::Relaxed)
-    }
-}
+use crate::control::{ControlClient, Failure};
+use crate::progress::Cancellable;
 
 /// The last signal received; 0 if none.
 static SEEN: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
 /// Returns the exit code of a program whose work a signal has ended early: 128 plus the signal's number, as a shell reports for a killed
 /// program. `None` if no signal came.
-#[must_use]
-pub fn exit_code() -> Option<u8> {
+pub(crate) fn exit_code() -> Option<u8> {
     let signal = SEEN.load(Ordering::Relaxed);
     if signal == 0 { None } else { u8::try_from(128 + signal).ok() }
 }
@@ -55,11 +25,8 @@ fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::failed(format!("cannot handle signals: {error}"))
 }
 
-/// Returns a flag that signals set. A second signal ends the process.
-///
-/// # Errors
-/// Signals cannot be handled.
-pub fn flag() -> Result<Arc<AtomicBool>, Failure> {
+/// Returns progress of work in this process that a signal ends. A second signal ends the process.
+pub(crate) fn ended_by_signals(listener: &dyn Progress) -> Result<Cancellable<'_, impl Fn() -> bool + Sync>, Failure> {
     let interrupted = Arc::new(AtomicBool::new(false));
     // A process started with nohup must go on.
     let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
@@ -70,7 +37,7 @@ pub fn flag() -> Result<Arc<AtomicBool>, Failure> {
         signal_hook::flag::register_usize(signal, SEEN.clone(), number).map_err(failed)?;
         signal_hook::flag::register(signal, interrupted.clone()).map_err(failed)?;
     }
-    Ok(interrupted)
+    Ok(Cancellable { listener, is_cancelled: move || interrupted.load(Ordering::Relaxed) })
 }
 
 /// Whether this process was started with a signal ignored; proc_pid_status(5).
@@ -82,10 +49,7 @@ fn is_ignored(signal: i32) -> bool {
 
 /// Handles signals for work in the daemon of `pool`. The first signal makes this process call `stop`, and the daemon's answer reports how
 /// far the work came. After a second one this process ends, and the daemon notices.
-///
-/// # Errors
-/// Signals cannot be handled.
-pub fn on_signals(
+pub(crate) fn on_signals(
     pool: PathBuf,
     what: &'static str,
     stop: impl Fn(&mut ControlClient) -> Result<(), Failure> + Send + 'static,

@@ -1,35 +1,43 @@
-//! The library behind the commands `dedupfs`, `dedupfs-stats` and `dedupfs-gc`.
+//! The library behind the programs `dedupfs`, `dedupfs-stats` and `dedupfs-gc`: one entry point for each.
 //!
 //! A command resolves its argument to a pool ([`target`]), reaches the pool through its daemon or opens it itself ([`access`]), and ends
 //! with one of the codes of [`exit`]. Tools and daemon speak through the [`control`] socket. `dedupfs mount` starts itself again as the daemon ([`mount`], [`serve`]). Under other names `dedupfs`
 //! is a helper of mount(8), umount(8), mkfs(8) and fsck(8) ([`helper`]).
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
-pub mod access;
-pub mod args;
-pub mod commands;
-pub mod confirm;
-pub mod control;
-pub mod duration;
-pub mod exit;
-pub mod gc_policy;
-pub mod helper;
-pub mod inside;
-pub mod interrupt;
-pub mod logging;
-pub mod mount;
-pub mod mount_options;
-pub mod mountinfo;
-pub mod notify;
-pub mod panics;
-pub mod progress;
-pub mod ready;
-pub mod remount;
-pub mod report;
-pub mod room;
-pub mod serve;
-pub mod silence;
-pub mod size;
-pub mod target;
-pub mod time;
+mod access;
+mod args;
+mod commands;
+mod confirm;
+mod control;
+mod duration;
+mod exit;
+mod gc_policy;
+mod helper;
+mod inside;
+mod interrupt;
+mod logging;
+mod mount;
+mod mount_options;
+mod mountinfo;
+mod notify;
+mod programs;
+mod progress;
+mod ready;
+mod remount;
+mod report;
+mod room;
+mod serve;
+mod silence;
+mod size;
+mod target;
+mod time;
+
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use control::fuzzing::fuzz_control_lines;
+pub use programs::{dedupfs, dedupfs_gc, dedupfs_stats};
+pub use size::parse_size;
+pub use target::options_of_mount;

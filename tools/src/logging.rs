@@ -23,12 +23,11 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use self::answers::UnwantedAnswers;
 
-/// Default name of the log in the pool's meta root.
-pub const LOG_NAME: &str = "dedupfs.log";
+pub(crate) const LOG_NAME: &str = "dedupfs.log";
 /// Size at which a new file begins. With the one before it, a log takes at most twice this.
-pub const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
+pub(crate) const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Environment variable with the log filter, in the syntax of `tracing_subscriber::EnvFilter`.
-pub const LOG_VARIABLE: &str = "DEDUPFS_LOG";
+pub(crate) const LOG_VARIABLE: &str = "DEDUPFS_LOG";
 
 /// Limit of lines held by a daemon that has no log yet. Lines that do not fit are lost.
 const HELD_BYTES_MAX: usize = 64 * 1024;
@@ -39,43 +38,52 @@ const HELD_BYTES_MAX: usize = 64 * 1024;
 /// ```
 #[derive(Default)]
 enum Place {
-    /// The standard error output.
     #[default]
     Stderr,
-    /// Nowhere yet.
     Held(Vec<u8>),
     File(LogFile),
 }
 
+/// The form of lines.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Plain,
+    Coloured,
+    Journal,
+}
+
 /// The place of the log. It can be switched while the log is written.
 #[derive(Clone, Default)]
-pub struct LogSink(Arc<Mutex<Place>>);
+pub(crate) struct LogSink(Arc<Mutex<Place>>);
 
 impl LogSink {
     /// Installs this process's log on standard error. If it `stays` there, it may take the journal's form.
-    #[must_use]
-    pub fn install(stays: bool) -> Self {
-        Self::install_at(Place::Stderr, stays && journal::has_stderr(), io::stderr().is_terminal())
+    pub(crate) fn install(stays: bool) -> Self {
+        let form = match stays && journal::has_stderr() {
+            true => Form::Journal,
+            false if io::stderr().is_terminal() => Form::Coloured,
+            false => Form::Plain,
+        };
+        Self::install_at(Place::Stderr, form)
     }
 
     /// Installs the log of a daemon whose caller must not see its lines. They are held back until there is a file for them, or until
     /// [`release`](Self::release).
-    #[must_use]
-    pub fn install_held() -> Self {
-        Self::install_at(Place::Held(Vec::new()), false, false)
+    pub(crate) fn install_held() -> Self {
+        Self::install_at(Place::Held(Vec::new()), Form::Plain)
     }
 
-    fn install_at(place: Place, for_journal: bool, has_colours: bool) -> Self {
+    fn install_at(place: Place, form: Form) -> Self {
         let sink = Self(Arc::new(Mutex::new(place)));
         let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new("info"));
         let log = tracing_subscriber::fmt()
             .with_env_filter(filter)
-            .with_ansi(has_colours)
+            .with_ansi(form == Form::Coloured)
             .with_target(false)
             .with_writer(sink.clone())
             // It would write to standard error, and panic if that fails.
             .log_internal_errors(false);
-        let set = if for_journal {
+        let set = if form == Form::Journal {
             log.event_format(journal::JournalFormat::default()).finish().with(UnwantedAnswers).try_init()
         } else {
             log.finish().with(UnwantedAnswers).try_init()
@@ -95,8 +103,7 @@ impl LogSink {
         sink
     }
 
-    /// Continues in the file at `path`.
-    pub fn switch_to(&self, path: &Path) -> io::Result<()> {
+    pub(crate) fn switch_to(&self, path: &Path) -> io::Result<()> {
         let mut file = LogFile::open(path, LOG_BYTES_MAX)?;
         let mut place = self.0.lock();
         if let Place::Held(lines) = &*place {
@@ -107,8 +114,7 @@ impl LogSink {
         Ok(())
     }
 
-    /// Writes the held lines to standard error, and continues there.
-    pub fn release(&self) {
+    pub(crate) fn release(&self) {
         let mut place = self.0.lock();
         if let Place::Held(lines) = &*place {
             // If even this cannot be written, nobody is left to tell.
@@ -118,7 +124,7 @@ impl LogSink {
     }
 
     /// Redirects standard error to the file, if there is one.
-    pub fn take_stderr(&self) -> io::Result<()> {
+    pub(crate) fn take_stderr(&self) -> io::Result<()> {
         match &mut *self.0.lock() {
             Place::File(file) => file.take_stderr(),
             // A daemon without a log must not keep the terminal, or the pipe, of the process that started it.
@@ -158,7 +164,6 @@ impl Write for LogSink {
     }
 }
 
-/// A log file with a limit.
 struct LogFile {
     path: PathBuf,
     file: File,

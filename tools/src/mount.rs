@@ -8,9 +8,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 
 use dedupfs_fuse::MountError;
-use dedupfs_store::device::FileDevice;
-use dedupfs_store::superblock::{Role, Superblock};
-use rustix::mount::UnmountFlags;
 
 use crate::args::MountArgs;
 use crate::control::{Failure, FailureKind};
@@ -18,29 +15,23 @@ use crate::mountinfo::contains;
 use crate::ready::{self, Outcome};
 use crate::{silence, target};
 
-/// First descriptor that is not standard input, output or error.
 const FIRST_INHERITED: i32 = 3;
 
-/// A usable mountpoint, and whether a dead mount must be removed first.
 #[derive(Debug)]
-pub struct Mountpoint {
-    /// Absolute path.
-    pub path: PathBuf,
+pub(crate) struct Mountpoint {
+    pub(crate) path: PathBuf,
     /// A mount of the same pool, whose daemon was killed, is there.
-    pub is_dead: bool,
+    pub(crate) is_dead: bool,
 }
 
 /// The pool's directories: POOL, and its data root if the superblock names it. Opening reports a pool that cannot be read.
 pub(crate) fn roots(pool: &Path) -> Vec<PathBuf> {
-    let superblock = FileDevice::open(pool).and_then(|device| Superblock::read(&device, Role::Meta));
-    let data = superblock.ok().map(|superblock| superblock.data_root_path(pool));
-    let data = data.and_then(|data| target::real_path(&data).ok());
+    let data = target::data_root(pool).and_then(|data| target::real_path(&data).ok());
     std::iter::once(pool.to_path_buf()).chain(data).collect()
 }
 
-/// Checks a mountpoint: absent, taken, dead, or free.
-pub fn examine(pool: &Path, mountpoint: &Path) -> Result<Mountpoint, Failure> {
-    let unusable = |message: String| Failure::new(FailureKind::MountpointUnusable, message);
+pub(crate) fn examine(pool: &Path, mountpoint: &Path) -> Result<Mountpoint, Failure> {
+    let unusable = |message: String| FailureKind::MountpointUnusable.because(message);
     let shown = mountpoint.display();
     let path = target::real_path(mountpoint).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => unusable(format!("mountpoint {shown} does not exist: create the directory first")),
@@ -83,8 +74,7 @@ pub fn examine(pool: &Path, mountpoint: &Path) -> Result<Mountpoint, Failure> {
 ///
 /// Asks with statfs(2), because the kernel may answer stat(2) for a dead mount too, from its cache. The call runs in a thread of its own,
 /// which is left behind if the daemon does not answer. That is no dead mount: the kernel itself answers for one.
-#[must_use]
-pub fn is_dead(mountpoint: &Path) -> bool {
+pub(crate) fn is_dead(mountpoint: &Path) -> bool {
     let ask = |path: &Path| rustix::fs::statfs(path).is_err_and(|error| error == rustix::io::Errno::NOTCONN);
     let (sender, receiver) = mpsc::channel();
     let path = mountpoint.to_path_buf();
@@ -106,52 +96,41 @@ pub fn is_dead(mountpoint: &Path) -> bool {
     }
 }
 
-/// Detaches a mount, even if processes still use it.
-pub fn detach(mountpoint: &Path) -> Result<(), Failure> {
-    let failed = |error: &dyn std::fmt::Display| {
-        Failure::new(
-            FailureKind::MountpointUnusable,
-            format!("cannot detach the mount on {0} ({error}): try `umount -i -l {0}` as root", mountpoint.display()),
-        )
-    };
-    match rustix::mount::unmount(mountpoint, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::PERM) => {
-            let output = Command::new("fusermount3").args(["-u", "-z", "--"]).arg(mountpoint).output();
-            let output = output.map_err(|error| failed(&error))?;
-            let said = String::from_utf8_lossy(&output.stderr);
-            if output.status.success() { Ok(()) } else { Err(failed(&said.trim())) }
-        }
-        Err(error) => Err(failed(&error)),
+pub(crate) fn detach(mountpoint: &Path) -> Result<(), Failure> {
+    dedupfs_fuse::detach_path(mountpoint).map_err(|error| {
+        let shown = mountpoint.display();
+        let message = format!("cannot detach the mount on {shown} ({error}): try `umount -i -l {shown}` as root");
+        FailureKind::MountpointUnusable.because(message)
+    })
+}
+
+impl From<MountError> for Failure {
+    fn from(error: MountError) -> Self {
+        let kind = match error {
+            MountError::NoMountpoint { .. }
+            | MountError::NotDirectory { .. }
+            | MountError::MountpointDenied { .. }
+            | MountError::DeadMount { .. }
+            | MountError::AlreadyMounted { .. }
+            | MountError::Busy { .. }
+            | MountError::NotMounted { .. } => FailureKind::MountpointUnusable,
+            MountError::NoDevice { .. }
+            | MountError::DeviceDenied { .. }
+            | MountError::NotPermitted { .. }
+            | MountError::UserAllowOther
+            | MountError::Mount { .. }
+            | MountError::Handshake { .. } => FailureKind::FuseUnavailable,
+            MountError::Option { .. } => FailureKind::Usage,
+            MountError::NotServing { .. }
+            | MountError::Unmount { .. }
+            | MountError::NoThread { .. }
+            | MountError::Session { .. } => FailureKind::Failed,
+        };
+        kind.because(error.to_string())
     }
 }
 
-/// Converts a mount error for the user.
-#[must_use]
-pub fn failure(error: &MountError) -> Failure {
-    let kind = match error {
-        MountError::NoMountpoint { .. }
-        | MountError::NotDirectory { .. }
-        | MountError::MountpointDenied { .. }
-        | MountError::DeadMount { .. }
-        | MountError::AlreadyMounted { .. }
-        | MountError::Busy { .. }
-        | MountError::NotMounted { .. } => FailureKind::MountpointUnusable,
-        MountError::NoDevice { .. }
-        | MountError::DeviceDenied { .. }
-        | MountError::NotPermitted { .. }
-        | MountError::UserAllowOther
-        | MountError::Mount { .. }
-        | MountError::Handshake { .. } => FailureKind::FuseUnavailable,
-        MountError::Option { .. } => FailureKind::Usage,
-        MountError::NotServing { .. } | MountError::Unmount { .. } | MountError::Session { .. } => FailureKind::Failed,
-    };
-    Failure::new(kind, error.to_string())
-}
-
-/// Returns a warning about files below a mountpoint, if there are any.
-#[must_use]
-pub fn hidden_files(mountpoint: &Path) -> Option<String> {
+pub(crate) fn hidden_files(mountpoint: &Path) -> Option<String> {
     std::fs::read_dir(mountpoint).is_ok_and(|mut entries| entries.next().is_some()).then(|| {
         format!(
             "{} is not empty: its files are hidden until the pool is unmounted (if backups ran while nothing was \
@@ -162,7 +141,7 @@ pub fn hidden_files(mountpoint: &Path) -> Option<String> {
 }
 
 /// Starts this program again as the daemon. Returns when it serves or has failed.
-pub fn start_daemon(args: &MountArgs) -> Result<(), Failure> {
+pub(crate) fn start_daemon(args: &MountArgs) -> Result<(), Failure> {
     let failed = |what: &str, error: io::Error| Failure::failed(format!("cannot {what}: {error}"));
     let (reader, writer) = io::pipe().map_err(|error| failed("make a pipe", error))?;
     let program = std::env::current_exe().map_err(|error| failed("find this program", error))?;

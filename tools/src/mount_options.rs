@@ -6,77 +6,40 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::control::{Failure, FailureKind};
-use dedupfs::AccessTimes;
-use dedupfs::{FilterPlan, SpaceLimits};
+use dedupfs::{AccessTimes, FilterPlan, SpaceLimits};
 use dedupfs_fuse::{KeepAwake, MountOptions};
 
+use crate::control::{Failure, FailureKind};
 use crate::gc_policy::Policy;
 use crate::size;
 
 /// Options of mount(8) and fstab(5), and options that hold for all mounts anyway. A value behind `=` does not matter.
-const IGNORED_OPTIONS: [&str; 26] = [
-    "defaults",
-    "auto",
-    "noauto",
-    "nofail",
-    "_netdev",
-    "user",
-    "nouser",
-    "users",
-    "nousers",
-    "owner",
-    "noowner",
-    "group",
-    "nogroup",
-    "comment",
-    "norelatime",
-    "strictatime",
-    "nostrictatime",
-    "lazytime",
-    "nolazytime",
-    "iversion",
-    "noiversion",
-    "mand",
-    "nomand",
-    "silent",
-    "loud",
-    "default_permissions",
-];
+const IGNORED_OPTIONS: &str = "defaults auto noauto nofail _netdev user nouser users nousers owner noowner group nogroup comment \
+                               norelatime strictatime nostrictatime lazytime nolazytime iversion noiversion mand nomand silent loud \
+                               default_permissions";
 /// Options that the kernel shows of an existing mount. mount(8) gives them back in a remount.
 const SHOWN_OPTIONS: [&str; 6] = ["user_id", "group_id", "rootmode", "fd", "max_read", "blksize"];
 /// Options that the kernel or the fuse crate takes unchanged.
 const PLAIN_OPTIONS: [&str; 9] = ["dev", "nodev", "suid", "nosuid", "exec", "noexec", "sync", "async", "dirsync"];
-/// Part of the message about an unknown option.
 const OPTIONS_HELP: &str = "known are ro, rw, allow_other, relatime, noatime, nodiratime, dev, suid, noexec, sync, dirsync (and their \
                             opposites), threads=N, keep_awake=auto|on|off, data_limit=SIZE, meta_limit=SIZE, memory=SIZE, filters=LIST, \
                             log_file=FILE, gc[=on|idle|off], gc_threshold=PERCENT, gc_leave=PERCENT, gc_share=PERCENT, \
                             gc_window=HOUR-HOUR, gc_interval=SECONDS, and those of mount(8) and systemd";
 
-/// The options of a mount and its pool.
 #[derive(Debug)]
-pub struct Options {
-    /// Options for the kernel and the session.
-    pub mount: MountOptions,
-    /// Space that the pool may take on each root.
-    pub limits: SpaceLimits,
-    /// Whether reading changes the access times of directories, too.
+pub(crate) struct Options {
+    pub(crate) mount: MountOptions,
+    pub(crate) limits: SpaceLimits,
     directory_times: bool,
-    /// Instead of `--memory`.
-    pub memory_bytes: Option<u64>,
-    /// Instead of `--filters`.
-    pub filters: Option<FilterPlan>,
-    /// Instead of `--log-file`.
-    pub log_file: Option<PathBuf>,
-    /// Reclaiming in the background.
-    pub gc: Policy,
-    /// Change an existing mount.
-    pub remount: bool,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) filters: Option<FilterPlan>,
+    pub(crate) log_file: Option<PathBuf>,
+    pub(crate) gc: Policy,
+    pub(crate) remount: bool,
 }
 
 /// Splits lists at commas; `filters="zero,sealed"` is one option.
-#[must_use]
-pub fn split(lists: &[String]) -> Vec<String> {
+pub(crate) fn split(lists: &[String]) -> Vec<String> {
     let mut options = Vec::new();
     for list in lists {
         let (mut option, mut is_quoted) = (String::new(), false);
@@ -94,11 +57,8 @@ pub fn split(lists: &[String]) -> Vec<String> {
     options
 }
 
-/// Parses the options of a mount.
-///
-/// # Errors
-/// Usage, for an option that is unknown or makes no sense.
-pub fn parse(pool: &Path, lists: &[String]) -> Result<Options, Failure> {
+/// Parses the options of a mount. An option that is unknown or makes no sense is a usage error.
+pub(crate) fn parse(pool: &Path, lists: &[String]) -> Result<Options, Failure> {
     let (options, unknown) = parse_known(pool, lists)?;
     match unknown.first() {
         None => Ok(options),
@@ -107,10 +67,7 @@ pub fn parse(pool: &Path, lists: &[String]) -> Result<Options, Failure> {
 }
 
 /// Like [`parse`], but returns unknown options beside the others.
-///
-/// # Errors
-/// Usage, for an option that makes no sense.
-pub fn parse_known(pool: &Path, lists: &[String]) -> Result<(Options, Vec<String>), Failure> {
+pub(crate) fn parse_known(pool: &Path, lists: &[String]) -> Result<(Options, Vec<String>), Failure> {
     let source = pool.to_str().ok_or_else(|| {
         usage(format!("the path of pool {} is not UTF-8: rename a directory on the way or use a link", pool.display()))
     })?;
@@ -155,9 +112,7 @@ enum Taken {
 }
 
 impl Options {
-    /// How reading changes access times.
-    #[must_use]
-    pub fn access_times(&self) -> AccessTimes {
+    pub(crate) fn access_times(&self) -> AccessTimes {
         match (self.mount.no_atime, self.directory_times) {
             (true, _) => AccessTimes::Never,
             (false, true) => AccessTimes::Relative,
@@ -167,7 +122,7 @@ impl Options {
 
     fn take(&mut self, option: &str) -> Result<Taken, Failure> {
         let wrong = |advice: String| usage(format!("mount option `{option}`: {advice}"));
-        let limit = |value: &str| match size::parse(value) {
+        let limit = |value: &str| match size::parse_size(value) {
             Ok(0) => Err(wrong("a limit of 0 would let nothing be written; use `ro` for that".to_owned())),
             Ok(bytes) => Ok(Some(bytes)),
             Err(advice) => Err(wrong(advice)),
@@ -210,7 +165,10 @@ impl Options {
             ("log_file", "") => return Err(wrong("a file is needed".to_owned())),
             ("log_file", path) => self.log_file = Some(path.into()),
             (name, "") if PLAIN_OPTIONS.contains(&name) => self.mount.extra.push(name.to_owned()),
-            (name, _) if IGNORED_OPTIONS.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
+            (name, _)
+                if IGNORED_OPTIONS.split(' ').any(|ignored| ignored == name)
+                    || name.starts_with("x-")
+                    || name.starts_with("X-") => {}
             (name, _) if SHOWN_OPTIONS.contains(&name) => return Ok(Taken::Shown),
             _ => return Ok(Taken::Unknown),
         }
@@ -219,7 +177,7 @@ impl Options {
 }
 
 fn usage(message: String) -> Failure {
-    Failure::new(FailureKind::Usage, message)
+    FailureKind::Usage.because(message)
 }
 
 #[cfg(test)]

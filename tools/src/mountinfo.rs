@@ -10,60 +10,47 @@ use std::path::{Path, PathBuf};
 use crate::control::Failure;
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
-/// Filesystem type of a dedupfs mount.
 const FILESYSTEM_TYPE: &[u8] = b"fuse.dedupfs";
 
-/// One line of mountinfo.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MountEntry {
+pub(crate) struct MountEntry {
     /// Unique among the present mounts.
-    pub id: u64,
-    /// Id of the mount below.
-    pub parent: u64,
+    pub(crate) id: u64,
+    pub(crate) parent: u64,
     /// Device number, such as "0:57". For FUSE its minor number is that of the connection.
-    pub device: String,
-    /// Absolute path of the mountpoint.
-    pub mountpoint: PathBuf,
-    /// Options of the mount and of its filesystem, separated by commas.
-    pub options: String,
-    /// Type with subtype.
-    pub filesystem_type: Vec<u8>,
+    pub(crate) device: String,
+    pub(crate) mountpoint: PathBuf,
+    pub(crate) options: String,
+    pub(crate) filesystem_type: Vec<u8>,
     /// Source of the mount; for dedupfs the pool's absolute path.
-    pub source: PathBuf,
+    pub(crate) source: PathBuf,
 }
 
 impl MountEntry {
-    /// Whether the mount is a dedupfs.
-    #[must_use]
-    pub fn is_dedupfs(&self) -> bool {
+    pub(crate) fn is_dedupfs(&self) -> bool {
         self.filesystem_type == FILESYSTEM_TYPE && self.source.is_absolute()
     }
 
-    /// The id of the user that mounted it.
-    #[must_use]
-    pub fn user(&self) -> Option<u32> {
+    pub(crate) fn user(&self) -> Option<u32> {
         self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
     }
 }
 
 /// Returns all mounts of this mount namespace, in the order in which they were made.
-pub fn read() -> Result<Vec<MountEntry>, Failure> {
+pub(crate) fn read() -> Result<Vec<MountEntry>, Failure> {
     let text =
         std::fs::read(MOUNTINFO).map_err(|error| Failure::failed(format!("cannot read {MOUNTINFO}: {error}")))?;
     Ok(parse(&text))
 }
 
-/// Returns the top mount at `mountpoint`.
-#[must_use]
-pub fn top_at<'a>(mounts: &'a [MountEntry], mountpoint: &Path) -> Option<&'a MountEntry> {
+pub(crate) fn top_at<'a>(mounts: &'a [MountEntry], mountpoint: &Path) -> Option<&'a MountEntry> {
     let here = || mounts.iter().filter(|mount| mount.mountpoint == mountpoint);
     // The top mount is no other's parent at the same place. A mount that was moved or made later need not come later in the file.
     here().find(|mount| !here().any(|above| above.parent == mount.id)).or_else(|| here().next_back())
 }
 
 /// Returns further mountpoints of the pool of `mount`: those of another daemon's connection that are not dead.
-#[must_use]
-pub fn others_of(mounts: &[MountEntry], mount: &MountEntry) -> Vec<PathBuf> {
+pub(crate) fn others_of(mounts: &[MountEntry], mount: &MountEntry) -> Vec<PathBuf> {
     let is_other =
         |other: &&MountEntry| other.is_dedupfs() && other.source == mount.source && other.device != mount.device;
     let others = mounts.iter().filter(is_other).map(|other| other.mountpoint.clone());
@@ -94,27 +81,21 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
 fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
-    while let Some((first, tail)) = rest.split_first() {
-        let octal =
-            tail.get(..3).filter(|digits| *first == b'\\' && digits.iter().all(|digit| matches!(digit, b'0'..=b'7')));
-        let value = octal.map(|digits| digits.iter().fold(0_u32, |value, digit| value * 8 + u32::from(digit - b'0')));
-        match value.and_then(|value| u8::try_from(value).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = tail.get(3..).unwrap_or_default();
+    while let [first, tail @ ..] = rest {
+        let (byte, after) = match tail {
+            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if *first == b'\\' => {
+                ((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'), after)
             }
-            None => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
+            _ => (*first, tail),
+        };
+        bytes.push(byte);
+        rest = after;
     }
     PathBuf::from(OsString::from_vec(bytes))
 }
 
 /// Whether the filesystem with this device number is mounted anywhere. Covers other mount namespaces if sysfs is there.
-#[must_use]
-pub fn is_somewhere(device: &str) -> bool {
+pub(crate) fn is_somewhere(device: &str) -> bool {
     let all = Path::new("/sys/class/bdi");
     if all.is_dir() {
         return all.join(device).exists();
@@ -122,9 +103,7 @@ pub fn is_somewhere(device: &str) -> bool {
     read().is_ok_and(|mounts| mounts.iter().any(|mount| mount.device == device))
 }
 
-/// Whether `inner` is `outer` or lies in it.
-#[must_use]
-pub fn contains(outer: &Path, inner: &Path) -> bool {
+pub(crate) fn contains(outer: &Path, inner: &Path) -> bool {
     outer.as_os_str().as_bytes() == b"/" || inner.starts_with(outer)
 }
 

@@ -9,25 +9,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// Environment variable with the name of the socket.
 const VARIABLE: &str = "NOTIFY_SOCKET";
 /// Time to wait for a service manager that does not read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The socket of the service manager, if there is one.
 #[derive(Debug, Default)]
-pub struct Notifier(Option<UnixDatagram>);
+pub(crate) struct Notifier(Option<UnixDatagram>);
 
 impl Notifier {
-    /// The socket in this process's environment.
-    #[must_use]
-    pub fn from_env() -> Self {
+    pub(crate) fn from_env() -> Self {
         std::env::var_os(VARIABLE).map_or_else(Self::default, |name| Self::to(&name))
     }
 
     /// The socket at an absolute path, or, with `@` in front, in the abstract namespace.
-    #[must_use]
-    pub fn to(name: &OsStr) -> Self {
+    pub(crate) fn to(name: &OsStr) -> Self {
         Self(
             connect(name.as_bytes())
                 .inspect_err(|error| tracing::warn!(%error, name = %name.display(), "cannot reach systemd"))
@@ -35,18 +30,15 @@ impl Notifier {
         )
     }
 
-    /// Reports that the mount serves.
-    pub fn ready(&self, status: &str) {
+    pub(crate) fn ready(&self, status: &str) {
         self.tell("READY=1", status);
     }
 
-    /// Reports the current work.
-    pub fn status(&self, status: &str) {
+    pub(crate) fn status(&self, status: &str) {
         self.tell("", status);
     }
 
-    /// Reports that the daemon ends.
-    pub fn stopping(&self, status: &str) {
+    pub(crate) fn stopping(&self, status: &str) {
         self.tell("STOPPING=1", status);
     }
 

@@ -9,21 +9,55 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use parking_lot::Mutex;
 
 const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
-/// Shortest time between two lines of JSON.
 const JSON_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest time between two lines of text. Shorter work leaves no line in a log.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The current step.
-enum Step {
+enum Shown {
     Bar(ProgressBar),
-    Lines { what: String, total: u64, done: u64, started: Instant, told: Instant },
+    Lines(Step),
 }
 
-/// Shows the current step as one bar or as repeated lines.
+/// A step of the work, and the time of the last line about it.
+struct Step {
+    what: String,
+    total: u64,
+    done: u64,
+    started: Instant,
+    told: Instant,
+}
+
 #[derive(Default)]
-pub struct Bars {
-    step: Mutex<Option<Step>>,
+pub(crate) struct Bars {
+    step: Mutex<Option<Shown>>,
+}
+
+/// Progress of work that is to end early once `is_cancelled`.
+pub(crate) struct Cancellable<'a, C> {
+    pub(crate) listener: &'a dyn Progress,
+    pub(crate) is_cancelled: C,
+}
+
+impl<C: Fn() -> bool + Sync> Progress for Cancellable<'_, C> {
+    fn start(&self, what: &str, total: u64) {
+        self.listener.start(what, total);
+    }
+
+    fn advance(&self, by: u64) {
+        self.listener.advance(by);
+    }
+
+    fn finish(&self) {
+        self.listener.finish();
+    }
+
+    fn say(&self, line: &str) {
+        self.listener.say(line);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        (self.is_cancelled)()
+    }
 }
 
 /// Formats progress, such as "1234 of 5678, 100/s, 44 s left".
@@ -45,20 +79,26 @@ fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
 /// Writes progress as lines of JSON to standard output, at most one a second. `"message_type": "status"` distinguishes them from the
 /// result.
 #[derive(Default)]
-pub struct JsonLines {
-    step: Mutex<Option<JsonStep>>,
+pub(crate) struct JsonLines {
+    step: Mutex<Option<Step>>,
 }
 
-struct JsonStep {
-    what: String,
-    total: u64,
-    done: u64,
-    started: Instant,
-    told: Instant,
-}
+impl Step {
+    fn new(what: &str, total: u64) -> Self {
+        let now = Instant::now();
+        Self { what: what.to_owned(), total, done: 0, started: now, told: now }
+    }
 
-impl JsonStep {
-    fn line(&self) -> serde_json::Value {
+    /// Adds to the work done, and tells of it if `interval` has passed since the last line.
+    fn advance(&mut self, by: u64, interval: Duration, tell: impl FnOnce(&Self)) {
+        self.done += by;
+        if self.told.elapsed() >= interval {
+            self.told = Instant::now();
+            tell(self);
+        }
+    }
+
+    fn json(&self) -> serde_json::Value {
         let elapsed = self.started.elapsed();
         let left_ms = (self.done > 0 && self.total > 0)
             .then(|| elapsed.as_millis() * u128::from(self.total.saturating_sub(self.done)) / u128::from(self.done));
@@ -75,18 +115,13 @@ impl JsonStep {
 
 impl Progress for JsonLines {
     fn start(&self, what: &str, total: u64) {
-        let now = Instant::now();
-        *self.step.lock() = Some(JsonStep { what: what.to_owned(), total, done: 0, started: now, told: now });
+        *self.step.lock() = Some(Step::new(what, total));
     }
 
     fn advance(&self, by: u64) {
         if let Some(step) = &mut *self.step.lock() {
-            step.done += by;
-            if step.told.elapsed() >= JSON_INTERVAL {
-                step.told = Instant::now();
-                // The reader may be gone; the work goes on.
-                let _ = writeln!(std::io::stdout(), "{}", step.line());
-            }
+            // The reader may be gone; the work goes on.
+            step.advance(by, JSON_INTERVAL, |step| drop(writeln!(std::io::stdout(), "{}", step.json())));
         }
     }
 
@@ -125,37 +160,32 @@ fn bar(what: &str, total: u64) -> ProgressBar {
 impl Progress for Bars {
     fn start(&self, what: &str, total: u64) {
         self.finish();
-        let now = Instant::now();
         *self.step.lock() = Some(if std::io::stderr().is_terminal() {
-            Step::Bar(bar(what, total))
+            Shown::Bar(bar(what, total))
         } else {
-            Step::Lines { what: what.to_owned(), total, done: 0, started: now, told: now }
+            Shown::Lines(Step::new(what, total))
         });
     }
 
     fn advance(&self, by: u64) {
         match &mut *self.step.lock() {
-            Some(Step::Bar(bar)) => bar.inc(by),
-            Some(Step::Lines { what, total, done, started, told }) => {
-                *done += by;
-                if told.elapsed() >= LINE_INTERVAL {
-                    *told = Instant::now();
-                    tell(&line(what, *done, *total, started.elapsed()));
-                }
-            }
+            Some(Shown::Bar(bar)) => bar.inc(by),
+            Some(Shown::Lines(step)) => step.advance(by, LINE_INTERVAL, |step| {
+                tell(&line(&step.what, step.done, step.total, step.started.elapsed()));
+            }),
             None => {}
         }
     }
 
     fn finish(&self) {
-        if let Some(Step::Bar(bar)) = self.step.lock().take() {
+        if let Some(Shown::Bar(bar)) = self.step.lock().take() {
             bar.finish_and_clear();
         }
     }
 
     fn say(&self, text: &str) {
         match &*self.step.lock() {
-            Some(Step::Bar(bar)) => bar.suspend(|| tell(text)),
+            Some(Shown::Bar(bar)) => bar.suspend(|| tell(text)),
             _ => tell(text),
         }
     }
@@ -178,12 +208,12 @@ mod tests {
         lines.advance(100);
         let step = lines.step.lock();
         let step = step.as_ref().unwrap();
-        let line = JsonStep {
+        let line = Step {
             started: step.started.checked_sub(Duration::from_secs(10)).unwrap(),
             what: step.what.clone(),
             ..*step
         }
-        .line();
+        .json();
         assert_eq!(
             (&line["message_type"], &line["done"], &line["total"]),
             (&"status".into(), &100.into(), &300.into())

@@ -7,38 +7,30 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 
-use crate::control::Failure;
 use serde::{Deserialize, Serialize};
 
-/// Limit of a line: an error message.
+use crate::control::Failure;
+
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 
-/// The daemon's message.
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// The mount serves.
-    Serving {
-        /// A message for the user about the recovery.
-        notice: Option<String>,
-    },
-    /// The mount does not serve, and never will.
+pub(crate) enum Outcome {
+    Serving { notice: Option<String> },
     Failed(Failure),
 }
 
-/// The daemon's end of the pipe.
-pub struct ReadySender(File);
+pub(crate) struct ReadySender(File);
 
 impl ReadySender {
-    /// Takes over standard output and replaces it by /dev/null.
-    pub fn from_stdout() -> io::Result<Self> {
+    pub(crate) fn from_stdout() -> io::Result<Self> {
         let pipe = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         rustix::stdio::dup2_stdout(File::options().write(true).open("/dev/null")?)?;
         Ok(Self(pipe))
     }
 
     /// Sends the message. A reader that is gone is no error: nobody waits any more.
-    pub fn send(mut self, outcome: &Outcome) {
+    pub(crate) fn send(mut self, outcome: &Outcome) {
         if let Ok(mut line) = serde_json::to_vec(outcome) {
             line.push(b'\n');
             let _ = self.0.write_all(&line);
@@ -46,8 +38,7 @@ impl ReadySender {
     }
 }
 
-/// Waits for the daemon's message; `None` if the daemon ended without one.
-pub fn receive(from: impl Read) -> io::Result<Option<Outcome>> {
+pub(crate) fn receive(from: impl Read) -> io::Result<Option<Outcome>> {
     let mut line = Vec::new();
     // Read only one line: the daemon's children (fusermount3) may keep the pipe open.
     let mut bytes = io::BufReader::new(from.take(LINE_BYTES_MAX));
@@ -67,7 +58,7 @@ mod tests {
 
     #[test]
     fn outcomes_cross_the_pipe() {
-        let failed = Outcome::Failed(Failure::new(FailureKind::PoolInUse, "taken\nby another"));
+        let failed = Outcome::Failed(FailureKind::PoolInUse.because("taken\nby another"));
         for outcome in [Outcome::Serving { notice: Some("recovered".to_owned()) }, failed] {
             let (reader, writer) = io::pipe().unwrap();
             ReadySender(File::from(std::os::fd::OwnedFd::from(writer))).send(&outcome);

@@ -13,27 +13,25 @@
 
 use std::path::Path;
 
-use crate::control::{Failure, FailureKind};
 use dedupfs::SpaceLimits;
 use dedupfs::stats::PoolStats;
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
+use crate::control::{Failure, FailureKind};
 use crate::mount_options::{self, Options};
 use crate::mountinfo::MountEntry;
 use crate::{silence, target};
 
-/// The origin of the options of a remount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Origin {
+pub(crate) enum Origin {
     /// The user typed them.
     CommandLine,
     /// mount(8), which adds the options in fstab.
     Mount,
 }
 
-/// Options that set or clear a flag of the kernel.
 const FLAGS: [(&str, MountFlags, bool); 15] = [
     ("ro", MountFlags::RDONLY, true),
     ("rw", MountFlags::RDONLY, false),
@@ -52,7 +50,6 @@ const FLAGS: [(&str, MountFlags, bool); 15] = [
     ("dirsync", MountFlags::DIRSYNC, true),
 ];
 
-/// Applies options to flags, in their order.
 fn apply<'a>(flags: MountFlags, options: impl IntoIterator<Item = &'a str>) -> MountFlags {
     options.into_iter().fold(flags, |mut flags, option| {
         if let Some((_, flag, is_set)) = FLAGS.iter().find(|(name, ..)| *name == option) {
@@ -63,12 +60,9 @@ fn apply<'a>(flags: MountFlags, options: impl IntoIterator<Item = &'a str>) -> M
 }
 
 /// Changes the mount at `mountpoint`. `lists` are the options from mount(8), which include the present ones.
-///
-/// # Errors
-/// No dedupfs is mounted there, the user may not change it, files are open for writing, or not everything could be made durable.
-pub fn run(mountpoint: &Path, lists: &[String], origin: Origin) -> Result<(), Failure> {
+pub(crate) fn run(mountpoint: &Path, lists: &[String], origin: Origin) -> Result<(), Failure> {
     let mount = target::mounted_at(mountpoint)?.ok_or_else(|| {
-        Failure::new(FailureKind::MountpointUnusable, format!("no dedupfs is mounted on {}", mountpoint.display()))
+        FailureKind::MountpointUnusable.because(format!("no dedupfs is mounted on {}", mountpoint.display()))
     })?;
     // Check the options first: one that makes no sense changes nothing.
     let given = mount_options::parse(&mount.source, lists)?;
@@ -86,12 +80,12 @@ pub fn run(mountpoint: &Path, lists: &[String], origin: Origin) -> Result<(), Fa
             prepare_read_only(&mount)?;
         }
         change(&mount, wanted)?;
-        set_read_only(&mount, true).inspect_err(|_| take_back(&mount, before))?;
+        make_read_only(&mount).inspect_err(|_| take_back(&mount, before))?;
     } else {
-        set_read_only(&mount, false)?;
+        make_writable(&mount)?;
         change(&mount, wanted).inspect_err(|_| {
             if before.contains(MountFlags::RDONLY)
-                && let Err(failure) = set_read_only(&mount, true)
+                && let Err(failure) = make_read_only(&mount)
             {
                 eprintln!("dedupfs: warning: the pool stays writable below its mount: {failure}");
             }
@@ -133,22 +127,15 @@ fn kept(given: &Options, options: &[String], origin: Origin, stats: Option<&Pool
     let is_other_limit = |name: &str, limit_bytes: Option<u64>| {
         stats.map(|stats| stats.roots.iter().any(|root| root.name == name && root.limit_bytes != limit_bytes))
     };
+    let unknown =
+        "threads keep_awake filters log_file gc gc_threshold gc_leave gc_share gc_window gc_interval".split(' ');
     [
         ("memory", stats.map(|stats| given.memory_bytes.is_some_and(|bytes| bytes != stats.memory.limit_bytes))),
         ("data_limit", is_other_limit("data", given.limits.data_bytes)),
         ("meta_limit", is_other_limit("meta", given.limits.meta_bytes)),
-        ("threads", None),
-        ("keep_awake", None),
-        ("filters", None),
-        ("log_file", None),
-        ("gc", None),
-        ("gc_threshold", None),
-        ("gc_leave", None),
-        ("gc_share", None),
-        ("gc_window", None),
-        ("gc_interval", None),
     ]
     .into_iter()
+    .chain(unknown.map(|name| (name, None)))
     .filter(|(name, is_other)| is_given(name) && is_changed(*is_other))
     .map(|(name, _)| name)
     .collect()
@@ -173,29 +160,37 @@ fn change(mount: &MountEntry, flags: MountFlags) -> Result<(), Failure> {
             }
             error => (FailureKind::Failed, format!("the kernel does not change the mount on {shown}: {error}")),
         };
-        Failure::new(kind, text)
+        kind.because(text)
     })
 }
 
-fn set_read_only(mount: &MountEntry, read_only: bool) -> Result<(), Failure> {
-    let (pool, shown) = (&mount.source, mount.mountpoint.display());
-    match silence::connect(pool)? {
-        Some(mut client) => client.set_read_only(read_only),
+fn make_read_only(mount: &MountEntry) -> Result<(), Failure> {
+    match silence::connect(&mount.source)? {
+        Some(mut client) => client.make_read_only(),
         // On such a disk there is no socket, and nothing to write.
-        None if read_only && cannot_be_written(pool) => Ok(()),
-        None if read_only && !crate::mount::is_dead(&mount.mountpoint) => {
-            Err(Failure::failed(format!("the daemon of {shown} does not answer: recent writes may not be durable")))
-        }
-        None => Err(Failure::failed(format!(
-            "the daemon of {shown} does not answer: unmount pool {}, and mount it again",
-            pool.display()
+        None if cannot_be_written(&mount.source) => Ok(()),
+        None if !crate::mount::is_dead(&mount.mountpoint) => Err(Failure::failed(format!(
+            "the daemon of {} does not answer: recent writes may not be durable",
+            mount.mountpoint.display()
         ))),
+        None => Err(no_daemon(mount)),
     }
 }
 
+fn make_writable(mount: &MountEntry) -> Result<(), Failure> {
+    silence::connect(&mount.source)?.ok_or_else(|| no_daemon(mount))?.make_writable()
+}
+
+fn no_daemon(mount: &MountEntry) -> Failure {
+    Failure::failed(format!(
+        "the daemon of {} does not answer: unmount pool {}, and mount it again",
+        mount.mountpoint.display(),
+        mount.source.display()
+    ))
+}
+
 /// Whether the pool's disk is mounted read-only here.
-#[must_use]
-pub fn cannot_be_written(pool: &Path) -> bool {
+pub(crate) fn cannot_be_written(pool: &Path) -> bool {
     rustix::fs::statvfs(pool).is_ok_and(|space| space.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 

@@ -7,7 +7,6 @@ mod transfer;
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::control::Failure;
 use dedupfs::check::{CheckReport, RebuildReport};
 use dedupfs::config::{SPACE_LOW_PERCENT, SPACE_URGENT_PERCENT};
 use dedupfs::recover::RecoverReport;
@@ -15,28 +14,25 @@ use dedupfs::stats::{IndexSummary, Level, PoolStats, RootSpace};
 use serde::Serialize;
 use serde_json::json;
 
-use self::damage::affected;
-use self::damage::could_repair;
-pub use self::damage::{repair_json, repair_plan, repaired, scrub, scrub_json, scrub_status, trial};
-pub use self::reclaim::{log_reclaimed, reclaim, reclaim_status};
-pub use self::transfer::{transfer, transfer_problems};
+use self::damage::{affected, could_repair};
+pub(crate) use self::damage::{repair_json, repair_plan, repaired, scrub, scrub_json, scrub_status, trial};
+pub(crate) use self::reclaim::{log_reclaimed, reclaim, reclaim_status};
+pub(crate) use self::transfer::{transfer, transfer_problems};
+use crate::control::Failure;
 use crate::size::show;
 
-/// Advice for counts in doubt.
 const DOUBT: &str = "nothing is freed: unmount, and run `dedupfs fsck --rebuild-index POOL`";
 
-/// MiB in a TiB.
 const MIB_PER_TIB: f64 = 1024.0 * 1024.0;
 
-/// Formats any result as JSON, with a final newline.
-pub fn json(value: &impl Serialize) -> Result<String, Failure> {
+pub(crate) fn json(value: &impl Serialize) -> Result<String, Failure> {
     serde_json::to_string_pretty(value)
         .map(|text| text + "\n")
         .map_err(|error| Failure::failed(format!("cannot print as JSON: {error}")))
 }
 
 /// Formats a result as one line of JSON with its message type.
-pub fn json_line(message_type: &str, value: &impl Serialize) -> Result<String, Failure> {
+pub(crate) fn json_line(message_type: &str, value: &impl Serialize) -> Result<String, Failure> {
     let failed = |error| Failure::failed(format!("cannot print as JSON: {error}"));
     let mut value = serde_json::to_value(value).map_err(failed)?;
     if let Some(fields) = value.as_object_mut() {
@@ -63,6 +59,17 @@ impl Lines {
     }
 }
 
+/// Adds one line for each of `lines`, and one for the others of `count` that are not among them.
+fn list(text: &mut String, name: &str, lines: &[impl std::fmt::Display], count: u64) {
+    for line in lines {
+        let _ = writeln!(text, "{name}: {line}");
+    }
+    let untold = count.saturating_sub(lines.len() as u64);
+    if untold > 0 {
+        let _ = writeln!(text, "{name}: {untold} more");
+    }
+}
+
 /// A size with its exact bytes, for figures that are compared.
 fn exact(bytes: u64) -> String {
     if bytes < 1024 { show(bytes) } else { format!("{} ({bytes} bytes)", show(bytes)) }
@@ -73,9 +80,14 @@ fn ratio(value: f64) -> String {
     if value == 0.0 { "-".to_owned() } else { format!("{value:.2}") }
 }
 
-/// The text of `dedupfs-stats`. Leaves out memory and session of a pool that is not mounted, where they mean nothing.
-#[must_use]
-pub fn stats(stats: &PoolStats, is_mounted: bool) -> String {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Source {
+    Daemon,
+    /// The files of a pool that is not mounted. Memory and session mean nothing there.
+    Files,
+}
+
+pub(crate) fn stats(stats: &PoolStats, source: Source) -> String {
     let mut lines = Lines(String::new());
     lines.heading(&format!("pool {}", stats.uuid));
     lines.line(
@@ -121,14 +133,13 @@ pub fn stats(stats: &PoolStats, is_mounted: bool) -> String {
     for (name, summary) in [("chunks", &stats.chunk_index), ("recipe nodes", &stats.recipe_index)] {
         lines.line(name, index(summary));
     }
-    if is_mounted {
+    if source == Source::Daemon {
         memory(&mut lines, stats);
         session(&mut lines, stats);
     }
     lines.0
 }
 
-/// Adds the room on both roots, with advice where it runs out.
 fn roots(lines: &mut Lines, stats: &PoolStats) {
     if stats.roots.is_empty() {
         return;
@@ -147,7 +158,6 @@ fn roots(lines: &mut Lines, stats: &PoolStats) {
     }
 }
 
-/// Advice for a root that is full or nearly full.
 fn fullness(root: &RootSpace) -> Option<String> {
     const ADVICE: &str = "delete old backups (`rm`) and run `dedupfs-gc`";
     if root.usable_bytes == 0 {
@@ -172,13 +182,10 @@ fn fullness(root: &RootSpace) -> Option<String> {
 }
 
 fn index(summary: &IndexSummary) -> String {
+    let IndexSummary { cells, open_cells, sealed_tankers, .. } = summary;
+    let (memory, disk) = (show(summary.memory_bytes), show(summary.disk_bytes));
     format!(
-        "{} fingerprints, {} of them open, {} sealed tankers; {} in memory, {} on disk",
-        summary.cells,
-        summary.open_cells,
-        summary.sealed_tankers,
-        show(summary.memory_bytes),
-        show(summary.disk_bytes)
+        "{cells} fingerprints, {open_cells} of them open, {sealed_tankers} sealed tankers; {memory} in memory, {disk} on disk"
     )
 }
 
@@ -203,10 +210,8 @@ fn memory(lines: &mut Lines, stats: &PoolStats) {
         );
         lines.line("chunk filters", text);
         if index.tankers_without_filter > 0 {
-            lines.line(
-                "sealed tankers without filter",
-                format!("{}: more --memory helps", index.tankers_without_filter),
-            );
+            let count = index.tankers_without_filter;
+            lines.line("sealed tankers without filter", format!("{count}: more --memory helps"));
         }
     }
     lines.heading("memory by its parts");
@@ -234,68 +239,49 @@ fn session(lines: &mut Lines, stats: &PoolStats) {
     lines.line("segments known whole", session.segments_known);
     lines.line("commits", session.commits);
     for filter in stats.filters.iter().filter(|filter| filter.asked > 0) {
-        lines.line(
-            &format!("filter {}", filter.name),
-            format!(
-                "asked {}, existing {}, new {}, {:.0} ms, {} reads of {}",
-                filter.asked,
-                filter.existing,
-                filter.non_existing,
-                filter.time_ms,
-                filter.reads,
-                show(filter.read_bytes)
-            ),
+        let (asked, existing, new, ms, reads) =
+            (filter.asked, filter.existing, filter.non_existing, filter.time_ms, filter.reads);
+        let text = format!(
+            "asked {asked}, existing {existing}, new {new}, {ms:.0} ms, {reads} reads of {}",
+            show(filter.read_bytes)
         );
+        lines.line(&format!("filter {}", filter.name), text);
     }
 }
 
-/// The age of the last export.
 fn exported_ago(stats: &PoolStats) -> String {
     let written = UNIX_EPOCH + Duration::from_secs(stats.export_time_secs);
     written.elapsed().map_or_else(|_| String::new(), |ago| format!(", as of {} s ago", ago.as_secs()))
 }
 
-/// The text of `dedupfs recover`.
-#[must_use]
-pub fn recovered(report: &RecoverReport, age: Option<Duration>) -> String {
+pub(crate) fn recovered(report: &RecoverReport, age: Option<Duration>) -> String {
+    let restored = &report.restored;
+    let RebuildReport { containers, chunks, nodes, missing, .. } = report.rebuilt;
+    let (files, directories, content) = (restored.files, restored.directories, show(restored.logical_bytes));
+    let exported = age.map_or_else(String::new, |age| format!(", exported {} s ago", age.as_secs()));
+    let (names, recipes, secs) =
+        (show(restored.export_bytes), show(restored.recipe_bytes), report.elapsed_ms as f64 / 1e3);
     let mut text = format!(
-        "recovered {} files in {} directories, {} of content, as of commit {}{}\n",
-        report.restored.files,
-        report.restored.directories,
-        show(report.restored.logical_bytes),
-        report.restored.row,
-        age.map_or_else(String::new, |age| format!(", exported {} s ago", age.as_secs()))
+        "recovered {files} files in {directories} directories, {content} of content, as of commit {}{exported}\n\
+         read {names} of names and {recipes} of recipes; index made from {containers} containers: {chunks} chunks, {nodes} recipe \
+         nodes; {secs:.1} s\n",
+        restored.row
     );
-    let _ = writeln!(
-        text,
-        "read {} of names and {} of recipes; index made from {} containers: {} chunks, {} recipe nodes; {:.1} s",
-        show(report.restored.export_bytes),
-        show(report.restored.recipe_bytes),
-        report.rebuilt.containers,
-        report.rebuilt.chunks,
-        report.rebuilt.nodes,
-        report.elapsed_ms as f64 / 1e3
-    );
-    if let Some(damage) = &report.restored.damage {
+    if let Some(damage) = &restored.damage {
         let _ = writeln!(text, "OLDER than the last export: the export cannot be read further ({damage})");
     }
-    for less in &report.restored.shortfall {
-        let _ = writeln!(text, "LESS than expected: {less}");
-    }
+    list(&mut text, "LESS than expected", &restored.shortfall, restored.shortfall.len() as u64);
     if report.kept_slots > 0 {
-        let _ = writeln!(
-            text,
-            "{} slots with unnamed content are kept until `dedupfs fsck --repair --give-up-unnamed`",
-            report.kept_slots
-        );
+        let kept = report.kept_slots;
+        let advice = "are kept until `dedupfs fsck --repair --give-up-unnamed`";
+        let _ = writeln!(text, "{kept} slots with unnamed content {advice}");
     }
-    let missing = report.rebuilt.missing;
     if missing > 0 {
         let _ = writeln!(
             text,
             "MISSING: {missing} tables, recipe nodes or chunks, and {} recipe containers are damaged: `dedupfs fsck` tells \
              more; backing the same data up again heals files",
-            report.restored.recipes_damaged
+            restored.recipes_damaged
         );
     }
     text.push_str("changes after that export are lost; check with `dedupfs fsck`, then mount\n");
@@ -303,49 +289,37 @@ pub fn recovered(report: &RecoverReport, age: Option<Duration>) -> String {
 }
 
 /// The text of `dedupfs fsck`; `plan` lists the changes of a repair, if they are known.
-#[must_use]
-pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>, plan: Option<&[String]>) -> String {
+pub(crate) fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>, plan: Option<&[String]>) -> String {
     let mut text = String::new();
     let missing = rebuilt.map_or(0, |rebuilt| rebuilt.missing);
-    if let Some(rebuilt) = rebuilt {
-        let _ = writeln!(
-            text,
-            "index rebuilt from {} containers: {} chunks, {} recipe nodes; lost {} chunks, {} recipe nodes",
-            rebuilt.containers, rebuilt.chunks, rebuilt.nodes, rebuilt.lost_chunks, rebuilt.lost_nodes
-        );
-    }
-    if let Some(before) = rebuilt.map(|rebuilt| rebuilt.containers_before).filter(|&before| before > 0) {
-        let _ = writeln!(text, "{before} of these containers were taken over from an interrupted rebuild");
+    if let Some(&RebuildReport { containers, chunks, nodes, lost_chunks, lost_nodes, containers_before, .. }) = rebuilt
+    {
+        let found =
+            format!("{chunks} chunks, {nodes} recipe nodes; lost {lost_chunks} chunks, {lost_nodes} recipe nodes");
+        let _ = writeln!(text, "index rebuilt from {containers} containers: {found}");
+        if containers_before > 0 {
+            let _ =
+                writeln!(text, "{containers_before} of these containers were taken over from an interrupted rebuild");
+        }
     }
     if missing > 0 {
         let _ = writeln!(text, "wrong: {missing} tables, recipe nodes or chunks could not be read for the new index");
     }
-    for finding in &report.findings {
-        let _ = writeln!(text, "wrong: {finding}");
-    }
-    let untold = report.finding_count.saturating_sub(report.told_count.max(report.findings.len() as u64));
-    if untold > 0 {
-        let _ = writeln!(text, "wrong: {untold} more");
-    }
+    let told_before = report.told_count.saturating_sub(report.findings.len() as u64);
+    list(&mut text, "wrong", &report.findings, report.finding_count.saturating_sub(told_before));
     affected(&mut text, &report.affected);
-    for note in &report.notes {
-        let _ = writeln!(text, "note: {note}");
-    }
+    list(&mut text, "note", &report.notes, report.notes.len() as u64);
+    let CheckReport { inodes, nodes, chunks, containers, .. } = report;
+    let content = show(report.bytes_read);
     let _ = writeln!(
         text,
-        "checked {} inodes, {} recipe nodes, {} chunks, {} containers, {} of content",
-        report.inodes,
-        report.nodes,
-        report.chunks,
-        report.containers,
-        show(report.bytes_read)
+        "checked {inodes} inodes, {nodes} recipe nodes, {chunks} chunks, {containers} containers, {content} of content"
     );
-    let verdict = match report.finding_count + missing {
-        0 => "clean".to_owned(),
-        1 => "1 error".to_owned(),
-        count => format!("{count} errors"),
+    let _ = match report.finding_count + missing {
+        0 => writeln!(text, "clean"),
+        1 => writeln!(text, "1 error"),
+        count => writeln!(text, "{count} errors"),
     };
-    let _ = writeln!(text, "{verdict}");
     if report.finding_count + missing > 0 {
         text.push_str(match (rebuilt, plan) {
             (None, Some([])) => {
@@ -372,8 +346,7 @@ pub fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>, plan: Option
     text
 }
 
-/// The result of `dedupfs fsck --json`.
-pub fn check_json(
+pub(crate) fn check_json(
     report: &CheckReport,
     rebuilt: Option<&RebuildReport>,
     plan: Option<&[String]>,
@@ -394,15 +367,16 @@ mod tests {
             dedup_ratio: 12.345,
             ..PoolStats::default()
         };
-        let shown = stats(&pool, true);
+        let shown = stats(&pool, Source::Daemon);
         assert!(shown.contains("pool u-u-i-d") && shown.contains("(123456789 bytes)"), "{shown}");
         assert!(shown.contains("12.35") || shown.contains("12.34"), "{shown}");
         // An empty pool has no ratio, and a pool that received nothing has no session.
         assert!(shown.contains("total                  - ") && !shown.contains("since the mount"), "{shown}");
         let mut used = pool;
         used.session.commits = 1;
-        assert!(stats(&used, true).contains("since the mount") && stats(&used, true).contains("--memory"));
-        let offline = stats(&used, false);
+        let mounted = stats(&used, Source::Daemon);
+        assert!(mounted.contains("since the mount") && mounted.contains("--memory"));
+        let offline = stats(&used, Source::Files);
         assert!(!offline.contains("since the mount") && !offline.contains("--memory"), "{offline}");
     }
 

@@ -13,9 +13,7 @@ const FREED_BYTES_MIN: u64 = 1 << 20;
 /// Inodes for a mount's files, checkpoints, and a backup's first containers.
 const INODES_MIN: u64 = 64;
 
-/// Says how much to free on the disks of a pool.
-#[must_use]
-pub fn advice(pool: &Path) -> String {
+pub(crate) fn advice(pool: &Path) -> String {
     let mut told = Vec::new();
     let mut disks = Vec::new();
     for root in mount::roots(pool) {

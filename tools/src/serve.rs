@@ -23,7 +23,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::control::{ControlServer, Failure, FailureKind, PoolSocket, lacks_room};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use dedupfs::config::COMMIT_INTERVAL;
 use dedupfs::{OpenOptions, Pool};
@@ -37,6 +36,7 @@ use self::daemon::{Daemon, End};
 use self::ending::ended_within;
 use self::transfers::Transfers;
 use crate::args::MountArgs;
+use crate::control::{ControlServer, Failure, FailureKind, PoolSocket, lacks_room};
 use crate::logging::{LOG_NAME, LogSink};
 use crate::mount::{self, Mountpoint};
 use crate::mount_options::{self, Options};
@@ -51,19 +51,15 @@ const BUSY_RETRY: Duration = Duration::from_millis(50);
 const DETACHED_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the connection of an aborted mount to end. After that the pool is closed below it.
 const ABORTED_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for waiting tools to get their answer before the daemon ends.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An event that the daemon waits for.
 enum Event {
-    /// The session has ended and the service is shut down.
     Ended(Result<(), MountError>),
-    /// A signal asks for the end.
     Signal(i32),
 }
 
 /// Serves a mount until it ends, in the foreground or as the process started by [`mount::start_daemon`].
-pub fn run(args: &MountArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
     if !args.daemon_child {
         let has_file = args.log_file.is_some()
             || mount_options::split(&args.options).iter().any(|option| option.starts_with("log_file="));
@@ -89,7 +85,6 @@ pub fn run(args: &MountArgs) -> Result<(), Failure> {
     result
 }
 
-/// Detaches the process from the terminal.
 fn leave_terminal(log: &LogSink) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("cannot leave the terminal: {error}"));
     // Fails for a leader of a process group, which needs no new session.
@@ -100,7 +95,6 @@ fn leave_terminal(log: &LogSink) -> Result<(), Failure> {
     rustix::stdio::dup2_stdin(null).map_err(|error| failed(error.into()))
 }
 
-/// Runs from the command line to the end of the mount.
 fn serve(
     args: &MountArgs,
     log: &LogSink,
@@ -133,7 +127,7 @@ fn serve(
         && let Err(error) = log.switch_to(path)
     {
         if !(lacks_room(&error) || options.read_only && is_unwritable(&error)) {
-            close(&pool)?;
+            access::close(&pool)?;
             return Err(Failure::failed(format!("cannot write the log {}: {error}", path.display())));
         }
         tracing::warn!(%error, "no log is kept: cannot write {}", path.display());
@@ -143,7 +137,7 @@ fn serve(
     let (daemon, server) = match served {
         Ok(served) => served,
         Err(failure) => {
-            close(&pool)?;
+            access::close(&pool)?;
             return Err(failure);
         }
     };
@@ -172,7 +166,6 @@ fn serve(
     finish(&daemon, server, session_result)
 }
 
-/// A message for the user about the recovery.
 fn notice(pool: &Pool, was_dead: bool) -> Option<String> {
     let interval_s = COMMIT_INTERVAL.as_secs();
     let nothing_to_do = || {
@@ -184,14 +177,13 @@ fn notice(pool: &Pool, was_dead: bool) -> Option<String> {
     pool.notice().or_else(|| was_dead.then(nothing_to_do))
 }
 
-/// The place of the log; `None` means standard error.
 fn log_file(
     args: &MountArgs,
     given: &Options,
     pool_root: &Path,
     mountpoint: &Path,
 ) -> Result<Option<PathBuf>, Failure> {
-    let usage = |message: String| Failure::new(FailureKind::Usage, message);
+    let usage = |message: String| FailureKind::Usage.because(message);
     let Some(given) = given.log_file.as_ref().or(args.log_file.as_ref()) else {
         return Ok(args.daemon_child.then(|| pool_root.join(LOG_NAME)));
     };
@@ -215,7 +207,8 @@ fn watch_signals(events: Sender<Event>) -> Result<(), Failure> {
     })
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+/// Starts a thread that nobody joins.
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(work)
@@ -235,7 +228,9 @@ fn mount_and_listen(
         tracing::warn!(mountpoint = %mountpoint.path.display(), "removing the dead mount that a killed daemon left");
         mount::detach(&mountpoint.path)?;
     }
-    warn_of_hidden_files(&mountpoint.path);
+    if let Some(warning) = mount::hidden_files(&mountpoint.path) {
+        tracing::warn!("{warning}");
+    }
     // The thread that receives the kernel's requests must not wait for a disk.
     waiting::listen(waiting::Listener {
         is_concerned: dedupfs_fuse::is_receiving,
@@ -243,8 +238,7 @@ fn mount_and_listen(
     });
     let is_dispensable = |error: &std::io::Error| options.read_only && is_unwritable(error);
     let socket = PoolSocket::bind(pool_root, is_dispensable).map_err(|error| no_socket(pool_root, &error))?;
-    let session =
-        dedupfs_fuse::mount(pool.service(), &mountpoint.path, options).map_err(|error| mount::failure(&error))?;
+    let session = dedupfs_fuse::mount(pool.service(), &mountpoint.path, options)?;
     // After detaching, the mount cannot be found by its place any more.
     let device = target::mounted_at(session.mountpoint()).ok().flatten().map(|mount| mount.device);
     let daemon = Arc::new(Daemon {
@@ -277,7 +271,6 @@ fn mount_and_listen(
     }
 }
 
-/// Whether the disk refuses writes because it is full or read-only.
 fn is_unwritable(error: &io::Error) -> bool {
     lacks_room(error) || error.kind() == io::ErrorKind::ReadOnlyFilesystem
 }
@@ -285,27 +278,19 @@ fn is_unwritable(error: &io::Error) -> bool {
 fn no_socket(pool_root: &Path, error: &io::Error) -> Failure {
     let message = format!("cannot listen on the pool's control socket: {error}");
     match error.kind() {
-        io::ErrorKind::AddrInUse => Failure::new(
-            FailureKind::PoolInUse,
-            format!("{message}: another daemon answers there; `dedupfs umount {}` ends it", pool_root.display()),
-        ),
-        _ if lacks_room(error) => Failure::new(FailureKind::NoSpace, format!("{message}; {}", room::advice(pool_root))),
+        io::ErrorKind::AddrInUse => FailureKind::PoolInUse.because(format!(
+            "{message}: another daemon answers there; `dedupfs umount {}` ends it",
+            pool_root.display()
+        )),
+        _ if lacks_room(error) => FailureKind::NoSpace.because(format!("{message}; {}", room::advice(pool_root))),
         _ => Failure::failed(message),
     }
 }
 
-/// Warns of files below the mountpoint: they are out of reach while the pool is mounted.
-fn warn_of_hidden_files(mountpoint: &Path) {
-    if let Some(warning) = mount::hidden_files(mountpoint) {
-        tracing::warn!("{warning}");
-    }
-}
-
-/// Waits until the session has ended, and handles signals.
 fn wait_for_end(daemon: &Daemon, happened: &Receiver<Event>, notifier: &Notifier) -> Result<(), Failure> {
     let session = &daemon.session;
     let is_connected = || session.is_connected();
-    let ended = |result: Result<(), MountError>| result.map_err(|error| mount::failure(&error));
+    let ended = |result: Result<(), MountError>| Ok(result?);
     match happened.recv() {
         Ok(Event::Ended(result)) => return ended(result),
         Ok(Event::Signal(signal)) => {
@@ -370,11 +355,10 @@ fn abort_connection(device: Option<&str>) {
     }
 }
 
-/// Makes everything durable and answers the tools that wait for it.
 fn finish(daemon: &Arc<Daemon>, mut server: ControlServer, session: Result<(), Failure>) -> Result<(), Failure> {
     server.stop_listening();
     daemon.transfers.stop_and_wait(|| false);
-    let closed = close(&daemon.pool);
+    let closed = access::close(&daemon.pool);
     match &closed {
         Ok(()) => tracing::info!("unmounted, everything is durable"),
         Err(failure) => tracing::error!(%failure, "not everything could be made durable"),
@@ -385,8 +369,4 @@ fn finish(daemon: &Arc<Daemon>, mut server: ControlServer, session: Result<(), F
     }
     closed?;
     session
-}
-
-fn close(pool: &Pool) -> Result<(), Failure> {
-    pool.close().map_err(|error| Failure::from(error).while_trying("cannot close the pool"))
 }

@@ -1,20 +1,20 @@
 //! Reports that a tool waits for a daemon. Without it the tool would seem to hang when the daemon was stopped or its disk hangs.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Once;
 use std::time::Duration;
 
-use crate::control::{ControlClient, Failure};
 use dedupfs_store::device::PoolLock;
 
+use crate::control::{ControlClient, Failure};
 use crate::mountinfo;
 
 /// Time without an answer after which the user is told why.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Connects to the daemon of a pool, by the socket in the meta root or by a mount; `None` if there is none. The client reports a silent
 /// daemon.
-pub fn connect(pool: &Path) -> Result<Option<ControlClient>, Failure> {
+pub(crate) fn connect(pool: &Path) -> Result<Option<ControlClient>, Failure> {
     let found = match ControlClient::connect(pool) {
         Ok(Some(client)) => Some(client),
         // The disk under the pool has failed, or had no room for a socket.
@@ -26,7 +26,6 @@ pub fn connect(pool: &Path) -> Result<Option<ControlClient>, Failure> {
     Ok(found.map(|client| client.on_silence(PATIENCE, tell)))
 }
 
-/// Finds the daemon of a visible mount without the pool's disk.
 fn by_mount(pool: &Path) -> Option<ControlClient> {
     let mounts = mountinfo::read().ok()?;
     let mut of_pool = mounts.iter().filter(|mount| mount.is_dedupfs() && mount.source == pool);
@@ -38,11 +37,9 @@ fn by_mount(pool: &Path) -> Option<ControlClient> {
 }
 
 /// Reports, once in each process, that the daemon of a pool does not answer.
-pub fn tell(pool: &Path) {
-    static IS_TOLD: AtomicBool = AtomicBool::new(false);
-    if !IS_TOLD.swap(true, Ordering::Relaxed) {
-        eprintln!("dedupfs: {}", describe(pool, PoolLock::holder(pool).as_deref()));
-    }
+pub(crate) fn tell(pool: &Path) {
+    static FIRST: Once = Once::new();
+    FIRST.call_once(|| eprintln!("dedupfs: {}", describe(pool, PoolLock::holder(pool).as_deref())));
 }
 
 fn describe(pool: &Path, holder: Option<&str>) -> String {

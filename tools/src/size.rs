@@ -2,11 +2,13 @@
 
 use dedupfs::config::{KIB, MEMORY_BYTES_MIN, MIB};
 
-/// Bytes of the units, smallest first.
 const UNITS: [(&str, u64); 5] = [("", 1), ("K", KIB), ("M", MIB), ("G", 1024 * MIB), ("T", 1024 * 1024 * MIB)];
 
 /// Parses a size in bytes.
-pub fn parse(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+/// The advice for the user, if the text is no size.
+pub fn parse_size(text: &str) -> Result<u64, String> {
     let advice = "a size is a whole number, optionally with K, M, G or T (powers of 1024), such as 8K or 512M";
     let digits = text.len() - text.trim_start_matches(|letter: char| letter.is_ascii_digit()).len();
     let (number, unit) = text.split_at_checked(digits).ok_or(advice)?;
@@ -20,9 +22,8 @@ pub fn parse(text: &str) -> Result<u64, String> {
     number.checked_mul(*factor).ok_or_else(|| format!("{text} is too large"))
 }
 
-/// Parses a size between two bounds.
 fn parse_between(text: &str, min: u64, max: u64) -> Result<u64, String> {
-    let size = parse(text)?;
+    let size = parse_size(text)?;
     if (min..=max).contains(&size) {
         Ok(size)
     } else {
@@ -30,36 +31,31 @@ fn parse_between(text: &str, min: u64, max: u64) -> Result<u64, String> {
     }
 }
 
-/// Parses a mean chunk size: 4K to 64K.
-pub fn parse_chunk(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_chunk(text: &str) -> Result<u32, String> {
     parse_between(text, 4 * KIB, 64 * KIB).map(|size| size as u32)
 }
 
 /// Parses a container size: 1M to 64M in whole pages, so that direct I/O stays aligned.
-pub fn parse_container(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_container(text: &str) -> Result<u32, String> {
     let size = parse_between(text, MIB, 64 * MIB)?;
     if size.is_multiple_of(4 * KIB) { Ok(size as u32) } else { Err(format!("{size} is not a multiple of 4096")) }
 }
 
-/// Parses the fingerprints of a tanker: 1K to 64M.
-pub fn parse_tanker(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_tanker(text: &str) -> Result<u32, String> {
     parse_between(text, KIB, 64 * MIB).map(|number| number as u32)
 }
 
-/// Parses the buckets of a tanker: a power of two up to 64K.
-pub fn parse_buckets(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_buckets(text: &str) -> Result<u32, String> {
     let buckets = parse_between(text, 1, 64 * KIB)?;
     if buckets.is_power_of_two() { Ok(buckets as u32) } else { Err(format!("{buckets} is not a power of two")) }
 }
 
-/// Parses a memory limit.
-pub fn parse_memory(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_memory(text: &str) -> Result<u64, String> {
     parse_between(text, MEMORY_BYTES_MIN, 1024 * 1024 * MIB)
 }
 
 /// Formats a size for people: exact when it is a round number, otherwise with three digits.
-#[must_use]
-pub fn show(bytes: u64) -> String {
+pub(crate) fn show(bytes: u64) -> String {
     let (name, factor) = UNITS.iter().rev().find(|(_, factor)| bytes >= *factor).unwrap_or(&UNITS[0]);
     let suffix = if name.is_empty() { " B".to_owned() } else { format!(" {name}iB") };
     if bytes.is_multiple_of(*factor) {
@@ -89,17 +85,17 @@ mod tests {
             ("100B", 100),
             ("18446744073709551615", u64::MAX),
         ] {
-            assert_eq!(parse(text), Ok(bytes), "{text}");
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
     }
 
     #[test]
     fn what_is_no_size_is_refused_with_advice() {
         for text in ["", "K", "-1", "8 K", "8Q", "1.5M", "8KK", "0x10", "1e3", "8ä", "iB", "8KBi"] {
-            assert!(parse(text).is_err_and(|error| error.contains("8K or 512M")), "{text}");
+            assert!(parse_size(text).is_err_and(|error| error.contains("8K or 512M")), "{text}");
         }
-        assert!(parse("18446744073709551616").is_err());
-        assert!(parse("99999999999T").is_err_and(|error| error.contains("too large")));
+        assert!(parse_size("18446744073709551616").is_err());
+        assert!(parse_size("99999999999T").is_err_and(|error| error.contains("too large")));
     }
 
     #[test]

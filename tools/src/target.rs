@@ -3,27 +3,26 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::control::{Failure, FailureKind};
 use dedupfs::recover::STAGE as RECOVERY_STAGE;
+use dedupfs_store::StoreError;
+use dedupfs_store::device::FileDevice;
+use dedupfs_store::superblock::{Role, Superblock};
 
+use crate::control::{Failure, FailureKind};
 use crate::mountinfo::{self, MountEntry};
 
-/// The file that makes a directory a pool.
-pub const SUPERBLOCK_NAME: &str = "dedupfs.meta";
+pub(crate) const SUPERBLOCK_NAME: &str = "dedupfs.meta";
 
-/// A pool, and the mount that named it.
 #[derive(Clone, Debug)]
-pub struct Target {
-    /// The pool's meta root, absolute.
-    pub pool: PathBuf,
-    /// The mount, if its mountpoint was named.
-    pub mount: Option<MountEntry>,
+pub(crate) struct Target {
+    pub(crate) pool: PathBuf,
+    pub(crate) mount: Option<MountEntry>,
 }
 
 /// Resolves a mountpoint or a pool's directory.
 ///
 /// Mounts come first and are not touched; see [`mountinfo`].
-pub fn resolve(path: &Path) -> Result<Target, Failure> {
+pub(crate) fn resolve(path: &Path) -> Result<Target, Failure> {
     if let Some(mount) = mounted_at(path)? {
         if crate::mount::is_dead(path) {
             let (shown, pool) = (path.display(), mount.source.display());
@@ -41,8 +40,16 @@ pub fn resolve(path: &Path) -> Result<Target, Failure> {
     Ok(Target { pool: pool(path)?, mount: None })
 }
 
+/// Returns the options of the dedupfs mounted at `path`, as the kernel shows them; `None` if none is.
+///
+/// # Errors
+/// The path or the table of mounts cannot be read.
+pub fn options_of_mount(path: &Path) -> Result<Option<String>, impl std::error::Error + use<>> {
+    mounted_at(path).map(|mount| mount.map(|mount| mount.options))
+}
+
 /// Returns the dedupfs on top at `path`, if there is one.
-pub fn mounted_at(path: &Path) -> Result<Option<MountEntry>, Failure> {
+pub(crate) fn mounted_at(path: &Path) -> Result<Option<MountEntry>, Failure> {
     let mounts = mountinfo::read()?;
     let as_given = std::path::absolute(path).map_err(|error| unusable(path, &error))?;
     let at = |place: &Path| mountinfo::top_at(&mounts, place).filter(|mount| mount.is_dedupfs()).cloned();
@@ -51,7 +58,7 @@ pub fn mounted_at(path: &Path) -> Result<Option<MountEntry>, Failure> {
 }
 
 /// Resolves a path. Works for a dead mount too, where only the parent can be looked at.
-pub fn real_path(path: &Path) -> io::Result<PathBuf> {
+pub(crate) fn real_path(path: &Path) -> io::Result<PathBuf> {
     path.canonicalize().or_else(|error| {
         let absolute = std::path::absolute(path)?;
         match (error.kind(), absolute.parent(), absolute.file_name()) {
@@ -62,41 +69,43 @@ pub fn real_path(path: &Path) -> io::Result<PathBuf> {
     })
 }
 
+/// Makes a path absolute. An existing one gets its real path, so that two names of a directory are noticed.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    path.canonicalize()
+        .or_else(|_| std::path::absolute(path))
+        .map_err(|error| Failure::failed(format!("cannot resolve {}: {error}", path.display())))
+}
+
+pub(crate) fn superblock(root: &Path, role: Role) -> Result<Superblock, StoreError> {
+    Superblock::read(&FileDevice::open(root)?, role)
+}
+
+/// Finds the data root of a pool by its superblock, if that can be read.
+pub(crate) fn data_root(pool: &Path) -> Option<PathBuf> {
+    superblock(pool, Role::Meta).ok().map(|superblock| superblock.data_root_path(pool))
+}
+
 /// Returns a pool's directory as an absolute path. The error for another directory says what to do.
-pub fn pool(path: &Path) -> Result<PathBuf, Failure> {
+pub(crate) fn pool(path: &Path) -> Result<PathBuf, Failure> {
     let real = path.canonicalize().map_err(|error| unusable(path, &error))?;
-    match std::fs::symlink_metadata(real.join(SUPERBLOCK_NAME)) {
-        Ok(_) => Ok(real),
-        Err(error) if error.kind() == io::ErrorKind::NotFound && real.join(RECOVERY_STAGE).is_dir() => {
-            Err(Failure::new(
-                FailureKind::NotAPool,
-                format!(
-                    "{0} is not a pool yet: `dedupfs recover` was interrupted there, or failed. Run the same command again (`dedupfs recover \
-                 {0}`, with --data DATA_ROOT if the content is not in {0}): it begins anew; the data root has everything",
-                    path.display()
-                ),
-            ))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound && real.join("dedupfs.data").exists() => {
-            Err(Failure::new(
-                FailureKind::NotAPool,
-                format!(
-                    "{0} is a data root, not a meta root (no {SUPERBLOCK_NAME} in it): name the meta root; if that is lost, \
-                 `dedupfs recover --data {0} NEW_META_ROOT` makes it anew; if {0} was the whole pool, `dedupfs recover {0}`",
-                    path.display()
-                ),
-            ))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Failure::new(
-            FailureKind::NotAPool,
-            format!(
-                "{} is not a dedupfs pool (no {SUPERBLOCK_NAME} in it), nor is one mounted there: format a pool with \
-                 `dedupfs mkfs POOL`, mount it with `dedupfs mount POOL MNT`",
-                path.display()
-            ),
-        )),
-        Err(error) => Err(unusable(path, &error)),
-    }
+    let shown = path.display();
+    let message = match std::fs::symlink_metadata(real.join(SUPERBLOCK_NAME)) {
+        Ok(_) => return Ok(real),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unusable(path, &error)),
+        _ if real.join(RECOVERY_STAGE).is_dir() => format!(
+            "{shown} is not a pool yet: `dedupfs recover` was interrupted there, or failed. Run the same command again (`dedupfs recover \
+             {shown}`, with --data DATA_ROOT if the content is not in {shown}): it begins anew; the data root has everything"
+        ),
+        _ if real.join(Role::Data.file_name()).exists() => format!(
+            "{shown} is a data root, not a meta root (no {SUPERBLOCK_NAME} in it): name the meta root; if that is lost, \
+             `dedupfs recover --data {shown} NEW_META_ROOT` makes it anew; if {shown} was the whole pool, `dedupfs recover {shown}`"
+        ),
+        _ => format!(
+            "{shown} is not a dedupfs pool (no {SUPERBLOCK_NAME} in it), nor is one mounted there: format a pool with \
+             `dedupfs mkfs POOL`, mount it with `dedupfs mount POOL MNT`"
+        ),
+    };
+    Err(FailureKind::NotAPool.because(message))
 }
 
 fn unusable(path: &Path, error: &io::Error) -> Failure {
@@ -112,7 +121,7 @@ fn unusable(path: &Path, error: &io::Error) -> Failure {
         ),
         _ => (FailureKind::Failed, format!("cannot look at {}: {error}", path.display())),
     };
-    Failure::new(kind, text)
+    kind.because(text)
 }
 
 #[cfg(test)]

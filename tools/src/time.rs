@@ -3,8 +3,7 @@
 use jiff::Timestamp;
 
 /// Formats seconds since 1970, such as `2026-11-22 02:41:50 UTC`.
-#[must_use]
-pub fn show(secs: u64) -> String {
+pub(crate) fn show(secs: u64) -> String {
     let time = i64::try_from(secs).ok().and_then(|secs| Timestamp::from_second(secs).ok());
     time.map_or_else(|| format!("{secs} s after 1970"), |time| time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use dedupfs_tools::size;
+use dedupfs_tools::parse_size;
 
 use crate::ablation_data;
 use crate::command::Run;
@@ -27,13 +27,13 @@ use crate::{Outcome, command, fail, files, machine, say, usage};
 pub struct Ablation {
     /// Size of each generation of the synthetic aged stream (the example aged_stream). The newest one lies in memory; three times SIZE is
     /// needed on disk
-    #[arg(long, default_value = "1G", value_parser = size::parse)]
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
     pub size: u64,
     /// Generations of it, of which the newest one is measured
     #[arg(long, value_name = "NUMBER", default_value = "3", value_parser = count)]
     pub generations: u64,
     /// Size of the file of pages
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     pub pages: u64,
     /// A real series, one directory for each version
     #[arg(long, value_name = "DIR")]
@@ -42,7 +42,7 @@ pub struct Ablation {
     #[arg(long, value_name = "NUMBER", default_value = "12", value_parser = count)]
     pub newest: u64,
     /// Size of other data in the pool, so that the index is larger than the cache of its buckets
-    #[arg(long, value_name = "SIZE", default_value = "3G", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "3G", value_parser = parse_size)]
     pub beside: u64,
     /// Measurements of each, of which the median is shown
     #[arg(long, value_name = "NUMBER", default_value = "3", value_parser = count)]

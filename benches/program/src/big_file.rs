@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dedupfs_tools::size;
+use dedupfs_tools::parse_size;
 
 use crate::command::Run;
 use crate::data::{self, Random};
@@ -22,10 +22,10 @@ use crate::{Outcome, command, fail, files, machine, print_row, say, table};
 #[derive(clap::Args)]
 pub struct BigFile {
     /// Size of the file that is written twice; three times SIZE is needed on disk. 0 leaves it out
-    #[arg(long, default_value = "4G", value_parser = size::parse)]
+    #[arg(long, default_value = "4G", value_parser = parse_size)]
     size: u64,
     /// Size of the file that is edited; three times SIZE is needed on disk. 0 leaves it out
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     edit_size: u64,
     /// Batches of edits, each compared before and after a new mount
     #[arg(long, default_value = "6", value_parser = count)]

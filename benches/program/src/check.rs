@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use dedupfs_tools::size;
+use dedupfs_tools::parse_size;
 
 use crate::command::Run;
 use crate::figures::timed;
@@ -18,7 +18,7 @@ use crate::{Outcome, command, data, files, machine, print_row, table};
 #[derive(clap::Args)]
 pub struct Check {
     /// Size of the content: half random, half real; about twice SIZE is needed on disk and once in memory
-    #[arg(long, default_value = "1G", value_parser = size::parse)]
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
     size: u64,
     #[command(flatten)]
     pool: PoolOptions,

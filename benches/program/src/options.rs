@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::path::PathBuf;
 
-use dedupfs_tools::size;
+use dedupfs_tools::parse_size;
 
 use crate::machine;
 
@@ -49,7 +49,7 @@ pub struct Caches {
 
 /// Parses a size of 1 MiB or more, in bytes.
 pub fn size_1m(text: &str) -> Result<u64, String> {
-    size::parse(text).and_then(|bytes| if bytes < 1 << 20 { Err("it must be 1M or more".into()) } else { Ok(bytes) })
+    parse_size(text).and_then(|bytes| if bytes < 1 << 20 { Err("it must be 1M or more".into()) } else { Ok(bytes) })
 }
 
 /// Parses a number from 1 to 9,999,999.

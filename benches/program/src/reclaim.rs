@@ -1,6 +1,6 @@
 //! Whether a pool gives everything back that was deleted.
 
-use dedupfs_tools::size;
+use dedupfs_tools::parse_size;
 
 use crate::command::Run;
 use crate::figures::timed;
@@ -14,7 +14,7 @@ use crate::{Outcome, command, data, fail, files, machine, print_row, say, table}
 #[derive(clap::Args)]
 pub struct Reclaim {
     /// Size of the random and of the real data that fill it; about twice SIZE is needed in memory and on disk
-    #[arg(long, default_value = "512M", value_parser = size::parse)]
+    #[arg(long, default_value = "512M", value_parser = parse_size)]
     size: u64,
     /// Small files that fill it besides
     #[arg(long, default_value = "5000", value_parser = count)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use dedupfs_tools::size;
+use dedupfs_tools::parse_size;
 
 use crate::command::Run;
 use crate::data::Random;
@@ -33,7 +33,7 @@ pub struct SyncLatency {
     #[arg(long = "while", value_enum, default_value_t = Busy::Write)]
     busy: Busy,
     /// Size of the random data, in chunks of 4 KiB: 4G fill a tanker of 2^20 fingerprints (with `free` tankers are a quarter of that)
-    #[arg(long, default_value = "5G", value_parser = size::parse)]
+    #[arg(long, default_value = "5G", value_parser = parse_size)]
     size: u64,
     /// [default: TMPDIR or /var/tmp]
     #[arg(long, default_value_os_t = machine::scratch_parent(), hide_default_value = true)]

@@ -49,30 +49,37 @@ impl From<AclError> for Errno {
     }
 }
 
-/// The subject of an entry. The order is the order in a list.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Tag {
-    /// The file's owner.
+/// The subject of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tag {
     Owner,
-    /// One user.
     User(u32),
-    /// The file's group.
     OwningGroup,
-    /// One group.
     Group(u32),
     /// Upper limit for all except owner and others.
     Mask,
-    /// Everyone else.
     Others,
 }
 
-/// One entry of a list.
+impl Tag {
+    /// The tag and id of an entry in a value. The tags' order is the order in a list.
+    fn encode(self) -> (u16, u32) {
+        match self {
+            Self::Owner => (0x01, ID_UNDEFINED),
+            Self::User(id) => (0x02, id),
+            Self::OwningGroup => (0x04, ID_UNDEFINED),
+            Self::Group(id) => (0x08, id),
+            Self::Mask => (0x10, ID_UNDEFINED),
+            Self::Others => (0x20, ID_UNDEFINED),
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Entry {
-    /// The subject of the entry.
-    pub tag: Tag,
+pub(crate) struct Entry {
+    pub(crate) tag: Tag,
     /// Read 4, write 2, execute 1.
-    pub permissions: u8,
+    pub(crate) permissions: u8,
 }
 
 /// A valid list: owner, owning group and others exactly once, and a mask if users or groups are named.
@@ -83,24 +90,13 @@ pub struct Acl {
 
 impl Acl {
     /// Makes a list of these entries, if they are valid.
-    pub fn new(entries: Vec<Entry>) -> Result<Self, AclError> {
-        let rank = |tag: Tag| match tag {
-            Tag::Owner => 0,
-            Tag::User(_) => 1,
-            Tag::OwningGroup => 2,
-            Tag::Group(_) => 3,
-            Tag::Mask => 4,
-            Tag::Others => 5,
-        };
+    pub(crate) fn new(entries: Vec<Entry>) -> Result<Self, AclError> {
+        // The tags are powers of two.
+        let rank = |entry: &Entry| entry.tag.encode().0.trailing_zeros() as usize;
         let mut seen = [0_usize; 6];
-        let mut last = 0;
-        for entry in &entries {
-            let rank = rank(entry.tag);
-            if rank < last || entry.permissions > 7 {
-                return Err(AclError::Entries);
-            }
-            last = rank;
-            seen[rank] += 1;
+        entries.iter().for_each(|entry| seen[rank(entry)] += 1);
+        if !entries.is_sorted_by_key(rank) || entries.iter().any(|entry| entry.permissions > 7) {
+            return Err(AclError::Entries);
         }
         let [owner, users, owning_group, groups, mask, others] = seen;
         let named = users + groups > 0;
@@ -141,14 +137,7 @@ impl Acl {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + ENTRY_BYTES * self.entries.len());
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         for entry in &self.entries {
-            let (tag, id): (u16, u32) = match entry.tag {
-                Tag::Owner => (0x01, ID_UNDEFINED),
-                Tag::User(id) => (0x02, id),
-                Tag::OwningGroup => (0x04, ID_UNDEFINED),
-                Tag::Group(id) => (0x08, id),
-                Tag::Mask => (0x10, ID_UNDEFINED),
-                Tag::Others => (0x20, ID_UNDEFINED),
-            };
+            let (tag, id) = entry.tag.encode();
             bytes.extend_from_slice(&tag.to_le_bytes());
             bytes.extend_from_slice(&u16::from(entry.permissions).to_le_bytes());
             bytes.extend_from_slice(&id.to_le_bytes());
@@ -156,14 +145,9 @@ impl Acl {
         bytes
     }
 
-    /// The entries, in order.
-    pub fn entries(&self) -> &[Entry] {
-        &self.entries
-    }
-
-    /// Whether nine permission bits can express the list.
-    pub fn is_minimal(&self) -> bool {
-        self.entries.len() == 3
+    /// Returns the value to store; `None` if nine permission bits can express the list.
+    fn stored(&self) -> Option<Vec<u8>> {
+        (self.entries.len() > 3).then(|| self.to_bytes())
     }
 
     /// The nine permission bits that stat shows: owner, mask (or owning group), others.
@@ -173,7 +157,6 @@ impl Acl {
         self.entries.iter().map(bits).sum()
     }
 
-    /// The tag of the entry that the mode's group bits show.
     fn group_class(&self) -> Tag {
         if self.entries.iter().any(|entry| entry.tag == Tag::Mask) { Tag::Mask } else { Tag::OwningGroup }
     }
@@ -189,7 +172,6 @@ impl Acl {
     }
 }
 
-/// The position of an entry's permissions in a mode; `None` if a mode does not show them.
 fn shift(tag: Tag, group_class: Tag) -> Option<u16> {
     match tag {
         Tag::Owner => Some(6),
@@ -213,13 +195,7 @@ pub struct AccessChange {
 pub fn set_access(value: &[u8], mode: u16, may_keep_setgid: bool) -> Result<AccessChange, AclError> {
     let acl = Acl::parse(value)?;
     let kept = if may_keep_setgid { mode & !0o777 } else { mode & !0o777 & !SETGID };
-    let stored = (!acl.is_minimal()).then(|| acl.to_bytes());
-    Ok(AccessChange { mode: kept | acl.mode(), stored })
-}
-
-/// The nine permission bits of an access list.
-pub fn mode_from_access_acl(value: &[u8]) -> Result<u16, AclError> {
-    Ok(Acl::parse(value)?.mode())
+    Ok(AccessChange { mode: kept | acl.mode(), stored: acl.stored() })
 }
 
 /// Returns the access list after chmod to `mode`.
@@ -250,7 +226,7 @@ pub fn inherit(default_acl: Option<&[u8]>, mode: u16, umask: u16, kind: FileKind
     acl.merge_mode(mode, |permissions, from_mode| permissions & from_mode);
     Ok(Inherited {
         mode: mode & !0o777 | acl.mode(),
-        access: (!acl.is_minimal()).then(|| acl.to_bytes()),
+        access: acl.stored(),
         default: (kind == FileKind::Directory).then(|| value.to_vec()),
     })
 }

@@ -11,7 +11,7 @@ macro_rules! errnos {
             $(pub const $name: Errno = Errno(libc::$name);)*
 
             /// Linux' symbolic name and meaning, for errors that a service has a reason to return.
-            pub fn text(self) -> Option<&'static str> {
+            fn text(self) -> Option<&'static str> {
                 match self {
                     $(Errno::$name => Some(concat!(stringify!($name), ": ", $text)),)*
                     _ => None,

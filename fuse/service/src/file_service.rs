@@ -29,20 +29,14 @@ pub struct Caller {
 
 /// The kinds of inodes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[expect(missing_docs, reason = "they are those of inode(7)")]
 pub enum FileKind {
-    /// Regular file.
     Regular,
-    /// Directory.
     Directory,
-    /// Symbolic link.
     Symlink,
-    /// Character device.
     CharDevice,
-    /// Block device.
     BlockDevice,
-    /// Named pipe.
     Fifo,
-    /// Unix socket.
     Socket,
 }
 
@@ -57,32 +51,24 @@ pub struct Timestamp {
 
 /// The attributes that stat shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the fields are those of stat(2)")]
 pub struct Attributes {
-    /// Inode number.
     pub ino: Ino,
     /// Distinguishes uses of one inode number.
     pub generation: u64,
-    /// The kind.
     pub kind: FileKind,
     /// Permission bits, setuid, setgid, sticky (0o7777).
     pub mode: u16,
-    /// Hard links.
     pub nlink: u32,
-    /// Owner.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
     /// Device number of device nodes, in Linux' 32-bit encoding.
     pub rdev: u32,
-    /// Length in bytes.
     pub size_bytes: u64,
     /// 512-byte blocks that are not holes.
     pub blocks: u64,
-    /// Last access.
     pub atime: Timestamp,
-    /// Last change of content.
     pub mtime: Timestamp,
-    /// Last change of attributes.
     pub ctime: Timestamp,
 }
 
@@ -97,18 +83,14 @@ pub enum TimeChange {
 
 /// The changes of setattr. `None` leaves an attribute as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[expect(missing_docs, reason = "the fields are those of Attributes")]
 pub struct AttributeChanges {
-    /// New permission bits (0o7777).
     pub mode: Option<u16>,
-    /// New owner.
     pub uid: Option<u32>,
-    /// New group.
     pub gid: Option<u32>,
     /// Truncate or extend to this length.
     pub size_bytes: Option<u64>,
-    /// New access time.
     pub atime: Option<TimeChange>,
-    /// New modification time.
     pub mtime: Option<TimeChange>,
     /// New change time; otherwise the service's clock.
     pub ctime: Option<Timestamp>,
@@ -127,22 +109,16 @@ pub struct NewNode<'a> {
     pub umask: u16,
 }
 
-/// The inodes that mknod, mkdir and symlink create.
+/// The inodes that mknod, mkdir and symlink create: empty, a link to these bytes, a device of this number.
 #[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "the kinds are those of FileKind")]
 pub enum NodeContent<'a> {
-    /// Regular file, empty.
     Regular,
-    /// Directory, empty.
     Directory,
-    /// Symbolic link to these bytes.
     Symlink(&'a [u8]),
-    /// Character device of this number.
     CharDevice(u32),
-    /// Block device of this number.
     BlockDevice(u32),
-    /// Named pipe.
     Fifo,
-    /// Unix socket.
     Socket,
 }
 
@@ -252,7 +228,7 @@ pub fn check_xattr_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         return Err(Errno::ERANGE);
     }
-    if name == crate::acl::ACCESS_XATTR || name == crate::acl::DEFAULT_XATTR {
+    if crate::acl::is_list(name) {
         return Ok(());
     }
     match NAMESPACES.into_iter().find(|namespace| name.starts_with(namespace)) {
@@ -294,10 +270,9 @@ pub struct Statistics {
 
 /// A hole or data, for lseek.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "SEEK_DATA and SEEK_HOLE")]
 pub enum SeekTarget {
-    /// SEEK_DATA.
     Data,
-    /// SEEK_HOLE.
     Hole,
 }
 

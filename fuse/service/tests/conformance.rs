@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use dedupfs_service::conformance::{check_names, check_service};
-use dedupfs_service::{Caller, FileService, NewNode, NodeContent, ROOT_INO};
-use dedupfs_service::{MemoryOptions, MemoryService, null_service};
+use dedupfs_service::conformance::check_service;
+use dedupfs_service::{
+    Caller, FileService, MemoryOptions, MemoryService, NewNode, NodeContent, ROOT_INO, null_service,
+};
 
 #[test]
 fn the_memory_service_conforms() {
@@ -22,16 +23,6 @@ fn the_suite_notices_a_limit() {
     let options = MemoryOptions { file_bytes_max: 100_000, ..MemoryOptions::default() };
     let outcome = std::panic::catch_unwind(|| check_service(&|| Arc::new(<MemoryService>::with_options(options))));
     assert!(outcome.is_err(), "a service that cannot hold 5 MB passed");
-}
-
-#[test]
-fn check_names_are_unique() {
-    let mut names = check_names();
-    let count = names.len();
-    assert!(count > 30, "only {count} checks");
-    names.sort_unstable();
-    names.dedup();
-    assert_eq!(names.len(), count);
 }
 
 #[test]

@@ -63,18 +63,15 @@ pub(crate) struct Awake {
 
 struct Shared {
     limit: PathBuf,
-    /// The user asked for it, so a failure is worth a warning.
-    was_asked_for: bool,
-    /// Requests that came soon after an answer.
+    keep: KeepAwake,
     soon: AtomicU64,
-    /// The keeper waits for a call.
     asleep: AtomicBool,
-    state: Mutex<State>,
+    orders: Mutex<Orders>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct Orders {
     called: bool,
     ended: bool,
 }
@@ -87,16 +84,15 @@ impl Awake {
             KeepAwake::On => true,
             KeepAwake::Off => false,
         };
-        wanted.then(|| Self::with_limit(LIMIT.into(), keep == KeepAwake::On))
+        wanted.then(|| Self::with_limit(LIMIT.into(), keep))
     }
 
-    fn with_limit(limit: PathBuf, was_asked_for: bool) -> Self {
+    fn with_limit(limit: PathBuf, keep: KeepAwake) -> Self {
         let (soon, asleep) = (AtomicU64::new(0), AtomicBool::new(true));
-        let shared = Shared { limit, was_asked_for, soon, asleep, state: Mutex::default(), changed: Condvar::new() };
+        let shared = Shared { limit, keep, soon, asleep, orders: Mutex::default(), changed: Condvar::new() };
         Self { shared: Arc::new(shared), keeper: OnceLock::new(), counted: Mutex::default() }
     }
 
-    /// Notes a request that came soon after an answer.
     pub(super) fn note(&self, now: Instant) {
         let before = self.shared.soon.fetch_add(1, Ordering::Relaxed);
         if before % CALL == CALL - 1 {
@@ -111,8 +107,8 @@ impl Awake {
     #[cold]
     fn call(&self) {
         {
-            let mut state = self.shared.state.lock();
-            state.called = true;
+            let mut orders = self.shared.orders.lock();
+            orders.called = true;
             // Notify with the lock held: a later notification could end the keeper's first interval.
             self.shared.changed.notify_one();
         }
@@ -128,7 +124,7 @@ impl Awake {
 
 impl Drop for Awake {
     fn drop(&mut self) {
-        self.shared.state.lock().ended = true;
+        self.shared.orders.lock().ended = true;
         self.shared.changed.notify_one();
     }
 }
@@ -148,7 +144,8 @@ impl Shared {
                     self.asleep.store(true, Ordering::Relaxed);
                 }
                 // The keeper stays marked as awake, so it is not called again.
-                Err(error) if self.was_asked_for => {
+                // The user asked for it.
+                Err(error) if self.keep == KeepAwake::On => {
                     return tracing::warn!(path = %self.limit.display(), %error, "idle cores cannot be kept awake");
                 }
                 Err(error) => {
@@ -160,21 +157,21 @@ impl Shared {
 
     /// Waits for a call; returns `false` at the end of the mount.
     fn wait_for_call(&self) -> bool {
-        let mut state = self.state.lock();
-        while !state.called && !state.ended {
-            self.changed.wait(&mut state);
+        let mut orders = self.orders.lock();
+        while !orders.called && !orders.ended {
+            self.changed.wait(&mut orders);
         }
-        state.called = false;
-        !state.ended
+        orders.called = false;
+        !orders.ended
     }
 
     fn wait_while_it_pays(&self) {
-        let mut state = self.state.lock();
+        let mut orders = self.orders.lock();
         loop {
             let before = self.soon.load(Ordering::Relaxed);
-            self.changed.wait_for(&mut state, INTERVAL);
+            self.changed.wait_for(&mut orders, INTERVAL);
             let came = self.soon.load(Ordering::Relaxed).wrapping_sub(before);
-            if state.ended || came < KEEP {
+            if orders.ended || came < KEEP {
                 return;
             }
         }
@@ -239,7 +236,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = pipe(directory.path());
         let limits = limits(path.clone());
-        let awake = Awake::with_limit(path, true);
+        let awake = Awake::with_limit(path, KeepAwake::On);
         let now = Instant::now();
         for _ in 0..2 {
             (0..CALL - 1).for_each(|_| awake.note(now));
@@ -262,7 +259,7 @@ mod tests {
     #[test]
     fn as_many_over_a_long_time_do_not() {
         let directory = tempfile::tempdir().unwrap();
-        let awake = Awake::with_limit(directory.path().join("missing"), false);
+        let awake = Awake::with_limit(directory.path().join("missing"), KeepAwake::Auto);
         awake.counted.lock().replace(Instant::now());
         let mut now = Instant::now();
         for _ in 0..CALL * 10 {
@@ -277,7 +274,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = pipe(directory.path());
         let limits = limits(path.clone());
-        let awake = Awake::with_limit(path, true);
+        let awake = Awake::with_limit(path, KeepAwake::On);
         let shared = Arc::downgrade(&awake.shared);
         (0..CALL).for_each(|_| awake.note(Instant::now()));
         drop(awake);
@@ -291,7 +288,7 @@ mod tests {
     #[test]
     fn a_machine_without_such_a_limit_is_asked_once() {
         let directory = tempfile::tempdir().unwrap();
-        let awake = Awake::with_limit(directory.path().join("missing"), true);
+        let awake = Awake::with_limit(directory.path().join("missing"), KeepAwake::On);
         (0..CALL).for_each(|_| awake.note(Instant::now()));
         eventually("the keeper ends", || Arc::strong_count(&awake.shared) == 1);
         (0..CALL * 10).for_each(|_| awake.note(Instant::now()));

@@ -6,6 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use dedupfs_service::{
+    AttributeChanges, DirectoryEntry, FilePlace, FileService, NodeContent, SeekTarget, Statistics, WriteFlags,
+    XattrMode,
+};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, IoctlFlags,
     KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, ReplyAttr, ReplyBmap, ReplyCreate,
@@ -15,13 +19,10 @@ use fuser::{
 
 use super::convert::{self, caller, errno, file_attr, open_options, permissions};
 use super::ioctl::{self, FlagsRequest};
-use super::replies::{read_and_reply, reply_attributes, reply_empty, reply_entry, reply_written, reply_xattr};
+use super::replies::{Reply as _, read_and_reply, reply_empty, reply_entry, reply_written, reply_xattr};
 use super::{
-    Adapter, BACKGROUND_REQUESTS_MAX, CAPABILITIES, COOKIE_PARENT, REQUEST_BYTES_MAX, guarded, new_node, set_flags,
-    stub,
-};
-use dedupfs_service::{
-    AttributeChanges, DirectoryEntry, FilePlace, FileService, NodeContent, SeekTarget, WriteFlags, XattrMode,
+    Adapter, BACKGROUND_REQUESTS_MAX, CAPABILITIES, COOKIE_PARENT, Listing, REQUEST_BYTES_MAX, guarded, new_node,
+    set_flags, stub,
 };
 
 /// Whether a read or write goes through the kernel's page cache. The kernel names the owner of locks only with direct ones.
@@ -30,7 +31,7 @@ fn fills_pages(lock_owner: Option<LockOwner>) -> bool {
 }
 
 impl Filesystem for Adapter {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for capability in CAPABILITIES {
             if config.add_capabilities(capability).is_err() {
                 tracing::debug!(bit = capability.bits(), "the kernel lacks a capability");
@@ -53,7 +54,7 @@ impl Filesystem for Adapter {
         Ok(())
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _turn = self.turn();
         // For file handles (NFS) the kernel knows only the inode number.
         let lookup = || match name.as_bytes() {
@@ -64,7 +65,7 @@ impl Filesystem for Adapter {
         reply_entry(guarded("lookup", lookup), self.cache_time, reply);
     }
 
-    fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
+    fn forget(&self, _: &Request, ino: INodeNo, nlookup: u64) {
         // No turn: one request has many of these, and the thread must not sleep between them. If it had to wait, it settles after its next
         // request.
         let _ = guarded("forget", || {
@@ -73,9 +74,11 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let _turn = self.turn();
-        reply_attributes(guarded("getattr", || self.service.attributes(ino.0)), self.cache_time, reply);
+        reply.with(guarded("getattr", || self.service.attributes(ino.0)), |reply, attributes| {
+            reply.attr(&self.cache_time, &file_attr(&attributes));
+        });
     }
 
     fn setattr(
@@ -89,11 +92,11 @@ impl Filesystem for Adapter {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
         let _turn = self.turn();
@@ -110,16 +113,13 @@ impl Filesystem for Adapter {
         let slow = size.is_some() && self.changes_slowly(ino.0);
         self.answer(slow, move |service| {
             let result = guarded("setattr", || service.set_attributes(caller, ino.0, changes));
-            reply_attributes(result, cache_time, reply);
+            reply.with(result, |reply, attributes| reply.attr(&cache_time, &file_attr(&attributes)));
         });
     }
 
-    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
         let _turn = self.turn();
-        match guarded("readlink", || self.service.read_link(ino.0)) {
-            Ok(target) => reply.data(&target),
-            Err(error) => reply.error(errno(error)),
-        }
+        reply.with(guarded("readlink", || self.service.read_link(ino.0)), |reply, target| reply.data(&target));
     }
 
     fn mknod(
@@ -145,12 +145,12 @@ impl Filesystem for Adapter {
         self.make(request, new_node(parent, name, mode, umask), NodeContent::Directory, reply);
     }
 
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _turn = self.turn();
         self.reply_changed(parent, guarded("unlink", || self.service.unlink(parent.0, name.as_bytes())), reply);
     }
 
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _turn = self.turn();
         let removed = guarded("rmdir", || self.service.remove_directory(parent.0, name.as_bytes()));
         self.reply_changed(parent, removed, reply);
@@ -164,7 +164,7 @@ impl Filesystem for Adapter {
 
     fn rename(
         &self,
-        _request: &Request,
+        _: &Request,
         parent: INodeNo,
         name: &OsStr,
         newparent: INodeNo,
@@ -178,7 +178,7 @@ impl Filesystem for Adapter {
         self.reply_changed(newparent, guarded("rename", rename), reply);
     }
 
-    fn link(&self, _request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+    fn link(&self, _: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let _turn = self.turn();
         let linked = guarded("link", || self.service.link(ino.0, newparent.0, newname.as_bytes()));
         self.reply_new(newparent, linked, reply);
@@ -188,10 +188,9 @@ impl Filesystem for Adapter {
         let _turn = self.turn();
         let how = open_options(flags.0);
         let open = || self.dropping_privileges(how.truncate, ino.0, || self.service.open(caller(request), ino.0, how));
-        match guarded("open", open) {
-            Ok(opened) => reply.opened(FileHandle(opened.handle), self.open_flags(&opened, flags.0)),
-            Err(error) => reply.error(errno(error)),
-        }
+        reply.with(guarded("open", open), |reply, opened| {
+            reply.opened(FileHandle(opened.handle), self.open_flags(&opened, flags.0));
+        });
     }
 
     fn create(
@@ -212,12 +211,12 @@ impl Filesystem for Adapter {
 
     fn read(
         &self,
-        _request: &Request,
+        _: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        _: OpenFlags,
         lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
@@ -265,7 +264,7 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn flush(&self, _request: &Request, ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, _: &Request, ino: INodeNo, fh: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         let _turn = self.turn();
         let quick = guarded("flush", || Ok(self.service.flush_is_quick(ino.0, fh.0)));
         self.answer(quick == Ok(false), move |service| {
@@ -275,12 +274,12 @@ impl Filesystem for Adapter {
 
     fn release(
         &self,
-        _request: &Request,
+        _: &Request,
         ino: INodeNo,
         fh: FileHandle,
         flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
+        _: Option<LockOwner>,
+        _: bool,
         reply: ReplyEmpty,
     ) {
         let _turn = self.turn();
@@ -296,39 +295,30 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn fsync(&self, _request: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
         let _turn = self.turn();
         self.answer_when_durable(move |service| {
             reply_empty(guarded("fsync", || service.fsync(ino.0, fh.0, datasync)), reply);
         });
     }
 
-    fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let _turn = self.turn();
         let handle = self.streams.open(self.service.directory_end());
         reply.opened(FileHandle(handle), FopenFlags::empty());
     }
 
-    fn readdir(&self, _request: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, _: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let _turn = self.turn();
         let add = |entry: &DirectoryEntry| {
             let name = OsStr::from_bytes(&entry.name);
             Ok(reply.add(INodeNo(entry.ino), entry.cookie, convert::file_type(entry.kind), name))
         };
-        match guarded("readdir", || self.list((ino.0, fh.0), offset, false, add)) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(errno(error)),
-        }
+        let listed = guarded("readdir", || self.list((ino.0, fh.0), offset, Listing::Names, add));
+        reply.with(listed, |reply, ()| reply.ok());
     }
 
-    fn readdirplus(
-        &self,
-        _request: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
+    fn readdirplus(&self, _: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let _turn = self.turn();
         let ttl = self.cache_time;
         let mut added = Vec::new();
@@ -346,7 +336,7 @@ impl Filesystem for Adapter {
             }
             Ok(full)
         };
-        match guarded("readdirplus", || self.list((ino.0, fh.0), offset, true, add)) {
+        match guarded("readdirplus", || self.list((ino.0, fh.0), offset, Listing::Attributes, add)) {
             Ok(()) => reply.ok(),
             Err(error) => {
                 // The kernel gets no entry at all, so it will not forget those that were added.
@@ -356,34 +346,35 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn releasedir(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(&self, _: &Request, _: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
         let _turn = self.turn();
         self.streams.close(fh.0);
         reply.ok();
     }
 
-    fn fsyncdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let _turn = self.turn();
         self.answer_when_durable(move |service| {
             reply_empty(guarded("fsyncdir", || service.fsync_directory(ino.0)), reply);
         });
     }
 
-    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let _turn = self.turn();
-        match guarded("statfs", || self.service.statistics()) {
-            Ok(s) => reply.statfs(
-                s.blocks,
-                s.blocks_free,
-                s.blocks_available,
-                s.files,
-                s.files_free,
-                s.block_bytes,
-                s.name_bytes_max,
-                s.block_bytes,
-            ),
-            Err(error) => reply.error(errno(error)),
-        }
+        reply.with(guarded("statfs", || self.service.statistics()), |reply, found| {
+            let Statistics { block_bytes, blocks, blocks_free, blocks_available, files, files_free, name_bytes_max } =
+                found;
+            reply.statfs(
+                blocks,
+                blocks_free,
+                blocks_available,
+                files,
+                files_free,
+                block_bytes,
+                name_bytes_max,
+                block_bytes,
+            );
+        });
     }
 
     fn setxattr(
@@ -393,7 +384,7 @@ impl Filesystem for Adapter {
         name: &OsStr,
         value: &[u8],
         flags: i32,
-        _position: u32,
+        _: u32,
         reply: ReplyEmpty,
     ) {
         let _turn = self.turn();
@@ -407,7 +398,7 @@ impl Filesystem for Adapter {
         reply_empty(guarded("setxattr", set), reply);
     }
 
-    fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let _turn = self.turn();
         reply_xattr(guarded("getxattr", || self.service.xattr(ino.0, name.as_bytes())), size, reply);
     }
@@ -427,14 +418,14 @@ impl Filesystem for Adapter {
         reply_xattr(names, size, reply);
     }
 
-    fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _turn = self.turn();
         reply_empty(guarded("removexattr", || self.service.remove_xattr(ino.0, name.as_bytes())), reply);
     }
 
     fn fallocate(
         &self,
-        _request: &Request,
+        _: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -447,7 +438,7 @@ impl Filesystem for Adapter {
         self.answer_change("fallocate", (ino.0, fh.0), None, allocate, |result| reply_empty(result, reply));
     }
 
-    fn lseek(&self, _request: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(&self, _: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
         let _turn = self.turn();
         let target = match whence {
             libc::SEEK_DATA => SeekTarget::Data,
@@ -456,10 +447,8 @@ impl Filesystem for Adapter {
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(fuser::Errno::ENXIO) };
         self.answer(self.changes_slowly(ino.0), move |service| {
-            match guarded("lseek", || service.seek(ino.0, fh.0, offset, target)) {
-                Ok(found) => reply.offset(found.cast_signed()),
-                Err(error) => reply.error(errno(error)),
-            }
+            let found = guarded("lseek", || service.seek(ino.0, fh.0, offset, target));
+            reply.with(found, |reply, found| reply.offset(found.cast_signed()));
         });
     }
 
@@ -492,8 +481,8 @@ impl Filesystem for Adapter {
         &self,
         request: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
-        _flags: IoctlFlags,
+        _: FileHandle,
+        _: IoctlFlags,
         command: u32,
         in_data: &[u8],
         out_size: u32,
@@ -507,40 +496,37 @@ impl Filesystem for Adapter {
                 let (caller, notifier) = (caller(request), self.notifier());
                 // Not on the threads of reads: this waits for reads that the kernel has begun.
                 return self.answer_when_durable(move |service| {
-                    match guarded("ioctl", || set_flags(service, &notifier, caller, ino.0, flags)) {
-                        Ok(()) => reply.ioctl(0, &[]),
-                        Err(error) => reply.error(errno(error)),
-                    }
+                    let set = guarded("ioctl", || set_flags(service, &notifier, caller, ino.0, flags));
+                    reply.with(set, |reply, ()| reply.ioctl(0, &[]));
                 });
             }
             Some(Ok(request)) => request,
         };
-        match guarded("ioctl", || self.service.flags(ino.0)) {
-            Ok(flags) => reply.ioctl(0, &ioctl::flags_answer(request, flags, out_size)),
-            Err(error) => reply.error(errno(error)),
-        }
+        reply.with(guarded("ioctl", || self.service.flags(ino.0)), |reply, flags| {
+            reply.ioctl(0, &ioctl::flags_answer(request, flags, out_size));
+        });
     }
 
     // ENOSYS: the kernel does these itself, or goes without, and does not ask again.
 
-    fn access(&self, _request: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+    fn access(&self, _: &Request, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
         let _turn = self.turn();
         reply.error(fuser::Errno::ENOSYS);
     }
 
-    fn bmap(&self, _request: &Request, _ino: INodeNo, _blocksize: u32, _index: u64, reply: ReplyBmap) {
+    fn bmap(&self, _: &Request, _: INodeNo, _: u32, _: u64, reply: ReplyBmap) {
         let _turn = self.turn();
         reply.error(fuser::Errno::ENOSYS);
     }
 
     fn poll(
         &self,
-        _request: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _notifier: PollNotifier,
-        _events: PollEvents,
-        _flags: PollFlags,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: PollNotifier,
+        _: PollEvents,
+        _: PollFlags,
         reply: ReplyPoll,
     ) {
         let _turn = self.turn();

@@ -27,7 +27,6 @@ const fn number(direction: u32, kind: u8, index: u32, len_bytes: u32) -> u32 {
     direction << 30 | len_bytes << 16 | (kind as u32) << 8 | index
 }
 
-/// The bits that stand for the flags.
 struct Bits {
     immutable: u32,
     append_only: u32,
@@ -57,14 +56,10 @@ impl Bits {
     }
 }
 
-/// A request about flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FlagsRequest {
-    /// FS_IOC_GETFLAGS.
     Get,
-    /// FS_IOC_FSGETXATTR.
     GetExtended,
-    /// Either way to set them.
     Set(InodeFlags),
 }
 

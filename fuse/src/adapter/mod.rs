@@ -121,6 +121,14 @@ pub(crate) struct Adapter {
     notifier: Arc<OnceLock<Notifier>>,
 }
 
+/// The answer to a request for the entries of a directory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Listing {
+    Names,
+    /// Names, and attributes that count as looked up.
+    Attributes,
+}
+
 /// Setuid and setgid.
 const PRIVILEGES: u16 = 0o6000;
 
@@ -261,9 +269,10 @@ impl Adapter {
         &self,
         (ino, handle): (Ino, u64),
         offset: u64,
-        with_attributes: bool,
+        listing: Listing,
         mut add: impl FnMut(&DirectoryEntry) -> Result<bool>,
     ) -> Result<()> {
+        let with_attributes = listing == Listing::Attributes;
         for (name, cookie) in [(".", COOKIE_SELF), ("..", COOKIE_PARENT)] {
             if offset < cookie {
                 let target = if cookie == COOKIE_SELF { ino } else { self.service.parent(ino)? };

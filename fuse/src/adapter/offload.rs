@@ -16,15 +16,13 @@ use crate::sync::{self, Condvar, Mutex};
 
 /// Limit of threads: enough that some hanging calls do not stop the others.
 pub(super) const THREADS_MAX: usize = 16;
-/// Limit of waiting jobs.
 pub(super) const QUEUE_MAX: usize = 1024;
-/// Time that a thread without work stays.
 const IDLE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct Jobs {
     queue: VecDeque<Job>,
     pub(super) threads: usize,
     idle: usize,
@@ -33,7 +31,7 @@ pub(super) struct State {
 /// A pool of threads that grows when needed.
 #[derive(Default)]
 pub(crate) struct Offload {
-    pub(super) state: Mutex<State>,
+    pub(super) jobs: Mutex<Jobs>,
     work: Condvar,
     finished: Condvar,
 }
@@ -41,26 +39,26 @@ pub(crate) struct Offload {
 impl Offload {
     /// Runs `job` on another thread, or on this one if no other can be started.
     pub(crate) fn submit(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
-        let mut state = self.state.lock();
-        if state.queue.len() >= QUEUE_MAX {
-            drop(state);
+        let mut jobs = self.jobs.lock();
+        if jobs.queue.len() >= QUEUE_MAX {
+            drop(jobs);
             return job();
         }
-        state.queue.push_back(Box::new(job));
-        if state.idle >= state.queue.len() || state.threads >= THREADS_MAX {
-            drop(state);
+        jobs.queue.push_back(Box::new(job));
+        if jobs.idle >= jobs.queue.len() || jobs.threads >= THREADS_MAX {
+            drop(jobs);
             self.work.notify_one();
             return;
         }
-        state.threads += 1;
-        drop(state);
+        jobs.threads += 1;
+        drop(jobs);
         let pool = Arc::clone(self);
         if let Err(error) = sync::spawn("fuse-slow", move || pool.work()) {
             tracing::warn!(%error, "cannot start a thread for slow calls; running them in the session thread");
-            let mut state = self.state.lock();
-            state.threads -= 1;
-            let job = if state.threads == 0 { state.queue.pop_front() } else { None };
-            drop(state);
+            let mut jobs = self.jobs.lock();
+            jobs.threads -= 1;
+            let job = if jobs.threads == 0 { jobs.queue.pop_front() } else { None };
+            drop(jobs);
             if let Some(job) = job {
                 job();
             }
@@ -69,29 +67,29 @@ impl Offload {
 
     /// Waits until no job is left. No job may be submitted any more.
     pub(crate) fn drain(&self) {
-        let mut state = self.state.lock();
-        while !state.queue.is_empty() || state.threads > state.idle {
-            self.finished.wait(&mut state);
+        let mut jobs = self.jobs.lock();
+        while !jobs.queue.is_empty() || jobs.threads > jobs.idle {
+            self.finished.wait(&mut jobs);
         }
     }
 
     fn work(&self) {
-        let mut state = self.state.lock();
+        let mut jobs = self.jobs.lock();
         loop {
-            while let Some(job) = state.queue.pop_front() {
-                drop(state);
+            while let Some(job) = jobs.queue.pop_front() {
+                drop(jobs);
                 // A job's own calls are guarded; this keeps the counts right even if a reply panics.
                 if catch_unwind(AssertUnwindSafe(job)).is_err() {
                     tracing::error!("a slow call panicked; its request was answered with EIO");
                 }
-                state = self.state.lock();
+                jobs = self.jobs.lock();
             }
-            state.idle += 1;
+            jobs.idle += 1;
             self.finished.notify_all();
-            let timed_out = self.work.wait_for(&mut state, IDLE).timed_out();
-            state.idle -= 1;
-            if timed_out && state.queue.is_empty() {
-                state.threads -= 1;
+            let timed_out = self.work.wait_for(&mut jobs, IDLE).timed_out();
+            jobs.idle -= 1;
+            if timed_out && jobs.queue.is_empty() {
+                jobs.threads -= 1;
                 self.finished.notify_all();
                 return;
             }

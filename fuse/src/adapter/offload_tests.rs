@@ -18,7 +18,7 @@ fn all_jobs_run_before_drain_returns() {
     }
     pool.drain();
     assert_eq!(done.load(Ordering::SeqCst), 180);
-    assert!(pool.state.lock().threads <= THREADS_MAX);
+    assert!(pool.jobs.lock().threads <= THREADS_MAX);
 }
 
 #[test]

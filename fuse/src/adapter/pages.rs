@@ -17,9 +17,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::sync::Mutex;
-
 use super::offload::{Offload, THREADS_MAX};
+use crate::sync::Mutex;
 
 /// Limit of answers that wait until pages are dropped.
 pub(super) const HELD_MAX: usize = 16;
@@ -28,20 +27,18 @@ const _: () = assert!(HELD_MAX <= THREADS_MAX && HELD_MAX * 2 <= super::BACKGROU
 /// A range of a file in bytes: the first, and the one after the last.
 pub(super) type Range = (u64, u64);
 
+/// Drops that are under way or due.
 #[derive(Default)]
-struct State {
-    /// Number of waiting answers.
+struct Drops {
     held: usize,
     /// Pages to drop after their write was answered: one range for each file.
     late: HashMap<u64, Range>,
-    /// A thread drops the late ranges.
     is_late_running: bool,
 }
 
-/// Drops pages that writes made stale.
 #[derive(Clone, Default)]
 pub(crate) struct Pages {
-    state: Arc<Mutex<State>>,
+    drops: Arc<Mutex<Drops>>,
     threads: Arc<Offload>,
 }
 
@@ -55,21 +52,21 @@ impl Pages {
         invalidate: impl Fn(u64, Range) + Send + 'static,
         answer: impl FnOnce() + Send + 'static,
     ) {
-        let mut state = self.state.lock();
-        if state.held < HELD_MAX {
-            state.held += 1;
-            drop(state);
+        let mut drops = self.drops.lock();
+        if drops.held < HELD_MAX {
+            drops.held += 1;
+            drop(drops);
             let pages = self.clone();
             return self.threads.submit(move || {
                 invalidate(ino, range);
-                pages.state.lock().held -= 1;
+                pages.drops.lock().held -= 1;
                 answer();
             });
         }
-        let late = state.late.entry(ino).or_insert(range);
+        let late = drops.late.entry(ino).or_insert(range);
         *late = (late.0.min(range.0), late.1.max(range.1));
-        let is_running = std::mem::replace(&mut state.is_late_running, true);
-        drop(state);
+        let is_running = std::mem::replace(&mut drops.is_late_running, true);
+        drop(drops);
         answer();
         if !is_running {
             let pages = self.clone();
@@ -79,13 +76,13 @@ impl Pages {
 
     fn drop_late(&self, invalidate: &dyn Fn(u64, Range)) {
         loop {
-            let mut state = self.state.lock();
-            let Some(ino) = state.late.keys().next().copied() else {
-                state.is_late_running = false;
+            let mut drops = self.drops.lock();
+            let Some(ino) = drops.late.keys().next().copied() else {
+                drops.is_late_running = false;
                 return;
             };
-            let range = state.late.remove(&ino);
-            drop(state);
+            let range = drops.late.remove(&ino);
+            drop(drops);
             if let Some(range) = range {
                 invalidate(ino, range);
             }

@@ -25,7 +25,7 @@
 use crate::sync::{Condvar, Mutex};
 
 #[derive(Default)]
-struct State {
+struct Threads {
     /// Threads that receive, answer without waiting, or are called to receive.
     receivers: usize,
     /// Threads that sleep and are not called.
@@ -35,55 +35,53 @@ struct State {
     ended: bool,
 }
 
-/// The threads of one session.
 pub(crate) struct Relay {
-    state: Mutex<State>,
+    threads: Mutex<Threads>,
     call: Condvar,
     receivers_max: usize,
 }
 
 impl Relay {
-    /// Makes a relay with this limit of receivers.
     pub(crate) fn new(receivers_max: usize) -> Self {
-        Self { state: Mutex::new(State::default()), call: Condvar::new(), receivers_max }
+        Self { threads: Mutex::new(Threads::default()), call: Condvar::new(), receivers_max }
     }
 
     /// Called by a thread that is aside, before it receives. Returns when the thread is to receive.
     pub(crate) fn settle(&self) {
-        let mut state = self.state.lock();
-        if state.receivers < self.receivers_max || state.ended {
-            state.receivers += 1;
+        let mut threads = self.threads.lock();
+        if threads.receivers < self.receivers_max || threads.ended {
+            threads.receivers += 1;
             return;
         }
-        state.sleepers += 1;
-        while state.called == 0 && !state.ended {
-            self.call.wait(&mut state);
+        threads.sleepers += 1;
+        while threads.called == 0 && !threads.ended {
+            self.call.wait(&mut threads);
         }
-        if state.called > 0 {
-            state.called -= 1;
+        if threads.called > 0 {
+            threads.called -= 1;
         } else {
-            state.sleepers -= 1;
-            state.receivers += 1;
+            threads.sleepers -= 1;
+            threads.receivers += 1;
         }
     }
 
     /// Called by a receiver that is about to wait. It is aside from here on.
     pub(crate) fn step_aside(&self) {
-        let mut state = self.state.lock();
-        if state.sleepers == 0 {
-            state.receivers -= 1;
+        let mut threads = self.threads.lock();
+        if threads.sleepers == 0 {
+            threads.receivers -= 1;
             return;
         }
         // The called thread receives in its place.
-        state.sleepers -= 1;
-        state.called += 1;
-        drop(state);
+        threads.sleepers -= 1;
+        threads.called += 1;
+        drop(threads);
         self.call.notify_one();
     }
 
     /// Called when a receiver stops receiving: no other will receive either.
     pub(crate) fn end(&self) {
-        self.state.lock().ended = true;
+        self.threads.lock().ended = true;
         self.call.notify_all();
     }
 }

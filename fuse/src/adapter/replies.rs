@@ -3,14 +3,14 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use dedupfs_service::{Attributes, FileService, Handle, Ino, Opened, Result};
 use fuser::{
-    FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyWrite,
-    ReplyXattr,
+    FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 
 use super::convert::{errno, file_attr};
 use super::{Adapter, guarded};
-use dedupfs_service::{Attributes, FileService, Handle, Ino, Opened, Result};
 
 thread_local! {
     /// A read's bytes. Kept, because fresh memory costs more than the copy.
@@ -62,51 +62,62 @@ impl Adapter {
             service.release(made.ino, opened.handle);
             service.forget(made.ino, 1);
         };
-        self.settle(directory.0, result, forget, move |result| match result {
-            Ok((made, opened)) => {
+        self.settle(directory.0, result, forget, move |result| {
+            reply.with(result, |reply, (made, opened)| {
                 let handle = FileHandle(opened.handle);
                 reply.created(&cache_time, &file_attr(&made), Generation(made.generation), handle, flags);
-            }
-            Err(error) => reply.error(errno(error)),
+            });
         });
     }
 }
 
-pub(super) fn reply_entry(result: Result<Attributes>, cache_time: Duration, reply: ReplyEntry) {
-    match result {
-        Ok(attributes) => reply.entry(&cache_time, &file_attr(&attributes), Generation(attributes.generation)),
-        Err(error) => reply.error(errno(error)),
+/// A reply that can be an error.
+pub(super) trait Reply: Sized {
+    fn fail(self, error: fuser::Errno);
+
+    /// Replies with the value of `result` as `succeed` does, or with its error.
+    fn with<T>(self, result: Result<T>, succeed: impl FnOnce(Self, T)) {
+        match result {
+            Ok(value) => succeed(self, value),
+            Err(error) => self.fail(errno(error)),
+        }
     }
+}
+
+macro_rules! can_fail {
+    ($($reply:ty)*) => {
+        $(impl Reply for $reply {
+            fn fail(self, error: fuser::Errno) {
+                self.error(error);
+            }
+        })*
+    };
+}
+
+can_fail! {
+    ReplyAttr ReplyCreate ReplyData ReplyDirectory ReplyEmpty ReplyEntry ReplyIoctl ReplyLseek ReplyOpen ReplyStatfs ReplyWrite ReplyXattr
+}
+
+pub(super) fn reply_entry(result: Result<Attributes>, cache_time: Duration, reply: ReplyEntry) {
+    reply.with(result, |reply, attributes| {
+        reply.entry(&cache_time, &file_attr(&attributes), Generation(attributes.generation));
+    });
 }
 
 pub(super) fn reply_empty(result: Result<()>, reply: ReplyEmpty) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-pub(super) fn reply_attributes(result: Result<Attributes>, cache_time: Duration, reply: ReplyAttr) {
-    match result {
-        Ok(attributes) => reply.attr(&cache_time, &file_attr(&attributes)),
-        Err(error) => reply.error(errno(error)),
-    }
+    reply.with(result, |reply, ()| reply.ok());
 }
 
 pub(super) fn reply_written(result: Result<u32>, reply: ReplyWrite) {
-    match result {
-        Ok(written) => reply.written(written),
-        Err(error) => reply.error(errno(error)),
-    }
+    reply.with(result, |reply, written| reply.written(written));
 }
 
 pub(super) fn reply_xattr(result: Result<Vec<u8>>, room_bytes: u32, reply: ReplyXattr) {
-    match result {
-        Ok(value) if room_bytes == 0 => reply.size(u32::try_from(value.len()).unwrap_or(u32::MAX)),
-        Ok(value) if value.len() > room_bytes as usize => reply.error(fuser::Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(error) => reply.error(errno(error)),
-    }
+    reply.with(result, |reply, value| match value.len() {
+        len if room_bytes == 0 => reply.size(u32::try_from(len).unwrap_or(u32::MAX)),
+        len if len > room_bytes as usize => reply.error(fuser::Errno::ERANGE),
+        _ => reply.data(&value),
+    });
 }
 
 pub(super) fn read_and_reply(
@@ -119,9 +130,7 @@ pub(super) fn read_and_reply(
 ) {
     let mut buffer = READ_BUFFER.take();
     buffer.clear();
-    match guarded("read", || service.read(ino, handle, offset, len_bytes, &mut buffer)) {
-        Ok(()) => reply.data(&buffer),
-        Err(error) => reply.error(errno(error)),
-    }
+    let read = guarded("read", || service.read(ino, handle, offset, len_bytes, &mut buffer));
+    reply.with(read, |reply, ()| reply.data(&buffer));
     READ_BUFFER.set(buffer);
 }

@@ -16,7 +16,6 @@ struct Table {
     ends: HashMap<u64, u64>,
 }
 
-/// Open directories, by their handles.
 #[derive(Default)]
 pub(super) struct Streams(Mutex<Table>);
 
@@ -44,7 +43,6 @@ impl Streams {
         }
     }
 
-    /// Closes the handle.
     pub(super) fn close(&self, handle: u64) {
         self.0.lock().ends.remove(&handle);
     }

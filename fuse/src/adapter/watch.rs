@@ -17,7 +17,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::awake::Awake;
 
-/// Longest look.
 const LOOK: Duration = Duration::from_micros(50);
 /// A request that came within this time of the last answer, including all waking, might have come within [`LOOK`].
 const SOON: Duration = Duration::from_micros(200);
@@ -78,7 +77,6 @@ fn poll_until(device: &OwnedFd, deadline: Instant) -> bool {
 #[derive(Default, Debug)]
 pub(super) struct Pace {
     answered: Option<Instant>,
-    /// The last request came soon after the answer before it.
     soon: bool,
     /// Answers left that are not followed by a look.
     pause: u32,
@@ -88,7 +86,6 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Notes that a request was received.
     pub(super) fn received(&mut self, now: Instant) {
         self.soon = self.answered.is_some_and(|answered| now.saturating_duration_since(answered) < SOON);
     }

@@ -11,7 +11,6 @@ use super::{DEVICE, MountError};
 /// FUSE_SUPER_MAGIC: the type that statfs reports for a FUSE filesystem.
 const FUSE_MAGIC: u64 = 0x6573_5546;
 
-/// Returns the mountpoint's real path, if it can be mounted on.
 pub(super) fn mountpoint(path: &Path) -> Result<PathBuf, MountError> {
     let given = || path.to_path_buf();
     // statfs asks the daemon; for a dead mount the kernel may answer stat from its cache for a while.
@@ -36,7 +35,6 @@ pub(super) fn mountpoint(path: &Path) -> Result<PathBuf, MountError> {
     Ok(real)
 }
 
-/// Opens the device.
 pub(super) fn open_device() -> Result<OwnedFd, MountError> {
     let file = OpenOptions::new().read(true).write(true).open(DEVICE).map_err(device_error)?;
     Ok(file.into())

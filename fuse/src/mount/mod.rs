@@ -21,14 +21,14 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use dedupfs_service::FileService;
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno as SystemErrno;
 use rustix::mount::MountFlags;
 
 use crate::adapter::{Adapter, Awake, KeepAwake, Policy, SlowCalls};
-use dedupfs_service::FileService;
 pub use error::MountError;
-pub use session::{MountedSession, unmount_path};
+pub use session::{MountedSession, detach_path, unmount_path};
 
 /// The filesystem's type, as /proc/mounts shows it; `umount` looks for a helper by this name too.
 const FILESYSTEM_TYPE: &str = "fuse.dedupfs";
@@ -41,6 +41,26 @@ const SESSION_THREADS_MAX: usize = 16;
 /// Threads beyond those that receive, for while these wait: the number of requests that can wait before all do. Each may come to hold two
 /// buffers of the largest request.
 const SPARE_THREADS: usize = 12;
+
+/// Options of mount(8), and the flags of mount(2) that they set or clear.
+const FLAGS: [(&str, MountOption, MountFlags, bool); 13] = [
+    ("dev", MountOption::Dev, MountFlags::NODEV, false),
+    ("nodev", MountOption::NoDev, MountFlags::NODEV, true),
+    ("suid", MountOption::Suid, MountFlags::NOSUID, false),
+    ("nosuid", MountOption::NoSuid, MountFlags::NOSUID, true),
+    ("exec", MountOption::Exec, MountFlags::NOEXEC, false),
+    ("noexec", MountOption::NoExec, MountFlags::NOEXEC, true),
+    ("ro", MountOption::RO, MountFlags::RDONLY, true),
+    // A pool that is opened for reading stays read-only.
+    ("rw", MountOption::RW, MountFlags::empty(), true),
+    ("atime", MountOption::Atime, MountFlags::NOATIME, false),
+    ("noatime", MountOption::NoAtime, MountFlags::NOATIME, true),
+    ("sync", MountOption::Sync, MountFlags::SYNCHRONOUS, true),
+    ("async", MountOption::Async, MountFlags::SYNCHRONOUS, false),
+    ("dirsync", MountOption::DirSync, MountFlags::DIRSYNC, true),
+];
+/// Options with a field of their own. auto_unmount needs a helper process that outlives us.
+const REFUSED: [&str; 5] = ["", "auto_unmount", "allow_other", "allow_root", "default_permissions"];
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -90,25 +110,12 @@ impl MountOptions {
         parsed.extend(self.read_only.then_some(MountOption::RO));
         parsed.extend(self.no_atime.then_some(MountOption::NoAtime));
         for option in &self.extra {
-            parsed.push(match option.as_str() {
-                "dev" => MountOption::Dev,
-                "nodev" => MountOption::NoDev,
-                "suid" => MountOption::Suid,
-                "nosuid" => MountOption::NoSuid,
-                "exec" => MountOption::Exec,
-                "noexec" => MountOption::NoExec,
-                "ro" => MountOption::RO,
-                "rw" => MountOption::RW,
-                "atime" => MountOption::Atime,
-                "noatime" => MountOption::NoAtime,
-                "sync" => MountOption::Sync,
-                "async" => MountOption::Async,
-                "dirsync" => MountOption::DirSync,
-                // Not AutoUnmount: it needs a helper process that outlives us.
-                "" | "auto_unmount" | "allow_other" | "allow_root" | "default_permissions" => {
+            parsed.push(match FLAGS.iter().find(|(name, ..)| name == option) {
+                Some((_, known, ..)) => known.clone(),
+                None if REFUSED.contains(&option.as_str()) => {
                     return Err(MountError::Option { option: option.clone() });
                 }
-                other => MountOption::CUSTOM(other.to_owned()),
+                None => MountOption::CUSTOM(option.clone()),
             });
         }
         Ok(parsed)
@@ -132,7 +139,6 @@ impl MountOptions {
         Policy { direct_io_writes: self.direct_io_writes, durable_content, durable_names }
     }
 
-    /// Threads that receive requests at the same time.
     fn receivers_max(&self) -> usize {
         self.session_threads.clamp(1, SESSION_THREADS_MAX)
     }
@@ -177,7 +183,6 @@ pub fn mount(
     Ok(mounted)
 }
 
-/// Calls mount(2) with this device.
 fn mount_directly(device: &OwnedFd, mountpoint: &PathBuf, config: &Config) -> Result<(), SystemErrno> {
     let root_mode = std::fs::metadata(mountpoint).map_or(libc::S_IFDIR, |metadata| metadata.mode());
     let mut data = format!(
@@ -210,26 +215,8 @@ fn mount_directly(device: &OwnedFd, mountpoint: &PathBuf, config: &Config) -> Re
 fn flags(options: &[MountOption]) -> MountFlags {
     let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
     for option in options {
-        match option {
-            MountOption::Dev => flags.remove(MountFlags::NODEV),
-            MountOption::NoDev => flags.insert(MountFlags::NODEV),
-            MountOption::Suid => flags.remove(MountFlags::NOSUID),
-            MountOption::NoSuid => flags.insert(MountFlags::NOSUID),
-            MountOption::Exec => flags.remove(MountFlags::NOEXEC),
-            MountOption::NoExec => flags.insert(MountFlags::NOEXEC),
-            MountOption::Atime => flags.remove(MountFlags::NOATIME),
-            MountOption::NoAtime => flags.insert(MountFlags::NOATIME),
-            MountOption::Sync => flags.insert(MountFlags::SYNCHRONOUS),
-            MountOption::Async => flags.remove(MountFlags::SYNCHRONOUS),
-            MountOption::DirSync => flags.insert(MountFlags::DIRSYNC),
-            // A pool that is opened for reading stays read-only.
-            MountOption::RO => flags.insert(MountFlags::RDONLY),
-            MountOption::RW
-            | MountOption::FSName(_)
-            | MountOption::CUSTOM(_)
-            | MountOption::Subtype(_)
-            | MountOption::DefaultPermissions
-            | MountOption::AutoUnmount => {}
+        if let Some((.., flag, is_set)) = FLAGS.iter().find(|(_, known, ..)| known == option) {
+            flags.set(*flag, *is_set);
         }
     }
     flags

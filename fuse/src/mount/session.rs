@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use dedupfs_service::FileService;
 use fuser::Session;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,17 +17,14 @@ use rustix::mount::UnmountFlags;
 
 use super::MountError;
 use crate::adapter::{Adapter, SlowCalls};
-use dedupfs_service::FileService;
 
-/// Time between two attempts to unmount a busy mount.
 const RETRY: Duration = Duration::from_millis(50);
-/// The helper for users who may not call umount(2).
-const HELPER: &str = "fusermount3";
 
-/// The outcome of the session, once it has ended.
+type Outcome = Result<(), Arc<io::Error>>;
+
 #[derive(Default)]
 struct End {
-    outcome: Mutex<Option<Result<(), String>>>,
+    outcome: Mutex<Option<Outcome>>,
     known: Condvar,
 }
 
@@ -42,7 +40,6 @@ pub struct MountedSession {
 }
 
 impl MountedSession {
-    /// Starts serving.
     pub(super) fn start(
         session: Session<Adapter>,
         mountpoint: PathBuf,
@@ -65,15 +62,15 @@ impl MountedSession {
             }
             slow.drain();
             service.shutdown();
-            *ending.outcome.lock() = Some(outcome.map_err(|error| error.to_string()));
+            *ending.outcome.lock() = Some(outcome.map_err(Arc::new));
             ending.known.notify_all();
         };
         let thread = std::thread::Builder::new().name("fuse-session".to_owned()).spawn(serve);
         match thread {
             Ok(thread) => Ok(Self { mountpoint, end, connection, thread: Some(thread) }),
-            Err(error) => {
+            Err(source) => {
                 detach(&mountpoint);
-                Err(MountError::Session { reason: format!("no thread for it: {error}") })
+                Err(MountError::NoThread { source })
             }
         }
     }
@@ -147,11 +144,8 @@ fn is_connected(device: &OwnedFd) -> bool {
     poll(&mut devices, Some(&at_once)).is_err() || !devices[0].revents().contains(PollFlags::ERR)
 }
 
-fn outcome_of(outcome: &Option<Result<(), String>>) -> Result<(), MountError> {
-    match outcome {
-        Some(Err(reason)) => Err(MountError::Session { reason: reason.clone() }),
-        Some(Ok(())) | None => Ok(()),
-    }
+fn outcome_of(outcome: &Option<Outcome>) -> Result<(), MountError> {
+    outcome.clone().unwrap_or(Ok(())).map_err(|source| MountError::Session { source })
 }
 
 impl Drop for MountedSession {
@@ -178,31 +172,42 @@ pub fn unmount_path(mountpoint: &Path) -> Result<(), MountError> {
         Ok(()) => Ok(()),
         Err(SystemErrno::BUSY) => Err(MountError::Busy { mountpoint: at() }),
         Err(SystemErrno::INVAL | SystemErrno::NOENT) => Err(MountError::NotMounted { mountpoint: at() }),
-        Err(SystemErrno::PERM) => {
-            let output = Command::new(HELPER).arg("-u").arg("--").arg(mountpoint).output();
-            let output = output.map_err(|source| MountError::Unmount { mountpoint: at(), source })?;
-            let said = String::from_utf8_lossy(&output.stderr);
-            match output.status.success() {
-                true => Ok(()),
-                false if said.contains("busy") => Err(MountError::Busy { mountpoint: at() }),
-                false if said.contains("not found") => Err(MountError::NotMounted { mountpoint: at() }),
-                false => Err(MountError::Unmount { mountpoint: at(), source: io::Error::other(said.trim()) }),
-            }
-        }
+        Err(SystemErrno::PERM) => match ask_helper(&["-u"], mountpoint) {
+            Err(error) if error.to_string().contains("busy") => Err(MountError::Busy { mountpoint: at() }),
+            Err(error) if error.to_string().contains("not found") => Err(MountError::NotMounted { mountpoint: at() }),
+            asked => asked.map_err(|source| MountError::Unmount { mountpoint: at(), source }),
+        },
         Err(errno) => Err(MountError::Unmount { mountpoint: at(), source: errno.into() }),
     }
 }
 
-/// Unmounts lazily. A failure is only logged, because there is nothing else to try.
-pub(super) fn detach(mountpoint: &Path) {
+/// Removes a mount from the directory tree at once, with the helper if this user may not. Processes can go on using it.
+///
+/// # Errors
+/// Nothing is mounted there (EINVAL), or the kernel and the helper refuse.
+pub fn detach_path(mountpoint: &Path) -> io::Result<()> {
     match rustix::mount::unmount(mountpoint, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
-        Ok(()) | Err(SystemErrno::INVAL) => {}
-        Err(SystemErrno::PERM) => {
-            let output = Command::new(HELPER).args(["-u", "-z", "--"]).arg(mountpoint).output();
-            if !output.is_ok_and(|output| output.status.success()) {
-                tracing::warn!(mountpoint = %mountpoint.display(), "lazy unmount by the helper failed");
-            }
-        }
-        Err(error) => tracing::warn!(mountpoint = %mountpoint.display(), %error, "lazy unmount failed"),
+        Err(SystemErrno::PERM) => ask_helper(&["-u", "-z"], mountpoint),
+        detached => Ok(detached?),
+    }
+}
+
+/// Detaches a mount. A failure is only logged, because there is nothing else to try.
+pub(super) fn detach(mountpoint: &Path) {
+    let Err(error) = detach_path(mountpoint) else { return };
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => {}
+        Some(_) => tracing::warn!(mountpoint = %mountpoint.display(), %error, "lazy unmount failed"),
+        None => tracing::warn!(mountpoint = %mountpoint.display(), %error, "lazy unmount by the helper failed"),
+    }
+}
+
+/// Runs the helper for users who may not call umount(2). The error has the helper's words and no error number.
+fn ask_helper(options: &[&str], mountpoint: &Path) -> io::Result<()> {
+    let output = Command::new("fusermount3").args(options).arg("--").arg(mountpoint).output();
+    let output = output.map_err(io::Error::other)?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim())),
     }
 }

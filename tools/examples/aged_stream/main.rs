@@ -11,7 +11,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use dedupfs_tools::size;
+use dedupfs_tools::parse_size;
+
 use stream::Pattern;
 
 /// Writes one generation of a synthetic series of backups to standard output. It consists of runs of random length: unique data, data that
@@ -26,7 +27,7 @@ struct Arguments {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     generation: u32,
     /// Bytes of each generation, such as 512M
-    #[arg(long, default_value = "1G", value_parser = size::parse)]
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
     size: u64,
     /// Share of bytes that repeat earlier bytes of the same generation
     #[arg(long, default_value_t = Pattern::default().internal)]

@@ -8,9 +8,8 @@ use std::io::{self, Write};
 
 use super::tape::{self, Content, Random, Range};
 
-/// The kind of a run of data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Never seen before.
     Unique,
     /// Seen earlier in this generation.
@@ -21,19 +20,16 @@ pub enum Kind {
 
 /// The shares of a generation's bytes, and mean lengths of runs.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Pattern {
+pub(crate) struct Pattern {
     /// Share of internally redundant bytes, 0 to 1. The report's traffic: 0.325.
-    pub internal: f64,
+    pub(crate) internal: f64,
     /// Share of all redundant bytes from the second generation on, 0 to 1. The report's traffic: 0.976.
-    pub redundant: f64,
-    /// Mean length of a unique run in bytes.
-    pub unique_run_bytes: f64,
-    /// Mean length of an internally redundant run in bytes.
-    pub internal_run_bytes: f64,
-    /// Mean length of a temporally redundant run in bytes.
-    pub temporal_run_bytes: f64,
+    pub(crate) redundant: f64,
+    pub(crate) unique_run_bytes: f64,
+    pub(crate) internal_run_bytes: f64,
+    pub(crate) temporal_run_bytes: f64,
     /// Shape of the log-normal distribution of lengths: the standard deviation of their logarithm.
-    pub sigma: f64,
+    pub(crate) sigma: f64,
 }
 
 impl Default for Pattern {
@@ -51,7 +47,7 @@ impl Default for Pattern {
 }
 
 /// Makes generation number `number` (from 1) of `size_bytes` bytes.
-pub fn generation(seed: u64, number: u32, size_bytes: u64, pattern: &Pattern) -> Content {
+pub(crate) fn generation(seed: u64, number: u32, size_bytes: u64, pattern: &Pattern) -> Content {
     let mut random = Random(seed);
     let mut tape = 0;
     let mut current = Content::default();
@@ -115,11 +111,7 @@ fn next_generation(
     made
 }
 
-/// Writes a generation's bytes.
-///
-/// # Errors
-/// Those of `out`.
-pub fn write(seed: u64, generation: &Content, out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write(seed: u64, generation: &Content, out: &mut dyn Write) -> io::Result<()> {
     let mut tape = blake3::Hasher::new().update(b"aged stream").update(&seed.to_le_bytes()).finalize_xof();
     let mut fill = |position, bytes: &mut [u8]| {
         tape.set_position(position);

@@ -4,17 +4,15 @@
 
 use std::io::{self, Write};
 
-/// A range of the tape.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Range {
-    /// Its first position.
-    pub tape: u64,
+pub(crate) struct Range {
+    pub(crate) tape: u64,
     /// Its length in bytes, never 0.
-    pub len_bytes: u64,
+    pub(crate) len_bytes: u64,
 }
 
 /// `SplitMix64`: small, and the same on every machine.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -26,18 +24,18 @@ impl Random {
     }
 
     /// Returns a number between 0 and 1, both excluded.
-    pub fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         ((self.next() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
     /// Returns a number from 0 to `bound`, which is excluded.
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
     /// Returns a log-normal number with this mean: Box and Muller's normal number, exponentiated. `sigma` is the standard deviation of the
     /// logarithm.
-    pub fn length(&mut self, mean: f64, sigma: f64) -> u64 {
+    pub(crate) fn length(&mut self, mean: f64, sigma: f64) -> u64 {
         let normal = (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos();
         let length = mean * (sigma * normal - sigma * sigma / 2.0).exp();
         // A run shorter than this is noise within a chunk.
@@ -45,27 +43,23 @@ impl Random {
     }
 }
 
-/// Content as ranges of the tape, in order.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Content {
+pub(crate) struct Content {
     ranges: Vec<Range>,
-    /// The end of each range in the content.
     ends: Vec<u64>,
 }
 
 impl Content {
-    /// The length in bytes.
-    pub fn len_bytes(&self) -> u64 {
+    pub(crate) fn len_bytes(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
     /// The ranges. Two neighbours never continue each other.
-    pub fn ranges(&self) -> &[Range] {
+    pub(crate) fn ranges(&self) -> &[Range] {
         &self.ranges
     }
 
-    /// Adds a range at the end.
-    pub fn push(&mut self, range: Range) {
+    pub(crate) fn push(&mut self, range: Range) {
         let end = self.len_bytes() + range.len_bytes;
         match (self.ranges.last_mut(), self.ends.last_mut()) {
             (Some(last), Some(last_end)) if last.tape + last.len_bytes == range.tape => {
@@ -80,7 +74,7 @@ impl Content {
     }
 
     /// Returns the ranges that hold `len_bytes` of the content from `start` on, cut at its end.
-    pub fn slice(&self, start: u64, len_bytes: u64) -> Vec<Range> {
+    pub(crate) fn slice(&self, start: u64, len_bytes: u64) -> Vec<Range> {
         let end = (start + len_bytes).min(self.len_bytes());
         let mut at = start;
         let mut found = Vec::new();
@@ -99,10 +93,7 @@ impl Content {
 }
 
 /// Writes the bytes of `content`. `fill` gives those of the tape from a position on.
-///
-/// # Errors
-/// Those of `out`.
-pub fn write(fill: &mut dyn FnMut(u64, &mut [u8]), content: &Content, out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write(fill: &mut dyn FnMut(u64, &mut [u8]), content: &Content, out: &mut dyn Write) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 18];
     for range in content.ranges() {
         let mut written = 0;

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use dedupfs_tools::size;
+use dedupfs_tools::parse_size;
+
 use tree::{Pattern, Tree};
 
 /// Writes one generation of a synthetic series of backups of a tree of files into a directory. From one generation to the next, files are
@@ -28,7 +29,7 @@ struct Arguments {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     generation: u32,
     /// Bytes of the first generation, such as 512M; the others have about as many
-    #[arg(long, default_value = "256M", value_parser = size::parse)]
+    #[arg(long, default_value = "256M", value_parser = parse_size)]
     size: u64,
     /// Files of the first generation
     #[arg(long, default_value_t = Pattern::default().files, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

@@ -16,7 +16,6 @@ use std::path::PathBuf;
 
 use super::tape::{self, Content, Random, Range};
 
-/// The letters of all content.
 const ALPHABET: [u8; 16] = *b"etaoinshrdlucmf\n";
 
 /// Files of one directory. Their numbers are consecutive.
@@ -24,23 +23,17 @@ const FILES_OF_A_DIRECTORY: u32 = 64;
 
 /// The shape of a tree, and its changes from one generation to the next. Shares are from 0 to 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Pattern {
-    /// Files of the first generation.
-    pub files: u32,
-    /// Bytes of the first generation.
-    pub size_bytes: u64,
+pub(crate) struct Pattern {
+    pub(crate) files: u32,
+    pub(crate) size_bytes: u64,
     /// New files, as a share of those of the first generation.
-    pub created: f64,
-    /// Share of files that are deleted.
-    pub deleted: f64,
-    /// Share of the remaining files that are modified.
-    pub modified: f64,
-    /// Share of a modified file's bytes that change.
-    pub changed: f64,
-    /// Mean length of a place that changes, in bytes.
-    pub place_bytes: f64,
+    pub(crate) created: f64,
+    pub(crate) deleted: f64,
+    pub(crate) modified: f64,
+    pub(crate) changed: f64,
+    pub(crate) place_bytes: f64,
     /// Shape of the log-normal distributions of lengths: the standard deviation of their logarithm.
-    pub sigma: f64,
+    pub(crate) sigma: f64,
 }
 
 impl Default for Pattern {
@@ -60,10 +53,9 @@ impl Default for Pattern {
 }
 
 /// One generation: contents by the files' numbers. A number is never used again.
-pub type Tree = BTreeMap<u32, Content>;
+pub(crate) type Tree = BTreeMap<u32, Content>;
 
-/// Makes generation number `number` (from 1).
-pub fn generation(seed: u64, number: u32, pattern: &Pattern) -> Tree {
+pub(crate) fn generation(seed: u64, number: u32, pattern: &Pattern) -> Tree {
     let mut series = Series { random: Random(seed), tape_bytes: 0, files_made: 0, pattern };
     let mut tree = series.first();
     for _ in 1..number {
@@ -72,16 +64,12 @@ pub fn generation(seed: u64, number: u32, pattern: &Pattern) -> Tree {
     tree
 }
 
-/// The path of a file in its tree.
-pub fn path(number: u32) -> PathBuf {
+pub(crate) fn path(number: u32) -> PathBuf {
     format!("d{:05}/f{number:07}", number / FILES_OF_A_DIRECTORY).into()
 }
 
 /// Writes the bytes of a content of this seed's series.
-///
-/// # Errors
-/// Those of `out`.
-pub fn write(seed: u64, content: &Content, out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write(seed: u64, content: &Content, out: &mut dyn Write) -> io::Result<()> {
     let mut dense = blake3::Hasher::new().update(b"aged tree").update(&seed.to_le_bytes()).finalize_xof();
     let mut halves = Vec::new();
     let mut fill = |position: u64, bytes: &mut [u8]| {
@@ -98,10 +86,8 @@ pub fn write(seed: u64, content: &Content, out: &mut dyn Write) -> io::Result<()
     tape::write(&mut fill, content, out)
 }
 
-/// A series while it is made.
 struct Series<'a> {
     random: Random,
-    /// Length of the used part of the tape.
     tape_bytes: u64,
     files_made: u32,
     pattern: &'a Pattern,

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::random::Random;
 
-/// Makes one to four accidents.
-pub fn happen(files: &[PathBuf], random: &mut Random) -> io::Result<()> {
+pub(crate) fn happen(files: &[PathBuf], random: &mut Random) -> io::Result<()> {
     for _ in 0..1 + random.below(4) {
         // Skip files that an earlier accident removed.
         let there: Vec<&PathBuf> = files.iter().filter(|file| file.is_file()).collect();

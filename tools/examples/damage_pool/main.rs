@@ -15,12 +15,12 @@ mod namespace;
 mod nonsense;
 mod random;
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::{fs, io};
 
 use clap::{Parser, ValueEnum};
+
 use random::Random;
 
 /// Damages a pool that is not mounted, chosen by a seed, and prints the damage.
@@ -44,14 +44,10 @@ enum Kind {
     Nonsense,
 }
 
-/// The data that may be wrong after the damage without an error.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reach {
-    /// Nothing.
+pub(crate) enum Reach {
     Strict,
-    /// The fields of the changed rows.
     Names,
-    /// The content of the changed region.
     Content,
 }
 

@@ -1,8 +1,7 @@
 //! Writes other values into records of the namespace, with valid checksums. Tables and keys are those of docs/format.md.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use dedupfs_store::codec::{checksum, checksum_seeded};
 use redb::{Database, Key, ReadableDatabase as _, ReadableTable as _, TableDefinition};
@@ -10,40 +9,11 @@ use redb::{Database, Key, ReadableDatabase as _, ReadableTable as _, TableDefini
 use crate::Reach;
 use crate::random::Random;
 
-/// A key as the bytes that are mixed into its record's checksum.
-trait KeyBytes {
-    fn key_bytes(&self) -> Vec<u8>;
-}
-
-impl KeyBytes for u64 {
-    fn key_bytes(&self) -> Vec<u8> {
-        self.to_le_bytes().into()
-    }
-}
-
-impl KeyBytes for (u64, u32) {
-    fn key_bytes(&self) -> Vec<u8> {
-        [&self.0.to_le_bytes()[..], &self.1.to_le_bytes()[..]].concat()
-    }
-}
-
-impl KeyBytes for &[u8] {
-    fn key_bytes(&self) -> Vec<u8> {
-        self.to_vec()
-    }
-}
-
-impl KeyBytes for &[u8; 16] {
-    fn key_bytes(&self) -> Vec<u8> {
-        self.to_vec()
-    }
-}
-
-/// A row: key bytes and value.
+/// Bytes of the key, as they are mixed into the record's checksum, and of the value.
 type Row = (Vec<u8>, Vec<u8>);
 
 /// Changes one record of one table, and removes the checksums of blocks, which are then made anew.
-pub fn change(store: &Path, random: &mut Random) -> io::Result<Reach> {
+pub(crate) fn change(store: &Path, random: &mut Random) -> io::Result<Reach> {
     let reach = change_table(store, random).map_err(io::Error::other)?;
     for sums in ["namespace.sums-a", "namespace.sums-b"] {
         match fs::remove_file(store.with_file_name(sums)) {
@@ -91,7 +61,6 @@ fn change_row<K>(
 ) -> Result<Option<String>, redb::Error>
 where
     K: Key + 'static,
-    for<'a> K::SelfType<'a>: KeyBytes,
 {
     let rows = {
         let reading = database.begin_read()?;
@@ -101,7 +70,7 @@ where
             Err(error) => return Err(error.into()),
         };
         let row = |row: Result<(redb::AccessGuard<'_, K>, redb::AccessGuard<'_, &'static [u8]>), _>| {
-            row.map(|(key, value)| -> Row { (key.value().key_bytes(), value.value().to_vec()) })
+            row.map(|(key, value)| -> Row { (K::as_bytes(&key.value()).as_ref().to_vec(), value.value().to_vec()) })
         };
         table.iter()?.map(row).collect::<Result<Vec<_>, redb::StorageError>>()?
     };
@@ -122,11 +91,7 @@ where
     let writing = database.begin_write()?;
     {
         let mut table = writing.open_table(definition)?;
-        // The key as the store has it: both listings have the same order of rows.
-        let key = table.iter()?.nth(place).transpose()?.map(|(key, _)| K::as_bytes(&key.value()).as_ref().to_vec());
-        if let Some(key) = key {
-            table.insert(K::from_bytes(&key), value.as_slice())?;
-        }
+        table.insert(K::from_bytes(&key_bytes), value.as_slice())?;
     }
     writing.commit()?;
     Ok(Some(format!("row {place} of {} ({}): {how}", rows.len(), key_bytes.escape_ascii())))
@@ -147,7 +112,6 @@ fn distort(value: &mut Vec<u8>, random: &mut Random) -> String {
     format!("{width} bytes at {at}")
 }
 
-/// Makes the checksum of key and record valid.
 fn fit(key_bytes: &[u8], value: &mut [u8]) {
     if let Some((sealed, sum)) = value.split_last_chunk_mut::<4>() {
         let mixed = checksum_seeded(sealed, checksum(key_bytes));

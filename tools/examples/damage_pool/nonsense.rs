@@ -1,8 +1,7 @@
 //! Writes other values into frames, with valid checksums up to the manifest that names the file.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use dedupfs_store::codec::checksum;
 
@@ -10,13 +9,11 @@ use crate::frames::{self, Frame, u32_at};
 use crate::random::Random;
 use crate::{Reach, namespace};
 
-/// The kind of region frames.
 const REGION: u8 = 2;
 /// The kinds of directories of files of pages. Their payload has the number of entries and the checksum of each page.
 const DIRECTORIES: [u8; 4] = [4, 6, 9, 10];
 
-/// Makes one to three changes.
-pub fn write(files: &[PathBuf], random: &mut Random) -> io::Result<Reach> {
+pub(crate) fn write(files: &[PathBuf], random: &mut Random) -> io::Result<Reach> {
     let (store, framed): (Vec<&PathBuf>, Vec<&PathBuf>) =
         files.iter().partition(|file| file.file_name().is_some_and(|name| name == "namespace.redb"));
     let mut reach = Reach::Strict;
@@ -80,7 +77,6 @@ fn place(bytes: &[u8], frame: &Frame, random: &mut Random) -> (&'static str, usi
     (what, if random.below(4) == 0 { at } else { aligned }, width)
 }
 
-/// Makes the checksums of pages in a directory valid.
 fn fit_pages(bytes: &mut [u8], directory: &Frame) {
     let meta = directory.meta().start;
     let entry_bytes = u32_at(bytes, meta + 4) as usize;

@@ -1,14 +1,13 @@
 //! Random numbers from a seed.
 
-/// SplitMix64.
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -17,16 +16,16 @@ impl Random {
     }
 
     /// From 0 to one less than the limit, which is not 0.
-    pub fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 
-    pub fn choose<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+    pub(crate) fn choose<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
     }
 
     /// Writes another value of the same width: an end of the range, a neighbour, one bit or anything.
-    pub fn other(&mut self, bytes: &mut [u8]) {
+    pub(crate) fn other(&mut self, bytes: &mut [u8]) {
         let before = bytes.to_vec();
         let mut word = [0; 8];
         word[..bytes.len()].copy_from_slice(bytes);

@@ -9,13 +9,10 @@ use std::path::{Path, PathBuf};
 /// The arguments that name the file of a call, counted from 0.
 #[derive(Clone, Copy)]
 enum About {
-    /// A descriptor.
     Descriptor(usize),
     /// A path, relative to the process's working directory.
     Path(usize),
-    /// A directory's descriptor, and a path in it.
     At(usize, usize),
-    /// The address of a socket.
     Address(usize),
 }
 
@@ -57,29 +54,29 @@ const CALLS: &[(&str, i64, About)] = &[
     ("statfs", libc::SYS_statfs, Named(0)),
     ("bind", libc::SYS_bind, Address(1)),
     ("connect", libc::SYS_connect, Address(1)),
-    #[cfg(target_arch = "x86_64")]
-    ("open", libc::SYS_open, Named(0)),
-    #[cfg(target_arch = "x86_64")]
-    ("mkdir", libc::SYS_mkdir, Named(0)),
-    #[cfg(target_arch = "x86_64")]
-    ("rmdir", libc::SYS_rmdir, Named(0)),
-    #[cfg(target_arch = "x86_64")]
-    ("unlink", libc::SYS_unlink, Named(0)),
-    #[cfg(target_arch = "x86_64")]
-    ("rename", libc::SYS_rename, Named(1)),
-    #[cfg(target_arch = "x86_64")]
-    ("renameat", libc::SYS_renameat, At(2, 3)),
-    #[cfg(target_arch = "x86_64")]
-    ("stat", libc::SYS_stat, Named(0)),
-    #[cfg(target_arch = "x86_64")]
-    ("lstat", libc::SYS_lstat, Named(0)),
-    #[cfg(target_arch = "x86_64")]
-    ("chmod", libc::SYS_chmod, Named(0)),
-    #[cfg(target_arch = "x86_64")]
-    ("chown", libc::SYS_chown, Named(0)),
 ];
 
-/// Errors by their names.
+/// Older calls, which other architectures do not have.
+#[cfg(target_arch = "x86_64")]
+const OLD_CALLS: &[(&str, i64, About)] = &[
+    ("open", libc::SYS_open, Named(0)),
+    ("mkdir", libc::SYS_mkdir, Named(0)),
+    ("rmdir", libc::SYS_rmdir, Named(0)),
+    ("unlink", libc::SYS_unlink, Named(0)),
+    ("rename", libc::SYS_rename, Named(1)),
+    ("renameat", libc::SYS_renameat, At(2, 3)),
+    ("stat", libc::SYS_stat, Named(0)),
+    ("lstat", libc::SYS_lstat, Named(0)),
+    ("chmod", libc::SYS_chmod, Named(0)),
+    ("chown", libc::SYS_chown, Named(0)),
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_CALLS: &[(&str, i64, About)] = &[];
+
+fn calls() -> impl Iterator<Item = &'static (&'static str, i64, About)> {
+    CALLS.iter().chain(OLD_CALLS)
+}
+
 const ERRORS: &[(&str, i32)] = &[
     ("EIO", libc::EIO),
     ("ENOSPC", libc::ENOSPC),
@@ -95,24 +92,21 @@ const ERRORS: &[(&str, i32)] = &[
     ("EOPNOTSUPP", libc::EOPNOTSUPP),
 ];
 
-/// The number of a call.
-pub fn number_of(name: &str) -> Option<i64> {
-    CALLS.iter().find(|call| call.0 == name).map(|call| call.1)
+pub(crate) fn number_of(name: &str) -> Option<i64> {
+    calls().find(|call| call.0 == name).map(|call| call.1)
 }
 
-/// The numbers of all calls that are counted.
-pub fn numbers() -> Vec<i64> {
-    CALLS.iter().map(|call| call.1).collect()
+pub(crate) fn numbers() -> Vec<i64> {
+    calls().map(|call| call.1).collect()
 }
 
-/// The number of an error.
-pub fn errno(name: &str) -> Option<i32> {
+pub(crate) fn errno(name: &str) -> Option<i32> {
     ERRORS.iter().find(|error| error.0 == name).map(|error| error.1)
 }
 
 /// Returns the name of a call of a thread, and the file that it concerns; `None` if that cannot be found.
-pub fn describe(thread: u32, number: i64, arguments: &[u64; 6]) -> Option<(&'static str, PathBuf)> {
-    let (name, _, about) = *CALLS.iter().find(|call| call.1 == number)?;
+pub(crate) fn describe(thread: u32, number: i64, arguments: &[u64; 6]) -> Option<(&'static str, PathBuf)> {
+    let (name, _, about) = *calls().find(|call| call.1 == number)?;
     let path = match about {
         Descriptor(at) => descriptor(thread, arguments[at])?,
         Named(at) => resolve(thread, None, &text(thread, arguments[at], 0)?)?,

@@ -12,7 +12,7 @@ use rustix::net::{
 };
 
 /// Returns a filter that passes these calls on to this program and allows all others.
-pub fn program(numbers: &[i64]) -> Vec<libc::sock_filter> {
+pub(crate) fn program(numbers: &[i64]) -> Vec<libc::sock_filter> {
     let filter = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     // The number is the first field of the filter's input.
     let mut program = vec![filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
@@ -27,7 +27,7 @@ pub fn program(numbers: &[i64]) -> Vec<libc::sock_filter> {
 }
 
 /// Puts this process under the filter, and sends the descriptor that delivers the calls.
-pub fn install_and_send(program: &[libc::sock_filter], sender: &UnixStream) -> io::Result<()> {
+pub(crate) fn install_and_send(program: &[libc::sock_filter], sender: &UnixStream) -> io::Result<()> {
     // SAFETY: takes numbers only.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
         return Err(io::Error::last_os_error());
@@ -57,29 +57,23 @@ pub fn install_and_send(program: &[libc::sock_filter], sender: &UnixStream) -> i
     Ok(())
 }
 
-/// A call that waits for an answer.
-pub struct Call {
-    pub id: u64,
-    /// The calling thread.
-    pub pid: u32,
-    pub number: i64,
-    pub arguments: [u64; 6],
+pub(crate) struct Call {
+    pub(crate) id: u64,
+    pub(crate) pid: u32,
+    pub(crate) number: i64,
+    pub(crate) arguments: [u64; 6],
 }
 
-/// The answer to a call.
 #[derive(Clone, Copy)]
-pub enum Answer {
+pub(crate) enum Answer {
     GoOn,
-    /// The call is not made, and returns this error.
     Fail(i32),
 }
 
-/// Receives the calls.
-pub struct Listener(OwnedFd);
+pub(crate) struct Listener(OwnedFd);
 
 impl Listener {
-    /// Receives the descriptor sent by [`install_and_send`].
-    pub fn receive(receiver: &UnixStream) -> io::Result<Self> {
+    pub(crate) fn receive(receiver: &UnixStream) -> io::Result<Self> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         recvmsg(receiver, &mut [IoSliceMut::new(&mut [0])], &mut control, RecvFlags::CMSG_CLOEXEC)?;
@@ -91,7 +85,7 @@ impl Listener {
     }
 
     /// Returns the next call; `None` once all processes under the filter have ended.
-    pub fn next(&self) -> io::Result<Option<Call>> {
+    pub(crate) fn next(&self) -> io::Result<Option<Call>> {
         loop {
             let mut descriptors = [PollFd::new(&self.0, PollFlags::IN)];
             match poll(&mut descriptors, None) {
@@ -118,7 +112,7 @@ impl Listener {
         }
     }
 
-    pub fn answer(&self, id: u64, answer: Answer) -> io::Result<()> {
+    pub(crate) fn answer(&self, id: u64, answer: Answer) -> io::Result<()> {
         let (error, flags) = match answer {
             Answer::GoOn => (0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
             Answer::Fail(errno) => (-errno, 0),

@@ -18,13 +18,13 @@ mod places;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
-use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::{fs, io};
 
 use clap::Parser;
+
 use filter::{Answer, Listener};
 use places::Roots;
 
@@ -48,7 +48,6 @@ struct Arguments {
     command: Vec<String>,
 }
 
-/// The call that fails.
 #[derive(Clone)]
 struct Failure {
     call: String,
@@ -70,7 +69,6 @@ impl Failure {
     }
 }
 
-/// The calls so far.
 #[derive(Default)]
 struct Seen {
     counts: BTreeMap<(&'static str, &'static str), u64>,

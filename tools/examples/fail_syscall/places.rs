@@ -3,16 +3,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The roots of a pool.
-pub struct Roots(Vec<PathBuf>);
+pub(crate) struct Roots(Vec<PathBuf>);
 
 impl Roots {
-    pub fn new(meta: &Path, data: Option<&Path>) -> io::Result<Self> {
+    pub(crate) fn new(meta: &Path, data: Option<&Path>) -> io::Result<Self> {
         [Some(meta), data].into_iter().flatten().map(Path::canonicalize).collect::<io::Result<_>>().map(Self)
     }
 
     /// Returns the kind of a file of the pool; `None` for any other file.
-    pub fn kind(&self, path: &Path) -> Option<&'static str> {
+    pub(crate) fn kind(&self, path: &Path) -> Option<&'static str> {
         let inside = self.0.iter().find_map(|root| path.strip_prefix(root).ok())?;
         // A file written beside another and renamed over it has the same kind, and so has a file that was removed while open.
         let text = inside.to_str()?.trim_end_matches(" (deleted)").trim_end_matches(".new");

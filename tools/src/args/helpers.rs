@@ -15,34 +15,34 @@ const MOUNT_CODES: &str = "Exit codes, as mount(8): 0 ok; 1 usage; 2 FUSE unavai
 /// remount,ro MNT` makes everything durable and lets nothing be written until `mount -o remount,rw MNT`.
 #[derive(Parser, Debug)]
 #[command(name = "mount.dedupfs", version, after_help = MOUNT_CODES, after_long_help = MOUNT_LONG_HELP)]
-pub struct MountHelper {
+pub(crate) struct MountHelper {
     /// Directory of the pool
-    pub pool: PathBuf,
+    pub(crate) pool: PathBuf,
     /// Directory to mount on
     #[arg(value_name = "MNT")]
-    pub mountpoint: PathBuf,
+    pub(crate) mountpoint: PathBuf,
     /// Options as for `dedupfs mount`, also memory=SIZE, filters=LIST (with `:` between filters), log_file=FILE, and remount; options of
     /// mount(8) and systemd are ignored
     #[arg(short, value_name = "OPTIONS")]
-    pub options: Vec<String>,
+    pub(crate) options: Vec<String>,
     /// Ignore unknown options
     #[arg(short)]
-    pub sloppy: bool,
+    pub(crate) sloppy: bool,
     /// Check everything, but do not mount
     #[arg(short)]
-    pub fake: bool,
+    pub(crate) fake: bool,
     /// Do not record the mount for umount(8), which then does not wait for the daemon
     #[arg(short)]
-    pub no_mtab: bool,
+    pub(crate) no_mtab: bool,
     /// Report each step
     #[arg(short)]
-    pub verbose: bool,
+    pub(crate) verbose: bool,
     /// Mount namespace to mount in: a process id or a file
     #[arg(short = 'N', value_name = "NAMESPACE")]
-    pub namespace: Option<PathBuf>,
+    pub(crate) namespace: Option<PathBuf>,
     /// Without effect: the type is dedupfs
     #[arg(short = 't', value_name = "TYPE")]
-    pub filesystem_type: Option<String>,
+    pub(crate) filesystem_type: Option<String>,
 }
 
 const MOUNT_LONG_HELP: &str = "\
@@ -57,40 +57,40 @@ Exit codes, as mount(8): 0 ok; 1 usage; 2 FUSE unavailable; 32 failed.";
 /// does not call it: the daemon still makes everything durable, but umount does not wait for it.
 #[derive(Parser, Debug)]
 #[command(name = "umount.fuse.dedupfs", version, after_help = MOUNT_CODES)]
-pub struct UmountHelper {
+pub(crate) struct UmountHelper {
     /// Mountpoint, or the pool that is mounted
     #[arg(value_name = "MNT")]
-    pub mountpoint: PathBuf,
+    pub(crate) mountpoint: PathBuf,
     /// Detach at once even if files are open there, and wait for nothing
     #[arg(short)]
-    pub lazy: bool,
+    pub(crate) lazy: bool,
     /// Cut users of the mount off with errors, if it hangs; unwritten data is lost
     #[arg(short, conflicts_with = "lazy")]
-    pub force: bool,
+    pub(crate) force: bool,
     /// Remount it read-only if it is busy
     #[arg(short)]
-    pub read_only: bool,
+    pub(crate) read_only: bool,
     /// Without effect: there is no /etc/mtab to write
     #[arg(short)]
-    pub no_mtab: bool,
+    pub(crate) no_mtab: bool,
     /// Report each step
     #[arg(short)]
-    pub verbose: bool,
+    pub(crate) verbose: bool,
     /// Mount namespace to unmount in: a process id or a file
     #[arg(short = 'N', value_name = "NAMESPACE")]
-    pub namespace: Option<PathBuf>,
+    pub(crate) namespace: Option<PathBuf>,
     /// Without effect: the type is dedupfs
     #[arg(short = 't', value_name = "TYPE")]
-    pub filesystem_type: Option<String>,
+    pub(crate) filesystem_type: Option<String>,
 }
 
 /// Format a directory as a dedupfs pool, called by mkfs(8): the same as `dedupfs mkfs`.
 #[derive(Parser, Debug)]
 #[command(name = "mkfs.dedupfs", version)]
-pub struct MkfsHelper {
+pub(crate) struct MkfsHelper {
     /// All options of `dedupfs mkfs`.
     #[command(flatten)]
-    pub mkfs: MkfsArgs,
+    pub(crate) mkfs: MkfsArgs,
 }
 
 /// Check a dedupfs pool, called by fsck(8).
@@ -99,36 +99,36 @@ pub struct MkfsHelper {
 /// Without an option everything is checked; repairs are listed, asked about, and made. Use -y or -n where nobody can answer.
 #[derive(Parser, Debug)]
 #[command(name = "fsck.dedupfs", version, after_help = FSCK_CODES)]
-pub struct FsckHelper {
+pub(crate) struct FsckHelper {
     /// Directory of the pool. A mounted one is only checked, and with -a or -p left alone
-    pub pool: PathBuf,
+    pub(crate) pool: PathBuf,
     /// The same as -p
     #[arg(short = 'a', conflicts_with_all = ["no", "yes"])]
-    pub automatic: bool,
+    pub(crate) automatic: bool,
     /// Only the quick and safe part, without questions: the superblocks
     #[arg(short = 'p', conflicts_with_all = ["no", "yes"])]
-    pub preen: bool,
+    pub(crate) preen: bool,
     /// Check everything, change nothing
     #[arg(short = 'n', conflicts_with = "yes")]
-    pub no: bool,
+    pub(crate) no: bool,
     /// Check everything, and make possible repairs without asking
     #[arg(short = 'y')]
-    pub yes: bool,
+    pub(crate) yes: bool,
     /// Check everything also with -a or -p; errors are reported and left
     #[arg(short = 'f')]
-    pub force: bool,
+    pub(crate) force: bool,
     /// Without effect: asking is the default
     #[arg(short = 'r')]
-    pub interactive: bool,
+    pub(crate) interactive: bool,
     /// Report each step
     #[arg(short = 'v')]
-    pub verbose: bool,
+    pub(crate) verbose: bool,
     /// Without effect: progress goes to standard error
     #[arg(short = 'C', value_name = "FD", allow_hyphen_values = true)]
-    pub progress: Option<i32>,
+    pub(crate) progress: Option<i32>,
     /// Also read and verify all content
     #[arg(long)]
-    pub read_data: bool,
+    pub(crate) read_data: bool,
 }
 
 const FSCK_CODES: &str = "Exit codes, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage.";

@@ -3,21 +3,19 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::control::{ControlClient, Failure, FailureKind};
 use dedupfs::check::{CheckOptions, CheckReport};
 use dedupfs::repair::{RepairOptions, RepairReport, repair_at};
 use dedupfs::{OpenOptions, Pool};
 
+use super::trial;
 use crate::access::{self, Access};
 use crate::args::FsckArgs;
+use crate::control::{ControlClient, Failure, FailureKind};
 use crate::progress::Bars;
 use crate::target::{self, Target};
 use crate::{confirm, exit, report};
 
-use super::trial;
-
-/// Checks a pool.
-pub fn run(args: &FsckArgs) -> Result<u8, Failure> {
+pub(crate) fn run(args: &FsckArgs) -> Result<u8, Failure> {
     if args.repair {
         return repair(args);
     }
@@ -25,7 +23,7 @@ pub fn run(args: &FsckArgs) -> Result<u8, Failure> {
     if args.trial_recovery {
         let made = trial::run(&target.pool, args.scratch.as_deref(), args.memory, &Bars::default())?;
         if let Some(made) = &made {
-            exit::print(&if args.json { report::json(made)? } else { report::trial(made) })?;
+            exit::print_as(args.json, made, report::trial)?;
         }
         return Ok(trial::code(made.as_ref()));
     }
@@ -38,7 +36,7 @@ pub fn run(args: &FsckArgs) -> Result<u8, Failure> {
         let rebuilt = pool.rebuilt().copied();
         (check(&pool, &options, &bars)?, rebuilt)
     } else {
-        let result = match access::reach(&target.pool, &open_options(args, "dedupfs fsck", true))? {
+        let result = match access::reach(&target.pool, &with_memory(args, access::to_read("dedupfs fsck")))? {
             Access::Daemon(mut client) => client.check(&options, &bars)?,
             Access::Local(pool) => {
                 let result = check(&pool, &options, &bars)?;
@@ -69,14 +67,12 @@ fn check(pool: &Arc<Pool>, options: &CheckOptions, bars: &Bars) -> Result<CheckR
     access::with_local(pool, |pool| Ok(pool.check(options, bars)?))
 }
 
-/// Finds the changes that `--repair` would make, without making them.
 fn planned(pool: &Path, args: &FsckArgs) -> Result<Vec<String>, Failure> {
     let how = RepairOptions { read_data: args.read_data, ..RepairOptions::default() };
-    let open = open_options(args, "dedupfs fsck", true);
+    let open = with_memory(args, access::to_read("dedupfs fsck"));
     Ok(repair_at(pool, None, &how, &open, &Bars::default())?.plan)
 }
 
-/// Lists the repairs, asks, and makes them.
 fn repair(args: &FsckArgs) -> Result<u8, Failure> {
     // Find the pool without its superblock, which may be the damaged part.
     let pool = match target::mounted_at(&args.target)? {
@@ -85,12 +81,12 @@ fn repair(args: &FsckArgs) -> Result<u8, Failure> {
             .map_err(|error| Failure::failed(format!("cannot look at {}: {error}", args.target.display())))?,
     };
     refuse_mounted(&pool, "it is repaired")?;
-    let open = open_options(args, "dedupfs fsck --repair", false);
-    let run = |apply: bool| -> Result<RepairReport, Failure> {
-        let how = RepairOptions { apply, read_data: args.read_data, give_up_unnamed: args.give_up_unnamed };
-        repair_at(&pool, args.data.as_deref(), &how, &open, &Bars::default()).map_err(access::of_the_pool)
+    let open = with_memory(args, access::to_write("dedupfs fsck --repair"));
+    let run = |how: &RepairOptions| {
+        repair_at(&pool, args.data.as_deref(), how, &open, &Bars::default()).map_err(access::of_the_pool)
     };
-    let planned = run(false)?;
+    let plan = RepairOptions { apply: false, read_data: args.read_data, give_up_unnamed: args.give_up_unnamed };
+    let planned = run(&plan)?;
     if planned.plan.is_empty() {
         return conclude(args, &planned);
     }
@@ -101,7 +97,7 @@ fn repair(args: &FsckArgs) -> Result<u8, Failure> {
         exit::print("nothing was changed\n")?;
         return Ok(exit::FSCK_UNCORRECTED);
     }
-    conclude(args, &run(true)?)
+    conclude(args, &run(&RepairOptions { apply: true, ..plan })?)
 }
 
 fn conclude(args: &FsckArgs, report: &RepairReport) -> Result<u8, Failure> {
@@ -113,16 +109,14 @@ fn conclude(args: &FsckArgs, report: &RepairReport) -> Result<u8, Failure> {
     })
 }
 
-fn open_options(args: &FsckArgs, note: &str, read_only: bool) -> OpenOptions {
-    OpenOptions { memory_bytes: args.memory, ..access::open_options(note, read_only) }
+fn with_memory(args: &FsckArgs, options: OpenOptions) -> OpenOptions {
+    OpenOptions { memory_bytes: args.memory, ..options }
 }
 
 fn refuse_mounted(pool: &Path, before: &str) -> Result<(), Failure> {
     if ControlClient::connect(pool)?.is_some() {
-        return Err(Failure::new(
-            FailureKind::PoolInUse,
-            format!("pool {} is mounted: `dedupfs umount` it before {before}", pool.display()),
-        ));
+        return Err(FailureKind::PoolInUse
+            .because(format!("pool {} is mounted: `dedupfs umount` it before {before}", pool.display())));
     }
     Ok(())
 }
@@ -132,7 +126,7 @@ fn open_rebuilding(target: &Target, args: &FsckArgs, bars: &Bars) -> Result<Arc<
     let options = OpenOptions {
         rebuild_index: true,
         rebuild_reads_data: args.read_data,
-        ..open_options(args, "dedupfs fsck --rebuild-index", false)
+        ..with_memory(args, access::to_write("dedupfs fsck --rebuild-index"))
     };
-    access::open_with_progress(&target.pool, &options, bars)
+    access::open(&target.pool, &options, bars)
 }

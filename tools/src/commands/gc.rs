@@ -3,21 +3,18 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::control::{ControlClient, Failure, FailureKind};
-use dedupfs::Progress;
 use dedupfs::reclaim::{ReclaimOptions, ReclaimStatus, Stopped};
-use dedupfs_store::device::PoolLock;
+use dedupfs::{OpenOptions, Progress};
 
 use crate::access::{self, Access};
 use crate::args::Gc;
+use crate::control::{ControlClient, Failure, FailureKind};
 use crate::progress::{Bars, JsonLines};
 use crate::{exit, interrupt, report, silence, target};
 
-/// Time between two checks whether a stopped run has ended.
 const STOP_NAP: Duration = Duration::from_millis(100);
 
-/// Reclaims space.
-pub fn run(args: &Gc) -> Result<u8, Failure> {
+pub(crate) fn run(args: &Gc) -> Result<u8, Failure> {
     let target = target::resolve(&args.target)?;
     if args.pause || args.resume || args.stop {
         return order(args, &target.pool);
@@ -29,12 +26,16 @@ pub fn run(args: &Gc) -> Result<u8, Failure> {
     let (bars, lines) = (Bars::default(), JsonLines::default());
     let progress: &dyn Progress = if args.json { &lines } else { &bars };
     // A plan changes nothing: a crash is recovered in memory only.
-    let result = match access::reach(&target.pool, &access::open_options("dedupfs-gc", args.dry_run))? {
+    let result = match access::reach(
+        &target.pool,
+        &OpenOptions { read_only: args.dry_run, ..access::to_write("dedupfs-gc") },
+    )? {
         Access::Daemon(mut client) => {
             if !args.dry_run {
                 interrupt::on_signals(target.pool, "reclaiming", ControlClient::stop_reclaim)?;
             }
-            client.reclaim(&options, progress).map_err(of_the_pool)?
+            // The command line was valid, so a usage error comes from the state of the pool, such as a read-only mount.
+            client.reclaim(&options, progress).map_err(|failure| failure.usage_as(FailureKind::Failed))?
         }
         Access::Local(pool) => {
             if args.dry_run
@@ -42,7 +43,7 @@ pub fn run(args: &Gc) -> Result<u8, Failure> {
             {
                 eprintln!("dedupfs-gc: {notice}");
             }
-            let progress = interrupt::Interruptible { listener: progress, interrupted: interrupt::flag()? };
+            let progress = interrupt::ended_by_signals(progress)?;
             access::with_local(&pool, |pool| Ok(pool.reclaim(&options, &progress)?))?
         }
     };
@@ -74,16 +75,9 @@ fn options(args: &Gc) -> ReclaimOptions {
     }
 }
 
-/// Passes an order to the daemon: pause, resume or stop.
 fn order(args: &Gc, pool: &Path) -> Result<u8, Failure> {
     let Some(mut client) = silence::connect(pool)? else {
-        return Err(Failure::failed(match PoolLock::holder(pool) {
-            Some(holder) => format!(
-                "the pool is not mounted, and {holder} works on it: interrupt that process (Ctrl-C, or `kill` with its number); the \
-                 next run continues there"
-            ),
-            None => "the pool is not mounted: nothing runs there".to_owned(),
-        }));
+        return Err(access::nothing_to_stop(pool, "; the next run continues there"));
     };
     if args.stop {
         if client.reclaim_status()?.running.is_none() {
@@ -101,20 +95,12 @@ fn order(args: &Gc, pool: &Path) -> Result<u8, Failure> {
 }
 
 fn status(args: &Gc, pool: &Path) -> Result<u8, Failure> {
-    let status: ReclaimStatus = match access::reach(pool, &access::open_options("dedupfs-gc", true))? {
+    let status: ReclaimStatus = match access::reach(pool, &access::to_read("dedupfs-gc"))? {
         Access::Daemon(mut client) => client.reclaim_status()?,
         Access::Local(pool) => access::with_local(&pool, |pool| Ok(pool.reclaim_status()))?,
     };
     exit::print(&if args.json { report::json_line("reclaiming", &status)? } else { report::reclaim_status(&status) })?;
     Ok(exit::OK)
-}
-
-/// Converts a refusal. The command line was valid, so a usage error comes from the state of the pool, such as a read-only mount.
-fn of_the_pool(failure: Failure) -> Failure {
-    match failure.kind {
-        FailureKind::Usage => Failure::failed(failure.message),
-        _ => failure,
-    }
 }
 
 #[cfg(test)]

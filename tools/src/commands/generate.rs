@@ -3,27 +3,23 @@
 //! There is one page for each program, each command of `dedupfs` (`dedupfs-mount.8`) and each helper. There is one file for each program
 //! and shell, under the name by which the shell finds it.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
-use crate::control::Failure;
 use clap::{Arg, Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::args::helpers::{FsckHelper, MkfsHelper, MountHelper, UmountHelper};
 use crate::args::{Dedupfs, Gc, GenerateArgs, Stats};
+use crate::control::Failure;
 use crate::exit;
 
 /// Section of the manual: commands for administration.
 const SECTION: &str = "8";
 
-/// Pages with the text of another page.
 const SAME_PAGES: [(&str, &str); 1] = [("mount.fuse.dedupfs", "mount.dedupfs")];
 
-/// All programs and helpers.
-#[must_use]
-pub fn programs() -> Vec<Command> {
+pub(crate) fn programs() -> Vec<Command> {
     vec![
         Dedupfs::command(),
         Stats::command(),
@@ -35,8 +31,7 @@ pub fn programs() -> Vec<Command> {
     ]
 }
 
-/// Writes the requested pages and completions.
-pub fn run(args: &GenerateArgs) -> Result<u8, Failure> {
+pub(crate) fn run(args: &GenerateArgs) -> Result<u8, Failure> {
     if let Some(directory) = &args.man {
         in_directory(directory, man_pages)?;
     }

@@ -2,16 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::control::{Failure, FailureKind};
-use dedupfs::format;
-use dedupfs_store::superblock::PoolProperties;
+use dedupfs::{NoProgress, format};
+use dedupfs_store::superblock::{PoolProperties, Role};
 
 use crate::args::MkfsArgs;
-use crate::target::SUPERBLOCK_NAME;
+use crate::control::{Failure, FailureKind};
 use crate::{access, exit, size, target};
 
-/// Formats a pool.
-pub fn run(args: &MkfsArgs) -> Result<u8, Failure> {
+pub(crate) fn run(args: &MkfsArgs) -> Result<u8, Failure> {
     let properties = PoolProperties {
         chunker: args.chunker,
         chunk_size_bytes: args.chunk_size,
@@ -29,16 +27,15 @@ pub fn run(args: &MkfsArgs) -> Result<u8, Failure> {
     }
     // After a failure, only directories made by this command are removed.
     let new_roots: Vec<&Path> = roots.into_iter().filter(|root| !root.exists()).collect();
-    let pool =
-        format(&absolute(&args.pool)?, data.map(absolute).transpose()?.as_deref(), &properties).map_err(|error| {
+    let pool = format(&target::absolute(&args.pool)?, data.map(target::absolute).transpose()?.as_deref(), &properties)
+        .map_err(|error| {
             for root in new_roots.iter().rev() {
                 // Fails if the directory holds anything, as it must.
                 let _ = std::fs::remove_dir(root);
             }
-            let failure = Failure::from(error);
             // A usage error here, after clap's checks, comes from the choice of directories.
-            let kind = if failure.kind == FailureKind::Usage { FailureKind::Failed } else { failure.kind };
-            Failure::new(kind, format!("cannot format {}: {failure}", args.pool.display()))
+            let failure = Failure::from(error).usage_as(FailureKind::Failed);
+            failure.while_trying(&format!("cannot format {}", args.pool.display()))
         })?;
     exit::print(&format!(
         "formatted pool {pool} in {}{}\n  chunks of {} by {}, named by {}, compression {}, containers of {}\n  mount it \
@@ -56,7 +53,6 @@ pub fn run(args: &MkfsArgs) -> Result<u8, Failure> {
     Ok(exit::OK)
 }
 
-/// Quotes a path for a shell.
 fn quoted(path: &Path) -> String {
     let shown = path.display().to_string();
     let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+:@%,=".contains(letter);
@@ -65,7 +61,7 @@ fn quoted(path: &Path) -> String {
 
 /// Warns if the reserve for deleting and reclaiming takes all room of a small disk.
 fn warn_of_small_disks(pool: &Path) {
-    let looked = access::open(pool, &access::open_options("dedupfs mkfs", true))
+    let looked = access::open(pool, &access::to_read("dedupfs mkfs"), &NoProgress)
         .and_then(|pool| access::with_local(&pool, |pool| Ok(pool.stats()?)));
     // The pool is made. An error here will show again at the next command.
     let Ok(stats) = looked else { return };
@@ -81,16 +77,9 @@ fn warn_of_small_disks(pool: &Path) {
     }
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    // An existing root gets its real path, so that a data root inside the meta root is noticed.
-    path.canonicalize()
-        .or_else(|_| std::path::absolute(path))
-        .map_err(|error| Failure::failed(format!("cannot resolve {}: {error}", path.display())))
-}
-
 /// Resolves a path of a directory that may not exist yet: follows symbolic links and `..` of its existing part.
 fn resolved(path: &Path) -> Result<PathBuf, Failure> {
-    let whole = absolute(path)?;
+    let whole = target::absolute(path)?;
     let there = whole.ancestors().find_map(|parent| Some((parent, parent.canonicalize().ok()?)));
     Ok(match there {
         Some((parent, real)) => whole.strip_prefix(parent).map_or_else(|_| real.clone(), |rest| real.join(rest)),
@@ -102,14 +91,14 @@ fn resolved(path: &Path) -> Result<PathBuf, Failure> {
 fn check_root(root: &Path) -> Result<(), Failure> {
     let shown = root.display();
     let failed = |message: String| Err(Failure::failed(message));
-    let occupied = |message: String| Err(Failure::new(FailureKind::Occupied, message));
+    let occupied = |message: String| Err(FailureKind::Occupied.because(message));
     if let Some(mount) = target::mounted_at(root)? {
         return occupied(format!(
             "pool {} is mounted on {shown}: a pool must not be inside a dedupfs",
             mount.source.display()
         ));
     }
-    let is_pool = |path: &Path| [SUPERBLOCK_NAME, "dedupfs.data"].iter().any(|name| path.join(name).exists());
+    let is_pool = |path: &Path| [Role::Meta, Role::Data].iter().any(|role| path.join(role.file_name()).exists());
     for parent in resolved(root)?.ancestors().skip(1) {
         if is_pool(parent) {
             return occupied(format!("{shown} lies inside of the pool {}: choose another directory", parent.display()));

@@ -1,55 +1,42 @@
 //! `dedupfs put`: copies a tree into a hidden directory, and gives it its name when it is complete.
 
 use std::ffi::OsString;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::control::{Failure, FailureKind, PutRequest, lacks_room};
 use dedupfs::Progress as _;
 use dedupfs::transfer::{Owner, PutOptions, TransferReport};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::args::PutArgs;
+use crate::control::{Failure, FailureKind, PutRequest, lacks_room};
 use crate::inside::{self, Inside, NewName};
-use crate::interrupt::{self, Interruptible};
+use crate::interrupt;
 use crate::progress::Bars;
-use crate::{exit, report};
 
-/// Prefix of the names of staging directories.
 const STAGING_PREFIX: &str = ".dedupfs-put-";
 /// Extended attribute of staging directories: a name alone proves nothing.
 const STAGING_MARK: &str = "user.dedupfs.put";
 const REMOVING_RETRY: Duration = Duration::from_millis(50);
 
-/// Copies a tree into a mounted pool.
-pub fn run(args: &PutArgs) -> Result<u8, Failure> {
-    let shown = args.source.display();
-    // Opening a pipe would wait without this.
-    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let opened = OpenOptions::new().read(true).custom_flags(flags).open(&args.source);
-    let from = opened.map_err(|error| Failure::failed(format!("cannot open {shown}: {error}")))?;
-    let metadata = from.metadata().map_err(|error| Failure::failed(format!("cannot look at {shown}: {error}")))?;
-    if !metadata.is_dir() && !metadata.is_file() {
-        return Err(Failure::new(FailureKind::Usage, format!("{shown} is neither a directory nor a regular file")));
-    }
+pub(crate) fn run(args: &PutArgs) -> Result<u8, Failure> {
+    let (from, metadata) = inside::open_source(&args.source)?;
+    inside::check_kind(&args.source, &metadata)?;
     let to = NewName::at(&args.destination)?;
     let Some(place) = inside::find(&to.directory)? else {
-        return Err(Failure::new(
-            FailureKind::Usage,
-            format!(
+        return Err(FailureKind::Usage.because(format!(
                 "{} is in no mounted dedupfs: `dedupfs put SOURCE MNT/NAME` copies into one, `dedupfs mount POOL MNT` mounts it",
                 args.destination.display()
             ),
         ));
     };
     if metadata.dev() == place.device {
-        let advice = "`cp -a` copies within a mount, without copying content";
-        return Err(Failure::new(FailureKind::Usage, format!("{shown} is in the same mount: {advice}")));
+        return Err(inside::in_same_mount(&args.source));
     }
     let staging = Staging::make(&to.directory)?;
     let copied = copy(args, &from, &metadata, &to, &place, &staging);
@@ -57,10 +44,7 @@ pub fn run(args: &PutArgs) -> Result<u8, Failure> {
         let directory = args.destination.parent().unwrap_or(Path::new("."));
         eprintln!("dedupfs: {} is left over: {error}", directory.join(&staging.name).display());
     }
-    let report = copied?;
-    exit::tell(&report::transfer_problems(&report));
-    exit::print(&if args.json { report::json(&report)? } else { report::transfer(&report) })?;
-    Ok(if report.problem_count == 0 { exit::OK } else { exit::PARTLY })
+    inside::conclude(&copied?, args.json)
 }
 
 fn copy(
@@ -87,10 +71,10 @@ fn copy(
     let owner = options.owner.clone();
     let request = PutRequest { into: staging.ino, name: to.name.as_bytes().to_vec(), options };
     let bars = Bars::default();
-    let progress = Interruptible { listener: &bars, interrupted: interrupt::flag()? };
+    let progress = interrupt::ended_by_signals(&bars)?;
     let report = inside::daemon(&place.pool)?.put(request, from.as_fd(), &progress)?;
     let is_cancelled = progress.is_cancelled();
-    drop(bars);
+    bars.finish();
     if is_cancelled {
         return Err(Failure::failed("interrupted"));
     }
@@ -117,7 +101,6 @@ fn copy(
     Ok(report)
 }
 
-/// The directory that receives the tree until it is complete.
 struct Staging<'a> {
     parent: &'a File,
     /// Locked while it is in use.
@@ -132,7 +115,7 @@ impl<'a> Staging<'a> {
         let name = format!("{STAGING_PREFIX}{:016x}", random());
         let failed = |errno: Errno| {
             let kind = if lacks_room(&errno.into()) { FailureKind::NoSpace } else { FailureKind::Failed };
-            Failure::new(kind, format!("cannot make a directory beside the new name: {errno}"))
+            kind.because(format!("cannot make a directory beside the new name: {errno}"))
         };
         rustix::fs::mkdirat(parent, &name, Mode::RWXU).map_err(failed)?;
         let open = || {
@@ -161,10 +144,8 @@ impl<'a> Staging<'a> {
                 Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
                     std::thread::sleep(REMOVING_RETRY);
                 }
-                emptied => {
-                    emptied?;
-                    return Ok(rustix::fs::unlinkat(self.parent, &self.name, AtFlags::REMOVEDIR)?);
-                }
+                Err(error) => return Err(error),
+                Ok(()) => return Ok(rustix::fs::unlinkat(self.parent, &self.name, AtFlags::REMOVEDIR)?),
             }
         }
     }
@@ -207,7 +188,6 @@ fn identity(directory: &File) -> std::io::Result<(u64, u64)> {
     directory.metadata().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Removes all entries except directories; returns the first directory.
 fn remove_all_but_directories(directory: &File) -> std::io::Result<Option<OsString>> {
     let mut first = None;
     for entry in std::fs::read_dir(path_of(directory))? {

@@ -5,16 +5,14 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use dedupfs::OpenOptions;
 use dedupfs::recover::recover;
-use dedupfs_store::device::FileDevice;
-use dedupfs_store::superblock::{Role, Superblock};
+use dedupfs_store::superblock::Role;
 
 use crate::args::RecoverArgs;
 use crate::control::{ControlClient, Failure, FailureKind};
 use crate::progress::Bars;
 use crate::{access, confirm, exit, report, target};
 
-/// Rebuilds a lost meta root.
-pub fn run(args: &RecoverArgs) -> Result<u8, Failure> {
+pub(crate) fn run(args: &RecoverArgs) -> Result<u8, Failure> {
     let data = match &args.data {
         Some(data) => data.clone(),
         None => data_root_of(&args.pool)?,
@@ -28,30 +26,25 @@ pub fn run(args: &RecoverArgs) -> Result<u8, Failure> {
             )));
         }
     }
-    let (pool, data) = (absolute(&args.pool)?, absolute(&data)?);
+    let (pool, data) = (target::absolute(&args.pool)?, target::absolute(&data)?);
     if pool.exists() && ControlClient::connect(&pool)?.is_some() {
         let message = format!("pool {} is mounted: copy out the readable files first", pool.display());
-        return Err(Failure::new(FailureKind::PoolInUse, message));
+        return Err(FailureKind::PoolInUse.because(message));
     }
     if args.force && !args.yes && !confirm::ask_at_terminal(&question(&pool, &data))? {
         exit::print("nothing was changed\n")?;
         return Ok(exit::FAILED);
     }
-    let options = OpenOptions { memory_bytes: args.memory, ..access::open_options("dedupfs recover", false) };
+    let options = OpenOptions { memory_bytes: args.memory, ..access::to_write("dedupfs recover") };
     let bars = Bars::default();
     let outcome = recover(&pool, &data, args.force, &options, &bars);
     drop(bars);
     let recovered = outcome.map_err(|error| {
-        let failure = Failure::from(error);
         // The command line was valid: a usage error means that the directories do not match.
-        let kind = if failure.kind == FailureKind::Usage { FailureKind::NotAPool } else { failure.kind };
-        Failure::new(kind, format!("cannot recover {}: {failure}", args.pool.display()))
+        let failure = Failure::from(error).usage_as(FailureKind::NotAPool);
+        failure.while_trying(&format!("cannot recover {}", args.pool.display()))
     })?;
-    exit::print(&if args.json {
-        report::json(&recovered)?
-    } else {
-        report::recovered(&recovered, age(recovered.restored.time_secs))
-    })?;
+    exit::print_as(args.json, &recovered, |recovered| report::recovered(recovered, age(recovered.restored.time_secs)))?;
     Ok(exit::OK)
 }
 
@@ -66,14 +59,11 @@ fn question(pool: &Path, data: &Path) -> String {
 
 /// Finds the data root if the user does not name it: by the meta superblock if it can be read, else in the same directory.
 fn data_root_of(pool: &Path) -> Result<PathBuf, Failure> {
-    let superblock = FileDevice::open(pool).and_then(|device| Superblock::read(&device, Role::Meta));
-    let data = superblock.map_or_else(|_| pool.to_owned(), |superblock| superblock.data_root_path(pool));
+    let data = target::data_root(pool).unwrap_or_else(|| pool.to_owned());
     if data.join(Role::Data.file_name()).exists() {
         return Ok(data);
     }
-    Err(Failure::new(
-        FailureKind::NotAPool,
-        format!(
+    Err(FailureKind::NotAPool.because(format!(
             "cannot recover {0}: no data root (no {1}) in {2}: if the pool's content is elsewhere, or the data root moved, say \
              where it is: `dedupfs recover --data DIR {0}`",
             pool.display(),
@@ -81,12 +71,6 @@ fn data_root_of(pool: &Path) -> Result<PathBuf, Failure> {
             data.display()
         ),
     ))
-}
-
-fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    path.canonicalize()
-        .or_else(|_| std::path::absolute(path))
-        .map_err(|error| Failure::failed(format!("cannot resolve {}: {error}", path.display())))
 }
 
 /// Returns the time since then; `None` if it is unknown or in the future.

@@ -4,25 +4,25 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::control::{ControlClient, Failure};
 use dedupfs::OpenOptions;
 use dedupfs::scrub::{ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus};
 use dedupfs_store::device::{FileDevice, PoolLock};
 use dedupfs_store::superblock::{Role, Superblock};
 
+use super::trial;
 use crate::access::{self, Access};
 use crate::args::ScrubArgs;
+use crate::control::{ControlClient, Failure};
 use crate::progress::Bars;
 use crate::{exit, interrupt, report, silence, target};
 
-use super::trial;
-
-/// Scrubs a pool.
-pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
+pub(crate) fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     let target = target::resolve(&args.target)?;
     if args.stop {
         let client = silence::connect(&target.pool)?;
-        let mut client = client.ok_or_else(|| Failure::failed(nothing_to_stop(&target.pool)))?;
+        let mut client = client.ok_or_else(|| {
+            access::nothing_to_stop(&target.pool, ", and a scrub reports its progress; the next one continues there")
+        })?;
         let status = client.scrub_status();
         client.stop_scrub()?;
         let status = status?;
@@ -43,7 +43,8 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     let options = ScrubOptions { rate_bytes_per_s: args.rate, restart: args.restart };
     let bars = Bars::default();
     let pool = target.pool.clone();
-    let result = match access::reach(&target.pool, &access::open_options("dedupfs scrub", args.status))? {
+    let open = OpenOptions { read_only: args.status, ..access::to_write("dedupfs scrub") };
+    let result = match access::reach(&target.pool, &open)? {
         Access::Daemon(mut client) if args.status => return tell(&client.scrub_status()?, args.json),
         Access::Local(pool) if args.status => {
             let status = access::with_local(&pool, |pool| Ok(pool.scrub_status()?))?;
@@ -64,7 +65,7 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
             result
         }
         Access::Local(pool) => {
-            let progress = interrupt::Interruptible { listener: &bars, interrupted: interrupt::flag()? };
+            let progress = interrupt::ended_by_signals(&bars)?;
             access::with_local(&pool, |pool| Ok(pool.scrub(&options, &progress)?))?
         }
     };
@@ -99,7 +100,6 @@ pub fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// Returns the exit code of a scrub without its trial recovery.
 fn code(result: &ScrubReport) -> u8 {
     let is_renewed = result.export.as_ref().is_some_and(|export| export.renewed);
     let found = match result.is_clean() && !result.is_export_bad() && !result.counts_in_doubt {
@@ -108,17 +108,6 @@ fn code(result: &ScrubReport) -> u8 {
         true => exit::OK,
     };
     if result.finished { found } else { found | exit::FSCK_ENDED_EARLY }
-}
-
-/// Says why this command has nothing to stop, and how to stop a scrub in another process.
-fn nothing_to_stop(pool: &Path) -> String {
-    match PoolLock::holder(pool) {
-        Some(holder) => format!(
-            "the pool is not mounted, and {holder} works on it: interrupt that process (Ctrl-C, or `kill` with its number), and a \
-             scrub reports its progress; the next one continues there"
-        ),
-        None => "the pool is not mounted: nothing runs there".to_owned(),
-    }
 }
 
 /// Shows the last durable position of a scrub, for a pool that another process has.
@@ -135,6 +124,6 @@ fn tell_of_another(pool: &Path, holder: &str, json: bool) -> Result<u8, Failure>
 }
 
 fn tell(status: &ScrubStatus, json: bool) -> Result<u8, Failure> {
-    exit::print(&if json { report::json(status)? } else { report::scrub_status(status) })?;
+    exit::print_as(json, status, report::scrub_status)?;
     Ok(exit::OK)
 }

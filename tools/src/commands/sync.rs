@@ -1,12 +1,11 @@
 //! `dedupfs sync`.
 
-use crate::control::Failure;
-
 use crate::args::SyncArgs;
+use crate::control::Failure;
 use crate::{exit, mount, mountinfo, silence, target};
 
 /// Syncs a mounted pool. In a pool that is not mounted, everything is durable already.
-pub fn run(args: &SyncArgs) -> Result<u8, Failure> {
+pub(crate) fn run(args: &SyncArgs) -> Result<u8, Failure> {
     let target = target::resolve(&args.target)?;
     // The pool may have another daemon by now, which does not know the writes through the dead mount.
     if let Some(mount) = target.mount.as_ref().filter(|mount| mount::is_dead(&mount.mountpoint)) {

@@ -1,19 +1,18 @@
 //! `--trial-recovery` of fsck and scrub.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
-use crate::control::{Failure, FailureKind};
 use dedupfs::config::MEMORY_BYTES_MIN;
 use dedupfs::{OpenOptions, Progress, TRIAL_MEMORY_BYTES, TrialReport};
 
 use crate::access::{self, Access};
+use crate::control::{Failure, FailureKind};
 use crate::{exit, interrupt};
 
 /// Makes a trial recovery, in the daemon if the pool is mounted; else in this process, where `memory_bytes` is divided between the
 /// pool and the trial if it is enough for both.
 /// `None` if a signal, a stop or an unmount ended it.
-pub fn run(
+pub(crate) fn run(
     pool: &Path,
     scratch: Option<&Path>,
     memory_bytes: u64,
@@ -22,16 +21,15 @@ pub fn run(
     let scratch = scratch_of(pool, scratch)?;
     let options = OpenOptions {
         memory_bytes: memory_bytes.saturating_sub(TRIAL_MEMORY_BYTES).max(MEMORY_BYTES_MIN),
-        ..access::open_options("dedupfs fsck --trial-recovery", true)
+        ..access::to_read("dedupfs fsck --trial-recovery")
     };
-    let interrupted = interrupt::flag()?;
-    let progress = interrupt::Interruptible { listener: progress, interrupted: interrupted.clone() };
+    let progress = interrupt::ended_by_signals(progress)?;
     let made = match access::reach(pool, &options)? {
         Access::Daemon(mut client) => client.trial_recovery(&scratch, &progress),
         Access::Local(pool) => access::with_local(&pool, |pool| Ok(pool.trial_recovery(&scratch, &progress)?)),
     };
     match made {
-        Err(failure) if failure.kind == FailureKind::Ended || interrupted.load(Ordering::Relaxed) => {
+        Err(failure) if failure.kind == FailureKind::Ended || progress.is_cancelled() => {
             eprintln!("dedupfs: {failure}: no trial recovery was made, and nothing is said about the export");
             Ok(None)
         }
@@ -39,8 +37,7 @@ pub fn run(
     }
 }
 
-/// Returns the exit code of a trial, as for fsck.
-pub fn code(made: Option<&TrialReport>) -> u8 {
+pub(crate) fn code(made: Option<&TrialReport>) -> u8 {
     match made {
         None => exit::FSCK_ENDED_EARLY,
         Some(report) if report.is_sound() => exit::OK,

@@ -27,30 +27,22 @@ const END_TIMEOUT: Duration = Duration::from_secs(30);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(600);
 const RETRY: Duration = Duration::from_millis(20);
 
-/// The way to unmount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum How {
-    /// Fails if files are open there.
+pub(crate) enum How {
     InOrder,
     /// Detach at once, then wait until the last file is closed and the filesystem ends.
     LazyAndWait,
-    /// Detach at once, without waiting.
     Lazy,
-    /// Cut users off with errors.
     Force,
 }
 
-/// Runs `dedupfs umount`.
-pub fn run(args: &UmountArgs) -> Result<u8, Failure> {
+pub(crate) fn run(args: &UmountArgs) -> Result<u8, Failure> {
     unmount(&args.mountpoint, if args.lazy { How::LazyAndWait } else { How::InOrder })?;
     Ok(exit::OK)
 }
 
 /// Unmounts the dedupfs at `path`, or the pool in that directory.
-///
-/// # Errors
-/// Nothing is mounted there, it is busy, or not everything could be made durable.
-pub fn unmount(path: &Path, how: How) -> Result<(), Failure> {
+pub(crate) fn unmount(path: &Path, how: How) -> Result<(), Failure> {
     let (target, mount) = find(path)?;
     let (pool, at) = (target.pool.as_path(), mount.mountpoint.as_path());
     let daemon = match Daemon::connect(pool) {
@@ -119,7 +111,6 @@ fn stays_elsewhere(mount: &MountEntry, pool: &Path) -> bool {
     false
 }
 
-/// The message about a dead mount of a pool that has a daemon again.
 fn removed_beside_another(mount: &MountEntry, others: &[PathBuf]) -> String {
     let goes_on = match others.first() {
         Some(other) => format!("pool {} stays mounted on {}", mount.source.display(), other.display()),
@@ -128,9 +119,8 @@ fn removed_beside_another(mount: &MountEntry, others: &[PathBuf]) -> String {
     format!("the dead mount on {} is removed; {goes_on}", mount.mountpoint.display())
 }
 
-/// Finds the mount to end by its mountpoint or its pool.
 fn find(path: &Path) -> Result<(Target, MountEntry), Failure> {
-    let not_mounted = |what: String| Failure::new(FailureKind::MountpointUnusable, what);
+    let not_mounted = |what: String| FailureKind::MountpointUnusable.because(what);
     let target = target::resolve(path).map_err(|failure| match failure.kind {
         FailureKind::NotAPool => not_mounted(format!("no dedupfs is mounted on {}", path.display())),
         _ => failure,
@@ -160,7 +150,7 @@ fn unless_busy(mountpoint: &Path) -> Result<(), Failure> {
     loop {
         match dedupfs_fuse::unmount_path(mountpoint) {
             Err(MountError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(RETRY),
-            outcome => return outcome.map_err(|error| mount::failure(&error)),
+            outcome => return Ok(outcome?),
         }
     }
 }
@@ -168,11 +158,10 @@ fn unless_busy(mountpoint: &Path) -> Result<(), Failure> {
 fn force(mountpoint: &Path) -> Result<(), Failure> {
     rustix::mount::unmount(mountpoint, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW).map_err(|error| {
         let message = format!("cannot unmount {}: {error}", mountpoint.display());
-        Failure::new(FailureKind::MountpointUnusable, message)
+        FailureKind::MountpointUnusable.because(message)
     })
 }
 
-/// The daemon of a mount that is to end.
 struct Daemon {
     client: ControlClient,
     /// Watches the process itself: another process may get its number once it has ended.
@@ -213,7 +202,6 @@ fn cannot_be_read(pool: &Path) -> bool {
     looked.is_err_and(|error| !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied))
 }
 
-/// Waits until no process holds the pool's lock.
 fn wait_until_free(pool: &Path, at_most: Duration) -> Result<(), Failure> {
     let deadline = Instant::now() + at_most;
     loop {
@@ -222,7 +210,7 @@ fn wait_until_free(pool: &Path, at_most: Duration) -> Result<(), Failure> {
             Ok(Some(_)) if Instant::now() < deadline => std::thread::sleep(RETRY),
             Ok(Some(_)) => {
                 let message = format!("unmounted, but the daemon still works on pool {}: see its log", pool.display());
-                return Err(Failure::new(FailureKind::PoolInUse, message));
+                return Err(FailureKind::PoolInUse.because(message));
             }
             Err(error) => {
                 return Err(Failure::failed(format!(

@@ -34,7 +34,6 @@ fn beside(root: &Path, device: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("dedupfs/{device}/{pool}"))
 }
 
-/// Listens at the abstract name.
 pub(super) fn bind_beside(root: &Path, device: &str) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&beside(root, device)?)
 }
@@ -44,7 +43,6 @@ pub(super) fn connect_beside(root: &Path, device: &str) -> io::Result<UnixStream
     UnixStream::connect_addr(&beside(root, device)?)
 }
 
-/// Connects to the socket in `root`.
 pub(super) fn connect(root: &Path) -> io::Result<UnixStream> {
     let (path, _directory) = short_path(root)?;
     UnixStream::connect(path)

@@ -6,24 +6,22 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Uid, pidfd_open};
-use serde::de::DeserializeOwned;
-
-use super::failure::{Failure, FailureKind};
-use super::protocol::{
-    Envelope, GetRequest, PROTOCOL_VERSION, PutRequest, REPLY_BYTES_MAX, Reply, Request, decode, encode, read_line,
-};
-use super::{address, descriptor};
-use dedupfs::TrialReport;
 use dedupfs::check::{CheckOptions, CheckReport};
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 use dedupfs::stats::PoolStats;
 use dedupfs::transfer::TransferReport;
-use dedupfs::{NoProgress, Progress};
+use dedupfs::{NoProgress, Progress, TrialReport};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Uid, pidfd_open};
+use serde::de::DeserializeOwned;
 
-/// Time that the daemon has to take a request.
+use super::failure::Failure;
+use super::protocol::{
+    Envelope, GetRequest, PROTOCOL_VERSION, PutRequest, REPLY_BYTES_MAX, Reply, Request, decode, encode, read_line,
+};
+use super::{address, descriptor};
+
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// While a client waits for an answer, it checks at this interval whether the answer is still wanted.
@@ -35,9 +33,7 @@ type OnSilence = (Duration, fn(&Path));
 /// A mount whose daemon listens at an abstract name, beside the pool's disk.
 #[derive(Debug)]
 struct Beside {
-    /// Device number of the mount, such as "0:57".
     device: String,
-    /// The user that mounted it.
     user: Uid,
 }
 
@@ -50,15 +46,13 @@ impl Beside {
     }
 }
 
-/// A connection to the daemon that holds a pool.
 #[derive(Debug)]
-pub struct ControlClient {
+pub(crate) struct ControlClient {
     root: PathBuf,
     /// Set if the daemon was found by its mount and not by the socket in the pool.
     beside: Option<Beside>,
     /// From the socket's credentials; `None` if the daemon is in another pid namespace.
-    daemon: Option<Pid>,
-    /// The user that the daemon runs as, if the socket tells.
+    pub(super) daemon: Option<Pid>,
     uid: Option<Uid>,
     /// The connection that proved that a daemon listens. The first request uses it.
     first: Option<UnixStream>,
@@ -67,20 +61,9 @@ pub struct ControlClient {
 
 impl ControlClient {
     /// Connects to the daemon that listens in the pool's meta root; `None` if none does.
-    pub fn connect(root: &Path) -> Result<Option<Self>, Failure> {
+    pub(crate) fn connect(root: &Path) -> Result<Option<Self>, Failure> {
         match address::connect(root) {
-            Ok(stream) => {
-                let peer = rustix::net::sockopt::socket_peercred(stream.as_fd()).ok();
-                let (daemon, uid) = (peer.map(|peer| peer.pid), peer.map(|peer| peer.uid));
-                Ok(Some(Self {
-                    root: root.to_owned(),
-                    beside: None,
-                    daemon,
-                    uid,
-                    first: Some(stream),
-                    on_silence: None,
-                }))
-            }
+            Ok(stream) => Ok(Some(Self::over(stream, root, None))),
             Err(error) => match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory => Ok(None),
                 io::ErrorKind::PermissionDenied => Err(Failure::failed(format!(
@@ -95,16 +78,18 @@ impl ControlClient {
     /// Connects to the daemon that serves the pool at `root` through the mount with the number `device` (such as "0:57"), mounted by the
     /// user with the id `user`. `None` if it does not listen, or not in this network namespace. For pools whose own socket cannot be
     /// reached.
-    #[must_use]
-    pub fn connect_beside(root: &Path, device: &str, user: u32) -> Option<Self> {
+    pub(crate) fn connect_beside(root: &Path, device: &str, user: u32) -> Option<Self> {
         let beside = Beside { device: device.to_owned(), user: Uid::from_raw(user) };
         let stream = beside.connect(root).ok()??;
-        let peer = rustix::net::sockopt::socket_peercred(stream.as_fd()).ok()?;
-        let (daemon, uid) = (Some(peer.pid), Some(peer.uid));
-        Some(Self { root: root.to_owned(), beside: Some(beside), daemon, uid, first: Some(stream), on_silence: None })
+        Some(Self::over(stream, root, Some(beside)))
     }
 
-    /// Opens a connection for one request.
+    fn over(stream: UnixStream, root: &Path, beside: Option<Beside>) -> Self {
+        let peer = rustix::net::sockopt::socket_peercred(stream.as_fd()).ok();
+        let (daemon, uid) = (peer.map(|peer| peer.pid), peer.map(|peer| peer.uid));
+        Self { root: root.to_owned(), beside, daemon, uid, first: Some(stream), on_silence: None }
+    }
+
     fn open(&self) -> io::Result<UnixStream> {
         match &self.beside {
             None => address::connect(&self.root),
@@ -113,99 +98,85 @@ impl ControlClient {
     }
 
     /// Makes each request that has had no answer for the time `patience` call `tell` with the pool's root. The request goes on waiting.
-    #[must_use]
-    pub fn on_silence(mut self, patience: Duration, tell: fn(&Path)) -> Self {
+    pub(crate) fn on_silence(mut self, patience: Duration, tell: fn(&Path)) -> Self {
         self.on_silence = Some((patience, tell));
         self
     }
 
-    /// The user that the daemon runs as, if the socket tells.
-    #[must_use]
-    pub fn daemon_uid(&self) -> Option<u32> {
+    pub(crate) fn daemon_uid(&self) -> Option<u32> {
         self.uid.map(Uid::as_raw)
     }
 
-    /// The daemon's process id, if it is in this pid namespace.
-    #[must_use]
-    pub fn daemon_pid(&self) -> Option<i32> {
-        self.daemon.map(Pid::as_raw_nonzero).map(std::num::NonZeroI32::get)
-    }
-
     /// Whether this process may give the daemon orders. The daemon checks it, too.
-    #[must_use]
-    pub fn is_allowed(&self) -> bool {
+    pub(crate) fn is_allowed(&self) -> bool {
         let own = rustix::process::geteuid();
         own.is_root() || self.uid.is_none_or(|uid| uid == own)
     }
 
     /// Returns a descriptor that reports the daemon's end. Take it before asking the daemon to end.
-    pub fn watch_daemon(&self) -> io::Result<DaemonWatch> {
+    pub(crate) fn watch_daemon(&self) -> io::Result<DaemonWatch> {
         let pid = self.daemon.ok_or_else(|| io::Error::other("the daemon is in another pid namespace"))?;
         Ok(DaemonWatch(pidfd_open(pid, PidfdFlags::empty())?))
     }
 
-    /// Returns statistics.
-    pub fn stats(&mut self) -> Result<PoolStats, Failure> {
+    pub(crate) fn stats(&mut self) -> Result<PoolStats, Failure> {
         self.ask(&Request::Stats, &NoProgress)
     }
 
-    /// Makes everything written so far durable.
-    pub fn sync(&mut self) -> Result<(), Failure> {
-        self.ask(&Request::Sync, &NoProgress)
+    pub(crate) fn sync(&mut self) -> Result<(), Failure> {
+        self.request(&Request::Sync)
     }
 
     /// Reclaims space. If this end closes, the run ends after its current step.
-    pub fn reclaim(&mut self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport, Failure> {
+    pub(crate) fn reclaim(
+        &mut self,
+        options: &ReclaimOptions,
+        progress: &dyn Progress,
+    ) -> Result<ReclaimReport, Failure> {
         self.ask(&Request::Reclaim(*options), progress)
     }
 
-    /// Returns the state of reclaiming.
-    pub fn reclaim_status(&mut self) -> Result<ReclaimStatus, Failure> {
+    pub(crate) fn reclaim_status(&mut self) -> Result<ReclaimStatus, Failure> {
         self.ask(&Request::ReclaimStatus, &NoProgress)
     }
 
-    /// Asks a run of reclaiming to end soon.
-    pub fn stop_reclaim(&mut self) -> Result<(), Failure> {
-        self.ask(&Request::StopReclaim, &NoProgress)
+    pub(crate) fn stop_reclaim(&mut self) -> Result<(), Failure> {
+        self.request(&Request::StopReclaim)
     }
 
     /// Pauses reclaiming between two steps and lets no run begin, or lets it continue.
-    pub fn pause_reclaim(&mut self, paused: bool) -> Result<(), Failure> {
-        self.ask(&Request::PauseReclaim(paused), &NoProgress)
+    pub(crate) fn pause_reclaim(&mut self, paused: bool) -> Result<(), Failure> {
+        self.request(&Request::PauseReclaim(paused))
     }
 
-    /// Checks without changing anything.
-    pub fn check(&mut self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport, Failure> {
+    pub(crate) fn check(&mut self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport, Failure> {
         self.ask(&Request::Check(*options), progress)
     }
 
     /// Reads everything and quarantines damaged copies. If this end closes, the scrub stops; the next one continues there.
-    pub fn scrub(&mut self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport, Failure> {
+    pub(crate) fn scrub(&mut self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport, Failure> {
         self.ask(&Request::Scrub(*options), progress)
     }
 
-    /// Returns the state of a scrub.
-    pub fn scrub_status(&mut self) -> Result<ScrubStatus, Failure> {
+    pub(crate) fn scrub_status(&mut self) -> Result<ScrubStatus, Failure> {
         self.ask(&Request::ScrubStatus, &NoProgress)
     }
 
-    /// Asks a running scrub to end soon.
-    pub fn stop_scrub(&mut self) -> Result<(), Failure> {
-        self.ask(&Request::StopScrub, &NoProgress)
+    pub(crate) fn stop_scrub(&mut self) -> Result<(), Failure> {
+        self.request(&Request::StopScrub)
     }
 
-    /// Asks a running trial recovery to end soon.
-    pub fn stop_trial(&mut self) -> Result<(), Failure> {
-        self.ask(&Request::StopTrial, &NoProgress)
+    pub(crate) fn stop_trial(&mut self) -> Result<(), Failure> {
+        self.request(&Request::StopTrial)
     }
 
     /// Makes a trial recovery from the data root alone, in scratch space below this absolute path.
-    pub fn trial_recovery(&mut self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {
+    pub(crate) fn trial_recovery(&mut self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {
         self.ask(&Request::TrialRecovery(scratch.to_owned()), progress)
     }
 
     /// Copies the directory or regular file `from` into the pool. If this end closes, or `progress` is cancelled, the copy is removed.
-    pub fn put(
+    pub(crate) fn put(
         &mut self,
         request: PutRequest,
         from: BorrowedFd<'_>,
@@ -215,7 +186,7 @@ impl ControlClient {
     }
 
     /// Copies out of the pool into the directory `to`. If this end closes, or `progress` is cancelled, copying stops there.
-    pub fn get(
+    pub(crate) fn get(
         &mut self,
         request: GetRequest,
         to: BorrowedFd<'_>,
@@ -224,13 +195,8 @@ impl ControlClient {
         self.ask_with(&Request::Get(request), Some(to), progress)
     }
 
-    /// Unmounts; returns when the pool is closed. The daemon then ends: see [`watch_daemon`](Self::watch_daemon).
-    pub fn unmount(&mut self, lazy: bool) -> Result<(), Failure> {
-        self.ask(&Request::Unmount { lazy }, &NoProgress)
-    }
-
     /// Waits until the pool is closed and returns how that went; `None` if the daemon ends, or is killed, without an answer.
-    pub fn await_end(&mut self) -> Option<Result<(), Failure>> {
+    pub(crate) fn await_end(&mut self) -> Option<Result<(), Failure>> {
         match self.converse(&Request::AwaitEnd, None, &NoProgress) {
             Ok(Reply::Failed(failure)) => Some(Err(failure)),
             Ok(_) => Some(Ok(())),
@@ -238,15 +204,22 @@ impl ControlClient {
         }
     }
 
-    /// Checks whether [`set_read_only`](Self::set_read_only) would be refused now, and why. For a moment the daemon begins nothing that
+    /// Checks whether [`make_read_only`](Self::make_read_only) would be refused now, and why. For a moment the daemon begins nothing that
     /// would make it refuse.
-    pub fn prepare_read_only(&mut self) -> Result<(), Failure> {
-        self.ask(&Request::PrepareReadOnly, &NoProgress)
+    pub(crate) fn prepare_read_only(&mut self) -> Result<(), Failure> {
+        self.request(&Request::PrepareReadOnly)
     }
 
-    /// Makes the pool read-only for a while, everything durable first, or writable again.
-    pub fn set_read_only(&mut self, read_only: bool) -> Result<(), Failure> {
-        self.ask(&Request::SetReadOnly(read_only), &NoProgress)
+    pub(crate) fn make_read_only(&mut self) -> Result<(), Failure> {
+        self.request(&Request::SetReadOnly(true))
+    }
+
+    pub(crate) fn make_writable(&mut self) -> Result<(), Failure> {
+        self.request(&Request::SetReadOnly(false))
+    }
+
+    pub(super) fn request(&mut self, request: &Request) -> Result<(), Failure> {
+        self.ask(request, &NoProgress)
     }
 
     fn ask<T: DeserializeOwned>(&mut self, request: &Request, progress: &dyn Progress) -> Result<T, Failure> {
@@ -261,9 +234,8 @@ impl ControlClient {
     ) -> Result<T, Failure> {
         match self.converse(request, descriptor, progress)? {
             Reply::Failed(failure) => Err(failure),
-            Reply::Done(value) => serde_json::from_value(value).map_err(|error| {
-                Failure::new(FailureKind::Failed, format!("the daemon's answer cannot be understood: {error}"))
-            }),
+            Reply::Done(value) => serde_json::from_value(value)
+                .map_err(|error| Failure::failed(format!("the daemon's answer cannot be understood: {error}"))),
             Reply::Start { .. } | Reply::Advance(_) | Reply::Finish => {
                 Err(Failure::failed("the daemon's answer has no end"))
             }
@@ -323,7 +295,6 @@ impl ControlClient {
     }
 }
 
-/// Reads answers until `progress` is cancelled.
 struct Attentive<'a> {
     stream: &'a UnixStream,
     progress: &'a dyn Progress,
@@ -347,13 +318,11 @@ fn has_answered(stream: &UnixStream, at_most: Duration) -> bool {
     !matches!(poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&timeout)), Ok(0) | Err(rustix::io::Errno::INTR))
 }
 
-/// Reports when a daemon has ended.
 #[derive(Debug)]
-pub struct DaemonWatch(OwnedFd);
+pub(crate) struct DaemonWatch(OwnedFd);
 
 impl DaemonWatch {
-    /// Waits at most `at_most` for the daemon's end; returns whether it ended.
-    pub fn wait(&self, at_most: Duration) -> io::Result<bool> {
+    pub(crate) fn wait(&self, at_most: Duration) -> io::Result<bool> {
         let timeout = Timespec::try_from(at_most).map_err(io::Error::other)?;
         loop {
             let mut ended = [PollFd::new(&self.0, PollFlags::IN)];

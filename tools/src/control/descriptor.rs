@@ -12,7 +12,6 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
-/// Sends all bytes, with the descriptor at the first of them.
 pub(super) fn send(mut stream: &UnixStream, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let Some(descriptor) = descriptor else { return stream.write_all(bytes) };
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

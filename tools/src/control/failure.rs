@@ -2,27 +2,21 @@
 
 use std::io;
 
-use dedupfs_store::StoreError;
-use serde::{Deserialize, Serialize};
-
 use dedupfs::EngineError;
 use dedupfs::transfer::TransferError;
+use dedupfs_store::StoreError;
+use serde::{Deserialize, Serialize};
 
 /// The kinds of failure, by the remedy that the user has. Each kind is one exit code of the tools.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FailureKind {
-    /// An I/O error or another failure without a kind of its own.
+pub(crate) enum FailureKind {
     Failed,
-    /// The command line or the request makes no sense.
     Usage,
     /// Not a pool, a pool with a missing part, or a format that this version does not know.
     NotAPool,
-    /// Another process holds the pool.
     PoolInUse,
-    /// The disk under the pool is full.
     NoSpace,
-    /// Bytes of the pool are wrong.
     Damaged,
     /// No FUSE on this machine, or not for this user.
     FuseUnavailable,
@@ -34,31 +28,36 @@ pub enum FailureKind {
     Ended,
 }
 
-/// A failure as the user sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
-pub struct Failure {
-    /// Selects the exit code.
-    pub kind: FailureKind,
-    /// The event, with advice.
-    pub message: String,
+pub(crate) struct Failure {
+    pub(crate) kind: FailureKind,
+    pub(crate) message: String,
+}
+
+impl FailureKind {
+    pub(crate) fn because(self, message: impl Into<String>) -> Failure {
+        Failure { kind: self, message: message.into() }
+    }
 }
 
 impl Failure {
-    /// A failure of `kind`.
-    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        FailureKind::Failed.because(message)
     }
 
-    /// A failure without a kind of its own.
-    pub fn failed(message: impl Into<String>) -> Self {
-        Self::new(FailureKind::Failed, message)
+    /// Gives a usage error another kind, where the command line is valid.
+    pub(crate) fn usage_as(self, kind: FailureKind) -> Self {
+        Self { kind: if self.kind == FailureKind::Usage { kind } else { self.kind }, ..self }
     }
 
-    /// Puts the attempt in front of the message.
-    #[must_use]
-    pub fn while_trying(self, what: &str) -> Self {
-        Self { kind: self.kind, message: format!("{what}: {}", self.message) }
+    /// Puts advice, or another text, behind the message.
+    pub(crate) fn and(self, text: &str) -> Self {
+        Self { message: self.message + text, ..self }
+    }
+
+    pub(crate) fn while_trying(self, what: &str) -> Self {
+        Self { message: format!("{what}: {}", self.message), ..self }
     }
 }
 
@@ -90,13 +89,13 @@ impl From<&EngineError> for FailureKind {
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
-        Self::new(FailureKind::from(&error), error.to_string())
+        FailureKind::from(&error).because(error.to_string())
     }
 }
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        Self::new(FailureKind::from(&error), error.to_string())
+        FailureKind::from(&error).because(error.to_string())
     }
 }
 
@@ -105,7 +104,7 @@ impl From<TransferError> for Failure {
         match error {
             TransferError::Pool(error) => error.into(),
             TransferError::Disk { error: ref cause, .. } if lacks_room(cause) => {
-                Self::new(FailureKind::NoSpace, error.to_string())
+                FailureKind::NoSpace.because(error.to_string())
             }
             TransferError::Disk { .. } | TransferError::Top(_) | TransferError::Interrupted => {
                 Self::failed(error.to_string())
@@ -114,9 +113,7 @@ impl From<TransferError> for Failure {
     }
 }
 
-/// Whether a disk or a quota is full.
-#[must_use]
-pub fn lacks_room(error: &io::Error) -> bool {
+pub(crate) fn lacks_room(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 

@@ -1,10 +1,14 @@
 //! The decoders of the control socket, for the fuzz targets.
 
-use super::protocol::{Reply, decode, decode_request, encode, read_line};
+use super::protocol::{PROTOCOL_VERSION, Reply, decode, decode_request, encode, read_line};
 
-/// Reads a stream of lines as a daemon and as a tool would.
-pub fn lines(bytes: &[u8]) {
-    let mut reader = bytes;
+/// Reads lines as a daemon and as a tool would, and then the same bytes as a request of this version of the protocol.
+pub fn fuzz_control_lines(bytes: &[u8]) {
+    lines(bytes);
+    lines(&[format!(r#"{{"protocol":{PROTOCOL_VERSION},"request":"#).as_bytes(), bytes, b"}\n"].concat());
+}
+
+fn lines(mut reader: &[u8]) {
     while let Ok(Some(line)) = read_line(&mut reader, 4096) {
         assert!(line.len() < 4096);
         if let Ok(request) = decode_request(&line) {

@@ -3,65 +3,55 @@
 use std::io::{self, BufRead, Read};
 use std::path::PathBuf;
 
+use dedupfs::check::CheckOptions;
+use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::scrub::ScrubOptions;
+use dedupfs::transfer::PutOptions;
 use dedupfs_service::Ino;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::failure::{Failure, FailureKind};
-use dedupfs::check::CheckOptions;
-use dedupfs::reclaim::ReclaimOptions;
-use dedupfs::scrub::ScrubOptions;
-use dedupfs::transfer::PutOptions;
 
 /// Version of the protocol. Both sides must have the same; they are installed together.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub(crate) const PROTOCOL_VERSION: u32 = 3;
 /// Limit of a request. The largest holds a few options.
 pub(super) const REQUEST_BYTES_MAX: u64 = 64 * 1024;
 /// Limit of a reply. The largest holds the findings of a check of a badly damaged pool.
 pub(super) const REPLY_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// The outer form of every request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Envelope {
-    /// [`PROTOCOL_VERSION`] of the sender.
-    pub protocol: u32,
+pub(crate) struct Envelope {
+    pub(crate) protocol: u32,
     /// The request; decoded only if the version is known.
-    pub request: serde_json::Value,
+    pub(crate) request: serde_json::Value,
 }
 
 /// A tree to be copied into the pool. The open directory or regular file travels with it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PutRequest {
-    /// An empty directory of the pool.
-    pub into: Ino,
-    /// The new name there.
-    pub name: Vec<u8>,
-    /// How to copy it.
-    pub options: PutOptions,
+pub(crate) struct PutRequest {
+    pub(crate) into: Ino,
+    pub(crate) name: Vec<u8>,
+    pub(crate) options: PutOptions,
 }
 
 /// A directory or regular file to be copied out of the pool. The open destination directory travels with it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct GetRequest {
-    /// The inode to be copied.
-    pub ino: Ino,
-    /// The new name.
-    pub name: Vec<u8>,
+pub(crate) struct GetRequest {
+    pub(crate) ino: Ino,
+    pub(crate) name: Vec<u8>,
 }
 
-/// A tool's request to a daemon.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Request {
+pub(crate) enum Request {
     /// Statistics of the pool: [`PoolStats`](dedupfs::stats::PoolStats).
     Stats,
-    /// Makes everything written so far durable.
     Sync,
     /// Reclaims space: [`ReclaimReport`](dedupfs::reclaim::ReclaimReport).
     Reclaim(ReclaimOptions),
     /// Returns the state of reclaiming: [`ReclaimStatus`](dedupfs::reclaim::ReclaimStatus).
     ReclaimStatus,
-    /// Asks a run of reclaiming to end soon.
     StopReclaim,
     /// Pauses reclaiming between two steps and lets no run begin, or lets it continue.
     PauseReclaim(bool),
@@ -71,9 +61,7 @@ pub enum Request {
     Scrub(ScrubOptions),
     /// Returns the state of a scrub: [`ScrubStatus`](dedupfs::scrub::ScrubStatus).
     ScrubStatus,
-    /// Asks a running scrub to end soon.
     StopScrub,
-    /// Asks a running trial recovery to end soon.
     StopTrial,
     /// Makes a trial recovery from the data root alone, in scratch space below this absolute path:
     /// [`TrialReport`](dedupfs::TrialReport).
@@ -95,20 +83,14 @@ pub enum Request {
     SetReadOnly(bool),
 }
 
-/// A daemon's reply.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reply {
-    /// A phase of the work begins.
+pub(crate) enum Reply {
     Start {
-        /// Its name.
         what: String,
-        /// Its steps, 0 if not known.
         total: u64,
     },
-    /// Further steps are done: their number.
     Advance(u64),
-    /// The phase is over.
     Finish,
     /// The result; the last line.
     Done(serde_json::Value),
@@ -116,7 +98,6 @@ pub enum Reply {
     Failed(Failure),
 }
 
-/// Encodes one line, with its end.
 pub(super) fn encode(line: &impl Serialize) -> Result<Vec<u8>, Failure> {
     let mut bytes = serde_json::to_vec(line)
         .map_err(|error| Failure::failed(format!("cannot encode a control message: {error}")))?;
@@ -139,7 +120,6 @@ pub(super) fn read_line(from: &mut impl BufRead, limit_bytes: u64) -> io::Result
     }
 }
 
-/// Decodes a request line: the version first, then the request.
 pub(super) fn decode_request(line: &[u8]) -> Result<Request, Failure> {
     let envelope: Envelope = decode(line)?;
     if envelope.protocol != PROTOCOL_VERSION {
@@ -148,13 +128,12 @@ pub(super) fn decode_request(line: &[u8]) -> Result<Request, Failure> {
              mounted the pool, or unmount and mount again with the new one",
             envelope.protocol
         );
-        return Err(Failure::new(FailureKind::Failed, message));
+        return Err(Failure::failed(message));
     }
     serde_json::from_value(envelope.request)
-        .map_err(|error| Failure::new(FailureKind::Usage, format!("the daemon does not know this request: {error}")))
+        .map_err(|error| FailureKind::Usage.because(format!("the daemon does not know this request: {error}")))
 }
 
-/// Decodes a line of JSON.
 pub(super) fn decode<T: DeserializeOwned>(line: &[u8]) -> Result<T, Failure> {
     serde_json::from_slice(line)
         .map_err(|error| Failure::failed(format!("a control message cannot be understood: {error}")))
@@ -206,7 +185,7 @@ mod tests {
             Reply::Advance(3),
             Reply::Finish,
             Reply::Done(serde_json::json!({"a": 1})),
-            Reply::Failed(Failure::new(FailureKind::NoSpace, "full")),
+            Reply::Failed(FailureKind::NoSpace.because("full")),
         ];
         for reply in replies {
             let line = encode(&reply).unwrap();

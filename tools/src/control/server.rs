@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use dedupfs::Progress;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
@@ -25,71 +26,29 @@ use serde::Serialize;
 use super::address;
 use super::descriptor::Incoming;
 use super::failure::Failure;
-use super::protocol::{GetRequest, PutRequest, REQUEST_BYTES_MAX, Reply, Request, decode_request, encode, read_line};
-use dedupfs::Progress;
-use dedupfs::TrialReport;
-use dedupfs::check::{CheckOptions, CheckReport};
-use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
-use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
-use dedupfs::stats::PoolStats;
-use dedupfs::transfer::TransferReport;
+use super::protocol::{REQUEST_BYTES_MAX, Reply, Request, decode_request, encode, read_line};
 
 /// Connections answered at once. Further clients are told to try again later. Each connection is one thread.
-pub const CONNECTIONS_MAX: usize = 16;
+pub(crate) const CONNECTIONS_MAX: usize = 16;
 /// Time within which a client must have sent its request, else it is cut off.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time within which a client must have taken a line of progress, else it gets no more.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Shortest time between two lines of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Shortest time between two log lines about refused connections.
 const REFUSALS_TOLD_EVERY: Duration = Duration::from_secs(60);
 
-/// The operations that the daemon performs for its clients.
-pub trait ControlTarget: Send + Sync + 'static {
-    /// Returns statistics.
-    fn stats(&self) -> Result<PoolStats, Failure>;
-    /// Makes everything written so far durable.
-    fn sync(&self) -> Result<(), Failure>;
-    /// Reclaims space.
-    fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport, Failure>;
-    /// Returns the state of reclaiming.
-    fn reclaim_status(&self) -> Result<ReclaimStatus, Failure>;
-    /// Asks a run of reclaiming to end soon.
-    fn stop_reclaim(&self) -> Result<(), Failure>;
-    /// Pauses reclaiming, or lets it continue.
-    fn pause_reclaim(&self, paused: bool) -> Result<(), Failure>;
-    /// Checks without changing anything.
-    fn check(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport, Failure>;
-    /// Reads everything and quarantines damaged copies.
-    fn scrub(&self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport, Failure>;
-    /// Returns the state of a scrub.
-    fn scrub_status(&self) -> Result<ScrubStatus, Failure>;
-    /// Asks a running scrub to end soon.
-    fn stop_scrub(&self) -> Result<(), Failure>;
-    /// Asks a running trial recovery to end soon.
-    fn stop_trial(&self) -> Result<(), Failure>;
-    /// Makes a trial recovery from the data root alone, below `scratch`.
-    fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {
-        let _unused = (scratch, progress);
-        Err(Failure::failed("this daemon makes no trial recoveries"))
-    }
-    /// Copies the directory or regular file `from` into the pool.
-    fn put(&self, request: &PutRequest, from: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure>;
-    /// Copies out of the pool into the directory `to`.
-    fn get(&self, request: &GetRequest, to: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure>;
-    /// Unmounts; returns when the pool is closed.
-    fn unmount(&self, lazy: bool) -> Result<(), Failure>;
-    /// Returns when the pool is closed, by any way of unmounting.
-    fn await_end(&self) -> Result<(), Failure>;
-    /// Checks whether the pool may become read-only for a while. For a moment the daemon begins nothing that would prevent it.
-    fn prepare_read_only(&self) -> Result<(), Failure>;
-    /// Makes the pool read-only for a while, or writable again.
-    fn set_read_only(&self, read_only: bool) -> Result<(), Failure>;
+pub(crate) trait ControlTarget: Send + Sync + 'static {
+    /// Performs a request and returns its result. `descriptor` came with it.
+    fn perform(
+        &self,
+        request: Request,
+        descriptor: Option<OwnedFd>,
+        progress: &dyn Progress,
+    ) -> Result<serde_json::Value, Failure>;
 }
 
-/// Open connections.
 #[derive(Debug, Default)]
 struct Connections {
     active: Mutex<usize>,
@@ -116,7 +75,6 @@ impl Connections {
     }
 }
 
-/// Counts one connection while it lives.
 struct Slot(Arc<Connections>);
 
 impl Drop for Slot {
@@ -129,7 +87,7 @@ impl Drop for Slot {
 /// The bound socket of a pool that is not served yet: clients that connect wait. Bound before the kernel shows the mount, so a mount that
 /// cannot have its socket is never seen. Its file goes with it unless a server takes it over.
 #[derive(Debug)]
-pub struct PoolSocket {
+pub(crate) struct PoolSocket {
     root: PathBuf,
     listener: Option<UnixListener>,
 }
@@ -140,7 +98,7 @@ impl PoolSocket {
     ///
     /// # Errors
     /// `AddrInUse` if another daemon answers there; other errors of the disk.
-    pub fn bind(root: &Path, is_dispensable: impl Fn(&io::Error) -> bool) -> io::Result<Option<Self>> {
+    pub(crate) fn bind(root: &Path, is_dispensable: impl Fn(&io::Error) -> bool) -> io::Result<Option<Self>> {
         match address::bind(root) {
             Ok(listener) => Ok(Some(Self { root: root.to_owned(), listener: Some(listener) })),
             Err(error) if is_dispensable(&error) => {
@@ -166,10 +124,8 @@ impl Drop for PoolSocket {
     }
 }
 
-/// A listening control socket.
 #[derive(Debug)]
-pub struct ControlServer {
-    /// The directory of the socket file, if there is one.
+pub(crate) struct ControlServer {
     root: Option<PathBuf>,
     stop: UnixStream,
     listener: Option<JoinHandle<()>>,
@@ -178,7 +134,7 @@ pub struct ControlServer {
 
 impl ControlServer {
     /// Serves the pool at `root`: at its `socket`, and at the abstract name of its mount, whose number is `device` (such as "0:57").
-    pub fn start(
+    pub(crate) fn start(
         root: &Path,
         socket: Option<PoolSocket>,
         device: Option<&str>,
@@ -210,7 +166,7 @@ impl ControlServer {
     }
 
     /// Takes no further connections and removes the socket file. Call it while the pool's lock is held.
-    pub fn stop_listening(&mut self) {
+    pub(crate) fn stop_listening(&mut self) {
         let Some(listener) = self.listener.take() else { return };
         if let Some(Err(error)) = self.root.as_deref().map(address::remove) {
             tracing::warn!(%error, "cannot remove the control socket");
@@ -221,7 +177,7 @@ impl ControlServer {
     }
 
     /// Waits at most `at_most` until all requests are answered; returns whether they are.
-    pub fn finish(mut self, at_most: Duration) -> bool {
+    pub(crate) fn finish(mut self, at_most: Duration) -> bool {
         self.stop_listening();
         let deadline = Instant::now() + at_most;
         let mut active = self.connections.active.lock();
@@ -274,7 +230,6 @@ fn accept_until_stopped(
     }
 }
 
-/// Gives a connection its thread, if there are not too many.
 fn take(stream: UnixStream, connections: &Arc<Connections>, target: &Arc<dyn ControlTarget>) {
     // Check the peer first: any user can reach the abstract socket, and must not keep tools out.
     if let Err(why) = connections.admit(&stream) {
@@ -300,7 +255,6 @@ fn take(stream: UnixStream, connections: &Arc<Connections>, target: &Arc<dyn Con
     }
 }
 
-/// Tells a client why it is refused, without waiting for it.
 fn refuse(mut stream: &UnixStream, why: &str) {
     let _ = stream.set_nonblocking(true);
     if let Ok(line) = encode(&Reply::Failed(Failure::failed(why))) {
@@ -308,7 +262,6 @@ fn refuse(mut stream: &UnixStream, why: &str) {
     }
 }
 
-/// Answers one connection from beginning to end.
 fn answer(stream: &UnixStream, target: &dyn ControlTarget) {
     let prepared = stream
         .set_nonblocking(false)
@@ -342,50 +295,23 @@ fn perform_guarded(
     target: &dyn ControlTarget,
     sink: &ReplySink<'_>,
 ) -> Result<serde_json::Value, Failure> {
-    catch_unwind(AssertUnwindSafe(|| perform(request, descriptor, target, sink)))
+    tracing::debug!(request = %serde_json::to_string(&request).unwrap_or_default(), "control request");
+    catch_unwind(AssertUnwindSafe(|| target.perform(request, descriptor, sink)))
         .unwrap_or_else(|_| Err(Failure::failed("the daemon failed internally while answering: see its log")))
 }
 
-fn perform(
-    request: Request,
-    descriptor: Option<OwnedFd>,
-    target: &dyn ControlTarget,
-    sink: &ReplySink<'_>,
-) -> Result<serde_json::Value, Failure> {
-    let descriptor = || descriptor.ok_or_else(|| Failure::failed("no descriptor came with the request"));
-    tracing::debug!(request = %serde_json::to_string(&request).unwrap_or_default(), "control request");
-    match request {
-        Request::Stats => target.stats().and_then(to_value),
-        Request::Sync => target.sync().and_then(to_value),
-        Request::Reclaim(options) => target.reclaim(&options, sink).and_then(to_value),
-        Request::ReclaimStatus => target.reclaim_status().and_then(to_value),
-        Request::StopReclaim => target.stop_reclaim().and_then(to_value),
-        Request::PauseReclaim(paused) => target.pause_reclaim(paused).and_then(to_value),
-        Request::Check(options) => target.check(&options, sink).and_then(to_value),
-        Request::Scrub(options) => target.scrub(&options, sink).and_then(to_value),
-        Request::ScrubStatus => target.scrub_status().and_then(to_value),
-        Request::StopScrub => target.stop_scrub().and_then(to_value),
-        Request::StopTrial => target.stop_trial().and_then(to_value),
-        Request::TrialRecovery(scratch) => target.trial_recovery(&scratch, sink).and_then(to_value),
-        Request::Put(request) => target.put(&request, descriptor()?, sink).and_then(to_value),
-        Request::Get(request) => target.get(&request, descriptor()?, sink).and_then(to_value),
-        Request::Unmount { lazy } => target.unmount(lazy).and_then(to_value),
-        Request::AwaitEnd => target.await_end().and_then(to_value),
-        Request::PrepareReadOnly => target.prepare_read_only().and_then(to_value),
-        Request::SetReadOnly(read_only) => target.set_read_only(read_only).and_then(to_value),
-    }
+pub(crate) fn without_descriptor() -> Failure {
+    Failure::failed("no descriptor came with the request")
 }
 
-fn to_value(result: impl Serialize) -> Result<serde_json::Value, Failure> {
+pub(crate) fn to_value(result: impl Serialize) -> Result<serde_json::Value, Failure> {
     serde_json::to_value(result).map_err(|error| Failure::failed(format!("cannot encode the answer: {error}")))
 }
 
 /// Sends replies. A client that is gone or does not read is forgotten, and the work goes on.
-struct ReplySink<'a> {
-    state: Mutex<SinkState<'a>>,
-}
+struct ReplySink<'a>(Mutex<Receiver<'a>>);
 
-struct SinkState<'a> {
+struct Receiver<'a> {
     stream: Option<&'a UnixStream>,
     unsent_steps: u64,
     last_sent: Instant,
@@ -395,33 +321,13 @@ struct SinkState<'a> {
 impl<'a> ReplySink<'a> {
     fn new(stream: &'a UnixStream) -> Self {
         let now = Instant::now();
-        let state = SinkState { stream: Some(stream), unsent_steps: 0, last_sent: now, last_looked: now };
-        Self { state: Mutex::new(state) }
-    }
-
-    fn send(&self, reply: &Reply) {
-        self.state.lock().send(reply);
-    }
-
-    fn send_last(&self, reply: &Reply) {
-        self.state.lock().send_last(reply);
-    }
-}
-
-impl SinkState<'_> {
-    fn send(&mut self, reply: &Reply) {
-        let Some(mut stream) = self.stream else { return };
-        if let Err(failure) =
-            encode(reply).and_then(|line| stream.write_all(&line).map_err(|error| Failure::failed(error.to_string())))
-        {
-            tracing::debug!(%failure, "a control client is gone");
-            self.stream = None;
-        }
+        Self(Mutex::new(Receiver { stream: Some(stream), unsent_steps: 0, last_sent: now, last_looked: now }))
     }
 
     /// Sends the answer and waits as long as the client is connected: a stopped process finds it when it continues.
-    fn send_last(&mut self, reply: &Reply) {
-        let Some(mut stream) = self.stream else { return };
+    fn send_last(&self, reply: &Reply) {
+        let mut receiver = self.0.lock();
+        let Some(mut stream) = receiver.stream else { return };
         let sent = encode(reply).and_then(|line| {
             let mut rest = line.as_slice();
             while !rest.is_empty() {
@@ -437,6 +343,18 @@ impl SinkState<'_> {
         });
         if let Err(failure) = sent {
             tracing::debug!(%failure, "a control client is gone before its answer");
+            receiver.stream = None;
+        }
+    }
+}
+
+impl Receiver<'_> {
+    fn send(&mut self, reply: &Reply) {
+        let Some(mut stream) = self.stream else { return };
+        if let Err(failure) =
+            encode(reply).and_then(|line| stream.write_all(&line).map_err(|error| Failure::failed(error.to_string())))
+        {
+            tracing::debug!(%failure, "a control client is gone");
             self.stream = None;
         }
     }
@@ -473,25 +391,25 @@ impl SinkState<'_> {
 
 impl Progress for ReplySink<'_> {
     fn start(&self, what: &str, total: u64) {
-        self.send(&Reply::Start { what: what.to_owned(), total });
+        self.0.lock().send(&Reply::Start { what: what.to_owned(), total });
     }
 
     fn advance(&self, by: u64) {
-        let mut state = self.state.lock();
-        state.unsent_steps = state.unsent_steps.saturating_add(by);
-        if state.last_sent.elapsed() >= PROGRESS_INTERVAL {
-            state.send_steps();
+        let mut receiver = self.0.lock();
+        receiver.unsent_steps = receiver.unsent_steps.saturating_add(by);
+        if receiver.last_sent.elapsed() >= PROGRESS_INTERVAL {
+            receiver.send_steps();
         }
     }
 
     fn finish(&self) {
-        let mut state = self.state.lock();
-        state.send_steps();
-        state.send(&Reply::Finish);
+        let mut receiver = self.0.lock();
+        receiver.send_steps();
+        receiver.send(&Reply::Finish);
     }
 
     fn is_cancelled(&self) -> bool {
-        self.state.lock().is_gone()
+        self.0.lock().is_gone()
     }
 }
 

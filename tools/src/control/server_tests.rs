@@ -4,97 +4,81 @@
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::super::{ControlClient, Envelope, FailureKind, PROTOCOL_VERSION};
-use super::*;
 use dedupfs::NoProgress;
+use dedupfs::reclaim::{ReclaimOptions, ReclaimStatus};
 use dedupfs::socket::SOCKET_NAME;
-use dedupfs::transfer::PutOptions;
+use dedupfs::transfer::{PutOptions, TransferReport};
+
+use super::super::protocol::{Envelope, PROTOCOL_VERSION};
+use super::super::{ControlClient, FailureKind, GetRequest, PutRequest};
+use super::*;
 
 /// Answers at once; counts the requests.
 #[derive(Default)]
 struct Target {
     reclaims: AtomicU64,
     unmounts: AtomicU64,
-    scrubs_cancelled: AtomicU64,
     gets_cancelled: AtomicU64,
     is_paused: AtomicBool,
 }
 
 impl ControlTarget for Target {
-    fn stats(&self) -> Result<PoolStats, Failure> {
-        panic!("a request that panics")
-    }
-    fn sync(&self) -> Result<(), Failure> {
-        Ok(())
-    }
-    fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport, Failure> {
-        assert_eq!(options.threshold_percent, 42);
-        progress.start("containers", 5);
-        for _ in 0..5 {
-            progress.advance(1);
-        }
-        progress.finish();
-        self.reclaims.fetch_add(1, Ordering::Relaxed);
-        Err(Failure::new(FailureKind::NoSpace, "full"))
-    }
-    fn reclaim_status(&self) -> Result<ReclaimStatus, Failure> {
-        Ok(ReclaimStatus { paused: self.is_paused.load(Ordering::Relaxed), ..ReclaimStatus::default() })
-    }
-    fn stop_reclaim(&self) -> Result<(), Failure> {
-        Err(Failure::failed("nothing runs"))
-    }
-    fn pause_reclaim(&self, paused: bool) -> Result<(), Failure> {
-        self.is_paused.store(paused, Ordering::Relaxed);
-        Ok(())
-    }
-    fn check(&self, _options: &CheckOptions, _progress: &dyn Progress) -> Result<CheckReport, Failure> {
-        Err(Failure::failed("no"))
-    }
-    fn scrub(&self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport, Failure> {
+    fn perform(
+        &self,
+        request: Request,
+        descriptor: Option<OwnedFd>,
+        progress: &dyn Progress,
+    ) -> Result<serde_json::Value, Failure> {
         // Until the client goes away.
-        while !progress.is_cancelled() {
-            progress.start("scrubbing", options.rate_bytes_per_s);
-            std::thread::sleep(Duration::from_millis(5));
+        let goes_on = |what: &str, total| {
+            while !progress.is_cancelled() {
+                progress.start(what, total);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        match request {
+            Request::Stats => panic!("a request that panics"),
+            Request::Sync | Request::SetReadOnly(true) => to_value(()),
+            Request::Reclaim(options) => {
+                assert_eq!(options.threshold_percent, 42);
+                progress.start("containers", 5);
+                for _ in 0..5 {
+                    progress.advance(1);
+                }
+                progress.finish();
+                self.reclaims.fetch_add(1, Ordering::Relaxed);
+                Err(FailureKind::NoSpace.because("full"))
+            }
+            Request::ReclaimStatus => {
+                let paused = self.is_paused.load(Ordering::Relaxed);
+                to_value(ReclaimStatus { paused, ..ReclaimStatus::default() })
+            }
+            Request::StopReclaim => Err(Failure::failed("nothing runs")),
+            Request::PauseReclaim(paused) => {
+                self.is_paused.store(paused, Ordering::Relaxed);
+                to_value(())
+            }
+            Request::Put(request) => {
+                let (mut content, from) = (String::new(), descriptor.ok_or_else(without_descriptor)?);
+                std::fs::File::from(from).read_to_string(&mut content).unwrap();
+                let content_bytes = content.len() as u64;
+                to_value(TransferReport { files: request.into, content_bytes, ..TransferReport::default() })
+            }
+            Request::Get(request) => {
+                goes_on("copying", request.ino);
+                self.gets_cancelled.fetch_add(1, Ordering::Relaxed);
+                Err(Failure::failed("interrupted"))
+            }
+            Request::Unmount { lazy } => {
+                assert!(lazy);
+                self.unmounts.fetch_add(1, Ordering::Relaxed);
+                to_value(())
+            }
+            Request::AwaitEnd => Err(FailureKind::NoSpace.because("not all is durable")),
+            Request::PrepareReadOnly => Err(FailureKind::MountpointUnusable.because("a tree is being copied")),
+            Request::SetReadOnly(false) => Err(Failure::failed("it stays read-only")),
+            other => panic!("no test makes this request: {other:?}"),
         }
-        self.scrubs_cancelled.fetch_add(1, Ordering::Relaxed);
-        Ok(ScrubReport::default())
-    }
-    fn scrub_status(&self) -> Result<ScrubStatus, Failure> {
-        Ok(ScrubStatus { running: true, ..ScrubStatus::default() })
-    }
-    fn stop_scrub(&self) -> Result<(), Failure> {
-        Ok(())
-    }
-    fn stop_trial(&self) -> Result<(), Failure> {
-        Ok(())
-    }
-    fn put(&self, request: &PutRequest, from: OwnedFd, _progress: &dyn Progress) -> Result<TransferReport, Failure> {
-        let mut content = String::new();
-        std::fs::File::from(from).read_to_string(&mut content).map_err(|error| Failure::failed(error.to_string()))?;
-        Ok(TransferReport { files: request.into, content_bytes: content.len() as u64, ..TransferReport::default() })
-    }
-    fn get(&self, request: &GetRequest, _to: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure> {
-        // Until the client goes away.
-        while !progress.is_cancelled() {
-            progress.start("copying", request.ino);
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.gets_cancelled.fetch_add(1, Ordering::Relaxed);
-        Err(Failure::failed("interrupted"))
-    }
-    fn unmount(&self, lazy: bool) -> Result<(), Failure> {
-        assert!(lazy);
-        self.unmounts.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-    fn await_end(&self) -> Result<(), Failure> {
-        Err(Failure::new(FailureKind::NoSpace, "not all is durable"))
-    }
-    fn prepare_read_only(&self) -> Result<(), Failure> {
-        Err(Failure::new(FailureKind::MountpointUnusable, "a tree is being copied"))
-    }
-    fn set_read_only(&self, read_only: bool) -> Result<(), Failure> {
-        if read_only { Ok(()) } else { Err(Failure::failed("it stays read-only")) }
     }
 }
 
@@ -132,17 +116,17 @@ fn requests_are_answered_with_progress_and_typed_failures() {
     let root = tempfile::tempdir().unwrap();
     let (server, target) = serve(root.path());
     let mut client = ControlClient::connect(root.path()).unwrap().unwrap();
-    assert_eq!(client.daemon_pid(), Some(i32::try_from(std::process::id()).unwrap()));
+    assert_eq!(client.daemon, Some(rustix::process::getpid()));
     client.sync().unwrap();
     let told = Told::default();
     let failure = client.reclaim(&reclaim_options(), &told).unwrap_err();
-    assert_eq!(failure, Failure::new(FailureKind::NoSpace, "full"));
+    assert_eq!(failure, FailureKind::NoSpace.because("full"));
     let told = told.0.into_inner();
     assert_eq!(told.first().unwrap(), "start containers 5");
     assert_eq!(told.last().unwrap(), "finish");
     let steps: u64 = told.iter().filter_map(|line| line.strip_prefix("advance ")?.parse::<u64>().ok()).sum();
     assert_eq!(steps, 5);
-    client.unmount(true).unwrap();
+    client.request(&Request::Unmount { lazy: true }).unwrap();
     assert_eq!(target.unmounts.load(Ordering::Relaxed), 1);
     assert!(server.finish(Duration::from_secs(5)));
     assert!(!root.path().join(SOCKET_NAME).exists());
@@ -169,8 +153,8 @@ fn tools_learn_how_closing_went_and_switch_a_pool() {
     assert!(client().is_allowed());
     let told = client().await_end().unwrap().unwrap_err();
     assert_eq!((told.kind, told.message.as_str()), (FailureKind::NoSpace, "not all is durable"));
-    client().set_read_only(true).unwrap();
-    assert!(client().set_read_only(false).unwrap_err().message.contains("stays read-only"));
+    client().make_read_only().unwrap();
+    assert!(client().make_writable().unwrap_err().message.contains("stays read-only"));
 }
 
 #[test]

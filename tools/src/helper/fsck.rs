@@ -3,8 +3,7 @@
 use std::io::IsTerminal as _;
 use std::path::Path;
 
-use dedupfs_store::device::FileDevice;
-use dedupfs_store::superblock::{Role, Superblock};
+use dedupfs_store::superblock::Role;
 
 use crate::args::FsckArgs;
 use crate::args::helpers::FsckHelper;
@@ -12,8 +11,7 @@ use crate::commands::fsck;
 use crate::control::{ControlClient, Failure, FailureKind};
 use crate::{exit, target};
 
-/// Runs the check or repair.
-pub fn run(args: &FsckHelper) -> Result<u8, Failure> {
+pub(crate) fn run(args: &FsckHelper) -> Result<u8, Failure> {
     let is_preen = args.automatic || args.preen;
     let mounted = match target::mounted_at(&args.pool)? {
         Some(mount) => Some(mount.source),
@@ -51,15 +49,11 @@ pub fn run(args: &FsckHelper) -> Result<u8, Failure> {
 /// Checks the superblocks, which takes no time. Mounting repairs everything else that a crash left.
 fn preen(path: &Path) -> Result<u8, Failure> {
     let pool = target::pool(path)?;
-    let read = |root: &Path, role: Role| -> Result<Superblock, Failure> {
-        let device = FileDevice::open(root).map_err(Failure::from)?;
-        Superblock::read(&device, role).map_err(Failure::from)
-    };
-    let meta = read(&pool, Role::Meta)?;
+    let meta = target::superblock(&pool, Role::Meta)?;
     let data_root = meta.data_root_path(&pool);
-    if meta.data_root != b"." && read(&data_root, Role::Data)?.pool != meta.pool {
+    if meta.data_root != b"." && target::superblock(&data_root, Role::Data)?.pool != meta.pool {
         let message = format!("{} is the data root of another pool: is the right disk mounted?", data_root.display());
-        return Err(Failure::new(FailureKind::NotAPool, message));
+        return Err(FailureKind::NotAPool.because(message));
     }
     println!("{}: clean, {} (mounting recovers what a crash leaves; -f checks everything)", path.display(), meta.pool);
     Ok(exit::OK)

@@ -6,16 +6,14 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::control::Failure;
-
 use super::namespace;
 use crate::args::MountArgs;
 use crate::args::helpers::MountHelper;
+use crate::control::Failure;
 use crate::remount::{self, Origin};
 use crate::{exit, mount, mount_options, target};
 
-/// Mounts, or changes an existing mount.
-pub fn run(args: &MountHelper) -> Result<u8, Failure> {
+pub(crate) fn run(args: &MountHelper) -> Result<u8, Failure> {
     if let Some(which) = &args.namespace {
         namespace::enter(which)?;
     }

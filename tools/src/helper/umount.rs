@@ -1,15 +1,13 @@
 //! `umount.fuse.dedupfs`.
 
-use crate::control::{Failure, FailureKind};
-
 use super::namespace;
 use crate::args::helpers::UmountHelper;
 use crate::commands::umount::{How, unmount};
+use crate::control::{Failure, FailureKind};
 use crate::exit;
 use crate::remount::{self, Origin};
 
-/// Unmounts; with `-r` remounts a busy mount read-only.
-pub fn run(args: &UmountHelper) -> Result<u8, Failure> {
+pub(crate) fn run(args: &UmountHelper) -> Result<u8, Failure> {
     if let Some(which) = &args.namespace {
         namespace::enter(which)?;
     }

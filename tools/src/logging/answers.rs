@@ -9,8 +9,7 @@ use tracing_subscriber::layer::{Context, Layer};
 /// The library's message when the kernel no longer wants an answer, because the calling process was killed. That is no error.
 const UNWANTED: &str = "Failed to send FUSE reply: No such file or directory";
 
-/// Drops log lines about unwanted answers.
-pub struct UnwantedAnswers;
+pub(crate) struct UnwantedAnswers;
 
 impl<S: Subscriber> Layer<S> for UnwantedAnswers {
     fn event_enabled(&self, event: &Event<'_>, _context: Context<'_, S>) -> bool {

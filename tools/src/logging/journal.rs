@@ -10,8 +10,7 @@ use tracing_subscriber::registry::LookupSpan;
 /// Environment variable that systemd sets to device and inode of the journal's stream.
 const VARIABLE: &str = "JOURNAL_STREAM";
 
-/// Whether standard error goes to the journal.
-pub fn has_stderr() -> bool {
+pub(crate) fn has_stderr() -> bool {
     let own = rustix::fs::fstat(rustix::stdio::stderr()).ok().map(|stat| (stat.st_dev, stat.st_ino));
     std::env::var(VARIABLE).ok().and_then(|stream| parse(&stream)).is_some_and(|stream| Some(stream) == own)
 }
@@ -21,7 +20,6 @@ fn parse(stream: &str) -> Option<(u64, u64)> {
     Some((device.parse().ok()?, inode.parse().ok()?))
 }
 
-/// The severity of syslog(3) for a level.
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,
@@ -31,8 +29,7 @@ fn priority(level: Level) -> u8 {
     }
 }
 
-/// Formats lines for the journal.
-pub struct JournalFormat(Format<Full, ()>);
+pub(crate) struct JournalFormat(Format<Full, ()>);
 
 impl Default for JournalFormat {
     fn default() -> Self {

@@ -2,58 +2,42 @@
 
 use std::fmt::Write as _;
 
-use crate::control::Failure;
 use dedupfs::TrialReport;
 use dedupfs::check::AffectedFiles;
 use dedupfs::export::ExportCheck;
 use dedupfs::repair::RepairReport;
 use dedupfs::scrub::{ScrubReport, ScrubStatus};
 
-use super::{DOUBT, check, json};
+use super::{DOUBT, check, json, list};
+use crate::control::Failure;
 use crate::size::show;
 use crate::time;
 
-/// The plan of `dedupfs fsck --repair`.
-#[must_use]
-pub fn repair_plan(plan: &[String]) -> String {
-    plan.iter().fold(String::new(), |mut text, line| {
-        let _ = writeln!(text, "to do: {line}");
-        text
-    })
-}
-
-/// The part of a check's text that lists possible repairs.
-#[must_use]
-pub(super) fn could_repair(plan: &[String]) -> String {
-    plan.iter().fold("`dedupfs fsck --repair` would:\n".to_owned(), |mut text, line| {
-        let _ = writeln!(text, "  {line}");
-        text
-    })
-}
-
-/// The text of `dedupfs fsck --repair`.
-#[must_use]
-pub fn repaired(report: &RepairReport) -> String {
+pub(crate) fn repair_plan(plan: &[String]) -> String {
     let mut text = String::new();
-    for line in &report.plan {
-        let _ = writeln!(text, "done: {line}");
-    }
+    list(&mut text, "to do", plan, plan.len() as u64);
+    text
+}
+
+pub(super) fn could_repair(plan: &[String]) -> String {
+    plan.iter().fold("`dedupfs fsck --repair` would:\n".to_owned(), |text, line| text + "  " + line + "\n")
+}
+
+pub(crate) fn repaired(report: &RepairReport) -> String {
+    let mut text = String::new();
+    list(&mut text, "done", &report.plan, report.plan.len() as u64);
     if let Some(found) = &report.check {
         text.push_str(&check(found, report.rebuilt.as_ref(), Some(&[])));
     }
     text
 }
 
-/// The result of `dedupfs fsck --repair --json`.
-pub fn repair_json(report: &RepairReport) -> Result<String, Failure> {
+pub(crate) fn repair_json(report: &RepairReport) -> Result<String, Failure> {
     json(&json!({ "repaired": report.plan, "check": report.check, "rebuilt": report.rebuilt }))
 }
 
 /// The result of `dedupfs scrub --json`: the scrub, and its trial recovery if one was made.
-///
-/// # Errors
-/// It cannot be encoded.
-pub fn scrub_json(report: &ScrubReport, trial: Option<&TrialReport>) -> Result<String, Failure> {
+pub(crate) fn scrub_json(report: &ScrubReport, trial: Option<&TrialReport>) -> Result<String, Failure> {
     let mut both =
         serde_json::to_value(report).map_err(|error| Failure::failed(format!("cannot encode the result: {error}")))?;
     if let Some(trial) = trial {
@@ -62,13 +46,9 @@ pub fn scrub_json(report: &ScrubReport, trial: Option<&TrialReport>) -> Result<S
     json(&both)
 }
 
-/// The text of `dedupfs fsck --trial-recovery`.
-#[must_use]
-pub fn trial(report: &TrialReport) -> String {
+pub(crate) fn trial(report: &TrialReport) -> String {
     let mut text = String::new();
-    for missing in &report.missing {
-        let _ = writeln!(text, "missing: {missing}");
-    }
+    list(&mut text, "missing", &report.missing, report.missing.len() as u64);
     let TrialReport { row, files, directories, compared, containers, elapsed_ms, .. } = report;
     let _ = writeln!(
         text,
@@ -87,31 +67,19 @@ pub fn trial(report: &TrialReport) -> String {
 /// Limit of files named in the text. `--json` has all.
 const FILES_TOLD_MAX: usize = 50;
 
-/// The text of `dedupfs scrub`.
-#[must_use]
-pub fn scrub(report: &ScrubReport) -> String {
+pub(crate) fn scrub(report: &ScrubReport) -> String {
     let mut text = String::new();
-    for damage in &report.damage {
-        let _ = writeln!(text, "damage: {damage}");
-    }
-    let untold = report.damage_count.saturating_sub(report.damage.len() as u64);
-    if untold > 0 {
-        let _ = writeln!(text, "damage: {untold} more");
-    }
+    list(&mut text, "damage", &report.damage, report.damage_count);
     if let Some(export) = &report.export {
         text.push_str(&export_check(export));
     }
     affected(&mut text, &report.affected);
-    let rate = |bytes: u64| bytes as f64 / 1e6 / (report.elapsed_ms.max(1) as f64 / 1e3);
-    let _ = writeln!(
-        text,
-        "read {} containers, {} from disk ({:.0} MB/s), {} of content ({:.0} MB/s)",
-        report.containers,
-        show(report.disk_bytes),
-        rate(report.disk_bytes),
-        show(report.content_bytes),
-        rate(report.content_bytes)
-    );
+    let amount = |bytes: u64, of: &str| {
+        let rate = bytes as f64 / 1e6 / (report.elapsed_ms.max(1) as f64 / 1e3);
+        format!("{} {of} ({rate:.0} MB/s)", show(bytes))
+    };
+    let (disk, content) = (amount(report.disk_bytes, "from disk"), amount(report.content_bytes, "of content"));
+    let _ = writeln!(text, "read {} containers, {disk}, {content}", report.containers);
     if report.containers_before > 0 {
         let _ = writeln!(text, "{} containers had been read before this scrub was stopped", report.containers_before);
     }
@@ -155,13 +123,7 @@ pub fn scrub(report: &ScrubReport) -> String {
 /// The part of a scrub's text about the export on the data root; empty if the export is sound.
 fn export_check(export: &ExportCheck) -> String {
     let mut text = String::new();
-    for finding in &export.findings {
-        let _ = writeln!(text, "export: {finding}");
-    }
-    let untold = export.finding_count.saturating_sub(export.findings.len() as u64);
-    if untold > 0 {
-        let _ = writeln!(text, "export: {untold} more");
-    }
+    list(&mut text, "export", &export.findings, export.finding_count);
     if export.stopped {
         text.push_str("export: it was written again and again meanwhile, and was NOT verified: the next scrub, fsck or mount verifies it\n");
     } else if export.renewed {
@@ -196,7 +158,6 @@ fn losses_advice(report: &ScrubReport) -> String {
     )
 }
 
-/// Adds the files that need lost content.
 pub(super) fn affected(text: &mut String, affected: &AffectedFiles) {
     for file in affected.files.iter().take(FILES_TOLD_MAX) {
         let name = match file.paths.first() {
@@ -216,9 +177,7 @@ pub(super) fn affected(text: &mut String, affected: &AffectedFiles) {
     }
 }
 
-/// The text of `dedupfs scrub --status`.
-#[must_use]
-pub fn scrub_status(status: &ScrubStatus) -> String {
+pub(crate) fn scrub_status(status: &ScrubStatus) -> String {
     let lost = lost_now(status);
     let trial = if status.in_trial { "; a trial recovery is running" } else { "" };
     let Some(position) = status.position else { return format!("never scrubbed{lost}{trial}\n") };

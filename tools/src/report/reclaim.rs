@@ -17,9 +17,7 @@ fn stopped(why: Stopped) -> &'static str {
     }
 }
 
-/// The text of `dedupfs-gc`.
-#[must_use]
-pub fn reclaim(report: &ReclaimReport) -> String {
+pub(crate) fn reclaim(report: &ReclaimReport) -> String {
     let mut lines = Lines(String::new());
     lines.heading(if report.dry_run { "would reclaim (nothing was changed)" } else { "reclaimed" });
     done(&mut lines, report);
@@ -45,8 +43,7 @@ pub fn reclaim(report: &ReclaimReport) -> String {
     lines.0
 }
 
-/// Writes a run to the log.
-pub fn log_reclaimed(report: &ReclaimReport, message: &str) {
+pub(crate) fn log_reclaimed(report: &ReclaimReport, message: &str) {
     tracing::info!(
         freed_bytes = report.physical_before_bytes.saturating_sub(report.physical_after_bytes),
         containers_freed = report.containers_freed,
@@ -70,7 +67,6 @@ fn done(lines: &mut Lines, report: &ReclaimReport) {
     lines.line("containers freed", format!("{}, {dead} of them dead as a whole", report.containers_freed));
 }
 
-/// Adds the garbage that is left, and why.
 fn left(lines: &mut Lines, report: &ReclaimReport) {
     let garbage = exact(report.garbage_left_bytes);
     let live = show(report.live_bytes);
@@ -97,9 +93,7 @@ fn left(lines: &mut Lines, report: &ReclaimReport) {
     }
 }
 
-/// The text of `dedupfs-gc --status`.
-#[must_use]
-pub fn reclaim_status(status: &ReclaimStatus) -> String {
+pub(crate) fn reclaim_status(status: &ReclaimStatus) -> String {
     let mut lines = Lines(String::new());
     lines.heading("reclaiming");
     let state = match (&status.running, status.paused) {

@@ -16,8 +16,7 @@ fn shown(text: &str) -> String {
 }
 
 /// Lists the problems of `dedupfs put` and `dedupfs get`, one a line. Control characters are escaped, because a terminal would obey them.
-#[must_use]
-pub fn transfer_problems(report: &TransferReport) -> String {
+pub(crate) fn transfer_problems(report: &TransferReport) -> String {
     let mut text = String::new();
     for problem in &report.problems {
         // Writing to a String cannot fail.
@@ -30,9 +29,7 @@ pub fn transfer_problems(report: &TransferReport) -> String {
     text
 }
 
-/// The text of `dedupfs put` and `dedupfs get`.
-#[must_use]
-pub fn transfer(report: &TransferReport) -> String {
+pub(crate) fn transfer(report: &TransferReport) -> String {
     let mut text = String::new();
     let mut counts = vec![format!("{} files ({})", report.files, show(report.content_bytes))];
     let further = [

@@ -6,11 +6,10 @@
 
 use std::sync::Arc;
 
-use crate::control::{Failure, FailureKind};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
-use dedupfs::EngineError;
-use dedupfs::{NoProgress, Pool};
+use dedupfs::{EngineError, NoProgress, Pool};
 
+use crate::control::{Failure, FailureKind};
 use crate::gc_policy::{IDLE_AFTER, Policy};
 use crate::report;
 
@@ -20,7 +19,6 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// Starts the thread, if the policy is on.
     pub(super) fn start(pool: &Arc<Pool>, policy: Policy) -> Result<Option<Self>, Failure> {
         if !policy.is_on {
             return Ok(None);
@@ -32,8 +30,7 @@ impl Background {
                 worker.look();
             }
         };
-        let started = std::thread::Builder::new().name("background-gc".to_owned()).spawn(work);
-        started.map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
+        super::spawn("background-gc", work)?;
         Ok(Some(Self { stop }))
     }
 

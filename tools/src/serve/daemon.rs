@@ -5,11 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::control::{ControlTarget, Failure, FailureKind, GetRequest, PutRequest};
-use dedupfs::check::{CheckOptions, CheckReport};
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
-use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
-use dedupfs::stats::PoolStats;
+use dedupfs::scrub::{ScrubOptions, ScrubReport};
 use dedupfs::transfer::{self, TransferReport};
 use dedupfs::{Pool, Progress, TrialReport};
 use dedupfs_fuse::MountedSession;
@@ -17,13 +14,15 @@ use parking_lot::{Condvar, Mutex};
 
 use super::BUSY_PATIENCE;
 use super::transfers::Transfers;
+use crate::control::{
+    ControlTarget, Failure, FailureKind, GetRequest, PutRequest, Request, to_value, without_descriptor,
+};
 use crate::gc_policy::Policy;
-use crate::{mount, report};
+use crate::report;
 
 /// Time between the check whether the pool may become read-only and the switch, while the kernel writes back its cache.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The result of closing the pool, once it is closed.
 #[derive(Default)]
 pub(super) struct End {
     result: Mutex<Option<Result<(), Failure>>>,
@@ -52,7 +51,6 @@ impl End {
 pub(super) struct Daemon {
     pub(super) pool: Arc<Pool>,
     pub(super) session: MountedSession,
-    /// The mount's device number, such as "0:57".
     pub(super) device: Option<String>,
     pub(super) gc: Policy,
     pub(super) transfers: Transfers,
@@ -60,14 +58,57 @@ pub(super) struct Daemon {
 }
 
 impl ControlTarget for Daemon {
-    fn stats(&self) -> Result<PoolStats, Failure> {
-        Ok(self.pool.stats()?)
+    fn perform(
+        &self,
+        request: Request,
+        descriptor: Option<OwnedFd>,
+        progress: &dyn Progress,
+    ) -> Result<serde_json::Value, Failure> {
+        let descriptor = || descriptor.ok_or_else(without_descriptor);
+        match request {
+            Request::Stats => to_value(self.pool.stats()?),
+            Request::Sync => to_value(self.pool.sync()?),
+            Request::Reclaim(options) => to_value(self.reclaim(&options, progress)?),
+            Request::ReclaimStatus => {
+                let background = self.gc.is_on.then(|| self.gc.to_string());
+                to_value(ReclaimStatus { background, ..self.pool.reclaim_status() })
+            }
+            Request::StopReclaim => {
+                tracing::info!("asked to stop reclaiming");
+                self.pool.reclaiming().stop();
+                to_value(())
+            }
+            Request::PauseReclaim(paused) => {
+                tracing::info!(paused, "asked to pause or resume reclaiming");
+                self.pool.reclaiming().pause(paused);
+                to_value(())
+            }
+            Request::Check(options) => to_value(self.pool.check(&options, progress)?),
+            Request::Scrub(options) => to_value(self.scrub(&options, progress)?),
+            Request::ScrubStatus => to_value(self.pool.scrub_status()?),
+            Request::StopScrub => {
+                self.pool.stop_scrub();
+                to_value(())
+            }
+            Request::StopTrial => {
+                self.pool.stop_trial();
+                to_value(())
+            }
+            Request::TrialRecovery(scratch) => to_value(self.trial_recovery(&scratch, progress)?),
+            Request::Put(request) => to_value(self.put(&request, descriptor()?, progress)?),
+            Request::Get(request) => to_value(self.get(&request, descriptor()?, progress)?),
+            Request::Unmount { lazy } => to_value(self.unmount(lazy)?),
+            Request::AwaitEnd => to_value(self.end.wait()?),
+            Request::PrepareReadOnly => match self.transfers.hold(HOLD_TIMEOUT) {
+                true => to_value(()),
+                false => Err(is_copying()),
+            },
+            Request::SetReadOnly(read_only) => to_value(self.set_read_only(read_only)?),
+        }
     }
+}
 
-    fn sync(&self) -> Result<(), Failure> {
-        Ok(self.pool.sync()?)
-    }
-
+impl Daemon {
     fn reclaim(&self, options: &ReclaimOptions, progress: &dyn Progress) -> Result<ReclaimReport, Failure> {
         if options.dry_run {
             return Ok(self.pool.reclaim(options, progress)?);
@@ -81,27 +122,6 @@ impl ControlTarget for Daemon {
         Ok(report)
     }
 
-    fn reclaim_status(&self) -> Result<ReclaimStatus, Failure> {
-        let background = self.gc.is_on.then(|| self.gc.to_string());
-        Ok(ReclaimStatus { background, ..self.pool.reclaim_status() })
-    }
-
-    fn stop_reclaim(&self) -> Result<(), Failure> {
-        tracing::info!("asked to stop reclaiming");
-        self.pool.reclaiming().stop();
-        Ok(())
-    }
-
-    fn pause_reclaim(&self, paused: bool) -> Result<(), Failure> {
-        tracing::info!(paused, "asked to pause or resume reclaiming");
-        self.pool.reclaiming().pause(paused);
-        Ok(())
-    }
-
-    fn check(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport, Failure> {
-        Ok(self.pool.check(options, progress)?)
-    }
-
     fn scrub(&self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport, Failure> {
         tracing::info!(rate_bytes_per_s = options.rate_bytes_per_s, restart = options.restart, "scrubbing");
         let report = self.pool.scrub(options, progress)?;
@@ -109,20 +129,6 @@ impl ControlTarget for Daemon {
         let lost = report.lost_chunks + report.lost_nodes;
         tracing::info!(finished = report.finished, containers = report.containers, bad, lost, files, "scrubbed");
         Ok(report)
-    }
-
-    fn scrub_status(&self) -> Result<ScrubStatus, Failure> {
-        Ok(self.pool.scrub_status()?)
-    }
-
-    fn stop_scrub(&self) -> Result<(), Failure> {
-        self.pool.stop_scrub();
-        Ok(())
-    }
-
-    fn stop_trial(&self) -> Result<(), Failure> {
-        self.pool.stop_trial();
-        Ok(())
     }
 
     fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {
@@ -142,16 +148,16 @@ impl ControlTarget for Daemon {
         let name = String::from_utf8_lossy(&request.name);
         tracing::info!(%name, "copying a tree into the pool");
         let to = (request.into, request.name.as_slice());
-        let transfer = self.transfers.begin(progress);
-        let copied = self.pool.put(&request.options, from, to, &transfer);
+        let transfer = self.transfers.begin();
+        let copied = self.pool.put(&request.options, from, to, &transfer.progress(progress));
         tell_copied(&name, copied)
     }
 
     fn get(&self, request: &GetRequest, to: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure> {
         let name = String::from_utf8_lossy(&request.name);
         tracing::info!(ino = request.ino, %name, "copying a tree out of the pool");
-        let transfer = self.transfers.begin(progress);
-        let copied = self.pool.get(request.ino, (to, &request.name), &transfer);
+        let transfer = self.transfers.begin();
+        let copied = self.pool.get(request.ino, (to, &request.name), &transfer.progress(progress));
         tell_copied(&name, copied)
     }
 
@@ -159,18 +165,10 @@ impl ControlTarget for Daemon {
         tracing::info!(lazy, "asked to unmount");
         if lazy {
             self.session.detach();
-        } else if let Err(error) = self.session.unmount(BUSY_PATIENCE) {
-            return Err(mount::failure(&error));
+        } else {
+            self.session.unmount(BUSY_PATIENCE)?;
         }
         self.end.wait()
-    }
-
-    fn await_end(&self) -> Result<(), Failure> {
-        self.end.wait()
-    }
-
-    fn prepare_read_only(&self) -> Result<(), Failure> {
-        if self.transfers.hold(HOLD_TIMEOUT) { Ok(()) } else { Err(is_copying()) }
     }
 
     fn set_read_only(&self, read_only: bool) -> Result<(), Failure> {
@@ -190,7 +188,7 @@ impl ControlTarget for Daemon {
 
 fn is_copying() -> Failure {
     let why = "a tree is being copied by `dedupfs put` or `get`: wait for it, or interrupt it";
-    Failure::new(FailureKind::MountpointUnusable, why)
+    FailureKind::MountpointUnusable.because(why)
 }
 
 fn tell_copied(name: &str, copied: transfer::Result<TransferReport>) -> Result<TransferReport, Failure> {

@@ -7,7 +7,6 @@ use dedupfs_fuse::MountError;
 
 use super::Event;
 
-/// Time between two checks whether the connection has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Waits for the session's end and returns how it went. `None` if users of the mount keep it going for `patience`, or until a signal.

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use dedupfs::Progress;
 use parking_lot::{Condvar, Mutex};
 
+use crate::progress::Cancellable;
+
 /// Time for transfers to end: the part of a tree that is in the pool has to be removed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time between two checks whether waiting must end at once.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The transfers under way.
 #[derive(Default)]
 pub(super) struct Transfers {
     running: Mutex<usize>,
@@ -20,24 +20,20 @@ pub(super) struct Transfers {
     /// No transfer begins before this time.
     held_until: Mutex<Option<Instant>>,
     is_stopping: AtomicBool,
-    /// The time until which stopping waits for them.
     deadline: OnceLock<Instant>,
 }
 
 /// One transfer. Its progress is cancelled when all are stopped.
-pub(super) struct Transfer<'a> {
-    all: &'a Transfers,
-    listener: &'a dyn Progress,
-}
+pub(super) struct Transfer<'a>(&'a Transfers);
 
 impl Transfers {
-    pub(super) fn begin<'a>(&'a self, listener: &'a dyn Progress) -> Transfer<'a> {
+    pub(super) fn begin(&self) -> Transfer<'_> {
         loop {
             let mut running = self.running.lock();
             let held_until = *self.held_until.lock();
             if held_until.is_none_or(|until| until <= Instant::now()) {
                 *running += 1;
-                return Transfer { all: self, listener };
+                return Transfer(self);
             }
             drop(running);
             std::thread::sleep(LOOK_INTERVAL);
@@ -53,7 +49,6 @@ impl Transfers {
         *running == 0
     }
 
-    /// Whether any transfer is running.
     pub(super) fn are_running(&self) -> bool {
         *self.running.lock() > 0
     }
@@ -79,30 +74,15 @@ impl Transfers {
 
 impl Drop for Transfer<'_> {
     fn drop(&mut self) {
-        *self.all.running.lock() -= 1;
-        self.all.ended.notify_all();
+        *self.0.running.lock() -= 1;
+        self.0.ended.notify_all();
     }
 }
 
-impl Progress for Transfer<'_> {
-    fn start(&self, what: &str, total: u64) {
-        self.listener.start(what, total);
-    }
-
-    fn advance(&self, by: u64) {
-        self.listener.advance(by);
-    }
-
-    fn finish(&self) {
-        self.listener.finish();
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.all.is_stopping.load(Ordering::Relaxed) || self.listener.is_cancelled()
-    }
-
-    fn say(&self, line: &str) {
-        self.listener.say(line);
+impl Transfer<'_> {
+    pub(super) fn progress<'a>(&'a self, listener: &'a dyn Progress) -> Cancellable<'a, impl Fn() -> bool + Sync> {
+        let is_stopping = &self.0.is_stopping;
+        Cancellable { listener, is_cancelled: || is_stopping.load(Ordering::Relaxed) || listener.is_cancelled() }
     }
 }
 
@@ -116,10 +96,10 @@ mod tests {
     fn those_under_way_end_before_the_pool_does() {
         let transfers = Transfers::default();
         std::thread::scope(|scope| {
-            let transfer = transfers.begin(&NoProgress);
-            assert!(!transfer.is_cancelled());
+            let transfer = transfers.begin();
+            assert!(!transfer.progress(&NoProgress).is_cancelled());
             scope.spawn(move || {
-                while !transfer.is_cancelled() {
+                while !transfer.progress(&NoProgress).is_cancelled() {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 drop(transfer);
@@ -130,11 +110,11 @@ mod tests {
         assert!(!transfers.are_running());
         assert!(transfers.hold(Duration::from_millis(300)));
         let held = Instant::now();
-        let hangs = transfers.begin(&NoProgress);
+        let hangs = transfers.begin();
         assert!(held.elapsed() >= Duration::from_millis(300), "it began while it was held");
         assert!(!transfers.hold(Duration::from_secs(60)), "one is under way");
-        drop(transfers.begin(&NoProgress));
-        assert!(hangs.is_cancelled());
+        drop(transfers.begin());
+        assert!(hangs.progress(&NoProgress).is_cancelled());
         transfers.stop_and_wait(|| true);
         assert!(transfers.are_running());
     }

@@ -89,7 +89,7 @@ impl Site {
     }
 
     pub fn is_mounted(&self) -> bool {
-        dedupfs_tools::target::mounted_at(&self.mnt).unwrap().is_some()
+        dedupfs_tools::options_of_mount(&self.mnt).unwrap().is_some()
     }
 
     pub fn daemon(&self) -> Pid {
@@ -138,12 +138,14 @@ pub fn foreground(site: &Site) -> Child {
     command.args(["mount", "--foreground"]).arg(&site.pool).arg(&site.mnt).stdin(Stdio::null());
     let mut child = command.stderr(Stdio::null()).spawn().unwrap();
     let deadline = Instant::now() + END_TIMEOUT;
-    // The socket is there after the mount.
+    // The socket is there before the mount.
     while !site.pool.join("control.sock").exists() {
         assert_eq!(child.try_wait().unwrap(), None, "the daemon ended");
         assert!(Instant::now() < deadline, "the daemon does not mount");
         std::thread::sleep(Duration::from_millis(10));
     }
+    // A tool is answered when the mount serves.
+    site.dedupfs("sync", &[&site.pool]).ok();
     child
 }
 

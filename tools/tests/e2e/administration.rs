@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use dedupfs_tools::target::mounted_at;
+use dedupfs_tools::options_of_mount;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command::{DEDUPFS, Ran, Tool, in_namespace};
@@ -252,7 +252,7 @@ fn regression_a_remount_that_is_refused_leaves_the_mount_writable_all_the_while(
         let remounting =
             scope.spawn(|| Tool::new(DEDUPFS).args(["mount", "-o", "remount,ro"]).args([&site.pool, &site.mnt]).run());
         std::thread::sleep(Duration::from_secs(1));
-        let options = mounted_at(&site.mnt).unwrap().expect("mounted").options;
+        let options = options_of_mount(&site.mnt).unwrap().expect("mounted");
         kill_process(daemon, Signal::CONT).unwrap();
         assert!(options.starts_with("rw,"), "the mount is read-only before the daemon was asked: {options}");
         remounting.join().unwrap()

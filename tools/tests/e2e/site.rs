@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use dedupfs::reclaim::ReclaimReport;
 use dedupfs::stats::PoolStats;
-use dedupfs_tools::target;
+use dedupfs_tools::options_of_mount;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -168,7 +168,7 @@ impl Site {
     }
 
     pub fn is_mounted(&self) -> bool {
-        target::mounted_at(&self.mnt).is_ok_and(|mount| mount.is_some())
+        options_of_mount(&self.mnt).is_ok_and(|mount| mount.is_some())
     }
 
     /// Kills the daemon as a crash would, and waits until it is gone.

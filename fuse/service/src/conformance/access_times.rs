@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{Check, Client, READ_WRITE, ROOT, bad, good};
+use super::{Check, Client, READ, READ_WRITE, ROOT, bad, good};
 use crate::{AttributeChanges, Errno, Ino, InodeFlags, NodeContent, OpenOptions, ROOT_INO, TimeChange, Timestamp};
 
 pub(super) const CHECKS: &[Check] = &[
@@ -11,8 +11,6 @@ pub(super) const CHECKS: &[Check] = &[
     ("not with O_NOATIME or the flag", left_alone),
     ("an inode is found by its number as long as it has a name", by_number),
 ];
-
-const READ: OpenOptions = OpenOptions { write: false, ..READ_WRITE };
 
 /// Sets atime, and mtime with ctime, to these ages in seconds; returns the new atime.
 fn aged(client: &Client, ino: Ino, atime_age: i64, mtime_age: i64) -> Timestamp {

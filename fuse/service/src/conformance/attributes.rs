@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Check, Client, READ_WRITE, ROOT, bad, good};
+use super::{Check, Client, READ_WRITE, ROOT, USER, bad, good};
 use crate::{
-    AttributeChanges, Attributes, Caller, Errno, FileKind, NewNode, NodeContent, ROOT_INO, TimeChange, Timestamp,
-    XattrMode,
+    AttributeChanges, Attributes, Errno, FileKind, NewNode, NodeContent, ROOT_INO, TimeChange, Timestamp, XattrMode,
 };
 
 pub(super) const CHECKS: &[Check] = &[
@@ -20,8 +19,6 @@ pub(super) const CHECKS: &[Check] = &[
     ("extended attributes have limits", xattr_limits),
     ("extended attributes are of a namespace", xattr_namespaces),
 ];
-
-const USER: Caller = Caller { uid: 1000, gid: 100, pid: 7 };
 
 fn change(client: &Client, ino: u64, changes: AttributeChanges) -> Attributes {
     let changed = good(client.service.set_attributes(ROOT, ino, changes));

@@ -13,7 +13,6 @@ pub(super) const CHECKS: &[Check] = &[
     ("copies with wrong handles", wrong_handles),
 ];
 
-/// An open file.
 type Open = (Ino, Handle);
 
 fn place((ino, handle): Open, offset: u64) -> FilePlace {
@@ -24,11 +23,23 @@ fn copy(client: &Client, from: FilePlace, to: FilePlace, len_bytes: u64) -> Resu
     client.service.copy_range(ROOT, from, to, len_bytes)
 }
 
-/// Opens both files for reading and writing, and runs `work`.
 fn both(client: &Client, source: Ino, target: Ino, work: impl FnOnce(Open, Open)) {
     client.opened(source, READ_WRITE, |from| {
         client.opened(target, READ_WRITE, |to| work((source, from), (target, to)));
     });
+}
+
+/// Copies `len_bytes` of `content`, which is that of the source, also in the expected content of the target.
+fn copy_both(
+    client: &Client,
+    (from, content, at): (Open, &[u8], usize),
+    (to, expected, onto): (Open, &mut Vec<u8>, usize),
+    len_bytes: usize,
+) {
+    expected.resize(expected.len().max(onto + len_bytes), 0);
+    expected[onto..onto + len_bytes].copy_from_slice(&content[at..at + len_bytes]);
+    let copied = copy(client, place(from, at as u64), place(to, onto as u64), len_bytes as u64);
+    assert_eq!(copied, Ok(len_bytes as u32));
 }
 
 fn whole_files(client: &Client) {
@@ -65,10 +76,7 @@ fn ranges(client: &Client) {
     both(client, source, target, |from, to| {
         for (number, (at, onto, len_bytes)) in cases.into_iter().enumerate() {
             let len_bytes = len_bytes.min(content.len() - at);
-            expected.resize(expected.len().max(onto + len_bytes), 0);
-            expected[onto..onto + len_bytes].copy_from_slice(&content[at..at + len_bytes]);
-            let copied = copy(client, place(from, at as u64), place(to, onto as u64), len_bytes as u64);
-            assert_eq!(copied, Ok(len_bytes as u32));
+            copy_both(client, (from, &content, at), (to, &mut expected, onto), len_bytes);
             assert!(client.read_open(target, to.1, 0, 1 << 26) == expected, "copy {number}");
         }
     });
@@ -140,10 +148,7 @@ fn holes(client: &Client) {
             (6_000_000, 7_000_000, 3_000_003),
             (100_000, 19_999_999, 2_000_000),
         ] {
-            expected.resize(expected.len().max(onto + len_bytes), 0);
-            expected[onto..onto + len_bytes].copy_from_slice(&content[at..at + len_bytes]);
-            let copied = copy(client, place(from, at as u64), place(to, onto as u64), len_bytes as u64);
-            assert_eq!(copied, Ok(len_bytes as u32));
+            copy_both(client, (from, &content, at), (to, &mut expected, onto), len_bytes);
         }
         assert!(client.read_open(target, to.1, 0, 1 << 26) == expected);
     });

@@ -1,6 +1,6 @@
 //! Reading, writing, truncating, allocating, seeking.
 
-use super::{Check, Client, READ_WRITE, ROOT, bad, good, noise};
+use super::{APPEND, Check, Client, READ, READ_WRITE, ROOT, bad, good, noise};
 use crate::{AttributeChanges, Caller, Errno, NewNode, OpenOptions, ROOT_INO, SeekTarget, WriteFlags, XattrMode};
 
 pub(super) const CHECKS: &[Check] = &[
@@ -18,8 +18,6 @@ pub(super) const CHECKS: &[Check] = &[
     ("writing drops privileges when told", privileges),
     ("sync succeeds", sync),
 ];
-
-const APPEND: OpenOptions = OpenOptions { append: true, ..READ_WRITE };
 
 fn truncate_to(client: &Client, ino: u64, size_bytes: u64) {
     let changes = AttributeChanges { size_bytes: Some(size_bytes), ..AttributeChanges::default() };
@@ -152,8 +150,7 @@ fn wrong_handles(client: &Client) {
     bad(client.service.read(ino, u64::MAX - 3, 0, 10, &mut into), Errno::EBADF);
     bad(client.service.write(ROOT, ino, u64::MAX - 3, 0, b"x", WriteFlags::default()), Errno::EBADF);
     client.service.release(ino, u64::MAX - 3);
-    let how = OpenOptions { read: true, ..OpenOptions::default() };
-    client.opened(ino, how, |handle| {
+    client.opened(ino, READ, |handle| {
         bad(client.service.write(ROOT, ino, handle, 0, b"x", WriteFlags::default()), Errno::EBADF);
     });
     assert_eq!(client.read_all(ino), b"content");

@@ -1,6 +1,6 @@
 //! Immutable and append-only inodes: every operation that Linux refuses, and those that it does not.
 
-use super::{Check, Client, READ_WRITE, ROOT, bad, good};
+use super::{APPEND, Check, Client, READ, READ_WRITE, ROOT, USER, bad, good};
 use crate::{
     AttributeChanges, Caller, Errno, FilePlace, Ino, InodeFlags, NewNode, NodeContent, OpenOptions, ROOT_INO,
     RenameFlags, TimeChange, Timestamp, WriteFlags, XattrMode,
@@ -16,14 +16,10 @@ pub(super) const CHECKS: &[Check] = &[
     ("a handle older than the flag changes nothing", older_handles),
 ];
 
-const IMMUTABLE: InodeFlags = InodeFlags { immutable: true, append_only: false, no_dump: false, no_access_time: false };
-const APPEND_ONLY: InodeFlags =
-    InodeFlags { immutable: false, append_only: true, no_dump: false, no_access_time: false };
-const HARMLESS: InodeFlags = InodeFlags { immutable: false, append_only: false, no_dump: true, no_access_time: true };
+const IMMUTABLE: InodeFlags = InodeFlags { immutable: true, ..NONE };
+const APPEND_ONLY: InodeFlags = InodeFlags { append_only: true, ..NONE };
+const HARMLESS: InodeFlags = InodeFlags { no_dump: true, no_access_time: true, ..NONE };
 const NONE: InodeFlags = InodeFlags { immutable: false, append_only: false, no_dump: false, no_access_time: false };
-const USER: Caller = Caller { uid: 1000, gid: 100, pid: 7 };
-const READ: OpenOptions = OpenOptions { write: false, ..READ_WRITE };
-const APPEND: OpenOptions = OpenOptions { append: true, ..READ_WRITE };
 
 fn set(client: &Client, ino: Ino, flags: InodeFlags) {
     good(client.service.set_flags(ROOT, ino, flags));
@@ -32,10 +28,6 @@ fn set(client: &Client, ino: Ino, flags: InodeFlags) {
 
 fn swap() -> RenameFlags {
     RenameFlags { exchange: true, ..RenameFlags::default() }
-}
-
-fn rename(client: &Client, from: (Ino, &str), to: (Ino, &str), flags: RenameFlags) -> crate::Result<()> {
-    client.service.rename(from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), flags)
 }
 
 fn who_may_set_them(client: &Client) {
@@ -78,11 +70,11 @@ fn refuses_what_both_refuse(client: &Client, ino: Ino, name: &str) {
     }
     bad(service.set_xattr(ROOT, ino, b"user.new", b"x", XattrMode::Any), Errno::EPERM);
     bad(service.remove_xattr(ino, b"user.old"), Errno::EPERM);
-    bad(rename(client, (ROOT_INO, name), (ROOT_INO, "moved"), RenameFlags::default()), Errno::EPERM);
-    bad(rename(client, (ROOT_INO, name), (ROOT_INO, "other"), RenameFlags::default()), Errno::EPERM);
-    bad(rename(client, (ROOT_INO, name), (ROOT_INO, "other"), swap()), Errno::EPERM);
-    bad(rename(client, (ROOT_INO, "other"), (ROOT_INO, name), RenameFlags::default()), Errno::EPERM);
-    bad(rename(client, (ROOT_INO, "other"), (ROOT_INO, name), swap()), Errno::EPERM);
+    bad(client.rename((ROOT_INO, name), (ROOT_INO, "moved"), RenameFlags::default()), Errno::EPERM);
+    bad(client.rename((ROOT_INO, name), (ROOT_INO, "other"), RenameFlags::default()), Errno::EPERM);
+    bad(client.rename((ROOT_INO, name), (ROOT_INO, "other"), swap()), Errno::EPERM);
+    bad(client.rename((ROOT_INO, "other"), (ROOT_INO, name), RenameFlags::default()), Errno::EPERM);
+    bad(client.rename((ROOT_INO, "other"), (ROOT_INO, name), swap()), Errno::EPERM);
     assert_eq!(client.stat(ino), before, "nothing of it changed");
     assert_eq!(good(service.xattr(ino, b"user.old")), b"kept");
     assert_eq!(good(client.find(ROOT_INO, name)).ino, ino);
@@ -164,11 +156,11 @@ fn keeps_its_entries(client: &Client, directory: Ino) {
     bad(client.unlink(directory, "file"), Errno::EPERM);
     bad(client.service.remove_directory(directory, b"inner"), Errno::EPERM);
     for flags in [RenameFlags::default(), swap()] {
-        bad(rename(client, (directory, "file"), (ROOT_INO, "free"), flags), Errno::EPERM);
-        bad(rename(client, (ROOT_INO, "free"), (directory, "file"), flags), Errno::EPERM);
-        bad(rename(client, (directory, "inner"), (ROOT_INO, "other"), flags), Errno::EPERM);
+        bad(client.rename((directory, "file"), (ROOT_INO, "free"), flags), Errno::EPERM);
+        bad(client.rename((ROOT_INO, "free"), (directory, "file"), flags), Errno::EPERM);
+        bad(client.rename((directory, "inner"), (ROOT_INO, "other"), flags), Errno::EPERM);
     }
-    bad(rename(client, (directory, "file"), (directory, "renamed"), RenameFlags::default()), Errno::EPERM);
+    bad(client.rename((directory, "file"), (directory, "renamed"), RenameFlags::default()), Errno::EPERM);
     assert_eq!(client.sorted_names(directory), ["file", "inner"]);
     // The files in it are not protected.
     let file = good(client.find(directory, "file")).ino;
@@ -185,7 +177,7 @@ fn immutable_directory(client: &Client) {
     bad(client.service.create(ROOT, node, READ_WRITE), Errno::EPERM);
     let free = good(client.find(ROOT_INO, "free")).ino;
     bad(client.service.link(free, directory, b"new"), Errno::EPERM);
-    bad(rename(client, (ROOT_INO, "free"), (directory, "new"), RenameFlags::default()), Errno::EPERM);
+    bad(client.rename((ROOT_INO, "free"), (directory, "new"), RenameFlags::default()), Errno::EPERM);
     set(client, directory, NONE);
     good(client.unlink(directory, "file"));
 }
@@ -197,7 +189,7 @@ fn append_only_directory(client: &Client) {
     client.directory(directory, "new directory");
     let free = good(client.find(ROOT_INO, "free")).ino;
     good(client.service.link(free, directory, b"link"));
-    good(rename(client, (ROOT_INO, "free"), (directory, "moved in"), RenameFlags::default()));
+    good(client.rename((ROOT_INO, "free"), (directory, "moved in"), RenameFlags::default()));
     bad(client.unlink(directory, "new"), Errno::EPERM);
     assert_eq!(client.sorted_names(directory), ["file", "inner", "link", "moved in", "new", "new directory"]);
 }

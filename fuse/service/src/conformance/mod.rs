@@ -17,16 +17,11 @@ use std::sync::Arc;
 
 use crate::{
     Attributes, Caller, DirectoryEntry, Errno, FileService, Handle, Ino, NewNode, NodeContent, OpenOptions, ROOT_INO,
-    Result, WriteFlags,
+    RenameFlags, Result, WriteFlags,
 };
 
-/// Makes an empty service.
-pub type Maker<'a> = &'a dyn Fn() -> Arc<dyn FileService>;
-
-/// The name of a check, and its function, which gets an empty service.
 type Check = (&'static str, fn(&Client));
 
-/// All checks, by topic.
 const ALL: [&[Check]; 8] = [
     names::CHECKS,
     renames::CHECKS,
@@ -38,8 +33,8 @@ const ALL: [&[Check]; 8] = [
     access_times::CHECKS,
 ];
 
-/// Runs all checks. Panics at the first failure, with the name of the check.
-pub fn check_service(make: Maker<'_>) {
+/// Runs all checks, each on an empty service from `make`. Panics at the first failure, with the name of the check.
+pub fn check_service(make: &dyn Fn() -> Arc<dyn FileService>) {
     for checks in ALL {
         for (name, check) in checks {
             let client = Client { service: make() };
@@ -53,11 +48,6 @@ pub fn check_service(make: Maker<'_>) {
     }
 }
 
-/// The names of all checks, so that a service's tests can report their coverage.
-pub fn check_names() -> Vec<&'static str> {
-    ALL.iter().flat_map(|checks| checks.iter().map(|&(name, _)| name)).collect()
-}
-
 const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 const READ_WRITE: OpenOptions = OpenOptions {
     read: true,
@@ -69,12 +59,15 @@ const READ_WRITE: OpenOptions = OpenOptions {
     direct: false,
 };
 
+const READ: OpenOptions = OpenOptions { write: false, ..READ_WRITE };
+const APPEND: OpenOptions = OpenOptions { append: true, ..READ_WRITE };
+const USER: Caller = Caller { uid: 1000, gid: 100, pid: 7 };
+
 /// A service with the shortcuts that checks need.
 struct Client {
     service: Arc<dyn FileService>,
 }
 
-/// Unwraps a result that must be a success.
 #[track_caller]
 fn good<T>(result: Result<T>) -> T {
     match result {
@@ -83,7 +76,6 @@ fn good<T>(result: Result<T>) -> T {
     }
 }
 
-/// Checks that a result is the expected error.
 #[track_caller]
 fn bad<T>(result: Result<T>, expected: Errno) {
     match result {
@@ -112,7 +104,6 @@ impl Client {
         ino
     }
 
-    /// Looks a name up, and keeps no reference.
     fn find(&self, parent: Ino, name: &str) -> Result<Attributes> {
         let found = self.service.lookup(parent, name.as_bytes())?;
         self.service.forget(found.ino, 1);
@@ -144,11 +135,9 @@ impl Client {
     }
 
     fn read_all(&self, ino: Ino) -> Vec<u8> {
-        let how = OpenOptions { read: true, ..OpenOptions::default() };
-        self.opened(ino, how, |handle| self.read_open(ino, handle, 0, 1 << 26))
+        self.opened(ino, READ, |handle| self.read_open(ino, handle, 0, 1 << 26))
     }
 
-    /// Lists all entries, `step` at a time.
     fn list(&self, ino: Ino, step: usize) -> Vec<DirectoryEntry> {
         let mut all: Vec<DirectoryEntry> = Vec::new();
         loop {
@@ -169,6 +158,10 @@ impl Client {
         names
     }
 
+    fn rename(&self, from: (Ino, &str), to: (Ino, &str), flags: RenameFlags) -> Result<()> {
+        self.service.rename(from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), flags)
+    }
+
     fn unlink(&self, parent: Ino, name: &str) -> Result<()> {
         self.service.unlink(parent, name.as_bytes())
     }
@@ -186,4 +179,19 @@ fn noise(seed: u64, len_bytes: usize) -> Vec<u8> {
     }
     bytes.truncate(len_bytes);
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn check_names_are_unique() {
+        let mut names: Vec<&str> = ALL.iter().flat_map(|checks| checks.iter().map(|&(name, _)| name)).collect();
+        let count = names.len();
+        assert!(count > 30, "only {count} checks");
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
 }

@@ -1,7 +1,7 @@
 //! renameat2.
 
 use super::{Check, Client, bad, good};
-use crate::{Errno, FileKind, Ino, ROOT_INO, RenameFlags, Result};
+use crate::{Errno, FileKind, ROOT_INO, RenameFlags};
 
 pub(super) const CHECKS: &[Check] = &[
     ("rename moves", moves),
@@ -16,18 +16,14 @@ pub(super) const CHECKS: &[Check] = &[
 
 const PLAIN: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: false };
 
-fn rename(client: &Client, from: (Ino, &str), to: (Ino, &str), flags: RenameFlags) -> Result<()> {
-    client.service.rename(from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), flags)
-}
-
 fn moves(client: &Client) {
     let (one, other) = (client.directory(ROOT_INO, "one"), client.directory(ROOT_INO, "other"));
     let file = client.file(one, "file");
-    good(rename(client, (one, "file"), (other, "moved"), PLAIN));
+    good(client.rename((one, "file"), (other, "moved"), PLAIN));
     bad(client.find(one, "file"), Errno::ENOENT);
     assert_eq!(good(client.find(other, "moved")).ino, file);
     let inner = client.directory(one, "inner");
-    good(rename(client, (one, "inner"), (other, "inner"), PLAIN));
+    good(client.rename((one, "inner"), (other, "inner"), PLAIN));
     assert_eq!((client.stat(one).nlink, client.stat(other).nlink), (2, 3));
     assert_eq!(client.service.parent(inner), Ok(other));
     assert_eq!(client.sorted_names(other), ["inner", "moved"]);
@@ -35,7 +31,7 @@ fn moves(client: &Client) {
 
 fn replaces(client: &Client) {
     let (new, old) = (client.file_with("new", b"new"), client.file_with("old", b"old"));
-    good(rename(client, (ROOT_INO, "new"), (ROOT_INO, "old"), PLAIN));
+    good(client.rename((ROOT_INO, "new"), (ROOT_INO, "old"), PLAIN));
     assert_eq!(client.sorted_names(ROOT_INO), ["old"]);
     assert_eq!(good(client.find(ROOT_INO, "old")).ino, new);
     assert_eq!(client.read_all(new), b"new");
@@ -45,7 +41,7 @@ fn replaces(client: &Client) {
 
     let (full, empty) = (client.directory(ROOT_INO, "full"), client.directory(ROOT_INO, "empty"));
     client.file(full, "inside");
-    good(rename(client, (ROOT_INO, "full"), (ROOT_INO, "empty"), PLAIN));
+    good(client.rename((ROOT_INO, "full"), (ROOT_INO, "empty"), PLAIN));
     assert_eq!(good(client.find(ROOT_INO, "empty")).ino, full);
     assert_eq!((client.stat(ROOT_INO).nlink, client.stat(empty).nlink), (3, 0));
 }
@@ -55,19 +51,19 @@ fn refuses(client: &Client) {
     client.file(full, "inside");
     client.directory(ROOT_INO, "directory");
     client.file(ROOT_INO, "file");
-    bad(rename(client, (ROOT_INO, "directory"), (ROOT_INO, "full"), PLAIN), Errno::ENOTEMPTY);
-    bad(rename(client, (ROOT_INO, "file"), (ROOT_INO, "directory"), PLAIN), Errno::EISDIR);
-    bad(rename(client, (ROOT_INO, "directory"), (ROOT_INO, "file"), PLAIN), Errno::ENOTDIR);
-    bad(rename(client, (ROOT_INO, "absent"), (ROOT_INO, "file"), PLAIN), Errno::ENOENT);
-    bad(rename(client, (ROOT_INO, "file"), (ROOT_INO, &"x".repeat(256)), PLAIN), Errno::ENAMETOOLONG);
+    bad(client.rename((ROOT_INO, "directory"), (ROOT_INO, "full"), PLAIN), Errno::ENOTEMPTY);
+    bad(client.rename((ROOT_INO, "file"), (ROOT_INO, "directory"), PLAIN), Errno::EISDIR);
+    bad(client.rename((ROOT_INO, "directory"), (ROOT_INO, "file"), PLAIN), Errno::ENOTDIR);
+    bad(client.rename((ROOT_INO, "absent"), (ROOT_INO, "file"), PLAIN), Errno::ENOENT);
+    bad(client.rename((ROOT_INO, "file"), (ROOT_INO, &"x".repeat(256)), PLAIN), Errno::ENAMETOOLONG);
     assert_eq!(client.sorted_names(ROOT_INO), ["directory", "file", "full"]);
 }
 
 fn same_file(client: &Client) {
     let file = client.file(ROOT_INO, "file");
     good(client.service.link(file, ROOT_INO, b"link"));
-    good(rename(client, (ROOT_INO, "file"), (ROOT_INO, "link"), PLAIN));
-    good(rename(client, (ROOT_INO, "file"), (ROOT_INO, "file"), PLAIN));
+    good(client.rename((ROOT_INO, "file"), (ROOT_INO, "link"), PLAIN));
+    good(client.rename((ROOT_INO, "file"), (ROOT_INO, "file"), PLAIN));
     assert_eq!(client.sorted_names(ROOT_INO), ["file", "link"]);
     assert_eq!(client.stat(file).nlink, 2);
 }
@@ -75,22 +71,22 @@ fn same_file(client: &Client) {
 fn not_below_itself(client: &Client) {
     let outer = client.directory(ROOT_INO, "outer");
     let inner = client.directory(outer, "inner");
-    bad(rename(client, (ROOT_INO, "outer"), (outer, "x"), PLAIN), Errno::EINVAL);
-    bad(rename(client, (ROOT_INO, "outer"), (inner, "x"), PLAIN), Errno::EINVAL);
+    bad(client.rename((ROOT_INO, "outer"), (outer, "x"), PLAIN), Errno::EINVAL);
+    bad(client.rename((ROOT_INO, "outer"), (inner, "x"), PLAIN), Errno::EINVAL);
     let swap = RenameFlags { exchange: true, ..PLAIN };
-    bad(rename(client, (outer, "inner"), (ROOT_INO, "outer"), swap), Errno::EINVAL);
-    bad(rename(client, (ROOT_INO, "outer"), (outer, "inner"), swap), Errno::EINVAL);
+    bad(client.rename((outer, "inner"), (ROOT_INO, "outer"), swap), Errno::EINVAL);
+    bad(client.rename((ROOT_INO, "outer"), (outer, "inner"), swap), Errno::EINVAL);
 }
 
 fn no_replace(client: &Client) {
     let flags = RenameFlags { no_replace: true, ..PLAIN };
     let file = client.file(ROOT_INO, "file");
     client.file(ROOT_INO, "taken");
-    bad(rename(client, (ROOT_INO, "file"), (ROOT_INO, "taken"), flags), Errno::EEXIST);
-    good(rename(client, (ROOT_INO, "file"), (ROOT_INO, "free"), flags));
+    bad(client.rename((ROOT_INO, "file"), (ROOT_INO, "taken"), flags), Errno::EEXIST);
+    good(client.rename((ROOT_INO, "file"), (ROOT_INO, "free"), flags));
     assert_eq!(good(client.find(ROOT_INO, "free")).ino, file);
     let both = RenameFlags { no_replace: true, exchange: true, whiteout: false };
-    bad(rename(client, (ROOT_INO, "free"), (ROOT_INO, "taken"), both), Errno::EINVAL);
+    bad(client.rename((ROOT_INO, "free"), (ROOT_INO, "taken"), both), Errno::EINVAL);
 }
 
 fn exchange(client: &Client) {
@@ -99,8 +95,8 @@ fn exchange(client: &Client) {
     let file = client.file(one, "file");
     let directory = client.directory(other, "directory");
     client.file(directory, "inside");
-    bad(rename(client, (one, "file"), (other, "absent"), flags), Errno::ENOENT);
-    good(rename(client, (one, "file"), (other, "directory"), flags));
+    bad(client.rename((one, "file"), (other, "absent"), flags), Errno::ENOENT);
+    good(client.rename((one, "file"), (other, "directory"), flags));
     assert_eq!(good(client.find(one, "file")).ino, directory);
     assert_eq!(good(client.find(other, "directory")).ino, file);
     assert_eq!((client.stat(one).nlink, client.stat(other).nlink), (3, 2));
@@ -112,7 +108,7 @@ fn exchange(client: &Client) {
 fn whiteout(client: &Client) {
     let flags = RenameFlags { whiteout: true, ..PLAIN };
     let file = client.file(ROOT_INO, "file");
-    good(rename(client, (ROOT_INO, "file"), (ROOT_INO, "moved"), flags));
+    good(client.rename((ROOT_INO, "file"), (ROOT_INO, "moved"), flags));
     assert_eq!(good(client.find(ROOT_INO, "moved")).ino, file);
     let left = good(client.find(ROOT_INO, "file"));
     assert_eq!((left.kind, left.rdev), (FileKind::CharDevice, 0));

@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::acl;
 use crate::{
     AttributeChanges, Attributes, Caller, DirectoryEntry, Errno, FileKind, FilePlace, FileService, Handle, Ino,
     InodeFlags, NewNode, NodeContent, OpenOptions, Opened, RenameFlags, Result, SeekTarget, Statistics, TimeChange,
-    Timestamp, WriteFlags, XattrMode, check_xattr_name, without_privileges,
+    Timestamp, WriteFlags, XattrMode, acl, check_xattr_name, without_privileges,
 };
 pub use content::FileContent;
 use tree::{Body, Node, Tree, now};
@@ -81,11 +80,6 @@ impl<C: FileContent> MemoryService<C> {
     /// Number of inodes, including those without a name.
     pub fn inode_count(&self) -> usize {
         self.tree.lock().nodes.len()
-    }
-
-    /// References to an inode that the kernel has not given back.
-    pub fn lookup_count(&self, ino: Ino) -> u64 {
-        self.tree.lock().nodes.get(&ino).map_or(0, |node| node.lookups)
     }
 
     /// Blocks the shutdown until the returned guard is dropped, as a slow disk does.

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::content::FileContent;
-use crate::acl;
 use crate::{
     Attributes, Caller, Errno, FileKind, Handle, Ino, InodeFlags, NewNode, NodeContent, OpenOptions, ROOT_INO,
-    RenameFlags, Result, Timestamp, access_is_due,
+    RenameFlags, Result, Timestamp, access_is_due, acl,
 };
 
 const NAME_BYTES_MAX: usize = 255;
@@ -15,18 +14,14 @@ const TARGET_BYTES_MAX: usize = 4095;
 const COOKIE_FIRST: u64 = 3;
 const DIRECTORY_SIZE_BYTES: u64 = 4096;
 
-/// One inode.
 pub(super) struct Node<C> {
-    pub attributes: Attributes,
-    pub body: Body<C>,
-    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    pub flags: InodeFlags,
-    /// References that the kernel has.
-    pub lookups: u64,
-    /// Open handles.
-    pub handles: u32,
-    /// The kernel may have pages of the file.
-    pub may_be_cached: bool,
+    pub(super) attributes: Attributes,
+    pub(super) body: Body<C>,
+    pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(super) flags: InodeFlags,
+    pub(super) lookups: u64,
+    pub(super) handles: u32,
+    pub(super) may_be_cached: bool,
 }
 
 pub(super) enum Body<C> {
@@ -37,28 +32,28 @@ pub(super) enum Body<C> {
 }
 
 pub(super) struct Directory {
-    pub parent: Ino,
-    pub entries: BTreeMap<Vec<u8>, Entry>,
-    pub order: BTreeMap<u64, Vec<u8>>,
+    pub(super) parent: Ino,
+    pub(super) entries: BTreeMap<Vec<u8>, Entry>,
+    pub(super) order: BTreeMap<u64, Vec<u8>>,
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
-    pub ino: Ino,
-    pub cookie: u64,
+    pub(super) ino: Ino,
+    pub(super) cookie: u64,
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct OpenFile {
-    pub ino: Ino,
-    pub how: OpenOptions,
+    pub(super) ino: Ino,
+    pub(super) how: OpenOptions,
 }
 
 pub(super) struct Tree<C> {
-    pub nodes: BTreeMap<Ino, Node<C>>,
-    pub open_files: BTreeMap<Handle, OpenFile>,
+    pub(super) nodes: BTreeMap<Ino, Node<C>>,
+    pub(super) open_files: BTreeMap<Handle, OpenFile>,
     next_ino: Ino,
-    pub next_cookie: u64,
+    pub(super) next_cookie: u64,
     next_handle: Handle,
 }
 
@@ -78,7 +73,7 @@ fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl<C: FileContent> Tree<C> {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let mut tree = Self {
             nodes: BTreeMap::new(),
@@ -92,15 +87,15 @@ impl<C: FileContent> Tree<C> {
         tree
     }
 
-    pub fn node(&self, ino: Ino) -> Result<&Node<C>> {
+    pub(super) fn node(&self, ino: Ino) -> Result<&Node<C>> {
         self.nodes.get(&ino).ok_or(Errno::ENOENT)
     }
 
-    pub fn node_mut(&mut self, ino: Ino) -> Result<&mut Node<C>> {
+    pub(super) fn node_mut(&mut self, ino: Ino) -> Result<&mut Node<C>> {
         self.nodes.get_mut(&ino).ok_or(Errno::ENOENT)
     }
 
-    pub fn directory(&self, ino: Ino) -> Result<&Directory> {
+    pub(super) fn directory(&self, ino: Ino) -> Result<&Directory> {
         match &self.node(ino)?.body {
             Body::Directory(directory) => Ok(directory),
             _ => Err(Errno::ENOTDIR),
@@ -114,7 +109,7 @@ impl<C: FileContent> Tree<C> {
         }
     }
 
-    pub fn file_mut(&mut self, ino: Ino) -> Result<(&mut Attributes, &mut C)> {
+    pub(super) fn file_mut(&mut self, ino: Ino) -> Result<(&mut Attributes, &mut C)> {
         let node = self.node_mut(ino)?;
         match &mut node.body {
             Body::File(content) => Ok((&mut node.attributes, content)),
@@ -124,13 +119,13 @@ impl<C: FileContent> Tree<C> {
     }
 
     /// Returns the attributes of a node, and counts one more reference of the kernel.
-    pub fn looked_up(&mut self, ino: Ino) -> Result<Attributes> {
+    pub(super) fn looked_up(&mut self, ino: Ino) -> Result<Attributes> {
         let node = self.node_mut(ino)?;
         node.lookups += 1;
         Ok(node.attributes)
     }
 
-    pub fn entry(&self, parent: Ino, name: &[u8]) -> Result<Option<Entry>> {
+    pub(super) fn entry(&self, parent: Ino, name: &[u8]) -> Result<Option<Entry>> {
         if name.len() > NAME_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
@@ -143,7 +138,6 @@ impl<C: FileContent> Tree<C> {
         if self.node(ino)?.attributes.nlink == 0 { Err(Errno::ENOENT) } else { Ok(()) }
     }
 
-    /// Checks that a directory takes new entries.
     fn check_takes_entries(&self, ino: Ino) -> Result<()> {
         if self.node(ino)?.flags.immutable { Err(Errno::EPERM) } else { Ok(()) }
     }
@@ -155,12 +149,11 @@ impl<C: FileContent> Tree<C> {
     }
 
     /// Checks that a node's extended attributes can be changed.
-    pub fn check_changes(&self, ino: Ino) -> Result<()> {
+    pub(super) fn check_changes(&self, ino: Ino) -> Result<()> {
         if self.node(ino)?.flags.protect() { Err(Errno::EPERM) } else { Ok(()) }
     }
 
-    /// Updates the access time after a read.
-    pub fn accessed(&mut self, ino: Ino) -> Result<()> {
+    pub(super) fn accessed(&mut self, ino: Ino) -> Result<()> {
         let node = self.node_mut(ino)?;
         let Attributes { atime, mtime, ctime, .. } = node.attributes;
         let now = now();
@@ -200,7 +193,6 @@ impl<C: FileContent> Tree<C> {
         ino
     }
 
-    /// Puts a name into a directory, in place of an old entry of that name.
     fn set_entry(&mut self, parent: Ino, name: &[u8], ino: Ino) -> Result<()> {
         let fresh = self.next_cookie;
         self.next_cookie += 1;
@@ -231,7 +223,7 @@ impl<C: FileContent> Tree<C> {
         Ok(())
     }
 
-    pub fn make(&mut self, caller: Caller, node: NewNode<'_>, content: NodeContent<'_>) -> Result<Ino> {
+    pub(super) fn make(&mut self, caller: Caller, node: NewNode<'_>, content: NodeContent<'_>) -> Result<Ino> {
         check_name(node.name)?;
         self.check_living_directory(node.parent)?;
         if self.entry(node.parent, node.name)?.is_some() {
@@ -279,7 +271,7 @@ impl<C: FileContent> Tree<C> {
         Ok(ino)
     }
 
-    pub fn link(&mut self, ino: Ino, to_parent: Ino, to_name: &[u8]) -> Result<()> {
+    pub(super) fn link(&mut self, ino: Ino, to_parent: Ino, to_name: &[u8]) -> Result<()> {
         check_name(to_name)?;
         self.check_living_directory(to_parent)?;
         let attributes = self.node(ino)?.attributes;
@@ -301,7 +293,7 @@ impl<C: FileContent> Tree<C> {
         Ok(())
     }
 
-    pub fn unlink(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
+    pub(super) fn unlink(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
         let entry = self.entry(parent, name)?.ok_or(Errno::ENOENT)?;
         self.check_gives(parent, entry.ino)?;
         if self.node(entry.ino)?.attributes.kind == FileKind::Directory {
@@ -311,7 +303,7 @@ impl<C: FileContent> Tree<C> {
         self.drop_link(entry.ino)
     }
 
-    pub fn remove_directory(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
+    pub(super) fn remove_directory(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
         let entry = self.entry(parent, name)?.ok_or(Errno::ENOENT)?;
         self.check_gives(parent, entry.ino)?;
         if !self.directory(entry.ino)?.entries.is_empty() {
@@ -322,7 +314,6 @@ impl<C: FileContent> Tree<C> {
         self.drop_link(entry.ino)
     }
 
-    /// Removes one name of an inode. A directory has only one.
     fn drop_link(&mut self, ino: Ino) -> Result<()> {
         let attributes = &mut self.node_mut(ino)?.attributes;
         attributes.nlink = if attributes.kind == FileKind::Directory { 0 } else { attributes.nlink - 1 };
@@ -332,14 +323,13 @@ impl<C: FileContent> Tree<C> {
     }
 
     /// Frees an inode without names, references and handles.
-    pub fn collect(&mut self, ino: Ino) {
+    pub(super) fn collect(&mut self, ino: Ino) {
         let dead = |node: &Node<C>| node.attributes.nlink == 0 && node.lookups == 0 && node.handles == 0;
         if self.nodes.get(&ino).is_some_and(dead) {
             self.nodes.remove(&ino);
         }
     }
 
-    /// Whether `ino` is `ancestor` or lies below it.
     fn is_within(&self, mut ino: Ino, ancestor: Ino) -> Result<bool> {
         while ino != ancestor {
             if ino == ROOT_INO {
@@ -350,7 +340,7 @@ impl<C: FileContent> Tree<C> {
         Ok(true)
     }
 
-    pub fn rename(&mut self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
+    pub(super) fn rename(&mut self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
         check_name(from.1)?;
         check_name(to.1)?;
         if flags.exchange && (flags.no_replace || flags.whiteout) {
@@ -419,7 +409,6 @@ impl<C: FileContent> Tree<C> {
         Ok(())
     }
 
-    /// Swaps two different entries.
     fn exchange(&mut self, one: ((Ino, &[u8]), Ino), other: ((Ino, &[u8]), Ino)) -> Result<()> {
         for (((from, _), ino), ((to, name), _)) in [(one, other), (other, one)] {
             self.set_entry(to, name, ino)?;
@@ -433,7 +422,7 @@ impl<C: FileContent> Tree<C> {
         Ok(())
     }
 
-    pub fn open(&mut self, ino: Ino, how: OpenOptions) -> Result<Handle> {
+    pub(super) fn open(&mut self, ino: Ino, how: OpenOptions) -> Result<Handle> {
         let node = self.node_mut(ino)?;
         node.handles += 1;
         let handle = self.next_handle;
@@ -442,11 +431,11 @@ impl<C: FileContent> Tree<C> {
         Ok(handle)
     }
 
-    pub fn open_file(&self, ino: Ino, handle: Handle) -> Result<OpenFile> {
+    pub(super) fn open_file(&self, ino: Ino, handle: Handle) -> Result<OpenFile> {
         self.open_files.get(&handle).copied().filter(|open| open.ino == ino).ok_or(Errno::EBADF)
     }
 
-    pub fn close(&mut self, handle: Handle) {
+    pub(super) fn close(&mut self, handle: Handle) {
         let Some(open) = self.open_files.remove(&handle) else { return };
         if let Some(node) = self.nodes.get_mut(&open.ino) {
             node.handles -= 1;

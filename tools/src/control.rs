@@ -4,10 +4,10 @@
 //! unix socket `control.sock` on the pool's meta root. If that cannot be reached, they use an abstract socket beside the pool's disk (see
 //! [`address`]).
 //!
-//! 1. The tool connects, sends one line of JSON (a [`Request`] in an [`Envelope`]), and reads lines until the last. A request to copy a
+//! 1. The tool connects, sends one line of JSON (a [`Request`] in an [`protocol::Envelope`]), and reads lines until the last. A request to copy a
 //!    tree carries an open descriptor of the directory, or file, on the other side.
-//! 2. The daemon sends any number of [`Reply::Start`], [`Reply::Advance`] and [`Reply::Finish`] (progress), then exactly one
-//!    [`Reply::Done`] or [`Reply::Failed`], and closes the connection. One connection serves one request.
+//! 2. The daemon sends any number of [`protocol::Reply`]s of progress, then exactly one result or failure, and closes the connection. One
+//!    connection serves one request.
 //!
 //! Invariants:
 //! - Only root and the daemon's own user are answered. The peer credentials of the socket decide, whatever mode the socket file has.
@@ -15,19 +15,18 @@
 //! - A client that stops reading never stops the work it asked for.
 //! - A daemon removes a socket file that a killed daemon left. It holds the pool's lock and has checked that no process listens there.
 //!
-//! Cost: one thread for each open connection, at most [`CONNECTIONS_MAX`] at once.
+//! Cost: one thread for each open connection, at most [`server::CONNECTIONS_MAX`] at once.
 
 mod address;
 mod client;
 mod descriptor;
 mod failure;
 #[cfg(feature = "fuzzing")]
-#[doc(hidden)]
-pub mod fuzzing;
+pub(crate) mod fuzzing;
 mod protocol;
 mod server;
 
-pub use client::{ControlClient, DaemonWatch};
-pub use failure::{Failure, FailureKind, lacks_room};
-pub use protocol::{Envelope, GetRequest, PROTOCOL_VERSION, PutRequest, Reply, Request};
-pub use server::{CONNECTIONS_MAX, ControlServer, ControlTarget, PoolSocket};
+pub(crate) use client::{ControlClient, DaemonWatch};
+pub(crate) use failure::{Failure, FailureKind, lacks_room};
+pub(crate) use protocol::{GetRequest, PutRequest, Request};
+pub(crate) use server::{ControlServer, ControlTarget, PoolSocket, to_value, without_descriptor};

@@ -1,0 +1,14 @@
+//! One file for each command. Each command returns its exit code or a failure.
+
+pub(crate) mod fsck;
+pub(crate) mod gc;
+pub(crate) mod generate;
+pub(crate) mod get;
+pub(crate) mod mkfs;
+pub(crate) mod put;
+pub(crate) mod recover;
+pub(crate) mod scrub;
+pub(crate) mod stats;
+pub(crate) mod sync;
+pub(crate) mod trial;
+pub(crate) mod umount;
