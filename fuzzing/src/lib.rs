@@ -4,7 +4,9 @@
 //! behind them. Bytes that decode must encode to the same bytes again, or decode to the same value.
 
 use dedupfs_store::codec::{ByteReader, checksum, checksum_seeded};
-use dedupfs_store::container::{Compression, TableEntry, decode_region, decode_toc, encode_region, scan_table, ENTRY_BYTES};
+use dedupfs_store::container::{
+    Compression, ENTRY_BYTES, TableEntry, decode_region, decode_toc, encode_region, scan_table,
+};
 use dedupfs_store::frame::{Expect, FrameHeader, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::recipe::{Node, Root};
 use dedupfs_store::superblock::{Role, Superblock};

@@ -87,23 +87,25 @@ impl Service {
             Err(EngineError::NoSpace) => {}
             admitted => return admitted,
         }
-        if full.since.is_some_and(|since| since.elapsed() < FULL_FOR) {
-            return Err(EngineError::NoSpace);
+        if full.since.is_none_or(|since| since.elapsed() >= FULL_FOR) {
+            // Each file remembers its own error, and the next commit reports a failed one: only the room matters here.
+            let published = self.publish_all(None, Some(PUBLISH_PATIENCE));
+            let committed = self.core.committer.commit();
+            if let Err(error) = published.and(committed) {
+                tracing::debug!(%error, "not all that is under way could be finished");
+            }
+            let is_worthwhile = self.core.space.has_room(WORTHWHILE_BYTES)?;
+            full.since = (!is_worthwhile).then(Instant::now);
+            match admit() {
+                Err(EngineError::NoSpace) => {}
+                admitted => return admitted,
+            }
         }
-        // Each file remembers its own error, and the next commit reports a failed one: only the room matters here.
-        let published = self.publish_all(None, Some(PUBLISH_PATIENCE));
-        let committed = self.core.committer.commit();
-        if let Err(error) = published.and(committed) {
-            tracing::debug!(%error, "not all that is under way could be finished");
-        }
-        let is_worthwhile = self.core.space.has_room(WORTHWHILE_BYTES)?;
-        full.since = (!is_worthwhile).then(Instant::now);
-        let admitted = admit();
-        if admitted.is_err() && full.told.is_none_or(|told| told.elapsed() >= TOLD_AGAIN_AFTER) {
+        if full.told.is_none_or(|told| told.elapsed() >= TOLD_AGAIN_AFTER) {
             full.told = Some(Instant::now());
             self.core.space.tell_refusal();
         }
-        admitted
+        Err(EngineError::NoSpace)
     }
 
     /// Returns the figures of df. Used: the bytes of the pool, without other data on the same disk. Available: the content that can be
@@ -134,5 +136,32 @@ impl Service {
             files_free: inodes_left,
             name_bytes_max: 255,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::tests::space::site::{MIB, Site};
+
+    /// Finishing early made room for one request and left little. The next request was refused at once, and nothing was logged.
+    #[test]
+    fn regression_a_refusal_soon_after_the_last_room_was_taken_is_told() {
+        let site = Site::one(96 * MIB);
+        let pool = site.open();
+        let service = pool.service();
+        site.data.set_capacity(site.data.used_bytes());
+        std::thread::sleep(2 * crate::config::SPACE_CHECK_INTERVAL);
+        let attempts = Cell::new(0);
+        let admit = || {
+            attempts.set(attempts.get() + 1);
+            if attempts.get() == 2 { Ok(service.core.promise_change()) } else { Err(EngineError::NoSpace) }
+        };
+        assert!(service.settle_and(&admit).is_ok(), "finishing made room");
+        assert!(service.settling.0.lock().since.is_some(), "and left little");
+        assert!(matches!(service.settle_and(&admit), Err(EngineError::NoSpace)));
+        assert!(service.settling.0.lock().told.is_some(), "the refusal is told");
     }
 }

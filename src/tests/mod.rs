@@ -10,4 +10,4 @@ mod memory;
 mod rebuild;
 mod reclaim;
 mod scrub;
-mod space;
+pub(crate) mod space;

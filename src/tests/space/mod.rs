@@ -3,7 +3,7 @@
 //!
 //! `DEDUPFS_SPACE_SEED=N` starts at another seed, `DEDUPFS_SPACE_RUNS=N` makes more runs than CI has time for.
 
-mod site;
+pub(crate) mod site;
 mod told;
 
 use crate::tests::common;
