@@ -155,7 +155,6 @@ impl MemoryPlan {
     /// 30% go to open tankers: some 260 bytes for each fingerprint of a filling tanker. Filters get enough to keep
     /// lookups of new chunks from reading: 3 bytes for each fingerprint, or 6 from [`FINE_FILTERS_FROM`] on, plus half
     /// as many for growth, between 10% and 35%. The other parts share the rest.
-    #[must_use]
     pub(crate) fn new(total_bytes: u64, fingerprints: u64) -> Self {
         let total_bytes = total_bytes.max(MEMORY_BYTES_MIN);
         let percent = total_bytes / 100;
@@ -181,14 +180,12 @@ impl MemoryPlan {
     }
 
     /// Returns the number of uncommitted namespace changes that starts a commit early.
-    #[must_use]
     pub(crate) fn pending_operations_max(&self) -> usize {
         let bytes = (self.total_bytes / PENDING_SHARE).min(PENDING_BYTES_MAX);
         usize::try_from(bytes / PENDING_OPERATION_BYTES).unwrap_or(usize::MAX)
     }
 
     /// Returns the parts with their names. They sum up to at most the whole.
-    #[must_use]
     pub(crate) const fn parts(&self) -> [(&'static str, u64); 10] {
         [
             ("open tankers", self.open_bytes),

@@ -65,7 +65,6 @@ impl WorkerPool {
     }
 
     /// Makes a pool whose threads are called `name` and whose queue holds `queued_jobs`.
-    #[must_use]
     pub(crate) fn with_queue(name: &str, threads: usize, queued_jobs: usize) -> Self {
         let (to_jobs, jobs) = bounded(queued_jobs.max(1));
         let (to_ahead, ahead) = bounded(QUEUED_AHEAD);
@@ -96,7 +95,6 @@ impl WorkerPool {
     }
 
     /// Whether the calling thread belongs to a pool; such a thread must not wait for other jobs.
-    #[must_use]
     pub(crate) fn on_worker() -> bool {
         IS_WORKER.get()
     }

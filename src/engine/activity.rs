@@ -25,7 +25,6 @@ impl Activity {
     }
 
     /// Returns the time since the last request; `Duration::MAX` if there was none.
-    #[must_use]
     pub(crate) fn idle_for(&self) -> Duration {
         match self.last_ms.load(Ordering::Relaxed) {
             0 => Duration::MAX,

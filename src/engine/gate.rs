@@ -35,7 +35,6 @@ pub struct Gate {
 }
 
 /// A permit to change the pool. Closing waits until it is dropped.
-#[must_use]
 pub(crate) struct Pass<'a>(&'a Gate);
 
 impl Default for Gate {
@@ -72,7 +71,6 @@ impl Gate {
     }
 
     /// Whether the pool is being closed, or is closed.
-    #[must_use]
     pub(crate) fn is_closing(&self) -> bool {
         self.state.lock().phase != Phase::Open
     }

@@ -77,7 +77,6 @@ impl Core {
     }
 
     /// Whether changes are refused: the pool was opened read-only, or is read-only for now.
-    #[must_use]
     pub(crate) fn is_read_only(&self) -> bool {
         self.opened_read_only || self.gate.is_paused()
     }
@@ -112,9 +111,6 @@ impl Core {
     }
 
     /// Bounds the changes that wait for a commit: in memory, and on the meta root when little more than the reserve is left.
-    ///
-    /// # Errors
-    /// The error of the commit round.
     pub(crate) fn relieve(&self) -> Result<()> {
         if self.space.is_tight() && self.namespace.commit_bytes() > self.space.commit_bytes() {
             return self.committer.commit();
@@ -123,18 +119,12 @@ impl Core {
     }
 
     /// Physical bytes of the indexes, including the side that does not count (an unfinished rebuild).
-    ///
-    /// # Errors
-    /// The device cannot report sizes.
     pub(crate) fn index_bytes(&self) -> Result<u64> {
         let used = self.indexes.chunks.stats().disk_bytes + self.indexes.nodes.stats().disk_bytes;
         Ok(used + indexes::unused_bytes(&*self.meta_device, self.namespace.index_side())?)
     }
 
     /// Physical bytes of everything the pool occupies.
-    ///
-    /// # Errors
-    /// A device cannot report sizes.
     pub(crate) fn physical_bytes(&self) -> Result<u64> {
         let containers = self.stores.data.physical_bytes()? + self.stores.recipes.physical_bytes()?;
         let export = self.exporter.stats()?;

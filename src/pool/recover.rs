@@ -122,9 +122,6 @@ fn remove_if_empty(meta: &Path, device: &dyn Device) {
 }
 
 /// Recovers as [`recover`] on two devices (or one given twice) that nobody else uses.
-///
-/// # Errors
-/// As [`recover`].
 pub(crate) fn recover_on(
     meta: &Arc<dyn Device>,
     data: &Arc<dyn Device>,

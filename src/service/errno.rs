@@ -7,7 +7,6 @@ use dedupfs_service::Errno;
 use dedupfs_store::StoreError;
 
 /// Returns the error number that a client sees. Details that it cannot see (regions, files of the pool) go to the log.
-#[must_use]
 pub(crate) fn errno(error: &EngineError) -> Errno {
     match error {
         EngineError::NotFound => Errno::ENOENT,

@@ -62,7 +62,6 @@ pub struct Service {
 }
 
 /// Returns the system time in seconds and nanoseconds.
-#[must_use]
 pub(crate) fn now() -> Timestamp {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => {
@@ -78,7 +77,6 @@ pub(crate) fn now() -> Timestamp {
 
 impl Service {
     /// Makes the filesystem of the pool `core`.
-    #[must_use]
     pub(crate) fn new(core: Arc<Core>, access_times: AccessTimes) -> Arc<Self> {
         Arc::new(Self {
             core,

@@ -146,9 +146,6 @@ impl OpenFile {
     }
 
     /// Returns the content truncated to nothing, without reading the old recipe.
-    ///
-    /// # Errors
-    /// None in practice: an empty root has no recipe.
     pub(super) fn load_empty<'a>(
         &self,
         body: &'a mut Option<FileBody>,

@@ -121,9 +121,6 @@ impl<A> Directory<A> {
     }
 
     /// Opens the directory from one that lies in it and is open.
-    ///
-    /// # Errors
-    /// The same as those of [`open`](Self::open).
     pub(super) fn open_from(&self, below: &OwnedFd, descriptors: &Descriptors) -> rustix::io::Result<Arc<OwnedFd>> {
         if let Some(opened) = self.kept() {
             return Ok(opened);

@@ -72,9 +72,6 @@ pub(crate) struct Lost {
 
 impl Lost {
     /// Returns the content that the indexes call lost and files need, at most [`LOST_MAX`] of each kind.
-    ///
-    /// # Errors
-    /// An index cannot be read.
     pub(crate) fn of(indexes: &Indexes) -> Result<Self> {
         let of = |index: &Index| -> Result<HashSet<Fingerprint>> {
             let mut lost = HashSet::new();
@@ -92,7 +89,6 @@ impl Lost {
     }
 
     /// Whether nothing is lost.
-    #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.chunks.is_empty() && self.nodes.is_empty()
     }

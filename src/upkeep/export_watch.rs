@@ -30,9 +30,6 @@ pub(crate) struct ExportWatch {
 
 impl ExportWatch {
     /// Starts the thread; it begins its work `after` this time.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub(crate) fn start(core: &Arc<Core>, after: Duration) -> Result<Self> {
         let (stop, stopped) = bounded(1);
         let core = Arc::downgrade(core);

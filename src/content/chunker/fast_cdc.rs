@@ -22,7 +22,6 @@ pub(crate) struct FastCdc {
 
 impl FastCdc {
     /// Derives all parameters from the average. All lengths are even, because the scan takes two bytes at a time.
-    #[must_use]
     pub(crate) fn new(average_bytes: usize) -> Self {
         let center_bytes = even(average_bytes * 29 / 32);
         let (mask_below, mask_above) = select_masks(center_bytes, Normalization::Level3);

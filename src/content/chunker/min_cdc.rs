@@ -20,7 +20,6 @@ pub(crate) struct MinCdc {
 
 impl MinCdc {
     /// Derives all parameters from the average.
-    #[must_use]
     pub(crate) const fn new(average_bytes: usize) -> Self {
         Self { min_bytes: average_bytes / 2, average_bytes, max_bytes: average_bytes / 2 * 3, hash: MinCdcHash4::new() }
     }

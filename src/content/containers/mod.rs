@@ -222,7 +222,6 @@ impl ContainerStore {
     }
 
     /// Raw bytes being compressed and frames not written.
-    #[must_use]
     pub(crate) fn in_flight_bytes(&self) -> u64 {
         self.shared.in_flight_bytes()
     }
@@ -245,7 +244,6 @@ impl ContainerStore {
     }
 
     /// Whether the chunk can be read without the disk.
-    #[must_use]
     pub(crate) fn cached(&self, container: ContainerId, fingerprint: &Fingerprint) -> bool {
         self.shared.cached(container, fingerprint)
     }

@@ -145,7 +145,6 @@ thread_local! {
 }
 
 /// Reads of tables and regions that this thread has done so far, from any store.
-#[must_use]
 pub(crate) fn reads_of_this_thread() -> Reads {
     READS.get()
 }

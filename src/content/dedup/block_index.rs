@@ -42,7 +42,6 @@ impl BlockIndex {
     }
 
     /// Whether it knows no chunk.
-    #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         let known = self.chunks.read();
         known.0.is_empty() && known.1.is_empty()

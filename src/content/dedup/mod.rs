@@ -207,9 +207,6 @@ impl Deduplicator {
     }
 
     /// Stores one chunk that a root will name directly. The caller logs the root within the same section.
-    ///
-    /// # Errors
-    /// As [`store_segment`](Self::store_segment).
     pub(crate) fn store_chunk(
         &self,
         _section: &Section<'_>,
@@ -224,9 +221,6 @@ impl Deduplicator {
     }
 
     /// Stores a list node.
-    ///
-    /// # Errors
-    /// As [`store_segment`](Self::store_segment).
     pub(crate) fn store_node(&self, section: &Section<'_>, stream: StreamId, node: Node) -> Result<(Child, Pin)> {
         let fingerprint = self.fingerprinter.of(&node.identity_bytes());
         let len_bytes = node.len_bytes()?;

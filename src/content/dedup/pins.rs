@@ -46,7 +46,6 @@ impl Drop for Pin {
 
 impl Pins {
     /// Pins a node that the index has. `None` if it is claimed: the caller must store it again.
-    #[must_use]
     pub(crate) fn pin_existing(self: &Arc<Self>, fingerprint: Fingerprint) -> Option<Pin> {
         let mut state = self.state.lock();
         if state.claimed.contains(&fingerprint) {
@@ -58,14 +57,12 @@ impl Pins {
     }
 
     /// Pins a node that was just stored, even if an older copy is claimed.
-    #[must_use]
     pub(crate) fn pin_new(self: &Arc<Self>, fingerprint: Fingerprint) -> Pin {
         *self.state.lock().pinned.entry(fingerprint).or_insert(0) += 1;
         Pin { pins: self.clone(), fingerprint }
     }
 
     /// Claims a node for reclaiming. Returns false if it is pinned or already claimed.
-    #[must_use]
     pub(crate) fn claim(&self, fingerprint: Fingerprint) -> bool {
         let mut state = self.state.lock();
         !state.pinned.contains_key(&fingerprint) && state.claimed.insert(fingerprint)
@@ -83,7 +80,6 @@ impl Pins {
     }
 
     /// Whether the freeing of a claimed node is logged.
-    #[must_use]
     pub(crate) fn is_freed(&self, fingerprint: &Fingerprint) -> bool {
         self.state.lock().freed.contains(fingerprint)
     }

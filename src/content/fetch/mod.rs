@@ -100,9 +100,6 @@ impl Fetcher {
     }
 
     /// Returns the bytes of a chunk that a recipe names.
-    ///
-    /// # Errors
-    /// As [`fetch`](Self::fetch).
     pub(crate) fn chunk(&self, child: &Child) -> Result<ChunkData> {
         let len_bytes = u32::try_from(child.len_bytes).map_err(|_| {
             StoreError::corrupt(format!("chunk {}", child.fingerprint), "at most 4 GiB", child.len_bytes)
@@ -111,13 +108,11 @@ impl Fetcher {
     }
 
     /// Whether the hint is right and the bytes can be fetched without the disk.
-    #[must_use]
     pub(crate) fn is_cached(&self, fingerprint: &Fingerprint, hint: ContainerId) -> bool {
         self.store.cached(hint, fingerprint)
     }
 
     /// The containers behind this fetcher.
-    #[must_use]
     pub(crate) fn store(&self) -> &Arc<ContainerStore> {
         &self.store
     }

@@ -22,7 +22,6 @@ pub struct NodeView {
 
 impl NodeView {
     /// Makes a view of `node`.
-    #[must_use]
     pub(crate) fn new(node: Node) -> Self {
         let ends = node
             .children
@@ -42,26 +41,22 @@ impl NodeView {
     }
 
     /// Bytes of content.
-    #[must_use]
     pub(crate) fn len_bytes(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
     /// Returns the position of the child that covers `offset` within the node.
-    #[must_use]
     pub(crate) fn position_at(&self, offset: u64) -> usize {
         self.ends.partition_point(|&end| end <= offset)
     }
 
     /// Returns the child at `position`, with its offset within the node.
-    #[must_use]
     pub(crate) fn get(&self, position: usize) -> Option<(u64, &Child)> {
         let child = self.children.get(position)?;
         Some((self.ends.get(position)? - child.len_bytes, child))
     }
 
     /// Bytes of memory.
-    #[must_use]
     pub(crate) fn memory_bytes(&self) -> u64 {
         (self.children.len() * (size_of::<Child>() + 8) + 64) as u64
     }
@@ -85,7 +80,6 @@ pub struct NodeReader {
 
 impl NodeReader {
     /// Makes a reader of the recipe containers behind `fetcher`.
-    #[must_use]
     pub(crate) fn new(fetcher: Fetcher, fingerprinter: Fingerprinter, cache_bytes: u64) -> Self {
         let expected = usize::try_from(cache_bytes / 16_384).unwrap_or(64).max(64);
         Self { fetcher, fingerprinter, cache: Cache::with_weighter(expected, cache_bytes, ByMemory) }
@@ -129,7 +123,6 @@ impl NodeReader {
     }
 
     /// Whether the node can be read without the disk, if its hint is right.
-    #[must_use]
     pub(crate) fn is_cached(&self, child: &Child) -> bool {
         self.cache.peek(&child.fingerprint).is_some() || self.fetcher.is_cached(&child.fingerprint, child.hint)
     }

@@ -27,7 +27,6 @@ pub struct FileContext {
 
 impl FileContext {
     /// The deduplicator.
-    #[must_use]
     pub(crate) fn dedup(&self) -> &Arc<Deduplicator> {
         &self.ingest.dedup
     }
@@ -116,9 +115,6 @@ impl FileBody {
     }
 
     /// Returns the error of an earlier write.
-    ///
-    /// # Errors
-    /// That error, if there was one.
     pub(crate) fn check_failed(&self) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)
     }

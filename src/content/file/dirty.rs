@@ -15,31 +15,26 @@ pub(crate) struct DirtyExtents {
 
 impl DirtyExtents {
     /// Bytes in all extents.
-    #[must_use]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Approximate memory: many short extents take more than their bytes.
-    #[must_use]
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.capacity_bytes + self.len() * DIRTY_EXTENT_OVERHEAD_BYTES
     }
 
     /// Whether there is no extent.
-    #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.extents.is_empty()
     }
 
     /// Number of extents.
-    #[must_use]
     pub(crate) fn len(&self) -> u64 {
         self.extents.len() as u64
     }
 
     /// End of the last extent.
-    #[must_use]
     pub(crate) fn end(&self) -> u64 {
         self.extents.last_key_value().map_or(0, |(start, data)| start + data.len() as u64)
     }
@@ -128,7 +123,6 @@ impl DirtyExtents {
     }
 
     /// Returns the range of the first extent that ends behind `offset`.
-    #[must_use]
     pub(crate) fn next_from(&self, offset: u64) -> Option<(u64, u64)> {
         let before = self.extents.range(..offset).next_back();
         before
@@ -139,7 +133,6 @@ impl DirtyExtents {
     }
 
     /// Whether one extent covers all of `from..to`.
-    #[must_use]
     pub(crate) fn covers(&self, from: u64, to: u64) -> bool {
         self.next_from(from).is_some_and(|(start, end)| start <= from && to <= end)
     }

@@ -61,9 +61,6 @@ impl Assembly {
 
     /// Adds a chunk that a live recipe names, or zeros of any length. A caller inside a section passes it on, because
     /// sections are not reentrant.
-    ///
-    /// # Errors
-    /// The errors of storing a segment.
     pub(super) fn push_known(&mut self, child: Child, section: Option<&Section<'_>>) -> Result<()> {
         if child.fingerprint.is_zero() {
             self.zero_run_bytes += child.len_bytes;
@@ -73,9 +70,6 @@ impl Assembly {
     }
 
     /// Adds a chunk with its bytes.
-    ///
-    /// # Errors
-    /// As [`push_known`](Self::push_known).
     pub(super) fn push_data(
         &mut self,
         child: Child,
@@ -160,9 +154,6 @@ impl Assembly {
 
     /// Returns all content as pieces. If this is a whole file of one chunk (`whole_file`), the chunk stands alone. The
     /// caller logs the root within the same `section`.
-    ///
-    /// # Errors
-    /// As [`push_known`](Self::push_known).
     pub(super) fn finish(mut self, section: &Section<'_>, whole_file: bool) -> Result<Vec<Piece>> {
         self.settle_zeros(Some(section))?;
         if whole_file

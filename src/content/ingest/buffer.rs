@@ -28,7 +28,6 @@ impl BatchPool {
     }
 
     /// Returns an empty buffer.
-    #[must_use]
     pub(crate) fn take(self: &Arc<Self>) -> PooledBuffer {
         let bytes = self.free.take().unwrap_or_default();
         let held = self.memory.hold(bytes.capacity() as u64, 0);

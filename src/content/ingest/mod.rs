@@ -108,7 +108,6 @@ pub(crate) struct Ingest {
 
 impl Ingest {
     /// Makes an empty run for the stream `stream`. `known` holds the chunks of the rewritten part of the file.
-    #[must_use]
     pub(crate) fn new(context: Arc<IngestContext>, stream: StreamId, known: Option<Arc<BlockIndex>>) -> Self {
         let content = Arc::new(context.held.hold(0, 1));
         let assembly = Assembly::new(&context, stream, known, content.clone());
@@ -136,21 +135,16 @@ impl Ingest {
     }
 
     /// Bytes pushed so far.
-    #[must_use]
     pub(crate) fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
 
     /// Whether all content is still in the writer's thread: finishing will be short.
-    #[must_use]
     pub(crate) fn is_small(&self) -> bool {
         self.pushed == 0
     }
 
     /// Adds content.
-    ///
-    /// # Errors
-    /// The first error of anything pushed earlier.
     pub(crate) fn push_data(&mut self, mut data: &[u8]) -> Result<()> {
         self.len_bytes += data.len() as u64;
         self.content.add(data.len() as u64);
@@ -168,9 +162,6 @@ impl Ingest {
     }
 
     /// Adds chunks that a live recipe names. Content before them ends in a cut.
-    ///
-    /// # Errors
-    /// As [`push_data`](Self::push_data).
     pub(crate) fn push_known(&mut self, children: &[Child]) -> Result<()> {
         self.force_cut()?;
         self.len_bytes += children.iter().map(|child| child.len_bytes).sum::<u64>();
@@ -178,17 +169,11 @@ impl Ingest {
     }
 
     /// Adds zeros without chunking them. Content before them ends in a cut.
-    ///
-    /// # Errors
-    /// As [`push_data`](Self::push_data).
     pub(crate) fn push_zeros(&mut self, len_bytes: u64) -> Result<()> {
         self.push_known(&[hole_child(len_bytes)])
     }
 
     /// Waits until everything pushed is assembled. Returns whether a segment could begin here.
-    ///
-    /// # Errors
-    /// As [`push_data`](Self::push_data).
     pub(crate) fn settle(&mut self) -> Result<bool> {
         self.force_cut()?;
         let mut state = self.core.state.lock();
@@ -198,9 +183,6 @@ impl Ingest {
 
     /// Waits until everything pushed so far is assembled, so that [`finish`](Self::finish) has little to do. Call it
     /// before entering a section, because workers enter sections of their own.
-    ///
-    /// # Errors
-    /// As [`push_data`](Self::push_data).
     pub(crate) fn prepare_finish(&mut self) -> Result<()> {
         self.context.dedup.wait_for_room()?;
         let mut state = self.core.state.lock();
@@ -222,9 +204,6 @@ impl Ingest {
     }
 
     /// Returns all content as pieces, after [`prepare_finish`](Self::prepare_finish). See [`Assembly::finish`].
-    ///
-    /// # Errors
-    /// As [`push_data`](Self::push_data).
     pub(crate) fn finish(mut self, section: &Section<'_>, whole_file: bool) -> Result<Vec<Piece>> {
         self.cut(true);
         let mut assembly = {

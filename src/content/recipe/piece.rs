@@ -31,14 +31,12 @@ pub struct Piece {
 
 impl Piece {
     /// Makes a run of zeros.
-    #[must_use]
     pub(crate) fn hole(len_bytes: u64) -> Self {
         let child = Child { fingerprint: Fingerprint::ZERO, len_bytes, hint: ContainerId::NONE };
         Self { kind: PieceKind::Hole, child, pin: None }
     }
 
     /// Bytes of content.
-    #[must_use]
     pub(crate) fn len_bytes(&self) -> u64 {
         self.child.len_bytes
     }
@@ -55,7 +53,6 @@ pub struct PieceList {
 
 impl PieceList {
     /// Makes a list of these pieces; adjacent holes become one.
-    #[must_use]
     pub(crate) fn new(pieces: impl IntoIterator<Item = Piece>) -> Self {
         let mut list = Self::default();
         pieces.into_iter().for_each(|piece| list.push(piece));
@@ -94,31 +91,26 @@ impl PieceList {
     }
 
     /// Bytes of content.
-    #[must_use]
     pub(crate) fn len_bytes(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
     /// Bytes that are not holes.
-    #[must_use]
     pub(crate) fn data_bytes(&self) -> u64 {
         self.data_bytes
     }
 
     /// Number of pieces.
-    #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.pieces.len()
     }
 
     /// Whether there is no content.
-    #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
     /// Bytes of memory.
-    #[must_use]
     pub(crate) fn memory_bytes(&self) -> u64 {
         let pins = self.pieces.len() * size_of::<Pin>();
         (self.pieces.capacity() * size_of::<Piece>() + self.ends.capacity() * size_of::<u64>() + pins) as u64
@@ -136,13 +128,11 @@ impl PieceList {
     }
 
     /// Returns the position of the piece that covers `offset`; `len()` at or behind the end.
-    #[must_use]
     pub(crate) fn position_at(&self, offset: u64) -> usize {
         self.ends.partition_point(|&end| end <= offset)
     }
 
     /// Returns the piece at `position`, with its start offset.
-    #[must_use]
     pub(crate) fn get(&self, position: usize) -> Option<(u64, &Piece)> {
         let piece = self.pieces.get(position)?;
         let end = self.ends.get(position)?;

@@ -35,20 +35,17 @@ impl SegmentRule {
     }
 
     /// Whether a segment of `bytes` and `entries` must end before a chunk of `next_bytes` is added.
-    #[must_use]
     pub(crate) fn must_end_before(&self, bytes: u64, entries: usize, next_bytes: u64) -> bool {
         entries > 0 && (bytes.saturating_add(next_bytes) > SEGMENT_MAX_BYTES || entries >= self.entries_max)
     }
 
     /// Whether a segment that now has `bytes` ends behind the chunk `last`.
-    #[must_use]
     pub(crate) fn ends_behind(&self, bytes: u64, last: &Fingerprint) -> bool {
         bytes >= SEGMENT_MIN_BYTES && !last.is_zero() && last.second_word() < self.threshold
     }
 }
 
 /// Whether a list of `children` ends behind the child `last`.
-#[must_use]
 pub(crate) fn list_ends_behind(children: usize, last: &Fingerprint) -> bool {
     const THRESHOLD: u64 = u64::MAX / (LIST_CHILDREN_MEAN - LIST_CHILDREN_MIN) as u64;
     children >= LIST_CHILDREN_MAX

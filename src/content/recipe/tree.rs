@@ -18,9 +18,6 @@ use crate::limits::LIST_CHILDREN_MAX;
 /// Stores the tree above `pieces` and returns the root, which the caller must log within the same `section`.
 ///
 /// The root of a file of one segment or one chunk names it directly.
-///
-/// # Errors
-/// The errors of storing a node.
 pub(crate) fn build(dedup: &Deduplicator, section: &Section<'_>, stream: StreamId, pieces: &PieceList) -> Result<Root> {
     let [first, rest @ ..] = pieces.pieces() else { return Ok(Root::Empty) };
     if rest.is_empty() {
@@ -102,7 +99,6 @@ fn descend(nodes: &NodeReader, level: u8, child: &Child, list: &mut PieceList) -
 }
 
 /// Makes the reference to a run of zeros: it has no container.
-#[must_use]
 pub(crate) fn hole_child(len_bytes: u64) -> Child {
     Child { fingerprint: dedupfs_store::Fingerprint::ZERO, len_bytes, hint: ContainerId::NONE }
 }

@@ -30,9 +30,6 @@ pub(super) struct Flush {
 impl Committer {
     /// Settles, and writes checkpoints of both indexes. Returns the log row that both then hold. The next round trims
     /// the log.
-    ///
-    /// # Errors
-    /// The errors of [`commit`](Self::commit); a checkpoint could not be written.
     pub(crate) fn checkpoint(&self) -> Result<u64> {
         self.settle()?;
         let row = self.parts.namespace.last_row();

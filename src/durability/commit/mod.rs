@@ -113,7 +113,6 @@ pub struct Committer {
 
 impl Committer {
     /// Creates a committer whose thread is not running yet.
-    #[must_use]
     pub(crate) fn new(parts: CommitParts) -> Arc<Self> {
         let row_changes_max = parts.indexes.chunks.pending_max().max(PENDING_CHANGES_MIN);
         let changes = BACKLOG_ROWS * row_changes_max;
@@ -152,9 +151,6 @@ impl Committer {
     }
 
     /// Starts the commit thread. It calls `before_interval` before a round, once per interval.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub(crate) fn start(
         self: &Arc<Self>,
         interval: Duration,
@@ -203,9 +199,6 @@ impl Committer {
 
     /// Slows background work that makes much to count. Besides [`relieve`](Self::relieve), it waits until less than
     /// half a row is uncounted, which leaves room for the rows of clients that sync meanwhile.
-    ///
-    /// # Errors
-    /// The errors of [`relieve`](Self::relieve).
     pub(crate) fn pace(&self) -> Result<()> {
         self.relieve()?;
         let most = self.row_changes_max / 2;
@@ -257,9 +250,6 @@ impl Committer {
     }
 
     /// Commits, and waits until the counts in the indexes are those of everything done before this call.
-    ///
-    /// # Errors
-    /// The errors of [`commit`](Self::commit).
     pub(crate) fn settle(&self) -> Result<()> {
         self.commit()?;
         let ticket = self.turns.finished();
@@ -282,13 +272,11 @@ impl Committer {
     }
 
     /// Returns the reason why the pool takes no more changes, if there is one.
-    #[must_use]
     pub(crate) fn failure(&self) -> Option<EngineError> {
         self.failure.lock().clone()
     }
 
     /// Whether an index has filled its memory and there is no space for a checkpoint: nothing new should be accepted.
-    #[must_use]
     pub(crate) fn is_held_up(&self) -> bool {
         self.is_starved.load(Ordering::Acquire)
             && (self.parts.indexes.chunks.is_full() || self.parts.indexes.nodes.is_full())
@@ -302,13 +290,11 @@ impl Committer {
     }
 
     /// Returns the number of impossible counts since the pool was opened.
-    #[must_use]
     pub(crate) fn inconsistencies(&self) -> u64 {
         self.inconsistencies.load(Ordering::Relaxed)
     }
 
     /// Returns the number of rounds since the pool was opened.
-    #[must_use]
     pub(crate) fn rounds(&self) -> u64 {
         self.rounds.load(Ordering::Relaxed)
     }

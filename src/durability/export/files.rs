@@ -52,9 +52,6 @@ pub(super) struct Current {
 
 impl Current {
     /// Reads the file; `None` if there is none.
-    ///
-    /// # Errors
-    /// The file is damaged.
     pub(super) fn read(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
         read_small(device, CURRENT, pool, FrameKind::ExportCurrent, VERSION, |_, reader| {
             Ok(Self { generation: reader.u64()?, base_bytes: reader.u64()?, row: reader.u64()? })
@@ -89,9 +86,6 @@ pub(super) struct Owner {
 
 impl Owner {
     /// Reads the file; `None` if there is none.
-    ///
-    /// # Errors
-    /// The file is damaged.
     pub(super) fn read(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
         read_small(device, OWNER, pool, FrameKind::ExportOwner, VERSION_KEEPS, |version, reader| {
             let keeps = version == VERSION_KEEPS;

@@ -90,9 +90,6 @@ fn decode(path: &str, bytes: &[u8], pool: &PoolId) -> Result<Vec<SlotAddress>> {
 }
 
 /// Lists these slots as kept, durably. Call before `owner` says so. Without a list, all unnamed slots with a container are kept.
-///
-/// # Errors
-/// I/O errors.
 pub(crate) fn keep(device: &dyn Device, pool: &PoolId, slots: &[SlotAddress]) -> Result<()> {
     keep_listed(device, pool, slots, LISTED_MAX)
 }
@@ -164,18 +161,12 @@ pub(super) fn aside_bytes(device: &dyn Device) -> Result<u64> {
 impl Exporter {
     /// Returns the number of slots that a recovery could not name, and the bytes of damaged exports. Both are kept until
     /// [`give_up_kept`](Self::give_up_kept).
-    ///
-    /// # Errors
-    /// The device cannot report sizes.
     pub(crate) fn kept(&self) -> Result<(u64, u64)> {
         let slots = self.kept.lock().as_ref().map_or(0, |kept| kept.len() as u64);
         Ok((slots, aside_bytes(&*self.device)?))
     }
 
     /// Frees everything that a recovery could not name. Its content can no longer be rescued.
-    ///
-    /// # Errors
-    /// I/O errors.
     pub(crate) fn give_up_kept(&self) -> Result<()> {
         // The owner first: if that fails, everything is still kept.
         Owner { keeps: false, ..self.owner() }.write(&*self.device, &self.pool)?;

@@ -122,9 +122,6 @@ impl Scanned {
 }
 
 /// Follows a log from the end of a whole group, over all whole groups that continue each other.
-///
-/// # Errors
-/// The file cannot be read at all.
 pub(super) fn scan(file: &dyn DeviceFile, what: &str, pool: &PoolId, generation: u64, at: Scanned) -> Result<Scanned> {
     let end_bytes = file.len()?;
     scan_to(file, what, pool, generation, at, end_bytes, &mut |_| Ok(()))
@@ -132,9 +129,6 @@ pub(super) fn scan(file: &dyn DeviceFile, what: &str, pool: &PoolId, generation:
 
 /// As [`scan`], up to the first group that ends at `end_bytes` or behind. `visit` receives each frame; its error ends the log, as
 /// damage does.
-///
-/// # Errors
-/// As [`scan`].
 pub(super) fn scan_to(
     file: &dyn DeviceFile,
     what: &str,

@@ -220,13 +220,11 @@ impl std::fmt::Debug for HeldExport<'_> {
 
 impl HeldExport<'_> {
     /// The commit that was exported at the time of the hold.
-    #[must_use]
     pub(crate) fn row(&self) -> u64 {
         self.exported.row
     }
 
     /// Whether another base has replaced the held one.
-    #[must_use]
     pub(crate) fn is_replaced(&self) -> bool {
         self.exporter.state.lock().exported.generation != self.exported.generation
     }
@@ -259,7 +257,6 @@ impl Drop for HeldExport<'_> {
 impl Exporter {
     /// Returns the position that the next commit stores. If the commit fails, [`not_left`](Self::not_left) must return
     /// [`left`](Position::left).
-    #[must_use]
     pub(crate) fn position(&self) -> Position {
         if !self.is_enabled {
             return Position::default();
@@ -499,9 +496,6 @@ impl Exporter {
     }
 
     /// Makes the note of the export's progress durable, before the pool closes.
-    ///
-    /// # Errors
-    /// I/O errors.
     pub(crate) fn settle_note(&self) -> Result<()> {
         if self.is_enabled { self.working.lock().reached.sync() } else { Ok(()) }
     }
@@ -519,9 +513,6 @@ impl Exporter {
 
     /// Writes a new base if the export is much larger than the namespace, after large removals. Otherwise names and inodes of removed
     /// files would stay in the log until it is as long as the base, or 8 MiB: much of a small pool.
-    ///
-    /// # Errors
-    /// As [`export`](Self::export).
     pub(crate) fn shrink(&self) -> Result<()> {
         let inodes = u64::try_from(self.namespace.totals().inodes()).unwrap_or(0);
         let is_large = self.working.lock().live.as_ref().is_some_and(|live| {
@@ -534,9 +525,6 @@ impl Exporter {
     }
 
     /// Writes a new base, due or not.
-    ///
-    /// # Errors
-    /// As [`export`](Self::export).
     #[cfg(test)]
     pub(crate) fn rebase(&self) -> Result<()> {
         if self.is_enabled { self.write_base(false) } else { Ok(()) }
@@ -549,7 +537,6 @@ impl Exporter {
 
     /// Keeps everything the current export needs until the hold is dropped: the slots that it names, and the notes of keys changed
     /// since.
-    #[must_use]
     pub(crate) fn hold(&self) -> HeldExport<'_> {
         // With this lock held, nobody is about to free slots that the export named a moment ago.
         let _working = self.working.lock();
@@ -570,15 +557,11 @@ impl Exporter {
     }
 
     /// Returns the damage that kept the export found at opening from being continued. That export is made anew.
-    #[must_use]
     pub(crate) fn found_at_open(&self) -> Option<String> {
         self.found_at_open.lock().clone()
     }
 
     /// Returns figures about the export.
-    ///
-    /// # Errors
-    /// The device cannot report sizes.
     pub(crate) fn stats(&self) -> Result<ExportStats> {
         let recipe_bytes = Mirror::allocated_bytes(&*self.device)?;
         let state = self.state.lock();

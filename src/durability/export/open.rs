@@ -39,9 +39,6 @@ pub(crate) struct ExportParts {
 
 impl Exporter {
     /// Takes possession of the data root and finds its export. Call before anything is written to either root.
-    ///
-    /// # Errors
-    /// The data root cannot be read or written.
     pub(crate) fn open(parts: ExportParts) -> Result<Arc<Self>> {
         let ExportParts { device, pool, slot_bytes, namespace, stores, kept, is_enabled, locks } = parts;
         let mut state = State::default();

@@ -43,9 +43,6 @@ impl Reached {
     }
 
     /// Returns the newest note, if there is any.
-    ///
-    /// # Errors
-    /// The device cannot read it.
     pub(super) fn read(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
         Ok(places(device, pool)?.into_iter().flatten().max_by_key(|reached| (reached.generation, reached.row)))
     }

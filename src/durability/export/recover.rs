@@ -331,9 +331,6 @@ fn copy(
 
 /// Takes possession of the data root for the new meta root: from here on no other meta root may write to it. `keeps`: content that the
 /// new meta root does not name is kept there.
-///
-/// # Errors
-/// I/O errors.
 pub(crate) fn fence(namespace: &Namespace, data: &dyn Device, pool: &PoolId, keeps: bool) -> Result<()> {
     let lineage = Lineage::random()?;
     namespace.change_lineage(lineage)?;

@@ -11,9 +11,6 @@ pub(super) fn mib(bytes: u64) -> String {
 
 impl SpaceGuard {
     /// Explains, in words, why the pool accepts nothing new; empty if it has room.
-    ///
-    /// # Errors
-    /// A device cannot report its space.
     pub(crate) fn notices(&self) -> Result<Vec<String>> {
         let (physical, reserve, owed) = (self.holdings.physical()?, self.reserve(), self.owed());
         let (data, meta) = self.measure()?;
@@ -44,7 +41,6 @@ impl SpaceGuard {
     }
 
     /// Turns a lack of space during reclaiming into an error that says how much to free, and where.
-    #[must_use]
     pub(crate) fn explain(&self, error: EngineError) -> EngineError {
         if !error.is_no_space() {
             return error;

@@ -42,7 +42,6 @@ impl Add for Demand {
 
 impl Demand {
     /// Returns the demand of one change of the namespace, with `value_bytes` of values (attributes, link targets).
-    #[must_use]
     pub(crate) const fn change(value_bytes: u64) -> Self {
         Self { data_bytes: 0, meta_bytes: CHANGE_META_BYTES + 2 * value_bytes }
     }
@@ -63,7 +62,6 @@ pub struct ContentCost {
 
 impl ContentCost {
     /// Makes the cost model for this chunker and these sizes.
-    #[must_use]
     pub(crate) fn new(chunker: &dyn Chunker, container_bytes: u32, region_raw_bytes: u32) -> Self {
         let alignment = DIRECT_ALIGNMENT_BYTES as u64;
         Self {
@@ -79,7 +77,6 @@ impl ContentCost {
     }
 
     /// Cost of `bytes` of new content in `runs` runs: files, or parts of files that are cut on their own.
-    #[must_use]
     pub(crate) fn of_content(&self, bytes: u64, runs: u64) -> Demand {
         let chunks = bytes / self.chunk_min_bytes + 2 * runs;
         // A chunk that does not fit leaves a region or container up to half empty.
@@ -96,14 +93,12 @@ impl ContentCost {
     }
 
     /// Returns the bytes of content that `meta_bytes` on the meta root can describe, for usual chunk sizes.
-    #[must_use]
     pub(crate) fn described_bytes(&self, meta_bytes: u64) -> u64 {
         // The mean lies between the shortest and the longest chunk.
         meta_bytes.saturating_mul((self.chunk_min_bytes + self.chunk_max_bytes) / 2) / CHUNK_META_BYTES
     }
 
     /// Returns the bytes of content that fit into `bytes` of one disk, together with their metadata.
-    #[must_use]
     pub(crate) fn stored_bytes(&self, bytes: u64) -> u64 {
         let mean_bytes = (self.chunk_min_bytes + self.chunk_max_bytes) / 2;
         let stored = u128::from(bytes) * u128::from(mean_bytes) / u128::from(mean_bytes + CHUNK_META_BYTES);
@@ -111,7 +106,6 @@ impl ContentCost {
     }
 
     /// Cost of `bytes` written at random in `extents` extents. The surroundings of each extent are cut and described anew.
-    #[must_use]
     pub(crate) fn of_extents(&self, bytes: u64, extents: u64) -> Demand {
         let rechunked = self.of_content(bytes + extents * RECHUNKED * self.chunk_max_bytes, extents);
         // The rewritten segment of the extent: its chunks are usually at least half the mean size.
@@ -120,14 +114,12 @@ impl ContentCost {
     }
 
     /// Cost of one write of `bytes` anywhere in a file.
-    #[must_use]
     pub(crate) fn of_write(&self, bytes: u64) -> Demand {
         self.of_extents(bytes, 1) + Demand::change(0)
     }
 
     /// Cost of sharing `bytes` of another file. Both ends are cut anew, or everything is copied if it is less than `copied_bytes_max`;
     /// the shared part is listed.
-    #[must_use]
     pub(crate) fn of_clone(&self, bytes: u64, copied_bytes_max: u64) -> Demand {
         let listed_bytes = bytes / SEGMENT_MIN_BYTES * CHILD_BYTES;
         let listed = Demand { meta_bytes: listed_bytes, data_bytes: 0 };
@@ -136,7 +128,6 @@ impl ContentCost {
     }
 
     /// Cost of truncating a file: the end of its last chunk and the segment around it are stored anew.
-    #[must_use]
     pub(crate) fn of_cut(&self) -> Demand {
         self.of_extents(0, 1) + Demand::change(0)
     }

@@ -140,7 +140,6 @@ impl std::fmt::Debug for SpaceGuard {
 }
 
 /// Granted room that no gauge counts yet; given back when dropped.
-#[must_use]
 pub(crate) struct Promise<'a> {
     guard: &'a SpaceGuard,
     demand: Demand,
@@ -155,9 +154,6 @@ impl Drop for Promise<'_> {
 
 impl SpaceGuard {
     /// Makes a guard of the roots of a pool.
-    ///
-    /// # Errors
-    /// A device cannot report its space.
     pub(crate) fn new(
         data: &Arc<dyn Device>,
         meta: &Arc<dyn Device>,
@@ -194,7 +190,6 @@ impl SpaceGuard {
     }
 
     /// Whether both roots lie on one disk.
-    #[must_use]
     pub(crate) fn is_shared(&self) -> bool {
         self.is_shared
     }
@@ -227,9 +222,6 @@ impl SpaceGuard {
     }
 
     /// Whether each root has room for `bytes` now.
-    ///
-    /// # Errors
-    /// A device cannot report its space.
     pub(crate) fn has_room(&self, bytes: u64) -> Result<bool> {
         let demand = Demand { data_bytes: bytes, meta_bytes: bytes };
         Ok(self.read()?.left.covers(demand, Demand::default(), self.is_shared))
@@ -307,9 +299,6 @@ impl SpaceGuard {
     }
 
     /// Returns the bytes that reclaiming may copy now on a root while everything owed still fits. It may use most of the reserve.
-    ///
-    /// # Errors
-    /// A device cannot report its space.
     pub(crate) fn step_bytes(&self, kind: ContainerKind) -> Result<u64> {
         let owed = self.owed();
         let (data, meta) = self.measure()?;
@@ -344,7 +333,6 @@ impl SpaceGuard {
     }
 
     /// Whether commits have little more than the reserve left. They should be short then.
-    #[must_use]
     pub(crate) fn is_tight(&self) -> bool {
         let current = *waiting::lock(&self.budget);
         current.is_some_and(|budget| {
@@ -354,15 +342,11 @@ impl SpaceGuard {
     }
 
     /// The part of the reserve that one commit may count on.
-    #[must_use]
     pub(crate) fn commit_bytes(&self) -> u64 {
         self.meta.reserve_bytes / 4
     }
 
     /// Returns both roots as they are now: data, meta.
-    ///
-    /// # Errors
-    /// A device cannot report its space.
     pub(crate) fn roots(&self) -> Result<[RootSpace; 2]> {
         let owed = self.owed();
         let physical = self.holdings.physical()?;

@@ -16,7 +16,6 @@ pub(crate) struct OptionalWrites {
 
 impl OptionalWrites {
     /// Wraps the device for such writes. Until [`begin`](Self::begin) all of them pass.
-    #[must_use]
     pub(crate) fn device(self: &Arc<Self>, data: &Arc<dyn Device>) -> Arc<dyn Device> {
         Arc::new(ObservedDevice::new(data.clone(), self.clone()))
     }

@@ -6,7 +6,6 @@ use dedupfs_store::recipe::Node;
 use dedupfs_store::{ContainerKind, Fingerprint};
 
 /// Judges the entries of a region: chunks are hashed as one batch, nodes are decoded and their identity is hashed.
-#[must_use]
 pub(crate) fn judge(
     kind: ContainerKind,
     fingerprinter: &Fingerprinter,

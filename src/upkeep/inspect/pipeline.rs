@@ -39,13 +39,11 @@ pub(crate) struct Pipeline {
 
 impl Pipeline {
     /// Creates an empty pipeline.
-    #[must_use]
     pub(crate) fn new(workers: Arc<WorkerPool>, fingerprinter: Fingerprinter) -> Self {
         Self { workers, fingerprinter, ahead: VecDeque::new(), buffers: Vec::new() }
     }
 
     /// Whether a result must be taken before the next container is read.
-    #[must_use]
     pub(crate) fn is_full(&self) -> bool {
         self.ahead.len() > self.workers.threads()
     }
@@ -70,9 +68,6 @@ impl Pipeline {
     }
 
     /// Returns the result for the next container; `None` if none is under way.
-    ///
-    /// # Errors
-    /// Judging the container panicked.
     pub(crate) fn pop(&mut self) -> Result<Option<Judged>> {
         let Some(Ahead { record, device_failed, outcome }) = self.ahead.pop_front() else { return Ok(None) };
         let (inspection, whole) = outcome.recv().map_err(|_| EngineError::Internal("judging a container panicked"))?;

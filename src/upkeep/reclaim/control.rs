@@ -134,7 +134,6 @@ impl ReclaimControl {
     }
 
     /// Whether the run should end.
-    #[must_use]
     pub(crate) fn is_stopped(&self) -> bool {
         let state = self.state.lock();
         state.is_stopped || state.is_closed
@@ -166,7 +165,6 @@ impl ReclaimControl {
     }
 
     /// Returns the progress of the current run.
-    #[must_use]
     pub(crate) fn running(&self) -> Option<RunStatus> {
         let state = self.state.lock();
         let started = state.started?;

@@ -107,7 +107,6 @@ impl LastRun {
     }
 
     /// Like [`read`](Self::read), but logs an unreadable record and returns `None`.
-    #[must_use]
     pub(crate) fn read_or_none(device: &dyn Device, pool: &PoolId) -> Option<Self> {
         Self::read(device, pool).unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot read the record of the last reclaiming; the next one replaces it");

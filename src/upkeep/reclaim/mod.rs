@@ -68,7 +68,6 @@ pub(crate) struct RunMemory {
 
 impl RunMemory {
     /// Sizes for a pool with this `--memory`: about an eighth for both.
-    #[must_use]
     pub(crate) const fn new(memory_bytes: u64) -> Self {
         let (group, batch) = (memory_bytes / 16 / 150, memory_bytes / 16);
         Self {

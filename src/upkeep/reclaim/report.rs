@@ -84,7 +84,6 @@ impl ReclaimReport {
     }
 
     /// Whether it changed anything.
-    #[must_use]
     pub(crate) fn has_done_anything(&self) -> bool {
         self.nodes_freed + self.chunks_removed + self.chunks_moved + self.containers_freed > 0
     }

@@ -41,13 +41,11 @@ pub struct Candidate {
 
 impl Candidate {
     /// Uncompressed bytes that nothing refers to.
-    #[must_use]
     pub(crate) const fn garbage_bytes(&self) -> u64 {
         self.chunk_bytes.saturating_sub(self.live_bytes)
     }
 
     /// Estimated bytes on disk of the live chunks, at the container's mean compression.
-    #[must_use]
     pub(crate) fn kept_bytes(&self) -> u64 {
         let kept = u128::from(self.used_bytes) * u128::from(self.live_bytes) / u128::from(self.chunk_bytes.max(1));
         u64::try_from(kept).unwrap_or(u64::MAX).min(self.used_bytes)
@@ -131,7 +129,6 @@ impl Classes {
     }
 
     /// Returns the uncompressed live bytes and the garbage bytes.
-    #[must_use]
     pub(crate) fn total(&self) -> (u64, u64) {
         let all = self.classes.iter().chain([&self.always]);
         all.fold((0, 0), |(live, garbage), sum| (live + sum.live_bytes, garbage + sum.garbage_bytes))
@@ -157,7 +154,6 @@ impl Classes {
     }
 
     /// Estimates the sum of a choice: its last class counts in part.
-    #[must_use]
     pub(crate) fn taken(&self, choice: &Choice) -> Sum {
         let mut taken = self.always;
         self.classes.iter().take(choice.class).for_each(|sum| taken.join(sum));

@@ -166,7 +166,6 @@ impl ScrubControl {
     }
 
     /// Returns the position of the running scrub, or of the last one in this session.
-    #[must_use]
     pub(crate) fn position(&self) -> Option<ScrubPosition> {
         *self.position.lock()
     }

@@ -38,7 +38,6 @@ pub struct ScrubPosition {
 
 impl ScrubPosition {
     /// Whether a container at this place was already read.
-    #[must_use]
     pub(crate) fn is_behind(&self, kind: ContainerKind, address: SlotAddress) -> bool {
         let key = |in_data: bool, file: u32, slot: u32| (in_data, file, slot);
         let done = key(self.in_data, self.file, self.slot);

@@ -134,9 +134,6 @@ impl Core {
     }
 
     /// Records that nothing is lost, if that is so. Returns the number of lost chunks and nodes.
-    ///
-    /// # Errors
-    /// A commit failed.
     pub(crate) fn note_losses(&self) -> Result<u64> {
         let _losses = self.committer.hold_losses();
         let inconsistencies = self.committer.inconsistencies();

@@ -34,9 +34,6 @@ pub struct SuspectThread {
 
 impl SuspectThread {
     /// Starts the thread for a pool that is open for writing.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub(crate) fn start(core: &Arc<Core>) -> Result<Self> {
         let (suspects, to_look_at) = bounded(QUEUED_MAX);
         core.stores.data.report_suspects(suspects.clone());
@@ -93,9 +90,6 @@ fn look_at_suspects(core: &Weak<Core>, to_look_at: &Receiver<Suspect>, stopped: 
 
 impl Core {
     /// Inspects a closed container and quarantines its bad copies; returns their number.
-    ///
-    /// # Errors
-    /// The errors of [`quarantine`](Self::quarantine).
     pub(crate) fn look_through(&self, suspect: Suspect) -> Result<usize> {
         let Suspect { kind, container } = suspect;
         let store = if kind == ContainerKind::Data { &self.stores.data } else { &self.stores.recipes };

@@ -36,7 +36,6 @@ impl ContainerStore {
     /// has to be worthwhile. `regions_ahead` is the number of regions that the reader has requested and not reached.
     /// Further requests of one reader would be pushed out before they are read, or refused. With fewer, readers of
     /// scattered files reach chunks that are not loaded yet (`docs/lab.md`, *What was tried*).
-    #[must_use]
     pub(crate) fn ask_ahead(&self, regions_ahead: usize) -> Option<Asking<'_>> {
         let room = self.shared.prefetching.regions_max;
         let window = room - room / 4;
@@ -105,7 +104,6 @@ impl Asking<'_> {
     }
 
     /// Returns the number of requested regions; for containers without a cached table, an estimate.
-    #[must_use]
     pub(crate) fn regions(&self) -> usize {
         self.regions
     }

@@ -94,7 +94,6 @@ struct Bad {
 
 impl ExportCheck {
     /// Whether the examined parts have no fault.
-    #[must_use]
     pub(crate) fn is_sound(&self) -> bool {
         self.finding_count == 0
     }
