@@ -191,7 +191,6 @@ pub(super) fn seal_part(row: u64, part: u32, keys: &[u8]) -> Vec<u8> {
     record::seal(&part_key(row, part), |writer| writer.bytes(keys))
 }
 
-/// Decodes a part.
 pub(super) fn decode_part(row: u64, part: u32, bytes: &[u8]) -> Result<Vec<ChangedKey>> {
     let what = || format!("changes of commit {row}, part {part}");
     record::open(what, &part_key(row, part), bytes, |reader| {

@@ -83,7 +83,6 @@ impl<'n> Draft<'n> {
         self.inodes.push(Touched { ino: inode.ino, before: None, after: Some(inode) });
     }
 
-    /// Removes an inode.
     pub(super) fn remove(&mut self, ino: Ino) -> Result<()> {
         self.inode(ino)?;
         self.inodes.iter_mut().filter(|touched| touched.ino == ino).for_each(|touched| touched.after = None);

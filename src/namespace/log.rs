@@ -24,7 +24,6 @@ fn part_key(row: u64, part: u32) -> [u8; 12] {
     key
 }
 
-/// Encodes part `part` of `parts` of a row.
 pub(super) fn encode_part(row: u64, part: u32, parts: u32, ops: &[LogOp]) -> Vec<u8> {
     record::seal(&part_key(row, part), |writer| {
         writer.u32(parts);

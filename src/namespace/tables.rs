@@ -50,7 +50,6 @@ pub(super) fn name_key(ino: Ino, name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Splits a key of [`name_key`].
 pub(super) fn split_name_key(key: &[u8]) -> Result<(Ino, &[u8])> {
     match key.split_first_chunk::<8>() {
         Some((ino, name)) => Ok((Ino::from_be_bytes(*ino), name)),
@@ -63,7 +62,6 @@ pub(super) fn order_key(directory: Ino, cookie: u64) -> [u8; 16] {
     (u128::from(directory) << 64 | u128::from(cookie)).to_be_bytes()
 }
 
-/// Splits a key of [`order_key`].
 pub(super) fn split_order_key(key: &[u8; 16]) -> (Ino, u64) {
     let number = u128::from_be_bytes(*key);
     ((number >> 64) as u64, number as u64)
@@ -91,7 +89,6 @@ pub(super) fn decode_order(key: &[u8; 16], bytes: &[u8]) -> Result<(Ino, FileKin
     })
 }
 
-/// Encodes a value of [`XATTRS`].
 pub(super) fn encode_xattr(key: &[u8], value: &[u8]) -> Vec<u8> {
     record::seal(key, |writer| writer.bytes(value))
 }

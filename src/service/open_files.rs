@@ -183,9 +183,7 @@ impl OpenFile {
     }
 }
 
-/// An open handle.
 pub(super) struct OpenHandle {
-    /// The file.
     pub file: Arc<OpenFile>,
     /// Options of the open call.
     pub how: OpenOptions,
@@ -246,7 +244,6 @@ pub(super) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// Opens a handle.
     pub(super) fn open(&self, ino: Ino, how: OpenOptions) -> (Handle, Arc<OpenHandle>) {
         let mut table = self.table_with(ino);
         let entry = self.hold_in(&mut table, ino);

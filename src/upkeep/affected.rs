@@ -64,7 +64,6 @@ pub struct AffectedFiles {
 /// The fingerprints of lost content.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Lost {
-    /// Chunks.
     pub chunks: HashSet<Fingerprint>,
     /// Recipe nodes.
     pub nodes: HashSet<Fingerprint>,
@@ -100,7 +99,6 @@ pub(crate) struct AffectedFinder<'a> {
     pub namespace: &'a Namespace,
     /// All nodes.
     pub recipe_index: &'a Index,
-    /// Reader of nodes.
     pub nodes: &'a NodeReader,
     /// Receives the progress.
     pub progress: &'a dyn Progress,

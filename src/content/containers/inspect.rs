@@ -30,7 +30,6 @@ pub(crate) type Judge<'j> = dyn Fn(&[TableEntry], &[u8]) -> Vec<bool> + 'j;
 /// A chunk or node whose stored bytes do not match its fingerprint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadEntry {
-    /// Its fingerprint.
     pub fingerprint: Fingerprint,
     /// The reason.
     pub why: String,

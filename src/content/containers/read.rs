@@ -386,7 +386,6 @@ impl Shared {
     }
 }
 
-/// The entries of one region of a table.
 pub(super) fn region_entries(table: &Table, number: usize) -> Option<&[TableEntry]> {
     table.regions.get(number).map(|region| table.region_entries(region))
 }

@@ -25,9 +25,7 @@ pub struct ContainerStats {
     pub in_flight_bytes: u64,
     /// Bytes of decompressed regions in the cache.
     pub region_cache_bytes: u64,
-    /// Bytes of tables in the cache.
     pub table_cache_bytes: u64,
-    /// Chunks appended.
     pub(crate) appended_chunks: u64,
     /// Raw bytes appended.
     pub(crate) appended_bytes: u64,

@@ -81,7 +81,6 @@ pub struct DedupCounters {
     pub bytes_in: AtomicU64,
     /// Bytes of chunks stored.
     pub bytes_stored: AtomicU64,
-    /// Chunks stored.
     pub chunks_stored: AtomicU64,
     /// Segments that were known as a whole.
     pub segments_known: AtomicU64,

@@ -84,7 +84,6 @@ impl Pins {
         self.state.lock().freed.contains(fingerprint)
     }
 
-    /// Ends one claim.
     pub(crate) fn end_claim(&self, fingerprint: &Fingerprint) {
         let mut state = self.state.lock();
         state.claimed.remove(fingerprint);

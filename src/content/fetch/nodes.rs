@@ -56,7 +56,6 @@ impl NodeView {
         Some((self.ends.get(position)? - child.len_bytes, child))
     }
 
-    /// Bytes of memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         (self.children.len() * (size_of::<Child>() + 8) + 64) as u64
     }

@@ -26,7 +26,6 @@ pub struct FileContext {
 }
 
 impl FileContext {
-    /// The deduplicator.
     pub(crate) fn dedup(&self) -> &Arc<Deduplicator> {
         &self.ingest.dedup
     }

@@ -110,7 +110,6 @@ impl PieceList {
         self.pieces.is_empty()
     }
 
-    /// Bytes of memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let pins = self.pieces.len() * size_of::<Pin>();
         (self.pieces.capacity() * size_of::<Piece>() + self.ends.capacity() * size_of::<u64>() + pins) as u64

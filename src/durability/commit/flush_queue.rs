@@ -21,7 +21,6 @@ struct State<F> {
     last: Flushed,
 }
 
-/// The queue.
 pub(super) struct FlushQueue<F> {
     state: Mutex<State<F>>,
     changed: Condvar,

@@ -17,7 +17,6 @@ struct Asked<E> {
 /// What the commit thread does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
-    /// A round.
     Round,
     /// It ends: it was told to, and no round is asked for.
     End,

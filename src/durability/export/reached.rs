@@ -28,7 +28,6 @@ const PLACES: u64 = 2;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Reached {
     pub(super) generation: u64,
-    /// Bytes of its log.
     pub(super) log_bytes: u64,
     /// The commit whose state it holds.
     pub(super) row: u64,

@@ -28,7 +28,6 @@ pub(crate) struct PoolHoldings {
     pub stores: Stores,
     /// Index of chunks and index of recipe nodes.
     pub indexes: Indexes,
-    /// Bytes of a container.
     pub container_bytes: u32,
 }
 

@@ -14,7 +14,6 @@ use crate::upkeep::affected::Lost;
 /// The reference counts of chunks and nodes.
 #[derive(Default)]
 pub(super) struct Marks {
-    /// Chunks.
     pub chunks: HashMap<Fingerprint, u32>,
     /// Recipe nodes.
     pub nodes: HashMap<Fingerprint, u32>,

@@ -94,7 +94,6 @@ const GROUPS_MAX: usize = 100;
 const OTHER_GROUPS: &str = "in further containers";
 
 impl CheckReport {
-    /// Adds a finding.
     pub(crate) fn add(&mut self, finding: String) {
         self.finding_count += 1;
         self.tell(finding);
@@ -152,7 +151,6 @@ pub(crate) struct Checker<'a> {
     pub stores: &'a Stores,
     /// Index of chunks and index of recipe nodes.
     pub indexes: &'a Indexes,
-    /// Reader of nodes.
     pub nodes: &'a NodeReader,
     /// Hashes content to compare it with its fingerprint.
     pub fingerprinter: &'a Fingerprinter,

@@ -373,7 +373,6 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The order of a group.
 pub(super) struct GroupOrder {
     order: RestoreOrder,
     containers: HashMap<ContainerId, u64>,

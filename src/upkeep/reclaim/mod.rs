@@ -77,7 +77,6 @@ impl RunMemory {
     }
 }
 
-/// One run.
 struct Run<'a> {
     core: &'a Core,
     options: &'a ReclaimOptions,

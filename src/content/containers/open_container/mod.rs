@@ -52,11 +52,22 @@ pub(super) enum Found {
     /// A copy from the filling region.
     Copied(Vec<u8>),
     /// In the raw bytes of a region that is being compressed or is stored uncompressed.
-    Raw { raw: Arc<RegionBytes>, start: u32 },
+    Raw {
+        raw: Arc<RegionBytes>,
+        start: u32,
+    },
     /// In a frame that is not written yet.
-    Frame { frame: Arc<Frame>, offset_bytes: u32, start: u32 },
-    /// On disk.
-    Disk { address: SlotAddress, offset_bytes: u32, frame_bytes: u32, start: u32 },
+    Frame {
+        frame: Arc<Frame>,
+        offset_bytes: u32,
+        start: u32,
+    },
+    Disk {
+        address: SlotAddress,
+        offset_bytes: u32,
+        frame_bytes: u32,
+        start: u32,
+    },
 }
 
 /// The part of the placed bytes to write.

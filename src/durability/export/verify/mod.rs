@@ -153,7 +153,6 @@ struct Expected {
 struct WholeFiles {
     base: Arc<dyn DeviceFile>,
     log: Arc<dyn DeviceFile>,
-    /// Items in the log.
     log_items: u64,
 }
 

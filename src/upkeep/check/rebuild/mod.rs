@@ -67,7 +67,6 @@ fn is_loss(error: &EngineError) -> bool {
 /// The place of an index being built.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BuildPlace<'a> {
-    /// Its directory.
     pub directory: &'a str,
     /// Its shape and memory.
     pub options: IndexOptions,
@@ -77,7 +76,6 @@ pub(crate) struct BuildPlace<'a> {
 pub(crate) struct Rebuilder<'a> {
     /// Device of the meta root.
     pub device: &'a Arc<dyn Device>,
-    /// The pool.
     pub pool: &'a PoolId,
     /// The side that does not count; it is built.
     pub side: IndexSide,

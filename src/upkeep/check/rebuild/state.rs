@@ -93,7 +93,6 @@ impl State {
         writer.into_vec()
     }
 
-    /// Decodes notes.
     pub(super) fn decode(notes: &[u8]) -> Result<Self> {
         let mut reader = ByteReader::new(notes, "notes of a rebuild");
         let version = reader.u16()?;
