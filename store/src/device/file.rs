@@ -118,12 +118,14 @@ impl Device for FileDevice {
 
     fn remove_directory(&self, path: &str) -> Result<()> {
         check_directory(path)?;
+        waiting::announce();
         std::fs::remove_dir(self.at(path)).map_err(|error| StoreError::from_io("remove", path, error))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         check_file(from)?;
         check_file(to)?;
+        waiting::announce();
         let fail = |error| StoreError::from_io("rename", from, error);
         let (source, target) = (self.at(from), self.at(to));
         let is_directory = |path: &Path| path.symlink_metadata().map(|found| found.is_dir());
@@ -136,6 +138,7 @@ impl Device for FileDevice {
 
     fn create_directory(&self, path: &str) -> Result<()> {
         check_directory(path)?;
+        waiting::announce();
         let mut directory = self.root.clone();
         for part in path.split('/').filter(|part| !part.is_empty()) {
             directory.push(part);
@@ -147,6 +150,7 @@ impl Device for FileDevice {
 
     fn list(&self, path: &str) -> Result<Vec<Entry>> {
         check_directory(path)?;
+        waiting::announce();
         let fail = |error| StoreError::from_io("list", path, owner::explain(&self.root, path, error));
         let mut entries = Vec::new();
         for item in std::fs::read_dir(self.at(path)).map_err(fail)? {
@@ -178,6 +182,7 @@ impl Device for FileDevice {
 
     fn exists(&self, path: &str) -> Result<bool> {
         check_directory(path)?;
+        waiting::announce();
         match self.at(path).symlink_metadata() {
             Ok(_) => Ok(true),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),

@@ -67,6 +67,10 @@ impl Device for Subdirectory {
         self.device.disk_space()
     }
 
+    fn filesystem_id(&self) -> Option<u64> {
+        self.device.filesystem_id()
+    }
+
     fn describe(&self) -> String {
         format!("{}/{}", self.device.describe(), self.directory)
     }
