@@ -119,7 +119,7 @@ fn containers(criterion: &mut Criterion) {
                         store.wait_for_room().expect("has room");
                         black_box(store.append(StreamId(1), batch).expect("appends"));
                     }
-                    store.flush().expect("flushes");
+                    store.write_out().expect("flushes");
                 },
                 criterion::BatchSize::PerIteration,
             );

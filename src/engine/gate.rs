@@ -21,7 +21,7 @@ enum Phase {
 }
 
 #[derive(Debug)]
-struct State {
+struct GateState {
     phase: Phase,
     is_paused: bool,
     inside: u64,
@@ -30,7 +30,7 @@ struct State {
 /// The gate of one pool.
 #[derive(Debug)]
 pub struct Gate {
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     left: Condvar,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Pass<'a>(&'a Gate);
 
 impl Default for Gate {
     fn default() -> Self {
-        Self { state: Mutex::new(State { phase: Phase::Open, is_paused: false, inside: 0 }), left: Condvar::new() }
+        Self { state: Mutex::new(GateState { phase: Phase::Open, is_paused: false, inside: 0 }), left: Condvar::new() }
     }
 }
 
@@ -123,7 +123,7 @@ impl Gate {
         self.wait_until_left(&mut state, patience)
     }
 
-    fn wait_until_left(&self, state: &mut MutexGuard<'_, State>, patience: Duration) -> bool {
+    fn wait_until_left(&self, state: &mut MutexGuard<'_, GateState>, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         while state.inside > 0 {
             if self.left.wait_until(state, until).timed_out() {

@@ -117,7 +117,7 @@ impl Namespace {
         };
         if let Err(error) = store.transact(|transaction| write(transaction, &header, &mark, frozen.as_deref(), &input))
         {
-            self.settle(&mut store, &header, error)?;
+            self.resolve(&mut store, &header, error)?;
         }
         store.header = header;
         store.mark = mark;
@@ -130,7 +130,7 @@ impl Namespace {
     }
 
     /// After a failed commit, opens the store again and finds out whether the commit took place.
-    pub(super) fn settle(&self, store: &mut Store, attempted: &Header, error: EngineError) -> Result<()> {
+    pub(super) fn resolve(&self, store: &mut Store, attempted: &Header, error: EngineError) -> Result<()> {
         tracing::warn!(%error, row = attempted.row, "a commit of the namespace failed");
         let snapshot = store.reopen().inspect_err(|second| {
             let cause = format!("it is unknown whether commit {} took place: {error}; {second}", attempted.row);

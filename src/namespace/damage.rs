@@ -52,7 +52,7 @@ impl Namespace {
             header.write(transaction)
         });
         if let Err(error) = outcome {
-            self.settle(&mut store, &header, error)?;
+            self.resolve(&mut store, &header, error)?;
         }
         (store.header, store.mark) = (header, mark);
         // The next export reads from this snapshot.

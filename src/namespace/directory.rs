@@ -17,7 +17,7 @@ use dedupfs_service::{FileKind, Ino};
 
 use super::Namespace;
 use super::base::OrderedItem;
-use super::overlay::{Ordered, State};
+use super::overlay::{Generations, Ordered};
 
 /// Largest number of entries merged in one go under the lock, removed ones included.
 const MERGE_STEPS_MAX: usize = 4096;
@@ -71,7 +71,7 @@ type Changes<'s> = Peekable<btree_map::Range<'s, u64, Option<Ordered>>>;
 
 /// Merges up to cookie `end` and returns the cookie it reached.
 fn merge(
-    state: &State,
+    state: &Generations,
     directory: Ino,
     after: u64,
     end: u64,

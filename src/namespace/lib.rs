@@ -73,9 +73,9 @@ use quick_cache::sync::Cache;
 
 use self::backend::Health;
 use self::base::Store;
-use self::overlay::State;
+use self::overlay::Generations;
 use self::tables::Header;
-use self::verified::{Known, VerifiedFile};
+use self::verified::{KnownSums, VerifiedFile};
 
 pub use self::changes::{ChangedKey, ExportMark, Exported, Lineage};
 pub use self::check::EntryVisitor;
@@ -142,7 +142,7 @@ pub struct Namespace {
     /// Taken after `mutation`. Held for a commit, for a compaction, and while the store is opened again.
     store: Mutex<Store>,
     /// Taken last. Never held across I/O or foreign code.
-    state: RwLock<State>,
+    state: RwLock<Generations>,
     health: Arc<Health>,
     file: Arc<dyn DeviceFile>,
     /// Committed inodes. An inode that a generation knows is never looked up here.
@@ -247,14 +247,14 @@ impl Namespace {
         };
         let store = match open() {
             Ok(mut store) => {
-                if known == Known::Nothing && !store.learn(&verified)? {
+                if known == KnownSums::Nothing && !store.learn(&verified)? {
                     // The readable part must stay readable.
                     tracing::error!("the namespace is damaged: run `dedupfs fsck`");
                 }
                 store
             }
             // The checksums may be wrong instead. The last written pages are read first.
-            Err(error @ EngineError::Store(StoreError::Corrupt { .. })) if known == Known::All => {
+            Err(error @ EngineError::Store(StoreError::Corrupt { .. })) if known == KnownSums::All => {
                 verified.distrust();
                 let Ok(mut store) = open() else { return Err(error) };
                 if !store.learn(&verified)? {
@@ -300,7 +300,7 @@ impl Namespace {
         Ok(Self {
             mutation: Mutex::new(()),
             store: Mutex::new(store),
-            state: RwLock::new(State { base: Some(snapshot), totals: header.totals, ..State::default() }),
+            state: RwLock::new(Generations { base: Some(snapshot), totals: header.totals, ..Generations::default() }),
             health,
             file,
             cache: Cache::with_weighter(

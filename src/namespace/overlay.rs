@@ -10,7 +10,7 @@
 //!           freeze: active becomes frozen        commit: frozen becomes part of base
 //! ```
 //!
-//! One lock guards [`State`]. It is held for a few hash table operations, never across I/O.
+//! One lock guards [`Generations`]. It is held for a few hash table operations, never across I/O.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -135,7 +135,7 @@ impl Generation {
 
 /// All layers of the namespace.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct Generations {
     pub(super) active: Generation,
     pub(super) frozen: Option<Arc<Generation>>,
     /// The committed state; `None` while the store is being reopened or compacted.
@@ -144,7 +144,7 @@ pub(super) struct State {
     pub(super) totals: Totals,
 }
 
-impl State {
+impl Generations {
     /// Both generations, newest first.
     pub(super) fn layers(&self) -> impl Iterator<Item = &Generation> {
         std::iter::once(&self.active).chain(self.frozen.as_deref())

@@ -24,7 +24,7 @@ pub(super) struct VerifiedFile {
 
 /// The checksums that are known when a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Known {
+pub(super) enum KnownSums {
     /// The checksums of all blocks that count.
     All,
     /// None: the store must be verified as a whole, then [`VerifiedFile::learn`] reads it.
@@ -38,7 +38,7 @@ impl VerifiedFile {
     }
 
     /// Wraps the file of an existing store.
-    pub(super) fn open(device: &dyn Device, file: Arc<dyn DeviceFile>) -> Result<(Arc<Self>, Known)> {
+    pub(super) fn open(device: &dyn Device, file: Arc<dyn DeviceFile>) -> Result<(Arc<Self>, KnownSums)> {
         let mut sums = PageSums::open(device)?;
         let mut bytes = [0; StoreHeader::BYTES];
         let found = file.read_at(&mut bytes, 0)?;
@@ -49,7 +49,7 @@ impl VerifiedFile {
             None => false,
         };
         let verified = Self::with(file, sums, is_known);
-        Ok((Arc::new(verified), if is_known { Known::All } else { Known::Nothing }))
+        Ok((Arc::new(verified), if is_known { KnownSums::All } else { KnownSums::Nothing }))
     }
 
     fn with(file: Arc<dyn DeviceFile>, sums: PageSums, is_on: bool) -> Self {

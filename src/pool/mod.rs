@@ -444,7 +444,7 @@ impl Pool {
                 .settle()
                 .and_then(|()| committer.export())
                 .and_then(|()| committer.settle())
-                .and_then(|()| core.exporter.settle_note()),
+                .and_then(|()| core.exporter.sync_note()),
             Err(error) => committer.commit().and(if error.is_no_space() {
                 tracing::warn!(
                     "no room to close the pool in order: all written data is durable, and the next mount counts the end of the \
@@ -476,7 +476,7 @@ impl Pool {
         let no_scrub = self.scrub.running.try_lock_for(CLOSE_PATIENCE);
         self.core.exporter.hurry(false);
         let outcome = match no_scrub {
-            Some(_no_scrub) => self.settle(),
+            Some(_no_scrub) => self.pause_and_sync(),
             None => Err(busy("a scrub that does not end")),
         };
         *is_settled = outcome.is_ok();
@@ -487,7 +487,7 @@ impl Pool {
     }
 
     /// Pauses changes and makes everything durable. After an error the pool stays writable.
-    fn settle(&self) -> Result<()> {
+    fn pause_and_sync(&self) -> Result<()> {
         if !self.core.gate.pause(CLOSE_PATIENCE) {
             return Err(busy("a request that does not end"));
         }

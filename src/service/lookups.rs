@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 
 /// The number of references, doubled. Odd: the kernel knows only name and kind, because the rest could not be read.
 #[derive(Clone, Copy)]
-struct Known(u32);
+struct LookupCount(u32);
 
-impl Known {
+impl LookupCount {
     /// The saturated count: such an inode stays known.
     const TOO_OFTEN: u32 = u32::MAX >> 1;
 
@@ -38,14 +38,14 @@ impl Known {
 /// The kernel's references to inodes.
 #[derive(Default)]
 pub(super) struct Lookups {
-    known: Mutex<BTreeMap<Ino, Known>>,
+    known: Mutex<BTreeMap<Ino, LookupCount>>,
 }
 
 impl Lookups {
     /// Counts a reply that gave the kernel the inode with its attributes.
     pub(super) fn count(&self, ino: Ino) {
         let mut known = self.known.lock();
-        let of_inode = known.entry(ino).or_insert(Known::new(0, false));
+        let of_inode = known.entry(ino).or_insert(LookupCount::new(0, false));
         *of_inode = of_inode.told_again(false);
     }
 
@@ -53,7 +53,7 @@ impl Lookups {
     /// reply must not be sent.
     pub(super) fn count_name(&self, ino: Ino) -> bool {
         let mut known = self.known.lock();
-        let of_inode = known.entry(ino).or_insert(Known::new(0, true));
+        let of_inode = known.entry(ino).or_insert(LookupCount::new(0, true));
         if of_inode.is_by_name_only() {
             *of_inode = of_inode.told_again(true);
         }
@@ -65,11 +65,11 @@ impl Lookups {
         let mut known = self.known.lock();
         let Entry::Occupied(mut entry) = known.entry(ino) else { return false };
         let before = *entry.get();
-        if before.references() == Known::TOO_OFTEN {
+        if before.references() == LookupCount::TOO_OFTEN {
             return false;
         }
         let left = before.references().saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
-        entry.insert(Known::new(left, before.is_by_name_only()));
+        entry.insert(LookupCount::new(left, before.is_by_name_only()));
         if left == 0 {
             entry.remove();
         }
@@ -113,9 +113,9 @@ mod tests {
     #[test]
     fn what_was_told_too_often_to_be_counted_stays_known() {
         let lookups = Lookups::default();
-        lookups.known.lock().insert(7, Known::new(Known::TOO_OFTEN - 1, false));
+        lookups.known.lock().insert(7, LookupCount::new(LookupCount::TOO_OFTEN - 1, false));
         lookups.count(7);
         lookups.count(7);
-        assert!(!lookups.forget(7, u64::from(Known::TOO_OFTEN)) && lookups.knows(7));
+        assert!(!lookups.forget(7, u64::from(LookupCount::TOO_OFTEN)) && lookups.knows(7));
     }
 }

@@ -54,7 +54,7 @@ pub struct Service {
     core: Arc<Core>,
     files: OpenFiles,
     lookups: Lookups,
-    settling: space::Settling,
+    making_room: space::MakingRoom,
     /// Held by the one thread that takes memory from files.
     relieving: Mutex<()>,
     staging: staging::Staging,
@@ -82,7 +82,7 @@ impl Service {
             core,
             files: OpenFiles::default(),
             lookups: Lookups::default(),
-            settling: space::Settling::default(),
+            making_room: space::MakingRoom::default(),
             relieving: Mutex::default(),
             staging: staging::Staging::default(),
             access_times,

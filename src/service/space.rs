@@ -25,7 +25,7 @@ const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(600);
 
 /// The state of early finishing, which makes room.
 #[derive(Default)]
-pub(super) struct Settling(Mutex<Full>);
+pub(super) struct MakingRoom(Mutex<Full>);
 
 #[derive(Default)]
 struct Full {
@@ -44,7 +44,7 @@ impl Service {
     pub(super) fn admit(&self, demand: Demand) -> Result<Promise<'_>> {
         let admit = || self.core.admit(demand);
         match admit() {
-            Err(EngineError::NoSpace) => self.settle_and(&admit),
+            Err(EngineError::NoSpace) => self.make_room_and(&admit),
             admitted => admitted,
         }
     }
@@ -53,7 +53,7 @@ impl Service {
     pub(super) fn admit_freeing(&self, demand: Demand) -> Result<Promise<'_>> {
         let admit = || self.core.space.admit_freeing(demand);
         match admit() {
-            Err(EngineError::NoSpace) => self.settle_and(&admit),
+            Err(EngineError::NoSpace) => self.make_room_and(&admit),
             admitted => admitted,
         }
     }
@@ -73,15 +73,15 @@ impl Service {
             if bytes <= available_bytes { Ok(self.core.promise_change()) } else { Err(EngineError::NoSpace) }
         };
         match is_available() {
-            Err(EngineError::NoSpace) => self.settle_and(&is_available).map(drop),
+            Err(EngineError::NoSpace) => self.make_room_and(&is_available).map(drop),
             available => available.map(drop),
         }
     }
 
     /// Publishes all files, commits, and tries `admit` again. One thread at a time, and not soon after an attempt that freed little.
     /// Call with no lock held.
-    fn settle_and<'a>(&self, admit: &dyn Fn() -> Result<Promise<'a>>) -> Result<Promise<'a>> {
-        let mut full = waiting::lock(&self.settling.0);
+    fn make_room_and<'a>(&self, admit: &dyn Fn() -> Result<Promise<'a>>) -> Result<Promise<'a>> {
+        let mut full = waiting::lock(&self.making_room.0);
         // Another thread may have made room while this one waited.
         match admit() {
             Err(EngineError::NoSpace) => {}
@@ -159,9 +159,9 @@ mod tests {
             attempts.set(attempts.get() + 1);
             if attempts.get() == 2 { Ok(service.core.promise_change()) } else { Err(EngineError::NoSpace) }
         };
-        assert!(service.settle_and(&admit).is_ok(), "finishing made room");
-        assert!(service.settling.0.lock().since.is_some(), "and left little");
-        assert!(matches!(service.settle_and(&admit), Err(EngineError::NoSpace)));
-        assert!(service.settling.0.lock().told.is_some(), "the refusal is told");
+        assert!(service.make_room_and(&admit).is_ok(), "finishing made room");
+        assert!(service.making_room.0.lock().since.is_some(), "and left little");
+        assert!(matches!(service.make_room_and(&admit), Err(EngineError::NoSpace)));
+        assert!(service.making_room.0.lock().told.is_some(), "the refusal is told");
     }
 }

@@ -35,7 +35,7 @@ fn create(pool: &Pool, name: &str) -> (Ino, Handle) {
 }
 
 fn close(pool: &Pool, (ino, handle): (Ino, Handle)) {
-    pool.service().flush(ino, handle).expect("flushes");
+    pool.service().flush(ino, handle).expect("checkpoints");
     pool.service().release(ino, handle);
 }
 
@@ -97,7 +97,7 @@ fn regression_random_writes_to_many_files_share_the_budget() {
     let files: Vec<_> = (0..FILES).map(|number| create(&pool, &format!("file {number}"))).collect();
     for (content, &(ino, handle)) in contents.iter().zip(&files) {
         service.write(CALLER, ino, handle, 0, content, WriteFlags::default()).expect("writes");
-        service.flush(ino, handle).expect("flushes");
+        service.flush(ino, handle).expect("checkpoints");
     }
     // Every other page of each file, so that extents cannot merge.
     for page in (0..FILE_BYTES / 4096).step_by(2) {
@@ -134,7 +134,7 @@ fn regression_an_append_behind_a_short_last_segment_keeps_the_root() {
         let name = format!("in parts {behind}");
         let (ino, handle) = create(&pool, &name);
         service.write(CALLER, ino, handle, 0, &whole[..cut], WriteFlags::default()).expect("writes");
-        service.flush(ino, handle).expect("flushes");
+        service.flush(ino, handle).expect("checkpoints");
         in_two += usize::from(segments(&pool, &name).len() > 1);
         let before = nodes(&pool);
         service.write(CALLER, ino, handle, cut as u64, &whole[cut..], WriteFlags::default()).expect("writes");

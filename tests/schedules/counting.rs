@@ -12,7 +12,7 @@ use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shuttle::thread;
 
 use crate::backlog::{Backlog, Weight};
-use crate::flush_queue::{FlushQueue, Flushed};
+use crate::checkpoint_queue::{CheckpointOutcome, CheckpointQueue};
 use crate::sync::Mutex;
 use crate::turns::{Turn, Turns};
 use crate::{explore, must_fail};
@@ -52,7 +52,7 @@ struct Pool {
     /// Changes in a row: one for a writer that syncs each change, up to the staged limit for one that streams.
     row_max: usize,
     /// How the first checkpoints end; all others become durable.
-    outcomes: &'static [Flushed],
+    outcomes: &'static [CheckpointOutcome],
     turns: Turns<()>,
     logged: Mutex<Vec<u32>>,
     durable: Mutex<Vec<u32>>,
@@ -60,11 +60,11 @@ struct Pool {
     backlog: Backlog<Vec<u32>>,
     is_ended: AtomicBool,
     index: Mutex<Index>,
-    flushes: FlushQueue<usize>,
+    checkpoints: CheckpointQueue<usize>,
 }
 
 impl Pool {
-    fn new(row_max: usize, bound: u64, outcomes: &'static [Flushed], without: Without) -> Self {
+    fn new(row_max: usize, bound: u64, outcomes: &'static [CheckpointOutcome], without: Without) -> Self {
         Self {
             without,
             row_max,
@@ -76,7 +76,7 @@ impl Pool {
             backlog: Backlog::new(Weight { changes: bound, places: bound, bytes: 1 << 30 }),
             is_ended: AtomicBool::new(false),
             index: Mutex::default(),
-            flushes: FlushQueue::default(),
+            checkpoints: CheckpointQueue::default(),
         }
     }
 
@@ -159,35 +159,35 @@ impl Pool {
         assert!(is_bounded, "{} cells are open", index.open);
         drop(index);
         self.staged.fetch_sub(row.len() as u64, Ordering::SeqCst);
-        self.flush_if_due();
+        self.checkpoint_if_due();
     }
 
     fn open(&self) -> usize {
         self.index.lock().open
     }
 
-    fn flush_if_due(&self) {
-        if self.open() >= DUE && !self.flushes.is_busy() {
-            self.flushes.submit(self.open());
+    fn checkpoint_if_due(&self) {
+        if self.open() >= DUE && !self.checkpoints.is_busy() {
+            self.checkpoints.submit(self.open());
         }
         while self.open() >= FULL && self.without != Without::Checkpoint {
-            if self.flushes.wait() != Flushed::Whole {
+            if self.checkpoints.wait() != CheckpointOutcome::Whole {
                 break;
             }
             if self.open() >= FULL {
-                self.flushes.submit(self.open());
+                self.checkpoints.submit(self.open());
             }
         }
     }
 
     fn write_checkpoints(&self) {
         let mut outcomes = self.outcomes.iter();
-        while let Some(cells) = self.flushes.next() {
+        while let Some(cells) = self.checkpoints.next() {
             let outcome = outcomes.next().copied().unwrap_or_default();
-            if outcome == Flushed::Whole {
+            if outcome == CheckpointOutcome::Whole {
                 self.index.lock().open -= cells;
             }
-            self.flushes.done(outcome);
+            self.checkpoints.done(outcome);
         }
     }
 }
@@ -228,7 +228,7 @@ fn run(writers: &[Writer], bound: u64, without: Without) {
     run_on(&[], writers, bound, without);
 }
 
-fn run_on(outcomes: &'static [Flushed], writers: &[Writer], bound: u64, without: Without) {
+fn run_on(outcomes: &'static [CheckpointOutcome], writers: &[Writer], bound: u64, without: Without) {
     let has_streams = writers.iter().any(|&writer| std::ptr::fn_addr_eq(writer, streams as Writer));
     // One more for each writer, and again for each of two rows: the one that was answered and is about to be handed
     // over, and the next.
@@ -254,7 +254,7 @@ fn run_on(outcomes: &'static [Flushed], writers: &[Writer], bound: u64, without:
     pool.is_ended.store(true, Ordering::SeqCst);
     pool.backlog.end();
     counting.join().expect("ends");
-    pool.flushes.stop();
+    pool.checkpoints.stop();
     flushing.join().expect("ends");
     let index = pool.index.lock();
     assert_eq!(index.counted, *pool.durable.lock(), "what was durable at the end is counted");
@@ -273,7 +273,14 @@ fn everything_is_counted_in_order_and_no_more_than_the_bound_is_behind() {
 /// Counting goes on on a full disk and after a failed checkpoint: nothing waits for a checkpoint that does not come.
 #[test]
 fn nobody_waits_for_a_checkpoint_that_cannot_be_written() {
-    explore(|| run_on(&[Flushed::NoSpace, Flushed::Failed, Flushed::NoSpace], SYNCING, 2, Without::Nothing));
+    explore(|| {
+        run_on(
+            &[CheckpointOutcome::NoSpace, CheckpointOutcome::Failed, CheckpointOutcome::NoSpace],
+            SYNCING,
+            2,
+            Without::Nothing,
+        )
+    });
 }
 
 #[test]

@@ -61,7 +61,7 @@ impl Mount {
             drop(kernel);
             self.changed.notify_all();
             if !receives {
-                self.relay.settle();
+                self.relay.take_place();
                 receives = true;
             }
         }

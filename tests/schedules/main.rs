@@ -17,8 +17,8 @@ mod sync;
 // The sources themselves.
 #[path = "../../src/durability/commit/backlog.rs"]
 mod backlog;
-#[path = "../../src/durability/commit/flush_queue.rs"]
-mod flush_queue;
+#[path = "../../src/durability/commit/checkpoint_queue.rs"]
+mod checkpoint_queue;
 #[path = "../../fuse/src/adapter/offload.rs"]
 mod offload;
 #[path = "../../src/content/dedup/pins.rs"]

@@ -47,7 +47,7 @@ impl Relay {
     }
 
     /// Called by a thread that is aside, before it receives. Returns when the thread is to receive.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn take_place(&self) {
         let mut threads = self.threads.lock();
         if threads.receivers < self.receivers_max || threads.ended {
             threads.receivers += 1;

@@ -19,7 +19,7 @@ thread_local! {
 
 impl Adapter {
     /// Calls `reply` after a change of names. If it succeeded and the mount asks for durable names, syncs the directory first.
-    fn settle<T: Copy + Send + 'static>(
+    fn answer_names<T: Copy + Send + 'static>(
         &self,
         directory: Ino,
         result: Result<T>,
@@ -40,13 +40,13 @@ impl Adapter {
     }
 
     pub(super) fn reply_changed(&self, directory: INodeNo, result: Result<()>, reply: ReplyEmpty) {
-        self.settle(directory.0, result, |_, ()| (), |result| reply_empty(result, reply));
+        self.answer_names(directory.0, result, |_, ()| (), |result| reply_empty(result, reply));
     }
 
     pub(super) fn reply_new(&self, directory: INodeNo, result: Result<Attributes>, reply: ReplyEntry) {
         let cache_time = self.cache_time;
         let forget = |service: &dyn FileService, made: Attributes| service.forget(made.ino, 1);
-        self.settle(directory.0, result, forget, move |result| reply_entry(result, cache_time, reply));
+        self.answer_names(directory.0, result, forget, move |result| reply_entry(result, cache_time, reply));
     }
 
     pub(super) fn reply_created(
@@ -62,7 +62,7 @@ impl Adapter {
             service.release(made.ino, opened.handle);
             service.forget(made.ino, 1);
         };
-        self.settle(directory.0, result, forget, move |result| {
+        self.answer_names(directory.0, result, forget, move |result| {
             reply.with(result, |reply, (made, opened)| {
                 let handle = FileHandle(opened.handle);
                 reply.created(&cache_time, &file_attr(&made), Generation(made.generation), handle, flags);

@@ -48,7 +48,7 @@ impl Drop for Turn {
         let _ending = SEAT.try_with(|seat| {
             let Some(seat) = seat.get() else { return };
             if !seat.receives.get() {
-                seat.relay.settle();
+                seat.relay.take_place();
                 seat.receives.set(true);
                 seat.pace.borrow_mut().slept();
             }

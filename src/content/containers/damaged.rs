@@ -9,7 +9,7 @@ use crossbeam_channel::Sender;
 use dedupfs_store::{ContainerId, ContainerKind};
 
 use super::ContainerStore;
-use super::shared::Known;
+use super::shared::KnownContainer;
 
 /// A container in which a reader met damage.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -25,7 +25,7 @@ impl ContainerStore {
     pub fn set_damaged(&self, containers: &[ContainerId]) {
         let mut directory = self.shared.directory.write();
         for container in containers {
-            if let Some(Known::Closed(record)) = directory.get_mut(container) {
+            if let Some(KnownContainer::Closed(record)) = directory.get_mut(container) {
                 record.damaged = true;
                 self.shared.any_damaged.store(true, Ordering::Release);
             }
@@ -36,7 +36,7 @@ impl ContainerStore {
     #[must_use]
     pub fn is_damaged(&self, container: ContainerId) -> bool {
         self.shared.any_damaged.load(Ordering::Acquire)
-            && matches!(self.shared.known(container), Some(Known::Closed(record)) if record.damaged)
+            && matches!(self.shared.known(container), Some(KnownContainer::Closed(record)) if record.damaged)
     }
 
     /// Sets the receiver of suspicions; only the first call counts. Readers send, so the channel must not block for

@@ -16,7 +16,7 @@ use dedupfs_store::container::{RegionPlace, Table, TableEntry, decode_region, de
 use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint, StoreError};
 
 use super::ContainerStore;
-use super::shared::{Known, Shared};
+use super::shared::{KnownContainer, Shared};
 
 /// Bytes of one read after the whole container could not be read at once.
 const PIECE_BYTES: usize = 64 << 10;
@@ -73,7 +73,7 @@ impl ContainerStore {
     #[must_use]
     pub fn closed_record(&self, container: ContainerId) -> Option<ContainerRecord> {
         match self.shared.known(container) {
-            Some(Known::Closed(record)) => Some(record),
+            Some(KnownContainer::Closed(record)) => Some(record),
             _ => None,
         }
     }
@@ -83,8 +83,8 @@ impl ContainerStore {
     pub fn closed_in_disk_order(&self) -> Vec<ContainerRecord> {
         let directory = self.shared.directory.read();
         let closed = directory.values().filter_map(|known| match known {
-            Known::Closed(record) => Some(*record),
-            Known::Open(_) => None,
+            KnownContainer::Closed(record) => Some(*record),
+            KnownContainer::Open(_) => None,
         });
         let mut records: Vec<_> = closed.collect();
         drop(directory);
@@ -97,8 +97,8 @@ impl ContainerStore {
     pub fn for_each_closed(&self, visit: &mut dyn FnMut(&ContainerRecord)) {
         const PARTS: u64 = 16;
         for part in 0..PARTS {
-            let is_closed = |known: &Known| match known {
-                Known::Closed(record) if record.id.0 % PARTS == part => Some(*record),
+            let is_closed = |known: &KnownContainer| match known {
+                KnownContainer::Closed(record) if record.id.0 % PARTS == part => Some(*record),
                 _ => None,
             };
             let records: Vec<ContainerRecord> = self.shared.directory.read().values().filter_map(is_closed).collect();

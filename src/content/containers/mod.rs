@@ -38,7 +38,6 @@ use crate::workers::WorkerPool;
 
 mod buffers;
 mod damaged;
-mod flush;
 mod inspect;
 mod open_container;
 mod prefetch;
@@ -47,20 +46,21 @@ mod shared;
 mod stats;
 mod streams;
 mod verify;
+mod write_out;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use buffers::ChunkData;
 pub use damaged::Suspect;
-pub use flush::Extended;
 pub use inspect::{Inspection, WholeContainer};
 pub(crate) use read::reads_of_this_thread;
 pub(crate) use stats::ContainerStats;
 pub use streams::{RECLAIM_STREAM, StreamId};
+pub use write_out::Extended;
 
 use open_container::{Limits, OpenContainer};
-use shared::{Known, Shared};
+use shared::{KnownContainer, Shared};
 use streams::Streams;
 
 /// Makes ids for new containers. It is called under a lock: it must be quick and must not call back.
@@ -135,7 +135,7 @@ impl ContainerStore {
         let limits = Limits { container_bytes: options.container_bytes, region_raw_bytes: options.region_raw_bytes };
         let writers = WorkerPool::with_queue("dedupfs-write", WRITER_THREADS, QUEUED_WRITES);
         let shared = Shared::new(options, slots, workers, writers);
-        *shared.directory.write() = flush::closed(records);
+        *shared.directory.write() = write_out::closed(records);
         shared.any_damaged.store(records.iter().any(|record| record.damaged), Ordering::Release);
         Ok(Arc::new(Self {
             shared: Arc::new(shared),
@@ -207,7 +207,7 @@ impl ContainerStore {
         let id = (self.ids)()?;
         let container = OpenContainer::new(id, options.kind, options.pool, self.limits, now_ms, shared.owed.hold(0, 1));
         // Insert the container before its id is known elsewhere: a known id must always be found.
-        shared.directory.write().insert(id, Known::Open(Arc::clone(&container)));
+        shared.directory.write().insert(id, KnownContainer::Open(Arc::clone(&container)));
         streams.insert(stream, Arc::clone(&container));
         Ok(container)
     }
@@ -284,11 +284,12 @@ impl ContainerStore {
         let mut forgotten = Vec::with_capacity(containers.len());
         {
             let mut directory = self.shared.directory.write();
-            if let Some(open) = containers.iter().find(|id| matches!(directory.get(id), Some(Known::Open(_)))) {
+            if let Some(open) = containers.iter().find(|id| matches!(directory.get(id), Some(KnownContainer::Open(_))))
+            {
                 return Err(StoreError::Usage(format!("container {open} is still being written")).into());
             }
             for id in containers {
-                if let Some(Known::Closed(record)) = directory.remove(id) {
+                if let Some(KnownContainer::Closed(record)) = directory.remove(id) {
                     forgotten.push(record);
                 }
             }
@@ -388,8 +389,8 @@ impl ContainerStore {
     #[must_use]
     pub fn record(&self, container: ContainerId) -> Option<ContainerRecord> {
         match self.shared.known(container)? {
-            Known::Open(open) => open.acknowledged(),
-            Known::Closed(record) => Some(record),
+            KnownContainer::Open(open) => open.acknowledged(),
+            KnownContainer::Closed(record) => Some(record),
         }
     }
 
@@ -398,8 +399,8 @@ impl ContainerStore {
     pub fn containers(&self) -> Vec<ContainerRecord> {
         let directory = self.shared.directory.read();
         let records = directory.values().filter_map(|known| match known {
-            Known::Open(open) => open.acknowledged(),
-            Known::Closed(record) => Some(*record),
+            KnownContainer::Open(open) => open.acknowledged(),
+            KnownContainer::Closed(record) => Some(*record),
         });
         let mut records: Vec<_> = records.collect();
         drop(directory);
@@ -410,7 +411,7 @@ impl ContainerStore {
     /// Whether the container is closed: it is never written again and may be removed.
     #[must_use]
     pub fn is_closed(&self, container: ContainerId) -> bool {
-        matches!(self.shared.known(container), Some(Known::Closed(_)))
+        matches!(self.shared.known(container), Some(KnownContainer::Closed(_)))
     }
 
     /// Ends all writing before it returns. Data not written out is lost, as in a crash. Without this, threads that

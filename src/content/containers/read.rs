@@ -28,7 +28,7 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use super::ContainerOptions;
 use super::buffers::{ChunkData, RegionBytes};
 use super::open_container::{Found, OpenContainer};
-use super::shared::{Known, Shared};
+use super::shared::{KnownContainer, Shared};
 
 /// Share of a cache for entries seen more than once. The rest must hold prefetched entries until they are read.
 const HOT_SHARE: f64 = 0.5;
@@ -165,8 +165,8 @@ impl Shared {
     ) -> Result<Option<ChunkData>> {
         let result = match self.known(container) {
             None => return Ok(None),
-            Some(Known::Open(open)) => self.read_open(&open, fingerprint, len_bytes),
-            Some(Known::Closed(record)) => self.read_closed(&record, fingerprint, len_bytes),
+            Some(KnownContainer::Open(open)) => self.read_open(&open, fingerprint, len_bytes),
+            Some(KnownContainer::Closed(record)) => self.read_closed(&record, fingerprint, len_bytes),
         };
         self.unless_removed(container, result)
     }
@@ -327,9 +327,11 @@ impl Shared {
         let has_region = |offset_bytes| self.caches.regions.contains_key(&RegionKey { container, offset_bytes });
         match self.known(container) {
             None => false,
-            Some(Known::Open(open)) => open.disk_offset(fingerprint).is_some_and(|place| place.is_none_or(has_region)),
-            Some(Known::Closed(record)) if record.damaged => false,
-            Some(Known::Closed(_)) => self.caches.tables.get(&container).is_some_and(|cached| {
+            Some(KnownContainer::Open(open)) => {
+                open.disk_offset(fingerprint).is_some_and(|place| place.is_none_or(has_region))
+            }
+            Some(KnownContainer::Closed(record)) if record.damaged => false,
+            Some(KnownContainer::Closed(_)) => self.caches.tables.get(&container).is_some_and(|cached| {
                 let region = cached.table.find(fingerprint).map(|place| place.region as usize);
                 let region = region.and_then(|region| cached.table.regions.get(region));
                 region.is_some_and(|region| has_region(region.offset_bytes))
@@ -340,8 +342,8 @@ impl Shared {
     pub(super) fn table(&self, container: ContainerId) -> Result<Option<Arc<Table>>> {
         let result = match self.known(container) {
             None => return Ok(None),
-            Some(Known::Open(open)) => return Ok(Some(open.table())),
-            Some(Known::Closed(record)) => self.cached_table(&record).map(|cached| Some(cached.table)),
+            Some(KnownContainer::Open(open)) => return Ok(Some(open.table())),
+            Some(KnownContainer::Closed(record)) => self.cached_table(&record).map(|cached| Some(cached.table)),
         };
         self.unless_removed(container, result)
     }

@@ -40,7 +40,7 @@ const ROOM_RECHECK: Duration = Duration::from_millis(10);
 
 /// A container that the store knows.
 #[derive(Clone)]
-pub(super) enum Known {
+pub(super) enum KnownContainer {
     /// Being filled, or not acknowledged as sealed yet.
     Open(Arc<OpenContainer>),
     /// Never written again.
@@ -53,7 +53,7 @@ pub(super) struct Shared {
     pub(super) workers: Arc<WorkerPool>,
     pub(super) writers: WorkerPool,
     /// Third in the lock order. Every lookup reads it; it is written once or twice for each container.
-    pub(super) directory: RwLock<HashMap<ContainerId, Known>>,
+    pub(super) directory: RwLock<HashMap<ContainerId, KnownContainer>>,
     pub(super) caches: Caches,
     pub(super) prefetching: Prefetching,
     pub(super) counters: Counters,
@@ -128,7 +128,7 @@ impl Shared {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    pub(super) fn known(&self, container: ContainerId) -> Option<Known> {
+    pub(super) fn known(&self, container: ContainerId) -> Option<KnownContainer> {
         self.directory.read().get(&container).cloned()
     }
 
@@ -140,8 +140,8 @@ impl Shared {
     pub(super) fn open_containers(&self) -> Vec<Arc<OpenContainer>> {
         let directory = self.directory.read();
         let open = directory.values().filter_map(|known| match known {
-            Known::Open(container) => Some(Arc::clone(container)),
-            Known::Closed(_) => None,
+            KnownContainer::Open(container) => Some(Arc::clone(container)),
+            KnownContainer::Closed(_) => None,
         });
         let mut open: Vec<_> = open.collect();
         open.sort_by_key(|container| container.id);

@@ -11,7 +11,7 @@ use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint, StoreError};
 
 use super::open_container::OpenContainer;
 use super::read::{RegionKey, chunk_of, region_entries};
-use super::shared::{Known, Shared};
+use super::shared::{KnownContainer, Shared};
 
 impl Shared {
     /// See [`super::ContainerStore::for_each_chunk`].
@@ -22,8 +22,8 @@ impl Shared {
     ) -> Result<bool> {
         let Some(known) = self.known(container) else { return Ok(false) };
         let result = match known {
-            Known::Open(open) => self.visit_open(&open, visit),
-            Known::Closed(record) => self.visit_closed(&record, visit),
+            KnownContainer::Open(open) => self.visit_open(&open, visit),
+            KnownContainer::Closed(record) => self.visit_closed(&record, visit),
         };
         Ok(self.unless_removed(container, result.map(Some))?.is_some())
     }
@@ -65,8 +65,8 @@ impl Shared {
     pub(super) fn verify(&self, container: ContainerId) -> Result<()> {
         match self.known(container) {
             None => Ok(()),
-            Some(Known::Open(open)) => self.visit_open(&open, &mut |_, _| Ok(())),
-            Some(Known::Closed(record)) => {
+            Some(KnownContainer::Open(open)) => self.visit_open(&open, &mut |_, _| Ok(())),
+            Some(KnownContainer::Closed(record)) => {
                 let result = self.verify_closed(&record).map(Some);
                 self.unless_removed(container, result).map(|_| ())
             }

@@ -18,7 +18,7 @@ use dedupfs_index::Location;
 use dedupfs_store::recipe::{Child, Node};
 use dedupfs_store::{ContainerId, LogOp, StoreError, waiting};
 
-use super::place::Known;
+use super::place::Foreknown;
 use super::{Deduplicator, Pin, Section, SegmentEntry};
 use crate::containers::StreamId;
 use crate::fetch::NodeView;
@@ -38,7 +38,7 @@ impl Deduplicator {
     ) -> Result<(Child, Pin)> {
         let stored = self.stored_node(&node, &found.0)?;
         let hints = stored.as_ref().map_or(&[][..], |view| view.children());
-        let damage = self.place_chunks(stream, entries, &mut node.children, Known::Segment(hints))?;
+        let damage = self.place_chunks(stream, entries, &mut node.children, Foreknown::Segment(hints))?;
         if stored.is_some() && !damage { Ok(found) } else { self.write_again(section, stream, node, found) }
     }
 

@@ -47,7 +47,7 @@ pub(crate) use pins::{Pin, Pins};
 pub(crate) use sections::Section;
 pub use stored::ContainerChunks;
 
-use place::Known;
+use place::Foreknown;
 use sections::Sections;
 
 use crate::containers::StreamId;
@@ -188,13 +188,13 @@ impl Deduplicator {
             }
             // A known segment may name lost chunks; storing them heals all files that share it.
             if self.log.has_losses() {
-                self.place_chunks(stream, entries, &mut { node.children }, Known::Nothing)?;
+                self.place_chunks(stream, entries, &mut { node.children }, Foreknown::Nothing)?;
             }
             return Ok(found);
         }
         let mut node = node;
         // The old recipe may name lost places.
-        let known = known.filter(|_| !self.log.has_losses()).map_or(Known::Nothing, Known::Block);
+        let known = known.filter(|_| !self.log.has_losses()).map_or(Foreknown::Nothing, Foreknown::Block);
         self.place_chunks(stream, entries, &mut node.children, known)?;
         match self.store_new_node(section, stream, fingerprint, len_bytes, node)? {
             Stored::New(stored) => Ok(stored),
@@ -214,7 +214,7 @@ impl Deduplicator {
     ) -> Result<Child> {
         self.counters.bytes_in.fetch_add(entry.child.len_bytes, Ordering::Relaxed);
         let mut child = [entry.child];
-        self.place_chunks(stream, &[entry], &mut child, Known::Nothing)?;
+        self.place_chunks(stream, &[entry], &mut child, Foreknown::Nothing)?;
         let [child] = child;
         Ok(child)
     }

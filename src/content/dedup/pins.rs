@@ -12,7 +12,7 @@ use dedupfs_store::Fingerprint;
 use crate::sync::Mutex;
 
 #[derive(Debug, Default)]
-struct State {
+struct PinState {
     pinned: HashMap<Fingerprint, u32>,
     claimed: HashSet<Fingerprint>,
     /// The claimed nodes whose freeing is logged.
@@ -22,7 +22,7 @@ struct State {
 /// The nodes pinned by writers and the nodes claimed by reclaiming.
 #[derive(Debug, Default)]
 pub struct Pins {
-    state: Mutex<State>,
+    state: Mutex<PinState>,
 }
 
 /// Keeps one node from being claimed while it lives.

@@ -17,7 +17,7 @@ use super::{BlockIndex, Deduplicator, SegmentEntry};
 use crate::containers::StreamId;
 
 /// The knowledge about a segment's chunks before the index is asked.
-pub(super) enum Known<'a> {
+pub(super) enum Foreknown<'a> {
     Nothing,
     /// The chunks that the file held before.
     Block(&'a BlockIndex),
@@ -37,7 +37,7 @@ impl Deduplicator {
         stream: StreamId,
         entries: &[SegmentEntry<'_>],
         children: &mut [Child],
-        known: Known<'_>,
+        known: Foreknown<'_>,
     ) -> Result<bool> {
         let picked: Vec<Missing<'_>> = entries.iter().enumerate().filter(|(_, entry)| entry.data.is_some()).collect();
         if picked.is_empty() {
@@ -54,7 +54,7 @@ impl Deduplicator {
         match &known {
             // A chain that compares must compare the copy that the index names: reclaiming keeps only that one. The
             // file's old chunks may lie elsewhere.
-            Known::Block(known) if self.chain.compare().is_none() && !known.is_empty() => {
+            Foreknown::Block(known) if self.chain.compare().is_none() && !known.is_empty() => {
                 self.chain.run(&mut query, &[*known])?
             }
             _ => self.chain.run(&mut query, &[])?,
@@ -62,7 +62,7 @@ impl Deduplicator {
         let mut damage_seen = query.damage_seen();
         let mut missing = Vec::new();
         for (&(at, entry), verdict) in picked.iter().zip(&query.verdicts) {
-            if let (Known::Segment(stored), Some(compare)) = (&known, self.chain.compare()) {
+            if let (Foreknown::Segment(stored), Some(compare)) = (&known, self.chain.compare()) {
                 let hint = stored.get(at).map_or(ContainerId::NONE, |child| child.hint);
                 damage_seen |= match verdict {
                     Verdict::Existing(location) if hint == ContainerId::NONE || hint == location.container() => false,

@@ -14,7 +14,7 @@
 use crate::sync::{Condvar, Mutex};
 
 #[derive(Default)]
-struct State {
+struct SectionState {
     /// Sections in each place.
     inside: [u64; 2],
     /// The place that new sections enter.
@@ -30,7 +30,7 @@ struct State {
 /// The sections of one pool.
 #[derive(Default)]
 pub(super) struct Sections {
-    state: Mutex<State>,
+    state: Mutex<SectionState>,
     changed: Condvar,
 }
 

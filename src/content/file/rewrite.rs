@@ -129,7 +129,7 @@ impl FileBody {
             position += 1;
             let next_changes =
                 self.pieces.get(position).is_some_and(|(start, piece)| edits.touches(start, start + piece.len_bytes()));
-            if !next_changes && !window.open && window.run.settle()? {
+            if !next_changes && !window.open && window.run.assemble_all()? {
                 break;
             }
         }

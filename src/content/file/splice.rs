@@ -139,7 +139,7 @@ impl FileBody {
             let open = run.get_or_insert_with(|| Ingest::new(self.context.ingest.clone(), stream, None));
             self.push_slice(open, slice)?;
             if slice.ends_piece()
-                && open.settle()?
+                && open.assemble_all()?
                 && let Some(run) = run.take()
             {
                 self.finish_run(run, &mut pieces)?;

@@ -86,7 +86,7 @@ impl Assembly {
     }
 
     fn push(&mut self, entry: Entry, section: Option<&Section<'_>>) -> Result<()> {
-        self.settle_zeros(section)?;
+        self.end_zeros(section)?;
         let len_bytes = entry.child.len_bytes;
         if self.rule.must_end_before(self.bytes, self.entries.len(), len_bytes) {
             self.end_segment(section)?;
@@ -106,7 +106,7 @@ impl Assembly {
         }
     }
 
-    fn settle_zeros(&mut self, section: Option<&Section<'_>>) -> Result<()> {
+    fn end_zeros(&mut self, section: Option<&Section<'_>>) -> Result<()> {
         let run_bytes = self.zero_run_bytes;
         if run_bytes == 0 {
             return Ok(());
@@ -155,7 +155,7 @@ impl Assembly {
     /// Returns all content as pieces. If this is a whole file of one chunk (`whole_file`), the chunk stands alone. The
     /// caller logs the root within the same `section`.
     pub(super) fn finish(mut self, section: &Section<'_>, whole_file: bool) -> Result<Vec<Piece>> {
-        self.settle_zeros(Some(section))?;
+        self.end_zeros(Some(section))?;
         if whole_file
             && self.pieces.is_empty()
             && let [only] = self.entries.as_slice()

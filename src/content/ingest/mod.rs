@@ -73,7 +73,7 @@ enum Item {
     Known(Vec<Child>),
 }
 
-struct State {
+struct RunState {
     next: u64,
     ready: BTreeMap<u64, Item>,
     /// Absent while a thread assembles.
@@ -84,15 +84,15 @@ struct State {
 }
 
 /// The part that workers share with the writer.
-struct Core {
-    state: Mutex<State>,
+struct RunShared {
+    state: Mutex<RunState>,
     changed: Condvar,
 }
 
 /// A run of new content; see the module's head.
 pub(crate) struct Ingest {
     context: Arc<IngestContext>,
-    core: Arc<Core>,
+    core: Arc<RunShared>,
     buffer: PooledBuffer,
     /// Bytes at the start of `buffer` that are cut into chunks of `lengths`.
     cut_bytes: usize,
@@ -111,8 +111,8 @@ impl Ingest {
     pub(crate) fn new(context: Arc<IngestContext>, stream: StreamId, known: Option<Arc<BlockIndex>>) -> Self {
         let content = Arc::new(context.held.hold(0, 1));
         let assembly = Assembly::new(&context, stream, known, content.clone());
-        let state = State { next: 0, ready: BTreeMap::new(), assembly: Some(assembly), lost: false, error: None };
-        let core = Arc::new(Core { state: Mutex::new(state), changed: Condvar::new() });
+        let state = RunState { next: 0, ready: BTreeMap::new(), assembly: Some(assembly), lost: false, error: None };
+        let core = Arc::new(RunShared { state: Mutex::new(state), changed: Condvar::new() });
         let buffer = context.buffers.take();
         Self {
             context,
@@ -174,7 +174,7 @@ impl Ingest {
     }
 
     /// Waits until everything pushed is assembled. Returns whether a segment could begin here.
-    pub(crate) fn settle(&mut self) -> Result<bool> {
+    pub(crate) fn assemble_all(&mut self) -> Result<bool> {
         self.force_cut()?;
         let mut state = self.core.state.lock();
         self.core.wait_until_assembled(&mut state, self.pushed)?;
@@ -315,7 +315,7 @@ impl Drop for Ingest {
     }
 }
 
-impl Core {
+impl RunShared {
     /// Puts an item in its place and assembles the next ones in order, unless another thread does.
     fn deliver(self: &Arc<Self>, sequence: u64, item: Item) {
         let mut state = self.state.lock();
@@ -345,7 +345,7 @@ impl Core {
         self.changed.notify_all();
     }
 
-    fn wait_until_assembled(&self, state: &mut parking_lot::MutexGuard<'_, State>, pushed: u64) -> Result<()> {
+    fn wait_until_assembled(&self, state: &mut parking_lot::MutexGuard<'_, RunState>, pushed: u64) -> Result<()> {
         while state.error.is_none() && (state.next < pushed || state.assembly.is_none()) {
             waiting::announce();
             self.changed.wait(state);
@@ -356,7 +356,7 @@ impl Core {
 
 /// Turns a worker's panic into an error of the file, so that the writer does not wait for ever.
 struct Unfinished {
-    core: Option<Arc<Core>>,
+    core: Option<Arc<RunShared>>,
     assembling: bool,
 }
 

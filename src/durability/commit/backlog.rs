@@ -53,7 +53,7 @@ pub(super) struct Handed<R> {
     pub row: Option<R>,
 }
 
-struct State<R> {
+struct BacklogState<R> {
     waiting: VecDeque<Handed<R>>,
     /// Number of rows that were taken and are not counted yet.
     taken: usize,
@@ -64,7 +64,7 @@ struct State<R> {
     is_ended: bool,
 }
 
-impl<R> State<R> {
+impl<R> BacklogState<R> {
     fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.taken == 0
     }
@@ -72,7 +72,7 @@ impl<R> State<R> {
 
 /// The rows of one pool that are not counted yet.
 pub(super) struct Backlog<R> {
-    state: Mutex<State<R>>,
+    state: Mutex<BacklogState<R>>,
     changed: Condvar,
     bound: Weight,
 }
@@ -81,7 +81,7 @@ impl<R> Backlog<R> {
     /// Creates an empty backlog. No round begins while it holds as many changes or bytes as `bound`.
     pub(super) fn new(bound: Weight) -> Self {
         let state =
-            State { waiting: VecDeque::new(), taken: 0, weight: Weight::default(), counted: 0, is_ended: false };
+            BacklogState { waiting: VecDeque::new(), taken: 0, weight: Weight::default(), counted: 0, is_ended: false };
         Self { state: Mutex::new(state), changed: Condvar::new(), bound }
     }
 

@@ -91,7 +91,7 @@ impl Committer {
 
     fn count(&self, row: &Row) -> Result<()> {
         self.note(self.consumer().consume(row.row, &row.ops, Some(&row.extended))?)?;
-        self.flush_if_due(row.row)
+        self.checkpoint_if_due(row.row)
     }
 
     pub(super) fn note(&self, consumed: Consumed) -> Result<()> {

@@ -31,10 +31,10 @@
 //! Cost: two or three syncs per round, for any number of operations. See [`counting`] for the cost of counting.
 
 mod backlog;
+mod checkpoint;
+mod checkpoint_queue;
 mod consume;
 mod counting;
-mod flush;
-mod flush_queue;
 mod rounds;
 mod turns;
 
@@ -51,9 +51,9 @@ use parking_lot::Mutex;
 pub(crate) use consume::{Consumed, Consumer};
 
 use self::backlog::{Backlog, Weight};
+use self::checkpoint::Checkpoint;
+use self::checkpoint_queue::CheckpointQueue;
 use self::counting::Row;
-use self::flush::Flush;
-use self::flush_queue::FlushQueue;
 use self::turns::Turns;
 use crate::config::{BACKLOG_BYTES_PER_CHANGE, BACKLOG_ROWS, PENDING_CHANGES_MIN};
 use crate::durability::export::Exporter;
@@ -99,7 +99,7 @@ pub struct Committer {
     backlog: Backlog<Row>,
     /// Approximate upper bound of the changes in one row.
     row_changes_max: u64,
-    flushes: FlushQueue<Flush>,
+    checkpoints: CheckpointQueue<Checkpoint>,
     /// Whether the last checkpoint failed for lack of space.
     is_starved: AtomicBool,
     inconsistencies: AtomicU64,
@@ -126,7 +126,7 @@ impl Committer {
             committing: AtomicU64::new(0),
             backlog: Backlog::new(bound),
             row_changes_max,
-            flushes: FlushQueue::default(),
+            checkpoints: CheckpointQueue::default(),
             is_starved: AtomicBool::new(false),
             inconsistencies: AtomicU64::new(0),
             losses: Mutex::new(()),

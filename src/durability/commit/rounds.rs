@@ -22,7 +22,7 @@ impl Committer {
                 tracing::warn!(%error, "cannot start the export thread: the namespace is exported when the pool is closed");
             }
             // Without these threads commits would soon be impossible.
-            self.start_beside(scope, "flush", || self.write_checkpoints());
+            self.start_beside(scope, "checkpoint", || self.write_checkpoints());
             let counting = self.start_beside(scope, "count", || self.count_rows());
             if counting.is_none() {
                 self.backlog.end();
@@ -33,7 +33,7 @@ impl Committer {
             if counting.is_some_and(|thread| thread.join().is_err()) {
                 tracing::error!("the counting thread panicked");
             }
-            self.flushes.stop();
+            self.checkpoints.stop();
             self.parts.exporter.stop();
         });
     }
@@ -152,8 +152,8 @@ impl Committer {
             if !is_any && !asked && removed.is_empty() {
                 return Ok(None);
             }
-            let data = parts.stores.data.flush()?;
-            let recipes = parts.stores.recipes.flush()?;
+            let data = parts.stores.data.write_out()?;
+            let recipes = parts.stores.recipes.write_out()?;
             let extended: Vec<_> = data.extends.into_iter().chain(recipes.extends).collect();
             let extends = extended
                 .iter()

@@ -139,7 +139,7 @@ struct Work {
 
 /// The state shared with the commit thread.
 #[derive(Default)]
-struct State {
+struct ExportState {
     exported: Exported,
     /// Bytes of base and log.
     export_bytes: u64,
@@ -156,7 +156,7 @@ struct State {
     stopping: bool,
 }
 
-impl State {
+impl ExportState {
     /// Publishes the figures of the export that counts from now on.
     fn show(&mut self, live: Option<&Live>) {
         self.exported = live.map_or_else(Exported::default, Live::exported);
@@ -174,7 +174,7 @@ pub struct Exporter {
     is_enabled: bool,
     building: Mutex<()>,
     working: Mutex<Work>,
-    state: Mutex<State>,
+    state: Mutex<ExportState>,
     wake: Condvar,
     /// Asks the writing of a base or a verification to give up.
     give_up: AtomicBool,
@@ -496,7 +496,7 @@ impl Exporter {
     }
 
     /// Makes the note of the export's progress durable, before the pool closes.
-    pub(crate) fn settle_note(&self) -> Result<()> {
+    pub(crate) fn sync_note(&self) -> Result<()> {
         if self.is_enabled { self.working.lock().reached.sync() } else { Ok(()) }
     }
 

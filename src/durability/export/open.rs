@@ -15,7 +15,7 @@ use super::files::{self, Current, Owner};
 use super::log::{self, Scanned};
 use super::mirror::Mirror;
 use super::reached::ReachedNote;
-use super::{Exporter, Live, State, Work, kept};
+use super::{ExportState, Exporter, Live, Work, kept};
 
 /// The parts that an exporter works on.
 pub(crate) struct ExportParts {
@@ -41,7 +41,7 @@ impl Exporter {
     /// Takes possession of the data root and finds its export. Call before anything is written to either root.
     pub(crate) fn open(parts: ExportParts) -> Result<Arc<Self>> {
         let ExportParts { device, pool, slot_bytes, namespace, stores, kept, is_enabled, locks } = parts;
-        let mut state = State::default();
+        let mut state = ExportState::default();
         let row = namespace.last_row();
         for record in namespace.leaving_containers()? {
             let store = stores.of(record.kind);

@@ -280,14 +280,14 @@ fn regression_slots_that_a_damaged_owner_keeps_are_listed_once() {
     let (meta, data, _) = filled();
     let pool = open(&meta, &data);
     write(&pool, "begun", &content(700, 200_000));
-    pool.core().stores.data.flush().expect("writes");
+    pool.core().stores.data.write_out().expect("writes");
     drop(pool);
     data.open("export/owner", OpenMode::Write).expect("opens").write_at(&[0; 4096], 0).expect("writes");
     let kept = || {
         let pool = open(&meta, &data);
         let kept = pool.core().exporter.kept().expect("tells").0;
         write(&pool, "begun", &content(700, 200_000));
-        pool.core().stores.data.flush().expect("writes");
+        pool.core().stores.data.write_out().expect("writes");
         kept
     };
     let first = kept();

@@ -261,6 +261,6 @@ fn store(service: &dyn FileService, parent: Ino, name: &[u8], bytes: &[u8]) {
         let offset = (number * 50_000) as u64;
         service.write(CALLER, ino, handle, offset, piece, WriteFlags::default()).expect("writes");
     }
-    service.flush(ino, handle).expect("flushes");
+    service.flush(ino, handle).expect("checkpoints");
     service.release(ino, handle);
 }

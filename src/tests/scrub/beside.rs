@@ -26,7 +26,7 @@ fn write(pool: &Pool, pid: u32, name: &str, data: &[u8]) {
         let at = (number << 20) as u64;
         service.write(caller, attributes.ino, opened.handle, at, piece, WriteFlags::default()).expect("writes");
     }
-    service.flush(attributes.ino, opened.handle).expect("flushes");
+    service.flush(attributes.ino, opened.handle).expect("checkpoints");
     service.release(attributes.ino, opened.handle);
     service.forget(attributes.ino, 1);
 }

@@ -172,7 +172,7 @@ fn clone(pool: &Pool, source: &str, target: &str, from: u64, len: u64) {
     let (from, to) =
         (FilePlace { ino, handle, offset: from }, FilePlace { ino: attributes.ino, handle: opened.handle, offset: 0 });
     assert_eq!(service.copy_range(CALLER, from, to, len), Ok(len as u32));
-    service.flush(to.ino, to.handle).expect("flushes");
+    service.flush(to.ino, to.handle).expect("checkpoints");
     for place in [from, to] {
         service.release(place.ino, place.handle);
         service.forget(place.ino, 1);

@@ -60,7 +60,7 @@ struct Step {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ControlState {
     is_stopped: bool,
     is_paused: bool,
     is_closed: bool,
@@ -75,7 +75,7 @@ struct State {
 pub struct ReclaimControl {
     /// A run holds it; a plan does not.
     pub(crate) running: Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<ControlState>,
     changed: Condvar,
 }
 

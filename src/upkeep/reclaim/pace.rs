@@ -21,7 +21,7 @@ const NAP: Duration = Duration::from_millis(100);
 const REST_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
-struct State {
+struct PaceState {
     /// Time at which the run began to work, at first or after its last rest.
     since: Instant,
     /// Rest still owed from before.
@@ -37,7 +37,7 @@ pub(super) struct Pace<'a> {
     clients: &'a Activity,
     options: ReclaimOptions,
     started: Instant,
-    state: Mutex<State>,
+    state: Mutex<PaceState>,
 }
 
 impl<'a> Pace<'a> {
@@ -48,7 +48,7 @@ impl<'a> Pace<'a> {
         clients: &'a Activity,
     ) -> Self {
         let now = Instant::now();
-        let state = State { since: now, owed: Duration::ZERO, waited: Duration::ZERO, io_bytes: 0 };
+        let state = PaceState { since: now, owed: Duration::ZERO, waited: Duration::ZERO, io_bytes: 0 };
         Self { control, progress, clients, options, started: now, state: Mutex::new(state) }
     }
 

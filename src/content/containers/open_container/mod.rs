@@ -28,7 +28,7 @@ use super::buffers::{RegionBytes, RegionPool};
 
 mod state;
 
-use state::{ALIGNMENT_BYTES, Filling, MemoryPlace, Piece, Region, State, count};
+use state::{ALIGNMENT_BYTES, ContainerState, Filling, MemoryPlace, Piece, Region, count};
 pub(super) use state::{Batch, Cut, Frame, Limits, align, bound_bytes};
 
 /// Chunks of one region at most: bounds the region's entries and the time of a lookup among them.
@@ -99,7 +99,7 @@ pub(super) struct OpenContainer {
     /// Chosen at the first write.
     address: OnceLock<SlotAddress>,
     /// Fifth in the lock order of [`super`]; never held across I/O.
-    state: Mutex<State>,
+    state: Mutex<ContainerState>,
     /// A region was placed, or the store failed.
     changed: Condvar,
     /// Held across writes: one writer for each container. Fourth in the lock order.
@@ -123,7 +123,7 @@ impl OpenContainer {
             last_used_ms: AtomicU64::new(now_ms),
             write_queued: AtomicBool::new(false),
             address: OnceLock::new(),
-            state: Mutex::new(State::new(id, kind, owed)),
+            state: Mutex::new(ContainerState::new(id, kind, owed)),
             changed: Condvar::new(),
             writer: Mutex::new(()),
         })

@@ -1,6 +1,6 @@
 //! The parts of an open container, and the arithmetic that keeps it within its slot.
 //!
-//! Every method of [`State`] needs the container's `state` lock, does no I/O and keeps the invariants of [`super`].
+//! Every method of [`ContainerState`] needs the container's `state` lock, does no I/O and keeps the invariants of [`super`].
 
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -138,7 +138,7 @@ impl Hasher for WordHasher {
     }
 }
 
-pub(super) struct State {
+pub(super) struct ContainerState {
     pub(super) index: HashMap<Fingerprint, MemoryPlace, BuildHasherDefault<WordHasher>>,
     pub(super) filling: Option<Filling>,
     pub(super) regions: Vec<Region>,
@@ -184,7 +184,7 @@ impl Batch {
     }
 }
 
-impl State {
+impl ContainerState {
     pub(super) fn new(id: ContainerId, kind: ContainerKind, owed: Hold) -> Self {
         Self {
             index: HashMap::default(),

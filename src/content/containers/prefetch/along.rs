@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dedupfs_store::{ContainerId, Fingerprint};
 use parking_lot::Mutex;
 
-use super::super::shared::{Known, Shared};
+use super::super::shared::{KnownContainer, Shared};
 use super::{ContainerStore, Place};
 
 /// Regions that a reader along a container is kept ahead; more are requested when half of them are left.
@@ -59,7 +59,7 @@ impl ContainerStore {
 impl Shared {
     fn read_on(self: &Arc<Self>, container: ContainerId, fingerprint: &Fingerprint) {
         // An open container has its last regions in memory; its first ones were loaded like those of a closed one.
-        let Some(Known::Closed(record)) = self.known(container) else { return };
+        let Some(KnownContainer::Closed(record)) = self.known(container) else { return };
         let Some(cached) = self.caches.tables.get(&container) else { return };
         let place = Place::of(&record, &cached.table);
         let Some(found) = place.table.find(fingerprint) else { return };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint};
 
-use super::super::shared::{Known, Shared};
+use super::super::shared::{KnownContainer, Shared};
 use super::{Claim, Claims, ContainerStore, Place, WANTED_BEHIND_TABLE_MAX};
 
 /// Collects the next chunks of a reader, most urgent first, until it has enough; [`start`](Asking::start) has them
@@ -130,7 +130,7 @@ impl Shared {
         };
         match self.known(container) {
             None => Part::Nothing,
-            Some(Known::Open(open)) => match open.address() {
+            Some(KnownContainer::Open(open)) => match open.address() {
                 None => Part::Nothing,
                 // Regions that are not fully written are in memory.
                 Some(address) => {
@@ -138,7 +138,7 @@ impl Shared {
                     regions(Place { container, address, used_bytes, table: open.table() })
                 }
             },
-            Some(Known::Closed(record)) => match self.caches.tables.get(&container) {
+            Some(KnownContainer::Closed(record)) => match self.caches.tables.get(&container) {
                 None => Part::BehindTable { record, fingerprints: Vec::new(), run_bytes: 0 },
                 Some(cached) => regions(Place::of(&record, &cached.table)),
             },

@@ -15,9 +15,9 @@ fn a_flush_reports_exactly_what_is_new() {
     let mut reported = HashSet::new();
     for round in 0..20 {
         harness.append_all(stream(round % 2), round * 10..round * 10 + 10);
-        let flushed = harness.commit().expect("commits");
-        for extended in &flushed.extends {
-            let record = flushed.records.iter().find(|record| record.id == extended.container).expect("has a record");
+        let written = harness.commit().expect("commits");
+        for extended in &written.extends {
+            let record = written.records.iter().find(|record| record.id == extended.container).expect("has a record");
             assert_eq!(record.used_bytes, extended.to_bytes);
             assert!(extended.from_bytes < extended.to_bytes);
             for entry in &extended.entries {
@@ -27,7 +27,7 @@ fn a_flush_reports_exactly_what_is_new() {
     }
     let all: HashSet<Fingerprint> = (0..200).map(|number| chunk(number).0).collect();
     assert_eq!(reported, all);
-    let nothing = harness.store.flush().expect("flushes");
+    let nothing = harness.store.write_out().expect("writes out");
     assert!(nothing.records.is_empty() && nothing.extends.is_empty());
     let chunks: u32 = harness.records().iter().map(|record| record.chunks).sum();
     assert_eq!(chunks, 200);
@@ -37,15 +37,15 @@ fn a_flush_reports_exactly_what_is_new() {
 fn what_was_not_acknowledged_is_reported_again_merged() {
     let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options());
     harness.append_all(stream(0), 0..5);
-    let first = harness.store.flush().expect("flushes");
+    let first = harness.store.write_out().expect("writes out");
     harness.append_all(stream(0), 5..9);
-    let second = harness.store.flush().expect("flushes");
-    let third = harness.store.flush().expect("flushes");
+    let second = harness.store.write_out().expect("writes out");
+    let third = harness.store.write_out().expect("writes out");
     assert_eq!((first.extends[0].entries.len(), second.extends[0].entries.len()), (5, 9));
     assert_eq!(second, third);
     // The first commit was late: the rest is still to be reported.
     harness.store.acknowledge(&first.records);
-    let rest = harness.store.flush().expect("flushes");
+    let rest = harness.store.write_out().expect("writes out");
     assert_eq!((rest.extends[0].from_bytes, rest.extends[0].entries.len()), (first.extends[0].to_bytes, 4));
     assert_eq!(rest.records, second.records);
 }
@@ -85,7 +85,7 @@ fn committed_chunks_survive_every_power_loss() {
             number += 1;
         }
         if round % 2 == 0 {
-            harness.store.flush().expect("flushes");
+            harness.store.write_out().expect("writes out");
         }
         for seed in 0..5 {
             let disk: Arc<dyn Device> = Arc::new(memory.crash(round * 100 + seed));

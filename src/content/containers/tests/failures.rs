@@ -22,7 +22,7 @@ fn work(harness: &mut Harness, chunks: u64) -> bool {
             // After any failure the appended chunks can still be read.
             harness.check_all();
             if harness.store.failure().is_some() {
-                assert!(harness.store.flush().is_err(), "a stopped store stays stopped");
+                assert!(harness.store.write_out().is_err(), "a stopped store stays stopped");
                 assert!(harness.append(stream(9), 9_999).is_err());
                 return true;
             }
@@ -92,9 +92,9 @@ fn a_failed_sync_stops_the_store_for_ever() {
     harness.commit().expect("commits");
     harness.append_all(stream(0), 10..20);
     faulty.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::Sync]));
-    let first = harness.store.flush().expect_err("the sync fails").to_string();
+    let first = harness.store.write_out().expect_err("the sync fails").to_string();
     faulty.heal();
-    assert_eq!(harness.store.flush().expect_err("a second sync proves nothing").to_string(), first);
+    assert_eq!(harness.store.write_out().expect_err("a second sync proves nothing").to_string(), first);
     assert!(harness.append(stream(0), 20).is_err());
     assert!(harness.store.wait_for_room().is_err());
     assert!(harness.store.failure().is_some());
@@ -115,7 +115,7 @@ fn a_full_disk_is_reported_and_forgotten_when_there_is_space_again() {
         assert!(number < 10_000, "a full disk must be noticed");
     };
     assert!(error.is_no_space(), "{error}");
-    assert!(harness.store.flush().expect_err("is full").is_no_space());
+    assert!(harness.store.write_out().expect_err("is full").is_no_space());
     assert!(harness.store.failure().is_none());
     harness.check_all();
     // Callers that do not wait for room are stopped too, so that memory stays bounded.
@@ -256,7 +256,7 @@ fn a_panic_on_a_worker_stops_the_store_and_hangs_nobody() {
         }
     }
     eventually("the store has stopped", || harness.store.failure().is_some());
-    assert!(matches!(harness.store.flush(), Err(EngineError::ReadOnly(_))));
+    assert!(matches!(harness.store.write_out(), Err(EngineError::ReadOnly(_))));
     assert!(harness.append(stream(1), 500).is_err());
     harness.check_all();
 }

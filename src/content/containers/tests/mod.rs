@@ -10,7 +10,7 @@ use dedupfs_store::container::{Compression, SlotFiles};
 use dedupfs_store::device::Device;
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, PoolId};
 
-use super::flush::Flushed;
+use super::write_out::WrittenOut;
 use super::{ContainerOptions, ContainerStore, StreamId};
 use crate::workers::WorkerPool;
 
@@ -115,12 +115,12 @@ impl Harness {
         });
     }
 
-    pub(super) fn commit(&mut self) -> Result<Flushed> {
-        let flushed = self.store.flush()?;
+    pub(super) fn commit(&mut self) -> Result<WrittenOut> {
+        let written = self.store.write_out()?;
         self.store.self_check();
-        self.store.acknowledge(&flushed.records);
-        self.records.extend(flushed.records.iter().map(|record| (record.id, *record)));
-        Ok(flushed)
+        self.store.acknowledge(&written.records);
+        self.records.extend(written.records.iter().map(|record| (record.id, *record)));
+        Ok(written)
     }
 
     pub(super) fn records(&self) -> Vec<ContainerRecord> {

@@ -17,7 +17,7 @@ enum Step {
     },
     Commit,
     /// A write-out whose commit fails.
-    Flush,
+    WriteOut,
     Seal,
     WaitForRoom,
     Reopen,
@@ -36,7 +36,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0..6_u64, 1..40_u64).prop_map(|(stream, chunks)| Step::Append { stream, chunks }),
         3 => Just(Step::Commit),
-        1 => Just(Step::Flush),
+        1 => Just(Step::WriteOut),
         1 => Just(Step::Seal),
         1 => Just(Step::WaitForRoom),
         1 => Just(Step::Reopen),
@@ -61,7 +61,7 @@ fn run(steps: &[Step], options: &ContainerOptions) {
                 harness.commit().expect("commits");
                 committed.clone_from(&harness.placed);
             }
-            Step::Flush => drop(harness.store.flush().expect("flushes")),
+            Step::WriteOut => drop(harness.store.write_out().expect("writes out")),
             Step::Seal => harness.store.seal_all(),
             Step::WaitForRoom => {
                 harness.store.wait_for_room().expect("makes room");

@@ -21,7 +21,7 @@ fn check(store: &ContainerStore, number: u64, container: ContainerId) {
 }
 
 #[test]
-fn writers_readers_and_flushes_at_once() {
+fn writers_readers_and_writing_out_at_once() {
     let memory = MemoryDevice::new();
     let device: Arc<dyn Device> = Arc::new(memory.clone());
     let small_cache = ContainerOptions { region_cache_bytes: 40_000, in_flight_limit_bytes: 64 * 1024, ..options() };
@@ -62,13 +62,13 @@ fn writers_readers_and_flushes_at_once() {
                 }
             });
         }
-        let flusher = scope.spawn(|| {
+        let writing_out = scope.spawn(|| {
             while !is_done.load(Ordering::Relaxed) {
                 let before: Vec<_> = placed.lock().clone();
-                let flushed = store.flush().expect("flushes");
-                store.acknowledge(&flushed.records);
+                let written = store.write_out().expect("writes out");
+                store.acknowledge(&written.records);
                 let mut committed = committed.lock();
-                committed.extend(flushed.records.iter().map(|record| (record.id, *record)));
+                committed.extend(written.records.iter().map(|record| (record.id, *record)));
                 // All chunks appended before the `flush` survive a power loss after it.
                 let records: Vec<_> = committed.values().cloned().collect();
                 let disk: Arc<dyn Device> = Arc::new(memory.crash(before.len() as u64));
@@ -79,11 +79,11 @@ fn writers_readers_and_flushes_at_once() {
         });
         writers.into_iter().for_each(|writer| writer.join().expect("writes"));
         is_done.store(true, Ordering::Relaxed);
-        flusher.join().expect("flushes");
+        writing_out.join().expect("writes out");
     });
     store.seal_all();
-    let flushed = store.flush().expect("flushes");
-    store.acknowledge(&flushed.records);
+    let written = store.write_out().expect("writes out");
+    store.acknowledge(&written.records);
     // A worker may still be about to subtract its bytes.
     let started = std::time::Instant::now();
     while store.in_flight_bytes() > 0 && started.elapsed() < std::time::Duration::from_secs(10) {
@@ -91,7 +91,7 @@ fn writers_readers_and_flushes_at_once() {
     }
     assert_eq!(store.in_flight_bytes(), 0, "what is in flight is accounted for exactly");
     let mut committed = committed.into_inner();
-    committed.extend(flushed.records.into_iter().map(|record| (record.id, record)));
+    committed.extend(written.records.into_iter().map(|record| (record.id, record)));
     let records: Vec<_> = committed.into_values().collect();
     assert!(records.iter().all(|record| record.sealed));
     let chunks: u32 = records.iter().map(|record| record.chunks).sum();
@@ -114,9 +114,9 @@ fn readers_of_a_container_that_is_removed_and_overwritten_get_data_or_nothing() 
     let is_done = AtomicBool::new(false);
     let commit = |store: &ContainerStore| {
         store.seal_all();
-        let flushed = store.flush().expect("flushes");
-        store.acknowledge(&flushed.records);
-        flushed.records
+        let written = store.write_out().expect("writes out");
+        store.acknowledge(&written.records);
+        written.records
     };
     std::thread::scope(|scope| {
         for reader in 0..3_usize {
@@ -188,15 +188,15 @@ fn sealing_while_others_append_loses_nothing() {
         scope.spawn(|| {
             while !is_done.load(Ordering::Relaxed) {
                 store.seal_all();
-                let flushed = store.flush().expect("flushes");
-                store.acknowledge(&flushed.records);
+                let written = store.write_out().expect("writes out");
+                store.acknowledge(&written.records);
             }
         });
         writers.into_iter().for_each(|writer| writer.join().expect("writes"));
         is_done.store(true, Ordering::Relaxed);
     });
     store.seal_all();
-    store.acknowledge(&store.flush().expect("flushes").records);
+    store.acknowledge(&store.write_out().expect("writes out").records);
     for (number, container) in placed.into_inner() {
         check(&store, number, container);
         assert!(store.is_closed(container));

@@ -98,9 +98,9 @@ fn a_chunk_in_the_same_container_is_stored_once() {
     let containers = harness.store.append(stream(0), &[(print, &data), (print, &data)]).expect("appends");
     let again = harness.store.append(stream(0), &[(print, &data)]).expect("appends");
     assert!(containers.iter().chain(&again).all(|container| *container == containers[0]));
-    let flushed = harness.commit().expect("commits");
-    assert_eq!(flushed.extends[0].entries.len(), 1);
-    assert_eq!((flushed.records[0].chunks, flushed.records[0].chunk_bytes), (1, data.len() as u64));
+    let written = harness.commit().expect("commits");
+    assert_eq!(written.extends[0].entries.len(), 1);
+    assert_eq!((written.records[0].chunks, written.records[0].chunk_bytes), (1, data.len() as u64));
 }
 
 #[test]

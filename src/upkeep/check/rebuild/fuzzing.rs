@@ -1,10 +1,10 @@
 //! The notes of a rebuild, for the fuzz targets.
 
-use super::state::State;
+use super::state::Notes;
 
 /// Decodes notes. Decoded notes must encode to the same bytes.
 pub fn notes(bytes: &[u8]) {
-    if let Ok(state) = State::decode(bytes) {
+    if let Ok(state) = Notes::decode(bytes) {
         assert_eq!(state.encode(), bytes);
     }
 }

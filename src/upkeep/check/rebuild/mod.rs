@@ -14,7 +14,7 @@
 //! Content that files refer to and no container has is kept with its count and without a container. The next backup of
 //! the same data stores it again and makes those files whole.
 //!
-//! Each checkpoint of the index of chunks carries a [`State`], so an interrupted rebuild resumes there. Only the marks
+//! Each checkpoint of the index of chunks carries a [`Notes`], so an interrupted rebuild resumes there. Only the marks
 //! are computed again. It starts over if the pool has changed ([`state::Basis`]), or if more of it is readable than
 //! before. Memory: that of an index, and of the [`marks`].
 
@@ -37,7 +37,7 @@ use dedupfs_store::device::Device;
 use dedupfs_store::{PoolId, StoreError};
 use serde::{Deserialize, Serialize};
 
-use self::state::{Basis, Phase, State};
+use self::state::{Basis, Notes, Phase};
 use crate::progress::Progress;
 
 /// The result of a rebuild.
@@ -97,7 +97,7 @@ pub(crate) struct Rebuilder<'a> {
 
 /// The indexes being built.
 struct Build {
-    state: State,
+    state: Notes,
     chunks: IndexBuilder,
     nodes: IndexBuilder,
 }
@@ -133,7 +133,7 @@ impl Rebuilder<'_> {
         }
         // Nodes first: those of an earlier rebuild must never be combined with these chunks.
         let nodes = self.start(&self.nodes)?;
-        let build = Build { state: State::new(basis), nodes, chunks: self.start(&self.chunks)? };
+        let build = Build { state: Notes::new(basis), nodes, chunks: self.start(&self.chunks)? };
         self.build(build)
     }
 
@@ -152,7 +152,7 @@ impl Rebuilder<'_> {
             self.progress.say(&format!("an unfinished rebuild is thrown away: {why}"));
             Ok(None)
         };
-        let state = match State::decode(&notes) {
+        let state = match Notes::decode(&notes) {
             Ok(state) => state,
             Err(error) => return discard(&error.to_string()),
         };
@@ -226,7 +226,7 @@ impl Rebuilder<'_> {
     }
 
     /// Returns the number of data containers whose tables were taken before.
-    fn taken(&self, state: &State) -> u64 {
+    fn taken(&self, state: &Notes) -> u64 {
         let records = self.stores.data.containers();
         let through = if state.phase == Phase::Tables { state.through } else { u64::MAX };
         records.iter().filter(|record| record.id.0 <= through).count() as u64

@@ -55,7 +55,7 @@ pub(super) enum Phase {
 
 /// The progress of a rebuild.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct State {
+pub(super) struct Notes {
     pub basis: Basis,
     pub phase: Phase,
     /// Progress within the phase: containers or inodes up to this one are done.
@@ -68,7 +68,7 @@ pub(super) struct State {
     pub given_up: Vec<ContainerId>,
 }
 
-impl State {
+impl Notes {
     /// Returns the state before any work.
     pub(super) fn new(basis: Basis) -> Self {
         Self { basis, phase: Phase::Tables, through: 0, marks: 0, missing: 0, given_up: Vec::new() }
@@ -134,22 +134,22 @@ mod tests {
     #[test]
     fn notes_round_trip_and_nonsense_is_refused() {
         let basis = Basis { row: 7, records: 0x0123_4567_89ab_cdef, read_data: true };
-        let state = State {
+        let state = Notes {
             phase: Phase::Nodes,
             through: 5,
             marks: 6,
             missing: 2,
             given_up: vec![ContainerId(3), ContainerId(1 << 40)],
-            ..State::new(basis)
+            ..Notes::new(basis)
         };
         let notes = state.encode();
         assert_eq!(notes.len(), 2 + 1 + 1 + 5 * 8 + 4 + 2 * 8);
-        assert_eq!(State::decode(&notes).unwrap(), state);
+        assert_eq!(Notes::decode(&notes).unwrap(), state);
         for (place, value) in [(0, 2), (2, 0), (2, 5), (3, 2), (44, 3), (46, 0xff)] {
             let mut damaged = notes.clone();
             damaged[place] = value;
-            assert!(State::decode(&damaged).is_err(), "byte {place}");
+            assert!(Notes::decode(&damaged).is_err(), "byte {place}");
         }
-        assert!((0..notes.len()).all(|len| State::decode(&notes[..len]).is_err()));
+        assert!((0..notes.len()).all(|len| Notes::decode(&notes[..len]).is_err()));
     }
 }

@@ -11,14 +11,14 @@ use dedupfs_base::{EngineError, Result};
 use dedupfs_index::Frozen;
 
 use super::Committer;
-use super::flush_queue::Flushed;
+use super::checkpoint_queue::CheckpointOutcome;
 use crate::config::{CHECKPOINT_CHANGES, PENDING_CHANGES_MIN};
 
 /// Approximate log bytes of one change.
 const LOGGED_CHANGE_BYTES: u64 = 128;
 
 /// The work of one checkpoint.
-pub(super) struct Flush {
+pub(super) struct Checkpoint {
     /// The frozen index of chunks.
     pub(super) chunks: Frozen,
     /// The frozen index of nodes.
@@ -42,21 +42,23 @@ impl Committer {
                 return Err(EngineError::NoSpace);
             }
             // A checkpoint under way was frozen earlier.
-            self.flushes.wait();
+            self.checkpoints.wait();
             self.changes_since_checkpoint.store(CHECKPOINT_CHANGES, Ordering::Relaxed);
             self.settle()?;
-            match self.flushes.wait() {
-                Flushed::Whole => {}
+            match self.checkpoints.wait() {
+                CheckpointOutcome::Whole => {}
                 // It is tried again later, but this caller needs it now.
-                Flushed::NoSpace => return Err(EngineError::NoSpace),
-                Flushed::Failed => return Err(self.failure().unwrap_or(EngineError::Internal("a checkpoint failed"))),
+                CheckpointOutcome::NoSpace => return Err(EngineError::NoSpace),
+                CheckpointOutcome::Failed => {
+                    return Err(self.failure().unwrap_or(EngineError::Internal("a checkpoint failed")));
+                }
             }
         }
     }
 
     /// Starts a checkpoint of the state after `row` if it is due. Waits for it while an index has no memory left for
     /// open tankers.
-    pub(super) fn flush_if_due(&self, row: u64) -> Result<()> {
+    pub(super) fn checkpoint_if_due(&self, row: u64) -> Result<()> {
         let indexes = [&self.parts.indexes.chunks, &self.parts.indexes.nodes];
         let space = &self.parts.space;
         let changes_max = if space.is_tight() {
@@ -66,15 +68,15 @@ impl Committer {
             CHECKPOINT_CHANGES
         };
         let due = self.changes_since_checkpoint.load(Ordering::Relaxed) >= changes_max;
-        if (due || indexes.iter().any(|index| index.wants_checkpoint())) && !self.flushes.is_busy() {
-            self.flush(row)?;
+        if (due || indexes.iter().any(|index| index.wants_checkpoint())) && !self.checkpoints.is_busy() {
+            self.begin_checkpoint(row)?;
         }
         while indexes.iter().any(|index| index.is_full()) {
-            if self.flushes.wait() != Flushed::Whole {
+            if self.checkpoints.wait() != CheckpointOutcome::Whole {
                 break;
             }
             // The checkpoint frozen earlier may not have freed enough.
-            if indexes.iter().any(|index| index.is_full()) && !self.flush(row)? {
+            if indexes.iter().any(|index| index.is_full()) && !self.begin_checkpoint(row)? {
                 break;
             }
         }
@@ -84,14 +86,14 @@ impl Committer {
     /// Hands the state after `row` to the thread that writes checkpoints. Returns whether it did. It refuses while
     /// there is no space to record a doubt: the rows in a checkpoint are not counted again, so nothing would reveal the
     /// doubt a second time.
-    fn flush(&self, row: u64) -> Result<bool> {
+    fn begin_checkpoint(&self, row: u64) -> Result<bool> {
         if !self.has_noted_doubt()? {
             self.is_starved.store(true, Ordering::Release);
             return Ok(false);
         }
         let changes = self.changes_since_checkpoint.swap(0, Ordering::Relaxed);
         let (chunks, recipes) = (self.parts.indexes.chunks.freeze(row)?, self.parts.indexes.nodes.freeze(row)?);
-        self.flushes.submit(Flush { chunks, recipes, changes });
+        self.checkpoints.submit(Checkpoint { chunks, recipes, changes });
         Ok(true)
     }
 
@@ -102,7 +104,7 @@ impl Committer {
 
     /// Runs the thread that writes checkpoints.
     pub(super) fn write_checkpoints(&self) {
-        while let Some(Flush { chunks, recipes, changes }) = self.flushes.next() {
+        while let Some(Checkpoint { chunks, recipes, changes }) = self.checkpoints.next() {
             let needed_bytes = chunks.disk_bytes() + recipes.disk_bytes();
             let write = || -> Result<()> {
                 // A checkpoint that fails halfway would take space from commits meanwhile.
@@ -113,21 +115,21 @@ impl Committer {
             let outcome = catch_unwind(AssertUnwindSafe(write))
                 .unwrap_or(Err(EngineError::Internal("the thread that writes checkpoints panicked")));
             let how = match outcome {
-                Ok(()) => Flushed::Whole,
+                Ok(()) => CheckpointOutcome::Whole,
                 Err(error) => {
                     // The log is kept, so that it can be replayed.
                     self.changes_since_checkpoint.fetch_add(changes, Ordering::Relaxed);
                     if error.is_no_space() {
                         tracing::warn!(%error, "no space for an index checkpoint; it is tried again");
-                        Flushed::NoSpace
+                        CheckpointOutcome::NoSpace
                     } else {
                         self.fail(&error, "an index checkpoint failed");
-                        Flushed::Failed
+                        CheckpointOutcome::Failed
                     }
                 }
             };
-            self.is_starved.store(how == Flushed::NoSpace, Ordering::Release);
-            self.flushes.done(how);
+            self.is_starved.store(how == CheckpointOutcome::NoSpace, Ordering::Release);
+            self.checkpoints.done(how);
             self.parts.exporter.request();
         }
     }

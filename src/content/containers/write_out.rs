@@ -21,7 +21,7 @@ use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord};
 use super::ContainerStore;
 use super::open_container::{Goal, Mark, OpenContainer};
 use super::read::{CachedTable, region_entries};
-use super::shared::{Known, Shared};
+use super::shared::{KnownContainer, Shared};
 
 /// The newly durable chunks of one container: `from_bytes..to_bytes` of its slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,7 +40,7 @@ pub struct Extended {
 
 /// The result of writing out: durable chunks that the namespace does not know yet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Flushed {
+pub struct WrittenOut {
     /// The whole new record of each container that changed.
     pub records: Vec<ContainerRecord>,
     /// The new chunks of each container that got some.
@@ -52,7 +52,7 @@ impl ContainerStore {
     /// the sync failed, the next call tries again.
     ///
     /// Workers must not call this: it waits for their jobs.
-    pub fn flush(&self) -> Result<Flushed> {
+    pub fn write_out(&self) -> Result<WrittenOut> {
         let _serial = self.flushing.lock();
         let shared = &self.shared;
         shared.check_poison()?;
@@ -69,7 +69,7 @@ impl ContainerStore {
         }
         let marked = write_all(shared, open)?;
         sync(shared, &marked)?;
-        let mut flushed = Flushed::default();
+        let mut flushed = WrittenOut::default();
         marked.iter().for_each(|(container, mark)| report(shared, container, mark, &mut flushed));
         Ok(flushed)
     }
@@ -78,10 +78,10 @@ impl ContainerStore {
     /// closed.
     pub fn acknowledge(&self, records: &[ContainerRecord]) {
         for record in records {
-            let Some(Known::Open(container)) = self.shared.known(record.id) else { continue };
+            let Some(KnownContainer::Open(container)) = self.shared.known(record.id) else { continue };
             if let Some(table) = container.acknowledge(record) {
                 self.shared.caches.tables.insert(record.id, CachedTable::sound(table));
-                self.shared.directory.write().insert(record.id, Known::Closed(*record));
+                self.shared.directory.write().insert(record.id, KnownContainer::Closed(*record));
             }
         }
     }
@@ -137,7 +137,7 @@ fn sync(shared: &Shared, marked: &[(Arc<OpenContainer>, Mark)]) -> Result<()> {
 }
 
 /// Adds the difference between the mark and the acknowledged record.
-fn report(shared: &Shared, container: &OpenContainer, mark: &Mark, flushed: &mut Flushed) {
+fn report(shared: &Shared, container: &OpenContainer, mark: &Mark, flushed: &mut WrittenOut) {
     let Some(address) = container.address() else { return };
     let acknowledged = container.acknowledged();
     let from_bytes = acknowledged.as_ref().map_or(0, |record| record.used_bytes);
@@ -168,6 +168,6 @@ fn report(shared: &Shared, container: &OpenContainer, mark: &Mark, flushed: &mut
 }
 
 /// The containers of these records, as the store knows them when it opens.
-pub(super) fn closed(records: &[ContainerRecord]) -> HashMap<ContainerId, Known> {
-    records.iter().map(|record| (record.id, Known::Closed(*record))).collect()
+pub(super) fn closed(records: &[ContainerRecord]) -> HashMap<ContainerId, KnownContainer> {
+    records.iter().map(|record| (record.id, KnownContainer::Closed(*record))).collect()
 }

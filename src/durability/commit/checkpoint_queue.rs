@@ -4,7 +4,7 @@ use crate::sync::{Condvar, Mutex};
 
 /// The outcome of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) enum Flushed {
+pub(super) enum CheckpointOutcome {
     /// The checkpoint is durable.
     #[default]
     Whole,
@@ -18,22 +18,22 @@ struct State<F> {
     waiting: Option<F>,
     is_busy: bool,
     stopping: bool,
-    last: Flushed,
+    last: CheckpointOutcome,
 }
 
-pub(super) struct FlushQueue<F> {
+pub(super) struct CheckpointQueue<F> {
     state: Mutex<State<F>>,
     changed: Condvar,
 }
 
-impl<F> Default for FlushQueue<F> {
+impl<F> Default for CheckpointQueue<F> {
     fn default() -> Self {
-        let state = State { waiting: None, is_busy: false, stopping: false, last: Flushed::default() };
+        let state = State { waiting: None, is_busy: false, stopping: false, last: CheckpointOutcome::default() };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 }
 
-impl<F> FlushQueue<F> {
+impl<F> CheckpointQueue<F> {
     /// Whether a checkpoint is under way, or about to be.
     pub(super) fn is_busy(&self) -> bool {
         self.state.lock().is_busy
@@ -49,7 +49,7 @@ impl<F> FlushQueue<F> {
     }
 
     /// Waits until no checkpoint is under way. Returns the outcome of the last one.
-    pub(super) fn wait(&self) -> Flushed {
+    pub(super) fn wait(&self) -> CheckpointOutcome {
         let mut state = self.state.lock();
         while state.is_busy && !state.stopping {
             self.changed.wait(&mut state);
@@ -72,7 +72,7 @@ impl<F> FlushQueue<F> {
     }
 
     /// Ends the checkpoint that [`next`](Self::next) returned.
-    pub(super) fn done(&self, how: Flushed) {
+    pub(super) fn done(&self, how: CheckpointOutcome) {
         let mut state = self.state.lock();
         (state.is_busy, state.last) = (false, how);
         self.changed.notify_all();
