@@ -1,6 +1,6 @@
 //! dedupfs: a FUSE-mounted deduplicating filesystem for backups.
 //!
-//! [`format`] makes a pool, [`OpenOptions`] open it, and [`Pool`] is everything that can be done with it. The other modules have the
+//! [`format()`] makes a pool, [`OpenOptions`] open it, and [`Pool`] is everything that can be done with it. The other modules have the
 //! options and reports of long work.
 //!
 //! The rooms, from the bottom to the top; each uses only those below it:

@@ -1,6 +1,6 @@
 //! A pool: a meta root and a data root, opened as a whole.
 //!
-//! - [`format`] makes a pool.
+//! - [`format()`] makes a pool.
 //! - [`Pool::open`] opens lock, superblocks, namespace, containers and indexes as an [`UnrecoveredPool`], which can only be diagnosed
 //!   and recovered. Recovery replays the log into the indexes and drops files that were unlinked while open. Only then a [`Pool`]
 //!   exists.

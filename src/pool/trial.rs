@@ -6,7 +6,7 @@
 //!    since.
 //! 3. Restore the recipes, and build indexes from them and the containers of the data root: all content that files need must be there.
 //!
-//! The data root is read through an [`OverlayDevice`](dedupfs_store::device::OverlayDevice) and never written. Scratch space takes as
+//! The data root is read through an [`OverlayDevice`] and never written. Scratch space takes as
 //! much as names, recipes and indexes of the meta root.
 //!
 //! Memory, besides the pool's own: [`TRIAL_MEMORY_BYTES`] for the indexes, as in a pool with that `--memory`; 17 bytes for each key

@@ -1,6 +1,6 @@
 //! The engine as a [`FileService`]: answers the kernel's requests from the namespace and the content of files.
 //!
-//! - [`errno`]: the one mapping from errors to error numbers;
+//! - [`mod@errno`]: the one mapping from errors to error numbers;
 //! - [`open_files`]: open files, their handles, and the unpublished changes that stat shows;
 //! - [`content`]: reading, writing, truncating, publishing;
 //! - [`clone`]: sharing content between files;

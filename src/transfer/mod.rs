@@ -1,10 +1,10 @@
 //! Copies trees into the pool and out of it without the kernel: the work of `cp -a` through the mount, without its requests.
 //!
 //! Through the mount, each file costs some seven requests, one after the other. Here the daemon itself reads or writes the tree, on all
-//! cores, with the same [`Service`](crate::service::Service).
+//! cores, with the same [`Service`](crate::Service).
 //!
-//! - [`put`]: a tree from a disk into a directory that the kernel cannot see into until the tree is complete;
-//! - [`get`]: a tree out of the pool to a disk;
+//! - [`mod@put`]: a tree from a disk into a directory that the kernel cannot see into until the tree is complete;
+//! - [`mod@get`]: a tree out of the pool to a disk;
 //! - [`directory`]: the directories on the way, of which only some are open;
 //! - [`crew`]: threads that copy files, while one walks through the directories;
 //! - [`disk`]: attributes in the filesystem of the disk;
@@ -16,7 +16,7 @@
 //! the thread that finishes its last file.
 //!
 //! Memory: a buffer of 1 MiB for each thread; the directories on the way; the names of one directory at a time and of directories still to
-//! be entered; the inode numbers of files with several names that have not all been seen; for [`get`], the inode numbers of the directories
+//! be entered; the inode numbers of files with several names that have not all been seen; for [`mod@get`], the inode numbers of the directories
 //! in the directory being listed. Descriptors: [`directory`] keeps 64 open, and each waiting batch of files has one.
 
 mod crew;

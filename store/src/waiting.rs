@@ -3,7 +3,7 @@
 //! One thread carries all others: the one that receives the kernel's requests. When it announces a wait, another thread
 //! takes its place first. So a request needs no second thread unless it really waits, and nobody has to predict that.
 //!
-//! A thread calls [`announce`] before any wait that is not brief. [`lock`], [`read`] and [`write`] do so if the lock is
+//! A thread calls [`announce`] before any wait that is not brief. [`lock`], [`read`] and [`write()`] do so if the lock is
 //! taken. The announcement changes nothing for the caller: it waits as before, and may hold locks.
 //!
 //! Cost: an atomic load, and a look at a thread-local of the listener's.

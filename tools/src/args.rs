@@ -1,5 +1,7 @@
 //! Command lines of the three programs and of the [`helpers`].
 
+#![expect(rustdoc::broken_intra_doc_links, reason = "brackets show defaults in help texts")]
+
 pub(crate) mod helpers;
 
 use std::path::PathBuf;

@@ -72,7 +72,7 @@ pub struct Retention {
     caches: Caches,
 }
 
-/// One step, by the names of [`tables::COLUMNS`].
+/// One step, by the names of `COLUMNS` of the tables.
 pub type Row = HashMap<String, String>;
 
 /// Names of policies, and their options of dedupfs-gc.

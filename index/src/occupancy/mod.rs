@@ -2,7 +2,7 @@
 //! references. It lets reclaiming choose containers to empty without reading containers or the index.
 //!
 //! # Its parts
-//! The map is the sum of the occupancy lists of the sealed tankers ([`OccupancyList`](crate::sealed::OccupancyList), a
+//! The map is the sum of the occupancy lists of the sealed tankers ([`OccupancyList`], a
 //! file beside each tanker's counts), of the open tanker's cells when the index was opened, and of every change applied
 //! since. A checkpoint changes no committed cell, so it does not change the map; it writes the lists of the tankers
 //! that it writes.

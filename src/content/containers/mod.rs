@@ -6,18 +6,19 @@
 //!    [`open_container`]) and returns the container's id at once. From then on it can be read.
 //! 2. The workers compress full regions, which are placed one after another. The store's own threads write large pieces
 //!    ([`shared`]). A container that could exceed its slot with one more chunk is sealed with a table.
-//! 3. [`flush`](ContainerStore::flush) writes all containers out and reports records for the namespace ([`flush`]).
+//! 3. [`write_out`](ContainerStore::write_out()) writes all containers out and reports records for the namespace ([`mod@write_out`]).
 //! 4. [`read_chunk`](ContainerStore::read_chunk) finds the chunk in memory or on disk ([`read`]). [`prefetch`] loads
 //!    regions ahead.
-//! 5. [`remove`](ContainerStore::remove) frees the slot after the namespace has durably forgotten the container.
+//! 5. [`forget`](ContainerStore::forget) and [`free`](ContainerStore::free) end a container; the slot is free after the namespace has
+//!    durably forgotten it.
 //!
 //! Recovery: the namespace's records say how far each container is valid. Unsealed containers are never appended to
 //! again. Slots without a record are free.
 //!
-//! Lock order (a thread that holds one takes only later ones; each is short unless said otherwise): `flushing` (held
+//! Lock order (a thread that holds one takes only later ones; each is short unless said otherwise): `writing_out` (held
 //! while containers are written out) -> `streams` -> `directory` -> a container's `writer` (held across writes of that
-//! container) -> a container's `state` -> `room` and the locks inside caches and pools. Only `flushing` and `writer`
-//! are held across I/O. Only `flushing` is held while a job is submitted.
+//! container) -> a container's `state` -> `room` and the locks inside caches and pools. Only `writing_out` and `writer`
+//! are held across I/O. Only `writing_out` is held while a job is submitted.
 //!
 //! Cost: appending is one copy and one hash insertion for each chunk. Unique data is written once, in pieces of at
 //! least 1 MiB unless it is written out earlier. Writing out adds at most 4 KiB of padding and one small region for
@@ -104,7 +105,7 @@ pub struct ContainerStore {
     /// Second in the lock order.
     streams: Mutex<Streams>,
     /// First in the lock order: one write-out at a time.
-    flushing: Mutex<()>,
+    writing_out: Mutex<()>,
 }
 
 impl std::fmt::Debug for ContainerStore {
@@ -142,7 +143,7 @@ impl ContainerStore {
             ids,
             limits,
             streams: Mutex::new(Streams::default()),
-            flushing: Mutex::new(()),
+            writing_out: Mutex::new(()),
         }))
     }
 
@@ -164,7 +165,7 @@ impl ContainerStore {
     }
 
     /// Stores chunks in the stream's container and returns the container of each. They can be read at once, and are
-    /// durable after the next [`flush`](Self::flush). Never waits for the disk. Compresses in this thread when all
+    /// durable after the next [`write_out`](Self::write_out()). Never waits for the disk. Compresses in this thread when all
     /// workers are busy.
     pub fn append(&self, stream: StreamId, chunks: &[(Fingerprint, &[u8])]) -> Result<Vec<ContainerId>> {
         let shared = &self.shared;

@@ -1,6 +1,6 @@
 //! Writes out the open containers: makes appended chunks durable and tells the namespace about them.
 //!
-//! 1. [`flush`](ContainerStore::flush) cuts the filling region of every open container and has it compressed.
+//! 1. [`write_out`](ContainerStore::write_out) cuts the filling region of every open container and has it compressed.
 //! 2. It waits until the regions cut so far are placed, pads each container to a whole block and writes it. The end of
 //!    the written part is the container's *mark*; regions placed later begin behind it.
 //! 3. It syncs each slot file once, then reports the difference between each mark and the acknowledged record.
@@ -53,7 +53,7 @@ impl ContainerStore {
     ///
     /// Workers must not call this: it waits for their jobs.
     pub fn write_out(&self) -> Result<WrittenOut> {
-        let _serial = self.flushing.lock();
+        let _serial = self.writing_out.lock();
         let shared = &self.shared;
         shared.check_poison()?;
         let open = shared.open_containers();
@@ -86,7 +86,7 @@ impl ContainerStore {
         }
     }
 
-    /// Closes all containers that take chunks, for unmounting. The next [`flush`](Self::flush) writes them with their
+    /// Closes all containers that take chunks, for unmounting. The next [`write_out`](Self::write_out) writes them with their
     /// tables.
     pub fn seal_all(&self) {
         let containers = self.streams.lock().retire_all();

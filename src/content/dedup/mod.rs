@@ -304,8 +304,7 @@ impl Deduplicator {
     /// Quarantines the copy of `fingerprint` in `container`: from now on nothing is deduplicated against it, and
     /// storing the same data again heals it. Returns false if the index places it elsewhere: then nothing is lost.
     ///
-    /// For recipe nodes, no reclaiming may run at the same time (see
-    /// [`Committer::hold_losses`](crate::durability::commit::Committer::hold_losses)).
+    /// For recipe nodes, no reclaiming may run at the same time (`Committer::hold_losses`).
     ///
     /// # Errors
     /// The index cannot be read.

@@ -55,7 +55,7 @@ pub struct IngestContext {
     pub held: Arc<Gauge>,
     /// Memory of all open files: of these runs, and everything else that files hold.
     pub memory: Arc<Gauge>,
-    /// Its budget, in bytes. [`crate::service::Service`] keeps it.
+    /// Its budget, in bytes. The service keeps it.
     pub memory_limit_bytes: u64,
 }
 

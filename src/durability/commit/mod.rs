@@ -10,7 +10,7 @@
 //! Beside it, each on a thread of its own:
 //! - *counting* ([`counting`]): applies durable rows to the indexes, in order (I-3), and from time to time freezes the
 //!   indexes as of the last counted row;
-//! - *checkpoints* ([`flush`]): writes the frozen indexes. The log can then be trimmed up to their row;
+//! - *checkpoints* ([`checkpoint`]): writes the frozen indexes. The log can then be trimmed up to their row;
 //! - *exporting* ([`crate::durability::export`]).
 //!
 //! The backlog of uncounted rows is bounded, in changes and in bytes. When it is full, the next round waits for the

@@ -19,7 +19,7 @@ pub(super) const DIRECTORY: &str = "export";
 const CURRENT: &str = "current";
 const OWNER: &str = "owner";
 const VERSION: u16 = 1;
-/// Version of an owner whose data root has kept slots (see [`super::kept`]). Releases that would reuse those slots refuse it.
+/// Version of an owner whose data root has kept slots (see [`mod@super::kept`]). Releases that would reuse those slots refuse it.
 const VERSION_KEEPS: u16 = 2;
 /// Each of the two files is one small frame.
 const SMALL_BYTES_MAX: usize = 4096;

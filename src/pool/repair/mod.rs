@@ -2,7 +2,7 @@
 //!
 //! 1. [`superblocks`]: a damaged one is rewritten from that of the other root.
 //! 2. *Namespace*: see [`dedupfs_namespace::repair`].
-//! 3. *Indexes*: if they are missing, damaged, or have wrong counts or places, both are rebuilt ([`super::Rebuilder`]).
+//! 3. *Indexes*: if they are missing, damaged, or have wrong counts or places, both are rebuilt ([`crate::upkeep::check::Rebuilder`]).
 //! 4. *Content*, if it is read: bad copies are quarantined ([`crate::upkeep::scrub`]).
 //! 5. *The export* on the data root: its bad parts are rewritten. Content that a recovery kept is given up on request.
 //! 6. *Files left over* by interrupted work are removed.

@@ -7,7 +7,7 @@
 //!    [`finish_write`](OpenContainer::finish_write)). A failed write changes nothing here, so it can be tried again.
 //! 4. A *full* container takes no more chunks. When its last region is placed, its table follows.
 //!
-//! Invariants, kept at every step and checked by [`self_check`](OpenContainer::self_check):
+//! Invariants, kept at every step and checked by `self_check`:
 //! - `acknowledged <= synced <= written <= next_offset <= container_bytes`. `written` is a multiple of 4096, so a write
 //!   never touches a block that was synced before.
 //! - `align(next_offset)`, the aligned bounds of all regions not placed yet, and the bound of the table together fit
