@@ -1,7 +1,7 @@
 //! dedupfs: a FUSE-mounted deduplicating filesystem for backups.
 //!
-//! [`format()`] makes a pool, [`OpenOptions`] open it, and [`Pool`] is everything that can be done with it. The other modules have the
-//! options and reports of long work.
+//! [`format()`] makes a pool, [`Pool::open`] opens it, and [`Pool`] is everything that can be done with it. `config` has the limits, and the
+//! other modules have the options and reports of long work.
 //!
 //! The rooms, from the bottom to the top; each uses only those below it:
 //!

@@ -40,7 +40,9 @@ find_programs() {
         directory=$(realpath -e -- "$DEDUPFS_BIN") || fail "DEDUPFS_BIN is not a directory: $DEDUPFS_BIN"
     else
         say "building (set DEDUPFS_BIN to a directory with the programs to use those)"
-        (cd "$repository" && cargo build --release --locked --package dedupfs --package dedupfs-fuse --package dedupfs-tools --bins --examples >&2) || fail "cannot build"
+        # The programs are built last: together with examples they would get what only tests need.
+        (cd "$repository" && cargo build --release --locked --workspace --examples >&2 &&
+            cargo build --release --locked --bins >&2) || fail "cannot build"
         directory=$(cd "$repository" && cargo metadata --format-version 1 --no-deps --offline |
             sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release
     fi

@@ -81,7 +81,9 @@ logs=${DEDUPFS_NIGHTLY_LOGS-target/nightly}
 mkdir -p "$logs"
 if [ -z "${DEDUPFS_BIN-}" ] && [[ " ${parts[*]} " =~ \ (power|syscalls|damage|memory|posix|clients)\  ]]; then
     say "building"
-    cargo build --release --locked --workspace --bins --examples
+    # The programs are built last: together with examples they would get what only tests need.
+    cargo build --release --locked --workspace --examples
+    cargo build --release --locked --bins
     DEDUPFS_BIN=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release
 fi
 [ -z "${DEDUPFS_BIN-}" ] || { DEDUPFS_BIN=$(realpath "$DEDUPFS_BIN") && export DEDUPFS_BIN; }

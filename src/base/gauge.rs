@@ -37,7 +37,6 @@ impl Gauge {
     }
 
     /// Adds `holders` that hold `bytes` together, until the returned value is dropped.
-    #[must_use]
     pub fn hold(self: &Arc<Self>, bytes: u64, holders: u64) -> Hold {
         self.change(bytes, 0);
         if holders > 0 {
@@ -49,6 +48,7 @@ impl Gauge {
 
 /// The bytes of one or more holders.
 #[derive(Debug)]
+#[must_use = "dropping it releases the bytes"]
 pub struct Hold {
     gauge: Arc<Gauge>,
     bytes: AtomicU64,

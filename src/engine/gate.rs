@@ -35,6 +35,7 @@ pub struct Gate {
 }
 
 /// A permit to change the pool. Closing waits until it is dropped.
+#[must_use = "dropping it ends the permit"]
 pub(crate) struct Pass<'a>(&'a Gate);
 
 impl Default for Gate {

@@ -41,7 +41,7 @@ impl Pool {
         let inconsistencies = core.committer.inconsistencies();
         if inconsistencies > 0 {
             report.needs_rebuild = true;
-            report.add(format!("{inconsistencies} counts could not be right while the log was consumed"));
+            report.add(format!("{inconsistencies} counts could not be right while the log was counted"));
         }
         if core.namespace.has_doubt() {
             report.needs_rebuild = true;

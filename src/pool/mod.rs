@@ -1,9 +1,8 @@
 //! A pool: a meta root and a data root, opened as a whole.
 //!
 //! - [`format()`] makes a pool.
-//! - [`Pool::open`] opens lock, superblocks, namespace, containers and indexes as an [`UnrecoveredPool`], which can only be diagnosed
-//!   and recovered. Recovery replays the log into the indexes and drops files that were unlinked while open. Only then a [`Pool`]
-//!   exists.
+//! - [`Pool::open`] opens lock, superblocks, namespace, containers and indexes as an [`UnrecoveredPool`], recovers that, and returns the
+//!   [`Pool`]. Recovery replays the log into the indexes and drops files that were unlinked while open.
 //! - [`Pool::close`] makes everything durable, seals the containers and writes checkpoints of the indexes. The next open has nothing to
 //!   replay.
 //!

@@ -27,6 +27,7 @@ pub struct Pins {
 
 /// Keeps one node from being claimed while it lives.
 #[derive(Debug)]
+#[must_use = "dropping it ends the pin"]
 pub struct Pin {
     pins: Arc<Pins>,
     fingerprint: Fingerprint,

@@ -3,7 +3,7 @@
 //! An export holds inodes, names, attributes and container records (as *items* in a base and in the deltas of a log), and copies of the
 //! recipe containers. Indexes follow from them. [`recover`] makes a new meta root from an export and the data containers.
 //!
-//! 1. Each commit notes the keys that it changed in its own transaction (`namespace/changes.rs`), so no crash loses one.
+//! 1. Each commit notes the keys that it changed in its own transaction (`src/namespace/changes.rs`), so no crash loses one.
 //! 2. [`export`](Exporter::export) takes a snapshot of the last commit, copies the recipe containers recorded since ([`mirror`]),
 //!    appends one group with the current records of the changed keys to the log, and syncs both.
 //! 3. When the log has outgrown its base, a separate thread writes a new base beside it from one snapshot; then the first group of its
@@ -61,7 +61,8 @@ pub(crate) use kept::{Kept, keep, kept};
 pub(crate) use open::ExportParts;
 pub use recover::RestoreReport;
 pub(crate) use recover::{fence, restore};
-pub use verify::{CopyDepth, ExportCheck};
+pub(crate) use verify::CopyDepth;
+pub use verify::ExportCheck;
 
 /// The facts about the export that a commit stores.
 #[derive(Clone, Debug, Default)]

@@ -140,6 +140,7 @@ impl std::fmt::Debug for SpaceGuard {
 }
 
 /// Granted room that no gauge counts yet; given back when dropped.
+#[must_use = "dropping it gives the room back"]
 pub(crate) struct Promise<'a> {
     guard: &'a SpaceGuard,
     demand: Demand,

@@ -418,3 +418,28 @@ fn when_everything_is_deleted_the_pool_is_empty() {
     assert!(stats.physical_bytes <= empty.physical_bytes + (64 << 10), "{stats:?}");
     assert_sound(&pool);
 }
+
+/// Collects the names of steps.
+#[derive(Default)]
+struct Steps(parking_lot::Mutex<Vec<String>>);
+
+impl Progress for Steps {
+    fn start(&self, what: &str, _total: u64) {
+        self.0.lock().push(what.to_owned());
+    }
+    fn advance(&self, _by: u64) {}
+    fn finish(&self) {}
+}
+
+/// Scripts read the steps in the output of `dedupfs-gc`.
+#[test]
+fn regression_the_steps_of_both_kinds_have_their_names() {
+    let site = Site::new();
+    let pool = site.open();
+    let steps = Steps::default();
+    pool.reclaim(&ReclaimOptions::default(), &steps).expect("reclaims");
+    let steps = steps.0.into_inner();
+    for name in ["emptying containers, MiB", "emptying recipe containers, MiB"] {
+        assert!(steps.iter().any(|step| step == name), "{name}: {steps:?}");
+    }
+}

@@ -193,7 +193,7 @@ impl<'a> Run<'a> {
         self.report.garbage_left_bytes += garbage_bytes;
         self.report.expected_bytes += planned.used_bytes - planned.kept_bytes.min(planned.used_bytes);
         self.progress.start(
-            if kind == ContainerKind::Recipe { "emptying kind containers, MiB" } else { "emptying containers, MiB" },
+            if kind == ContainerKind::Recipe { "emptying recipe containers, MiB" } else { "emptying containers, MiB" },
             planned.used_bytes.div_ceil(1 << 20),
         );
         let mut after = Some(ContainerId::NONE);

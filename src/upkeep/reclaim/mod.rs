@@ -43,6 +43,7 @@ pub use self::control::{ReclaimControl, ReclaimStatus, RunStatus};
 pub use self::history::{FILE_NAME as HISTORY_FILE, LastRun};
 pub use self::options::ReclaimOptions;
 pub use self::report::{ReclaimReport, Stopped};
+// For the benchmark `gc_scale`.
 pub use self::victims::{Candidate, Choice, Classes, Sum};
 
 use self::control::Tracked;

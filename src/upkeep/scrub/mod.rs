@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 pub use self::position::{FILE_NAME as POSITION_FILE, ScrubPosition};
-pub use self::quarantine::BadCopy;
+pub(crate) use self::quarantine::BadCopy;
 pub use self::run::scrub;
 pub use self::suspects::SuspectThread;
 use crate::durability::export::ExportCheck;

@@ -81,7 +81,8 @@ impl ControlClient {
     pub(crate) fn connect_beside(root: &Path, device: &str, user: u32) -> Option<Self> {
         let beside = Beside { device: device.to_owned(), user: Uid::from_raw(user) };
         let stream = beside.connect(root).ok()??;
-        Some(Self::over(stream, root, Some(beside)))
+        // A daemon of an unknown user is not trusted.
+        Some(Self::over(stream, root, Some(beside))).filter(|client| client.uid.is_some())
     }
 
     fn over(stream: UnixStream, root: &Path, beside: Option<Beside>) -> Self {

@@ -47,7 +47,7 @@ const FINDINGS_MAX: usize = 20;
 
 /// How much of the copies to read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CopyDepth {
+pub(crate) enum CopyDepth {
     /// Copies of recipes are there, and begin and end as they should.
     Ends,
     /// Every byte of the copies.
