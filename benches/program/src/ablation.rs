@@ -22,7 +22,7 @@ use crate::{Outcome, command, fail, files, machine, say, usage};
 /// version as an image of a filesystem, as new files, where the versions before them are there as images; `inplace`, the same images, each
 /// written over the one of the version before.
 ///
-/// "index reads" are buckets of the index read from disk: those of lookups, and those of counting references when a commit is consumed.
+/// "index reads" are buckets of the index read from disk: those of lookups, and those of counting references when a commit is counted.
 #[derive(clap::Args)]
 pub struct Ablation {
     /// Size of each generation of the synthetic aged stream (the example aged_stream). The newest one lies in memory; three times SIZE is

@@ -2,7 +2,7 @@
 //!
 //! 1. It takes all waiting rows. A chunk can be durable before it is staged, and applying first would leak the staged
 //!    entry. So the thread waits once for all sections entered before.
-//! 2. It consumes each row (see [`consume`](super::consume)) under the row's number, and begins a checkpoint when one
+//! 2. It applies each row (see [`apply`](super::apply)) under the row's number, and begins a checkpoint when one
 //!    is due.
 //! 3. Only then the row leaves the backlog. Threads that settle go on, and a round that waited for room may begin.
 //!
@@ -30,7 +30,7 @@ use dedupfs_content::Extended;
 use dedupfs_store::{ContainerKind, LogOp};
 
 use super::backlog::Weight;
-use super::{Committer, Consumed, Consumer};
+use super::{Applied, Applier, Committer};
 
 /// A durable row of the log, as its round made it.
 pub(super) struct Row {
@@ -90,20 +90,20 @@ impl Committer {
     }
 
     fn count(&self, row: &Row) -> Result<()> {
-        self.note(self.consumer().consume(row.row, &row.ops, Some(&row.extended))?)?;
+        self.note(self.applier().apply(row.row, &row.ops, Some(&row.extended))?)?;
         self.checkpoint_if_due(row.row)
     }
 
-    pub(super) fn note(&self, consumed: Consumed) -> Result<()> {
-        self.changes_since_checkpoint.fetch_add(consumed.changes, Ordering::Relaxed);
-        self.inconsistencies.fetch_add(consumed.inconsistencies, Ordering::Relaxed);
+    pub(super) fn note(&self, applied: Applied) -> Result<()> {
+        self.changes_since_checkpoint.fetch_add(applied.changes, Ordering::Relaxed);
+        self.inconsistencies.fetch_add(applied.inconsistencies, Ordering::Relaxed);
         let namespace = &self.parts.namespace;
-        if consumed.doubts > 0 {
+        if applied.doubts > 0 {
             if !namespace.has_doubt() {
                 tracing::error!("{}", EngineError::CountsInDoubt);
             }
             self.note_doubt()?;
-        } else if consumed.inconsistencies > 0 {
+        } else if applied.inconsistencies > 0 {
             match namespace.set_losses(true) {
                 // The flag is in force all the same; the next commit records it.
                 Err(error) if error.is_no_space() => {
@@ -127,8 +127,8 @@ impl Committer {
         }
     }
 
-    pub(super) fn consumer(&self) -> Consumer<'_> {
-        Consumer {
+    pub(super) fn applier(&self) -> Applier<'_> {
+        Applier {
             indexes: &self.parts.indexes,
             nodes: self.parts.dedup.nodes(),
             stores: &self.parts.stores,

@@ -30,10 +30,10 @@
 //!
 //! Cost: two or three syncs per round, for any number of operations. See [`counting`] for the cost of counting.
 
+mod apply;
 mod backlog;
 mod checkpoint;
 mod checkpoint_queue;
-mod consume;
 mod counting;
 mod rounds;
 mod turns;
@@ -48,7 +48,7 @@ use dedupfs_store::device::PoolLock;
 use dedupfs_store::{ContainerId, StoreError, waiting};
 use parking_lot::Mutex;
 
-pub(crate) use consume::{Consumed, Consumer};
+pub(crate) use apply::{Applied, Applier};
 
 use self::backlog::{Backlog, Weight};
 use self::checkpoint::Checkpoint;
@@ -142,10 +142,10 @@ impl Committer {
     /// A node or table that the log refers to cannot be read.
     pub(crate) fn replay(&self) -> Result<u64> {
         let from = self.parts.indexes.chunks.position().min(self.parts.indexes.nodes.position());
-        let (mut rows, consumer) = (0, self.consumer());
+        let (mut rows, applier) = (0, self.applier());
         self.parts.namespace.log_after(from, &mut |row, ops| {
             rows += 1;
-            self.note(consumer.consume(row, &ops, None)?)
+            self.note(applier.apply(row, &ops, None)?)
         })?;
         Ok(rows)
     }

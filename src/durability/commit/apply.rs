@@ -6,8 +6,8 @@
 //! frozen, and whose chunks the round does not have. If such a node were known after a crash, the next backup of the
 //! same data would rest on it.
 //!
-//! Log entries are short, and consuming them expands them: a stored node counts its children up by one, a freed one
-//! counts them down. Rows are consumed in order. Each index skips the rows up to its position, so a replay after a
+//! Log entries are short, and applying them expands them: a stored node counts its children up by one, a freed one
+//! counts them down. Rows are applied in order. Each index skips the rows up to its position, so a replay after a
 //! crash gives the same state. Cost: one hash table access per chunk of a new segment; nothing for known segments.
 
 use std::cell::Cell;
@@ -22,7 +22,7 @@ use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp};
 const CHANGES_MAX: usize = 65_536;
 
 /// Applies log rows to both indexes.
-pub(crate) struct Consumer<'a> {
+pub(crate) struct Applier<'a> {
     /// Index of chunks and index of recipe nodes.
     pub indexes: &'a Indexes,
     /// Reader of nodes whose children are counted.
@@ -44,9 +44,9 @@ struct Pending {
     doubts: u64,
 }
 
-/// The result of consuming a row.
+/// The result of applying a row.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Consumed {
+pub(crate) struct Applied {
     /// Changes applied.
     pub changes: u64,
     /// Counts that are impossible; `dedupfs fsck` tells more.
@@ -55,13 +55,13 @@ pub(crate) struct Consumed {
     pub doubts: u64,
 }
 
-impl Consumer<'_> {
+impl Applier<'_> {
     /// Applies one row. `fresh` has the entries that this row's `Extend`s made durable. Without it (replay) they are
     /// read from the containers.
     ///
     /// # Errors
     /// Reading a node or table failed. The indexes then miss a part of this row: no later row may be applied.
-    pub(crate) fn consume(&self, row: u64, ops: &[LogOp], fresh: Option<&[Extended]>) -> Result<Consumed> {
+    pub(crate) fn apply(&self, row: u64, ops: &[LogOp], fresh: Option<&[Extended]>) -> Result<Applied> {
         let mut pending =
             Pending { row, chunks: Vec::new(), recipes: Vec::new(), total: 0, inconsistencies: 0, doubts: 0 };
         let fresh_chunks = fresh.unwrap_or_default().iter().filter(|extended| extended.kind == ContainerKind::Data);
@@ -111,9 +111,9 @@ impl Consumer<'_> {
                 }
             }
         }
-        self.apply(&mut pending)?;
+        self.apply_pending(&mut pending)?;
         let Pending { total: changes, inconsistencies, doubts, .. } = pending;
-        Ok(Consumed { changes, inconsistencies, doubts })
+        Ok(Applied { changes, inconsistencies, doubts })
     }
 
     fn insert(
@@ -189,10 +189,10 @@ impl Consumer<'_> {
             ContainerKind::Data => pending.chunks.push(change),
             ContainerKind::Recipe => pending.recipes.push(change),
         }
-        if pending.chunks.len() + pending.recipes.len() >= CHANGES_MAX { self.apply(pending) } else { Ok(()) }
+        if pending.chunks.len() + pending.recipes.len() >= CHANGES_MAX { self.apply_pending(pending) } else { Ok(()) }
     }
 
-    fn apply(&self, pending: &mut Pending) -> Result<()> {
+    fn apply_pending(&self, pending: &mut Pending) -> Result<()> {
         for (index, changes) in
             [(&self.indexes.chunks, &mut pending.chunks), (&self.indexes.nodes, &mut pending.recipes)]
         {
