@@ -276,3 +276,22 @@ fn regression_names_are_durable_on_a_mount_that_asks_for_it() {
         site.assert_clean();
     }
 }
+
+/// A program that is killed while it writes leaves what it had written, as on any filesystem.
+#[test]
+fn a_killed_writer_leaves_what_it_had_written() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let written: Vec<u8> = (0..3_000_000_u32).map(|number| (number.wrapping_mul(number) >> 7) as u8).collect();
+    let source = site.base.join("written");
+    fs::write(&source, &written).unwrap();
+    // The second write never comes.
+    let script = r#"exec 3>"$2"; cat "$1" >&3; kill -9 $$; cat "$1" >&3"#;
+    let path = site.mnt.join("file");
+    let code = Tool::new("sh").arg("-c").arg(script).arg("sh").arg(&source).arg(&path).run().code;
+    assert_ne!(code, 0, "it was killed");
+    assert!(fs::read(&path).unwrap() == written);
+    site.remount();
+    assert!(fs::read(&path).unwrap() == written);
+    site.umount();
+    site.assert_clean();
+}
