@@ -16,8 +16,8 @@ use dedupfs_store::superblock::PoolProperties;
 
 use common::{content, read, write};
 
-const PLAIN: &str = "zero,block,open,bloom,locality,sealed";
-const COMPARING: &str = "zero,block,open,bloom,locality,sealed,compare";
+const PLAIN: &str = "block,open,bloom,locality,sealed";
+const COMPARING: &str = "block,open,bloom,locality,sealed,compare";
 const WHOLE: ReclaimOptions = ReclaimOptions::below(100);
 
 fn open(device: &Arc<dyn Device>, filters: &str, rebuild_index: bool) -> Arc<Pool> {

@@ -10,7 +10,7 @@ use operation::{Operation, operations};
 use side_by_side::SideBySide;
 
 fn run(operations: &[Operation]) {
-    run_with("zero,block,open,bloom,locality,sealed", operations);
+    run_with("block,open,bloom,locality,sealed", operations);
 }
 
 fn run_with(filters: &str, operations: &[Operation]) {
@@ -36,7 +36,7 @@ proptest! {
     /// Comparing stored chunks changes nothing visible.
     #[test]
     fn engine_that_compares_equals_reference(operations in operations()) {
-        run_with("zero,block,open,bloom,locality,sealed,compare", &operations);
+        run_with("block,open,bloom,locality,sealed,compare", &operations);
     }
 }
 

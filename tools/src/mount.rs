@@ -260,7 +260,7 @@ mod tests {
             foreground: false,
             daemon_child: false,
             memory: 1 << 30,
-            filters: "bloom,sealed".parse().unwrap(),
+            filters: "zero,bloom,sealed".parse().unwrap(),
             log_file: Some("/l".into()),
             options: vec!["ro,dev".to_owned()],
         };

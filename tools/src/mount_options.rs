@@ -38,7 +38,7 @@ pub(crate) struct Options {
     pub(crate) remount: bool,
 }
 
-/// Splits lists at commas; `filters="zero,sealed"` is one option.
+/// Splits lists at commas; `filters="open,sealed"` is one option.
 pub(crate) fn split(lists: &[String]) -> Vec<String> {
     let mut options = Vec::new();
     for list in lists {
@@ -223,13 +223,13 @@ mod tests {
 
     #[test]
     fn what_has_options_of_its_own_can_stand_in_fstab() {
-        let options = parse(&["memory=1G,filters=zero:bloom:sealed,log_file=/var/log/d,fs.log"]);
+        let options = parse(&["memory=1G,filters=open:bloom:sealed,log_file=/var/log/d,fs.log"]);
         assert!(options.unwrap_err().message.contains("fs.log"));
-        let options = parse(&["memory=1G,filters=zero:bloom:sealed,log_file=\"/var/log/d,fs.log\""]).unwrap();
+        let options = parse(&["memory=1G,filters=open:bloom:sealed,log_file=\"/var/log/d,fs.log\""]).unwrap();
         assert_eq!(options.memory_bytes, Some(1 << 30));
-        assert_eq!(options.filters.unwrap().to_string(), "zero,bloom,sealed");
+        assert_eq!(options.filters.unwrap().to_string(), "open,bloom,sealed");
         assert_eq!(options.log_file.unwrap(), Path::new("/var/log/d,fs.log"));
-        assert_eq!(parse(&["filters=\"zero,sealed\""]).unwrap().filters.unwrap().to_string(), "zero,sealed");
+        assert_eq!(parse(&["filters=\"open,sealed\""]).unwrap().filters.unwrap().to_string(), "open,sealed");
         for option in ["memory=12", "memory", "filters=fast", "filters", "log_file", "log_file="] {
             let failure = parse(&[option]).unwrap_err();
             assert_eq!(failure.kind, FailureKind::Usage);

@@ -225,7 +225,7 @@ mod tests {
         let in_effect = "remount,ro,memory=256M,data_limit=2T,threads=4";
         assert!(kept(in_effect, Origin::Mount, Some(&stats)).is_empty());
         assert_eq!(kept(in_effect, Origin::CommandLine, Some(&stats)), ["threads"]);
-        let others = "memory=1G,data_limit=1T,meta_limit=1G,filters=zero:sealed,log_file=/log";
+        let others = "memory=1G,data_limit=1T,meta_limit=1G,filters=open:sealed,log_file=/log";
         assert_eq!(kept(others, Origin::Mount, Some(&stats)), ["memory", "data_limit", "meta_limit"]);
         assert_eq!(kept(others, Origin::CommandLine, None).len(), 5);
         assert!(kept(others, Origin::Mount, None).is_empty());

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use dedupfs::config::COMMIT_INTERVAL;
-use dedupfs::{OpenOptions, Pool};
+use dedupfs::{FilterPlan, OpenOptions, Pool};
 use dedupfs_fuse::{MountError, MountedSession};
 use dedupfs_store::waiting;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -109,6 +109,7 @@ fn serve(
     // Register signals before anything is mounted, so that none comes too early.
     let (events, happened) = unbounded();
     watch_signals(events.clone())?;
+    let filters = given.filters.as_ref().unwrap_or(&args.filters);
     notifier.status("opening the pool");
     let pool = access::open_for_mount(
         &pool_root,
@@ -117,7 +118,7 @@ fn serve(
             read_only: options.read_only,
             note: format!("dedupfs mount on {}", mountpoint.path.display()),
             commit_interval: COMMIT_INTERVAL,
-            filters: given.filters.as_ref().unwrap_or(&args.filters).clone(),
+            filters: filters.clone(),
             limits: given.limits,
             access_times: given.access_times(),
             ..OpenOptions::default()
@@ -147,8 +148,12 @@ fn serve(
         version = env!("CARGO_PKG_VERSION"),
         "mounted"
     );
-    if let Err(failure) = ready(notice(&pool, mountpoint.is_dead)) {
+    if let Err(failure) = ready(notice(&pool, filters, mountpoint.is_dead)) {
         tracing::error!(%failure, "a step after mounting failed: the mount serves nevertheless");
+    }
+    // After the notice: a daemon without a log has left the terminal, which shows the warning once.
+    if let Some(warning) = filters.warning() {
+        tracing::warn!("{warning}");
     }
     notifier.ready(&format!("serving {} on {}", pool_root.display(), mountpoint.path.display()));
     let background = Background::start(&pool, given.gc).unwrap_or_else(|failure| {
@@ -166,7 +171,7 @@ fn serve(
     finish(&daemon, server, session_result)
 }
 
-fn notice(pool: &Pool, was_dead: bool) -> Option<String> {
+fn notice(pool: &Pool, filters: &FilterPlan, was_dead: bool) -> Option<String> {
     let interval_s = COMMIT_INTERVAL.as_secs();
     let nothing_to_do = || {
         format!(
@@ -174,7 +179,10 @@ fn notice(pool: &Pool, was_dead: bool) -> Option<String> {
              {interval_s} seconds may be missing"
         )
     };
-    pool.notice().or_else(|| was_dead.then(nothing_to_do))
+    let recovered = pool.notice().or_else(|| was_dead.then(nothing_to_do));
+    let warning = filters.warning().map(|warning| format!("warning: {warning}"));
+    let notices: Vec<String> = recovered.into_iter().chain(warning).collect();
+    (!notices.is_empty()).then(|| notices.join("; "))
 }
 
 fn log_file(

@@ -8,7 +8,7 @@ use super::{Filter, Query, Verdict};
 use crate::index::Index;
 
 /// Decides `NonExisting` for fingerprints that neither memory nor any tanker's filter names, and `WeakMaybe` for the
-/// others.
+/// others. The built-in fingerprint stays open: no tanker has it, and yet it is always present.
 pub(crate) struct BloomFilter(pub(crate) Arc<Index>);
 
 impl Filter for BloomFilter {

@@ -14,7 +14,6 @@ mod locality;
 mod memory;
 mod plan;
 mod sealed;
-mod zero;
 
 use dedupfs_store::{Fingerprint, Result};
 
@@ -27,7 +26,6 @@ pub(crate) use memory::OpenFilter;
 pub(crate) use plan::FilterKind;
 pub use plan::{FilterPlan, FilterPlanError};
 pub(crate) use sealed::SealedFilter;
-pub(crate) use zero::ZeroFilter;
 
 use crate::cell::Location;
 pub use crate::sealed::Reads;

@@ -21,7 +21,7 @@ impl Filter for SealedFilter {
         let locate = |prints: &[Fingerprint], found: &mut Vec<_>| self.0.locate_batch_with(prints, found, self.1);
         query.ask_open(locate, |query, position, found| match found {
             Some(location) => query.existing(position, location),
-            // The built-in fingerprint is known even without a filter for it.
+            // It is in no tanker, and no other filter decides it.
             None if query.fingerprints[position].is_zero() => query.verdicts[position] = Verdict::BuiltIn,
             None => query.verdicts[position] = Verdict::NonExisting,
         })

@@ -71,6 +71,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn it_leaves_the_built_in_fingerprint_to_the_filters_behind_it() {
+        let index = BlockIndex::default();
+        index.extend(&[Child { fingerprint: Fingerprint::ZERO, len_bytes: 8192, hint: ContainerId(7) }]);
+        assert!(index.is_empty());
+    }
+
+    #[test]
     fn regression_it_knows_the_newest_chunks_and_a_bounded_number() {
         let chunk = |number: u64| Child {
             fingerprint: Fingerprint(*blake3::hash(&number.to_le_bytes()).as_bytes()),

@@ -23,6 +23,27 @@ fn regression_a_remount_names_what_it_does_not_change() {
     site.umount().ok();
 }
 
+/// A list of filters from an older release still mounts. The user and the log are told once that a filter was removed.
+#[test]
+fn a_removed_filter_in_the_options_of_a_mount_is_told_of() {
+    let Some(site) = Site::if_fuse() else { return };
+    let mount = |option: &str| site.dedupfs("mount", &[&site.pool, &site.mnt, Path::new(option)]);
+    let log = site.pool.join("dedupfs.log");
+    let warning = "the filter `zero` was removed and is ignored: leave it out of `--filters` and `filters=`";
+    for list in ["--filters=zero,block,open,bloom,locality,sealed", "-ofilters=zero:open:sealed:compare"] {
+        let _ = fs::remove_file(&log);
+        assert_eq!(mount(list).ok().err, format!("dedupfs: warning: {warning}\n"));
+        run(STATS, &[&site.pool, Path::new("--json")]).expect(0, &["\"name\": \"sealed\""]);
+        assert!(!run(STATS, &[&site.pool, Path::new("--json")]).ok().out.contains("\"zero\""));
+        site.umount().ok();
+        assert_eq!(fs::read_to_string(&log).unwrap().matches(warning).count(), 1);
+    }
+    assert_eq!(mount("-ofilters=open:sealed").ok().err, "");
+    site.umount().ok();
+    mount("--filters=zero,sealed,zero").expect(2, &["the filter `zero` is named twice"]);
+    mount("-ofilters=zero").expect(2, &["the last filter must be `sealed`"]);
+}
+
 /// The mount must report the missing file, because an error at the first read is too late.
 #[test]
 fn regression_a_read_only_mount_tells_of_a_missing_file_of_containers() {

@@ -81,9 +81,10 @@ done
 fn lines_of_fstab_mount() {
     let Some(site) = Site::if_fit() else { return };
     let log = site.base.join("the.log");
-    administrate(
+    let ran = administrate(
         &site,
         r#"
+# The filter `zero` was removed: older lines name it.
 echo "$pool $mnt dedupfs noauto,user,memory=256M,filters=zero:open:bloom:locality:sealed,log_file=$base/the.log,x-systemd.automount 0 0" >"$base/fstab"
 export LIBMOUNT_FSTAB="$base/fstab"
 mount "$mnt"
@@ -110,7 +111,10 @@ expect 32 mount "$mnt"
 "#,
     )
     .expect(0, &["hello", "`fast` is not known", "is not a dedupfs pool", "mount it for writing"]);
-    assert!(fs::read_to_string(log).unwrap().contains("mounted"));
+    let (said, log) = (ran.said(), fs::read_to_string(log).unwrap());
+    assert!(log.contains("mounted"));
+    // Of two mounts; the remounts change no filters.
+    assert_eq!([&said, &log].map(|text| text.matches("the filter `zero` was removed").count()), [2, 2], "{said}");
     site.assert_clean();
 }
 
