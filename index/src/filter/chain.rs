@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use dedupfs_store::{Result, StoreError};
+use dedupfs_store::{Fingerprint, Result, StoreError};
 use parking_lot::Mutex;
 
 use super::{CompareFilter, Filter, Query, Verdict};
@@ -71,9 +71,20 @@ impl FilterChain {
         Self { filters, own_at, compare: None, extras: Mutex::default() }
     }
 
-    /// Returns the chain with a last filter that compares the finds of the others with the data.
+    /// Returns the chain with a last filter that compares the finds of the others with the data. It asks no filter of a
+    /// query, because it must compare the copy that the index names: reclaiming keeps only that one, and the file's old
+    /// chunks may lie elsewhere.
     pub(super) fn comparing(self, compare: CompareFilter) -> Self {
-        Self { compare: Some((Arc::new(compare), Arc::default())), ..self }
+        Self { compare: Some((Arc::new(compare), Arc::default())), own_at: None, ..self }
+    }
+
+    /// Makes a query for this chain, which uses the `data` only if it compares.
+    /// Panics if the slices differ in length.
+    pub fn query<'a>(&self, prints: &'a [Fingerprint], lengths: &'a [u32], data: &'a [&'a [u8]]) -> Query<'a> {
+        match self.compare {
+            Some(_) => Query::with_data(prints, lengths, data),
+            None => Query::new(prints, lengths),
+        }
     }
 
     /// The comparing filter, if there is one: then queries need [data](Query::with_data).

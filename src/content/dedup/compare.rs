@@ -1,4 +1,6 @@
-//! Known nodes under the byte compare filter: a node counts as known only if it reads as it was written.
+//! Finds under the byte compare filter: no place is used before it was read and found equal, even if another writer has
+//! just made it. A node counts as known only if it reads as it was written. Damaged chunks are stored again, and the
+//! index follows when the new place is committed.
 //!
 //! A reader goes from the inode's hint to a node, and from the node's hints to chunks. It asks the index only if a hint
 //! is wrong or a copy cannot be read. So a known segment's chunks are compared in two places: where the index places
@@ -15,53 +17,86 @@ use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_index::Location;
+use dedupfs_index::filter::{CompareFilter, Verdict};
 use dedupfs_store::recipe::{Child, Node};
-use dedupfs_store::{ContainerId, LogOp, StoreError, waiting};
+use dedupfs_store::{ContainerId, Fingerprint, LogOp, StoreError, waiting};
 
-use super::place::Foreknown;
+use super::finds::Finds;
 use super::{Deduplicator, Pin, Section, SegmentEntry};
 use crate::containers::StreamId;
 use crate::fetch::NodeView;
 
-impl Deduplicator {
-    /// Compares a known segment with `entries`, and writes it again if it is damaged.
+/// Reads and compares each find, with the chain's own filter.
+pub(super) struct Comparing(pub(super) CompareFilter);
+
+impl Finds for Comparing {
+    /// Compares a known node, and writes it again if it is damaged.
     ///
     /// # Errors
     /// `Collision` if other content has its fingerprint or that of one of its chunks; errors of reading and storing.
-    pub(super) fn compare_segment(
+    fn node(
         &self,
+        dedup: &Deduplicator,
         section: &Section<'_>,
         stream: StreamId,
         entries: &[SegmentEntry<'_>],
         mut node: Node,
         found: (Child, Pin),
     ) -> Result<(Child, Pin)> {
-        let stored = self.stored_node(&node, &found.0)?;
-        let hints = stored.as_ref().map_or(&[][..], |view| view.children());
-        let damage = self.place_chunks(stream, entries, &mut node.children, Foreknown::Segment(hints))?;
-        if stored.is_some() && !damage { Ok(found) } else { self.write_again(section, stream, node, found) }
-    }
-
-    /// Like [`compare_segment`](Self::compare_segment), for a list whose children have been compared.
-    pub(super) fn compare_list(
-        &self,
-        section: &Section<'_>,
-        stream: StreamId,
-        node: Node,
-        found: (Child, Pin),
-    ) -> Result<(Child, Pin)> {
-        let misleads = match self.stored_node(&node, &found.0)? {
-            None => true,
-            Some(stored) => {
-                let mut pairs = stored.children().iter().zip(&node.children);
-                pairs.try_fold(false, |misleads, (old, new)| {
-                    Ok::<_, EngineError>(misleads || self.is_older(old, new)?)
-                })?
-            }
+        let stored = dedup.stored_node(&node, &found.0)?;
+        let children = stored.as_ref().map_or(&[][..], |view| view.children());
+        let misleads = if node.level == 0 {
+            self.place_segment(dedup, stream, entries, &mut node.children, children)?
+        } else {
+            // The children of a list have been compared.
+            let mut pairs = children.iter().zip(&node.children);
+            pairs.try_fold(false, |misleads, (old, new)| Ok::<_, EngineError>(misleads || dedup.is_older(old, new)?))?
         };
-        if misleads { self.write_again(section, stream, node, found) } else { Ok(found) }
+        if stored.is_some() && !misleads { Ok(found) } else { dedup.write_again(section, stream, node, found) }
     }
 
+    /// Seldom reads from disk: only for a chunk stored a while ago, which was compared before and is damaged or claimed.
+    fn chunk(&self, print: &Fingerprint, data: &[u8], location: Location) -> Result<Option<ContainerId>> {
+        Ok(self.0.compare(print, data, location.container())?.place.map(|place| place.container()))
+    }
+
+    fn repeated(&self, print: &Fingerprint, first: &[u8], data: &[u8]) -> Result<()> {
+        if first == data {
+            return Ok(());
+        }
+        Err(StoreError::Collision { fingerprint: print.to_string(), place: "the same write".to_owned() }.into())
+    }
+}
+
+impl Comparing {
+    /// Places the chunks of a segment that is `stored` with these children. Returns whether damaged chunks were found.
+    fn place_segment(
+        &self,
+        dedup: &Deduplicator,
+        stream: StreamId,
+        entries: &[SegmentEntry<'_>],
+        children: &mut [Child],
+        stored: &[Child],
+    ) -> Result<bool> {
+        let looked_up = dedup.look_up(entries, None)?;
+        let mut damage_seen = looked_up.damage_seen;
+        for (&(at, entry), verdict) in looked_up.chunks.iter().zip(&looked_up.verdicts) {
+            let hint = stored.get(at).map_or(ContainerId::NONE, |child| child.hint);
+            damage_seen |= match verdict {
+                Verdict::BuiltIn => false,
+                Verdict::Existing(location) if hint == ContainerId::NONE || hint == location.container() => false,
+                Verdict::Existing(_) => {
+                    self.0.compare(&entry.child.fingerprint, entry.data.unwrap_or_default(), hint)?.damage_seen
+                }
+                _ => true,
+            };
+        }
+        dedup.place(stream, &looked_up, children)?;
+        Ok(damage_seen)
+    }
+}
+
+impl Deduplicator {
     /// Returns the node as a reader gets it; `None` if it is damaged.
     fn stored_node(&self, node: &Node, child: &Child) -> Result<Option<Arc<NodeView>>> {
         match self.nodes.node_of(&child.fingerprint, child.hint) {

@@ -7,7 +7,8 @@
 //!    The rest are appended to the stream's open container.
 //! 4. The segment is encoded and appended to the recipe containers. A log entry records it, and its chunks are counted.
 //!
-//! With the byte compare filter, the copies found in steps 1 to 3 are read and compared ([`compare`], [`place`]).
+//! The copies found in steps 1 to 3 are trusted by their fingerprint, or read and compared ([`compare`]). The filter
+//! chain decides this when the pool is opened ([`Finds`]).
 //!
 //! Invariants:
 //! - Everything between a lookup and the log entry that rests on it happens inside one [`Section`]. Reclaiming claims
@@ -21,6 +22,7 @@
 
 mod block_index;
 mod compare;
+mod finds;
 mod forward;
 mod pins;
 #[cfg(test)]
@@ -47,7 +49,7 @@ pub(crate) use pins::{Pin, Pins};
 pub(crate) use sections::Section;
 pub use stored::ContainerChunks;
 
-use place::Foreknown;
+use finds::Finds;
 use sections::Sections;
 
 use crate::containers::StreamId;
@@ -93,6 +95,7 @@ pub struct Deduplicator {
     stores: Stores,
     indexes: Indexes,
     chain: FilterChain,
+    finds: Box<dyn Finds>,
     fingerprinter: Fingerprinter,
     log: Arc<dyn OperationsLog>,
     nodes: NodeReader,
@@ -129,6 +132,7 @@ impl Deduplicator {
         Self {
             stores: parts.stores,
             indexes: parts.indexes,
+            finds: finds::of(&parts.chain),
             chain: parts.chain,
             fingerprinter: parts.fingerprinter,
             log: parts.log,
@@ -177,31 +181,20 @@ impl Deduplicator {
         entries: &[SegmentEntry<'_>],
         known: Option<&BlockIndex>,
     ) -> Result<(Child, Pin)> {
-        let node = Node { level: 0, children: entries.iter().map(|entry| entry.child).collect() };
+        let mut node = Node { level: 0, children: entries.iter().map(|entry| entry.child).collect() };
         let fingerprint = self.fingerprinter.of(&node.identity_bytes());
         let len_bytes = node.len_bytes()?;
         self.counters.bytes_in.fetch_add(len_bytes, Ordering::Relaxed);
         if let Some(found) = self.known_node(fingerprint, len_bytes)? {
             self.counters.segments_known.fetch_add(1, Ordering::Relaxed);
-            if self.chain.compare().is_some() {
-                return self.compare_segment(section, stream, entries, node, found);
-            }
-            // A known segment may name lost chunks; storing them heals all files that share it.
-            if self.log.has_losses() {
-                self.place_chunks(stream, entries, &mut { node.children }, Foreknown::Nothing)?;
-            }
-            return Ok(found);
+            return self.finds.node(self, section, stream, entries, node, found);
         }
-        let mut node = node;
         // The old recipe may name lost places.
-        let known = known.filter(|_| !self.log.has_losses()).map_or(Foreknown::Nothing, Foreknown::Block);
+        let known = known.filter(|_| !self.log.has_losses());
         self.place_chunks(stream, entries, &mut node.children, known)?;
         match self.store_new_node(section, stream, fingerprint, len_bytes, node)? {
             Stored::New(stored) => Ok(stored),
-            Stored::Meanwhile(found, node) if self.chain.compare().is_some() => {
-                self.compare_segment(section, stream, entries, node, found)
-            }
-            Stored::Meanwhile(found, _) => Ok(found),
+            Stored::Meanwhile(found, node) => self.finds.node(self, section, stream, entries, node, found),
         }
     }
 
@@ -214,7 +207,7 @@ impl Deduplicator {
     ) -> Result<Child> {
         self.counters.bytes_in.fetch_add(entry.child.len_bytes, Ordering::Relaxed);
         let mut child = [entry.child];
-        self.place_chunks(stream, &[entry], &mut child, Foreknown::Nothing)?;
+        self.place_chunks(stream, &[entry], &mut child, None)?;
         let [child] = child;
         Ok(child)
     }
@@ -230,7 +223,7 @@ impl Deduplicator {
                 Stored::Meanwhile(found, node) => (found, node),
             },
         };
-        if self.chain.compare().is_some() { self.compare_list(section, stream, node, found) } else { Ok(found) }
+        self.finds.node(self, section, stream, &[], node, found)
     }
 
     fn known_node(&self, fingerprint: Fingerprint, len_bytes: u64) -> Result<Option<(Child, Pin)>> {

@@ -1,99 +1,89 @@
 //! Finding places for chunks: the filter chain says which are stored, and the others are appended (steps 2 and 3 of
 //! storing a segment).
 //!
-//! If the chain compares, no place is used before it was read and found equal, even if another writer has just made it.
-//! Damaged chunks are stored again, and the index follows when the new place is committed.
+//! [`Finds`](super::finds::Finds) confirms the finds of step 3.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use dedupfs_base::Result;
 use dedupfs_index::Location;
-use dedupfs_index::filter::{CompareFilter, Query, Verdict};
+use dedupfs_index::filter::Verdict;
 use dedupfs_store::recipe::Child;
-use dedupfs_store::{ContainerId, Fingerprint, StoreError, waiting};
+use dedupfs_store::{ContainerId, Fingerprint, waiting};
 
 use super::{BlockIndex, Deduplicator, SegmentEntry};
 use crate::containers::StreamId;
 
-/// The knowledge about a segment's chunks before the index is asked.
-pub(super) enum Foreknown<'a> {
-    Nothing,
-    /// The chunks that the file held before.
-    Block(&'a BlockIndex),
-    /// The children of the stored segment, for a chain that compares. Readers of that segment follow its hints first,
-    /// so these copies are compared too. Reclaiming keeps only the copy that the index names.
-    Segment(&'a [Child]),
+/// A chunk with its bytes, and its position in the segment.
+type Chunk<'a> = (usize, &'a SegmentEntry<'a>);
+
+/// The chunks of a segment that have bytes, and the chain's answers about them.
+pub(super) struct LookedUp<'a> {
+    pub(super) chunks: Vec<Chunk<'a>>,
+    pub(super) verdicts: Vec<Verdict>,
+    /// Whether damaged chunks were found.
+    pub(super) damage_seen: bool,
+    /// The index's epoch before the chain was asked.
+    epoch: u64,
 }
 
-/// A chunk to be stored, and its position in the segment.
-type Missing<'a> = (usize, &'a SegmentEntry<'a>);
-
 impl Deduplicator {
-    /// Runs the chain for all entries with data, then stores the new chunks. Fills the hints of `children`. Returns
-    /// whether damaged chunks were found.
+    /// Runs the chain for all entries with data, then stores the new chunks. Fills the hints of `children`. `known` are
+    /// the chunks that the file held before.
     pub(super) fn place_chunks(
         &self,
         stream: StreamId,
         entries: &[SegmentEntry<'_>],
         children: &mut [Child],
-        known: Foreknown<'_>,
-    ) -> Result<bool> {
-        let picked: Vec<Missing<'_>> = entries.iter().enumerate().filter(|(_, entry)| entry.data.is_some()).collect();
-        if picked.is_empty() {
-            return Ok(false);
-        }
-        let fingerprints: Vec<Fingerprint> = picked.iter().map(|(_, entry)| entry.child.fingerprint).collect();
-        let data: Vec<&[u8]> = picked.iter().map(|(_, entry)| entry.data.unwrap_or_default()).collect();
+        known: Option<&BlockIndex>,
+    ) -> Result<()> {
+        let looked_up = self.look_up(entries, known)?;
+        self.place(stream, &looked_up, children)
+    }
+
+    /// Runs the chain for all entries with data.
+    pub(super) fn look_up<'a>(
+        &self,
+        entries: &'a [SegmentEntry<'a>],
+        known: Option<&BlockIndex>,
+    ) -> Result<LookedUp<'a>> {
+        let chunks: Vec<Chunk<'_>> = entries.iter().enumerate().filter(|(_, entry)| entry.data.is_some()).collect();
+        let fingerprints: Vec<Fingerprint> = chunks.iter().map(|(_, entry)| entry.child.fingerprint).collect();
+        let data: Vec<&[u8]> = chunks.iter().map(|(_, entry)| entry.data.unwrap_or_default()).collect();
         let lengths: Vec<u32> = data.iter().map(|data| data.len() as u32).collect();
         let epoch = self.indexes.chunks.sealed_epoch();
-        let mut query = match self.chain.compare() {
-            Some(_) => Query::with_data(&fingerprints, &lengths, &data),
-            None => Query::new(&fingerprints, &lengths),
-        };
-        match &known {
-            // A chain that compares must compare the copy that the index names: reclaiming keeps only that one. The
-            // file's old chunks may lie elsewhere.
-            Foreknown::Block(known) if self.chain.compare().is_none() && !known.is_empty() => {
-                self.chain.run(&mut query, &[*known])?
-            }
-            _ => self.chain.run(&mut query, &[])?,
+        let mut query = self.chain.query(&fingerprints, &lengths, &data);
+        match known.filter(|known| !known.is_empty()) {
+            Some(known) => self.chain.run(&mut query, &[known])?,
+            None => self.chain.run(&mut query, &[])?,
         }
-        let mut damage_seen = query.damage_seen();
+        let damage_seen = query.damage_seen();
+        let verdicts = query.verdicts;
+        Ok(LookedUp { chunks, verdicts, damage_seen, epoch })
+    }
+
+    /// Uses the found chunks and stores the others. Fills the hints of `children`.
+    pub(super) fn place(&self, stream: StreamId, looked_up: &LookedUp<'_>, children: &mut [Child]) -> Result<()> {
         let mut missing = Vec::new();
-        for (&(at, entry), verdict) in picked.iter().zip(&query.verdicts) {
-            if let (Foreknown::Segment(stored), Some(compare)) = (&known, self.chain.compare()) {
-                let hint = stored.get(at).map_or(ContainerId::NONE, |child| child.hint);
-                damage_seen |= match verdict {
-                    Verdict::Existing(location) if hint == ContainerId::NONE || hint == location.container() => false,
-                    Verdict::Existing(_) => {
-                        let data = entry.data.unwrap_or_default();
-                        compare.compare(&entry.child.fingerprint, data, hint)?.damage_seen
-                    }
-                    _ => true,
-                };
-            }
+        for (&(at, entry), verdict) in looked_up.chunks.iter().zip(&looked_up.verdicts) {
             match verdict {
                 Verdict::Existing(location) if self.usable(location.container()) => {
                     set_hint(children, at, location.container())
                 }
+                // Zeros lie in no container.
+                Verdict::BuiltIn => set_hint(children, at, ContainerId::NONE),
                 _ => missing.push((at, entry)),
             }
         }
         if !missing.is_empty() {
-            self.store_missing(stream, &missing, children, epoch)?;
+            self.store_missing(stream, &missing, children, looked_up.epoch)?;
         }
-        Ok(damage_seen)
+        Ok(())
     }
 
     /// Under the store lock, uses chunks that another writer has stored since the lookup; appends and stages the rest.
-    fn store_missing(
-        &self,
-        stream: StreamId,
-        missing: &[Missing<'_>],
-        children: &mut [Child],
-        epoch: u64,
-    ) -> Result<()> {
+    fn store_missing(&self, stream: StreamId, missing: &[Chunk<'_>], children: &mut [Child], epoch: u64) -> Result<()> {
         let _exclusive = waiting::lock(&self.store_lock);
         let prints: Vec<Fingerprint> = missing.iter().map(|(_, entry)| entry.child.fingerprint).collect();
         let mut found = Vec::new();
@@ -102,26 +92,22 @@ impl Deduplicator {
         if self.indexes.chunks.sealed_epoch() != epoch {
             self.indexes.chunks.locate_batch(&prints, &mut found)?;
         }
-        let compare = self.chain.compare();
         let mut fresh: Vec<(Fingerprint, &[u8])> = Vec::with_capacity(missing.len());
         let mut places: Vec<(usize, usize)> = Vec::with_capacity(missing.len());
         let mut seen = HashMap::with_capacity(missing.len());
         for ((at, entry), location) in missing.iter().zip(&found) {
             let (print, data) = (entry.child.fingerprint, entry.data.unwrap_or_default());
             if let Some(location) = location
-                && let Some(container) = taken(compare, &print, data, *location)?
+                && let Some(container) = self.finds.chunk(&print, data, *location)?
                 && self.usable(container)
             {
                 set_hint(children, *at, container);
                 continue;
             }
-            let position = *seen.entry(print).or_insert_with(|| {
-                fresh.push((print, data));
-                fresh.len() - 1
-            });
-            if compare.is_some() && fresh.get(position).is_some_and(|(_, first)| *first != data) {
-                let place = "the same write".to_owned();
-                return Err(StoreError::Collision { fingerprint: print.to_string(), place }.into());
+            let position = *seen.entry(print).or_insert(fresh.len());
+            match fresh.get(position) {
+                Some((_, first)) => self.finds.repeated(&print, first, data)?,
+                None => fresh.push((print, data)),
             }
             places.push((*at, position));
         }
@@ -139,22 +125,6 @@ impl Deduplicator {
         self.counters.chunks_stored.fetch_add(fresh.len() as u64, Ordering::Relaxed);
         self.counters.bytes_stored.fetch_add(stored_bytes, Ordering::Relaxed);
         Ok(())
-    }
-}
-
-/// Returns the container that really has the chunk found at `location`. A different length means a different chunk.
-///
-/// Comparing seldom reads from disk: only for a chunk stored a while ago, which was compared before and is damaged or
-/// claimed.
-fn taken(
-    compare: Option<&CompareFilter>,
-    print: &Fingerprint,
-    data: &[u8],
-    location: Location,
-) -> Result<Option<ContainerId>> {
-    match compare {
-        Some(compare) => Ok(compare.compare(print, data, location.container())?.place.map(|place| place.container())),
-        None => Ok((location.len_bytes() as usize == data.len()).then_some(location.container())),
     }
 }
 
