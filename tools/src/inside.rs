@@ -17,13 +17,21 @@ pub(crate) struct Inside {
     pub(crate) pool: PathBuf,
 }
 
+/// Returns the step that helps after a failed opening, if there is a certain one.
+fn advice(error: &std::io::Error) -> &'static str {
+    match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::NOTCONN) => ": its daemon was killed: `dedupfs mount POOL MNT` brings the mount back",
+        _ => "",
+    }
+}
+
 /// Opens the source of a copy. It is kept open, so that its inode stays.
 pub(crate) fn open_source(path: &Path) -> Result<(File, Metadata), Failure> {
     let shown = path.display();
     // Opening a pipe would wait without this.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let from = opened.map_err(|error| Failure::failed(format!("cannot open {shown}: {error}")))?;
+    let from = opened.map_err(|error| Failure::failed(format!("cannot open {shown}: {error}{}", advice(&error))))?;
     let metadata = from.metadata().map_err(|error| Failure::failed(format!("cannot look at {shown}: {error}")))?;
     Ok((from, metadata))
 }
@@ -91,7 +99,11 @@ impl NewName {
                 true => Ok(directory),
                 false => Err(std::io::ErrorKind::NotADirectory.into()),
             })
-            .map_err(|error| Failure::failed(format!("cannot open {}: {error}", parent.display())))?;
+            .map_err(|error| {
+                let missing = error.kind() == std::io::ErrorKind::NotFound;
+                let advice = if missing { ": create the directory first" } else { advice(&error) };
+                Failure::failed(format!("cannot open {}: {error}{advice}", parent.display()))
+            })?;
         match statat(directory.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Err(FailureKind::Usage.because(format!("{shown} is there already: give a new name"))),
             Err(rustix::io::Errno::NOENT) => Ok(Self { directory, name: name.to_owned() }),

@@ -284,7 +284,7 @@ pub(crate) fn recovered(report: &RecoverReport, age: Option<Duration>) -> String
             restored.recipes_damaged
         );
     }
-    text.push_str("changes after that export are lost; check with `dedupfs fsck`, then mount\n");
+    text.push_str("changes after that export, if there were any, are lost; check with `dedupfs fsck`, then mount\n");
     text
 }
 

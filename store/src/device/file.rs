@@ -194,8 +194,10 @@ impl Device for FileDevice {
         waiting::announce();
         let found = rustix::fs::statvfs(&self.root)
             .map_err(|error| StoreError::from_io("ask the space of", self.describe(), error.into()))?;
+        // Blocks that only root may use are neither used nor available.
+        let blocks = found.f_blocks.saturating_sub(found.f_bfree.saturating_sub(found.f_bavail));
         Ok(Space {
-            total_bytes: found.f_blocks.saturating_mul(found.f_frsize),
+            total_bytes: blocks.saturating_mul(found.f_frsize),
             available_bytes: found.f_bavail.saturating_mul(found.f_frsize),
         })
     }

@@ -202,3 +202,14 @@ fn what_is_in_memory_is_read_without_saying_that_it_waits() {
     assert_eq!(announcements(|| assert_eq!(file.read_at(&mut read, 5000).unwrap(), 5000)), 1);
     assert_eq!(announcements(|| assert_eq!(file.read_at(&mut read, 20_000).unwrap(), 0)), 1);
 }
+
+/// A disk with many blocks for root alone was "85% full", while df said 60%.
+#[test]
+fn regression_blocks_for_root_alone_are_no_part_of_the_disk() {
+    let root = tempfile::tempdir().unwrap();
+    let space = FileDevice::new(root.path()).space().unwrap();
+    let found = rustix::fs::statvfs(root.path()).unwrap();
+    let for_root = (found.f_bfree - found.f_bavail) * found.f_frsize;
+    assert_eq!(space.total_bytes, found.f_blocks * found.f_frsize - for_root);
+    assert!(space.available_bytes <= space.total_bytes);
+}

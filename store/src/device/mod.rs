@@ -70,7 +70,7 @@ pub struct Entry {
 /// Space of the device, as `statfs` reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space {
-    /// Size of the whole medium.
+    /// Size of the medium, without blocks that only root may use.
     pub total_bytes: u64,
     /// Free space for an unprivileged writer.
     pub available_bytes: u64,

@@ -115,7 +115,9 @@ impl<'a> Staging<'a> {
         let name = format!("{STAGING_PREFIX}{:016x}", random());
         let failed = |errno: Errno| {
             let kind = if lacks_room(&errno.into()) { FailureKind::NoSpace } else { FailureKind::Failed };
-            kind.because(format!("cannot make a directory beside the new name: {errno}"))
+            let advice =
+                if errno == Errno::ROFS { ": the pool is mounted read-only: mount it for writing" } else { "" };
+            kind.because(format!("cannot make a directory beside the new name: {errno}{advice}"))
         };
         rustix::fs::mkdirat(parent, &name, Mode::RWXU).map_err(failed)?;
         let open = || {

@@ -298,7 +298,7 @@ fn what_makes_no_sense_is_said() {
         (put(&source, &site.mnt), 2, "is there already"),
         (put(&site.base.join("absent"), &site.mnt.join("new")), 1, "cannot open"),
         (put(&source, &site.base.join("new")), 2, "in no mounted dedupfs"),
-        (put(&source, &site.mnt.join("no/such")), 1, "cannot open"),
+        (put(&source, &site.mnt.join("no/such")), 1, "create the directory first"),
         (put(&there, &site.mnt.join("new")), 2, "in the same mount"),
         (put(&site.pool, &site.mnt.join("new")), 1, "the pool itself"),
         (put(Path::new("/dev/null"), &site.mnt.join("new")), 2, "neither a directory nor a regular file"),
@@ -314,7 +314,8 @@ fn what_makes_no_sense_is_said() {
     // A read-only pool.
     site.umount();
     site.mount_with("ro");
-    put(&source, &site.mnt.join("new")).expect(1, &["cannot make a directory beside the new name"]);
+    put(&source, &site.mnt.join("new"))
+        .expect(1, &["cannot make a directory beside the new name", "mount it for writing"]);
     get(&there, &site.base.join("there")).expect(0, &["copied 0 files"]);
     assert!(File::open(site.base.join("there")).unwrap().metadata().unwrap().is_dir());
 }
