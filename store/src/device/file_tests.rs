@@ -206,8 +206,8 @@ fn what_is_in_memory_is_read_without_saying_that_it_waits() {
 /// A disk with many blocks for root alone was "85% full", while df said 60%.
 #[test]
 fn regression_blocks_for_root_alone_are_no_part_of_the_disk() {
-    let root = tempfile::tempdir().unwrap();
-    let space = FileDevice::new(root.path()).space().unwrap();
+    let (root, device) = device();
+    let space = device.space().unwrap();
     let found = rustix::fs::statvfs(root.path()).unwrap();
     let for_root = (found.f_bfree - found.f_bavail) * found.f_frsize;
     assert_eq!(space.total_bytes, found.f_blocks * found.f_frsize - for_root);
