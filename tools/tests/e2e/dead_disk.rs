@@ -84,7 +84,8 @@ fn regression_other_users_do_not_keep_tools_from_the_daemon() {
     const KNOCKS: &str = "
 import os, socket, sys
 os.setgid(65534); os.setuid(65534)
-names = {line.split()[-1] for line in open('/proc/net/unix') if '@dedupfs' in line}
+# Daemons of other tests are left alone.
+names = {line.split()[-1] for line in open('/proc/net/unix') if '@dedupfs/' + sys.argv[1] + '/' in line}
 assert names, 'no socket without a file'
 sockets = []
 for name in names:
@@ -101,8 +102,10 @@ sys.stdin.read()
         return;
     }
     site.mount();
+    let device = rustix::fs::stat(&site.mnt).unwrap().st_dev;
+    let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let mut python = std::process::Command::new("python3")
-        .args(["-c", KNOCKS])
+        .args(["-c", KNOCKS, &device])
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()
