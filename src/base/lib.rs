@@ -1,4 +1,4 @@
-//! What every room of the engine needs: its error, the gauge of bytes in memory, caught panics, the allocator.
+//! The base of the engine: its error, the gauge of bytes in memory, caught panics, the allocator.
 
 pub mod allocator;
 mod error;

@@ -14,7 +14,7 @@ struct Asked<E> {
     is_stopping: bool,
 }
 
-/// What the commit thread does next.
+/// The next step of the commit thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
     Round,
@@ -37,8 +37,8 @@ impl<E> Default for Turns<E> {
 }
 
 impl<E: Clone> Turns<E> {
-    /// Asks for a round and waits for its end. Calls `about_to_wait` before. Returns the error of the round that ended last; the outer
-    /// `None` if there are no more rounds.
+    /// Asks for a round and waits for its end. Calls `about_to_wait` before. Returns the error of the round that ended last, if it
+    /// failed. Returns `None` if the commit thread begins no more rounds.
     pub(super) fn take(&self, about_to_wait: impl FnOnce()) -> Option<Option<E>> {
         let mut asked = self.asked.lock();
         if asked.is_stopping {
