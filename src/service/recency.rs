@@ -1,11 +1,14 @@
 //! The order in which open files were last used. Memory is taken from the front.
 //!
 //! Each file is in the order once. A used file moves to the end, unless it is among the [`NEAR`] last ones: threads that use a few
-//! files in turns would move them all the time. Cost: two loads for one of the last files; an update of a sorted map for any other.
+//! files in turns would move them all the time. Cost: two loads for one of the last files; a push and a binary search for any other.
 //!
-//! Lock order: `files` is a leaf. No file is dropped under it: its end takes the same lock.
+//! A file that leaves the order leaves a gap. Gaps at the ends go at once, and all go when they outnumber the files: so the queue is
+//! at most twice as long as the files are many, and [`GAPS`] more.
+//!
+//! Lock order: `queue` is a leaf. No file is dropped under it: its end takes the same lock.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,9 +17,12 @@ use parking_lot::Mutex;
 /// A file among this many last ones does not move.
 const NEAR: u64 = 8;
 
+/// So many gaps stay in any queue.
+const GAPS: usize = 64;
+
 /// Files of type `F` in the order of their last use.
 pub(super) struct Recency<F> {
-    files: Mutex<BTreeMap<u64, Weak<F>>>,
+    queue: Mutex<Queue<F>>,
     newest: AtomicU64,
 }
 
@@ -24,9 +30,45 @@ pub(super) struct Recency<F> {
 #[derive(Default)]
 pub(super) struct Turn(AtomicU64);
 
+/// Places, which rise, with their files; `None`: a gap. The queue neither begins nor ends with a gap.
+struct Queue<F> {
+    places: VecDeque<(u64, Option<Weak<F>>)>,
+    gaps: usize,
+}
+
+impl<F> Queue<F> {
+    /// Makes `place` a gap, if a file is there.
+    fn remove(&mut self, place: u64) {
+        let Ok(position) = self.places.binary_search_by_key(&place, |(place, _)| *place) else { return };
+        if self.places[position].1.take().is_none() {
+            return;
+        }
+        self.gaps += 1;
+        while self.places.back().is_some_and(|(_, file)| file.is_none()) {
+            self.places.pop_back();
+            self.gaps -= 1;
+        }
+        while self.places.front().is_some_and(|(_, file)| file.is_none()) {
+            self.places.pop_front();
+            self.gaps -= 1;
+        }
+        if self.gaps > self.files() + GAPS {
+            self.places.retain(|(_, file)| file.is_some());
+            self.gaps = 0;
+        }
+        if self.places.capacity() > 4 * (self.places.len() + GAPS) {
+            self.places.shrink_to(2 * self.places.len());
+        }
+    }
+
+    fn files(&self) -> usize {
+        self.places.len() - self.gaps
+    }
+}
+
 impl<F> Default for Recency<F> {
     fn default() -> Self {
-        Self { files: Mutex::default(), newest: AtomicU64::new(0) }
+        Self { queue: Mutex::new(Queue { places: VecDeque::new(), gaps: 0 }), newest: AtomicU64::new(0) }
     }
 }
 
@@ -37,10 +79,10 @@ impl<F> Recency<F> {
         if own != 0 && self.newest.load(Ordering::Relaxed).saturating_sub(own) < NEAR {
             return;
         }
-        let mut files = self.files.lock();
-        files.remove(&turn.0.load(Ordering::Relaxed));
+        let mut queue = self.queue.lock();
+        queue.remove(turn.0.load(Ordering::Relaxed));
         let next = self.newest.load(Ordering::Relaxed) + 1;
-        files.insert(next, file.clone());
+        queue.places.push_back((next, Some(file.clone())));
         turn.0.store(next, Ordering::Relaxed);
         self.newest.store(next, Ordering::Relaxed);
     }
@@ -48,8 +90,8 @@ impl<F> Recency<F> {
     /// Removes a file that has nothing to give back.
     pub(super) fn forget(&self, turn: &Turn) {
         if turn.0.load(Ordering::Relaxed) != 0 {
-            let mut files = self.files.lock();
-            files.remove(&turn.0.swap(0, Ordering::Relaxed));
+            let mut queue = self.queue.lock();
+            queue.remove(turn.0.swap(0, Ordering::Relaxed));
         }
     }
 
@@ -61,13 +103,15 @@ impl<F> Recency<F> {
 
     /// Returns the first file behind `place`, with its place.
     pub(super) fn next(&self, place: u64) -> Option<(u64, Weak<F>)> {
-        let files = self.files.lock();
-        files.range(place + 1..).next().map(|(place, file)| (*place, file.clone()))
+        let queue = self.queue.lock();
+        let behind = queue.places.partition_point(|(own, _)| *own <= place);
+        queue.places.range(behind..).find_map(|(place, file)| Some((*place, file.clone()?)))
     }
 
     #[cfg(test)]
-    fn len(&self) -> usize {
-        self.files.lock().len()
+    fn lengths(&self) -> (usize, usize) {
+        let queue = self.queue.lock();
+        (queue.files(), queue.places.len())
     }
 }
 
@@ -102,6 +146,32 @@ mod tests {
         assert_eq!(order(), [0, 2, 4, 5, 6, 7, 8, 9, 1]);
         assert!(recency.is_newest(&files[1].1) && !recency.is_newest(&files[3].1));
         note(3);
-        assert_eq!((order(), recency.len()), (vec![0, 2, 4, 5, 6, 7, 8, 9, 1, 3], 10));
+        assert_eq!((order(), recency.lengths().0), (vec![0, 2, 4, 5, 6, 7, 8, 9, 1, 3], 10));
+    }
+
+    #[test]
+    fn gaps_are_few() {
+        let recency = Recency::default();
+        let oldest = (Arc::new(0), Turn::default());
+        recency.note(&oldest.1, &Arc::downgrade(&oldest.0));
+        // The oldest file stays in front, and the newest changes: nothing but gaps between them.
+        let mut newest = Vec::new();
+        for number in 1..10_000 {
+            let file = (Arc::new(number), Turn::default());
+            recency.note(&file.1, &Arc::downgrade(&file.0));
+            newest.push(file);
+            if newest.len() > 10 {
+                recency.forget(&newest.swap_remove(number % 10).1);
+            }
+            let (files, length) = recency.lengths();
+            assert_eq!(files, newest.len() + 1);
+            assert!(length <= 2 * files + GAPS, "{length} places for {files} files");
+        }
+        for (_, turn) in newest.iter().chain([&oldest]) {
+            recency.forget(turn);
+        }
+        assert_eq!(recency.lengths(), (0, 0));
+        assert!(recency.queue.lock().places.capacity() <= 4 * GAPS);
+        assert!(recency.next(0).is_none());
     }
 }
