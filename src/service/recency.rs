@@ -39,7 +39,13 @@ struct Queue<F> {
 impl<F> Queue<F> {
     /// Makes `place` a gap, if a file is there.
     fn remove(&mut self, place: u64) {
-        let Ok(position) = self.places.binary_search_by_key(&place, |(place, _)| *place) else { return };
+        let last = self.places.len().wrapping_sub(1);
+        // Most files are used a moment only: their place is the last one.
+        let position = match self.places.get(last) {
+            Some((newest, _)) if *newest == place => Ok(last),
+            _ => self.places.binary_search_by_key(&place, |(place, _)| *place),
+        };
+        let Ok(position) = position else { return };
         if self.places[position].1.take().is_none() {
             return;
         }
