@@ -6,7 +6,7 @@
 //! - [`clone`]: sharing content between files;
 //! - [`attributes`]: stat, setattr, extended attributes;
 //! - [`names`]: creating, linking, removing, with default ACLs and setgid directories;
-//! - [`staging`]: trees that the kernel does not see until they are whole;
+//! - [`hidden`]: trees that the kernel does not see until they are whole;
 //! - [`protection`]: flags that protect inodes from changes;
 //! - [`access_times`]: updates of access times by reads.
 //!
@@ -17,6 +17,7 @@ mod attributes;
 mod clone;
 mod content;
 mod errno;
+mod hidden;
 mod lookups;
 mod memory;
 mod names;
@@ -24,7 +25,6 @@ mod open_files;
 mod protection;
 mod recency;
 mod space;
-mod staging;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -57,7 +57,7 @@ pub struct Service {
     making_room: space::MakingRoom,
     /// Held by the one thread that takes memory from files.
     relieving: Mutex<()>,
-    staging: staging::Staging,
+    hidden: hidden::HiddenDirectories,
     access_times: AccessTimes,
 }
 
@@ -84,7 +84,7 @@ impl Service {
             lookups: Lookups::default(),
             making_room: space::MakingRoom::default(),
             relieving: Mutex::default(),
-            staging: staging::Staging::default(),
+            hidden: hidden::HiddenDirectories::default(),
             access_times,
         })
     }
@@ -157,7 +157,7 @@ impl FileService for Service {
     }
 
     fn lookup(&self, parent: Ino, name: &[u8]) -> std::result::Result<Attributes, Errno> {
-        self.staging.check(parent)?;
+        self.hidden.check(parent)?;
         answer(self.find(parent, name))
     }
 
@@ -341,7 +341,7 @@ impl FileService for Service {
         limit: usize,
         with_attributes: bool,
     ) -> std::result::Result<Vec<DirectoryEntry>, Errno> {
-        self.staging.check(ino)?;
+        self.hidden.check(ino)?;
         answer(self.list(ino, after, limit, with_attributes))
     }
 

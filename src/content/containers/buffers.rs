@@ -11,11 +11,11 @@ use dedupfs_store::device::AlignedBuffer;
 use super::WRITER_THREADS;
 use crate::free_list::FreeList;
 
-/// Staging buffers kept at most: one for each writer thread, and as many for threads that write out or make room. A
+/// Write buffers kept at most: one for each writer thread, and as many for threads that write out or make room. A
 /// fresh buffer has to be mapped and cleared.
-const STAGING_KEPT_MAX: usize = 2 * WRITER_THREADS;
-/// Bytes of kept staging buffers at most. The in-flight limit bounds them too; one buffer is always kept.
-const STAGING_KEPT_BYTES_MAX: u64 = 32 << 20;
+const WRITE_BUFFERS_KEPT_MAX: usize = 2 * WRITER_THREADS;
+/// Bytes of kept write buffers at most. The in-flight limit bounds them too; one buffer is always kept.
+const WRITE_BUFFERS_KEPT_BYTES_MAX: u64 = 32 << 20;
 
 /// Unused buffers of regions, all of one capacity.
 pub(super) struct RegionPool {
@@ -133,15 +133,15 @@ impl fmt::Debug for ChunkData {
 }
 
 /// Aligned buffers in which frames are put together for one large write.
-pub(super) struct StagingPool {
+pub(super) struct WriteBuffers {
     free: FreeList<AlignedBuffer>,
     kept_bytes_max: usize,
 }
 
-impl StagingPool {
+impl WriteBuffers {
     /// Makes the pool of a store with this limit of bytes in flight.
     pub(super) fn new(in_flight_limit_bytes: u64) -> Self {
-        let kept_bytes_max = STAGING_KEPT_BYTES_MAX.min(in_flight_limit_bytes) as usize;
+        let kept_bytes_max = WRITE_BUFFERS_KEPT_BYTES_MAX.min(in_flight_limit_bytes) as usize;
         Self { free: FreeList::default(), kept_bytes_max }
     }
 
@@ -156,7 +156,7 @@ impl StagingPool {
 
     pub(super) fn put(&self, mut buffer: AlignedBuffer) {
         buffer.clear();
-        let kept_max = (self.kept_bytes_max / buffer.capacity().max(1)).clamp(1, STAGING_KEPT_MAX);
+        let kept_max = (self.kept_bytes_max / buffer.capacity().max(1)).clamp(1, WRITE_BUFFERS_KEPT_MAX);
         self.free.put(buffer, kept_max, |_| {});
     }
 }

@@ -149,7 +149,7 @@ impl ContainerStore {
 
     /// Frees the buffers kept for reuse if none was used since the last call. Returns whether there were any.
     pub fn trim_if_idle(&self) -> bool {
-        self.shared.buffers.trim_if_idle() | self.shared.staging.trim_if_idle()
+        self.shared.buffers.trim_if_idle() | self.shared.write_buffers.trim_if_idle()
     }
 
     /// Returns the slot files that records name and that do not exist.

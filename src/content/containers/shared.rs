@@ -24,7 +24,7 @@ use dedupfs_store::{ContainerId, ContainerRecord, waiting};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::ContainerOptions;
-use super::buffers::{RegionPool, StagingPool};
+use super::buffers::{RegionPool, WriteBuffers};
 use super::damaged::Suspect;
 use super::open_container::{Batch, Cut, Goal, Mark, OpenContainer};
 use super::prefetch::Prefetching;
@@ -58,7 +58,7 @@ pub(super) struct Shared {
     pub(super) prefetching: Prefetching,
     pub(super) counters: Counters,
     pub(super) buffers: Arc<RegionPool>,
-    pub(super) staging: StagingPool,
+    pub(super) write_buffers: WriteBuffers,
     started: Instant,
     compressing_bytes: AtomicU64,
     /// Signed: a writer may subtract before the thread that placed the bytes adds them.
@@ -104,7 +104,7 @@ impl Shared {
             caches: Caches::new(&options),
             prefetching: Prefetching::new(&options),
             buffers: RegionPool::new(region_bytes as usize, kept),
-            staging: StagingPool::new(options.in_flight_limit_bytes),
+            write_buffers: WriteBuffers::new(options.in_flight_limit_bytes),
             options,
             slots,
             workers,
@@ -279,10 +279,10 @@ impl Shared {
     }
 
     fn write_batch(&self, address: SlotAddress, batch: &Batch) -> Result<()> {
-        let mut staging = self.staging.take(self.options.container_bytes as usize);
-        batch.gather(&mut |bytes| staging.extend_from_slice(bytes));
-        let result = self.slots.write(address, batch.range.start, &staging);
-        self.staging.put(staging);
+        let mut buffer = self.write_buffers.take(self.options.container_bytes as usize);
+        batch.gather(&mut |bytes| buffer.extend_from_slice(bytes));
+        let result = self.slots.write(address, batch.range.start, &buffer);
+        self.write_buffers.put(buffer);
         Ok(result?)
     }
 

@@ -143,7 +143,7 @@ pub(crate) fn put(
     let c_name = disk::c_name(name).ok_or(EngineError::Invalid("a name with a zero byte"))?;
     let tally = Tally::new(progress);
     let is_made = AtomicBool::new(false);
-    let staged = service.stage(into)?;
+    let hidden = service.hide(into)?;
     // Dropped before the kernel can see into the directory.
     let mut unfinished = Unfinished { service, into, name, is_made: &is_made, is_whole: false };
     let several_names = SeveralNames::default();
@@ -156,7 +156,7 @@ pub(crate) fn put(
     let report = tally.finish();
     unfinished.is_whole = report.is_ok();
     drop(unfinished);
-    drop(staged);
+    drop(hidden);
     report
 }
 

@@ -19,9 +19,9 @@ use crate::inside::{self, Inside, NewName};
 use crate::interrupt;
 use crate::progress::Bars;
 
-const STAGING_PREFIX: &str = ".dedupfs-put-";
-/// Extended attribute of staging directories: a name alone proves nothing.
-const STAGING_MARK: &str = "user.dedupfs.put";
+const HIDDEN_PREFIX: &str = ".dedupfs-put-";
+/// Extended attribute of hidden directories: a name alone proves nothing.
+const HIDDEN_MARK: &str = "user.dedupfs.put";
 const REMOVING_RETRY: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(args: &PutArgs) -> Result<u8, Failure> {
@@ -38,11 +38,11 @@ pub(crate) fn run(args: &PutArgs) -> Result<u8, Failure> {
     if metadata.dev() == place.device {
         return Err(inside::in_same_mount(&args.source));
     }
-    let staging = Staging::make(&to.directory)?;
-    let copied = copy(args, &from, &metadata, &to, &place, &staging);
-    if let Err(error) = staging.remove() {
+    let hidden = HiddenDirectory::make(&to.directory)?;
+    let copied = copy(args, &from, &metadata, &to, &place, &hidden);
+    if let Err(error) = hidden.remove() {
         let directory = args.destination.parent().unwrap_or(Path::new("."));
-        eprintln!("dedupfs: {} is left over: {error}", directory.join(&staging.name).display());
+        eprintln!("dedupfs: {} is left over: {error}", directory.join(&hidden.name).display());
     }
     inside::conclude(&copied?, args.json)
 }
@@ -53,7 +53,7 @@ fn copy(
     metadata: &Metadata,
     to: &NewName,
     place: &Inside,
-    staging: &Staging<'_>,
+    hidden: &HiddenDirectory<'_>,
 ) -> Result<TransferReport, Failure> {
     let uid = rustix::process::geteuid();
     let owner = || {
@@ -69,7 +69,7 @@ fn copy(
         owner: (!uid.is_root()).then(owner).transpose()?,
     };
     let owner = options.owner.clone();
-    let request = PutRequest { into: staging.ino, name: to.name.as_bytes().to_vec(), options };
+    let request = PutRequest { into: hidden.ino, name: to.name.as_bytes().to_vec(), options };
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
     let report = inside::daemon(&place.pool)?.put(request, from.as_fd(), &progress)?;
@@ -80,7 +80,7 @@ fn copy(
     }
     let destination = args.destination.display();
     let flags = RenameFlags::NOREPLACE;
-    rustix::fs::renameat_with(&staging.directory, &to.name, &to.directory, &to.name, flags).map_err(
+    rustix::fs::renameat_with(&hidden.directory, &to.name, &to.directory, &to.name, flags).map_err(
         |errno| match errno {
             Errno::EXIST => Failure::failed(format!("{destination} was made meanwhile: nothing was copied there")),
             errno => Failure::failed(format!("cannot rename the copy to {destination}: {errno}")),
@@ -101,7 +101,7 @@ fn copy(
     Ok(report)
 }
 
-struct Staging<'a> {
+struct HiddenDirectory<'a> {
     parent: &'a File,
     /// Locked while it is in use.
     directory: File,
@@ -109,10 +109,10 @@ struct Staging<'a> {
     name: String,
 }
 
-impl<'a> Staging<'a> {
+impl<'a> HiddenDirectory<'a> {
     fn make(parent: &'a File) -> Result<Self, Failure> {
         remove_abandoned(parent);
-        let name = format!("{STAGING_PREFIX}{:016x}", random());
+        let name = format!("{HIDDEN_PREFIX}{:016x}", random());
         let failed = |errno: Errno| {
             let kind = if lacks_room(&errno.into()) { FailureKind::NoSpace } else { FailureKind::Failed };
             let advice =
@@ -124,7 +124,7 @@ impl<'a> Staging<'a> {
             let directory = open_directory(parent, name.as_bytes())?;
             rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive)?;
             // Set the mark after the lock: a directory with the mark and without a lock is abandoned.
-            rustix::fs::fsetxattr(&directory, STAGING_MARK, b"", XattrFlags::empty())?;
+            rustix::fs::fsetxattr(&directory, HIDDEN_MARK, b"", XattrFlags::empty())?;
             // Everything in the tree would inherit a default access list of the directory above.
             match rustix::fs::fremovexattr(&directory, "system.posix_acl_default") {
                 Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
@@ -139,7 +139,7 @@ impl<'a> Staging<'a> {
         Ok(Self { parent, directory, ino, name })
     }
 
-    /// Removes the staging directory and any unnamed copy in it. Waits while the daemon itself removes the copy.
+    /// Removes the hidden directory and any unnamed copy in it. Waits while the daemon itself removes the copy.
     fn remove(&self) -> std::io::Result<()> {
         loop {
             match empty(&self.directory) {
@@ -212,18 +212,18 @@ fn random() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// Removes staging directories that a crash or a killed process has left. They have the prefix and the mark, belong to this process's user,
+/// Removes hidden directories that a crash or a killed process has left. They have the prefix and the mark, belong to this process's user,
 /// and are not locked. A directory in which a daemon still works cannot be opened.
 fn remove_abandoned(parent: &File) {
     let Ok(entries) = std::fs::read_dir(path_of(parent)) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let is_named_so =
-            name.as_bytes().strip_prefix(STAGING_PREFIX.as_bytes()).is_some_and(|number| number.len() == 16);
+            name.as_bytes().strip_prefix(HIDDEN_PREFIX.as_bytes()).is_some_and(|number| number.len() == 16);
         let Some(directory) = is_named_so.then(|| open_directory(parent, name.as_bytes()).ok()).flatten() else {
             continue;
         };
-        let is_marked = rustix::fs::fgetxattr(&directory, STAGING_MARK, &mut [0; 16]).is_ok();
+        let is_marked = rustix::fs::fgetxattr(&directory, HIDDEN_MARK, &mut [0; 16]).is_ok();
         let is_own = rustix::fs::fstat(&directory).is_ok_and(|stat| stat.st_uid == rustix::process::geteuid().as_raw());
         if is_marked
             && is_own

@@ -18,13 +18,13 @@ const PAGE_ENTRIES: usize = 256;
 
 /// Directories whose entries are hidden from the kernel.
 #[derive(Default)]
-pub(super) struct Staging {
+pub(super) struct HiddenDirectories {
     directories: Mutex<HashSet<Ino>>,
     /// Number of directories: lets lookups skip the lock when there are none.
     count: AtomicUsize,
 }
 
-impl Staging {
+impl HiddenDirectories {
     /// Returns EBUSY for a hidden directory. Cost: one atomic load.
     pub(super) fn check(&self, directory: Ino) -> std::result::Result<(), Errno> {
         match self.count.load(Ordering::Acquire) > 0 && self.directories.lock().contains(&directory) {
@@ -35,18 +35,18 @@ impl Staging {
 }
 
 /// A directory whose entries are hidden from the kernel until this is dropped.
-pub(crate) struct Staged<'a> {
+pub(crate) struct HiddenDirectory<'a> {
     service: &'a Service,
     /// The directory.
     pub(crate) ino: Ino,
 }
 
-impl Drop for Staged<'_> {
+impl Drop for HiddenDirectory<'_> {
     fn drop(&mut self) {
-        let staging = &self.service.staging;
-        let mut directories = staging.directories.lock();
+        let hidden = &self.service.hidden;
+        let mut directories = hidden.directories.lock();
         directories.remove(&self.ino);
-        staging.count.store(directories.len(), Ordering::Release);
+        hidden.count.store(directories.len(), Ordering::Release);
     }
 }
 
@@ -55,22 +55,22 @@ impl Service {
     ///
     /// # Errors
     /// `NotDirectory`; `NotEmpty` if it has entries or is hidden already.
-    pub(crate) fn stage(&self, ino: Ino) -> Result<Staged<'_>> {
+    pub(crate) fn hide(&self, ino: Ino) -> Result<HiddenDirectory<'_>> {
         {
-            let mut directories = self.staging.directories.lock();
+            let mut directories = self.hidden.directories.lock();
             if !directories.insert(ino) {
                 return Err(EngineError::NotEmpty);
             }
-            self.staging.count.store(directories.len(), Ordering::Release);
+            self.hidden.count.store(directories.len(), Ordering::Release);
         }
         // Checked after hiding, and without the lock: lookups wait for the lock, and this may read from the disk.
-        let staged = Staged { service: self, ino };
+        let directory = HiddenDirectory { service: self, ino };
         let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
         if !inode.is_directory() {
             return Err(EngineError::NotDirectory);
         }
         match self.core.namespace.read_directory(ino, 0, 1)?.is_empty() {
-            true => Ok(staged),
+            true => Ok(directory),
             false => Err(EngineError::NotEmpty),
         }
     }
