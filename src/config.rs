@@ -143,7 +143,7 @@ pub struct MemoryPlan {
     pub filter_bytes: u64,
     /// Fingerprints of whole containers, index of chunks.
     pub locality_bytes: u64,
-    /// Memory of open files: runs being written, random writes, lists of pieces.
+    /// Memory of open files: runs being written, dirty extents, lists of pieces.
     pub files_bytes: u64,
     /// Pages of the namespace store.
     pub namespace_cache_bytes: u64,

@@ -1,6 +1,6 @@
 //! The memory budget of all open files, and the order in which they give memory back.
 //!
-//! Open files hold runs that are being written, unmerged random writes, and lists of pieces. One gauge counts all of it
+//! Open files hold runs that are being written, unmerged dirty extents, and lists of pieces. One gauge counts all of it
 //! ([`IngestContext::memory`](dedupfs_content::IngestContext)). A request that adds memory checks the budget afterwards, with no file
 //! locked. While the budget is exceeded:
 //!

@@ -1,4 +1,4 @@
-//! Dirty extents: randomly written bytes of a file that are not part of its recipe yet.
+//! Dirty extents: bytes of a file that were written over its old content and are not part of its recipe yet.
 
 use std::collections::BTreeMap;
 

@@ -24,7 +24,7 @@ use crate::limits::GAP_AS_ZEROS_BYTES;
 use crate::recipe::tree::hole_child;
 use crate::recipe::{Piece, PieceKind, PieceList};
 
-/// A merge of random writes of this size or more gives their memory back to the system at once.
+/// A merge of dirty extents of this size or more gives their memory back to the system at once.
 const MERGE_GIVES_BACK_BYTES: u64 = 4 << 20;
 
 /// The changes to merge.

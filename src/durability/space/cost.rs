@@ -17,7 +17,7 @@ const RUN_META_BYTES: u64 = 16 << 10;
 /// Bytes on the meta root for each change of the namespace that adds an entry: the pages that its commit copies. Many changes share
 /// pages; once they are made, [`dedupfs_namespace::Namespace::commit_bytes`] is exact about that.
 const CHANGE_META_BYTES: u64 = 32 << 10;
-/// Chunks around a random write that are cut anew.
+/// Chunks around a dirty extent that are cut anew.
 const RECHUNKED: u64 = 3;
 
 /// A number of bytes on each root.
