@@ -213,7 +213,7 @@ fn a_clone_is_as_durable_as_a_copy() {
         let copy = File::new(&*service, target.to_owned(), Vec::new());
         let from = FilePlace { ino, handle, offset: 0 };
         assert_eq!(service.copy_range(CALLER, from, copy.place(0), 1 << 40), Ok(len as u32));
-        service.fsync(copy.ino, copy.handle, true).expect("syncs");
+        service.fsync(copy.ino, copy.handle).expect("syncs");
     }
     let crashed: Arc<dyn Device> = Arc::new(device.crash(3));
     let pool = open(&crashed);

@@ -8,7 +8,7 @@ use dedupfs::check::CheckOptions;
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport};
 use dedupfs::scrub::ScrubOptions;
 use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs_service::{FileService, NewNode, NodeContent, ROOT_INO};
+use dedupfs_service::{FileService, Listing, NewNode, NodeContent, ROOT_INO};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;
@@ -455,7 +455,7 @@ fn regression_an_inode_that_cannot_be_read_hides_no_other_name() {
         faulty.add(FaultPlan::new(Fault::Io, position).on(&[Operation::Read]).lasting());
         let (mut after, mut listed) = (0, Vec::new());
         let outcome = loop {
-            match pool.service().read_directory(ROOT_INO, after, 24, true) {
+            match pool.service().read_directory(ROOT_INO, after, 24, Listing::Attributes) {
                 Ok(batch) if batch.is_empty() => break Ok(()),
                 Ok(batch) => {
                     after = batch.last().expect("is not empty").cookie;

@@ -31,8 +31,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dedupfs_service::{
     AttributeChanges, Attributes, Caller, DirectoryEntry, Errno, FilePlace, FileService, Handle, Ino, InodeFlags,
-    NewNode, NodeContent, OpenOptions, Opened, RenameFlags, SeekTarget, Statistics, Timestamp, WriteFlags, XattrMode,
-    check_xattr_name,
+    Listing, NewNode, NodeContent, OpenOptions, Opened, RenameFlags, SeekTarget, Statistics, Timestamp, WriteFlags,
+    XattrMode, check_xattr_name,
 };
 
 pub use access_times::AccessTimes;
@@ -106,7 +106,7 @@ impl Service {
         Ok(attributes)
     }
 
-    fn list(&self, ino: Ino, after: u64, limit: usize, with_attributes: bool) -> Result<Vec<DirectoryEntry>> {
+    fn list(&self, ino: Ino, after: u64, limit: usize, listing: Listing) -> Result<Vec<DirectoryEntry>> {
         let items = self.core.namespace.read_directory(ino, after, limit)?;
         if after == 0 {
             self.note_node_access(ino);
@@ -114,8 +114,8 @@ impl Service {
         let mut entries = Vec::with_capacity(items.len());
         let last = items.last().map(|item| item.cookie);
         for item in items {
-            let attributes = match with_attributes {
-                true => match self.known_attributes(item.ino) {
+            let attributes = match listing {
+                Listing::Attributes => match self.known_attributes(item.ino) {
                     Ok(attributes) => Some(attributes),
                     // The name was removed since the page was read.
                     Err(EngineError::NotFound) => continue,
@@ -128,7 +128,7 @@ impl Service {
                     // The next call begins with this entry and returns its error.
                     Err(_) => return Ok(entries),
                 },
-                false => None,
+                Listing::Names => None,
             };
             entries.push(DirectoryEntry {
                 ino: item.ino,
@@ -140,7 +140,7 @@ impl Service {
         }
         match last {
             // An empty page would mean the end, but entries may follow those that were removed.
-            Some(last) if entries.is_empty() => self.list(ino, last, limit, with_attributes),
+            Some(last) if entries.is_empty() => self.list(ino, last, limit, listing),
             _ => Ok(entries),
         }
     }
@@ -293,7 +293,7 @@ impl FileService for Service {
         self.flushes_quickly(handle)
     }
 
-    fn fsync(&self, _ino: Ino, handle: Handle, _data_only: bool) -> std::result::Result<(), Errno> {
+    fn fsync(&self, _ino: Ino, handle: Handle) -> std::result::Result<(), Errno> {
         answer(self.flush_content(handle).and_then(|()| self.core.committer.commit()))
     }
 
@@ -339,10 +339,10 @@ impl FileService for Service {
         ino: Ino,
         after: u64,
         limit: usize,
-        with_attributes: bool,
+        listing: Listing,
     ) -> std::result::Result<Vec<DirectoryEntry>, Errno> {
         self.hidden.check(ino)?;
-        answer(self.list(ino, after, limit, with_attributes))
+        answer(self.list(ino, after, limit, listing))
     }
 
     fn directory_end(&self) -> u64 {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use dedupfs_service::{Caller, FileKind, FileService, Ino, NewNode, NodeContent};
+use dedupfs_service::{Caller, FileKind, FileService, Ino, Listing, NewNode, NodeContent};
 use rustix::fs::{AtFlags, Mode};
 
 use super::directory::open_at;
@@ -115,7 +115,7 @@ fn descriptors_of_another_kind_are_refused() {
         assert!(put(pool.core(), &pool.service(), &PutOptions::default(), other, into, &Deadline::new()).is_err());
     }
     assert_eq!(names(out.path()), ["file".to_owned()].into());
-    assert!(pool.service().read_directory(tree, 0, 10, false).unwrap().is_empty());
+    assert!(pool.service().read_directory(tree, 0, 10, Listing::Names).unwrap().is_empty());
     assert!(pool.check(&CheckOptions::default(), &NoProgress).unwrap().is_clean());
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dedupfs_service::{
-    AttributeChanges, Caller, Errno, FileService, Ino, NewNode, NodeContent, ROOT_INO, RenameFlags, WriteFlags,
+    AttributeChanges, Caller, Errno, FileService, Ino, Listing, NewNode, NodeContent, ROOT_INO, RenameFlags, WriteFlags,
 };
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice};
@@ -188,7 +188,7 @@ impl Progress for Looking {
     fn is_cancelled(&self) -> bool {
         let service = self.pool.service();
         let is_hidden = service.lookup(self.staging, b"tree") == Err(Errno::EBUSY)
-            && service.read_directory(self.staging, 0, 10, true) == Err(Errno::EBUSY);
+            && service.read_directory(self.staging, 0, 10, Listing::Attributes) == Err(Errno::EBUSY);
         self.is_hidden.fetch_and(is_hidden, Ordering::Relaxed);
         self.calls.fetch_add(1, Ordering::Relaxed) >= self.calls_max
     }

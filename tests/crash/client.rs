@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use dedupfs_service::{
-    AttributeChanges, Attributes, Caller, Errno, FileKind, FilePlace, FileService, Handle, Ino, NewNode, NodeContent,
-    OpenOptions, ROOT_INO, RenameFlags, WriteFlags, XattrMode,
+    AttributeChanges, Attributes, Caller, Errno, FileKind, FilePlace, FileService, Handle, Ino, Listing, NewNode,
+    NodeContent, OpenOptions, ROOT_INO, RenameFlags, WriteFlags, XattrMode,
 };
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
@@ -60,7 +60,7 @@ impl Client {
     }
 
     pub fn fsync(&self, (ino, handle): (Ino, Handle)) -> Outcome<()> {
-        self.0.fsync(ino, handle, false)
+        self.0.fsync(ino, handle)
     }
 
     pub fn release(&self, (ino, handle): (Ino, Handle)) {
@@ -162,7 +162,7 @@ impl Client {
     }
 
     fn describe_directory(&self, directory: Ino, path: &str, text: &mut String) -> Outcome<()> {
-        let mut entries = self.0.read_directory(directory, 0, 1000, true)?;
+        let mut entries = self.0.read_directory(directory, 0, 1000, Listing::Attributes)?;
         entries.sort_by(|left, right| left.name.cmp(&right.name));
         for entry in entries {
             let attributes = entry.attributes.ok_or(Errno::EIO)?;
@@ -205,7 +205,7 @@ impl Client {
     }
 
     fn empty(&self, directory: Ino) -> Outcome<()> {
-        for entry in self.0.read_directory(directory, 0, 1000, false)? {
+        for entry in self.0.read_directory(directory, 0, 1000, Listing::Names)? {
             if entry.kind == FileKind::Directory {
                 self.empty(entry.ino)?;
                 self.0.remove_directory(directory, &entry.name)?;

@@ -71,7 +71,7 @@ impl<'a> Session<'a> {
     }
 
     fn fsync(&mut self, name: &'static str, ino: Ino, handle: Handle) -> bool {
-        let synced = self.service().fsync(ino, handle, false);
+        let synced = self.service().fsync(ino, handle);
         match self.try_to(synced) {
             Some(()) => {
                 self.expected.closed(name);

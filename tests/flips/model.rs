@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dedupfs_service::{Attributes, Errno, FileKind, FileService, Ino, OpenOptions, ROOT_INO};
+use dedupfs_service::{Attributes, Errno, FileKind, FileService, Ino, Listing, OpenOptions, ROOT_INO};
 
 use crate::image::CALLER;
 
@@ -180,7 +180,7 @@ fn comparable(attributes: Attributes) -> Attributes {
 fn list(service: &dyn FileService, ino: Ino) -> Result<Vec<Vec<u8>>, Errno> {
     let (mut names, mut after) = (Vec::new(), 0);
     loop {
-        let entries = service.read_directory(ino, after, 16, false)?;
+        let entries = service.read_directory(ino, after, 16, Listing::Names)?;
         let Some(last) = entries.last() else { return Ok(names) };
         after = last.cookie;
         names.extend(entries.into_iter().map(|entry| entry.name).filter(|name| name != b"." && name != b".."));

@@ -148,7 +148,7 @@ fn write_beside(service: &dyn FileService) -> Result<(), String> {
     let Ok((attributes, opened)) = service.create(CALLER, node, how) else { return Ok(()) };
     let (ino, handle) = (attributes.ino, opened.handle);
     let written = service.write(CALLER, ino, handle, 0, &data, WriteFlags::default()).is_ok();
-    let synced = written && service.fsync(ino, handle, false).is_ok();
+    let synced = written && service.fsync(ino, handle).is_ok();
     let mut found = Vec::new();
     let read = service.read(ino, handle, 0, 1 << 20, &mut found);
     service.release(ino, handle);

@@ -8,8 +8,8 @@ use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::{FilterPlan, NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::MemoryService;
 use dedupfs_service::{
-    AttributeChanges, Caller, FileKind, FilePlace, FileService, Handle, Ino, NewNode, NodeContent, OpenOptions,
-    ROOT_INO, RenameFlags, WriteFlags, XattrMode,
+    AttributeChanges, Caller, FileKind, FilePlace, FileService, Handle, Ino, Listing, NewNode, NodeContent,
+    OpenOptions, ROOT_INO, RenameFlags, WriteFlags, XattrMode,
 };
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
@@ -198,7 +198,7 @@ impl Side {
     fn walk_directory(&self, directory: Ino, path: &[u8], seen: &mut BTreeMap<Vec<u8>, Seen>) {
         let mut after = 0;
         loop {
-            let page = self.service.read_directory(directory, after, 3, true).expect("lists");
+            let page = self.service.read_directory(directory, after, 3, Listing::Attributes).expect("lists");
             let Some(last) = page.last() else { break };
             after = last.cookie;
             for entry in page {

@@ -201,10 +201,19 @@ pub struct DirectoryEntry {
     pub name: Vec<u8>,
     /// Passed as `after` to continue after this entry. Stable while the entry exists.
     pub cookie: u64,
-    /// With `with_attributes`: the attributes that stat would show, and the inode counts as looked up. `None`: they cannot be read. The
+    /// With [`Listing::Attributes`]: the attributes that stat would show, and the inode counts as looked up. `None`: they cannot be read. The
     /// name is listed nevertheless, and the kernel asks again when a process wants them. Must not be `None` for an inode whose attributes
     /// the kernel knows: the kernel would take it for another inode, and return errors to processes that have it open.
     pub attributes: Option<Attributes>,
+}
+
+/// The parts of entries that a listing returns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Listing {
+    /// Names alone.
+    Names,
+    /// Names and attributes; each entry counts as looked up.
+    Attributes,
 }
 
 /// renameat2's flags.
@@ -341,7 +350,7 @@ pub trait FileService: Send + Sync + 'static {
     /// Whether that flush is short enough for the thread that serves the kernel.
     fn flush_is_quick(&self, ino: Ino, handle: Handle) -> bool;
     /// Makes content and attributes durable.
-    fn fsync(&self, ino: Ino, handle: Handle, data_only: bool) -> Result<()>;
+    fn fsync(&self, ino: Ino, handle: Handle) -> Result<()>;
     /// Whether a handle was opened with `sync`. For writes the kernel tells it.
     fn is_synchronous(&self, ino: Ino, handle: Handle) -> bool;
     /// Whether truncating the file, allocating or seeking in it, or copying from or to it is short enough for the thread that serves the
@@ -359,7 +368,7 @@ pub trait FileService: Send + Sync + 'static {
     /// Returns the next data or hole at or after `offset`; ENXIO beyond the end.
     fn seek(&self, ino: Ino, handle: Handle, offset: u64, target: SeekTarget) -> Result<u64>;
     /// Lists at most `limit` entries after cookie `after` (0: from the start). The adapter adds `.` and `..`: real cookies begin at 3.
-    fn read_directory(&self, ino: Ino, after: u64, limit: usize, with_attributes: bool) -> Result<Vec<DirectoryEntry>>;
+    fn read_directory(&self, ino: Ino, after: u64, limit: usize, listing: Listing) -> Result<Vec<DirectoryEntry>>;
     /// Returns a cookie behind those of all existing entries. Later names get it or one behind it, also those that move in from another
     /// directory. A name that is renamed within its directory keeps its place, or takes that of the name it replaces. So reading a
     /// directory up to here comes to an end, whatever is renamed meanwhile.

@@ -295,10 +295,10 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn fsync(&self, _: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _: &Request, ino: INodeNo, fh: FileHandle, _: bool, reply: ReplyEmpty) {
         let _turn = self.turn();
         self.answer_when_durable(move |service| {
-            reply_empty(guarded("fsync", || service.fsync(ino.0, fh.0, datasync)), reply);
+            reply_empty(guarded("fsync", || service.fsync(ino.0, fh.0)), reply);
         });
     }
 

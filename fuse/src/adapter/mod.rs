@@ -38,8 +38,8 @@ pub(crate) use awake::Awake;
 pub use awake::KeepAwake;
 use convert::{caller, open_options, permissions};
 use dedupfs_service::{
-    Attributes, Caller, DirectoryEntry, Errno, FileKind, FileService, Handle, Ino, InodeFlags, NewNode, NodeContent,
-    Opened, Result,
+    Attributes, Caller, DirectoryEntry, Errno, FileKind, FileService, Handle, Ino, InodeFlags, Listing, NewNode,
+    NodeContent, Opened, Result,
 };
 
 use offload::Offload;
@@ -119,14 +119,6 @@ pub(crate) struct Adapter {
     streams: Streams,
     /// Set before the first request.
     notifier: Arc<OnceLock<Notifier>>,
-}
-
-/// The answer to a request for the entries of a directory.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Listing {
-    Names,
-    /// Names, and attributes that count as looked up.
-    Attributes,
 }
 
 /// Setuid and setgid.
@@ -209,9 +201,7 @@ impl Adapter {
         let (service, slow) = (Arc::clone(&self.service), self.slow.clone());
         let sync = sync && written.is_ok();
         let answer = move || match sync {
-            true => {
-                slow.commits.submit(move || reply(guarded("sync", || service.fsync(ino, handle, true)).and(written)))
-            }
+            true => slow.commits.submit(move || reply(guarded("sync", || service.fsync(ino, handle)).and(written))),
             false => reply(written),
         };
         // Asked after the write: a read that filled pages with the old bytes was noted before it read them.
@@ -236,7 +226,7 @@ impl Adapter {
         if self.policy.durable_content || guarded(what, is_synchronous) == Ok(true) {
             return self.answer_when_durable(move |service| {
                 let changed = guarded(what, || change(service));
-                let sync = |changed| guarded("sync", || service.fsync(ino, handle, true)).map(|()| changed);
+                let sync = |changed| guarded("sync", || service.fsync(ino, handle)).map(|()| changed);
                 reply(changed.and_then(sync));
             });
         }
@@ -288,7 +278,7 @@ impl Adapter {
         let limit = if with_attributes { ENTRIES_BATCH } else { NAMES_BATCH };
         let mut after = if offset <= COOKIE_PARENT { 0 } else { offset };
         loop {
-            let batch = self.service.read_directory(ino, after, limit, with_attributes)?;
+            let batch = self.service.read_directory(ino, after, limit, listing)?;
             let Some(last) = batch.last() else { return Ok(()) };
             after = last.cookie;
             for (at, entry) in batch.iter().enumerate() {

@@ -10,8 +10,8 @@ use dedupfs::recover::RecoverReport;
 use dedupfs::recover::recover_on;
 use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::{
-    AttributeChanges, FileKind, FileService, Ino, InodeFlags, NewNode, NodeContent, OpenOptions, ROOT_INO, RenameFlags,
-    WriteFlags, XattrMode,
+    AttributeChanges, FileKind, FileService, Ino, InodeFlags, Listing, NewNode, NodeContent, OpenOptions, ROOT_INO,
+    RenameFlags, WriteFlags, XattrMode,
 };
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
@@ -145,7 +145,7 @@ fn look(service: &dyn FileService, directory: Ino, path: &[u8], picture: &mut Pi
 }
 
 fn names(service: &dyn FileService, directory: Ino) -> Vec<Vec<u8>> {
-    let entries = service.read_directory(directory, 0, 10_000, false).expect("lists");
+    let entries = service.read_directory(directory, 0, 10_000, Listing::Names).expect("lists");
     entries.into_iter().map(|entry| entry.name).filter(|name| name != b"." && name != b"..").collect()
 }
 

@@ -47,7 +47,7 @@ fn write(service: &Service, file: File, data: &[u8]) {
 fn synced(service: &Service, name: &str, data: &[u8]) {
     let file = create(service, name);
     write(service, file, data);
-    service.fsync(file.ino, file.handle, false).expect("syncs");
+    service.fsync(file.ino, file.handle).expect("syncs");
     service.release(file.ino, file.handle);
 }
 
@@ -123,7 +123,7 @@ fn syncs_go_on_while_counting_hangs_until_the_bound_is_reached() {
                 write(&service, file, if number % 2 == 0 { b"even" } else { b"odd!" });
                 service.flush(file.ino, file.handle).expect("publishes");
                 if number % 64 == 63 {
-                    service.fsync(file.ino, file.handle, false).expect("syncs");
+                    service.fsync(file.ino, file.handle).expect("syncs");
                 }
                 written.fetch_add(1, Ordering::Relaxed);
             }
@@ -285,7 +285,7 @@ fn a_failure_of_counting_ends_all_waits() {
                 let node = NewNode { parent: ROOT_INO, name: name.as_bytes(), mode: 0o644, umask: 0 };
                 let (made, opened) = service.create(CALLER, node, READ_WRITE)?;
                 service.write(CALLER, made.ino, opened.handle, 0, b"some bytes", WriteFlags::default())?;
-                let synced = service.fsync(made.ino, opened.handle, false);
+                let synced = service.fsync(made.ino, opened.handle);
                 service.release(made.ino, opened.handle);
                 synced
             };

@@ -88,7 +88,7 @@ const CHANGES: [(&str, Request); 8] = [
 const OTHERS: [(&str, Request); 10] = [
     ("read", |service, files| service.read(files.held.ino, files.held.handle, 0, 100, &mut Vec::new())),
     ("flush", |service, files| service.flush(files.held.ino, files.held.handle)),
-    ("fsync", |service, files| service.fsync(files.held.ino, files.held.handle, true)),
+    ("fsync", |service, files| service.fsync(files.held.ino, files.held.handle)),
     ("release", |service, files| {
         service.release(files.held.ino, files.second);
         Ok(())

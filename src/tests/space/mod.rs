@@ -120,7 +120,7 @@ fn regression_many_open_writers_do_not_pass_the_reserve() {
     }
     assert!(is_full, "512 MiB fit on 64");
     for (ino, handle) in &open {
-        service.fsync(*ino, *handle, false).expect("what was taken can be made durable");
+        service.fsync(*ino, *handle).expect("what was taken can be made durable");
     }
     assert!(len.iter().sum::<u64>() > 30 * MIB, "only {len:?} bytes were taken");
     assert_sound(&pool, "many writers");
@@ -266,7 +266,7 @@ fn regression_a_clone_asks_for_room_for_what_there_is_to_copy() {
     common::write(&pool, "tiny", &tiny);
     common::write(&pool, "large", &large);
     let target = handle_of(&*service, 1, "target").expect("creates");
-    service.fsync(target.0, target.1, false).expect("syncs");
+    service.fsync(target.0, target.1).expect("syncs");
     let needed = |bytes: u64| {
         let demand = pool.core().cost.of_clone(bytes, dedupfs::config::CLONE_BYTES_MIN);
         demand.data_bytes + demand.meta_bytes
@@ -278,7 +278,7 @@ fn regression_a_clone_asks_for_room_for_what_there_is_to_copy() {
     std::thread::sleep(2 * dedupfs::config::SPACE_CHECK_INTERVAL);
     assert_eq!(clone_range(&*service, "large", 0, target, 1, ASKED_BYTES), Err(Errno::ENOSPC));
     assert_eq!(clone_range(&*service, "tiny", 0, target, 1, ASKED_BYTES), Ok(4096));
-    service.fsync(target.0, target.1, false).expect("what was taken can be made durable");
+    service.fsync(target.0, target.1).expect("what was taken can be made durable");
     service.release(target.0, target.1);
     service.forget(target.0, 1);
     assert!(common::read(&pool, "target").expect("reads")[1..] == tiny);

@@ -181,7 +181,7 @@ pub fn fill(pool: &Pool, writer: u32, seed: u64, largest: u64) -> Files {
         let is_taken = outcome.is_ok();
         if is_taken && random.below(4) == 0 {
             // Every write was taken, so the file can be made durable.
-            service.fsync(ino, handle, false).unwrap_or_else(|error| panic!("fsync of {name}: {error:?}"));
+            service.fsync(ino, handle).unwrap_or_else(|error| panic!("fsync of {name}: {error:?}"));
         }
         let flushed = service.flush(ino, handle);
         service.release(ino, handle);

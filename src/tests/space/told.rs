@@ -21,7 +21,7 @@ fn df_tells_what_can_be_written() {
     while write_at(&pool, ino, handle, written, &content(written, 1 << 20)).is_ok() {
         written += MIB;
     }
-    pool.service().fsync(ino, handle, false).expect("syncs");
+    pool.service().fsync(ino, handle).expect("syncs");
     assert!(written.abs_diff(promised) < 8 * MIB, "df promised {promised} bytes, {written} were written");
     let left = available();
     assert!(left < 4 * MIB, "df shows {left} bytes on a full disk");

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use dedupfs_namespace::check_name;
-use dedupfs_service::{Attributes, Errno as PoolErrno, FileKind, FileService, Ino};
+use dedupfs_service::{Attributes, Errno as PoolErrno, FileKind, FileService, Ino, Listing};
 use rustix::fs::Mode;
 
 use super::super::crew::{BATCH_BYTES, BATCH_FILES, Hand};
@@ -125,7 +125,7 @@ impl Get<'_> {
             if let Err(trouble) = self.tally.go_on() {
                 return self.tally.note(Err(trouble), || directory.path(b""));
             }
-            let page = match self.service.read_directory(directory.ino, after, PAGE_ENTRIES, false) {
+            let page = match self.service.read_directory(directory.ino, after, PAGE_ENTRIES, Listing::Names) {
                 Ok(page) => page,
                 Err(errno) => {
                     let outcome = Err(reading_pool("cannot list it")(errno));

@@ -16,8 +16,8 @@ mod renames;
 use std::sync::Arc;
 
 use crate::{
-    Attributes, Caller, DirectoryEntry, Errno, FileService, Handle, Ino, NewNode, NodeContent, OpenOptions, ROOT_INO,
-    RenameFlags, Result, WriteFlags,
+    Attributes, Caller, DirectoryEntry, Errno, FileService, Handle, Ino, Listing, NewNode, NodeContent, OpenOptions,
+    ROOT_INO, RenameFlags, Result, WriteFlags,
 };
 
 type Check = (&'static str, fn(&Client));
@@ -142,7 +142,7 @@ impl Client {
         let mut all: Vec<DirectoryEntry> = Vec::new();
         loop {
             let after = all.last().map_or(0, |entry| entry.cookie);
-            let batch = good(self.service.read_directory(ino, after, step, false));
+            let batch = good(self.service.read_directory(ino, after, step, Listing::Names));
             assert!(batch.len() <= step, "more entries than asked for");
             if batch.is_empty() {
                 return all;

@@ -1,7 +1,7 @@
 //! Creating, finding, listing and removing names.
 
 use super::{Check, Client, READ_WRITE, bad, good};
-use crate::{DirectoryEntry, Errno, FileKind, NewNode, NodeContent, ROOT_INO, RenameFlags};
+use crate::{DirectoryEntry, Errno, FileKind, Listing, NewNode, NodeContent, ROOT_INO, RenameFlags};
 
 pub(super) const CHECKS: &[Check] = &[
     ("the root is an empty directory", root_is_empty),
@@ -114,14 +114,14 @@ fn listing(client: &Client) {
     }
     expected.sort();
     assert_eq!(client.sorted_names(directory), expected);
-    bad(client.service.read_directory(inodes[0], 0, 10, false), Errno::ENOTDIR);
+    bad(client.service.read_directory(inodes[0], 0, 10, Listing::Names), Errno::ENOTDIR);
 }
 
 fn listing_while_changing(client: &Client) {
     for number in 0..100 {
         client.file(ROOT_INO, &format!("old {number}"));
     }
-    let first = good(client.service.read_directory(ROOT_INO, 0, 40, false));
+    let first = good(client.service.read_directory(ROOT_INO, 0, 40, Listing::Names));
     for entry in &first {
         good(client.service.unlink(ROOT_INO, &entry.name));
     }
@@ -131,7 +131,7 @@ fn listing_while_changing(client: &Client) {
     let mut rest = Vec::new();
     let mut after = first[39].cookie;
     loop {
-        let batch = good(client.service.read_directory(ROOT_INO, after, 7, false));
+        let batch = good(client.service.read_directory(ROOT_INO, after, 7, Listing::Names));
         let Some(last) = batch.last() else { break };
         after = last.cookie;
         rest.extend(batch.into_iter().map(|entry| entry.name));
@@ -150,7 +150,7 @@ fn read_to_the_end(client: &Client, directory: u64, each: &dyn Fn(usize, &Direct
     let mut read: Vec<DirectoryEntry> = Vec::new();
     loop {
         let after = read.last().map_or(0, |entry| entry.cookie);
-        let batch = good(client.service.read_directory(directory, after, 7, false));
+        let batch = good(client.service.read_directory(directory, after, 7, Listing::Names));
         let count = read.len();
         read.extend(batch.into_iter().filter(|entry| entry.cookie < end));
         if read.len() == count {
@@ -206,7 +206,7 @@ fn listing_while_renaming(client: &Client) {
 fn listing_with_attributes(client: &Client) {
     let ino = client.file_with("file", b"content");
     client.service.forget(ino, 1);
-    let listed = good(client.service.read_directory(ROOT_INO, 0, 10, true));
+    let listed = good(client.service.read_directory(ROOT_INO, 0, 10, Listing::Attributes));
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].attributes, Some(client.stat(ino)));
     good(client.unlink(ROOT_INO, "file"));

@@ -12,8 +12,8 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     AttributeChanges, Attributes, Caller, DirectoryEntry, Errno, FileKind, FilePlace, FileService, Handle, Ino,
-    InodeFlags, NewNode, NodeContent, OpenOptions, Opened, RenameFlags, Result, SeekTarget, Statistics, TimeChange,
-    Timestamp, WriteFlags, XattrMode, acl, check_xattr_name, without_privileges,
+    InodeFlags, Listing, NewNode, NodeContent, OpenOptions, Opened, RenameFlags, Result, SeekTarget, Statistics,
+    TimeChange, Timestamp, WriteFlags, XattrMode, acl, check_xattr_name, without_privileges,
 };
 pub use content::FileContent;
 use tree::{Body, Node, Tree, now};
@@ -333,7 +333,7 @@ impl<C: FileContent> FileService for MemoryService<C> {
         self.options.quick
     }
 
-    fn fsync(&self, ino: Ino, handle: Handle, _data_only: bool) -> Result<()> {
+    fn fsync(&self, ino: Ino, handle: Handle) -> Result<()> {
         self.tree.lock().open_file(ino, handle).map(drop)
     }
 
@@ -423,7 +423,7 @@ impl<C: FileContent> FileService for MemoryService<C> {
         }
     }
 
-    fn read_directory(&self, ino: Ino, after: u64, limit: usize, with_attributes: bool) -> Result<Vec<DirectoryEntry>> {
+    fn read_directory(&self, ino: Ino, after: u64, limit: usize, listing: Listing) -> Result<Vec<DirectoryEntry>> {
         let mut tree = self.tree.lock();
         tree.directory(ino)?;
         tree.accessed(ino)?;
@@ -434,7 +434,7 @@ impl<C: FileContent> FileService for MemoryService<C> {
         for (cookie, name) in names {
             let entry = tree.entry(ino, &name)?.ok_or(Errno::EIO)?;
             let kind = tree.node(entry.ino)?.attributes.kind;
-            let attributes = if with_attributes { Some(tree.looked_up(entry.ino)?) } else { None };
+            let attributes = if listing == Listing::Attributes { Some(tree.looked_up(entry.ino)?) } else { None };
             let attributes = attributes.filter(|_| self.options.damaged != Some(entry.ino));
             list.push(DirectoryEntry { ino: entry.ino, kind, name, cookie, attributes });
         }
