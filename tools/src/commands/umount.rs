@@ -76,8 +76,8 @@ pub(crate) fn unmount(path: &Path, how: How) -> Result<(), Failure> {
     let goes_on = match how {
         How::Lazy => true,
         // While files are open the mount exists, but is not visible.
-        How::LazyAndWait => is_seen(&mount)?,
-        How::InOrder | How::Force => is_seen(&mount)? || stays_elsewhere(&mount, pool),
+        How::LazyAndWait => stays_here(&mount, pool)?,
+        How::InOrder | How::Force => stays_here(&mount, pool)? || stays_elsewhere(&mount, pool),
     };
     match daemon {
         // Two mounts are served, and the pool's daemon serves an unknown one of them.
@@ -87,9 +87,16 @@ pub(crate) fn unmount(path: &Path, how: How) -> Result<(), Failure> {
     }
 }
 
-/// Whether the filesystem is still mounted somewhere in this mount namespace.
-fn is_seen(mount: &MountEntry) -> Result<bool, Failure> {
-    Ok(mountinfo::read()?.iter().any(|other| other.device == mount.device))
+/// Whether the filesystem is still mounted somewhere in this mount namespace, as by a bind mount; reports it.
+fn stays_here(mount: &MountEntry, pool: &Path) -> Result<bool, Failure> {
+    let mounts = mountinfo::read()?;
+    let Some(other) = mounts.iter().find(|other| other.device == mount.device) else { return Ok(false) };
+    eprintln!(
+        "dedupfs: unmounted, but it is also mounted on {}: pool {} stays in use until that is unmounted too",
+        other.mountpoint.display(),
+        pool.display()
+    );
+    Ok(true)
 }
 
 /// Whether another mount namespace keeps the filesystem mounted; reports it.

@@ -292,7 +292,7 @@ $dedupfs umount "$base/other"
 is_free
 "#,
     )
-    .expect(0, &["alive"]);
+    .expect(0, &["alive", "unmounted, but it is also mounted on", "stays in use until that is unmounted too"]);
     site.assert_clean();
 }
 
