@@ -27,7 +27,9 @@ mod frames;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod held;
 mod kept;
+mod leaving;
 mod log;
 mod mirror;
 mod open;
@@ -43,8 +45,8 @@ use dedupfs_base::{EngineError, Result};
 use dedupfs_content::Stores;
 use dedupfs_namespace::{Exported, Namespace};
 use dedupfs_store::container::SlotAddress;
-use dedupfs_store::device::{Device, DeviceFile, OpenMode, PoolLock};
-use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, PoolId, StoreError};
+use dedupfs_store::device::{Device, DeviceFile, PoolLock};
+use dedupfs_store::{ContainerId, ContainerRecord, PoolId, StoreError};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
@@ -57,23 +59,13 @@ use crate::config::{
 };
 
 pub(crate) use files::check_owner;
+pub(crate) use held::HeldExport;
 pub(crate) use kept::{Kept, keep, kept};
 pub(crate) use open::ExportParts;
 pub use recover::RestoreReport;
 pub(crate) use recover::{fence, restore};
 pub(crate) use verify::CopyDepth;
 pub use verify::ExportCheck;
-
-/// The facts about the export that a commit stores.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Position {
-    /// The durable export.
-    pub exported: Option<Exported>,
-    /// Rows up to this one no longer need their change notes.
-    pub trim_through: u64,
-    /// Containers that have left: their slots are free.
-    pub left: Vec<ContainerId>,
-}
 
 /// Figures about an export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -207,83 +199,7 @@ fn now_secs() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// A hold on the export; see [`Exporter::hold`].
-pub(crate) struct HeldExport<'a> {
-    exporter: &'a Exporter,
-    exported: Exported,
-}
-
-impl std::fmt::Debug for HeldExport<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HeldExport").field("row", &self.exported.row).finish_non_exhaustive()
-    }
-}
-
-impl HeldExport<'_> {
-    /// The commit that was exported at the time of the hold.
-    pub(crate) fn row(&self) -> u64 {
-        self.exported.row
-    }
-
-    /// Whether another base has replaced the held one.
-    pub(crate) fn is_replaced(&self) -> bool {
-        self.exporter.state.lock().exported.generation != self.exported.generation
-    }
-
-    /// Cuts a view of the data root where the held export ended: groups appended later may be there in part.
-    ///
-    /// # Errors
-    /// The view cannot be changed. A missing log is not an error here.
-    pub(crate) fn cut_view(&self, view: &dyn Device) -> Result<()> {
-        if self.exported.generation == 0 {
-            return Ok(());
-        }
-        match view.open(&files::log_path(self.exported.generation), OpenMode::Write) {
-            Ok(log) if log.len()? > self.exported.log_bytes => log.set_len(self.exported.log_bytes)?,
-            Ok(_) | Err(StoreError::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-        // The note describes the groups appended since.
-        ReachedNote::default().remove(view)
-    }
-}
-
-impl Drop for HeldExport<'_> {
-    fn drop(&mut self) {
-        let mut state = self.exporter.state.lock();
-        state.held = state.held.and_then(|(holders, row)| (holders > 1).then_some((holders - 1, row)));
-    }
-}
-
 impl Exporter {
-    /// Returns the position that the next commit stores. If the commit fails, [`not_left`](Self::not_left) must return
-    /// [`left`](Position::left).
-    pub(crate) fn position(&self) -> Position {
-        if !self.is_enabled {
-            return Position::default();
-        }
-        let mut state = self.state.lock();
-        let durable = if state.exported.generation == 0 { u64::MAX } else { state.exported.row };
-        Position {
-            exported: Some(state.exported),
-            trim_through: [state.building, state.held.map(|(_, row)| row)]
-                .into_iter()
-                .flatten()
-                .fold(durable, u64::min),
-            left: std::mem::take(&mut state.left),
-        }
-    }
-
-    /// Takes back the `left` of a failed commit.
-    pub(crate) fn not_left(&self, left: Vec<ContainerId>) {
-        self.state.lock().left.extend(left);
-    }
-
-    /// Notes the containers removed by the commit `row`. Their slots become free once no export names them.
-    pub(crate) fn leave(&self, row: u64, containers: Vec<ContainerRecord>) {
-        self.state.lock().leaving.extend(containers.into_iter().map(|record| (row, record)));
-    }
-
     /// Asks for an export soon.
     pub(crate) fn request(&self) {
         self.state.lock().requested = true;
@@ -380,51 +296,6 @@ impl Exporter {
             Err(error) => return Err(error),
         }
         self.free(work, waiting)
-    }
-
-    /// Frees the first `waiting` leaving containers. No durable export names them.
-    fn free(&self, work: &mut Work, waiting: usize) -> Result<()> {
-        // A stale export counts on the disk and names them.
-        if waiting == 0 || work.stale.is_some() {
-            return Ok(());
-        }
-        self.check_possession()?;
-        let freed: Vec<ContainerRecord> = {
-            let mut state = self.state.lock();
-            let freed: Vec<_> = state.leaving.drain(..waiting).map(|(_, record)| record).collect();
-            // Noted before any slot can be reused: no commit may record a new user of a slot while its old container still leaves.
-            state.left.extend(freed.iter().map(|record| record.id));
-            freed
-        };
-        let (recipes, data): (Vec<_>, Vec<_>) =
-            freed.into_iter().partition(|record| record.kind == ContainerKind::Recipe);
-        // Copies that cannot be removed only cost space.
-        if !recipes.is_empty()
-            && let Err(error) = self.trim_mirror(work, &recipes)
-        {
-            tracing::warn!(%error, "copies of recipes that are gone keep their space");
-        }
-        for (store, records) in [(&self.stores.recipes, &recipes), (&self.stores.data, &data)] {
-            // A slot that cannot be freed only costs space, and the next mount finds it.
-            if !records.is_empty()
-                && let Err(error) = store.free(records)
-            {
-                tracing::warn!(%error, "a freed container's slot is not free yet");
-            }
-        }
-        Ok(())
-    }
-
-    fn trim_mirror(&self, work: &mut Work, freed: &[ContainerRecord]) -> Result<()> {
-        if work.is_to_set_aside {
-            return Ok(());
-        }
-        for record in freed {
-            work.mirror.free(record.address)?;
-        }
-        let leaving: Vec<ContainerRecord> = self.state.lock().leaving.iter().map(|(_, record)| *record).collect();
-        let kept = self.stores.recipes.containers();
-        work.mirror.trim(kept.iter().chain(leaving.iter().filter(|record| record.kind == ContainerKind::Recipe)))
     }
 
     /// Durably removes the export and frees its space. If there is no room even for that, the export is stale: it must be assumed to
@@ -534,27 +405,6 @@ impl Exporter {
     /// Makes long work (bases and verifications) give up from now on; `false` allows it again.
     pub(crate) fn hurry(&self, hurries: bool) {
         self.give_up.store(hurries, Ordering::Relaxed);
-    }
-
-    /// Keeps everything the current export needs until the hold is dropped: the slots that it names, and the notes of keys changed
-    /// since.
-    pub(crate) fn hold(&self) -> HeldExport<'_> {
-        // With this lock held, nobody is about to free slots that the export named a moment ago.
-        let _working = self.working.lock();
-        let mut state = self.state.lock();
-        let exported = state.exported;
-        let (holders, first) = state.held.unwrap_or((0, exported.row));
-        state.held = Some((holders + 1, first));
-        HeldExport { exporter: self, exported }
-    }
-
-    /// Runs `run` while no export reads the namespace. A base under way is given up and tried again later.
-    pub(crate) fn while_quiet<T>(&self, run: impl FnOnce() -> T) -> T {
-        let before = self.give_up.swap(true, Ordering::Relaxed);
-        let _no_base = self.building.lock();
-        let _no_group = self.working.lock();
-        self.give_up.store(before, Ordering::Relaxed);
-        run()
     }
 
     /// Returns the damage that kept the export found at opening from being continued. That export is made anew.
