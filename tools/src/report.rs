@@ -310,10 +310,13 @@ pub(crate) fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>, plan:
     affected(&mut text, &report.affected);
     list(&mut text, "note", &report.notes, report.notes.len() as u64);
     let CheckReport { inodes, nodes, chunks, containers, .. } = report;
-    let content = show(report.bytes_read);
+    let content = match report.bytes_read {
+        0 => "no content (`--read-data` checks it)".to_owned(),
+        read => format!("{} of content", show(read)),
+    };
     let _ = writeln!(
         text,
-        "checked {inodes} inodes, {nodes} recipe nodes, {chunks} chunks, {containers} containers, {content} of content"
+        "checked {inodes} inodes, {nodes} recipe nodes, {chunks} chunks, {containers} containers, {content}"
     );
     let _ = match report.finding_count + missing {
         0 => writeln!(text, "clean"),
