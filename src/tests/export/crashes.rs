@@ -13,7 +13,7 @@ use dedupfs_store::device::{Device, DeviceFile, Entry, MemoryDevice, OpenMode, S
 
 use crate::tests::common::{content, read, write};
 use crate::tests::export::site::{
-    Picture, Random, findings, force_recover, format, open, picture, reclaim, recover, shared, step, try_open,
+    Picture, Random, findings, force_recover, formatted, open, picture, reclaim, recover, shared, step, try_open,
 };
 
 /// The data device at one moment.
@@ -161,8 +161,7 @@ fn note(pool: &Pool, camera: &Camera, pictures: &mut Pictures) {
 
 /// Works on a pool with remounts, kills, reclaiming and exports. Returns the photographs, and the picture of each row.
 fn work(seed: u64, every: u64, steps: u64) -> (Vec<Photograph>, Pictures) {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     let camera = Arc::new(Camera { every, seed, ..Camera::default() });
     let watched: Arc<dyn Device> = Arc::new(Watched { disk: data, camera: camera.clone() });
     let mut pictures = Pictures::new();

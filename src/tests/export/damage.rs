@@ -7,13 +7,12 @@ use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 
 use crate::tests::export::site::{
-    Picture, Random, findings, force_recover, format, open, picture, recover_how, step, try_recover,
+    Picture, Random, findings, force_recover, formatted, open, picture, recover_how, step, try_recover,
 };
 
 /// Makes a pool with several groups behind a base, and the tree as of each commit.
 fn exported() -> (MemoryDevice, BTreeMap<u64, Picture>) {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     let mut pictures = BTreeMap::new();
     let mut random = Random(5);
     let pool = open(&meta, &data);
@@ -156,8 +155,7 @@ fn files_cut_off_or_gone_give_an_error_or_an_older_state() {
 #[test]
 fn a_damaged_export_is_made_anew_by_the_next_mount() {
     for name in ["current", "owner"] {
-        let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-        format(&meta, &data);
+        let (meta, data) = formatted();
         let mut random = Random(31);
         let pool = open(&meta, &data);
         for _ in 0..20 {

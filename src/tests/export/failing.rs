@@ -4,28 +4,13 @@ use std::sync::Arc;
 
 use dedupfs::Pool;
 use dedupfs_service::{FileService, ROOT_INO};
-use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
-use dedupfs_store::device::{Device, MemoryDevice};
+use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
+use dedupfs_store::device::MemoryDevice;
 
 use crate::tests::common::{content, read, write};
 use crate::tests::export::site::{
-    findings, force_recover, format, open, picture, reclaim, recover, shared, try_open, try_recover,
+    exported_on_failing, findings, force_recover, open, picture, reclaim, recover, try_recover,
 };
-
-/// Makes a pool with an export, on a data root that can fail.
-fn failing() -> (MemoryDevice, MemoryDevice, FaultyDevice, Arc<Pool>) {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
-    let faulty = FaultyDevice::over_memory(&data);
-    let device: Arc<dyn Device> = Arc::new(faulty.clone());
-    let pool = try_open(&shared(&meta), &device).expect("opens");
-    for number in 0..10 {
-        write(&pool, &format!("{number}"), &content(number, 100_000));
-    }
-    pool.sync().expect("syncs");
-    pool.core().committer.export().expect("exports");
-    (meta, data, faulty, pool)
-}
 
 /// Changes names, recipes and containers, exports, and reclaims.
 fn change(pool: &Pool, round: u64) {
@@ -53,7 +38,7 @@ fn assert_recovers(data: &MemoryDevice, pool: Arc<Pool>) {
 #[test]
 fn regression_one_wrong_answer_about_a_file_of_the_export_does_not_end_the_pool() {
     for position in 0.. {
-        let (_meta, data, faulty, pool) = failing();
+        let (_meta, data, faulty, pool) = exported_on_failing();
         let before = faulty.injected();
         faulty.add(FaultPlan::new(Fault::NotFound, position).path_contains("export/"));
         change(&pool, 0);
@@ -72,7 +57,7 @@ fn regression_one_wrong_answer_about_a_file_of_the_export_does_not_end_the_pool(
 #[test]
 fn regression_an_export_that_fails_does_not_end_the_pool() {
     for lasting in [false, true] {
-        let (meta, data, faulty, pool) = failing();
+        let (meta, data, faulty, pool) = exported_on_failing();
         let plan = FaultPlan::new(Fault::Io, 0).on(&[Operation::Sync, Operation::Write]).path_contains("export/");
         faulty.add(if lasting { plan.lasting() } else { plan });
         let before = faulty.injected();

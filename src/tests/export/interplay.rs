@@ -14,7 +14,7 @@ use dedupfs_store::superblock::PoolProperties;
 use parking_lot::Mutex;
 
 use crate::tests::common::{CALLER, content, read, write};
-use crate::tests::export::site::{findings, format, open, picture, properties, recover, shared, try_open};
+use crate::tests::export::site::{findings, formatted, open, picture, properties, recover, shared, try_open};
 use crate::tests::falsify::falsify;
 
 fn scrub(pool: &Pool) {
@@ -25,8 +25,7 @@ fn scrub(pool: &Pool) {
 /// A scrub leaves its position on the meta root: that file does not make the root a foreign one.
 #[test]
 fn regression_a_meta_root_that_was_scrubbed_is_recovered_in_place() {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     let pool = open(&meta, &data);
     write(&pool, "file", &content(1, 100_000));
     scrub(&pool);
@@ -44,8 +43,7 @@ fn regression_a_meta_root_that_was_scrubbed_is_recovered_in_place() {
 /// export is newer, and it alone has the later writes.
 #[test]
 fn regression_a_meta_root_that_is_older_than_the_export_does_not_replace_it() {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     let pool = open(&meta, &data);
     write(&pool, "old", &content(1, 100_000));
     pool.sync().expect("syncs");
@@ -112,8 +110,7 @@ impl Observer for AtBase {
 /// The export is given up for lack of space while a new base is being written for it: that base must not count.
 #[test]
 fn regression_a_base_whose_export_was_given_up_meanwhile_does_not_count() {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     let observer = Arc::new(AtBase { armed: AtomicBool::new(false), pool: Mutex::new(None), data: data.clone() });
     let observed: Arc<dyn Device> = Arc::new(ObservedDevice::new(shared(&data), observer.clone()));
     let pool = try_open(&shared(&meta), &observed).expect("opens");

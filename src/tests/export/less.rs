@@ -12,13 +12,12 @@ use dedupfs_store::{ContainerRecord, StoreError};
 
 use crate::tests::common::{content, read, write};
 use crate::tests::export::site::{
-    findings, force_recover, format, open, open_read_only, picture, reclaim, recover_how, shared, try_recover,
+    findings, force_recover, formatted, open, open_read_only, picture, reclaim, recover_how, shared, try_recover,
 };
 
 /// Makes a pool that was mounted once, with some files. Also returns its containers' records.
 pub fn filled() -> (MemoryDevice, MemoryDevice, Vec<ContainerRecord>) {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     // The first base holds the empty pool, and no other base is due.
     open(&meta, &data).close().expect("closes");
     let pool = open(&meta, &data);
@@ -151,8 +150,7 @@ fn regression_a_recovery_that_gets_less_is_refused_and_forced_keeps_what_it_cann
 /// Containers do not show files without content; the note of the export's progress does.
 #[test]
 fn regression_a_recovery_that_lacks_empty_files_is_refused() {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     open(&meta, &data).close().expect("closes");
     let pool = open(&meta, &data);
     for number in 0..50 {

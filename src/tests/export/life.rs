@@ -4,7 +4,8 @@ use dedupfs_store::device::{Device, MemoryDevice};
 
 use crate::tests::common::{content, read, write};
 use crate::tests::export::site::{
-    Random, findings, force_recover, format, open, picture, reclaim, recover, shared, step, try_open, try_recover,
+    Random, findings, force_recover, format, formatted, open, picture, reclaim, recover, shared, step, try_open,
+    try_recover,
 };
 
 #[test]
@@ -42,8 +43,7 @@ fn a_lost_meta_root_is_made_anew() {
 
 #[test]
 fn an_old_meta_root_is_refused_after_a_recovery() {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     let pool = open(&meta, &data);
     write(&pool, "file", &content(1, 100_000));
     pool.close().expect("closes");
@@ -77,8 +77,7 @@ fn what_is_no_data_root_or_has_no_export_is_refused() {
 
 #[test]
 fn container_ids_are_never_used_twice() {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     let pool = open(&meta, &data);
     write(&pool, "first", &content(1, 300_000));
     pool.close().expect("closes");
@@ -141,8 +140,7 @@ fn what_is_exported_is_in_proportion_to_what_changed() {
 
 #[test]
 fn an_emptied_pool_exports_next_to_nothing() {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     let pool = open(&meta, &data);
     pool.core().committer.export().expect("exports");
     for number in 0..3000 {

@@ -13,22 +13,9 @@ use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 
 use crate::tests::common::{content, read, write};
 use crate::tests::export::less::{damage, filled, log_of};
-use crate::tests::export::site::{findings, force_recover, format, open, reclaim, recover_how, shared, try_open};
-
-/// Makes a pool with an export, on a data root that can fail.
-fn exported() -> (MemoryDevice, MemoryDevice, FaultyDevice, Arc<Pool>) {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
-    let faulty = FaultyDevice::over_memory(&data);
-    let device: Arc<dyn Device> = Arc::new(faulty.clone());
-    let pool = try_open(&shared(&meta), &device).expect("opens");
-    for number in 0..10 {
-        write(&pool, &format!("{number}"), &content(number, 100_000));
-    }
-    pool.sync().expect("syncs");
-    pool.core().committer.export().expect("exports");
-    (meta, data, faulty, pool)
-}
+use crate::tests::export::site::{
+    exported_on_failing, findings, force_recover, formatted, open, reclaim, recover_how, shared, try_open,
+};
 
 fn one(data: &MemoryDevice, directory: &str, start: &str) -> String {
     let entry = data.list(directory).expect("lists").into_iter().find(|entry| entry.name.starts_with(start));
@@ -42,7 +29,7 @@ fn scrub(pool: &Pool) -> ScrubReport {
 /// The scrub said "written anew", although the damaged base still counted.
 #[test]
 fn regression_a_renewal_that_fails_is_not_told_as_done() {
-    let (meta, data, faulty, pool) = exported();
+    let (meta, data, faulty, pool) = exported_on_failing();
     damage(&data, &one(&data, "export", "base-"), 100);
     faulty.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::Write]).path_contains("export/base-").lasting());
     assert!(scrub(&pool).is_export_bad(), "says it was written anew");
@@ -60,7 +47,7 @@ fn regression_a_renewal_that_fails_is_not_told_as_done() {
 /// The next sync of the same file succeeded and proved nothing; and closing the pool waited for all copies.
 #[test]
 fn regression_copies_that_cannot_be_written_anew_or_are_given_up_are_not_told_as_done() {
-    let (_meta, data, faulty, pool) = exported();
+    let (_meta, data, faulty, pool) = exported_on_failing();
     let verify = || pool.core().exporter.verify(CopyDepth::Content, &mut |_| true).expect("verifies");
     damage(&data, &one(&data, "export/recipes", ""), 100);
     let mut check = verify();
@@ -120,7 +107,7 @@ fn regression_a_data_root_without_space_to_clean_up_does_not_end_the_pool() {
     for (fault, operations) in
         [(Fault::NoSpace, &cleaning[..]), (Fault::NoSpace, &with_writes[..]), (Fault::Io, &[Operation::Punch])]
     {
-        let (_meta, data, faulty, pool) = exported();
+        let (_meta, data, faulty, pool) = exported_on_failing();
         faulty.add(FaultPlan::new(fault, 0).on(operations).path_contains("export").lasting());
         for round in 0..6 {
             write(&pool, &format!("new {round}"), &content(100 + round, 200_000));
@@ -227,8 +214,7 @@ fn regression_a_full_data_root_that_keeps_slots_mounts() {
 /// The number of the next base began at 0 again, or the daemon ended.
 #[test]
 fn regression_a_file_with_the_number_of_no_export_is_no_base() {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     open(&meta, &data).close().expect("closes");
     data.open(&format!("export/base-{}", u64::MAX), OpenMode::CreateNew).expect("creates");
     let pool = open(&meta, &data);

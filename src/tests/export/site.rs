@@ -13,10 +13,11 @@ use dedupfs_service::{
     AttributeChanges, FileKind, FileService, Ino, InodeFlags, Listing, NewNode, NodeContent, OpenOptions, ROOT_INO,
     RenameFlags, WriteFlags, XattrMode,
 };
+use dedupfs_store::device::faulty::FaultyDevice;
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
 
-use crate::tests::common::CALLER;
+use crate::tests::common::{CALLER, content, write};
 
 /// The visible state of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,6 +49,27 @@ pub fn properties() -> PoolProperties {
 
 pub fn format(meta: &MemoryDevice, data: &MemoryDevice) {
     format_on(&shared(meta), &shared(data), b"elsewhere".to_vec(), &properties(), (0, 0)).expect("formats");
+}
+
+/// Formats a pool on two new roots; returns meta and data.
+pub fn formatted() -> (MemoryDevice, MemoryDevice) {
+    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
+    format(&meta, &data);
+    (meta, data)
+}
+
+/// Makes a pool with an export, on a data root that can fail; returns the roots, the one that fails, and the pool.
+pub fn exported_on_failing() -> (MemoryDevice, MemoryDevice, FaultyDevice, Arc<Pool>) {
+    let (meta, data) = formatted();
+    let faulty = FaultyDevice::over_memory(&data);
+    let device: Arc<dyn Device> = Arc::new(faulty.clone());
+    let pool = try_open(&shared(&meta), &device).expect("opens");
+    for number in 0..10 {
+        write(&pool, &format!("{number}"), &content(number, 100_000));
+    }
+    pool.sync().expect("syncs");
+    pool.core().committer.export().expect("exports");
+    (meta, data, faulty, pool)
 }
 
 pub fn shared(device: &MemoryDevice) -> Arc<dyn Device> {

@@ -1,14 +1,13 @@
 //! A data root without space: reclaiming comes before the possibility of a recovery.
 
-use dedupfs_store::device::{Device, MemoryDevice};
+use dedupfs_store::device::Device;
 
 use crate::tests::common::{content, read, write};
-use crate::tests::export::site::{findings, format, open, picture, reclaim, recover, try_recover};
+use crate::tests::export::site::{findings, formatted, open, picture, reclaim, recover, try_recover};
 
 #[test]
 fn a_full_data_root_can_be_reclaimed() {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     let pool = open(&meta, &data);
     for number in 0..20 {
         write(&pool, &format!("{number}"), &content(number, 200_000));
@@ -49,8 +48,7 @@ fn a_full_data_root_can_be_reclaimed() {
 
 #[test]
 fn without_room_and_without_need_the_export_stays_as_it_was() {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     let pool = open(&meta, &data);
     write(&pool, "old", &content(1, 100_000));
     pool.sync().expect("syncs");

@@ -7,7 +7,7 @@ use dedupfs::{NoProgress, OpenOptions, Pool, Progress, TrialReport};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode, OverlayDevice};
 
 use crate::tests::common::{content, write};
-use crate::tests::export::site::{Random, format, open, shared, step};
+use crate::tests::export::site::{Random, formatted, open, shared, step};
 
 fn trial(pool: &Pool) -> TrialReport {
     let scratch = tempfile::tempdir().expect("makes a directory");
@@ -21,8 +21,7 @@ fn is_empty(directory: &Path) -> bool {
 }
 
 fn filled() -> (MemoryDevice, MemoryDevice) {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     let pool = open(&meta, &data);
     let mut random = Random(11);
     for _ in 0..40 {

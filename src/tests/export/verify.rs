@@ -7,12 +7,11 @@ use dedupfs::{NoProgress, OpenOptions, Pool};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 
 use crate::tests::common::{content, write};
-use crate::tests::export::site::{Random, findings, format, open, open_read_only, picture, recover, shared, step};
+use crate::tests::export::site::{Random, findings, formatted, open, open_read_only, picture, recover, shared, step};
 
 /// Makes a pool with a base and several groups behind it, closed.
 fn exported() -> (MemoryDevice, MemoryDevice) {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     let mut random = Random(7);
     let pool = open(&meta, &data);
     for _ in 0..30 {
@@ -60,8 +59,7 @@ fn one(disk: &MemoryDevice, start: &str) -> (String, u64) {
 #[test]
 fn a_sound_export_is_found_sound_at_any_time() {
     for seed in 1..5 {
-        let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-        format(&meta, &data);
+        let (meta, data) = formatted();
         let mut random = Random(seed);
         for _ in 0..3 {
             let pool = open(&meta, &data);
@@ -222,8 +220,7 @@ fn regression_a_damaged_export_is_found_told_and_written_anew() {
 /// A log that ends early, with sound checksums.
 #[test]
 fn a_log_that_ends_with_an_earlier_group_is_found() {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     let pool = open(&meta, &data);
     write(&pool, "file", &content(1, 10_000));
     pool.sync().expect("syncs");
@@ -247,8 +244,7 @@ fn a_log_that_ends_with_an_earlier_group_is_found() {
 /// whole and its numbers are the expected ones. Only its records show the difference.
 #[test]
 fn an_export_of_another_tree_with_sound_checksums_is_found_record_by_record() {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     let pool = open(&meta, &data);
     write(&pool, "both", &content(1, 10_000));
     pool.close().expect("closes");
@@ -321,8 +317,7 @@ fn a_verification_gives_way_to_a_base_and_to_closing() {
 /// Found by a soak: opening the pool for the repair's plan noted the owner anew, so the repair found nothing to repair.
 #[test]
 fn regression_a_damaged_owner_is_repaired() {
-    let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-    format(&meta, &data);
+    let (meta, data) = formatted();
     let pool = open(&meta, &data);
     write(&pool, "file", &content(1, 100_000));
     pool.close().expect("closes");
