@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use dedupfs::Pool;
 use dedupfs_service::{FileService, ROOT_INO};
-use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
 use dedupfs_store::device::MemoryDevice;
+use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
 
 use crate::tests::common::{content, read, write};
 use crate::tests::export::site::{

@@ -49,8 +49,20 @@ pub(crate) fn run(args: &MkfsArgs) -> Result<u8, Failure> {
         size::show(u64::from(args.container_size)),
         quoted(&args.pool),
     ))?;
+    if data.is_some_and(|data| lies_inside(data, &args.pool)) {
+        eprintln!(
+            "dedupfs: warning: the content lies inside of {}: if that directory is lost, both are, and `dedupfs recover` \
+             has nothing to read; a directory beside it, best on another disk, is safer",
+            args.pool.display()
+        );
+    }
     warn_of_small_disks(&args.pool);
     Ok(exit::OK)
+}
+
+fn lies_inside(path: &Path, parent: &Path) -> bool {
+    let inside = |path: PathBuf| parent.canonicalize().is_ok_and(|parent| path.starts_with(parent));
+    path.canonicalize().is_ok_and(inside)
 }
 
 fn quoted(path: &Path) -> String {

@@ -63,6 +63,17 @@ fn regression_mkfs_spares_what_is_there_and_tells_it_by_its_exit_code() {
 }
 
 #[test]
+fn mkfs_warns_of_content_inside_of_the_other_root() {
+    let site = Site::new();
+    let warning = "the content lies inside of";
+    let [pool, beside] = ["first", "data"].map(|name| site.root.path().join(name));
+    let apart = site.dedupfs("mkfs", &[&pool, Path::new("--data"), &beside]).ok();
+    assert!(!apart.err.contains(warning), "{}", apart.err);
+    let second = site.root.path().join("second");
+    site.dedupfs("mkfs", &[&second, Path::new("--data"), &second.join("data")]).expect(0, &[warning]);
+}
+
+#[test]
 fn mkfs_takes_all_its_options() {
     let root = tempfile::tempdir().unwrap();
     let (pool, data) = (root.path().join("p"), root.path().join("d"));
