@@ -5,10 +5,11 @@
 
 use dedupfs_index::fuzzing as index;
 use dedupfs_namespace::fuzzing as namespace;
-use dedupfs_store::codec::{ByteReader, checksum, checksum_seeded};
+use dedupfs_store::codec::{ByteReader, ByteWriter, checksum, checksum_seeded};
 use dedupfs_store::container::{
     Compression, ENTRY_BYTES, TableEntry, decode_region, decode_toc, encode_region, scan_table,
 };
+use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::frame::{Expect, FrameHeader, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::recipe::{Node, Root};
 use dedupfs_store::superblock::{Role, Superblock};
@@ -159,18 +160,28 @@ pub fn root(data: &[u8]) {
     let _ = Root::decode_from(&mut reader);
     let mut bytes = data.to_vec();
     bytes.extend_from_slice(&(checksum(data) as u32).to_le_bytes());
-    if let Ok(root) = Root::decode(&bytes) {
-        assert_eq!(root.encode(), bytes);
+    let mut reader = ByteReader::new(&bytes, "fuzzed");
+    if let Ok(root) = Root::decode_from(&mut reader)
+        && reader.remaining() == 0
+    {
+        let mut writer = ByteWriter::new();
+        root.encode_into(&mut writer);
+        assert_eq!(writer.into_vec(), bytes);
     }
 }
 
 /// Superblocks, raw and with a valid checksum.
 pub fn superblock(data: &[u8]) {
+    let read = |bytes: &[u8], role: Role| {
+        let device = MemoryDevice::new();
+        device.replace_file("", role.file_name(), bytes).expect("is memory");
+        Superblock::read(&device, role)
+    };
     for role in [Role::Meta, Role::Data] {
-        let _ = Superblock::decode("fuzzed", data, role);
+        let _ = read(data, role);
         let mut bytes = encode_frame(FrameKind::Superblock, &POOL, 0, data, &[]);
         bytes.resize(bytes.len().next_multiple_of(4096), 0);
-        if let Ok(superblock) = Superblock::decode("fuzzed", &bytes, role) {
+        if let Ok(superblock) = read(&bytes, role) {
             assert_eq!(superblock.encode(), bytes);
         }
     }
@@ -339,7 +350,6 @@ pub fn export(data: &[u8]) {
 
 /// Results of the last reclaiming.
 pub fn last_reclaim(data: &[u8]) {
-    use dedupfs_store::device::{Device, MemoryDevice};
     let read = |bytes: &[u8]| {
         let device = MemoryDevice::new();
         device.replace_file("", dedupfs::reclaim::HISTORY_FILE, bytes).expect("is memory");
@@ -356,7 +366,6 @@ pub fn last_reclaim(data: &[u8]) {
 
 /// Positions of a scrub.
 pub fn scrub_position(data: &[u8]) {
-    use dedupfs_store::device::{Device, MemoryDevice};
     let read = |bytes: &[u8]| {
         let device = MemoryDevice::new();
         device.replace_file("", dedupfs::scrub::POSITION_FILE, bytes).expect("is memory");
