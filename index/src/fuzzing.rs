@@ -1,5 +1,5 @@
-//! The decoders of index files, for the fuzz targets. Each returns the decoded value encoded again, so that a target
-//! can compare. Panics are defects.
+//! The decoders of index files, for the fuzz targets. The input bytes get the right checksums first. A decoded value
+//! must encode to the same bytes. Panics are defects.
 
 use dedupfs_store::codec::checksum;
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
@@ -27,30 +27,72 @@ fn with_writer<T>(disk: &MemoryDevice, action: impl FnOnce(Writer<'_>) -> Result
     action(writer)
 }
 
-/// A manifest with these bytes and matching checksums: decoded, and encoded again.
-pub fn manifest(meta: &[u8], payload: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
+/// A decoder, with the part of its input that is not the payload of the file.
+#[derive(Clone, Copy, Debug)]
+pub enum Decoder<'a> {
+    /// A manifest with these meta fields, and with the right tag of its directory among them.
+    Manifest(&'a [u8]),
+    /// A file of an open tanker with one frame: its generation, number of cells and meta fields.
+    OpenTanker(u64, u32, &'a [u8]),
+    /// A file of a sealed tanker: its kind, generation, meta fields, and the pages behind the frame.
+    SealedTanker(u8, u64, &'a [u8], &'a [u8]),
+    /// The list of containers of a tanker.
+    Containers,
+    /// An occupancy list with these meta fields, and with valid ones.
+    Occupancy(&'a [u8]),
+    /// A progress file: its number and meta fields, and with the right tag of its directory among them.
+    Progress(u64, &'a [u8]),
+}
+
+/// Decodes a file with this payload. An error is a right answer to most inputs.
+pub fn decode(decoder: Decoder<'_>, payload: &[u8]) {
+    let outcomes = match decoder {
+        Decoder::Manifest(meta) => vec![manifest(meta, payload), manifest(&with_tag(meta), payload)],
+        Decoder::OpenTanker(generation, cells, meta) => vec![open_tanker(generation, cells, meta, payload)],
+        Decoder::SealedTanker(kind, generation, meta, pages) => {
+            vec![sealed_tanker(kind, generation, meta, payload, pages)]
+        }
+        Decoder::Containers => vec![containers(payload)],
+        Decoder::Occupancy(meta) => {
+            let entries = payload.as_chunks().0;
+            vec![occupancy(entries, meta, payload), occupancy(entries, &occupancy_meta(entries.len()), payload)]
+        }
+        Decoder::Progress(number, meta) => {
+            vec![progress(number, meta, payload), progress(number, &with_tag(meta), payload)]
+        }
+    };
+    drop(outcomes);
+}
+
+/// Puts the tag of the directory into its place.
+fn with_tag(meta: &[u8]) -> Vec<u8> {
+    let mut meta = meta.to_vec();
+    if let Some(tag) = meta.get_mut(4..12) {
+        tag.copy_from_slice(&checksum(b"index").to_le_bytes());
+    }
+    meta
+}
+
+fn manifest(meta: &[u8], payload: &[u8]) -> Result<()> {
     let bytes = encode_frame(FrameKind::Manifest, &POOL, 0, meta, payload);
     let manifest = Manifest::decode("fuzzed", &bytes, &POOL, "index")?;
-    let again = manifest.encode(&POOL, "index");
-    Ok((bytes, again))
+    assert_eq!(manifest.encode(&POOL, "index"), bytes);
+    Ok(())
 }
 
-/// The tag of the directory that a manifest and a progress file must carry.
-pub fn directory_tag() -> u64 {
-    checksum(b"index")
-}
-
-/// A file of an open tanker with one frame and a matching seal; returns the number of cells.
-pub fn open_tanker(generation: u64, cells: u32, meta: &[u8], payload: &[u8]) -> Result<usize> {
+/// A file with a matching seal.
+fn open_tanker(generation: u64, cells: u32, meta: &[u8], payload: &[u8]) -> Result<()> {
     let bytes = encode_frame(FrameKind::OpenTanker, &POOL, 0, meta, payload);
     let body = FrameHeader::decode("fuzzed", &bytes)?.body_checksum;
     let disk = disk(&open_name(generation), &bytes)?;
     let file = OpenFile { generation, cells, bytes: bytes.len() as u64, seal: checksum(&body.to_le_bytes()) };
-    with_writer(&disk, |writer| Ok(file.read(writer)?.len()))
+    let found = with_writer(&disk, |writer| Ok(file.read(writer)?.len()))?;
+    assert!(found * 48 <= payload.len());
+    Ok(())
 }
 
-/// A file of a sealed tanker with a matching seal. Reads all its pages; returns its cells.
-pub fn tanker_file(kind: u8, generation: u64, meta: &[u8], payload: &[u8], pages: &[u8]) -> Result<u32> {
+/// A file with a matching seal. Reads all its pages.
+fn sealed_tanker(kind: u8, generation: u64, meta: &[u8], payload: &[u8], pages: &[u8]) -> Result<()> {
     let kind = match kind % 4 {
         0 => PagedFileKind { frame: FrameKind::TankerDirectory, cell_bytes: 44 },
         1 => PagedFileKind { frame: FrameKind::Counts, cell_bytes: 4 },
@@ -69,38 +111,40 @@ pub fn tanker_file(kind: u8, generation: u64, meta: &[u8], payload: &[u8], pages
         let _ = file.read_page(page);
     }
     let _ = file.read_through(&mut |_, _| Ok(()));
-    Ok(file.cells())
+    Ok(())
 }
 
-/// The list of containers of a tanker.
-pub fn container_shares(bytes: &[u8]) -> Result<Vec<u8>> {
-    Ok(ContainerShares::decode("fuzzed", bytes)?.encode())
+fn containers(bytes: &[u8]) -> Result<()> {
+    assert_eq!(ContainerShares::decode("fuzzed", bytes)?.encode(), bytes);
+    Ok(())
 }
 
-/// An occupancy list in a frame with matching checksums, for a tanker of `cells` cells. Returns the file, and the
-/// decoded list encoded again. Generation and seals must be those of [`occupancy_meta`].
-pub fn tanker_occupancy(cells: u32, meta: &[u8], payload: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
+/// A list for a tanker that has as many cells as these entries.
+fn occupancy(entries: &[[u8; 32]], meta: &[u8], payload: &[u8]) -> Result<()> {
+    let cells_of = |entry: &[u8; 32]| u32::from_le_bytes([entry[8], entry[9], entry[10], entry[11]]);
+    let cells = entries.iter().map(cells_of).fold(0, u32::wrapping_add);
     let of = ListOf { tanker: 3, generation: 9, cells_seal: 17, counts_seal: 23, cells };
     let bytes = encode_frame(FrameKind::TankerOccupancy, &POOL, of.tanker, meta, payload);
     let again = OccupancyList::decode("fuzzed", &bytes, &POOL, &of)?.encode(&POOL, &of).unwrap_or_default();
-    Ok((bytes, again))
+    assert_eq!(again, bytes);
+    Ok(())
 }
 
-/// The meta fields for a list of `entries` entries.
-pub fn occupancy_meta(entries: u32) -> Vec<u8> {
+/// The meta fields for a list of this many entries, with the generation and the seals of [`occupancy`].
+fn occupancy_meta(entries: usize) -> Vec<u8> {
     let mut meta = vec![1, 0, 0, 0];
     for number in [9_u64, 17, 23] {
         meta.extend_from_slice(&number.to_le_bytes());
     }
-    meta.extend_from_slice(&entries.to_le_bytes());
+    meta.extend_from_slice(&(entries as u32).to_le_bytes());
     meta
 }
 
-/// A progress file; returns its notes.
-pub fn progress(number: u64, meta: &[u8], payload: &[u8]) -> Result<Vec<u8>> {
+fn progress(number: u64, meta: &[u8], payload: &[u8]) -> Result<()> {
     let bytes = encode_frame(FrameKind::Progress, &POOL, 0, meta, payload);
     let disk = MemoryDevice::new();
     disk.create_directory("index")?;
     disk.open(&format!("index/{}", progress_name(number)), OpenMode::CreateNew)?.write_at(&bytes, 0)?;
-    crate::progress::read(&disk, "index", &POOL, number)
+    assert_eq!(crate::progress::read(&disk, "index", &POOL, number)?, payload);
+    Ok(())
 }

@@ -68,4 +68,4 @@ pub use many::SealedCells;
 pub use occupancy::{NewLists, Occupied};
 pub use options::IndexOptions;
 pub use rebuild::{Continued, IndexBuilder};
-pub use stats::{CheckpointSizes, IndexStats};
+pub use stats::IndexStats;

@@ -66,30 +66,20 @@ pub struct IndexStats {
     pub checkpoints: u64,
 }
 
-/// Upper bounds of the bytes that a checkpoint may write beside the current files.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct CheckpointSizes {
-    /// For open and staged cells: the open tanker's file, or a sealed tanker with all its files.
-    pub fresh_bytes: u64,
-    /// For counts of all sealed tankers.
-    pub counts_bytes: u64,
-    /// For rewriting all sealed tankers.
-    pub sealed_bytes: u64,
-}
-
 impl Index {
-    /// Upper bounds for the next checkpoint. Quick: it is called at each look at the free space.
-    pub fn checkpoint_sizes(&self) -> CheckpointSizes {
+    /// Returns an upper bound of the bytes that the next checkpoint may write beside the current files, if it rewrites
+    /// at most `rewritten_max` bytes of sealed tankers. Quick: it is called at each look at the free space.
+    pub fn checkpoint_bytes(&self, rewritten_max: u64) -> u64 {
         let sizes = self.open.sizes();
         let set = self.sealed_set();
         let tankers = set.tankers();
         let cells: u64 = tankers.iter().map(|tanker| u64::from(tanker.cells())).sum();
-        let fresh = sizes.cells + sizes.recent;
-        CheckpointSizes {
-            fresh_bytes: fresh * WRITTEN_CELL_BYTES + WRITTEN_FILES_BYTES,
-            counts_bytes: 4 * cells + tankers.iter().map(|tanker| tanker.occupancy_list_bytes() + 8192).sum::<u64>(),
-            sealed_bytes: tankers.iter().map(|tanker| tanker.disk_bytes()).sum(),
-        }
+        // Open and staged cells: the open tanker's file, or a sealed tanker with all its files.
+        let fresh = (sizes.cells + sizes.recent) * WRITTEN_CELL_BYTES + WRITTEN_FILES_BYTES;
+        // The counts of all sealed tankers.
+        let counts = 4 * cells + tankers.iter().map(|tanker| tanker.occupancy_list_bytes() + 8192).sum::<u64>();
+        let sealed: u64 = tankers.iter().map(|tanker| tanker.disk_bytes()).sum();
+        fresh + counts + sealed.min(rewritten_max)
     }
 
     /// Returns the figures. It waits for nobody and holds up nobody.

@@ -28,9 +28,9 @@ pub use containers::{
 pub use dedup::{ContainerChunks, DedupParts, Deduplicator, Forwarded};
 pub use fetch::{Fetcher, NodeReader};
 pub use file::{FileBody, FileContext, ReadAhead};
-pub use fingerprint::{Fingerprinter, is_all_zero};
+pub use fingerprint::Fingerprinter;
 pub use ingest::{BatchPool, IngestContext};
 pub use limits::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, FILE_BYTES_MAX, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};
-pub use recipe::{Piece, segmenter::SegmentRule, tree};
+pub use recipe::segmenter::SegmentRule;
 pub use stores::{Indexes, Stores};
 pub use workers::WorkerPool;

@@ -19,7 +19,7 @@ use super::{COOKIE_FIRST, Namespace};
 const FINDINGS_MAX: usize = 1000;
 
 /// Receives directory, name, inode number and kind of each name.
-pub type EntryVisitor<'v> = dyn FnMut(Ino, &[u8], Ino, FileKind) -> Result<()> + 'v;
+pub(crate) type EntryVisitor<'v> = dyn FnMut(Ino, &[u8], Ino, FileKind) -> Result<()> + 'v;
 
 /// One moment of the namespace.
 struct Moment {

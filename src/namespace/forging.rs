@@ -15,24 +15,20 @@ impl Namespace {
         draft.apply();
     }
 
-    /// Sets the kind in a directory entry, bypassing all rules.
-    pub fn force_kind(&self, directory: Ino, name: &[u8], kind: FileKind) {
+    /// Gives a directory a name, or an existing name another inode and kind, bypassing all rules. A new name counts as
+    /// a link of the inode and as an entry of the directory. Without a kind, the entry has the kind of the inode.
+    pub fn force_name(&self, directory: Ino, name: &[u8], ino: Ino, kind: Option<FileKind>) {
         let (_lock, mut draft) = self.begin().expect("applies");
-        let old = self.entry(directory, name).expect("applies").expect("applies");
-        draft.name(directory, &Arc::from(name), Some(old), Some(Entry { kind, ..old }));
-        draft.apply();
-    }
-
-    /// Adds a name to a file, bypassing all rules.
-    pub fn force_name(&self, directory: Ino, name: &[u8], ino: Ino) {
-        let (_lock, mut draft) = self.begin().expect("applies");
-        let inode = draft.inode(ino).expect("applies");
-        inode.nlink = inode.nlink.saturating_add(1);
-        let above = draft.inode(directory).expect("applies");
-        above.size_bytes = above.size_bytes.saturating_add(1);
-        let kind = draft.inode(ino).expect("applies").kind;
-        let entry = Entry { ino, kind, cookie: self.new_cookie() };
-        draft.name(directory, &Arc::from(name), None, Some(entry));
+        let old = self.entry(directory, name).expect("applies");
+        if old.is_none() {
+            let inode = draft.inode(ino).expect("applies");
+            inode.nlink = inode.nlink.saturating_add(1);
+            let above = draft.inode(directory).expect("applies");
+            above.size_bytes = above.size_bytes.saturating_add(1);
+        }
+        let kind = kind.unwrap_or(draft.inode(ino).expect("applies").kind);
+        let cookie = old.map_or_else(|| self.new_cookie(), |old| old.cookie);
+        draft.name(directory, &Arc::from(name), old, Some(Entry { ino, kind, cookie }));
         draft.apply();
     }
 }

@@ -10,12 +10,49 @@ use super::page_sums::{PageSums, SUMS_FILES, StoreHeader};
 use super::tables::Header;
 use super::{container_record, log, record, tables};
 
+/// A decoder, with the part of its input that is not the record itself.
+#[derive(Clone, Copy, Debug)]
+pub enum Decoder<'a> {
+    /// The frame of all records, with the bytes unchanged. Few inputs pass the checksum; none may panic.
+    Raw(&'a [u8]),
+    /// The inode of this number.
+    Inode(u64),
+    /// The name with this key.
+    Entry(&'a [u8]),
+    /// The place with this key in the order of a directory.
+    Order(&'a [u8; 16]),
+    /// The extended attribute with this key.
+    Xattr(&'a [u8]),
+    /// A part of a log row.
+    LogPart(u64, u32),
+    /// The record of the container of this number.
+    Container(u64),
+    /// The header of the namespace.
+    Header,
+    /// The two files of checksums beside the store; these are the second one and a header of the store.
+    PageSums(&'a [u8], &'a [u8]),
+}
+
+/// Decodes `body`.
+pub fn decode(decoder: Decoder<'_>, body: &[u8]) {
+    match decoder {
+        Decoder::Raw(key) => raw(key, body),
+        Decoder::Inode(ino) => inode(ino, body),
+        Decoder::Entry(key) => entry(key, body),
+        Decoder::Order(key) => order(key, body),
+        Decoder::Xattr(key) => xattr(key, body),
+        Decoder::LogPart(row, part) => log_part(row, part, body),
+        Decoder::Container(id) => container(id, body),
+        Decoder::Header => Header::fuzz(&sealed(&0_u64.to_le_bytes(), body)),
+        Decoder::PageSums(second, header) => page_sums(body, second, header),
+    }
+}
+
 fn sealed(key: &[u8], body: &[u8]) -> Vec<u8> {
     record::seal(key, |writer| writer.bytes(body))
 }
 
-/// Decodes the bytes unchanged. Few inputs pass the checksum; none may panic.
-pub fn raw(key: &[u8], bytes: &[u8]) {
+fn raw(key: &[u8], bytes: &[u8]) {
     let _ = record::open(
         || "fuzzed".to_owned(),
         key,
@@ -27,16 +64,14 @@ pub fn raw(key: &[u8], bytes: &[u8]) {
     );
 }
 
-/// Decodes an inode.
-pub fn inode(ino: u64, body: &[u8]) {
+fn inode(ino: u64, body: &[u8]) {
     let bytes = sealed(&ino.to_le_bytes(), body);
     if let Ok(inode) = Inode::decode(ino, &bytes) {
         assert_eq!(inode.encode(), bytes);
     }
 }
 
-/// Decodes a name.
-pub fn entry(key: &[u8], body: &[u8]) {
+fn entry(key: &[u8], body: &[u8]) {
     let bytes = sealed(key, body);
     if let Ok(entry) = Entry::decode(key, &bytes) {
         assert_eq!(entry.encode(key), bytes);
@@ -46,24 +81,21 @@ pub fn entry(key: &[u8], body: &[u8]) {
     }
 }
 
-/// Decodes a place in the order of a directory.
-pub fn order(key: &[u8; 16], body: &[u8]) {
+fn order(key: &[u8; 16], body: &[u8]) {
     let bytes = sealed(key, body);
     if let Ok((ino, kind, name)) = tables::decode_order(key, &bytes) {
         assert_eq!(tables::encode_order(key, ino, kind, &name), bytes);
     }
 }
 
-/// Decodes an extended attribute.
-pub fn xattr(key: &[u8], body: &[u8]) {
+fn xattr(key: &[u8], body: &[u8]) {
     let bytes = sealed(key, body);
     if let Ok(value) = tables::decode_xattr(key, &bytes) {
         assert_eq!(tables::encode_xattr(key, &value), bytes);
     }
 }
 
-/// Decodes a part of a log row.
-pub fn log_part(row: u64, part: u32, body: &[u8]) {
+fn log_part(row: u64, part: u32, body: &[u8]) {
     let mut key = row.to_le_bytes().to_vec();
     key.extend_from_slice(&part.to_le_bytes());
     let bytes = sealed(&key, body);
@@ -72,8 +104,7 @@ pub fn log_part(row: u64, part: u32, body: &[u8]) {
     }
 }
 
-/// Decodes the record of a container.
-pub fn container(id: u64, body: &[u8]) {
+fn container(id: u64, body: &[u8]) {
     let bytes = sealed(&id.to_le_bytes(), body);
     if let Ok(record) = container_record::decode(ContainerId(id), &bytes) {
         assert_eq!(
@@ -83,13 +114,7 @@ pub fn container(id: u64, body: &[u8]) {
     }
 }
 
-/// Decodes the header.
-pub fn header(body: &[u8]) {
-    Header::fuzz(&sealed(&0_u64.to_le_bytes(), body));
-}
-
-/// Loads the two files of checksums beside the store, with a header of the store.
-pub fn page_sums(first: &[u8], second: &[u8], header: &[u8]) {
+fn page_sums(first: &[u8], second: &[u8], header: &[u8]) {
     let Some(header) = StoreHeader::parse(header) else { return };
     let disk = MemoryDevice::new();
     for (name, bytes) in SUMS_FILES.into_iter().zip([first, second]) {

@@ -13,7 +13,7 @@ use dedupfs_store::recipe::Root;
 use super::record;
 
 /// Longest target of a symbolic link, in bytes (PATH_MAX without its NUL).
-pub const SYMLINK_BYTES_MAX: usize = 4095;
+pub(crate) const SYMLINK_BYTES_MAX: usize = 4095;
 /// Nanoseconds of a second.
 const NANOS: u32 = 1_000_000_000;
 

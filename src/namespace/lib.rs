@@ -78,13 +78,12 @@ use self::tables::Header;
 use self::verified::{KnownSums, VerifiedFile};
 
 pub use self::changes::{ChangedKey, ExportMark, Exported, Lineage};
-pub use self::check::EntryVisitor;
 pub use self::commit::{CommitInput, Committed};
 pub use self::directory::DirItem;
 pub use self::export::{ExportSource, ExportTable, Item};
-pub use self::inode::{Inode, SYMLINK_BYTES_MAX};
-pub use self::names::NewInode;
-pub use self::names::check_name;
+pub use self::inode::Inode;
+pub(crate) use self::inode::SYMLINK_BYTES_MAX;
+pub use self::names::{NewInode, check_name};
 pub use self::page_sums::SUMS_FILES as NAMESPACE_SUMS_FILES;
 pub use self::rename::Renamed;
 pub use self::repair::{NamespaceRepair, repair};
@@ -207,21 +206,9 @@ impl Namespace {
     }
 
     /// Opens the namespace at its last commit, with caches of about `cache_bytes`. Only the embedded store writes, for
-    /// its own needs. Call [`begin_writing`](Self::begin_writing) before making containers.
-    pub fn open(device: &dyn Device, cache_bytes: u64) -> Result<Self> {
-        Self::open_admitted(device, cache_bytes, &|_| Ok(()))
-    }
-
-    /// Opens the namespace as [`open`](Self::open) does, if `admit` accepts it. `admit` runs before anything is
-    /// changed.
-    ///
-    /// # Errors
-    /// The errors of `admit`, too.
-    pub fn open_admitted(
-        device: &dyn Device,
-        cache_bytes: u64,
-        admit: &dyn Fn(&Ancestry) -> Result<()>,
-    ) -> Result<Self> {
+    /// its own needs. Call [`begin_writing`](Self::begin_writing) before making containers. `admit` runs before
+    /// anything is changed, and may refuse.
+    pub fn open(device: &dyn Device, cache_bytes: u64, admit: &dyn Fn(&Ancestry) -> Result<()>) -> Result<Self> {
         let (store, health, file) = Self::open_store(device, cache_bytes).map_err(advised)?;
         Self::with_store(store, health, file, cache_bytes, admit)
     }
@@ -347,12 +334,6 @@ impl Namespace {
         self.writer_epoch.load(Ordering::Relaxed)
     }
 
-    /// Whether files refer to content that no container has.
-    #[must_use]
-    pub fn has_losses(&self) -> bool {
-        self.has_losses.load(Ordering::Relaxed)
-    }
-
     /// Records durably whether there are losses.
     pub fn set_losses(&self, has_losses: bool) -> Result<()> {
         if has_losses {
@@ -461,11 +442,6 @@ impl Namespace {
         copied + changes * ADDED_BYTES + added + FIXED_BYTES
     }
 
-    /// Adds an operation to the log of the next commit.
-    pub fn log(&self, op: LogOp) {
-        self.log_counting(op, 1);
-    }
-
     /// The approximate number of index changes in the log of the next commit.
     #[must_use]
     pub fn logged_changes(&self) -> u64 {
@@ -520,6 +496,6 @@ impl OperationsLog for Namespace {
     }
 
     fn has_losses(&self) -> bool {
-        Self::has_losses(self)
+        self.has_losses.load(Ordering::Relaxed)
     }
 }

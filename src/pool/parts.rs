@@ -71,14 +71,11 @@ impl Sources {
     ) -> Result<Self> {
         let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         let workers = Arc::new(WorkerPool::new(threads));
-        let namespace = Arc::new(Namespace::open_admitted(
-            &**meta_device,
-            memory.namespace_cache_bytes,
-            &|ancestry| match admission {
+        let namespace =
+            Arc::new(Namespace::open(&**meta_device, memory.namespace_cache_bytes, &|ancestry| match admission {
                 Admission::Owner => check_owner(&**data_device, &superblock.pool, ancestry),
                 Admission::Any => Ok(()),
-            },
-        )?);
+            })?);
         let properties = &superblock.properties;
         let records = namespace.containers()?;
         let open_store = |kind: ContainerKind| -> Result<Arc<ContainerStore>> {

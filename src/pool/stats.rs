@@ -1,7 +1,5 @@
 //! Figures about a pool.
 
-use std::sync::atomic::Ordering;
-
 use dedupfs_base::Result;
 use dedupfs_content::ContainerStore;
 use serde::{Deserialize, Serialize};
@@ -319,7 +317,7 @@ fn index(index: &dedupfs_index::Index) -> IndexSummary {
 }
 
 fn filters(core: &Core) -> Vec<FilterStats> {
-    let stats = core.dedup.chain().stats().into_iter();
+    let stats = core.dedup.stats().filters.into_iter();
     stats
         .map(|filter| FilterStats {
             name: filter.name.to_owned(),
@@ -373,14 +371,13 @@ fn resident_bytes() -> u64 {
 }
 
 fn session(core: &Core) -> SessionStats {
-    let counters = core.dedup.counters();
-    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let dedup = core.dedup.stats();
     SessionStats {
-        bytes_in: load(&counters.bytes_in),
-        bytes_stored: load(&counters.bytes_stored),
-        chunks_stored: load(&counters.chunks_stored),
-        segments_known: load(&counters.segments_known),
-        nodes_stored: load(&counters.nodes_stored),
+        bytes_in: dedup.bytes_in,
+        bytes_stored: dedup.bytes_stored,
+        chunks_stored: dedup.chunks_stored,
+        segments_known: dedup.segments_known,
+        nodes_stored: dedup.nodes_stored,
         commits: core.committer.rounds(),
     }
 }

@@ -323,7 +323,7 @@ fn compare(
     progress: &dyn Progress,
     report: &mut TrialReport,
 ) -> Result<()> {
-    let restored = Namespace::open(stage, MemoryPlan::new(TRIAL_MEMORY_BYTES, 0).namespace_cache_bytes)?;
+    let restored = Namespace::open(stage, MemoryPlan::new(TRIAL_MEMORY_BYTES, 0).namespace_cache_bytes, &|_| Ok(()))?;
     let (ours, own) = (restored.export_source()?, core.namespace.export_source()?);
     if own.row() < row || held.row() > row {
         report.missing.push(format!(

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use dedupfs::config::{MEMORY_BYTES_MIN, MIB, MemoryPlan};
 use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
-use dedupfs_content::Piece;
-use dedupfs_content::tree::flatten;
 use dedupfs_service::{FileService, Handle, Ino, NewNode, OpenOptions, ROOT_INO, WriteFlags};
 use dedupfs_store::device::{Device, MemoryDevice};
+use dedupfs_store::recipe::{Child, Root};
 use dedupfs_store::superblock::PoolProperties;
 
 use crate::tests::common::{CALLER, content, read, write};
@@ -145,17 +144,22 @@ fn regression_an_append_behind_a_short_last_segment_keeps_the_root() {
     pool.close().expect("closes");
 }
 
-fn segments(pool: &Pool, name: &str) -> Vec<Piece> {
+fn segments(pool: &Pool, name: &str) -> Vec<Child> {
     let core = pool.core();
     let (ino, _) = core.namespace.lookup(ROOT_INO, name.as_bytes()).expect("looks").expect("is there");
     let root = core.namespace.inode(ino).expect("looks").expect("is there").root;
-    flatten(core.dedup.nodes(), &root).expect("reads the recipe").pieces().to_vec()
+    let Root::Node { level, child } = root else { panic!("a file of segments, not {root:?}") };
+    (1..=level).rev().fold(vec![child], |nodes, level| {
+        let children =
+            |node: &Child| core.dedup.nodes().node(level, node).expect("reads the recipe").children().to_vec();
+        nodes.iter().flat_map(children).collect()
+    })
 }
 
 fn last_chunk_of_the_first_segment(pool: &Pool, name: &str) -> usize {
     let segments = segments(pool, name);
     assert!(segments.len() > 1);
-    let node = pool.core().dedup.nodes().node(0, &segments[0].child).expect("reads the segment");
+    let node = pool.core().dedup.nodes().node(0, &segments[0]).expect("reads the segment");
     let (_last, before) = node.children().split_last().expect("has chunks");
     before.iter().map(|chunk| chunk.len_bytes as usize).sum()
 }

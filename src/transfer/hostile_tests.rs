@@ -60,10 +60,10 @@ fn regression_a_directory_that_contains_itself_is_told_and_left_out() {
     make(&pool, two, b"link", NodeContent::Symlink(b"target"));
     let namespace = &pool.core().namespace;
     for (name, ino) in [(b"tree".as_slice(), tree), (b"one", one), (b"itself", two)] {
-        namespace.force_name(two, name, ino);
+        namespace.force_name(two, name, ino, None);
     }
     // One directory twice in another: all below it would be copied twice, and below the next level four times.
-    namespace.force_name(tree, b"second", one);
+    namespace.force_name(tree, b"second", one, None);
     assert!(!pool.check(&CheckOptions::default(), &NoProgress).unwrap().is_clean());
     let report = get_with(&pool, tree, &out.path().join("out"), &Deadline::new()).unwrap();
     assert_eq!((report.problem_count, report.directories, report.others), (4, 3, 1), "{report:?}");
@@ -257,7 +257,7 @@ fn spoil(pool: &Pool, top: Ino, dice: &mut Dice) -> u64 {
             0 => {
                 let evil = EVIL[number % EVIL.len()];
                 if namespace.lookup(directory, evil).unwrap().is_none() {
-                    namespace.force_name(directory, evil, ino);
+                    namespace.force_name(directory, evil, ino, None);
                     certain += 1;
                 }
             }
@@ -266,8 +266,9 @@ fn spoil(pool: &Pool, top: Ino, dice: &mut Dice) -> u64 {
                 directory,
                 format!("s{number}").as_bytes(),
                 directories[dice.roll(directories.len())],
+                None,
             ),
-            3 => namespace.force_kind(parent, &name, KINDS[dice.roll(KINDS.len())]),
+            3 => namespace.force_name(parent, &name, ino, Some(KINDS[dice.roll(KINDS.len())])),
             4 => namespace.force(ino, |inode| {
                 inode.size_bytes = [u64::MAX, 1 << 62, i64::MAX as u64][dice.roll(3)];
                 inode.data_bytes = [0, u64::MAX][dice.roll(2)];

@@ -376,7 +376,7 @@ fn regression_names_out_of_a_pool_lead_nowhere_else() {
     let absolute = out.path().join("absolute");
     let evil = [b"../evil".as_slice(), b"a/b", b"..", b".", b"", absolute.as_os_str().as_encoded_bytes()];
     for name in evil {
-        pool.core().namespace.force_name(tree, name, good);
+        pool.core().namespace.force_name(tree, name, good, None);
     }
     assert!(!pool.check(&CheckOptions::default(), &NoProgress).unwrap().is_clean());
     let report = get_from(&pool, tree, &out.path().join("out")).unwrap();

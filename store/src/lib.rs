@@ -17,7 +17,7 @@ pub mod recipe;
 pub mod superblock;
 pub mod waiting;
 
-pub use container::ContainerRecord;
+pub use container::record::ContainerRecord;
 pub use error::{Result, StoreError};
 pub use fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 pub use id::{ContainerId, ContainerKind, PoolId};

@@ -30,8 +30,6 @@ pub(crate) const NODE_CHILDREN_MAX: usize = 65_536;
 /// Highest level of a node. Even with two children per node, this is far more than any file needs.
 pub(crate) const LEVEL_MAX: u8 = 8;
 
-const ROOT_BYTES_MAX: usize = 2 + FINGERPRINT_BYTES + 8 + 8 + 4;
-
 const NODE: &str = "recipe node";
 const NODE_VERSION: u8 = 1;
 const NODE_HAS_ZERO_RUNS: u8 = 1;
@@ -294,13 +292,6 @@ impl Root {
         writer.u32(own);
     }
 
-    /// Encodes the root into at most [`ROOT_BYTES_MAX`] bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut writer = ByteWriter::with_capacity(ROOT_BYTES_MAX);
-        self.encode_into(&mut writer);
-        writer.into_vec()
-    }
-
     /// Reads a root; other data may follow it.
     pub fn decode_from(reader: &mut ByteReader<'_>) -> Result<Self> {
         let start = reader.position();
@@ -321,14 +312,6 @@ impl Root {
             return Err(reader.corrupt(format!("file root checksum {expected:#010x}"), format!("{found:#010x}")));
         }
         root.check()?;
-        Ok(root)
-    }
-
-    /// Decodes the result of [`encode`](Self::encode); bytes left over are an error.
-    pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let mut reader = ByteReader::new(bytes, "file root");
-        let root = Self::decode_from(&mut reader)?;
-        reader.finish()?;
         Ok(root)
     }
 }

@@ -192,7 +192,7 @@ impl Superblock {
     }
 
     /// Decodes and fully checks the file; `what` names it in errors.
-    pub fn decode(what: &str, file: &[u8], role: Role) -> Result<Self> {
+    fn decode(what: &str, file: &[u8], role: Role) -> Result<Self> {
         if file.is_empty() || !file.len().is_multiple_of(SUPERBLOCK_ALIGNMENT_BYTES) || file.len() > FILE_BYTES_MAX {
             let expected = format!("a multiple of {SUPERBLOCK_ALIGNMENT_BYTES} bytes, at most {FILE_BYTES_MAX}");
             return Err(StoreError::corrupt(what, expected, format!("{} bytes (cut off?)", file.len())));

@@ -11,7 +11,8 @@ use std::time::Duration;
 use dedupfs::{NoProgress, OpenOptions, Pool, format_on};
 use dedupfs_fuse::{MountOptions, MountedSession, mount};
 use dedupfs_service::FileService;
-use dedupfs_store::device::{Device, MemoryDevice, ObservedDevice};
+use dedupfs_store::device::observed::ObservedDevice;
+use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
 use dedupfs_store::waiting;
 

@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use dedupfs_store::device::{Device, FileDevice, MemoryDevice, ObservedDevice, OpenMode, observed::Observer};
+use dedupfs_store::device::{
+    Device, FileDevice, MemoryDevice, OpenMode,
+    observed::{ObservedDevice, Observer},
+};
 
 /// Names of the directories of a saved image.
 const ROOTS: [&str; 2] = ["meta", "data"];

@@ -92,7 +92,7 @@ impl<'a> Query<'a> {
 
     /// As [`new`](Self::new), with the bytes of each chunk: from now on a found fingerprint is only a strong maybe.
     /// Panics if the slices differ in length.
-    pub fn with_data(fingerprints: &'a [Fingerprint], lengths: &'a [u32], data: &'a [&'a [u8]]) -> Self {
+    pub(crate) fn with_data(fingerprints: &'a [Fingerprint], lengths: &'a [u32], data: &'a [&'a [u8]]) -> Self {
         assert_eq!(fingerprints.len(), data.len(), "each fingerprint has its bytes");
         Self { data: Some(data), ..Self::new(fingerprints, lengths) }
     }

@@ -409,12 +409,6 @@ impl ContainerStore {
         records
     }
 
-    /// Whether the container is closed: it is never written again and may be removed.
-    #[must_use]
-    pub fn is_closed(&self, container: ContainerId) -> bool {
-        matches!(self.shared.known(container), Some(KnownContainer::Closed(_)))
-    }
-
     /// Ends all writing before it returns. Data not written out is lost, as in a crash. Without this, threads that
     /// still work for this store could write into slots that the next opening of the pool has given away.
     pub fn stop(&self) {

@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dedupfs_index::Location;
-use dedupfs_index::filter::FilterChain;
+use dedupfs_index::filter::{FilterChain, FilterStats};
 use dedupfs_store::recipe::{Child, Node};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, waiting};
 use parking_lot::{Mutex, RwLock};
@@ -78,16 +78,28 @@ enum Stored {
 
 /// Counters since the pool was opened.
 #[derive(Debug, Default)]
-pub struct DedupCounters {
+struct Counters {
+    bytes_in: AtomicU64,
+    bytes_stored: AtomicU64,
+    chunks_stored: AtomicU64,
+    segments_known: AtomicU64,
+    nodes_stored: AtomicU64,
+}
+
+/// Figures since the pool was opened.
+#[derive(Debug)]
+pub struct DedupStats {
     /// Bytes of chunks and segments offered.
-    pub bytes_in: AtomicU64,
+    pub bytes_in: u64,
     /// Bytes of chunks stored.
-    pub bytes_stored: AtomicU64,
-    pub chunks_stored: AtomicU64,
+    pub bytes_stored: u64,
+    pub chunks_stored: u64,
     /// Segments that were known as a whole.
-    pub segments_known: AtomicU64,
+    pub segments_known: u64,
     /// Recipe nodes of all levels stored.
-    pub nodes_stored: AtomicU64,
+    pub nodes_stored: u64,
+    /// The filters of the chain, in order.
+    pub filters: Vec<FilterStats>,
 }
 
 /// The core of the write path: exact deduplication of chunks and nodes.
@@ -104,7 +116,7 @@ pub struct Deduplicator {
     any_claimed: AtomicBool,
     sections: Sections,
     store_lock: Mutex<()>,
-    counters: DedupCounters,
+    counters: Counters,
 }
 
 /// The parts of a [`Deduplicator`].
@@ -142,7 +154,7 @@ impl Deduplicator {
             any_claimed: AtomicBool::new(false),
             sections: Sections::default(),
             store_lock: Mutex::new(()),
-            counters: DedupCounters::default(),
+            counters: Counters::default(),
         }
     }
 
@@ -371,9 +383,14 @@ impl Deduplicator {
         Ok(cell.is_some_and(|cell| cell.location.container() != container && !cell.location.is_lost()))
     }
 
-    /// The pins of nodes.
+    /// Whether a writer holds the node.
     #[must_use]
-    pub fn pins(&self) -> &Arc<Pins> {
+    pub fn is_pinned(&self, fingerprint: &Fingerprint) -> bool {
+        self.pins.is_pinned(fingerprint)
+    }
+
+    /// The pins of nodes.
+    pub(crate) fn pins(&self) -> &Arc<Pins> {
         &self.pins
     }
 
@@ -389,15 +406,17 @@ impl Deduplicator {
         &self.fingerprinter
     }
 
-    /// The filter chain, for its counters.
+    /// Returns the figures of stored and known data, and of the filters.
     #[must_use]
-    pub fn chain(&self) -> &FilterChain {
-        &self.chain
-    }
-
-    /// The counters of stored and known data.
-    #[must_use]
-    pub fn counters(&self) -> &DedupCounters {
-        &self.counters
+    pub fn stats(&self) -> DedupStats {
+        let counters = &self.counters;
+        DedupStats {
+            bytes_in: counters.bytes_in.load(Ordering::Relaxed),
+            bytes_stored: counters.bytes_stored.load(Ordering::Relaxed),
+            chunks_stored: counters.chunks_stored.load(Ordering::Relaxed),
+            segments_known: counters.segments_known.load(Ordering::Relaxed),
+            nodes_stored: counters.nodes_stored.load(Ordering::Relaxed),
+            filters: self.chain.stats(),
+        }
     }
 }

@@ -21,14 +21,14 @@ struct PinState {
 
 /// The nodes pinned by writers and the nodes claimed by reclaiming.
 #[derive(Debug, Default)]
-pub struct Pins {
+pub(crate) struct Pins {
     state: Mutex<PinState>,
 }
 
 /// Keeps one node from being claimed while it lives.
 #[derive(Debug)]
 #[must_use = "dropping it ends the pin"]
-pub struct Pin {
+pub(crate) struct Pin {
     pins: Arc<Pins>,
     fingerprint: Fingerprint,
 }
@@ -71,7 +71,7 @@ impl Pins {
 
     /// Whether a writer has pinned it.
     #[must_use]
-    pub fn is_pinned(&self, fingerprint: &Fingerprint) -> bool {
+    pub(crate) fn is_pinned(&self, fingerprint: &Fingerprint) -> bool {
         self.state.lock().pinned.contains_key(fingerprint)
     }
 

@@ -88,7 +88,7 @@ impl Fingerprinter {
 /// Ordinary data is recognized after the first few bytes; zeros are read at memory speed. Blocks of 64 bytes are OR-ed
 /// together (a few vector instructions) with one branch for each block.
 #[must_use]
-pub fn is_all_zero(data: &[u8]) -> bool {
+pub(crate) fn is_all_zero(data: &[u8]) -> bool {
     let (blocks, rest) = data.as_chunks::<64>();
     blocks.iter().all(|block| block.iter().fold(0, |sum, byte| sum | byte) == 0) && rest.iter().all(|byte| *byte == 0)
 }

@@ -9,7 +9,6 @@
 
 pub(crate) mod piece;
 pub(crate) mod segmenter;
-pub mod tree;
+pub(crate) mod tree;
 
-pub use piece::Piece;
-pub(crate) use piece::{PieceKind, PieceList};
+pub(crate) use piece::{Piece, PieceKind, PieceList};

@@ -9,7 +9,7 @@ use crate::dedup::Pin;
 
 /// The kind of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PieceKind {
+pub(crate) enum PieceKind {
     /// A run of zeros.
     Hole,
     /// A level 0 node.
@@ -20,7 +20,7 @@ pub enum PieceKind {
 
 /// One piece of a file's content.
 #[derive(Clone, Debug)]
-pub struct Piece {
+pub(crate) struct Piece {
     /// Its kind.
     pub kind: PieceKind,
     /// Fingerprint, length and hint.
@@ -44,7 +44,7 @@ impl Piece {
 
 /// Pieces with their offsets.
 #[derive(Clone, Debug, Default)]
-pub struct PieceList {
+pub(crate) struct PieceList {
     pieces: Vec<Piece>,
     /// End offset of each piece.
     ends: Vec<u64>,
@@ -117,7 +117,7 @@ impl PieceList {
 
     /// All pieces in order.
     #[must_use]
-    pub fn pieces(&self) -> &[Piece] {
+    pub(crate) fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
 

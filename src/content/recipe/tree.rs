@@ -70,7 +70,7 @@ fn straight_at_single_chunk(dedup: &Deduplicator, piece: &Piece) -> Result<Root>
 ///
 /// # Errors
 /// `Corrupt` if a node is damaged; I/O errors.
-pub fn flatten(nodes: &NodeReader, root: &Root) -> Result<PieceList> {
+pub(crate) fn flatten(nodes: &NodeReader, root: &Root) -> Result<PieceList> {
     let mut list = PieceList::default();
     match root {
         Root::Empty => {}

@@ -133,7 +133,8 @@ impl Committer {
         // The stores do not forget a container that is being written or is unknown, so the namespace must not forget it
         // either.
         removed.retain(|&id| {
-            let is_closed = parts.stores.data.is_closed(id) || parts.stores.recipes.is_closed(id);
+            let is_closed =
+                parts.stores.data.closed_record(id).is_some() || parts.stores.recipes.closed_record(id).is_some();
             if !is_closed {
                 tracing::error!(container = %id, "a container stays: it was to be removed, and is not closed");
             }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use dedupfs_base::{Gauge, Result};
 use dedupfs_content::{Indexes, Stores};
-use dedupfs_index::Index;
 use dedupfs_namespace::Namespace;
 use dedupfs_store::device::Device;
 
@@ -43,11 +42,8 @@ impl Holdings for PoolHoldings {
     }
 
     fn checkpoint_bytes(&self) -> u64 {
-        let bytes = |index: &Index| {
-            let sizes = index.checkpoint_sizes();
-            sizes.fresh_bytes + sizes.counts_bytes + sizes.sealed_bytes.min(INDEX_REWRITE_BYTES_MAX)
-        };
-        bytes(&self.indexes.chunks) + bytes(&self.indexes.nodes)
+        let indexes = [&self.indexes.chunks, &self.indexes.nodes];
+        indexes.iter().map(|index| index.checkpoint_bytes(INDEX_REWRITE_BYTES_MAX)).sum()
     }
 
     fn step(&self) -> Demand {

@@ -55,7 +55,7 @@ fn regression_turned_bits_make_no_name_vanish() {
     for block in 1..blocks(&disk) {
         let damaged = disk.snapshot_all_synced();
         flip(&damaged, block * BLOCK_BYTES as u64 + 13 + block * 37 % 600);
-        match Namespace::open(&damaged, CACHE_BYTES) {
+        match Namespace::open(&damaged, CACHE_BYTES, &|_| Ok(())) {
             Err(error) => {
                 assert!(error.to_string().contains("recover"), "{error}");
                 refused += 1;
@@ -81,7 +81,7 @@ fn a_store_without_checksums_gets_them() {
     for block in 1..blocks(&disk) {
         let damaged = disk.snapshot_all_synced();
         flip(&damaged, block * BLOCK_BYTES as u64 + 20);
-        found += Namespace::open(&damaged, CACHE_BYTES).map_or(1, |namespace| errors(&namespace).min(1));
+        found += Namespace::open(&damaged, CACHE_BYTES, &|_| Ok(())).map_or(1, |namespace| errors(&namespace).min(1));
     }
     assert!(found > 5, "{found} found");
 }
@@ -116,7 +116,7 @@ fn regression_a_store_that_went_back_is_refused() {
     drop(namespace);
     let bytes = old.read_file(NAMESPACE_FILE, 1 << 30).unwrap();
     disk.replace_file("", NAMESPACE_FILE, &bytes).unwrap();
-    let error = Namespace::open(&disk, CACHE_BYTES).unwrap_err().to_string();
+    let error = Namespace::open(&disk, CACHE_BYTES, &|_| Ok(())).unwrap_err().to_string();
     assert!(error.contains("commit") && error.contains("recover"), "{error}");
 }
 
@@ -159,7 +159,7 @@ fn a_damaged_store_without_checksums_is_opened() {
     let opened = (1..blocks(&disk)).filter(|block| {
         let damaged = disk.snapshot_all_synced();
         flip(&damaged, block * BLOCK_BYTES as u64 + 3000);
-        Namespace::open(&damaged, CACHE_BYTES).is_ok()
+        Namespace::open(&damaged, CACHE_BYTES, &|_| Ok(())).is_ok()
     });
     assert!(opened.count() > 5);
 }

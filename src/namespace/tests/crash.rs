@@ -113,5 +113,5 @@ fn creation_is_durable_and_needs_an_absent_file() {
     assert!(Namespace::create(&disk, at(1), 0, 0).is_err());
     let again = open(&disk.crash(0));
     again.assert_sound();
-    assert!(Namespace::open(&MemoryDevice::new(), CACHE_BYTES).is_err());
+    assert!(Namespace::open(&MemoryDevice::new(), CACHE_BYTES, &|_| Ok(())).is_err());
 }

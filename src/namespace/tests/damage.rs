@@ -74,7 +74,7 @@ fn a_file_that_is_no_namespace_is_refused() {
         let file = disk.open(NAMESPACE_FILE, OpenMode::CreateNew).unwrap();
         file.write_at(bytes, 0).unwrap();
         file.sync().unwrap();
-        assert!(Namespace::open(&disk, CACHE_BYTES).is_err(), "{} bytes", bytes.len());
+        assert!(Namespace::open(&disk, CACHE_BYTES, &|_| Ok(())).is_err(), "{} bytes", bytes.len());
     }
 }
 
@@ -102,7 +102,7 @@ fn flipped_bytes_never_give_wrong_answers() {
             file.read_exact_at(&mut byte, offset).unwrap();
             file.write_at(&[byte[0] ^ 0x15], offset).unwrap();
         }
-        let Ok(namespace) = Namespace::open(&damaged, CACHE_BYTES) else {
+        let Ok(namespace) = Namespace::open(&damaged, CACHE_BYTES, &|_| Ok(())) else {
             errors += 1;
             continue;
         };

@@ -162,7 +162,7 @@ fn a_failed_read_is_one_error_not_the_end() {
     namespace.save().unwrap();
     drop(namespace);
     let device = FaultyDevice::over_memory(&disk);
-    let namespace = Namespace::open(&device, 0).unwrap();
+    let namespace = Namespace::open(&device, 0, &|_| Ok(())).unwrap();
     let read_all = || (2..3002).filter(|&ino| namespace.xattr(ino, b"user.x").is_ok()).count();
     for round in 0..5 {
         let injected = device.injected();
@@ -198,7 +198,11 @@ fn opening_fails_cleanly_at_every_position() {
         }
         drop(opened);
         device.heal();
-        assert_eq!(picture(&Namespace::open(&device, CACHE_BYTES).unwrap()), expected, "position {position}");
+        assert_eq!(
+            picture(&Namespace::open(&device, CACHE_BYTES, &|_| Ok(())).unwrap()),
+            expected,
+            "position {position}"
+        );
     }
 }
 
@@ -229,7 +233,7 @@ fn regression_what_was_committed_is_read_on_after_a_failed_sync() {
     for position in 0.. {
         let disk = disk.snapshot_all_synced();
         let device = FaultyDevice::over_memory(&disk);
-        let namespace = Namespace::open(&device, 0).unwrap();
+        let namespace = Namespace::open(&device, 0, &|_| Ok(())).unwrap();
         work(&namespace, 1);
         let (names, totals) = (namespace.list(ROOT, 64), namespace.totals());
         device.add(FaultPlan::new(Fault::Io, position).on(&[Operation::Sync]));
@@ -262,7 +266,7 @@ fn regression_what_a_failed_sync_left_in_memory_is_not_believed_by_the_next_moun
         let has_failed = namespace.save().is_err();
         drop(namespace);
         device.heal();
-        let namespace = Namespace::open(&device, CACHE_BYTES).unwrap();
+        let namespace = Namespace::open(&device, CACHE_BYTES, &|_| Ok(())).unwrap();
         work(&namespace, 2);
         namespace.save().unwrap();
         let expected = picture(&namespace);

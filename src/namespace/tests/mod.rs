@@ -68,7 +68,7 @@ fn open(disk: &MemoryDevice) -> Namespace {
 
 /// Opens the namespace as opening a pool does.
 fn open_on(device: &dyn Device) -> Result<Namespace> {
-    let namespace = Namespace::open(device, CACHE_BYTES)?;
+    let namespace = Namespace::open(device, CACHE_BYTES, &|_| Ok(()))?;
     namespace.begin_writing()?;
     Ok(namespace)
 }

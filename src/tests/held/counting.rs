@@ -14,8 +14,8 @@ use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::{Errno, FileService, NewNode, ROOT_INO, WriteFlags};
 use dedupfs_store::StoreError;
-use dedupfs_store::device::observed::{Call, Observer};
-use dedupfs_store::device::{Device, MemoryDevice, ObservedDevice};
+use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
+use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
 
 use crate::tests::held::gate::Gate;

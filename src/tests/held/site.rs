@@ -12,8 +12,8 @@ use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::{
     Caller, FilePlace, FileService, Handle, Ino, NewNode, OpenOptions, ROOT_INO, Result, SeekTarget, WriteFlags,
 };
-use dedupfs_store::device::observed::Call;
-use dedupfs_store::device::{Device, MemoryDevice, ObservedDevice};
+use dedupfs_store::device::observed::{Call, ObservedDevice};
+use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
 use dedupfs_store::waiting;
 

@@ -9,7 +9,7 @@ use dedupfs::{EngineError, NoProgress, Pool};
 use dedupfs_index::Cell;
 use dedupfs_service::{FileService, ROOT_INO};
 use dedupfs_store::recipe::{Child, Root};
-use dedupfs_store::{ContainerId, Fingerprint, LogOp};
+use dedupfs_store::{ContainerId, Fingerprint, LogOp, OperationsLog};
 
 use crate::tests::common::{content, read, write};
 use crate::tests::reclaim::assert_sound;

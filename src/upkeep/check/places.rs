@@ -152,7 +152,7 @@ impl Checker<'_> {
 
     /// Does the same for containers that are still open.
     fn check_open_content(&self, what: &str, store: &ContainerStore, report: &mut CheckReport) {
-        for record in store.containers().iter().filter(|record| !store.is_closed(record.id)) {
+        for record in store.containers().iter().filter(|record| store.closed_record(record.id).is_none()) {
             let (container, mut wrong) = (record.id, Vec::new());
             let outcome = store.for_each_chunk(container, &mut |fingerprint, bytes| {
                 report.bytes_read += bytes.len() as u64;

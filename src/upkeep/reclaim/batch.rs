@@ -12,7 +12,7 @@
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{Forwarded, RECLAIM_STREAM};
 use dedupfs_index::SealedCells;
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp, StoreError};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp, OperationsLog, StoreError};
 
 use super::Run;
 use super::freeing::Emptied;

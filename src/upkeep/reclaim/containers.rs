@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use dedupfs_base::Result;
-use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord};
+use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, OperationsLog};
 
 use super::batch::Batch;
 use super::order::RestoreOrder;

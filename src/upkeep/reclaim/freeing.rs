@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use dedupfs_base::Result;
-use dedupfs_store::ContainerId;
+use dedupfs_store::{ContainerId, OperationsLog};
 
 use super::{Run, Stopped};
 

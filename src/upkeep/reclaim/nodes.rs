@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_store::{ContainerId, Fingerprint, LogOp};
+use dedupfs_store::{ContainerId, Fingerprint, LogOp, OperationsLog};
 
 use super::{Run, Stopped};
 
@@ -206,10 +206,10 @@ impl Run<'_> {
             }
             if cell.references == 0
                 && candidates.len() < NODES_AT_ONCE
-                && (container == ContainerId::NONE || self.core.stores.recipes.is_closed(container))
+                && (container == ContainerId::NONE || self.core.stores.recipes.closed_record(container).is_some())
                 && !cell.location.is_quarantined()
                 && !unreadable.contains(&fingerprint)
-                && !self.core.dedup.pins().is_pinned(&fingerprint)
+                && !self.core.dedup.is_pinned(&fingerprint)
             {
                 candidates.push((fingerprint, container));
             }

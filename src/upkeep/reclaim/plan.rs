@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use dedupfs_base::Result;
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, OperationsLog};
 
 use super::Run;
 use super::history::LastRun;
@@ -118,7 +118,7 @@ impl Run<'_> {
         let core = self.core;
         let mut work = Vec::new();
         core.indexes.nodes.for_each(&mut |fingerprint, cell| {
-            if cell.references == 0 && !core.dedup.pins().is_pinned(&fingerprint) {
+            if cell.references == 0 && !core.dedup.is_pinned(&fingerprint) {
                 work.push((fingerprint, cell.location.container()));
             }
             Ok(())

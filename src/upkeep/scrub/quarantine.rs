@@ -18,7 +18,7 @@
 use std::collections::{HashMap, HashSet};
 
 use dedupfs_base::Result;
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, OperationsLog};
 
 use crate::engine::Core;
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{Inspection, WholeContainer};
-use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, StoreError};
+use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, OperationsLog, StoreError};
 
 use super::quarantine::BadCopy;
 use super::{NAP, ScrubControl, ScrubOptions, ScrubPosition, ScrubReport};

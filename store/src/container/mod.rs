@@ -24,13 +24,12 @@ use crate::error::StoreError;
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 
 mod compressible;
-mod record;
+pub(crate) mod record;
 mod region;
 mod scan;
 mod slots;
 mod table;
 
-pub use record::ContainerRecord;
 pub use region::{DecodedRegion, EncodedRegion, decode_region, encode_region, region_frame_bytes_bound};
 pub use scan::{ScannedTable, scan_table};
 pub use slots::{SlotAddress, SlotFiles};

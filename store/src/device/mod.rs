@@ -35,7 +35,6 @@ pub use aligned::AlignedBuffer;
 pub use file::FileDevice;
 pub use lock::PoolLock;
 pub use memory::MemoryDevice;
-pub use observed::ObservedDevice;
 pub use overlay::OverlayDevice;
 pub(crate) use path::FILE_BYTES_MAX;
 pub use subdirectory::Subdirectory;

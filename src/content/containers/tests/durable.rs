@@ -55,11 +55,11 @@ fn sealing_is_reported_even_without_new_chunks() {
     let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options());
     harness.append_all(stream(0), 0..5);
     let open = harness.commit().expect("commits").records;
-    assert!(!open[0].sealed && open[0].toc.is_none() && !harness.store.is_closed(open[0].id));
+    assert!(!open[0].sealed && open[0].toc.is_none() && harness.store.closed_record(open[0].id).is_none());
     harness.store.seal_all();
     let sealed = harness.commit().expect("commits");
     assert!(sealed.records[0].sealed && sealed.records[0].toc.is_some() && sealed.extends.is_empty());
-    assert!(harness.store.is_closed(open[0].id));
+    assert!(harness.store.closed_record(open[0].id).is_some());
     harness.check_all();
     assert_eq!(harness.store.record(open[0].id), Some(sealed.records[0]));
     assert_eq!(harness.store.containers(), sealed.records);
@@ -116,7 +116,7 @@ fn an_unsealed_container_is_never_appended_to_after_opening() {
     assert!(harness.records().starts_with(&before));
     assert_eq!(harness.records().len(), 2);
     harness.check_all();
-    assert!(harness.store.is_closed(before[0].id));
+    assert!(harness.store.closed_record(before[0].id).is_some());
 }
 
 #[test]

@@ -78,7 +78,8 @@ fn run(steps: &[Step], options: &ContainerOptions) {
                 harness.open_again(options.clone());
             }
             Step::Remove { position } => {
-                let closed = harness.records().into_iter().filter(|record| harness.store.is_closed(record.id));
+                let closed =
+                    harness.records().into_iter().filter(|record| harness.store.closed_record(record.id).is_some());
                 let closed: Vec<_> = closed.map(|record| record.id).collect();
                 if let Some(id) = closed.get(position % closed.len().max(1)) {
                     // The namespace forgets it first.

@@ -199,7 +199,7 @@ fn sealing_while_others_append_loses_nothing() {
     store.acknowledge(&store.write_out().expect("writes out").records);
     for (number, container) in placed.into_inner() {
         check(&store, number, container);
-        assert!(store.is_closed(container));
+        assert!(store.closed_record(container).is_some());
     }
     assert_eq!(store.stats().filling, 0);
 }
