@@ -27,7 +27,8 @@ use super::changes::ExportMark;
 use super::inode::{Entry, Inode};
 use super::tables::{self, Header};
 use super::verified::VerifiedFile;
-use super::{NAMESPACE_FILE, STORE_CACHE_BYTES_MIN, advised};
+use super::opening::advised;
+use super::{NAMESPACE_FILE, STORE_CACHE_BYTES_MIN};
 
 /// One change of the tables.
 pub(super) enum Fix {

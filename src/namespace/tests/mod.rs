@@ -10,12 +10,13 @@ mod posix;
 mod reference;
 mod repair;
 
-use dedupfs_service::{FileKind, InodeFlags, RenameFlags, Timestamp};
-use dedupfs_store::device::MemoryDevice;
+use dedupfs_service::{FileKind, InodeFlags, ROOT_INO, RenameFlags, Timestamp};
+use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::device::faulty::FaultyDevice;
 use dedupfs_store::recipe::{Child, Root};
 use dedupfs_store::{ContainerId, Fingerprint};
 
+use super::verified::VerifiedFile;
 use super::*;
 
 const CACHE_BYTES: u64 = 4 << 20;
