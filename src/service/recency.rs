@@ -1,7 +1,8 @@
 //! The order in which open files were last used. Memory is taken from the front.
 //!
 //! Each file is in the order once. A used file moves to the end, unless it is among the [`NEAR`] last ones: threads that use a few
-//! files in turns would move them all the time. Cost: two loads for one of the last files; a push and a binary search for any other.
+//! files in turns would move them all the time. Cost: two loads for one of the last files; a push and a binary search for any other, and
+//! now and then a move of the whole queue.
 //!
 //! A file that leaves the order leaves a gap. Gaps at the ends go at once, and all go when they outnumber the files: so the queue is
 //! at most twice as long as the files are many, and [`GAPS`] more.
@@ -39,6 +40,9 @@ struct Queue<F> {
 impl<F> Queue<F> {
     /// Makes `place` a gap, if a file is there.
     fn remove(&mut self, place: u64) {
+        if place == 0 {
+            return;
+        }
         let last = self.places.len().wrapping_sub(1);
         // Most files are used a moment only: their place is the last one.
         let position = match self.places.get(last) {
@@ -109,9 +113,13 @@ impl<F> Recency<F> {
 
     /// Returns the first file behind `place`, with its place.
     pub(super) fn next(&self, place: u64) -> Option<(u64, Weak<F>)> {
-        let queue = self.queue.lock();
+        let mut queue = self.queue.lock();
         let behind = queue.places.partition_point(|(own, _)| *own <= place);
-        queue.places.range(behind..).find_map(|(place, file)| Some((*place, file.clone()?)))
+        let gaps = queue.places.range(behind..).take_while(|(_, file)| file.is_none()).count();
+        // No later call steps over these gaps again. The queue never ends with one.
+        queue.places.drain(behind..behind + gaps);
+        queue.gaps -= gaps;
+        queue.places.get(behind).and_then(|(place, file)| Some((*place, file.clone()?)))
     }
 
     #[cfg(test)]
@@ -179,5 +187,21 @@ mod tests {
         assert_eq!(recency.lengths(), (0, 0));
         assert!(recency.queue.lock().places.capacity() <= 4 * GAPS);
         assert!(recency.next(0).is_none());
+    }
+
+    #[test]
+    fn gaps_behind_a_file_that_stays_are_passed_once() {
+        let recency = Recency::default();
+        let files: Vec<_> = (0..1000).map(|number| (Arc::new(number), Turn::default())).collect();
+        files.iter().for_each(|(file, turn)| recency.note(turn, &Arc::downgrade(file)));
+        let (front, _) = recency.next(0).expect("there are files");
+        for (_, turn) in &files[1..999] {
+            let (_, next) = recency.next(front).expect("there are files");
+            assert!(next.upgrade().is_some());
+            recency.forget(turn);
+            let (files, length) = recency.lengths();
+            assert!(length <= files + 1, "{length} places for {files} files");
+        }
+        assert_eq!(recency.next(front).and_then(|(_, file)| file.upgrade()), Some(files[999].0.clone()));
     }
 }

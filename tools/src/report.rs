@@ -311,7 +311,7 @@ pub(crate) fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>, plan:
     list(&mut text, "note", &report.notes, report.notes.len() as u64);
     let CheckReport { inodes, nodes, chunks, containers, .. } = report;
     let content = match report.bytes_read {
-        0 => "no content (`--read-data` checks it)".to_owned(),
+        0 => "no content".to_owned(),
         read => format!("{} of content", show(read)),
     };
     let _ = writeln!(

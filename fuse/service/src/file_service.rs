@@ -201,7 +201,7 @@ pub struct DirectoryEntry {
     pub name: Vec<u8>,
     /// Passed as `after` to continue after this entry. Stable while the entry exists.
     pub cookie: u64,
-    /// With [`Listing::Attributes`]: the attributes that stat would show, and the inode counts as looked up. `None`: they cannot be read. The
+    /// With [`Listing::Attributes`]: the attributes that stat would show; the inode counts as looked up. `None`: they cannot be read. The
     /// name is listed nevertheless, and the kernel asks again when a process wants them. Must not be `None` for an inode whose attributes
     /// the kernel knows: the kernel would take it for another inode, and return errors to processes that have it open.
     pub attributes: Option<Attributes>,

@@ -25,9 +25,9 @@ use self::facts::Facts;
 use super::base::{Store, guarded};
 use super::changes::ExportMark;
 use super::inode::{Entry, Inode};
+use super::opening::advised;
 use super::tables::{self, Header};
 use super::verified::VerifiedFile;
-use super::opening::advised;
 use super::{NAMESPACE_FILE, STORE_CACHE_BYTES_MIN};
 
 /// One change of the tables.

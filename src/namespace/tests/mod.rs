@@ -11,8 +11,8 @@ mod reference;
 mod repair;
 
 use dedupfs_service::{FileKind, InodeFlags, ROOT_INO, RenameFlags, Timestamp};
-use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::device::faulty::FaultyDevice;
+use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::recipe::{Child, Root};
 use dedupfs_store::{ContainerId, Fingerprint};
 

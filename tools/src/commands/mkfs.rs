@@ -1,5 +1,6 @@
 //! `dedupfs mkfs`.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use dedupfs::{NoProgress, format};
@@ -50,7 +51,8 @@ pub(crate) fn run(args: &MkfsArgs) -> Result<u8, Failure> {
         quoted(&args.pool),
     ))?;
     if data.is_some_and(|data| lies_inside(data, &args.pool)) {
-        eprintln!(
+        let _ = writeln!(
+            std::io::stderr(),
             "dedupfs: warning: the content lies inside of {}: if that directory is lost, both are, and `dedupfs recover` \
              has nothing to read; a directory beside it, best on another disk, is safer",
             args.pool.display()
@@ -61,7 +63,7 @@ pub(crate) fn run(args: &MkfsArgs) -> Result<u8, Failure> {
 }
 
 fn lies_inside(path: &Path, parent: &Path) -> bool {
-    let inside = |path: PathBuf| parent.canonicalize().is_ok_and(|parent| path.starts_with(parent));
+    let inside = |path: PathBuf| parent.canonicalize().is_ok_and(|parent| path != parent && path.starts_with(parent));
     path.canonicalize().is_ok_and(inside)
 }
 

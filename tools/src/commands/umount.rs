@@ -4,7 +4,7 @@
 //! 2. Unmount only the named mount: there may be bind mounts of the same filesystem, and mounts of it in other mount namespaces.
 //! 3. If it was the last, the daemon makes everything durable and ends. Ask how that went, and wait.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -87,15 +87,26 @@ pub(crate) fn unmount(path: &Path, how: How) -> Result<(), Failure> {
     }
 }
 
+/// Tells the user about a success. A pipe that nobody reads does not make it a failure.
+fn tell(message: &str) {
+    let _ = writeln!(std::io::stderr(), "dedupfs: {message}");
+}
+
 /// Whether the filesystem is still mounted somewhere in this mount namespace, as by a bind mount; reports it.
 fn stays_here(mount: &MountEntry, pool: &Path) -> Result<bool, Failure> {
     let mounts = mountinfo::read()?;
-    let Some(other) = mounts.iter().find(|other| other.device == mount.device) else { return Ok(false) };
-    eprintln!(
-        "dedupfs: unmounted, but it is also mounted on {}: pool {} stays in use until that is unmounted too",
-        other.mountpoint.display(),
+    // The kernel gives the number of a device that is gone to the next mount at once.
+    let is_same =
+        |other: &&MountEntry| other.is_dedupfs() && other.source == mount.source && other.device == mount.device;
+    let others: Vec<_> = mounts.iter().filter(is_same).map(|other| other.mountpoint.display().to_string()).collect();
+    if others.is_empty() {
+        return Ok(false);
+    }
+    tell(&format!(
+        "unmounted, but also mounted on {}: pool {} stays in use, and is closed when the last of them is unmounted",
+        others.join(", "),
         pool.display()
-    );
+    ));
     Ok(true)
 }
 
@@ -106,11 +117,11 @@ fn stays_elsewhere(mount: &MountEntry, pool: &Path) -> bool {
     let deadline = Instant::now() + BUSY_PATIENCE;
     while mountinfo::is_somewhere(&mount.device) {
         if Instant::now() >= deadline {
-            eprintln!(
-                "dedupfs: unmounted, but another mount namespace (a container's, a service's) still has it: pool {} stays in \
+            tell(&format!(
+                "unmounted, but another mount namespace (a container's, a service's) still has it: pool {} stays in \
                  use until that unmounts it or ends",
                 pool.display()
-            );
+            ));
             return true;
         }
         std::thread::sleep(RETRY);

@@ -69,6 +69,9 @@ fn mkfs_warns_of_content_inside_of_the_other_root() {
     let [pool, beside] = ["first", "data"].map(|name| site.root.path().join(name));
     let apart = site.dedupfs("mkfs", &[&pool, Path::new("--data"), &beside]).ok();
     assert!(!apart.err.contains(warning), "{}", apart.err);
+    let same = site.root.path().join("same");
+    let plain = site.dedupfs("mkfs", &[&same, Path::new("--data"), &same.join(".")]).ok();
+    assert!(!plain.err.contains(warning), "{}", plain.err);
     let second = site.root.path().join("second");
     site.dedupfs("mkfs", &[&second, Path::new("--data"), &second.join("data")]).expect(0, &[warning]);
 }

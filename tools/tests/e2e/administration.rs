@@ -292,7 +292,7 @@ $dedupfs umount "$base/other"
 is_free
 "#,
     )
-    .expect(0, &["alive", "unmounted, but it is also mounted on", "stays in use until that is unmounted too"]);
+    .expect(0, &["alive", "unmounted, but also mounted on", "is closed when the last of them is unmounted"]);
     site.assert_clean();
 }
 
