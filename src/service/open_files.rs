@@ -29,7 +29,7 @@ use dedupfs_store::waiting;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use super::now;
-use super::recency::{Recency, Turn};
+use super::recency::{Place, Recency};
 
 /// The unpublished values that stat shows for a file whose content is ahead of its inode.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,9 +65,9 @@ pub(super) struct OpenFile {
     /// Whether the kernel may have pages of the file.
     may_be_cached: AtomicBool,
     /// Place in the order of written files.
-    pub(super) written: Turn,
+    pub(super) written: Place,
     /// Place in the order of files with loaded content.
-    pub(super) loaded: Turn,
+    pub(super) loaded: Place,
     /// Time of the last use, in milliseconds since `Orders::began`.
     used_ms: AtomicU64,
     orders: Arc<Orders>,
@@ -272,8 +272,8 @@ impl OpenFiles {
                 live: Mutex::default(),
                 last_writer: AtomicU64::new(0),
                 may_be_cached: AtomicBool::new(false),
-                written: Turn::default(),
-                loaded: Turn::default(),
+                written: Place::default(),
+                loaded: Place::default(),
                 used_ms: AtomicU64::new(0),
                 orders: self.orders.clone(),
                 own: own.clone(),

@@ -1,4 +1,5 @@
-//! The order in which open files were last used. Memory is taken from the front.
+//! The order in which open files were last used. Memory is taken from the front. There are two such orders: of files with bytes that are
+//! not stored yet, by their last write, and of files with loaded content, by their last use.
 //!
 //! Each file is in the order once. A used file moves to the end, unless it is among the [`NEAR`] last ones: threads that use a few
 //! files in turns would move them all the time. Cost: two loads for one of the last files; a push and a binary search for any other, and
@@ -29,7 +30,7 @@ pub(super) struct Recency<F> {
 
 /// The place of one file in the order; 0: none.
 #[derive(Default)]
-pub(super) struct Turn(AtomicU64);
+pub(super) struct Place(AtomicU64);
 
 /// Places, which rise, with their files; `None`: a gap. The queue neither begins nor ends with a gap.
 struct Queue<F> {
@@ -84,30 +85,30 @@ impl<F> Default for Recency<F> {
 
 impl<F> Recency<F> {
     /// Notes that the file is used now.
-    pub(super) fn note(&self, turn: &Turn, file: &Weak<F>) {
-        let own = turn.0.load(Ordering::Relaxed);
+    pub(super) fn note(&self, place: &Place, file: &Weak<F>) {
+        let own = place.0.load(Ordering::Relaxed);
         if own != 0 && self.newest.load(Ordering::Relaxed).saturating_sub(own) < NEAR {
             return;
         }
         let mut queue = self.queue.lock();
-        queue.remove(turn.0.load(Ordering::Relaxed));
+        queue.remove(place.0.load(Ordering::Relaxed));
         let next = self.newest.load(Ordering::Relaxed) + 1;
         queue.places.push_back((next, Some(file.clone())));
-        turn.0.store(next, Ordering::Relaxed);
+        place.0.store(next, Ordering::Relaxed);
         self.newest.store(next, Ordering::Relaxed);
     }
 
     /// Removes a file that has nothing to give back.
-    pub(super) fn forget(&self, turn: &Turn) {
-        if turn.0.load(Ordering::Relaxed) != 0 {
+    pub(super) fn forget(&self, place: &Place) {
+        if place.0.load(Ordering::Relaxed) != 0 {
             let mut queue = self.queue.lock();
-            queue.remove(turn.0.swap(0, Ordering::Relaxed));
+            queue.remove(place.0.swap(0, Ordering::Relaxed));
         }
     }
 
     /// Whether the file is the last in the order.
-    pub(super) fn is_newest(&self, turn: &Turn) -> bool {
-        let own = turn.0.load(Ordering::Relaxed);
+    pub(super) fn is_newest(&self, place: &Place) -> bool {
+        let own = place.0.load(Ordering::Relaxed);
         own != 0 && own == self.newest.load(Ordering::Relaxed)
     }
 
@@ -138,7 +139,7 @@ mod tests {
     #[test]
     fn files_stand_in_the_order_of_their_last_use() {
         let recency = Recency::default();
-        let files: Vec<_> = (0..10).map(|number| (Arc::new(number), Turn::default())).collect();
+        let files: Vec<_> = (0..10).map(|number| (Arc::new(number), Place::default())).collect();
         let note = |number: usize| recency.note(&files[number].1, &Arc::downgrade(&files[number].0));
         (0..10).for_each(note);
         recency.forget(&files[3].1);
@@ -166,12 +167,12 @@ mod tests {
     #[test]
     fn gaps_are_few() {
         let recency = Recency::default();
-        let oldest = (Arc::new(0), Turn::default());
+        let oldest = (Arc::new(0), Place::default());
         recency.note(&oldest.1, &Arc::downgrade(&oldest.0));
         // The oldest file stays in front, and the newest changes: nothing but gaps between them.
         let mut newest = Vec::new();
         for number in 1..10_000 {
-            let file = (Arc::new(number), Turn::default());
+            let file = (Arc::new(number), Place::default());
             recency.note(&file.1, &Arc::downgrade(&file.0));
             newest.push(file);
             if newest.len() > 10 {
@@ -181,8 +182,8 @@ mod tests {
             assert_eq!(files, newest.len() + 1);
             assert!(length <= 2 * files + GAPS, "{length} places for {files} files");
         }
-        for (_, turn) in newest.iter().chain([&oldest]) {
-            recency.forget(turn);
+        for (_, place) in newest.iter().chain([&oldest]) {
+            recency.forget(place);
         }
         assert_eq!(recency.lengths(), (0, 0));
         assert!(recency.queue.lock().places.capacity() <= 4 * GAPS);
@@ -192,13 +193,13 @@ mod tests {
     #[test]
     fn gaps_behind_a_file_that_stays_are_passed_once() {
         let recency = Recency::default();
-        let files: Vec<_> = (0..1000).map(|number| (Arc::new(number), Turn::default())).collect();
-        files.iter().for_each(|(file, turn)| recency.note(turn, &Arc::downgrade(file)));
+        let files: Vec<_> = (0..1000).map(|number| (Arc::new(number), Place::default())).collect();
+        files.iter().for_each(|(file, place)| recency.note(place, &Arc::downgrade(file)));
         let (front, _) = recency.next(0).expect("there are files");
-        for (_, turn) in &files[1..999] {
+        for (_, place) in &files[1..999] {
             let (_, next) = recency.next(front).expect("there are files");
             assert!(next.upgrade().is_some());
-            recency.forget(turn);
+            recency.forget(place);
             let (files, length) = recency.lengths();
             assert!(length <= files + 1, "{length} places for {files} files");
         }
