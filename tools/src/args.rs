@@ -189,7 +189,7 @@ pub(crate) struct PutArgs {
     pub(crate) json: bool,
 }
 
-/// Copies a directory with all in it, or a file, out of a mounted pool: `dedupfs get /mnt/backup/home-monday /home`.
+/// Copies a directory with all in it, or a file, out of a mounted pool: `dedupfs get /mnt/backup/home-monday /home.restored`.
 ///
 /// Copies as `cp -a` does, with owners, times, access lists and other extended attributes, hard links, holes and devices. But the daemon
 /// writes the tree itself, on all cores, without kernel requests for each file. The copy is durable when this returns. If interrupted,

@@ -344,7 +344,7 @@ pub(crate) fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>, plan:
         });
     }
     if let Some(plan @ [_, ..]) = plan {
-        text.push_str(&could_repair(plan));
+        text.push_str(&could_repair(plan, report.bytes_read > 0));
     }
     text
 }

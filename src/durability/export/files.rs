@@ -117,7 +117,7 @@ pub(crate) fn check_owner(device: &dyn Device, pool: &PoolId, ancestry: &Ancestr
         }
         Err(error) => return Err(error),
     };
-    let advice = "put that one back; if it is lost, `dedupfs recover --force POOL` (with `--data DIR` if the content lies elsewhere) \
+    let advice = "put the newest meta root back; if it is lost, `dedupfs recover --force POOL` (with `--data DIR` if the content lies elsewhere) \
                   makes a new one in this one's place, from what the data root has. Remove nothing";
     if ancestry.lineage != Some(owner.lineage) {
         let problem = "the data root was written by another meta root since this one (the pool was recovered, or this is an old \
@@ -132,8 +132,7 @@ pub(crate) fn check_owner(device: &dyn Device, pool: &PoolId, ancestry: &Ancestr
             "the meta root is an older copy: its last commit is number {}, and the data root has an export of number {row}",
             ancestry.last_row
         );
-        let instead = "To go on with the older one, and lose all newer changes for good, remove export/current from the data root";
-        return Err(StoreError::Usage(format!("{problem}: {advice}. {instead}")).into());
+        return Err(StoreError::Usage(format!("{problem}: {advice}")).into());
     }
     if owner.epoch > ancestry.writer_epoch {
         let problem = format!(

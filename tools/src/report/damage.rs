@@ -19,8 +19,10 @@ pub(crate) fn repair_plan(plan: &[String]) -> String {
     text
 }
 
-pub(super) fn could_repair(plan: &[String]) -> String {
-    plan.iter().fold("`dedupfs fsck --repair` would:\n".to_owned(), |text, line| text + "  " + line + "\n")
+/// Tells the plan of a repair, made with or without reading content.
+pub(super) fn could_repair(plan: &[String], reads_content: bool) -> String {
+    let options = if reads_content { "--repair --read-data" } else { "--repair" };
+    plan.iter().fold(format!("`dedupfs fsck {options}` would:\n"), |text, line| text + "  " + line + "\n")
 }
 
 pub(crate) fn repaired(report: &RepairReport) -> String {
@@ -152,9 +154,17 @@ fn losses_advice(report: &ScrubReport) -> String {
              --rebuild-index POOL` takes them in again; then scrub again. For the rest: "
         ),
     };
+    // The export has copies of all recipe nodes.
+    let from_export = match report.lost_nodes {
+        0 => "",
+        _ => {
+            "remove no files yet: the data root has copies of recipe nodes. Unmount; if `dedupfs fsck --trial-recovery POOL`\n  \
+             says \"sound\", `dedupfs recover --force POOL` brings these nodes back. For the rest: "
+        }
+    };
     format!(
-        "what to do: {from_disk}{AGAIN},\n  which makes the files whole; remove those whose data does not come again{}\n",
-        if readable > 0 { ", but only then" } else { "" }
+        "what to do: {from_disk}{from_export}{AGAIN},\n  which makes the files whole; remove those whose data does not come again{}\n",
+        if readable > 0 || report.lost_nodes > 0 { ", but only then" } else { "" }
     )
 }
 
@@ -242,6 +252,6 @@ mod tests {
 
     #[test]
     fn a_check_says_what_a_repair_would_do() {
-        assert_eq!(could_repair(&["a".to_owned()]), "`dedupfs fsck --repair` would:\n  a\n");
+        assert_eq!(could_repair(&["a".to_owned()], false), "`dedupfs fsck --repair` would:\n  a\n");
     }
 }
