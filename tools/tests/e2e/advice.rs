@@ -206,3 +206,39 @@ fn regression_a_disk_that_is_too_small_is_told_when_it_is_formatted() {
     assert!(said.contains("nothing can be written") && said.contains("larger disk"), "{said}");
     assert_eq!(mkfs(&Disk::new(400 << 20)), "");
 }
+
+/// Scrub advised to remove files whose recipe nodes were damaged, though the data root has copies of them.
+#[test]
+fn regression_lost_recipe_nodes_are_brought_back_as_scrub_advises() {
+    if !is_fit() {
+        return;
+    }
+    for roots in [["pool", "pool"], ["pool", "data"]] {
+        let site = Site::with(|base| (base.join(roots[0]), base.join(roots[1])));
+        site.mount();
+        for number in 0..20 {
+            fs::write(site.mnt.join(format!("{number}")), noise(number, 200_000)).unwrap();
+        }
+        site.umount();
+        let slots = site.pool.join("recipes/000001.slots");
+        let mut bytes = fs::read(&slots).unwrap();
+        bytes[100..4096].iter_mut().for_each(|byte| *byte ^= 0x55);
+        fs::write(&slots, bytes).unwrap();
+        let run = |arguments: &[&str]| Tool::new(DEDUPFS).args(arguments).arg(&site.pool).run();
+        let advice = ["remove no files yet", "--trial-recovery POOL", "recover --force POOL"];
+        let scrubbed = run(&["scrub"]);
+        assert!(!scrubbed.said().contains(", 0 recipe nodes"), "no node was damaged: {}", scrubbed.said());
+        scrubbed.expect(4, &advice);
+        run(&["fsck", "--trial-recovery"]).expect(0, &["sound: a lost meta root would come back whole"]);
+        let recover = Tool::new(DEDUPFS).args(["recover", "--force", "--yes"]).arg(&site.pool);
+        let recover = if roots[0] == roots[1] { recover } else { recover.arg("--data").arg(&site.data) };
+        recover.run().expect(0, &["recovered 20 files"]);
+        site.assert_clean();
+        site.mount();
+        for number in 0..20 {
+            assert!(fs::read(site.mnt.join(format!("{number}"))).unwrap() == noise(number, 200_000), "{number}");
+        }
+        assert_eq!(site.stats().lost_recipe_nodes, 0);
+        site.umount();
+    }
+}
