@@ -32,6 +32,30 @@ fn files_without_a_name_from_the_start_are_refused() {
     site.assert_clean();
 }
 
+/// The kernel sends an open for reading, with O_TRUNC, before it checks whether the file runs.
+#[test]
+fn a_running_program_is_truncated_only_by_an_open_for_reading() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let program = site.mnt.join("sleep");
+    // By another process: a fork of this one may hold a descriptor for writing for a moment, and nothing could be run.
+    Tool::new("cp").args(["-L", "/bin/sleep"]).arg(&program).ok();
+    let size_bytes = fs::metadata(&program).unwrap().len();
+    let mut running = std::process::Command::new(&program).arg("60").spawn().unwrap();
+    for flags in [OFlags::WRONLY, OFlags::WRONLY | OFlags::TRUNC, OFlags::RDWR | OFlags::TRUNC] {
+        assert_eq!(rustix::fs::open(&program, flags, Mode::empty()).err(), Some(Errno::TXTBSY));
+    }
+    assert_eq!(fs::metadata(&program).unwrap().len(), size_bytes);
+    // The program may have ended by then, because its text is gone.
+    let opened = rustix::fs::open(&program, OFlags::RDONLY | OFlags::TRUNC, Mode::empty());
+    assert!(matches!(opened.err(), None | Some(Errno::TXTBSY)));
+    running.kill().unwrap();
+    running.wait().unwrap();
+    site.remount();
+    assert_eq!(fs::metadata(&program).unwrap().len(), 0);
+    site.umount();
+    site.assert_clean();
+}
+
 #[test]
 fn locks_hold_between_processes() {
     let Some(site) = Site::mounted_if_fit() else { return };
