@@ -344,7 +344,7 @@ pub(crate) fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>, plan:
         });
     }
     if let Some(plan @ [_, ..]) = plan {
-        text.push_str(&could_repair(plan, report.bytes_read > 0));
+        text.push_str(&could_repair(plan));
     }
     text
 }
@@ -422,7 +422,10 @@ mod tests {
         assert!(check(&report, None, None).contains("fsck --repair"));
         assert!(!check(&report, None, Some(&[])).contains("--repair"));
         let plan = ["write it".to_owned()];
-        assert!(check(&report, None, Some(&plan)).ends_with("`dedupfs fsck --repair` would:\n  write it\n"));
+        assert!(
+            check(&report, None, Some(&plan))
+                .ends_with("`dedupfs fsck --repair` (with `--read-data` if it was given here) would:\n  write it\n")
+        );
         let value: serde_json::Value = serde_json::from_str(&check_json(&report, None, None).unwrap()).unwrap();
         assert_eq!(value["check"]["finding_count"], 3);
         assert!(value["rebuilt"].is_null());

@@ -19,10 +19,10 @@ pub(crate) fn repair_plan(plan: &[String]) -> String {
     text
 }
 
-/// Tells the plan of a repair, made with or without reading content.
-pub(super) fn could_repair(plan: &[String], reads_content: bool) -> String {
-    let options = if reads_content { "--repair --read-data" } else { "--repair" };
-    plan.iter().fold(format!("`dedupfs fsck {options}` would:\n"), |text, line| text + "  " + line + "\n")
+/// Tells the plan of a repair. A plan was made with the options of this `fsck`.
+pub(super) fn could_repair(plan: &[String]) -> String {
+    let head = "`dedupfs fsck --repair` (with `--read-data` if it was given here) would:\n".to_owned();
+    plan.iter().fold(head, |text, line| text + "  " + line + "\n")
 }
 
 pub(crate) fn repaired(report: &RepairReport) -> String {
@@ -252,6 +252,9 @@ mod tests {
 
     #[test]
     fn a_check_says_what_a_repair_would_do() {
-        assert_eq!(could_repair(&["a".to_owned()], false), "`dedupfs fsck --repair` would:\n  a\n");
+        assert_eq!(
+            could_repair(&["a".to_owned()]),
+            "`dedupfs fsck --repair` (with `--read-data` if it was given here) would:\n  a\n"
+        );
     }
 }

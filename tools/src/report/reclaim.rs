@@ -89,7 +89,8 @@ fn left(lines: &mut Lines, report: &ReclaimReport) {
     }
     if report.nodes_unreadable > 0 {
         let unreadable = report.nodes_unreadable;
-        lines.line("recipes unreadable", format!("{unreadable}, kept with the content they name: see `dedupfs scrub`; if no file needs them, `dedupfs fsck --rebuild-index` forgets them"));
+        let advice = "see `dedupfs scrub`; if no file needs them, `dedupfs fsck --rebuild-index` forgets them";
+        lines.line("recipes unreadable", format!("{unreadable}, kept with the content they name: {advice}"));
     }
 }
 
