@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 /// A list of unused buffers. Its owner bounds it.
 #[derive(Debug)]

@@ -15,10 +15,10 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
-use std::thread::JoinHandle;
+use dedupfs_sync::OnceLock;
+use dedupfs_sync::thread::JoinHandle;
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, select};
+use dedupfs_sync::channel::{Receiver, Sender, TrySendError, Either, bounded, recv_either};
 use dedupfs_store::waiting;
 
 /// One piece of work.
@@ -32,7 +32,7 @@ const QUEUED_JOBS_PER_THREAD: usize = 8;
 /// container).
 const QUEUED_AHEAD: usize = 1024;
 
-thread_local! {
+dedupfs_sync::thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -77,12 +77,15 @@ impl WorkerPool {
             let (jobs, ahead) = (self.jobs.clone(), self.ahead.clone());
             let work = move || {
                 IS_WORKER.set(true);
-                let next = || select! { recv(jobs) -> job => job, recv(ahead) -> job => job };
-                std::iter::from_fn(|| next().ok()).for_each(run);
+                let next = || match recv_either(&jobs, &ahead) {
+                    Ok(Either::One(job) | Either::Other(job)) => Some(job),
+                    Err(_) => None,
+                };
+                std::iter::from_fn(next).for_each(run);
                 // The pool has ended: speculative jobs are no longer needed.
                 jobs.iter().for_each(run);
             };
-            let builder = std::thread::Builder::new().name(format!("{}-{number}", self.name));
+            let builder = dedupfs_sync::thread::Builder::new().name(format!("{}-{number}", self.name));
             builder.spawn(work).inspect_err(|error| tracing::warn!(%error, "cannot start a worker thread")).ok()
         };
         (0..self.wanted).filter_map(start).collect()
@@ -139,7 +142,7 @@ impl Drop for WorkerPool {
     /// join itself.
     fn drop(&mut self) {
         self.queue = None;
-        let own = std::thread::current().id();
+        let own = dedupfs_sync::thread::current().id();
         for thread in self.threads.take().into_iter().flatten().filter(|thread| thread.thread().id() != own) {
             // A worker catches the panics of its jobs, so the result carries no news.
             let _ = thread.join();

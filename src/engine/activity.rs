@@ -1,7 +1,8 @@
 //! The clock of client activity. Background work yields while clients are active.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use dedupfs_sync::clock::Instant;
 
 /// The time of the last client request.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dedupfs_base::{EngineError, Result};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::DeviceFile;
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 use redb::StorageBackend;
 
 use super::verified::VerifiedFile;

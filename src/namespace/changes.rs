@@ -34,11 +34,8 @@ impl Lineage {
     /// The system returns no random bytes.
     pub fn random() -> Result<Self> {
         let mut bytes = [0; 16];
-        let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-            .map_err(|error| StoreError::from_io("get", "random bytes", error.into()))?;
-        if got != bytes.len() {
-            return Err(StoreError::Usage("the system gave too few random bytes: try again".to_owned()).into());
-        }
+        dedupfs_sync::entropy::fill(&mut bytes)
+            .map_err(|error| StoreError::from_io("get", "random bytes", error))?;
         Ok(Self(bytes))
     }
 }

@@ -14,7 +14,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::panics::catch;
 use dedupfs_base::{EngineError, Result};
@@ -224,7 +225,7 @@ impl Namespace {
                     match database.compact() {
                         // An iterator that a reader took from the snapshot can outlive it for a moment.
                         Err(CompactionError::TransactionInProgress) if started.elapsed() < READERS_WAIT => {
-                            std::thread::sleep(Duration::from_millis(1));
+                            dedupfs_sync::thread::sleep(Duration::from_millis(1));
                         }
                         other => return other.map_err(Into::into),
                     }
@@ -260,7 +261,7 @@ impl Namespace {
                 let (what, owner) = ("the namespace".into(), "a long scan of it".into());
                 return Err(StoreError::Busy { what, owner }.into());
             }
-            std::thread::sleep(Duration::from_millis(1));
+            dedupfs_sync::thread::sleep(Duration::from_millis(1));
         }
         drop(base);
         let outcome = run(&mut store);

@@ -7,7 +7,7 @@ use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{FileKind, Ino, InodeFlags, Timestamp};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::waiting;
-use parking_lot::MutexGuard;
+use dedupfs_sync::MutexGuard;
 
 use super::draft::Draft;
 use super::inode::{Entry, Inode};

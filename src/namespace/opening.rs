@@ -8,8 +8,8 @@ use dedupfs_service::{FileKind, ROOT_INO, Timestamp};
 use dedupfs_store::device::{Device, DeviceFile, OpenMode};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::{ContainerId, StoreError};
-use parking_lot::{Mutex, RwLock};
-use quick_cache::sync::Cache;
+use dedupfs_sync::{Mutex, RwLock};
+use dedupfs_sync::cache::weighing;
 
 use super::backend::Health;
 use super::base::Store;
@@ -164,7 +164,7 @@ impl Namespace {
             state: RwLock::new(Generations { base: Some(snapshot), totals: header.totals, ..Generations::default() }),
             health,
             file,
-            cache: Cache::with_weighter(
+            cache: weighing(
                 (inode_cache_bytes / INODE_MEMORY_BYTES) as usize,
                 inode_cache_bytes,
                 InodeWeighter,

@@ -31,7 +31,7 @@ use dedupfs_store::codec::{ByteReader, ByteWriter, checksum_seeded};
 use dedupfs_store::device::{Device, DeviceFile, OpenMode};
 use dedupfs_store::frame::{Expect, FRAME_HEADER_BYTES, FrameHeader, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::{PoolId, Result, StoreError};
-use parking_lot::RwLock;
+use dedupfs_sync::RwLock;
 
 /// Bytes that one checksum covers; also the alignment of frames.
 pub(super) const BLOCK_BYTES: usize = 4096;

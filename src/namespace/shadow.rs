@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use dedupfs_store::Result;
 use dedupfs_store::device::DeviceFile;
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 const BLOCK_BYTES: usize = 4096;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dedupfs_store::device::{Device, DeviceFile};
 use dedupfs_store::{Result, StoreError};
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 use super::page_sums::{BLOCK_BYTES, BlockSums, PageSums, StoreHeader};
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+
 
 use dedupfs_base::Result;
 use dedupfs_index::Index;
@@ -60,7 +60,7 @@ pub fn format_on(
     owner: (u32, u32),
 ) -> Result<PoolId> {
     let pool = new_pool_id(meta)?;
-    let created_secs = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let created_secs = dedupfs_sync::clock::since_epoch().as_secs();
     Namespace::create(&**meta, now(), owner.0, owner.1)?;
     for (directory, kind) in
         [(chunk_index(IndexSide::A), ContainerKind::Data), (recipe_index(IndexSide::A), ContainerKind::Recipe)]
@@ -79,11 +79,8 @@ pub fn format_on(
 /// Makes a pool id: 128 random bits, marked as a random UUID (version 4).
 fn new_pool_id(meta: &Arc<dyn Device>) -> Result<PoolId> {
     let mut bytes = [0; 16];
-    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| StoreError::from_io("get random bytes for", meta.describe(), error.into()))?;
-    if got != bytes.len() {
-        return Err(StoreError::Usage("the system gave too few random bytes: try again".to_owned()).into());
-    }
+    dedupfs_sync::entropy::fill(&mut bytes)
+        .map_err(|error| StoreError::from_io("get random bytes for", meta.describe(), error))?;
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     Ok(PoolId(bytes))

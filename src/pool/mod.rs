@@ -24,12 +24,12 @@ mod unrecovered;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use dedupfs_sync::thread::JoinHandle;
 use std::time::Duration;
 
 use dedupfs_service::Ino;
 use dedupfs_store::device::PoolLock;
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 use crate::engine::Core;
 use crate::progress::{NoProgress, Progress};
@@ -220,7 +220,7 @@ impl Pool {
         }
     }
 
-    fn exclusively(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {
+    fn exclusively(&self) -> Result<dedupfs_sync::MutexGuard<'_, ()>> {
         self.exclusive.try_lock().ok_or_else(running_already)
     }
 

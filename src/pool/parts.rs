@@ -69,7 +69,7 @@ impl Sources {
         memory: &MemoryPlan,
         admission: Admission,
     ) -> Result<Self> {
-        let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        let threads = dedupfs_sync::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         let workers = Arc::new(WorkerPool::new(threads));
         let namespace =
             Arc::new(Namespace::open(&**meta_device, memory.namespace_cache_bytes, &|ancestry| match admission {

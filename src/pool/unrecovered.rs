@@ -11,7 +11,7 @@
 //! rows behind the checkpoints. Only unsealed containers that a row or a reader needs are scanned.
 
 use std::sync::Arc;
-use std::time::Instant;
+use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{ContainerChunks, DedupParts, Deduplicator, Fingerprinter, Indexes};
@@ -19,7 +19,7 @@ use dedupfs_index::Index;
 use dedupfs_store::OperationsLog;
 use dedupfs_store::device::{Device, PoolLock};
 use dedupfs_store::superblock::{Role, Superblock};
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::Pool;

@@ -9,7 +9,7 @@ use dedupfs_content::FileBody;
 use dedupfs_content::StreamId;
 use dedupfs_service::{Caller, FilePlace, Ino};
 use dedupfs_store::waiting;
-use parking_lot::RwLockWriteGuard;
+use dedupfs_sync::RwLockWriteGuard;
 
 use super::open_files::OpenFile;
 use super::{Service, now, protection};

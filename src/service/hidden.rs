@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{Errno, FileKind, Ino};
 use dedupfs_store::StoreError;
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 use super::Service;
 

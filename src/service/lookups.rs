@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use dedupfs_service::Ino;
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 /// The number of references, doubled. Odd: the kernel knows only name and kind, because the rest could not be read.
 #[derive(Clone, Copy)]

@@ -27,7 +27,7 @@ mod recency;
 mod space;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use dedupfs_service::{
     AttributeChanges, Attributes, Caller, DirectoryEntry, Errno, FilePlace, FileService, Handle, Ino, InodeFlags,
@@ -41,7 +41,7 @@ pub(crate) use content::CAPABILITY_XATTR;
 pub(crate) use errno::errno;
 use lookups::Lookups;
 use open_files::OpenFiles;
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 use crate::engine::Core;
 use dedupfs_base::{EngineError, Result};
@@ -63,16 +63,8 @@ pub struct Service {
 
 /// Returns the system time in seconds and nanoseconds.
 pub(crate) fn now() -> Timestamp {
-    match SystemTime::now().duration_since(UNIX_EPOCH) {
-        Ok(since) => {
-            Timestamp { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
-        }
-        // A clock before 1970 is wrong anyway; whole seconds are enough.
-        Err(before) => {
-            let secs = i64::try_from(before.duration().as_secs()).unwrap_or(i64::MAX);
-            Timestamp { secs: -secs, nanos: 0 }
-        }
-    }
+    let since = dedupfs_sync::clock::since_epoch();
+    Timestamp { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
 }
 
 impl Service {

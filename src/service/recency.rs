@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 /// A file among this many last ones does not move.
 const NEAR: u64 = 8;

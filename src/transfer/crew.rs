@@ -36,16 +36,16 @@ pub(super) type Hand<'h, B> = &'h dyn Fn(B);
 /// Runs `walk`, which hands over batches, and `work` on each batch, with the buffers of its thread. A panic of one thread ends the
 /// transfer.
 pub(super) fn run<B: Send>(tally: &Tally<'_>, walk: impl FnOnce(Hand<'_, B>), work: impl Fn(B, &mut Space) + Sync) {
-    let threads = std::thread::available_parallelism().map_or(2, NonZero::get).min(THREADS_MAX);
-    let (sender, receiver) = crossbeam_channel::bounded::<B>(BATCHES_WAITING);
-    std::thread::scope(|scope| {
+    let threads = dedupfs_sync::thread::available_parallelism().map_or(2, NonZero::get).min(THREADS_MAX);
+    let (sender, receiver) = dedupfs_sync::channel::bounded::<B>(BATCHES_WAITING);
+    dedupfs_sync::thread::scope(|scope| {
         for number in 0..threads {
             let (receiver, work) = (receiver.clone(), &work);
             let run = move || {
                 let mut space = Space::default();
                 receiver.iter().for_each(|batch| work(batch, &mut space));
             };
-            if let Err(error) = std::thread::Builder::new().name(format!("copy-{number}")).spawn_scoped(scope, run) {
+            if let Err(error) = dedupfs_sync::thread::Builder::new().name(format!("copy-{number}")).spawn_scoped(scope, run) {
                 tracing::warn!(%error, number, "cannot start a thread to copy files");
                 let error = TransferError::Disk { what: "cannot start a thread".to_owned(), error };
                 tally.note(Err(Trouble::All(error)), Default::default);

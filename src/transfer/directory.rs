@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use dedupfs_service::Ino;
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 /// The first copy of a file, and the number of names still to come.
 struct First<V> {
@@ -70,7 +70,7 @@ mod tests {
     fn each_file_is_copied_once_whoever_comes_first() {
         let names = SeveralNames::<u64, u64>::default();
         let (copies, links) = (AtomicU64::new(0), AtomicU64::new(0));
-        std::thread::scope(|scope| {
+        dedupfs_sync::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for key in 0..100 {

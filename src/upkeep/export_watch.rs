@@ -4,10 +4,11 @@
 //! active. No write waits for it.
 
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use dedupfs_sync::thread::JoinHandle;
+use std::time::Duration;
+use dedupfs_sync::clock::Instant;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use dedupfs_sync::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use dedupfs_base::Result;
 use dedupfs_store::StoreError;
 
@@ -33,7 +34,7 @@ impl ExportWatch {
     pub(crate) fn start(core: &Arc<Core>, after: Duration) -> Result<Self> {
         let (stop, stopped) = bounded(1);
         let core = Arc::downgrade(core);
-        let thread = std::thread::Builder::new()
+        let thread = dedupfs_sync::thread::Builder::new()
             .name("export-verify".to_owned())
             .spawn(move || watch(&core, after, &stopped))
             .map_err(|error| StoreError::from_io("start", "thread that verifies the export", error))?;
@@ -51,7 +52,7 @@ impl Drop for ExportWatch {
         // Closing the channel ends the thread after its current step.
         self.stop = None;
         if let Some(thread) = self.thread.take()
-            && thread.thread().id() != std::thread::current().id()
+            && thread.thread().id() != dedupfs_sync::thread::current().id()
             && thread.join().is_err()
         {
             tracing::error!("the thread that verifies the export panicked");

@@ -10,7 +10,7 @@
 
 use std::sync::OnceLock;
 
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use dedupfs_sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The receiver of announcements. Both functions must be quick and must not wait.
 #[derive(Clone, Copy, Debug)]

@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use dedupfs_sync::RwLock;
 
 use super::bitmap::Bitmap;
 use super::columns::{Columns, word_and_bit};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use dedupfs_sync::clock::Instant;
 
 use dedupfs_store::{Fingerprint, Result, StoreError};
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 use super::{CompareFilter, Filter, Query, Verdict};
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dedupfs_store::{ContainerId, Fingerprint};
-use parking_lot::RwLock;
+use dedupfs_sync::RwLock;
 
 use crate::cell::Location;
 

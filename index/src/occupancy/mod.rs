@@ -25,7 +25,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use dedupfs_store::{ContainerId, Result, StoreError};
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 use crate::index::Index;
 use crate::map::{ContainerMap, Key};

@@ -18,7 +18,7 @@ pub(crate) mod file;
 use std::mem;
 
 use dedupfs_store::Fingerprint;
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use dedupfs_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::cell::{Cell, Entry, Location};
 use crate::map::FingerprintMap;

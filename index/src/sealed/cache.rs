@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use dedupfs_store::Result;
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 /// Bytes of a page's key and of its place in its set.
 const PAGE_OVERHEAD_BYTES: u64 = 96;
@@ -40,7 +40,7 @@ impl Reads {
     }
 }
 
-thread_local! {
+dedupfs_sync::thread_local! {
     static READS: Cell<Reads> = const { Cell::new(Reads { reads: 0, bytes: 0 }) };
 }
 

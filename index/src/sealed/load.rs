@@ -15,10 +15,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
+use dedupfs_sync::thread;
 
 use dedupfs_store::{Result, StoreError};
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 use super::containers::ContainerShares;
 use super::pages::PagedFile;

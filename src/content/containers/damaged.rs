@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crossbeam_channel::Sender;
+use dedupfs_sync::channel::Sender;
 use dedupfs_store::{ContainerId, ContainerKind};
 
 use super::ContainerStore;

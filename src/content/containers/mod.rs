@@ -33,7 +33,7 @@ use dedupfs_base::Result;
 use dedupfs_store::container::{Compression, REGION_RAW_BYTES_MAX, SlotAddress, SlotFiles, Table, toc_bytes_bound};
 use dedupfs_store::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, PoolId, StoreError};
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 use crate::workers::WorkerPool;
 

@@ -22,8 +22,9 @@ use dedupfs_index::filter::Reads;
 use dedupfs_store::container::{SlotAddress, Table, TableEntry, decode_region, decode_toc, scan_table};
 use dedupfs_store::device::{AlignedBuffer, DIRECT_ALIGNMENT_BYTES};
 use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint, StoreError, waiting};
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+use dedupfs_sync::cache::{Cache, CacheHasher, get_or_load, weighing};
+use quick_cache::sync::DefaultLifecycle;
+use quick_cache::{OptionsBuilder, Weighter};
 
 use super::ContainerOptions;
 use super::buffers::{ChunkData, RegionBytes};
@@ -126,17 +127,17 @@ where
         .build();
     match options {
         Ok(options) => {
-            Cache::with_options(options, weighter, DefaultHashBuilder::default(), DefaultLifecycle::default())
+            Cache::with_options(options, weighter, CacheHasher::default(), DefaultLifecycle::default())
         }
         // `build` refuses only missing capacities.
-        Err(_) => Cache::with_weighter(as_usize(entries), capacity_bytes, weighter),
+        Err(_) => weighing(as_usize(entries), capacity_bytes, weighter),
     }
 }
 
 /// First size of a thread's block buffer: a huge page, which most reads fit into.
 const BLOCKS_BYTES: usize = 2 << 20;
 
-thread_local! {
+dedupfs_sync::thread_local! {
     /// Compressed bytes between disk and decoder.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     /// The same, for [`Shared::with_blocks`].
@@ -242,7 +243,7 @@ impl Shared {
         }
         // Decoding takes long too, and another thread may be reading the region.
         waiting::announce();
-        self.caches.regions.get_or_insert_with(&key, || {
+        get_or_load(&self.caches.regions, &key, || {
             self.counters.region_reads.fetch_add(1, Ordering::Relaxed);
             self.load_region(key, address, frame_bytes, entries)
         })
@@ -354,7 +355,7 @@ impl Shared {
             return Ok(cached);
         }
         waiting::announce();
-        self.caches.tables.get_or_insert_with(&record.id, || self.load_table(record))
+        get_or_load(&self.caches.tables, &record.id, || self.load_table(record))
     }
 
     fn load_table(&self, record: &ContainerRecord) -> Result<CachedTable> {

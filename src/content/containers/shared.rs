@@ -14,14 +14,16 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use dedupfs_sync::OnceLock;
+use std::time::Duration;
+use dedupfs_sync::clock::Instant;
 
-use crossbeam_channel::Sender;
+use dedupfs_sync::channel::Sender;
 use dedupfs_base::{EngineError, Gauge, ReadOnly, Result};
 use dedupfs_store::container::{SlotAddress, SlotFiles, encode_region};
 use dedupfs_store::{ContainerId, ContainerRecord, waiting};
-use parking_lot::{Condvar, Mutex, RwLock};
+use dedupfs_sync::{Condvar, Mutex, RwLock};
 
 use super::ContainerOptions;
 use super::buffers::{RegionPool, WriteBuffers};
@@ -83,7 +85,7 @@ struct PoisonOnPanic<'a> {
 
 impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if dedupfs_sync::thread::panicking() {
             self.shared.poison(ReadOnly::WorkerPanicked.into());
             self.container.wake();
         }

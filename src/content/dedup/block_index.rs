@@ -13,7 +13,7 @@ use dedupfs_index::Location;
 use dedupfs_index::filter::{Filter, Query};
 use dedupfs_store::recipe::Child;
 use dedupfs_store::{ContainerId, Fingerprint};
-use parking_lot::RwLock;
+use dedupfs_sync::RwLock;
 
 use crate::limits::BLOCK_INDEX_CHUNKS_MAX;
 

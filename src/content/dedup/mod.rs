@@ -41,7 +41,7 @@ use dedupfs_index::Location;
 use dedupfs_index::filter::{FilterChain, FilterStats};
 use dedupfs_store::recipe::{Child, Node};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, waiting};
-use parking_lot::{Mutex, RwLock};
+use dedupfs_sync::{Mutex, RwLock};
 
 pub(crate) use block_index::BlockIndex;
 pub use forward::Forwarded;

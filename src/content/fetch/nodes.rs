@@ -6,7 +6,7 @@ use dedupfs_base::Result;
 use dedupfs_store::recipe::{Child, Node};
 use dedupfs_store::{Fingerprint, StoreError};
 use quick_cache::Weighter;
-use quick_cache::sync::Cache;
+use dedupfs_sync::cache::{Cache, weighing};
 
 use super::Fetcher;
 use crate::fingerprint::Fingerprinter;
@@ -81,7 +81,7 @@ impl NodeReader {
     /// Makes a reader of the recipe containers behind `fetcher`.
     pub(crate) fn new(fetcher: Fetcher, fingerprinter: Fingerprinter, cache_bytes: u64) -> Self {
         let expected = usize::try_from(cache_bytes / 16_384).unwrap_or(64).max(64);
-        Self { fetcher, fingerprinter, cache: Cache::with_weighter(expected, cache_bytes, ByMemory) }
+        Self { fetcher, fingerprinter, cache: weighing(expected, cache_bytes, ByMemory) }
     }
 
     /// Returns the node that `child` names; it must be of `level` and of the child's length.

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use dedupfs_store::recipe::Child;
 use dedupfs_store::{ContainerId, Fingerprint, waiting};
-use parking_lot::{Condvar, Mutex};
+use dedupfs_sync::{Condvar, Mutex};
 
 use assembly::Assembly;
 pub use buffer::BatchPool;
@@ -345,7 +345,7 @@ impl RunShared {
         self.changed.notify_all();
     }
 
-    fn wait_until_assembled(&self, state: &mut parking_lot::MutexGuard<'_, RunState>, pushed: u64) -> Result<()> {
+    fn wait_until_assembled(&self, state: &mut dedupfs_sync::MutexGuard<'_, RunState>, pushed: u64) -> Result<()> {
         while state.error.is_none() && (state.next < pushed || state.assembly.is_none()) {
             waiting::announce();
             self.changed.wait(state);

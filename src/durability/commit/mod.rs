@@ -40,13 +40,13 @@ mod turns;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
+use dedupfs_sync::thread::JoinHandle;
 use std::time::Duration;
 
 use dedupfs_content::{Indexes, Stores};
 use dedupfs_store::device::PoolLock;
 use dedupfs_store::{ContainerId, StoreError, waiting};
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 pub(crate) use apply::{Applied, Applier};
 
@@ -158,7 +158,7 @@ impl Committer {
     ) -> Result<JoinHandle<()>> {
         *self.before_interval.lock() = Some(before_interval);
         let committer = self.clone();
-        std::thread::Builder::new()
+        dedupfs_sync::thread::Builder::new()
             .name("commit".to_owned())
             .spawn(move || committer.run(interval))
             .map_err(|error| dedupfs_store::StoreError::from_io("start", "commit thread", error).into())
@@ -285,7 +285,7 @@ impl Committer {
     /// Locks out the others of: quarantining (which makes losses), freeing recipe nodes (a claimed node must not be
     /// lost before it is freed), and recording that nothing is lost any more. May be held while waiting for rounds and
     /// for their counting: neither thread takes it.
-    pub(crate) fn hold_losses(&self) -> parking_lot::MutexGuard<'_, ()> {
+    pub(crate) fn hold_losses(&self) -> dedupfs_sync::MutexGuard<'_, ()> {
         self.losses.lock()
     }
 

@@ -2,8 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::thread::{Builder, Scope, ScopedJoinHandle};
-use std::time::{Duration, Instant};
+use dedupfs_sync::thread::{Builder, Scope, ScopedJoinHandle};
+use std::time::Duration;
+use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_namespace::CommitInput;
@@ -16,7 +17,7 @@ use super::turns::Turn;
 
 impl Committer {
     pub(super) fn run(&self, interval: Duration) {
-        std::thread::scope(|scope| {
+        dedupfs_sync::thread::scope(|scope| {
             let export = || self.parts.exporter.run(|error| self.fail(error, "an export of the namespace failed"));
             if let Err(error) = Builder::new().name("export".to_owned()).spawn_scoped(scope, export) {
                 tracing::warn!(%error, "cannot start the export thread: the namespace is exported when the pool is closed");

@@ -1,7 +1,7 @@
 //! Writes a base: the whole namespace, beside the export that counts, and then the switch to it.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_namespace::ExportSource;
@@ -110,7 +110,7 @@ impl Exporter {
                     given_up = true;
                     return Err(EngineError::Internal("given up"));
                 }
-                std::thread::sleep(since.elapsed());
+                dedupfs_sync::thread::sleep(since.elapsed());
                 (told, since) = (writer.written_bytes(), Instant::now());
             }
             Ok(())

@@ -39,7 +39,7 @@ mod verify;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::Stores;
@@ -47,7 +47,7 @@ use dedupfs_namespace::{Exported, Namespace};
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, DeviceFile, PoolLock};
 use dedupfs_store::{ContainerId, ContainerRecord, PoolId, StoreError};
-use parking_lot::{Condvar, Mutex};
+use dedupfs_sync::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use self::files::Current;
@@ -196,7 +196,7 @@ pub(crate) fn is_damage(error: &EngineError) -> bool {
 }
 
 fn now_secs() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    dedupfs_sync::clock::since_epoch().as_secs()
 }
 
 impl Exporter {

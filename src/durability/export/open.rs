@@ -9,7 +9,7 @@ use dedupfs_namespace::{Exported, Namespace};
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, OpenMode, PoolLock};
 use dedupfs_store::{PoolId, StoreError};
-use parking_lot::{Condvar, Mutex};
+use dedupfs_sync::{Condvar, Mutex};
 
 use super::files::{self, Current, Owner};
 use super::log::{self, Scanned};

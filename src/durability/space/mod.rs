@@ -24,11 +24,11 @@ mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use dedupfs_sync::clock::Instant;
 
 use dedupfs_store::device::{Device, Space};
 use dedupfs_store::{ContainerKind, waiting};
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use cost::{ContentCost, Demand};

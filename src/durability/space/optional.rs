@@ -1,6 +1,7 @@
 //! Writes to the data root that can be delayed or dropped: the export. They must not use the room that commits and reclaiming rely on.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use dedupfs_sync::OnceLock;
 
 use dedupfs_store::StoreError;
 use dedupfs_store::device::Device;

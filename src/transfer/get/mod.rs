@@ -8,7 +8,8 @@ mod walk;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use dedupfs_sync::OnceLock;
 
 use dedupfs_base::EngineError;
 use dedupfs_namespace::check_name;

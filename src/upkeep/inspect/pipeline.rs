@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, bounded};
+use dedupfs_sync::channel::{Receiver, bounded};
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::Fingerprinter;
 use dedupfs_content::{ContainerStore, Inspection, WholeContainer, WorkerPool};

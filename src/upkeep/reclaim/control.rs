@@ -1,8 +1,9 @@
 //! Control of a run by other threads, and its answers: stop, pause, status.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use dedupfs_sync::clock::Instant;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use dedupfs_sync::{Condvar, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use super::history::LastRun;

@@ -5,7 +5,8 @@
 //! itself, or on request when many bytes wait, room is short or the run ends.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::Result;
 use dedupfs_store::{ContainerId, OperationsLog};

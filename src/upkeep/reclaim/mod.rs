@@ -34,7 +34,8 @@ mod report;
 mod victims;
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+use dedupfs_sync::clock::Instant;
 
 use dedupfs_index::NewLists;
 use dedupfs_store::{ContainerId, ContainerKind};
@@ -294,5 +295,5 @@ fn millis(duration: Duration) -> u64 {
 }
 
 fn now_secs() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    dedupfs_sync::clock::since_epoch().as_secs()
 }

@@ -1,7 +1,8 @@
 //! Freeing recipe nodes without references: claim, wait, recheck, free.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_store::{ContainerId, Fingerprint, LogOp, OperationsLog};

@@ -3,9 +3,10 @@
 //! A run works in one thread (except compression and writing, which follow it), so a share of its time is a share of
 //! the processor and of the disk.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use dedupfs_sync::clock::Instant;
 
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 use super::control::ReclaimControl;
 use super::{ReclaimOptions, Stopped};

@@ -24,7 +24,7 @@ mod suspects;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 use serde::{Deserialize, Serialize};
 
 pub use self::position::{FILE_NAME as POSITION_FILE, ScrubPosition};

@@ -1,7 +1,8 @@
 //! One run of a scrub: from the last position to the end.
 
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{Inspection, WholeContainer};
@@ -339,7 +340,7 @@ impl Run<'_> {
             }
             if check.stopped && attempt < EXPORT_TRIES {
                 // A new base has been begun; the next try verifies it.
-                std::thread::sleep(NAP);
+                dedupfs_sync::thread::sleep(NAP);
                 continue;
             }
             if !check.is_sound() && !self.core.is_read_only() {
@@ -368,11 +369,11 @@ impl Run<'_> {
             if self.is_stopped() {
                 return;
             }
-            std::thread::sleep(left.min(NAP));
+            dedupfs_sync::thread::sleep(left.min(NAP));
         }
     }
 }
 
 fn now_secs() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    dedupfs_sync::clock::since_epoch().as_secs()
 }

@@ -7,10 +7,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use dedupfs_sync::thread::JoinHandle;
+use std::time::Duration;
+use dedupfs_sync::clock::Instant;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use dedupfs_sync::channel::{Either, Receiver, Sender, bounded, recv_either};
 use dedupfs_base::Result;
 use dedupfs_content::{Suspect, WholeContainer};
 use dedupfs_store::{ContainerKind, StoreError};
@@ -40,7 +41,7 @@ impl SuspectThread {
         core.stores.recipes.report_suspects(suspects);
         let (stop, stopped) = bounded(1);
         let core = Arc::downgrade(core);
-        let thread = std::thread::Builder::new()
+        let thread = dedupfs_sync::thread::Builder::new()
             .name("quarantine".to_owned())
             .spawn(move || look_at_suspects(&core, &to_look_at, &stopped))
             .map_err(|error| StoreError::from_io("start", "quarantine thread", error))?;
@@ -53,7 +54,7 @@ impl Drop for SuspectThread {
         // Closing the channel ends the thread after its present container.
         self.stop = None;
         if let Some(thread) = self.thread.take()
-            && thread.thread().id() != std::thread::current().id()
+            && thread.thread().id() != dedupfs_sync::thread::current().id()
             && thread.join().is_err()
         {
             tracing::error!("the quarantine thread panicked");
@@ -63,27 +64,22 @@ impl Drop for SuspectThread {
 
 fn look_at_suspects(core: &Weak<Core>, to_look_at: &Receiver<Suspect>, stopped: &Receiver<()>) {
     let mut looked_at: HashMap<Suspect, Instant> = HashMap::new();
-    loop {
-        crossbeam_channel::select! {
-            recv(stopped) -> _ => return,
-            recv(to_look_at) -> suspect => {
-                let (Ok(suspect), Some(core)) = (suspect, core.upgrade()) else { return };
-                if looked_at.get(&suspect).is_some_and(|at| at.elapsed() < AGAIN_AFTER) {
-                    continue;
-                }
-                if looked_at.len() >= REMEMBERED_MAX {
-                    looked_at.clear();
-                }
-                looked_at.insert(suspect, Instant::now());
-                match core.look_through(suspect) {
-                    Ok(0) => {}
-                    Ok(bad) => tracing::error!(
-                        container = %suspect.container, bad,
-                        "quarantined after a read failed: back the same data up again; `dedupfs scrub` names the files"
-                    ),
-                    Err(error) => tracing::warn!(container = %suspect.container, %error, "cannot be quarantined"),
-                }
-            }
+    while let Ok(Either::Other(suspect)) = recv_either(stopped, to_look_at) {
+        let Some(core) = core.upgrade() else { return };
+        if looked_at.get(&suspect).is_some_and(|at| at.elapsed() < AGAIN_AFTER) {
+            continue;
+        }
+        if looked_at.len() >= REMEMBERED_MAX {
+            looked_at.clear();
+        }
+        looked_at.insert(suspect, Instant::now());
+        match core.look_through(suspect) {
+            Ok(0) => {}
+            Ok(bad) => tracing::error!(
+                container = %suspect.container, bad,
+                "quarantined after a read failed: back the same data up again; `dedupfs scrub` names the files"
+            ),
+            Err(error) => tracing::warn!(container = %suspect.container, %error, "cannot be quarantined"),
         }
     }
 }

@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 use super::WRITE_OUT_ALIGNMENT_BYTES;
 use crate::device::{Device, DeviceFile, OpenMode};

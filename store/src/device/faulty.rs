@@ -12,7 +12,7 @@
 use std::io;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 use rustix::io::Errno;
 
 use super::memory::{MemoryDevice, Unsynced};

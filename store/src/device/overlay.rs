@@ -22,7 +22,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use dedupfs_sync::{Mutex, RwLock};
 
 use super::path::{check_directory, check_file, check_writable, failure, prefixes, range_end, split};
 use super::{Device, DeviceFile, Entry, OpenMode, Space};

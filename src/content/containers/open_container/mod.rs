@@ -17,12 +17,13 @@
 //!   change state afterwards.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use dedupfs_sync::OnceLock;
 
 use dedupfs_base::{Hold, Result};
 use dedupfs_store::container::{EncodedRegion, SlotAddress, Table};
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, PoolId, StoreError, waiting};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use dedupfs_sync::{Condvar, Mutex, MutexGuard};
 
 use super::buffers::{RegionBytes, RegionPool};
 

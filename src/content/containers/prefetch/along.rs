@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use dedupfs_store::{ContainerId, Fingerprint};
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 use super::super::shared::{KnownContainer, Shared};
 use super::{ContainerStore, Place};

@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 
 use dedupfs_store::container::{SlotAddress, Table};
 use dedupfs_store::{ContainerId, Fingerprint};
-use parking_lot::Mutex;
+use dedupfs_sync::Mutex;
 
 use self::along::Along;
 use super::read::RegionKey;

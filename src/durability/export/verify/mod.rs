@@ -30,7 +30,7 @@ use dedupfs_base::{EngineError, Result};
 use dedupfs_namespace::{ChangedKey, ExportSource};
 use dedupfs_store::device::{DeviceFile, OpenMode};
 use dedupfs_store::{ContainerId, ContainerRecord, StoreError};
-use parking_lot::MutexGuard;
+use dedupfs_sync::MutexGuard;
 use serde::{Deserialize, Serialize};
 
 use super::files::{self, Current, Owner};

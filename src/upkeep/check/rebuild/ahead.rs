@@ -1,9 +1,8 @@
 //! Reading ahead, so that the disk and the index work at the same time.
 
-use std::sync::mpsc::sync_channel;
-
 use dedupfs_base::Result;
 use dedupfs_store::{ContainerId, StoreError};
+use dedupfs_sync::channel::bounded;
 
 use super::Build;
 
@@ -21,8 +20,8 @@ pub(super) fn for_each_container<T: Send>(
     read: impl Fn(ContainerId) -> Result<T> + Send,
     mut take: impl FnMut(&mut Build, ContainerId, T) -> Result<()>,
 ) -> Result<()> {
-    std::thread::scope(|scope| {
-        let (sender, receiver) = sync_channel(CONTAINERS_AHEAD);
+    dedupfs_sync::thread::scope(|scope| {
+        let (sender, receiver) = bounded(CONTAINERS_AHEAD);
         let read_all = move || {
             for &id in ids {
                 let found = read(id);
@@ -33,9 +32,9 @@ pub(super) fn for_each_container<T: Send>(
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("dedupfs-rebuild".to_owned());
+        let thread = dedupfs_sync::thread::Builder::new().name("dedupfs-rebuild".to_owned());
         thread.spawn_scoped(scope, read_all).map_err(|error| StoreError::from_io("start", "a thread", error))?;
-        for (id, found) in receiver {
+        for (id, found) in receiver.iter() {
             let found = match found {
                 Ok(found) => found,
                 Err(error) => {

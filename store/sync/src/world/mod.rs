@@ -1,0 +1,69 @@
+//! A world: threads are tasks of one thread of the system, and a seed decides everything that is not the program.
+//!
+//! [`run()`] runs one *life*: from a start to an orderly end, or to [`kill`]. `shuttle` carries the tasks and switches
+//! between them; this module says which goes on ([`order`]), keeps the time, and builds the primitives on top.
+
+mod order;
+pub mod primitives;
+mod state;
+mod wait;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
+
+use order::Order;
+pub use state::{Habits, hash, kill, note, now, point, random, threads};
+
+/// Stack of a task, in bytes. The engine's threads have 2 MiB; only touched pages take memory.
+const STACK_BYTES: usize = 1 << 20;
+
+/// The end of a life.
+#[derive(Debug)]
+pub enum End {
+    /// The main task returned, and so did all others.
+    Ended,
+    /// [`kill`] was called: memory is gone, and no destructor ran.
+    Killed,
+    /// A task panicked, or all wait for each other; with the reason.
+    Failed(String),
+}
+
+/// Runs `life` and everything that it spawns until its end.
+///
+/// # Panics
+/// If it is called in a world.
+pub fn run(seed: u64, habits: Habits, life: impl FnOnce() + Send + 'static) -> End {
+    assert!(!state::in_world(), "a world inside of a world");
+    let mut config = Config::new();
+    config.stack_size = STACK_BYTES;
+    config.max_steps = MaxSteps::None;
+    config.failure_persistence = FailurePersistence::None;
+    config.silence_warnings = true;
+    config.ungraceful_shutdown_config.immediately_return_on_panic = true;
+    state::begin(seed, habits);
+    let life = std::sync::Mutex::new(Some(life));
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        Runner::new(Order::new(), config).run(move || {
+            let life = life.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+            // The first task but the main one: `Order` knows it by its number.
+            drop(shuttle::thread::spawn(wait::keep_time));
+            if let Some(life) = life {
+                life();
+            }
+        })
+    }));
+    let was_killed = state::end();
+    match outcome {
+        _ if was_killed => End::Killed,
+        Ok(_) => End::Ended,
+        Err(reason) => End::Failed(state::take_reason().unwrap_or_else(|| text(&*reason))),
+    }
+}
+
+fn text(reason: &(dyn Any + Send)) -> String {
+    let text = reason.downcast_ref::<String>().cloned();
+    text.or_else(|| reason.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_else(|| "a panic without a message".to_owned())
+}

@@ -1,0 +1,67 @@
+//! The order of tasks: which one goes on.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::time::Duration;
+
+use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
+
+use super::state::{self, Habits};
+
+/// What the scheduler unwinds with when the life is killed; it never reaches a task.
+struct Killed;
+
+/// The number of the task that lets time pass: the first that the main task spawns.
+const TIMEKEEPER: usize = 1;
+
+/// Chooses by the world's seed.
+#[derive(Debug)]
+pub(super) struct Order {
+    habits: Habits,
+    has_begun: bool,
+    /// Ranks of tasks; those that are missing are drawn when the task is met.
+    ranks: HashMap<usize, u64, BuildHasherDefault<std::hash::DefaultHasher>>,
+}
+
+impl Order {
+    pub(super) fn new() -> Self {
+        Self { habits: state::habits(), has_begun: false, ranks: HashMap::default() }
+    }
+
+    fn one_in(number: u32) -> bool {
+        number != 0 && state::random(u64::from(number)) == 0
+    }
+}
+
+impl Scheduler for Order {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        (!std::mem::replace(&mut self.has_begun, true)).then(|| Schedule::new(0))
+    }
+
+    fn next_task(&mut self, tasks: &[&Task], _: Option<TaskId>, _: bool) -> Option<TaskId> {
+        if state::is_killed() {
+            std::panic::resume_unwind(Box::new(Killed));
+        }
+        state::pass(Duration::from_nanos(state::random(self.habits.step_ns)));
+        let timekeeper = tasks.iter().find(|task| usize::from(task.id()) == TIMEKEEPER && task.runnable());
+        let mut ready = tasks.iter().filter(|task| usize::from(task.id()) != TIMEKEEPER && task.runnable());
+        let count = ready.clone().count();
+        let is_stalling = count > 0 && Self::one_in(self.habits.stall_one_in) && state::has_timer();
+        let chosen = match timekeeper {
+            Some(timekeeper) if count == 0 || is_stalling => Some(timekeeper),
+            _ if self.habits.rerank_one_in == 0 => ready.nth(state::random(count as u64) as usize),
+            _ => {
+                if Self::one_in(self.habits.rerank_one_in) {
+                    self.ranks.clear();
+                }
+                ready.max_by_key(|task| *self.ranks.entry(task.id().into()).or_insert_with(|| state::random(u64::MAX)))
+            }
+        }?;
+        state::note(usize::from(chosen.id()) as u64);
+        Some(chosen.id())
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        state::random(u64::MAX)
+    }
+}

@@ -1,0 +1,223 @@
+//! The state of the running world: one for each thread of the system.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::wait::Waiter;
+
+/// How the world's machine behaves; each seed chooses.
+#[derive(Clone, Copy, Debug)]
+pub struct Habits {
+    /// One of this many points of a task is a chance for another task.
+    pub switch_one_in: u32,
+    /// Time that passes between two chances at most, in nanoseconds.
+    pub step_ns: u64,
+    /// One of this many choices lets time pass to the next timer though tasks could go on: the machine is slow. 0: never.
+    pub stall_one_in: u32,
+    /// Tasks have ranks, and the highest goes on; ranks change at one of this many choices. 0: any task may go on.
+    pub rerank_one_in: u32,
+    /// Processors that the engine sees.
+    pub processors: usize,
+}
+
+impl Default for Habits {
+    fn default() -> Self {
+        Self { switch_one_in: 4, step_ns: 2_000, stall_one_in: 0, rerank_one_in: 0, processors: 2 }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    habits: Habits,
+    /// The state of the generator that tasks draw from.
+    random: u64,
+    now: Duration,
+    timers: BTreeMap<(Duration, u64), Arc<Waiter>>,
+    timer_number: u64,
+    /// Number of the life.
+    life: u64,
+    /// Depth of [`super::primitives::atomically`]. No switch happens inside, so all tasks share it.
+    atomic: u32,
+    /// Tasks that have begun and not ended, besides the main one and the timekeeper.
+    threads: u32,
+    killed: bool,
+    reason: Option<String>,
+    /// Everything that was noted so far, as one number.
+    hash: u64,
+}
+
+thread_local! {
+    static RUNNING: Cell<bool> = const { Cell::new(false) };
+    static STATE: RefCell<State> = RefCell::default();
+}
+
+fn with<T>(act: impl FnOnce(&mut State) -> T) -> T {
+    STATE.with_borrow_mut(act)
+}
+
+/// The generator of xorshift64*: quick, and good enough to choose.
+fn next(random: &mut u64) -> u64 {
+    *random ^= *random >> 12;
+    *random ^= *random << 25;
+    *random ^= *random >> 27;
+    random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+}
+
+/// Begins a life. Time and hash go on from the life before.
+pub(super) fn begin(seed: u64, habits: Habits) {
+    with(|state| {
+        let (now, hash, life) = (state.now, state.hash, state.life + 1);
+        // Never 0, and different for neighbouring seeds.
+        let random = (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xd129_0d3a_9b4e_8f03) | 1;
+        *state = State { habits, random, now, hash, life, ..State::default() };
+    });
+    RUNNING.set(true);
+}
+
+/// Ends a life; returns whether it was killed.
+pub(super) fn end() -> bool {
+    RUNNING.set(false);
+    with(|state| {
+        // Waiters are tasks of the life that ended.
+        std::mem::forget(std::mem::take(&mut state.timers));
+        state.killed
+    })
+}
+
+pub(super) fn take_reason() -> Option<String> {
+    with(|state| state.reason.take())
+}
+
+pub(super) fn give_reason(reason: String) {
+    with(|state| state.reason = Some(reason));
+}
+
+/// Whether the caller is a task of a world.
+pub(super) fn in_world() -> bool {
+    RUNNING.get()
+}
+
+pub(super) fn is_killed() -> bool {
+    with(|state| state.killed)
+}
+
+pub(super) fn habits() -> Habits {
+    with(|state| state.habits)
+}
+
+/// Time since the first life began.
+#[must_use]
+pub fn now() -> Duration {
+    with(|state| state.now)
+}
+
+pub(super) fn pass(time: Duration) {
+    with(|state| state.now += time);
+}
+
+/// A random number below `below`; 0 if that is 0.
+#[must_use]
+pub fn random(below: u64) -> u64 {
+    let drawn = with(|state| next(&mut state.random)) >> 11;
+    if below == 0 { 0 } else { drawn % below }
+}
+
+/// Adds something that happened to the hash of everything that happened.
+pub fn note(what: u64) {
+    with(|state| state.hash = (state.hash.rotate_left(5) ^ what).wrapping_mul(0x517c_c1b7_2722_0a95));
+}
+
+/// The hash of everything noted so far.
+#[must_use]
+pub fn hash() -> u64 {
+    with(|state| state.hash)
+}
+
+/// The numbers of the life and of the calling task.
+pub(super) fn task() -> (u64, usize) {
+    if in_world() {
+        (with(|state| state.life), shuttle::current::get_current_task().map_or(usize::MAX, usize::from))
+    } else {
+        (0, usize::MAX)
+    }
+}
+
+/// Number of threads of the engine that have not ended.
+#[must_use]
+pub fn threads() -> u32 {
+    with(|state| state.threads)
+}
+
+pub(super) fn count_thread(begins: bool) {
+    with(|state| state.threads = if begins { state.threads + 1 } else { state.threads - 1 });
+}
+
+/// A place where another task may go on.
+pub fn point() {
+    if in_world() && with(|state| state.atomic == 0 && next(&mut state.random) >> 33 <= (1 << 31) / u64::from(state.habits.switch_one_in.max(1))) {
+        shuttle::thread::yield_now();
+    }
+}
+
+/// Gives other tasks a chance for certain.
+pub(super) fn yield_now() {
+    if with(|state| state.atomic == 0) {
+        shuttle::thread::yield_now();
+    }
+}
+
+/// Ends the life now: no destructor runs, as if the process had been killed. Never returns.
+pub fn kill() -> ! {
+    assert!(in_world(), "nothing to kill");
+    with(|state| state.killed = true);
+    loop {
+        // `Order` ends the execution here.
+        shuttle::thread::yield_now();
+    }
+}
+
+/// Enters or leaves an atomic step.
+pub(super) fn atomic(enters: bool) {
+    with(|state| state.atomic = if enters { state.atomic + 1 } else { state.atomic.saturating_sub(1) });
+}
+
+pub(super) fn is_atomic() -> bool {
+    with(|state| state.atomic != 0)
+}
+
+/// Wakes the waiter after this time.
+pub(super) fn set_timer(after: Duration, waiter: Arc<Waiter>) {
+    with(|state| {
+        let due = state.now.saturating_add(after);
+        state.timer_number += 1;
+        state.timers.insert((due, state.timer_number), waiter);
+    });
+}
+
+/// Takes the next timer whose waiter still waits, and lets the time pass until then.
+pub(super) fn next_timer() -> Option<Arc<Waiter>> {
+    with(|state| {
+        while let Some(((due, _), waiter)) = state.timers.pop_first() {
+            if !waiter.is_woken() {
+                state.now = state.now.max(due);
+                return Some(waiter);
+            }
+        }
+        None
+    })
+}
+
+/// Whether a task waits for a time.
+pub(super) fn has_timer() -> bool {
+    with(|state| {
+        while let Some(first) = state.timers.first_entry() {
+            if !first.get().is_woken() {
+                return true;
+            }
+            first.remove();
+        }
+        false
+    })
+}
