@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dedupfs_base::{EngineError, Result};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::DeviceFile;
-use dedupfs_sync::Mutex;
+use dedupfs_sync::{Mutex, atomically};
 use redb::StorageBackend;
 
 use super::verified::VerifiedFile;
@@ -90,7 +90,12 @@ impl DeviceBackend {
         Self { file, verified: None, session, health: Arc::default() }
     }
 
+    /// Runs an operation. redb holds locks of its own meanwhile.
     fn run<T>(&self, operation: impl FnOnce(&dyn DeviceFile) -> dedupfs_store::Result<T>) -> io::Result<T> {
+        atomically(|| self.run_unwatched(operation))
+    }
+
+    fn run_unwatched<T>(&self, operation: impl FnOnce(&dyn DeviceFile) -> dedupfs_store::Result<T>) -> io::Result<T> {
         if self.session.fenced.load(Ordering::Acquire) {
             return Err(io::Error::other("this session of the namespace store has ended"));
         }

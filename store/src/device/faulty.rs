@@ -12,7 +12,7 @@
 use std::io;
 use std::sync::Arc;
 
-use dedupfs_sync::Mutex;
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::memory::{MemoryDevice, Unsynced};

@@ -18,7 +18,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dedupfs_sync::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 
 use self::content::Content;

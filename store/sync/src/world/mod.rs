@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
 use order::Order;
-pub use state::{Habits, hash, kill, note, now, point, random, threads};
+pub use state::{Habits, hash, is_atomic, kill, note, now, pass, point, random, threads};
 
 /// Stack of a task, in bytes. The engine's threads have 2 MiB; only touched pages take memory.
 const STACK_BYTES: usize = 1 << 20;
@@ -52,6 +52,7 @@ pub fn run(seed: u64, habits: Habits, life: impl FnOnce() + Send + 'static) -> E
             if let Some(life) = life {
                 life();
             }
+            state::set_returned();
         })
     }));
     let was_killed = state::end();

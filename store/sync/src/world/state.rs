@@ -43,6 +43,8 @@ struct State {
     /// Tasks that have begun and not ended, besides the main one and the timekeeper.
     threads: u32,
     killed: bool,
+    /// Whether the main task has returned.
+    returned: bool,
     reason: Option<String>,
     /// Everything that was noted so far, as one number.
     hash: u64,
@@ -113,7 +115,8 @@ pub fn now() -> Duration {
     with(|state| state.now)
 }
 
-pub(super) fn pass(time: Duration) {
+/// Lets time pass.
+pub fn pass(time: Duration) {
     with(|state| state.now += time);
 }
 
@@ -178,12 +181,24 @@ pub fn kill() -> ! {
     }
 }
 
+/// Notes that the main task returns.
+pub(super) fn set_returned() {
+    with(|state| state.returned = true);
+}
+
+/// Whether nothing is left that could go on.
+pub(super) fn is_over() -> bool {
+    with(|state| state.returned && state.threads == 0)
+}
+
 /// Enters or leaves an atomic step.
 pub(super) fn atomic(enters: bool) {
     with(|state| state.atomic = if enters { state.atomic + 1 } else { state.atomic.saturating_sub(1) });
 }
 
-pub(super) fn is_atomic() -> bool {
+/// Whether the caller is in an atomic step, where it cannot wait.
+#[must_use]
+pub fn is_atomic() -> bool {
     with(|state| state.atomic != 0)
 }
 

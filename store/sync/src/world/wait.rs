@@ -102,9 +102,9 @@ pub(in crate::world) fn sleep(time: Duration) {
     Waiter::new().wait(Some(time));
 }
 
-/// The task that lets time pass. It goes on when no other task can, and never ends.
+/// The task that lets time pass. It goes on when no other task can, and ends behind the main task and all threads.
 pub(in crate::world) fn keep_time() {
-    loop {
+    while !state::is_over() {
         match state::next_timer() {
             Some(waiter) => {
                 waiter.wake(TIMED_OUT);

@@ -1,0 +1,225 @@
+//! A client: does with its own files what rsync, tar, databases and virtual machines do with theirs, and tells the judge.
+
+use std::sync::Arc;
+
+use dedupfs::Pool;
+use dedupfs_service::Errno;
+use dedupfs_sync::{thread, world};
+use std::time::Duration;
+
+use crate::dice::{Dice, content};
+use crate::judge::{File, State, text};
+use crate::operations::Client as Operations;
+use crate::seed::World;
+
+/// A client of one life.
+pub struct Client {
+    pub number: usize,
+    pub world: Arc<World>,
+    pub pool: Arc<Pool>,
+    pub dice: Dice,
+}
+
+type Outcome = Result<(), Errno>;
+
+impl Client {
+    fn operations(&self) -> Operations {
+        Operations(self.pool.service())
+    }
+
+    fn name(&self, file: usize) -> String {
+        format!("c{}-{file}", self.number)
+    }
+
+    fn with<T>(&self, file: usize, act: impl FnOnce(&mut File) -> T) -> T {
+        act(&mut self.world.files().get_mut(self.number).expect("has files")[file])
+    }
+
+    fn current(&self, file: usize) -> State {
+        self.with(file, |file| file.current().clone())
+    }
+
+    fn begin(&self, file: usize, bytes: Option<Vec<u8>>) {
+        self.with(file, |file| file.begin(bytes.map(Arc::new)));
+    }
+
+    /// Lives for this number of requests.
+    pub fn live(mut self, steps: u64) {
+        for _ in 0..steps {
+            if self.dice.one_in(3) {
+                thread::sleep(Duration::from_micros(self.dice.of_bits(24)));
+            }
+            let file = self.dice.below(self.world.plan.files) as usize;
+            let kind = self.dice.below(12);
+            let outcome = match kind {
+                0 | 1 => self.replace(file),
+                2 | 3 => self.write_anew(file),
+                4 | 5 => self.write_within(file),
+                6 => self.append(file),
+                7 => self.truncate(file),
+                8 => self.remove(file),
+                9 => self.sync(file),
+                _ => self.read(file),
+            };
+            self.world.tell(|| format!("client {} {kind} on file {file}: {outcome:?}", self.number));
+            world::note(kind << 8 | file as u64);
+            if let Err(error) = outcome {
+                panic!("client {}: request {kind} on file {file} fails: {error:?}", self.number);
+            }
+        }
+    }
+
+    fn some_content(&mut self) -> Vec<u8> {
+        let len = self.dice.below(self.world.plan.file_bytes_max);
+        content(&mut self.dice, len)
+    }
+
+    /// As rsync: a new file beside it takes its place.
+    fn replace(&mut self, file: usize) -> Outcome {
+        let bytes = self.some_content();
+        let (name, temporary, operations) = (self.name(file), format!("t{}", self.number), self.operations());
+        let open = operations.open(&temporary, false)?;
+        operations.write(open, 0, &bytes)?;
+        if self.dice.one_in(4) {
+            operations.fsync(open)?;
+        }
+        operations.flush(open)?;
+        operations.release(open);
+        self.begin(file, Some(bytes));
+        operations.rename(&temporary, &name, false)?;
+        self.with(file, File::answered);
+        if self.dice.one_in(4) {
+            operations.0.fsync_directory(dedupfs_service::ROOT_INO)?;
+            self.with(file, File::durable);
+        }
+        Ok(())
+    }
+
+    /// As `cp`: the file is made empty, then written.
+    fn write_anew(&mut self, file: usize) -> Outcome {
+        let bytes = self.some_content();
+        let (name, operations) = (self.name(file), self.operations());
+        self.begin(file, Some(Vec::new()));
+        if self.with(file, |file| file.before().is_some()) {
+            operations.truncate(&name, 0)?;
+        }
+        let open = operations.open(&name, false)?;
+        self.with(file, File::answered);
+        let outcome = self.write_pieces(file, open, 0, &bytes);
+        self.close(file, open, outcome)
+    }
+
+    /// As a database: pages within the file change, and are synced.
+    fn write_within(&mut self, file: usize) -> Outcome {
+        let Some(bytes) = self.current(file) else { return Ok(()) };
+        let operations = self.operations();
+        let open = operations.open(&self.name(file), false)?;
+        let mut outcome = Ok(());
+        for _ in 0..1 + self.dice.below(4) {
+            let offset = self.dice.below(bytes.len() as u64 + 100);
+            let len = 1 + self.dice.below(5000);
+            let piece = content(&mut self.dice, len);
+            outcome = outcome.and_then(|()| self.write_pieces(file, open, offset, &piece));
+        }
+        self.close(file, open, outcome)
+    }
+
+    /// As a log.
+    fn append(&mut self, file: usize) -> Outcome {
+        let Some(bytes) = self.current(file) else { return Ok(()) };
+        let operations = self.operations();
+        let open = operations.open(&self.name(file), false)?;
+        let piece = self.some_content();
+        let outcome = self.write_pieces(file, open, bytes.len() as u64, &piece);
+        self.close(file, open, outcome)
+    }
+
+    fn write_pieces(&mut self, file: usize, open: (u64, dedupfs_service::Handle), offset: u64, bytes: &[u8]) -> Outcome {
+        let operations = self.operations();
+        let piece_bytes = 1 + self.dice.below(30_000) as usize;
+        let mut at = offset;
+        for piece in bytes.chunks(piece_bytes) {
+            let mut after = self.current(file).map_or_else(Vec::new, |bytes| bytes.to_vec());
+            let (from, to) = (at as usize, at as usize + piece.len());
+            if after.len() < to {
+                after.resize(to, 0);
+            }
+            after[from..to].copy_from_slice(piece);
+            self.begin(file, Some(after));
+            operations.write(open, at, piece)?;
+            self.with(file, File::answered);
+            at = to as u64;
+        }
+        Ok(())
+    }
+
+    /// Closes; syncs before now and then.
+    fn close(&mut self, file: usize, open: (u64, dedupfs_service::Handle), outcome: Outcome) -> Outcome {
+        let operations = self.operations();
+        let synced = if self.dice.one_in(3) {
+            let synced = outcome.and_then(|()| operations.fsync(open));
+            if synced.is_ok() {
+                self.with(file, File::durable);
+            }
+            synced
+        } else {
+            outcome
+        };
+        let closed = synced.and_then(|()| operations.flush(open));
+        operations.release(open);
+        closed
+    }
+
+    fn truncate(&mut self, file: usize) -> Outcome {
+        let Some(bytes) = self.current(file) else { return Ok(()) };
+        let len = self.dice.below(2 * bytes.len() as u64 + 2);
+        let mut after = bytes.to_vec();
+        after.resize(len as usize, 0);
+        self.begin(file, Some(after));
+        self.operations().truncate(&self.name(file), len)?;
+        self.with(file, File::answered);
+        Ok(())
+    }
+
+    fn remove(&mut self, file: usize) -> Outcome {
+        if self.current(file).is_none() {
+            return Ok(());
+        }
+        self.begin(file, None);
+        self.operations().unlink(&self.name(file))?;
+        self.with(file, File::answered);
+        Ok(())
+    }
+
+    fn sync(&mut self, _: usize) -> Outcome {
+        if let Err(error) = self.pool.sync() {
+            panic!("client {}: sync fails: {error}", self.number);
+        }
+        for file in 0..self.world.plan.files as usize {
+            self.with(file, File::durable);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, file: usize) -> Outcome {
+        let seen = see(&self.operations(), &self.name(file))?;
+        let expected = self.current(file);
+        assert!(
+            seen == expected,
+            "client {}: file {file} reads as {}, and holds {}",
+            self.number,
+            text(&seen),
+            text(&expected)
+        );
+        Ok(())
+    }
+}
+
+/// Reads the file of this name.
+pub fn see(operations: &Operations, name: &str) -> Result<State, Errno> {
+    match operations.find(name) {
+        Ok(found) => operations.content(found.ino).map(|bytes| Some(Arc::new(bytes))),
+        Err(Errno::ENOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,119 @@
+//! The disks of a world: slow, and they lose what was not synced when the power fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use dedupfs_store::Result;
+use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
+use dedupfs_store::device::{Device, MemoryDevice};
+use dedupfs_sync::{thread, world};
+
+use crate::plan::{Fate, Life};
+
+/// The disks between two lives.
+#[derive(Clone, Debug)]
+pub struct Disks {
+    meta: MemoryDevice,
+    data: Option<MemoryDevice>,
+}
+
+impl Disks {
+    pub fn new(two: bool) -> Self {
+        Self { meta: MemoryDevice::new(), data: two.then(MemoryDevice::new) }
+    }
+
+    /// Meta and data root without trouble.
+    pub fn plain(&self) -> [Arc<dyn Device>; 2] {
+        let meta: Arc<dyn Device> = Arc::new(self.meta.clone());
+        let data = self.data.as_ref().map_or_else(|| meta.clone(), |data| Arc::new(data.clone()));
+        [meta, data]
+    }
+
+    /// Meta and data root as a life sees them.
+    pub fn of_life(&self, life: &Life) -> [Arc<dyn Device>; 2] {
+        let troubles: Arc<dyn Observer> = Arc::new(Troubles::new(life));
+        let under = |device: Arc<dyn Device>| -> Arc<dyn Device> { Arc::new(ObservedDevice::new(device, troubles.clone())) };
+        let [meta, data] = self.plain();
+        if self.data.is_none() {
+            let meta = under(meta);
+            return [meta.clone(), meta];
+        }
+        [under(meta), under(data)]
+    }
+
+    pub fn data_root(&self) -> Vec<u8> {
+        if self.data.is_some() { b"/data".to_vec() } else { b".".to_vec() }
+    }
+
+    /// The disks that the next life finds.
+    pub fn after(&self, fate: Fate, seed: u64) -> Self {
+        // Threads of the life that ended hold the old ones.
+        let map = |disk: &MemoryDevice, number: u64| match fate {
+            Fate::Closed => disk.clone(),
+            Fate::Killed { .. } => disk.fork(),
+            // Seed 0 keeps nothing.
+            Fate::PowerLost { operation } => disk.crash(if seed.is_multiple_of(8) { 0 } else { seed ^ operation ^ number }),
+        };
+        Self { meta: map(&self.meta, 1 << 40), data: self.data.as_ref().map(|disk| map(disk, 1 << 41)) }
+    }
+}
+
+/// What happens at each operation of the disks.
+#[derive(Debug)]
+struct Troubles {
+    operations: AtomicU64,
+    last: u64,
+    device_ns: u64,
+}
+
+impl Troubles {
+    fn new(life: &Life) -> Self {
+        let last = match life.fate {
+            Fate::Closed => u64::MAX,
+            Fate::Killed { operation } | Fate::PowerLost { operation } => operation,
+        };
+        Self { operations: AtomicU64::new(0), last, device_ns: life.device_ns }
+    }
+
+    fn wait(&self) {
+        if self.device_ns > 0 {
+            let time = Duration::from_nanos(world::random(self.device_ns));
+            if world::is_atomic() { world::pass(time) } else { thread::sleep(time) }
+        } else {
+            world::point();
+        }
+    }
+}
+
+/// A number for the operation, for the hash of all that happened.
+fn number(call: &Call<'_>) -> u64 {
+    let text = |path: &str| path.bytes().fold(7_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
+    match *call {
+        Call::Open { path, .. } => text(path),
+        Call::Remove { path } => 1 + text(path),
+        Call::Rename { from, to } => 2 + text(from) * 3 + text(to),
+        Call::CreateDirectory { path } => 3 + text(path),
+        Call::List { path } => 4 + text(path),
+        Call::SyncDirectory { path } => 5 + text(path),
+        Call::Read { path, offset, len_bytes } => 6 + text(path) + offset * 5 + len_bytes as u64,
+        Call::Write { path, offset, len_bytes } => 7 + text(path) + offset * 7 + len_bytes as u64,
+        Call::Sync { path } => 8 + text(path),
+        Call::SetLen { path, len_bytes } => 9 + text(path) + len_bytes,
+        Call::Punch { path, offset, len_bytes } => 10 + text(path) + offset + len_bytes,
+    }
+}
+
+impl Observer for Troubles {
+    fn around(&self, call: &Call<'_>, perform: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let operation = self.operations.fetch_add(1, Ordering::Relaxed) + 1;
+        world::note(number(call));
+        if operation >= self.last {
+            world::kill();
+        }
+        self.wait();
+        let outcome = perform();
+        world::point();
+        outcome
+    }
+}

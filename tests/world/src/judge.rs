@@ -1,0 +1,71 @@
+//! The judge: an in-memory model of everything that was acknowledged.
+//!
+//! Each file belongs to one client, so its states have an order. After a crash a file must be in a state at or behind the
+//! last durable one; the state of an unanswered request is allowed, too.
+
+use std::sync::Arc;
+
+/// A state of a file: `None` if there is none of that name.
+pub type State = Option<Arc<Vec<u8>>>;
+
+/// The states of one file that are possible, oldest first.
+#[derive(Debug)]
+pub struct File {
+    states: Vec<State>,
+    /// Whether the last request was answered.
+    is_answered: bool,
+}
+
+impl Default for File {
+    fn default() -> Self {
+        Self { states: vec![None], is_answered: true }
+    }
+}
+
+impl File {
+    /// The state that a reader sees.
+    pub fn current(&self) -> &State {
+        self.states.last().expect("there is a state")
+    }
+
+    /// The state before the last request.
+    pub fn before(&self) -> &State {
+        self.states.iter().rev().nth(1).expect("a request was begun")
+    }
+
+    /// Notes a state that a request is about to make. The caller answers it with [`answered`](Self::answered).
+    pub fn begin(&mut self, state: State) {
+        self.states.push(state);
+        self.is_answered = false;
+    }
+
+    pub fn answered(&mut self) {
+        self.is_answered = true;
+    }
+
+    /// Notes that the present state is durable: nothing older may be seen again. Only the client itself changes it.
+    pub fn durable(&mut self) {
+        let current = self.current().clone();
+        self.states = vec![current];
+    }
+
+    /// Judges what is seen after a crash, and takes it as the present state.
+    pub fn judge(&mut self, seen: &State) -> Result<(), String> {
+        if !self.states.iter().any(|state| state == seen) {
+            return Err(format!("shows {}, and may show {}", text(seen), self.states.iter().map(text).collect::<Vec<_>>().join(", ")));
+        }
+        *self = Self { states: vec![seen.clone()], is_answered: true };
+        Ok(())
+    }
+}
+
+/// Describes a state for messages.
+pub fn text(state: &State) -> String {
+    match state {
+        None => "nothing".to_owned(),
+        Some(bytes) => {
+            let sum = bytes.iter().fold(0_u64, |sum, byte| sum.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*byte));
+            format!("{} bytes ({:08x})", bytes.len(), sum as u32)
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Everything that a seed decides before its world begins. Each seed switches a part of all troubles on.
+
+use std::time::Duration;
+
+use dedupfs_store::superblock::PoolProperties;
+use dedupfs_sync::world::Habits;
+
+use crate::dice::Dice;
+
+/// The end of a life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// The clients come to their end, and the pool is closed.
+    Closed,
+    /// The process is killed at this device operation; the disks live on.
+    Killed { operation: u64 },
+    /// The power fails at this device operation.
+    PowerLost { operation: u64 },
+}
+
+/// One life of the daemon.
+#[derive(Clone, Debug)]
+pub struct Life {
+    pub fate: Fate,
+    pub habits: Habits,
+    pub steps: u64,
+    /// Longest time of a device operation, in nanoseconds.
+    pub device_ns: u64,
+    pub reclaims: bool,
+    pub scrubs: bool,
+    pub commit_interval: Duration,
+}
+
+/// One world.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub two_disks: bool,
+    pub clients: u64,
+    /// Files of each client.
+    pub files: u64,
+    pub file_bytes_max: u64,
+    pub lives: Vec<Life>,
+}
+
+impl Plan {
+    pub fn new(seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let lives = 1 + dice.below(4);
+        Self {
+            seed,
+            two_disks: dice.one_in(2),
+            clients: 1 + dice.below(4),
+            files: 1 + dice.below(5),
+            file_bytes_max: 1 << (10 + dice.below(8)),
+            lives: (0..lives).map(|_| Life::new(&mut dice)).collect(),
+        }
+    }
+}
+
+impl Life {
+    fn new(dice: &mut Dice) -> Self {
+        let fate = match dice.below(4) {
+            0 => Fate::Closed,
+            1 => Fate::Killed { operation: 1 + dice.of_bits(12) },
+            _ => Fate::PowerLost { operation: 1 + dice.of_bits(12) },
+        };
+        Self { fate, ..Self::quiet(dice) }
+    }
+
+    /// A life that nothing ends early.
+    pub fn quiet(dice: &mut Dice) -> Self {
+        let habits = Habits {
+            switch_one_in: 1 << dice.below(7),
+            step_ns: 1 << (8 + dice.below(8)),
+            stall_one_in: if dice.one_in(2) { 1 << (6 + dice.below(8)) } else { 0 },
+            rerank_one_in: if dice.one_in(2) { 1 << (3 + dice.below(8)) } else { 0 },
+            processors: 1 + dice.below(4) as usize,
+        };
+        Self {
+            fate: Fate::Closed,
+            habits,
+            steps: 1 + dice.below(40),
+            device_ns: if dice.one_in(2) { 1 << (10 + dice.below(18)) } else { 0 },
+            reclaims: dice.one_in(2),
+            scrubs: dice.one_in(4),
+            commit_interval: Duration::from_millis(1 << dice.below(14)),
+        }
+    }
+}
+
+/// Limits so small that everything that happens in a large pool happens within a few operations.
+pub fn properties() -> PoolProperties {
+    PoolProperties {
+        chunk_size_bytes: 4096,
+        container_bytes: 64 << 10,
+        slots_per_file: 3,
+        tanker_cells: 64,
+        tanker_buckets: 4,
+        ..PoolProperties::default()
+    }
+}

@@ -1,0 +1,224 @@
+//! One seed: its lives, one after the other.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dedupfs::check::CheckOptions;
+use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::scrub::ScrubOptions;
+use dedupfs::{NoProgress, OpenOptions, Pool, format_on};
+use dedupfs_store::device::Device;
+use dedupfs_sync::world::{self, End};
+use dedupfs_sync::thread;
+use std::time::Duration;
+
+use crate::client::{Client, see};
+use crate::dice::Dice;
+use crate::disk::Disks;
+use crate::judge::File;
+use crate::operations::Client as Operations;
+use crate::plan::{Fate, Life, Plan, properties};
+
+/// What outlives a life.
+#[derive(Debug)]
+pub struct World {
+    pub plan: Plan,
+    files: Mutex<Vec<Vec<File>>>,
+    story: Option<Mutex<Vec<String>>>,
+}
+
+impl World {
+    fn new(plan: Plan, with_story: bool) -> Self {
+        let of_client = |_| (0..plan.files).map(|_| File::default()).collect();
+        let files = Mutex::new((0..plan.clients).map(of_client).collect());
+        Self { plan, files, story: with_story.then(Mutex::default) }
+    }
+
+    /// The judge's files. No task may switch while it holds them.
+    pub fn files(&self) -> MutexGuard<'_, Vec<Vec<File>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a line to the story.
+    pub fn tell(&self, line: impl FnOnce() -> String) {
+        if let Some(story) = &self.story {
+            let line = format!("{:>14.6} s  {}", world::now().as_secs_f64(), line());
+            println!("{line}");
+            story.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        }
+    }
+}
+
+/// What became of a seed.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// The hash of everything that happened.
+    pub hash: u64,
+    pub lives: u64,
+    pub crashes: u64,
+}
+
+/// Runs the seed.
+///
+/// # Errors
+/// What is wrong, in the words of the judge.
+pub fn run(seed: u64, with_story: bool) -> Result<Outcome, String> {
+    let plan = Plan::new(seed);
+    let world = Arc::new(World::new(plan.clone(), with_story));
+    world.tell(|| format!("{plan:#?}"));
+    let mut disks = Disks::new(plan.two_disks);
+    let mut outcome = Outcome::default();
+    let quiet = Life::quiet(&mut Dice::new(seed ^ 0xf0f0));
+    let live = |number: u64, life: &Life, disks: &Disks, act: fn(&Arc<World>, &Life, &Disks, u64)| {
+        let (world, of, on) = (world.clone(), life.clone(), disks.clone());
+        world::run(seed.wrapping_mul(1_000_003) ^ number, life.habits, move || act(&world, &of, &on, number))
+    };
+    let failed = |number: u64, reason: String| Err(format!("seed {seed}, life {number}: {reason}"));
+
+    if let End::Failed(reason) = live(0, &quiet, &disks, |_, _, disks, _| make(disks)) {
+        return failed(0, reason);
+    }
+    for (number, life) in (1..).zip(&plan.lives) {
+        let end = live(number, life, &disks, day);
+        world.tell(|| format!("life {number} ends: {end:?}"));
+        let fate = match end {
+            End::Failed(reason) => return failed(number, reason),
+            // Its end came before its fate.
+            End::Ended => Fate::Closed,
+            End::Killed => {
+                outcome.crashes += 1;
+                life.fate
+            }
+        };
+        disks = disks.after(fate, seed);
+    }
+    let last = plan.lives.len() as u64 + 1;
+    if let End::Failed(reason) = live(last, &quiet, &disks, last_day) {
+        return failed(last, reason);
+    }
+    outcome.lives = last + 1;
+    outcome.hash = world::hash();
+    Ok(outcome)
+}
+
+fn make(disks: &Disks) {
+    let [meta, data] = disks.plain();
+    format_on(&meta, &data, disks.data_root(), &properties(), (0, 0)).expect("formats");
+}
+
+fn open(roots: &[Arc<dyn Device>; 2], life: &Life) -> Arc<Pool> {
+    let options = OpenOptions {
+        memory_bytes: dedupfs::config::MEMORY_BYTES_MIN,
+        commit_interval: life.commit_interval,
+        ..OpenOptions::default()
+    };
+    Pool::open_on(&roots[0], &roots[1], Vec::new(), &options, &NoProgress)
+        .unwrap_or_else(|error| panic!("the pool does not open: {error}"))
+}
+
+/// Looks at all files as they are after whatever happened.
+fn judge(world: &World, pool: &Pool) {
+    let operations = Operations(pool.service());
+    for client in 0..world.plan.clients as usize {
+        for file in 0..world.plan.files as usize {
+            let name = format!("c{client}-{file}");
+            let seen = see(&operations, &name).unwrap_or_else(|error| panic!("{name} cannot be read: {error:?}"));
+            let verdict = world.files()[client][file].judge(&seen);
+            if let Err(wrong) = verdict {
+                panic!("{name} {wrong}");
+            }
+        }
+        let temporary = format!("t{client}");
+        if operations.find(&temporary).is_ok() {
+            operations.unlink(&temporary).unwrap_or_else(|error| panic!("{temporary} cannot be removed: {error:?}"));
+        }
+    }
+}
+
+fn check(pool: &Pool) {
+    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress);
+    let report = report.unwrap_or_else(|error| panic!("cannot be checked: {error}"));
+    assert!(report.is_clean(), "is not sound: {:#?}", report.findings);
+}
+
+fn close(pool: Arc<Pool>) {
+    pool.close().unwrap_or_else(|error| panic!("does not close: {error}"));
+    drop(pool);
+    assert_eq!(world::threads(), 0, "threads are left when the pool is closed");
+}
+
+/// A life with clients and tools.
+fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
+    let pool = open(&disks.of_life(life), life);
+    judge(world, &pool);
+    let clients: Vec<_> = (0..world.plan.clients as usize)
+        .map(|client| {
+            let dice = Dice::new(world.plan.seed ^ number << 32 ^ (client as u64) << 48);
+            let client = Client { number: client, world: world.clone(), pool: pool.clone(), dice };
+            let steps = life.steps;
+            thread::Builder::new().name("client".to_owned()).spawn(move || client.live(steps)).expect("starts")
+        })
+        .collect();
+    let tools = [(life.reclaims, reclaim as fn(&Pool, &mut Dice)), (life.scrubs, scrub)].into_iter().zip(0_u64..);
+    let tools: Vec<_> = tools
+        .filter(|((is_used, _), _)| *is_used)
+        .map(|((_, tool), tool_number)| {
+            let (pool, mut dice) = (pool.clone(), Dice::new(world.plan.seed ^ number << 32 ^ tool_number << 60));
+            let run = move || {
+                for _ in 0..1 + dice.below(4) {
+                    thread::sleep(Duration::from_micros(dice.of_bits(24)));
+                    tool(&pool, &mut dice);
+                }
+            };
+            thread::Builder::new().name("tool".to_owned()).spawn(run).expect("starts")
+        })
+        .collect();
+    for task in clients.into_iter().chain(tools) {
+        task.join().expect("a panic ends the world");
+    }
+    close(pool);
+    world.files().iter_mut().flatten().for_each(File::durable);
+}
+
+fn reclaim(pool: &Pool, dice: &mut Dice) {
+    let options = ReclaimOptions::below([50, 100][dice.below(2) as usize]);
+    if let Err(error) = pool.reclaim(&options, &NoProgress) {
+        let text = error.to_string();
+        assert!(text.contains("running"), "reclaiming fails: {text}");
+    }
+}
+
+fn scrub(pool: &Pool, _: &mut Dice) {
+    match pool.scrub(&ScrubOptions { restart: true, ..ScrubOptions::default() }, &NoProgress) {
+        Ok(report) => assert!(report.is_clean(), "a scrub finds damage: {report:?}"),
+        Err(error) => {
+            let text = error.to_string();
+            assert!(text.contains("running"), "a scrub fails: {text}");
+        }
+    }
+}
+
+/// The last life: everything is checked, removed, and must be gone.
+fn last_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
+    let pool = open(&disks.of_life(life), life);
+    judge(world, &pool);
+    check(&pool);
+    let operations = Operations(pool.service());
+    operations.remove_everything().unwrap_or_else(|error| panic!("cannot be removed: {error:?}"));
+    drop(operations);
+    close(pool);
+
+    let pool = open(&disks.of_life(life), life);
+    pool.reclaim(&ReclaimOptions::below(100), &NoProgress).unwrap_or_else(|error| panic!("cannot be reclaimed: {error}"));
+    check(&pool);
+    let stats = pool.stats().unwrap_or_else(|error| panic!("has no statistics: {error}"));
+    let left = [
+        stats.files,
+        stats.unique_chunks,
+        stats.unreferenced_chunks,
+        stats.recipe_nodes,
+        stats.data_container_bytes,
+        stats.recipe_container_bytes,
+    ];
+    assert_eq!(left, [0; 6], "of all that was removed is left (files, chunks, garbage, nodes, bytes)");
+    close(pool);
+}
