@@ -42,6 +42,7 @@ pub fn run(seed: u64, habits: Habits, life: impl FnOnce() + Send + 'static) -> E
     config.failure_persistence = FailurePersistence::None;
     config.silence_warnings = true;
     config.ungraceful_shutdown_config.immediately_return_on_panic = true;
+    keep_words_of_panics();
     state::begin(seed, habits);
     let life = std::sync::Mutex::new(Some(life));
     let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -61,6 +62,21 @@ pub fn run(seed: u64, habits: Habits, life: impl FnOnce() + Send + 'static) -> E
         Ok(_) => End::Ended,
         Err(reason) => End::Failed(state::take_reason().unwrap_or_else(|| text(&*reason))),
     }
+}
+
+/// Keeps where and why a task panicked last: a panic that the engine does not catch ends the world.
+fn keep_words_of_panics() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        std::panic::set_hook(Box::new(|panic| {
+            let place = panic.location().map(ToString::to_string).unwrap_or_default();
+            let words = format!("{} ({place})", text(panic.payload()));
+            if std::env::var_os("RUST_BACKTRACE").is_some() {
+                eprintln!("{words}\n{}", std::backtrace::Backtrace::force_capture());
+            }
+            state::give_reason(words);
+        }));
+    });
 }
 
 fn text(reason: &(dyn Any + Send)) -> String {

@@ -8,9 +8,6 @@ use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 
 use super::state::{self, Habits};
 
-/// What the scheduler unwinds with when the life is killed; it never reaches a task.
-struct Killed;
-
 /// The number of the task that lets time pass: the first that the main task spawns.
 const TIMEKEEPER: usize = 1;
 
@@ -39,16 +36,13 @@ impl Scheduler for Order {
     }
 
     fn next_task(&mut self, tasks: &[&Task], _: Option<TaskId>, _: bool) -> Option<TaskId> {
-        if state::is_killed() {
-            std::panic::resume_unwind(Box::new(Killed));
-        }
         state::pass(Duration::from_nanos(state::random(self.habits.step_ns)));
         let timekeeper = tasks.iter().find(|task| usize::from(task.id()) == TIMEKEEPER && task.runnable());
         let mut ready = tasks.iter().filter(|task| usize::from(task.id()) != TIMEKEEPER && task.runnable());
         let count = ready.clone().count();
         let is_stalling = count > 0 && Self::one_in(self.habits.stall_one_in) && state::has_timer();
         let chosen = match timekeeper {
-            Some(timekeeper) if count == 0 || is_stalling => Some(timekeeper),
+            Some(timekeeper) if count == 0 || is_stalling || state::is_killed() => Some(timekeeper),
             _ if self.habits.rerank_one_in == 0 => ready.nth(state::random(count as u64) as usize),
             _ => {
                 if Self::one_in(self.habits.rerank_one_in) {

@@ -159,7 +159,8 @@ pub(super) fn count_thread(begins: bool) {
 
 /// A place where another task may go on.
 pub fn point() {
-    if in_world() && with(|state| state.atomic == 0 && next(&mut state.random) >> 33 <= (1 << 31) / u64::from(state.habits.switch_one_in.max(1))) {
+    // A task that unwinds goes on: its panic may be caught.
+    if in_world() && !std::thread::panicking() && with(|state| state.atomic == 0 && next(&mut state.random) >> 33 <= (1 << 31) / u64::from(state.habits.switch_one_in.max(1))) {
         shuttle::thread::yield_now();
     }
 }
@@ -176,7 +177,7 @@ pub fn kill() -> ! {
     assert!(in_world(), "nothing to kill");
     with(|state| state.killed = true);
     loop {
-        // `Order` ends the execution here.
+        // The timekeeper goes on, and ends the execution.
         shuttle::thread::yield_now();
     }
 }

@@ -105,14 +105,15 @@ pub(in crate::world) fn sleep(time: Duration) {
 /// The task that lets time pass. It goes on when no other task can, and ends behind the main task and all threads.
 pub(in crate::world) fn keep_time() {
     while !state::is_over() {
+        if state::is_killed() {
+            // Fails the execution on this stack alone: no destructor of the engine runs, and its tasks are leaked.
+            std::panic::resume_unwind(Box::new("killed"));
+        }
         match state::next_timer() {
             Some(waiter) => {
                 waiter.wake(TIMED_OUT);
             }
-            None => {
-                state::give_reason("all threads wait, and none for a time".to_owned());
-                panic!("all threads wait, and none for a time");
-            }
+            None => panic!("all threads wait, and none for a time"),
         }
         shuttle::thread::yield_now();
     }
