@@ -6,6 +6,7 @@
 mod client;
 mod dice;
 mod disk;
+mod hashes;
 mod judge;
 #[path = "../../crash/client.rs"]
 #[expect(dead_code, reason = "shared with the tests of power losses")]
@@ -37,7 +38,10 @@ struct Arguments {
 
 /// Runs a seed on a thread of its own, so that nothing of earlier seeds is left.
 fn run(seed: u64, with_story: bool) -> Result<seed::Outcome, String> {
-    let run = move || seed::run(seed, with_story);
+    let run = move || {
+        hashes::decide(seed);
+        seed::run(seed, with_story)
+    };
     let thread = std::thread::Builder::new().stack_size(16 << 20).spawn(run).expect("starts a thread");
     thread.join().unwrap_or_else(|_| Err(format!("seed {seed}: the world itself panicked")))
 }

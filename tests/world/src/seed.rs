@@ -143,7 +143,14 @@ fn check(pool: &Pool) {
 fn close(pool: Arc<Pool>) {
     pool.close().unwrap_or_else(|error| panic!("does not close: {error}"));
     drop(pool);
-    assert_eq!(world::threads(), 0, "threads are left when the pool is closed");
+    // A worker whose job held the pool last does not wait for the others.
+    for _ in 0..100 {
+        if world::threads() == 0 {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{} threads are left a second after the pool was closed", world::threads());
 }
 
 /// A life with clients and tools.
