@@ -40,7 +40,7 @@ pub use dedupfs_index::filter::FilterPlan;
 pub use durability::export;
 pub use durability::space::SpaceLimits;
 pub use pool::{
-    OpenOptions, Pool, TRIAL_MEMORY_BYTES, TrialReport, UnrecoveredPool, format, format_on, recover, repair, socket,
+    OpenOptions, Pool, TRIAL_MEMORY_BYTES, TrialReport, UnrecoveredPool, format, format_on, recover, recover_on, repair, socket,
     stats,
 };
 pub use progress::{NoProgress, Progress};

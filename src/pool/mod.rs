@@ -35,6 +35,7 @@ use crate::engine::Core;
 use crate::progress::{NoProgress, Progress};
 pub(crate) use format::relative_or_absolute;
 pub use format::{format, format_on};
+pub use recover::recover_on;
 pub use open::OpenOptions;
 pub(crate) use open::{missing_data_root, overlays};
 pub(crate) use parts::DATA_DIRECTORY;

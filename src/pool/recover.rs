@@ -122,7 +122,7 @@ fn remove_if_empty(meta: &Path, device: &dyn Device) {
 }
 
 /// Recovers as [`recover`] on two devices (or one given twice) that nobody else uses.
-pub(crate) fn recover_on(
+pub fn recover_on(
     meta: &Arc<dyn Device>,
     data: &Arc<dyn Device>,
     data_root: Vec<u8>,

@@ -18,6 +18,8 @@ pub struct Client {
     pub world: Arc<World>,
     pub pool: Arc<Pool>,
     pub dice: Dice,
+    /// Whether requests may fail.
+    pub may_fail: bool,
 }
 
 type Outcome = Result<(), Errno>;
@@ -64,7 +66,9 @@ impl Client {
             self.world.tell(|| format!("client {} {kind} on file {file}: {outcome:?}", self.number));
             world::note(kind << 8 | file as u64);
             if let Err(error) = outcome {
-                panic!("client {}: request {kind} on file {file} fails: {error:?}", self.number);
+                assert!(self.may_fail, "client {}: request {kind} on file {file} fails: {error:?}", self.number);
+                // The client gives up, as programs do.
+                return;
             }
         }
     }
@@ -88,6 +92,7 @@ impl Client {
         self.begin(file, Some(bytes));
         operations.rename(&temporary, &name, false)?;
         self.with(file, File::answered);
+        self.with(file, |file| file.closed(world::now()));
         if self.dice.one_in(4) {
             operations.0.fsync_directory(dedupfs_service::ROOT_INO)?;
             self.with(file, File::durable);
@@ -167,6 +172,9 @@ impl Client {
         };
         let closed = synced.and_then(|()| operations.flush(open));
         operations.release(open);
+        if closed.is_ok() {
+            self.with(file, |file| file.closed(world::now()));
+        }
         closed
     }
 
@@ -178,6 +186,7 @@ impl Client {
         self.begin(file, Some(after));
         self.operations().truncate(&self.name(file), len)?;
         self.with(file, File::answered);
+        self.with(file, |file| file.closed(world::now()));
         Ok(())
     }
 
@@ -188,12 +197,14 @@ impl Client {
         self.begin(file, None);
         self.operations().unlink(&self.name(file))?;
         self.with(file, File::answered);
+        self.with(file, |file| file.closed(world::now()));
         Ok(())
     }
 
     fn sync(&mut self, _: usize) -> Outcome {
         if let Err(error) = self.pool.sync() {
-            panic!("client {}: sync fails: {error}", self.number);
+            assert!(self.may_fail, "client {}: sync fails: {error}", self.number);
+            return Err(Errno::EIO);
         }
         for file in 0..self.world.plan.files as usize {
             self.with(file, File::durable);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use dedupfs_store::Result;
 use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
+use dedupfs_store::device::faulty::FaultyDevice;
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_sync::{thread, world};
 
@@ -33,13 +34,20 @@ impl Disks {
     /// Meta and data root as a life sees them.
     pub fn of_life(&self, life: &Life) -> [Arc<dyn Device>; 2] {
         let troubles: Arc<dyn Observer> = Arc::new(Troubles::new(life));
-        let under = |device: Arc<dyn Device>| -> Arc<dyn Device> { Arc::new(ObservedDevice::new(device, troubles.clone())) };
-        let [meta, data] = self.plain();
-        if self.data.is_none() {
-            let meta = under(meta);
-            return [meta.clone(), meta];
-        }
-        [under(meta), under(data)]
+        let under = |memory: &MemoryDevice, number: usize| -> Arc<dyn Device> {
+            memory.set_capacity(life.capacity_bytes.map_or(u64::MAX, |bytes| bytes.max(memory.used_bytes())));
+            let faulty = FaultyDevice::over_memory(memory);
+            life.faults.iter().filter(|(of, _)| *of == number).for_each(|(_, plan)| faulty.add(plan.clone()));
+            Arc::new(ObservedDevice::new(Arc::new(faulty), troubles.clone()))
+        };
+        let meta = under(&self.meta, 0);
+        let data = self.data.as_ref().map_or_else(|| meta.clone(), |data| under(data, 1));
+        [meta, data]
+    }
+
+    /// The disks without the meta root, if it has a disk of its own.
+    pub fn without_meta(&self) -> Option<Self> {
+        self.data.is_some().then(|| Self { meta: MemoryDevice::new(), data: self.data.clone() })
     }
 
     pub fn data_root(&self) -> Vec<u8> {

@@ -4,6 +4,7 @@
 //! last durable one; the state of an unanswered request is allowed, too.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A state of a file: `None` if there is none of that name.
 pub type State = Option<Arc<Vec<u8>>>;
@@ -14,11 +15,13 @@ pub struct File {
     states: Vec<State>,
     /// Whether the last request was answered.
     is_answered: bool,
+    /// Since when the present state is that of a closed file; `None` while it is open.
+    closed_at: Option<Duration>,
 }
 
 impl Default for File {
     fn default() -> Self {
-        Self { states: vec![None], is_answered: true }
+        Self { states: vec![None], is_answered: true, closed_at: None }
     }
 }
 
@@ -37,10 +40,28 @@ impl File {
     pub fn begin(&mut self, state: State) {
         self.states.push(state);
         self.is_answered = false;
+        self.closed_at = None;
     }
 
     pub fn answered(&mut self) {
         self.is_answered = true;
+    }
+
+    /// Whether a request was left unanswered, or failed: then the present state is not known.
+    pub fn is_unsure(&self) -> bool {
+        !self.is_answered
+    }
+
+    /// Notes that the file was closed at this time, in its present state.
+    pub fn closed(&mut self, at: Duration) {
+        self.closed_at = Some(at);
+    }
+
+    /// Notes a crash: a state that was closed before `durable_before` is durable without being asked for.
+    pub fn crashed(&mut self, durable_before: Duration) {
+        if self.is_answered && self.closed_at.is_some_and(|at| at < durable_before) {
+            self.durable();
+        }
     }
 
     /// Notes that the present state is durable: nothing older may be seen again. Only the client itself changes it.
@@ -54,7 +75,7 @@ impl File {
         if !self.states.iter().any(|state| state == seen) {
             return Err(format!("shows {}, and may show {}", text(seen), self.states.iter().map(text).collect::<Vec<_>>().join(", ")));
         }
-        *self = Self { states: vec![seen.clone()], is_answered: true };
+        *self = Self { states: vec![seen.clone()], is_answered: true, closed_at: None };
         Ok(())
     }
 }

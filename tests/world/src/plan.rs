@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dedupfs_store::device::faulty::{Fault, FaultPlan};
 use dedupfs_store::superblock::PoolProperties;
 use dedupfs_sync::world::Habits;
 
@@ -18,6 +19,9 @@ pub enum Fate {
     PowerLost { operation: u64 },
 }
 
+const FAULTS: [Fault; 6] =
+    [Fault::Io, Fault::NoSpace, Fault::ShortWrite, Fault::ShortWriteNoSpace, Fault::ShortRead, Fault::Io];
+
 /// One life of the daemon.
 #[derive(Clone, Debug)]
 pub struct Life {
@@ -29,6 +33,14 @@ pub struct Life {
     pub reclaims: bool,
     pub scrubs: bool,
     pub commit_interval: Duration,
+    /// Operations of the disks that fail: the disk, how, and when.
+    pub faults: Vec<(usize, FaultPlan)>,
+    /// Size of each disk; `None`: without limit.
+    pub capacity_bytes: Option<u64>,
+    /// Seconds by which the clock is wrong from the start of this life on.
+    pub clock_jump_secs: i64,
+    /// The meta root is gone behind this life, if the pool was closed.
+    pub loses_meta: bool,
 }
 
 /// One world.
@@ -65,7 +77,32 @@ impl Life {
             1 => Fate::Killed { operation: 1 + dice.of_bits(12) },
             _ => Fate::PowerLost { operation: 1 + dice.of_bits(12) },
         };
-        Self { fate, ..Self::quiet(dice) }
+        let mut faults = Vec::new();
+        if dice.one_in(3) {
+            for _ in 0..1 + dice.below(3) {
+                let kind = FAULTS[dice.below(FAULTS.len() as u64) as usize];
+                let plan = FaultPlan::new(kind, dice.of_bits(10));
+                faults.push((dice.below(2) as usize, if dice.one_in(4) { plan.lasting() } else { plan }));
+            }
+        }
+        Self {
+            fate,
+            faults,
+            capacity_bytes: dice.one_in(6).then(|| (1 << 20) + dice.of_bits(24)),
+            clock_jump_secs: if dice.one_in(4) { dice.of_bits(30).cast_signed() - (1 << 29) } else { 0 },
+            loses_meta: dice.one_in(4),
+            ..Self::quiet(dice)
+        }
+    }
+
+    /// Whether requests may fail.
+    pub fn may_fail(&self) -> bool {
+        !self.faults.is_empty() || self.capacity_bytes.is_some()
+    }
+
+    /// Longest time until a closed file is durable, in this life: the interval, and a round on a disk as slow as this.
+    pub fn durable_after(&self) -> Duration {
+        2 * self.commit_interval + Duration::from_secs(10) + 2000 * Duration::from_nanos(self.device_ns)
     }
 
     /// A life that nothing ends early.
@@ -85,6 +122,10 @@ impl Life {
             reclaims: dice.one_in(2),
             scrubs: dice.one_in(4),
             commit_interval: Duration::from_millis(1 << dice.below(14)),
+            faults: Vec::new(),
+            capacity_bytes: None,
+            clock_jump_secs: 0,
+            loses_meta: false,
         }
     }
 }

@@ -1,12 +1,13 @@
 //! One seed: its lives, one after the other.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dedupfs::check::CheckOptions;
 use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::scrub::ScrubOptions;
-use dedupfs::{NoProgress, OpenOptions, Pool, format_on};
-use dedupfs_store::device::Device;
+use dedupfs::{NoProgress, OpenOptions, Pool, format_on, recover_on};
+use dedupfs_service::Errno;
 use dedupfs_sync::world::{self, End};
 use dedupfs_sync::thread;
 use std::time::Duration;
@@ -23,14 +24,18 @@ use crate::plan::{Fate, Life, Plan, properties};
 pub struct World {
     pub plan: Plan,
     files: Mutex<Vec<Vec<File>>>,
-    story: Option<Mutex<Vec<String>>>,
+    /// Whether the last life closed its pool.
+    was_closed: AtomicBool,
+    /// Whether the pool must be recovered from its data root before it can be opened.
+    is_meta_lost: AtomicBool,
+    with_story: bool,
 }
 
 impl World {
     fn new(plan: Plan, with_story: bool) -> Self {
         let of_client = |_| (0..plan.files).map(|_| File::default()).collect();
         let files = Mutex::new((0..plan.clients).map(of_client).collect());
-        Self { plan, files, story: with_story.then(Mutex::default) }
+        Self { plan, files, was_closed: AtomicBool::new(false), is_meta_lost: AtomicBool::new(false), with_story }
     }
 
     /// The judge's files. No task may switch while it holds them.
@@ -38,12 +43,10 @@ impl World {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a line to the story.
+    /// Tells a line of the story.
     pub fn tell(&self, line: impl FnOnce() -> String) {
-        if let Some(story) = &self.story {
-            let line = format!("{:>14.6} s  {}", world::now().as_secs_f64(), line());
-            println!("{line}");
-            story.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        if self.with_story {
+            println!("{:>14.6} s  {}", world::now().as_secs_f64(), line());
         }
     }
 }
@@ -78,6 +81,7 @@ pub fn run(seed: u64, with_story: bool) -> Result<Outcome, String> {
         return failed(0, reason);
     }
     for (number, life) in (1..).zip(&plan.lives) {
+        world.was_closed.store(false, Ordering::Relaxed);
         let end = live(number, life, &disks, day);
         world.tell(|| format!("life {number} ends: {end:?}"));
         let fate = match end {
@@ -86,10 +90,21 @@ pub fn run(seed: u64, with_story: bool) -> Result<Outcome, String> {
             End::Ended => Fate::Closed,
             End::Killed => {
                 outcome.crashes += 1;
+                if !life.may_fail() {
+                    let durable_before = world::now().saturating_sub(life.durable_after());
+                    world.files().iter_mut().flatten().for_each(|file| file.crashed(durable_before));
+                }
                 life.fate
             }
         };
         disks = disks.after(fate, seed);
+        if life.loses_meta && world.was_closed.load(Ordering::Relaxed) {
+            if let Some(left) = disks.without_meta() {
+                world.tell(|| "the meta root is lost".to_owned());
+                disks = left;
+                world.is_meta_lost.store(true, Ordering::Relaxed);
+            }
+        }
     }
     let last = plan.lives.len() as u64 + 1;
     if let End::Failed(reason) = live(last, &quiet, &disks, last_day) {
@@ -105,33 +120,45 @@ fn make(disks: &Disks) {
     format_on(&meta, &data, disks.data_root(), &properties(), (0, 0)).expect("formats");
 }
 
-fn open(roots: &[Arc<dyn Device>; 2], life: &Life) -> Arc<Pool> {
+/// Opens the pool; recovers it before if its meta root is lost.
+fn open(world: &World, life: &Life, disks: &Disks) -> dedupfs::Result<Arc<Pool>> {
+    world::set_clock_error(life.clock_jump_secs);
+    let roots = disks.of_life(life);
     let options = OpenOptions {
         memory_bytes: dedupfs::config::MEMORY_BYTES_MIN,
         commit_interval: life.commit_interval,
         ..OpenOptions::default()
     };
+    if world.is_meta_lost.load(Ordering::Relaxed) {
+        recover_on(&roots[0], &roots[1], disks.data_root(), false, &options, &NoProgress)?;
+        world.tell(|| "the pool is recovered from the data root".to_owned());
+        world.is_meta_lost.store(false, Ordering::Relaxed);
+    }
     Pool::open_on(&roots[0], &roots[1], Vec::new(), &options, &NoProgress)
-        .unwrap_or_else(|error| panic!("the pool does not open: {error}"))
 }
 
 /// Looks at all files as they are after whatever happened.
-fn judge(world: &World, pool: &Pool) {
+///
+/// # Errors
+/// A file cannot be read.
+fn judge(world: &World, pool: &Pool) -> Result<(), String> {
     let operations = Operations(pool.service());
     for client in 0..world.plan.clients as usize {
         for file in 0..world.plan.files as usize {
             let name = format!("c{client}-{file}");
-            let seen = see(&operations, &name).unwrap_or_else(|error| panic!("{name} cannot be read: {error:?}"));
+            let seen = see(&operations, &name).map_err(|error| format!("{name} cannot be read: {error:?}"))?;
             let verdict = world.files()[client][file].judge(&seen);
             if let Err(wrong) = verdict {
                 panic!("{name} {wrong}");
             }
         }
         let temporary = format!("t{client}");
-        if operations.find(&temporary).is_ok() {
-            operations.unlink(&temporary).unwrap_or_else(|error| panic!("{temporary} cannot be removed: {error:?}"));
+        match operations.unlink(&temporary) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(error) => return Err(format!("{temporary} cannot be removed: {error:?}")),
         }
     }
+    Ok(())
 }
 
 fn check(pool: &Pool) {
@@ -140,13 +167,14 @@ fn check(pool: &Pool) {
     assert!(report.is_clean(), "is not sound: {:#?}", report.findings);
 }
 
-fn close(pool: Arc<Pool>) {
-    pool.close().unwrap_or_else(|error| panic!("does not close: {error}"));
+/// Closes the pool. All threads must end soon.
+fn close(pool: Arc<Pool>) -> dedupfs::Result<()> {
+    let closed = pool.close();
     drop(pool);
     // A worker whose job held the pool last does not wait for the others.
     for _ in 0..100 {
         if world::threads() == 0 {
-            return;
+            return closed;
         }
         thread::sleep(Duration::from_millis(10));
     }
@@ -155,17 +183,27 @@ fn close(pool: Arc<Pool>) {
 
 /// A life with clients and tools.
 fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
-    let pool = open(&disks.of_life(life), life);
-    judge(world, &pool);
+    let pool = match open(world, life, disks) {
+        Ok(pool) => pool,
+        Err(error) if life.may_fail() => return world.tell(|| format!("the pool does not open: {error}")),
+        Err(error) => panic!("the pool does not open: {error}"),
+    };
+    if let Err(error) = judge(world, &pool) {
+        assert!(life.may_fail(), "{error}");
+        world.tell(|| error);
+        drop(close(pool));
+        return;
+    }
+    let may_fail = life.may_fail();
     let clients: Vec<_> = (0..world.plan.clients as usize)
         .map(|client| {
             let dice = Dice::new(world.plan.seed ^ number << 32 ^ (client as u64) << 48);
-            let client = Client { number: client, world: world.clone(), pool: pool.clone(), dice };
+            let client = Client { number: client, world: world.clone(), pool: pool.clone(), dice, may_fail };
             let steps = life.steps;
             thread::Builder::new().name("client".to_owned()).spawn(move || client.live(steps)).expect("starts")
         })
         .collect();
-    let tools = [(life.reclaims, reclaim as fn(&Pool, &mut Dice)), (life.scrubs, scrub)].into_iter().zip(0_u64..);
+    let tools = [(life.reclaims, reclaim as fn(&Pool, &mut Dice) -> Result<(), String>), (life.scrubs, scrub)].into_iter().zip(0_u64..);
     let tools: Vec<_> = tools
         .filter(|((is_used, _), _)| *is_used)
         .map(|((_, tool), tool_number)| {
@@ -173,7 +211,9 @@ fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
             let run = move || {
                 for _ in 0..1 + dice.below(4) {
                     thread::sleep(Duration::from_micros(dice.of_bits(24)));
-                    tool(&pool, &mut dice);
+                    if let Err(error) = tool(&pool, &mut dice) {
+                        assert!(may_fail, "{error}");
+                    }
                 }
             };
             thread::Builder::new().name("tool".to_owned()).spawn(run).expect("starts")
@@ -182,39 +222,48 @@ fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
     for task in clients.into_iter().chain(tools) {
         task.join().expect("a panic ends the world");
     }
-    close(pool);
-    world.files().iter_mut().flatten().for_each(File::durable);
-}
-
-fn reclaim(pool: &Pool, dice: &mut Dice) {
-    let options = ReclaimOptions::below([50, 100][dice.below(2) as usize]);
-    if let Err(error) = pool.reclaim(&options, &NoProgress) {
-        let text = error.to_string();
-        assert!(text.contains("running"), "reclaiming fails: {text}");
+    match close(pool) {
+        Ok(()) => {
+            // A client that gave up does not know the state of its file.
+            world.files().iter_mut().flatten().filter(|file| !file.is_unsure()).for_each(File::durable);
+            world.was_closed.store(true, Ordering::Relaxed);
+        }
+        Err(error) => {
+            assert!(may_fail, "does not close: {error}");
+            world.tell(|| format!("the pool does not close: {error}"));
+        }
     }
 }
 
-fn scrub(pool: &Pool, _: &mut Dice) {
+fn reclaim(pool: &Pool, dice: &mut Dice) -> Result<(), String> {
+    let options = ReclaimOptions::below([50, 100][dice.below(2) as usize]);
+    match pool.reclaim(&options, &NoProgress) {
+        Err(error) if !error.to_string().contains("running") => Err(format!("reclaiming fails: {error}")),
+        _ => Ok(()),
+    }
+}
+
+fn scrub(pool: &Pool, _: &mut Dice) -> Result<(), String> {
     match pool.scrub(&ScrubOptions { restart: true, ..ScrubOptions::default() }, &NoProgress) {
-        Ok(report) => assert!(report.is_clean(), "a scrub finds damage: {report:?}"),
-        Err(error) => {
-            let text = error.to_string();
-            assert!(text.contains("running"), "a scrub fails: {text}");
-        }
+        Ok(report) if !report.is_clean() => Err(format!("a scrub finds damage: {report:?}")),
+        Err(error) if !error.to_string().contains("running") => Err(format!("a scrub fails: {error}")),
+        _ => Ok(()),
     }
 }
 
 /// The last life: everything is checked, removed, and must be gone.
 fn last_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
-    let pool = open(&disks.of_life(life), life);
-    judge(world, &pool);
+    let open = || open(world, life, disks).unwrap_or_else(|error| panic!("the pool does not open: {error}"));
+    let close = |pool| close(pool).unwrap_or_else(|error| panic!("does not close: {error}"));
+    let pool = open();
+    judge(world, &pool).unwrap_or_else(|error| panic!("{error}"));
     check(&pool);
     let operations = Operations(pool.service());
     operations.remove_everything().unwrap_or_else(|error| panic!("cannot be removed: {error:?}"));
     drop(operations);
     close(pool);
 
-    let pool = open(&disks.of_life(life), life);
+    let pool = open();
     pool.reclaim(&ReclaimOptions::below(100), &NoProgress).unwrap_or_else(|error| panic!("cannot be reclaimed: {error}"));
     check(&pool);
     let stats = pool.stats().unwrap_or_else(|error| panic!("has no statistics: {error}"));

@@ -48,6 +48,8 @@ struct State {
     reason: Option<String>,
     /// Everything that was noted so far, as one number.
     hash: u64,
+    /// Seconds by which the clock on the wall is wrong.
+    clock_error_secs: i64,
 }
 
 thread_local! {
@@ -118,6 +120,20 @@ pub fn now() -> Duration {
 /// Lets time pass.
 pub fn pass(time: Duration) {
     with(|state| state.now += time);
+}
+
+/// Sets the clock on the wall, in seconds from the right time.
+pub fn set_clock_error(secs: i64) {
+    with(|state| state.clock_error_secs = secs);
+}
+
+/// Time since 1970 as the clock on the wall shows it.
+pub(super) fn on_the_wall(epoch: Duration) -> Duration {
+    with(|state| {
+        let right = epoch + state.now;
+        let error = Duration::from_secs(state.clock_error_secs.unsigned_abs());
+        if state.clock_error_secs < 0 { right.saturating_sub(error) } else { right + error }
+    })
 }
 
 /// A random number below `below`; 0 if that is 0.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::world::state;
 
-/// The time of the first life: 2026-01-01.
+/// The beginning of the first life: 2026-01-01.
 const EPOCH: Duration = Duration::from_secs(1_767_225_600);
 
 /// A moment.
@@ -84,5 +84,5 @@ impl Sub for Instant {
 /// Time since 1970.
 #[must_use]
 pub fn since_epoch() -> Duration {
-    EPOCH + state::now()
+    state::on_the_wall(EPOCH)
 }
