@@ -1,6 +1,7 @@
 //! A client: does with its own files what rsync, tar, databases and virtual machines do with theirs, and tells the judge.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use dedupfs::Pool;
 use dedupfs_service::Errno;
@@ -65,7 +66,9 @@ impl Client {
             };
             self.world.tell(|| format!("client {} {kind} on file {file}: {outcome:?}", self.number));
             world::note(kind << 8 | file as u64);
+            self.world.tally.requests.fetch_add(1, Ordering::Relaxed);
             if let Err(error) = outcome {
+                self.world.tally.refused.fetch_add(1, Ordering::Relaxed);
                 assert!(self.may_fail, "client {}: request {kind} on file {file} fails: {error:?}", self.number);
                 // The client gives up, as programs do.
                 return;

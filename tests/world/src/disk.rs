@@ -11,6 +11,7 @@ use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_sync::{thread, world};
 
 use crate::plan::{Fate, Life};
+use crate::seed::World;
 
 /// The disks between two lives.
 #[derive(Clone, Debug)]
@@ -32,8 +33,8 @@ impl Disks {
     }
 
     /// Meta and data root as a life sees them.
-    pub fn of_life(&self, life: &Life) -> [Arc<dyn Device>; 2] {
-        let troubles: Arc<dyn Observer> = Arc::new(Troubles::new(life));
+    pub fn of_life(&self, life: &Life, world: &Arc<World>) -> [Arc<dyn Device>; 2] {
+        let troubles: Arc<dyn Observer> = Arc::new(Troubles::new(life, world.clone()));
         let under = |memory: &MemoryDevice, number: usize| -> Arc<dyn Device> {
             memory.set_capacity(life.capacity_bytes.map_or(u64::MAX, |bytes| bytes.max(memory.used_bytes())));
             let faulty = FaultyDevice::over_memory(memory);
@@ -73,15 +74,16 @@ struct Troubles {
     operations: AtomicU64,
     last: u64,
     device_ns: u64,
+    world: Arc<World>,
 }
 
 impl Troubles {
-    fn new(life: &Life) -> Self {
+    fn new(life: &Life, world: Arc<World>) -> Self {
         let last = match life.fate {
             Fate::Closed => u64::MAX,
             Fate::Killed { operation } | Fate::PowerLost { operation } => operation,
         };
-        Self { operations: AtomicU64::new(0), last, device_ns: life.device_ns }
+        Self { operations: AtomicU64::new(0), last, device_ns: life.device_ns, world }
     }
 
     fn wait(&self) {
@@ -116,6 +118,7 @@ impl Observer for Troubles {
     fn around(&self, call: &Call<'_>, perform: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let operation = self.operations.fetch_add(1, Ordering::Relaxed) + 1;
         world::note(number(call));
+        self.world.tally.device_operations.fetch_add(1, Ordering::Relaxed);
         if operation >= self.last {
             world::kill();
         }

@@ -14,7 +14,9 @@ mod operations;
 mod plan;
 mod seed;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use clap::Parser;
@@ -31,10 +33,22 @@ struct Arguments {
     /// Number of seeds.
     #[arg(long, default_value_t = 100)]
     count: u64,
+    /// Run as many seeds as this time allows, instead of a number.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Processes that run seeds side by side.
+    #[arg(long, default_value_t = 1)]
+    jobs: u64,
     /// Run each seed twice; all that happened must be equal.
     #[arg(long)]
     twice: bool,
+    /// Print the counts as numbers alone, for the process that started this one.
+    #[arg(long, hide = true)]
+    counts: bool,
 }
+
+/// Seeds that one process runs: what a killed life leaks goes with the process.
+const BATCH: u64 = 100;
 
 /// Runs a seed on a thread of its own, so that nothing of earlier seeds is left.
 fn run(seed: u64, with_story: bool) -> Result<seed::Outcome, String> {
@@ -44,6 +58,75 @@ fn run(seed: u64, with_story: bool) -> Result<seed::Outcome, String> {
     };
     let thread = std::thread::Builder::new().stack_size(16 << 20).spawn(run).expect("starts a thread");
     thread.join().unwrap_or_else(|_| Err(format!("seed {seed}: the world itself panicked")))
+}
+
+/// What became of several seeds.
+#[derive(Default)]
+struct Sum([u64; 8]);
+
+const NAMES: [&str; 8] =
+    ["seeds", "failures", "lives", "crashes", "requests", "refused", "device operations", "recoveries"];
+
+impl Sum {
+    fn add(&mut self, counts: [u64; 8]) {
+        self.0.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+
+    fn run(&mut self, seed: u64, twice: bool) {
+        let outcome = run(seed, false);
+        let again = twice.then(|| run(seed, false));
+        let is_other = again.is_some_and(|again| again != outcome);
+        if is_other {
+            println!("seed {seed}: happens otherwise the second time");
+        }
+        if let Err(error) = &outcome {
+            println!("{error}");
+        }
+        let fails = u64::from(is_other || outcome.is_err());
+        let of = outcome.unwrap_or_default();
+        self.add([1, fails, of.lives, of.crashes, of.requests, of.refused, of.device_operations, of.recoveries]);
+    }
+
+    /// Has other processes run batches of seeds, until `is_enough`.
+    fn run_batches(&mut self, arguments: &Arguments, is_enough: impl Fn(u64) -> bool + Sync) {
+        let (next, sum) = (AtomicU64::new(0), Mutex::new(self));
+        std::thread::scope(|scope| {
+            for _ in 0..arguments.jobs {
+                scope.spawn(|| {
+                    loop {
+                        let done = next.fetch_add(BATCH, Ordering::Relaxed);
+                        if is_enough(done) {
+                            return;
+                        }
+                        let count = if arguments.seconds.is_some() { BATCH } else { BATCH.min(arguments.count - done) };
+                        let counts = batch(arguments, arguments.from + done, count);
+                        sum.lock().unwrap_or_else(PoisonError::into_inner).add(counts);
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// Has another process run these seeds. A process that dies counts as one failure.
+fn batch(arguments: &Arguments, from: u64, count: u64) -> [u64; 8] {
+    let program = std::env::current_exe().expect("has a path");
+    let mut command = Command::new(program);
+    command.args(["--counts", "--from", &from.to_string(), "--count", &count.to_string()]);
+    if arguments.twice {
+        command.arg("--twice");
+    }
+    let output = command.stderr(Stdio::null()).output().expect("starts a process");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let (told, counts) = text.trim_end().rsplit_once('\n').unwrap_or(("", text.trim_end()));
+    if !told.is_empty() {
+        println!("{told}");
+    }
+    let counts: Vec<u64> = counts.split(' ').filter_map(|count| count.parse().ok()).collect();
+    <[u64; 8]>::try_from(counts).unwrap_or_else(|_| {
+        println!("seeds {from} to {}: the process ended with {}", from + count - 1, output.status);
+        [count, 1, 0, 0, 0, 0, 0, 0]
+    })
 }
 
 fn main() -> ExitCode {
@@ -61,30 +144,27 @@ fn main() -> ExitCode {
         };
     }
     let begun = Instant::now();
-    let (mut failures, mut lives, mut crashes) = (0, 0, 0);
-    for seed in arguments.from..arguments.from + arguments.count {
-        let outcome = run(seed, false);
-        let again = arguments.twice.then(|| run(seed, false));
-        match outcome {
-            Ok(first) if again.as_ref().is_some_and(|again| again.as_ref() != Ok(&first)) => {
-                failures += 1;
-                println!("seed {seed}: happens otherwise the second time: {first:?}, then {again:?}");
-            }
-            Ok(outcome) => {
-                lives += outcome.lives;
-                crashes += outcome.crashes;
-            }
-            Err(error) => {
-                failures += 1;
-                println!("{error}");
-            }
+    let mut sum = Sum::default();
+    match arguments.seconds {
+        Some(seconds) => sum.run_batches(&arguments, |_| begun.elapsed().as_secs() >= seconds),
+        None if arguments.counts || arguments.count <= BATCH => {
+            (arguments.from..arguments.from + arguments.count).for_each(|seed| sum.run(seed, arguments.twice));
         }
+        None => sum.run_batches(&arguments, |done| done >= arguments.count),
+    }
+    if arguments.counts {
+        println!("{}", sum.0.map(|count| count.to_string()).join(" "));
+        return ExitCode::SUCCESS;
     }
     let seconds = begun.elapsed().as_secs_f64();
+    let counts = NAMES.iter().zip(sum.0).map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ");
+    println!("{counts} in {seconds:.1} s, from seed {}", arguments.from);
     println!(
-        "{} seeds, {lives} lives, {crashes} crashes, {failures} failures in {seconds:.1} s: {:.1} seeds each second",
-        arguments.count,
-        arguments.count as f64 / seconds
+        "each second: {:.1} seeds, {:.0} requests, {:.0} device operations, {:.1} crashes",
+        sum.0[0] as f64 / seconds,
+        sum.0[4] as f64 / seconds,
+        sum.0[6] as f64 / seconds,
+        sum.0[3] as f64 / seconds
     );
-    if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if sum.0[1] == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

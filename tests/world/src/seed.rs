@@ -1,6 +1,6 @@
 //! One seed: its lives, one after the other.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dedupfs::check::CheckOptions;
@@ -29,13 +29,23 @@ pub struct World {
     /// Whether the pool must be recovered from its data root before it can be opened.
     is_meta_lost: AtomicBool,
     with_story: bool,
+    pub tally: Tally,
+}
+
+/// Counts of what happened, over all lives.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub requests: AtomicU64,
+    pub refused: AtomicU64,
+    pub device_operations: AtomicU64,
+    pub recoveries: AtomicU64,
 }
 
 impl World {
     fn new(plan: Plan, with_story: bool) -> Self {
         let of_client = |_| (0..plan.files).map(|_| File::default()).collect();
         let files = Mutex::new((0..plan.clients).map(of_client).collect());
-        Self { plan, files, was_closed: AtomicBool::new(false), is_meta_lost: AtomicBool::new(false), with_story }
+        Self { plan, files, was_closed: AtomicBool::new(false), is_meta_lost: AtomicBool::new(false), with_story, tally: Tally::default() }
     }
 
     /// The judge's files. No task may switch while it holds them.
@@ -58,6 +68,10 @@ pub struct Outcome {
     pub hash: u64,
     pub lives: u64,
     pub crashes: u64,
+    pub requests: u64,
+    pub refused: u64,
+    pub device_operations: u64,
+    pub recoveries: u64,
 }
 
 /// Runs the seed.
@@ -112,6 +126,11 @@ pub fn run(seed: u64, with_story: bool) -> Result<Outcome, String> {
     }
     outcome.lives = last + 1;
     outcome.hash = world::hash();
+    let counted = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    outcome.requests = counted(&world.tally.requests);
+    outcome.refused = counted(&world.tally.refused);
+    outcome.device_operations = counted(&world.tally.device_operations);
+    outcome.recoveries = counted(&world.tally.recoveries);
     Ok(outcome)
 }
 
@@ -121,9 +140,9 @@ fn make(disks: &Disks) {
 }
 
 /// Opens the pool; recovers it before if its meta root is lost.
-fn open(world: &World, life: &Life, disks: &Disks) -> dedupfs::Result<Arc<Pool>> {
+fn open(world: &Arc<World>, life: &Life, disks: &Disks) -> dedupfs::Result<Arc<Pool>> {
     world::set_clock_error(life.clock_jump_secs);
-    let roots = disks.of_life(life);
+    let roots = disks.of_life(life, world);
     let options = OpenOptions {
         memory_bytes: dedupfs::config::MEMORY_BYTES_MIN,
         commit_interval: life.commit_interval,
@@ -132,6 +151,7 @@ fn open(world: &World, life: &Life, disks: &Disks) -> dedupfs::Result<Arc<Pool>>
     if world.is_meta_lost.load(Ordering::Relaxed) {
         recover_on(&roots[0], &roots[1], disks.data_root(), false, &options, &NoProgress)?;
         world.tell(|| "the pool is recovered from the data root".to_owned());
+        world.tally.recoveries.fetch_add(1, Ordering::Relaxed);
         world.is_meta_lost.store(false, Ordering::Relaxed);
     }
     Pool::open_on(&roots[0], &roots[1], Vec::new(), &options, &NoProgress)
