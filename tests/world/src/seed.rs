@@ -112,7 +112,7 @@ pub fn run(seed: u64, with_story: bool) -> Result<Outcome, String> {
             }
         };
         disks = disks.after(fate, seed);
-        if life.loses_meta && world.was_closed.load(Ordering::Relaxed) {
+        if life.loses_meta && !life.may_fail() && world.was_closed.load(Ordering::Relaxed) {
             if let Some(left) = disks.without_meta() {
                 world.tell(|| "the meta root is lost".to_owned());
                 disks = left;

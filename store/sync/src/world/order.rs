@@ -40,7 +40,7 @@ impl Scheduler for Order {
         let timekeeper = tasks.iter().find(|task| usize::from(task.id()) == TIMEKEEPER && task.runnable());
         let mut ready = tasks.iter().filter(|task| usize::from(task.id()) != TIMEKEEPER && task.runnable());
         let count = ready.clone().count();
-        let is_stalling = count > 0 && Self::one_in(self.habits.stall_one_in) && state::has_timer();
+        let is_stalling = count > 0 && Self::one_in(self.habits.stall_one_in) && state::has_near_timer();
         let chosen = match timekeeper {
             Some(timekeeper) if count == 0 || is_stalling || state::is_killed() => Some(timekeeper),
             _ if self.habits.rerank_one_in == 0 => ready.nth(state::random(count as u64) as usize),

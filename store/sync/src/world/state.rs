@@ -28,6 +28,9 @@ impl Default for Habits {
     }
 }
 
+/// Longest time that passes at once while tasks could go on.
+const STALL_MAX: Duration = Duration::from_millis(100);
+
 #[derive(Default)]
 struct State {
     habits: Habits,
@@ -241,12 +244,12 @@ pub(super) fn next_timer() -> Option<Arc<Waiter>> {
     })
 }
 
-/// Whether a task waits for a time.
-pub(super) fn has_timer() -> bool {
+/// Whether a task waits for a time that is not far away: a machine stalls for a while, not for hours.
+pub(super) fn has_near_timer() -> bool {
     with(|state| {
         while let Some(first) = state.timers.first_entry() {
             if !first.get().is_woken() {
-                return true;
+                return first.key().0.saturating_sub(state.now) <= STALL_MAX;
             }
             first.remove();
         }
