@@ -57,6 +57,11 @@ impl File {
         self.closed_at = Some(at);
     }
 
+    /// Notes the end of a life. A later one promises nothing for files that were closed in it.
+    pub fn life_ended(&mut self) {
+        self.closed_at = None;
+    }
+
     /// Notes a crash: a state that was closed before `durable_before` is durable without being asked for.
     pub fn crashed(&mut self, durable_before: Duration) {
         if self.is_answered && self.closed_at.is_some_and(|at| at < durable_before) {

@@ -132,6 +132,9 @@ fn batch(arguments: &Arguments, from: u64, count: u64) -> [u64; 8] {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if let Some(seed) = arguments.seed {
+        // The engine's own log is part of the story.
+        let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
+        tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false).init();
         return match run(seed, true) {
             Ok(outcome) => {
                 println!("{outcome:?}");

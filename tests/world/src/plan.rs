@@ -82,7 +82,9 @@ impl Life {
             for _ in 0..1 + dice.below(3) {
                 let kind = FAULTS[dice.below(FAULTS.len() as u64) as usize];
                 let plan = FaultPlan::new(kind, dice.of_bits(10));
-                faults.push((dice.below(2) as usize, if dice.one_in(4) { plan.lasting() } else { plan }));
+                // A file that stays cut off is damage, which the engine may hold for a loss.
+                let is_lasting = kind != Fault::ShortRead && dice.one_in(4);
+                faults.push((dice.below(2) as usize, if is_lasting { plan.lasting() } else { plan }));
             }
         }
         Self {

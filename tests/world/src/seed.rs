@@ -111,6 +111,7 @@ pub fn run(seed: u64, with_story: bool) -> Result<Outcome, String> {
                 life.fate
             }
         };
+        world.files().iter_mut().flatten().for_each(File::life_ended);
         disks = disks.after(fate, seed);
         if life.loses_meta && !life.may_fail() && world.was_closed.load(Ordering::Relaxed) {
             if let Some(left) = disks.without_meta() {
