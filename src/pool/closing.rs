@@ -62,7 +62,8 @@ impl Pool {
                 .settle()
                 .and_then(|()| committer.export())
                 .and_then(|()| committer.settle())
-                .and_then(|()| core.exporter.sync_note()),
+                .and_then(|()| core.exporter.sync_note())
+                .inspect(|()| core.stores.data.sync_given_back()),
             Err(error) => committer.commit().and(if error.is_no_space() {
                 tracing::warn!(
                     "no room to close the pool in order: all written data is durable, and the next mount counts the end of the \

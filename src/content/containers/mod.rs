@@ -327,6 +327,14 @@ impl ContainerStore {
         })
     }
 
+    /// Makes it durable that slots were given back. A failure is logged: it matters only to a recovery without the meta
+    /// root, which then finds content that nothing names.
+    pub fn sync_given_back(&self) {
+        if let Err(error) = self.shared.slots.sync_given_back() {
+            tracing::warn!(%error, "a power loss may bring the content of free slots back");
+        }
+    }
+
     /// Keeps the slot of a container that was forgotten before the store was opened, until it is [freed](Self::free).
     pub fn keep(&self, forgotten: &ContainerRecord) -> Result<()> {
         Ok(self.shared.slots.occupy(forgotten.address)?)

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use dedupfs::repair::{RepairOptions, repair_on};
 use dedupfs::scrub::ScrubOptions;
 use dedupfs::{EngineError, NoProgress, OpenOptions, format_on};
+use dedupfs_service::{FileService as _, ROOT_INO};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;
 use dedupfs_store::{ContainerRecord, StoreError};
@@ -228,6 +229,28 @@ fn what_a_crash_left_behind_the_last_export_is_told_and_kept() {
     assert!(read(&pool, "first") == Some(content(3, 30_000)));
     assert!(!picture(&pool).contains_key(b"/later".as_slice()));
     pool.close().expect("closes");
+}
+
+/// The space of reclaimed containers was given back, but not durably: a power loss brought their content back, and the
+/// recovery took it for files that were written behind the export.
+#[test]
+fn regression_reclaimed_containers_that_a_power_loss_brings_back_are_not_missed() {
+    let (meta, data, _) = filled();
+    let pool = open(&meta, &data);
+    // New containers in the present epoch, some of which are garbage later.
+    for number in 100..120 {
+        write(&pool, &format!("later {number}"), &content(number, 30_000));
+    }
+    pool.sync().expect("syncs");
+    let service = pool.service();
+    for number in (100..120).step_by(2) {
+        service.unlink(ROOT_INO, format!("later {number}").as_bytes()).expect("is removed");
+    }
+    reclaim(&pool);
+    pool.close().expect("closes");
+    drop(pool);
+    let (_, report) = try_recover(&data.crash(0)).expect("is recovered without force");
+    assert_eq!(report.restored.files, 30);
 }
 
 /// A known loss made a recovery take everything else that was missing for a loss, too.

@@ -88,6 +88,8 @@ struct SlotStates {
     leaving: BTreeSet<SlotAddress>,
     /// Missing files with recorded containers.
     missing: BTreeSet<u32>,
+    /// Files whose slots were punched out or cut off since their last sync: a power loss may bring the content back.
+    given_back: BTreeSet<u32>,
     open: BTreeMap<u32, OpenFile>,
     uses: u64,
 }
@@ -260,12 +262,21 @@ impl SlotFiles {
         for number in numbers {
             let file = self.handle(number)?;
             self.note(number, Writes::Synced);
+            self.state.lock().given_back.remove(&number);
             if let Err(error) = file.sync() {
                 self.note(number, Writes::Unsynced);
                 return Err(error);
             }
         }
         Ok(())
+    }
+
+    /// Makes it durable that slots were given back; syncs each file at most once.
+    ///
+    /// After a failure, a power loss may bring content of free slots back.
+    pub fn sync_given_back(&self) -> Result<()> {
+        let numbers = std::mem::take(&mut self.state.lock().given_back);
+        numbers.into_iter().try_for_each(|number| self.handle(number)?.sync())
     }
 
     fn note(&self, number: u32, writes: Writes) {
@@ -304,6 +315,7 @@ impl SlotFiles {
         let punched =
             self.handle(address.file).and_then(|file| file.punch(self.offset(address), self.slot_bytes.into()));
         let mut state = self.state.lock();
+        state.given_back.insert(address.file);
         state.leaving.remove(&address);
         if let Some(file) = state.files.get_mut(&address.file)
             && file.taken.remove(&address.slot)
@@ -340,7 +352,9 @@ impl SlotFiles {
                 bytes += len_bytes;
             } else {
                 self.handle(number)?.set_len(end_bytes)?;
-                if let Some(file) = self.state.lock().files.get_mut(&number) {
+                let mut state = self.state.lock();
+                state.given_back.insert(number);
+                if let Some(file) = state.files.get_mut(&number) {
                     file.len_bytes = end_bytes;
                 }
                 bytes += len_bytes.saturating_sub(end_bytes);
@@ -423,6 +437,7 @@ impl SlotStates {
     fn remove_file(&mut self, number: u32) {
         self.files.remove(&number);
         self.open.remove(&number);
+        self.given_back.remove(&number);
         self.free.retain(|address| address.file != number);
     }
 

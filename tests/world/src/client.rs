@@ -70,7 +70,8 @@ impl Client {
             if let Err(error) = outcome {
                 self.world.tally.refused.fetch_add(1, Ordering::Relaxed);
                 assert!(self.may_fail, "client {}: request {kind} on file {file} fails: {error:?}", self.number);
-                // The client gives up, as programs do.
+                // The client gives up, as programs do: its writes may be lost, and it was told.
+                self.with(file, File::failed);
                 return;
             }
         }

@@ -47,6 +47,11 @@ impl File {
         self.is_answered = true;
     }
 
+    /// Notes that a request failed.
+    pub fn failed(&mut self) {
+        self.is_answered = false;
+    }
+
     /// Whether a request was left unanswered, or failed: then the present state is not known.
     pub fn is_unsure(&self) -> bool {
         !self.is_answered
