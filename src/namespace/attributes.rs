@@ -1,5 +1,6 @@
 //! Changing inodes: attributes, content, extended attributes, and dropping orphans.
 
+use dedupfs_sync::canary::{Canary, is_planted};
 use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Result};
@@ -82,7 +83,9 @@ impl Namespace {
         if old != root {
             // In this order, so that the count of shared content never reaches zero.
             draft.log_root(LogOp::RootAdded, root);
-            draft.log_root(LogOp::RootDropped, old);
+            if !is_planted(Canary::ReplacedNotDropped) {
+                draft.log_root(LogOp::RootDropped, old);
+            }
         }
         draft.apply();
         Ok(after)
@@ -136,7 +139,9 @@ impl Namespace {
         }
         draft.remove(ino)?;
         draft.orphan(ino, false);
-        draft.log_root(LogOp::RootDropped, root);
+        if !is_planted(Canary::OrphanNotDropped) {
+            draft.log_root(LogOp::RootDropped, root);
+        }
         draft.apply();
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! A namespace begins: it is created, or opened at its last commit, and then made ready for writing.
 
+use dedupfs_sync::canary::{Canary, is_planted};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -194,7 +195,7 @@ impl Namespace {
             }
             .into());
         }
-        header.writer_epoch += 1;
+        header.writer_epoch += u32::from(header.writer_epoch == 0 || !is_planted(Canary::EpochNotRaised));
         commit::write_opened(&store, &header, &store.mark)?;
         store.header = header;
         self.state.write().base = Some(store.snapshot()?);

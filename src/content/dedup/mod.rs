@@ -33,6 +33,7 @@ mod sections;
 mod sections_tests;
 mod stored;
 
+use dedupfs_sync::canary::{Canary, is_planted};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -174,11 +175,16 @@ impl Deduplicator {
 
     /// Waits until every section entered before this call has ended. New sections can be entered at the same time.
     pub fn barrier(&self) {
-        self.sections.barrier();
+        if !is_planted(Canary::NoBarrier) {
+            self.sections.barrier();
+        }
     }
 
     /// Calls `action` while no section is open: each section lies wholly before or wholly behind it.
     pub fn between_sections<T>(&self, action: impl FnOnce() -> T) -> T {
+        if is_planted(Canary::SectionsCut) {
+            return action();
+        }
         self.sections.between(action)
     }
 
@@ -260,8 +266,10 @@ impl Deduplicator {
     ) -> Result<Stored> {
         let (level, children) = (node.level, node.children.len());
         let bytes = node.encode();
-        let _exclusive = waiting::lock(&self.store_lock);
-        if let Some(found) = self.known_node(fingerprint, len_bytes)? {
+        let _exclusive = (!is_planted(Canary::NodesUnlocked)).then(|| waiting::lock(&self.store_lock));
+        if !is_planted(Canary::NoSecondLook)
+            && let Some(found) = self.known_node(fingerprint, len_bytes)?
+        {
             return Ok(Stored::Meanwhile(found, node));
         }
         // The children were counted when the bad or claimed copy was stored, and this copy takes its place. If they

@@ -4,6 +4,7 @@
 //! published. In between, the node's count is zero and only its pin keeps it from reclaiming. Claiming and pinning
 //! exclude each other under one lock (invariant I-4: claim, recheck, free).
 
+use dedupfs_sync::canary::{Canary, is_planted};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ impl Pins {
     /// Pins a node that the index has. `None` if it is claimed: the caller must store it again.
     pub(crate) fn pin_existing(self: &Arc<Self>, fingerprint: Fingerprint) -> Option<Pin> {
         let mut state = self.state.lock();
-        if state.claimed.contains(&fingerprint) {
+        if state.claimed.contains(&fingerprint) && !is_planted(Canary::ClaimIgnored) {
             return None;
         }
         *state.pinned.entry(fingerprint).or_insert(0) += 1;
@@ -66,7 +67,8 @@ impl Pins {
     /// Claims a node for reclaiming. Returns false if it is pinned or already claimed.
     pub(crate) fn claim(&self, fingerprint: Fingerprint) -> bool {
         let mut state = self.state.lock();
-        !state.pinned.contains_key(&fingerprint) && state.claimed.insert(fingerprint)
+        let is_pinned = state.pinned.contains_key(&fingerprint) && !is_planted(Canary::PinIgnored);
+        !is_pinned && state.claimed.insert(fingerprint)
     }
 
     /// Whether a writer has pinned it.

@@ -1,5 +1,6 @@
 //! Writing, truncating and publishing a file's content. See the head of [`crate::file`] for the picture.
 
+use dedupfs_sync::canary::{Canary, is_planted};
 use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Gauge, Hold, Result};
@@ -149,7 +150,9 @@ impl FileBody {
     pub fn truncate(&mut self, stream: StreamId, size_bytes: u64) -> Result<()> {
         if size_bytes == 0 {
             // No old content is needed, not even a failed part of it.
-            self.set_dirty(DirtyExtents::clear);
+            if !is_planted(Canary::DirtyOutlivesTruncation) {
+                self.set_dirty(DirtyExtents::clear);
+            }
             // Drop the run first: its pending work may rest on the pieces.
             self.stream = None;
             (self.pieces, self.failed) = (PieceList::default(), None);

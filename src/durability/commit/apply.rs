@@ -10,6 +10,7 @@
 //! counts them down. Rows are applied in order. Each index skips the rows up to its position, so a replay after a
 //! crash gives the same state. Cost: one hash table access per chunk of a new segment; nothing for known segments.
 
+use dedupfs_sync::canary::{Canary, is_planted};
 use std::cell::Cell;
 
 use dedupfs_base::Result;
@@ -74,16 +75,20 @@ impl Applier<'_> {
         for op in ops {
             match op {
                 LogOp::Extend { container, kind, from_bytes, to_bytes } => {
-                    if fresh.is_none() && *kind == ContainerKind::Data {
+                    if fresh.is_none() && *kind == ContainerKind::Data && !is_planted(Canary::ReplayWithoutChunks) {
                         self.replay_extend(&mut pending, *container, *kind, *from_bytes, *to_bytes)?;
                     }
                 }
+                LogOp::RootAdded(_) if is_planted(Canary::RootNotAdded) => {}
+                LogOp::RootDropped(_) if is_planted(Canary::RootNotDropped) => {}
                 LogOp::RootAdded(root) => self.count_root(&mut pending, root, 1)?,
                 LogOp::RootDropped(root) => self.count_root(&mut pending, root, -1)?,
                 LogOp::NodeStored { level, fingerprint, container, len_bytes } => {
                     let location = Location::new(*container, *len_bytes);
                     self.insert(&mut pending, ContainerKind::Recipe, *fingerprint, location)?;
-                    self.count_children(&mut pending, *level, fingerprint, *container, 1)?;
+                    if !is_planted(Canary::ChildrenNotCounted) {
+                        self.count_children(&mut pending, *level, fingerprint, *container, 1)?;
+                    }
                 }
                 LogOp::NodeMoved { fingerprint, container, len_bytes } => {
                     let location = Location::new(*container, *len_bytes);
@@ -91,7 +96,7 @@ impl Applier<'_> {
                 }
                 LogOp::NodeFreed { level, fingerprint, container } => {
                     // A lost node counts nothing. A node stored under its name since then is another copy.
-                    if *container != ContainerId::NONE {
+                    if *container != ContainerId::NONE && !is_planted(Canary::ChildrenNotFreed) {
                         self.count_children(&mut pending, *level, fingerprint, *container, -1)?;
                     }
                     let change = Change::Remove { fingerprint: *fingerprint, container: *container };

@@ -38,6 +38,7 @@ mod counting;
 mod rounds;
 mod turns;
 
+use dedupfs_sync::canary::{Canary, is_planted};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use dedupfs_sync::thread::JoinHandle;
@@ -169,6 +170,10 @@ impl Committer {
     /// # Errors
     /// The round's error. Nothing is lost then, but nothing is promised either.
     pub(crate) fn commit(&self) -> Result<()> {
+        if is_planted(Canary::AnsweredEarly) {
+            self.turns.ask();
+            return Ok(());
+        }
         match self.turns.take(waiting::announce) {
             None => Err(ReadOnly::Unmounting.into()),
             Some(outcome) => outcome.map_or(Ok(()), Err),

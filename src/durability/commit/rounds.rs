@@ -1,5 +1,6 @@
 //! The commit thread: the time of each round, and its steps in order. See the head of the parent module.
 
+use dedupfs_sync::canary::{Canary, is_planted};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use dedupfs_sync::thread::{Builder, Scope, ScopedJoinHandle};
@@ -180,14 +181,20 @@ impl Committer {
                 containers: data.records.iter().chain(&recipes.records).cloned().collect(),
                 removed_containers: removed.clone(),
                 extends,
-                trim_log_through: parts.indexes.chunks.position().min(parts.indexes.nodes.position()),
+                trim_log_through: if is_planted(Canary::TrimmedEarly) {
+                    parts.namespace.last_row()
+                } else {
+                    parts.indexes.chunks.position().min(parts.indexes.nodes.position())
+                },
             })?;
             parts.stores.data.acknowledge(&data.records);
             parts.stores.recipes.acknowledge(&recipes.records);
             for store in [&parts.stores.data, &parts.stores.recipes] {
                 // The transaction is durable. A container that is not forgotten only costs space, and the next mount
                 // finds it.
-                if let Err(error) = store.forget(&removed) {
+                if !is_planted(Canary::FreedStillKnown)
+                    && let Err(error) = store.forget(&removed)
+                {
                     tracing::warn!(%error, "a removed container is not forgotten yet");
                 }
             }

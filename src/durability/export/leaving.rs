@@ -1,5 +1,6 @@
 //! Containers that leave: their slots are freed once no durable export names them.
 
+use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_base::Result;
 use dedupfs_namespace::Exported;
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord};
@@ -43,6 +44,12 @@ impl Exporter {
 
     /// Notes the containers removed by the commit `row`. Their slots become free once no export names them.
     pub(crate) fn leave(&self, row: u64, containers: Vec<ContainerRecord>) {
+        if is_planted(Canary::FreedBeforeExport) {
+            let (recipes, data): (Vec<_>, Vec<_>) =
+                containers.iter().cloned().partition(|record| record.kind == ContainerKind::Recipe);
+            let _freed = (self.stores.recipes.free(&recipes), self.stores.data.free(&data));
+            return;
+        }
         self.state.lock().leaving.extend(containers.into_iter().map(|record| (row, record)));
     }
 

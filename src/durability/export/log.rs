@@ -2,6 +2,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+use dedupfs_sync::canary::{Canary, is_planted};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -42,7 +43,9 @@ pub(super) fn append(
         let Some(copied_bytes) = outcome? else { return Ok(None) };
         source.header(&mut |item| writer.push(item))?;
         let end_bytes = writer.finish()?;
-        log.sync()?;
+        if !is_planted(Canary::ExportNotSynced) {
+            log.sync()?;
+        }
         let written_bytes = end_bytes - log_bytes + copied_bytes;
         Ok(Some(Appended { log_bytes: end_bytes, written_bytes }))
     };
@@ -69,6 +72,9 @@ fn write(
         // A key that several commits changed is looked up once, and the store is read in order.
         keys.sort_unstable();
         keys.dedup();
+        if is_planted(Canary::ExportMissesKey) {
+            keys.pop();
+        }
         keys.drain(..).try_for_each(|key| {
             if let ChangedKey::Container { id, from_bytes } = key {
                 recipes.entry(id).and_modify(|from| *from = from_bytes.min(*from)).or_insert(from_bytes);

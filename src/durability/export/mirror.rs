@@ -5,6 +5,7 @@
 //!
 //! Only bytes recorded since the last export are copied: every byte of a recipe is written exactly once more.
 
+use dedupfs_sync::canary::{Canary, is_planted};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -85,7 +86,9 @@ impl Mirror {
     /// Makes all copies durable.
     pub(super) fn sync(&mut self) -> Result<()> {
         for file in self.unsynced.values() {
-            file.sync()?;
+            if !is_planted(Canary::CopiesNotSynced) {
+                file.sync()?;
+            }
         }
         self.unsynced.clear();
         Ok(())

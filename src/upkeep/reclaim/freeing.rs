@@ -4,6 +4,7 @@
 //! earlier rows may read it (I-4). A checkpoint writes every changed tanker, so many containers share one. It comes by
 //! itself, or on request when many bytes wait, room is short or the run ends.
 
+use dedupfs_sync::canary::{Canary, is_planted};
 use std::collections::HashSet;
 use std::time::Duration;
 use dedupfs_sync::clock::Instant;
@@ -64,7 +65,8 @@ impl Run<'_> {
         // The live chunks of waiting containers exist twice, which can be a large share of a small pool.
         let waiting_bytes: u64 = self.emptied.iter().map(|emptied| emptied.used_bytes).sum();
         let is_due = self.waiting_since.elapsed() >= FREE_INTERVAL.max(self.checkpoint_took * CHECKPOINTS_PER_WAIT);
-        if now || is_due || waiting_bytes >= self.free_bytes || core.space.is_tight() {
+        let is_late = is_planted(Canary::FreedBeforeCheckpoint);
+        if !is_late && (now || is_due || waiting_bytes >= self.free_bytes || core.space.is_tight()) {
             let began = Instant::now();
             core.committer.checkpoint()?;
             self.checkpoint_took = began.elapsed();
@@ -72,7 +74,9 @@ impl Run<'_> {
         }
         let covered = core.indexes.chunks.position().min(core.indexes.nodes.position());
         let (mut ready, waiting) =
-            std::mem::take(&mut self.emptied).into_iter().partition::<Vec<_>, _>(|emptied| emptied.row <= covered);
+            std::mem::take(&mut self.emptied)
+                .into_iter()
+                .partition::<Vec<_>, _>(|emptied| emptied.row <= covered || is_planted(Canary::FreedBeforeCheckpoint));
         self.emptied = waiting;
         if ready.is_empty() {
             return Ok(());

@@ -5,6 +5,7 @@
 //! found by a scrub. Content that the device does not return is left to a scrub, which can tell whether the device
 //! returns other content.
 
+use dedupfs_sync::canary::{Canary, is_planted};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use dedupfs_sync::thread::JoinHandle;
@@ -52,6 +53,9 @@ impl SuspectThread {
 impl Drop for SuspectThread {
     fn drop(&mut self) {
         // Closing the channel ends the thread after its present container.
+        if is_planted(Canary::ThreadLeft) {
+            std::mem::forget((self.stop.take(), self.thread.take()));
+        }
         self.stop = None;
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != dedupfs_sync::thread::current().id()

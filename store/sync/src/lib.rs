@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 
+pub mod canary;
 mod either;
 #[cfg(not(feature = "world"))]
 mod system;

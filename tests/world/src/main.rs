@@ -3,6 +3,7 @@
 //!     cargo run --release --manifest-path tests/world/Cargo.toml -- --seed 7      # one seed, told as a story
 //!     cargo run --release --manifest-path tests/world/Cargo.toml -- --from 0 --count 1000
 
+mod canaries;
 mod client;
 mod dice;
 mod disk;
@@ -20,6 +21,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use clap::Parser;
+use dedupfs_sync::canary::Canary;
+use dedupfs_sync::world;
 
 /// Runs dedupfs in worlds that seeds decide.
 #[derive(Parser)]
@@ -42,6 +45,15 @@ struct Arguments {
     /// Run each seed twice; all that happened must be equal.
     #[arg(long)]
     twice: bool,
+    /// Make this mistake in every world.
+    #[arg(long, value_parser = canary)]
+    canary: Option<Canary>,
+    /// Make each mistake in turn, and print after how many seeds it is found.
+    #[arg(long)]
+    canaries: bool,
+    /// Stop at the first seed that fails, and print how many were tried.
+    #[arg(long, hide = true)]
+    until_found: bool,
     /// Print the counts as numbers alone, for the process that started this one.
     #[arg(long, hide = true)]
     counts: bool,
@@ -50,9 +62,15 @@ struct Arguments {
 /// Seeds that one process runs: what a killed life leaks goes with the process.
 const BATCH: u64 = 100;
 
+fn canary(name: &str) -> Result<Canary, String> {
+    let mut all = Canary::ALL.iter().copied();
+    all.find(|canary| format!("{canary:?}") == name).ok_or_else(|| format!("the canaries are {:?}", Canary::ALL))
+}
+
 /// Runs a seed on a thread of its own, so that nothing of earlier seeds is left.
-fn run(seed: u64, with_story: bool) -> Result<seed::Outcome, String> {
+fn run(seed: u64, with_story: bool, canary: Option<Canary>) -> Result<seed::Outcome, String> {
     let run = move || {
+        world::plant(canary);
         hashes::decide(seed);
         seed::run(seed, with_story)
     };
@@ -72,9 +90,9 @@ impl Sum {
         self.0.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
 
-    fn run(&mut self, seed: u64, twice: bool) {
-        let outcome = run(seed, false);
-        let again = twice.then(|| run(seed, false));
+    fn run(&mut self, seed: u64, twice: bool, canary: Option<Canary>) {
+        let outcome = run(seed, false, canary);
+        let again = twice.then(|| run(seed, false, canary));
         let is_other = again.is_some_and(|again| again != outcome);
         if is_other {
             println!("seed {seed}: happens otherwise the second time");
@@ -116,6 +134,9 @@ fn batch(arguments: &Arguments, from: u64, count: u64) -> [u64; 8] {
     if arguments.twice {
         command.arg("--twice");
     }
+    if let Some(canary) = arguments.canary {
+        command.args(["--canary", &format!("{canary:?}")]);
+    }
     let output = command.stderr(Stdio::null()).output().expect("starts a process");
     let text = String::from_utf8_lossy(&output.stdout);
     let (told, counts) = text.trim_end().rsplit_once('\n').unwrap_or(("", text.trim_end()));
@@ -131,11 +152,14 @@ fn batch(arguments: &Arguments, from: u64, count: u64) -> [u64; 8] {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if arguments.canaries {
+        return canaries::table(arguments.from, arguments.count, arguments.jobs);
+    }
     if let Some(seed) = arguments.seed {
         // The engine's own log is part of the story.
         let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
         tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false).init();
-        return match run(seed, true) {
+        return match run(seed, true, arguments.canary) {
             Ok(outcome) => {
                 println!("{outcome:?}");
                 ExitCode::SUCCESS
@@ -146,12 +170,22 @@ fn main() -> ExitCode {
             }
         };
     }
+    if arguments.until_found {
+        let seeds = arguments.from..arguments.from + arguments.count;
+        let is_found = |seed: &u64| {
+            println!("seed");
+            run(*seed, false, arguments.canary).is_err()
+        };
+        let found = seeds.clone().find(is_found);
+        println!("tried {}", found.map_or(arguments.count, |seed| seed - arguments.from + 1));
+        return if found.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let begun = Instant::now();
     let mut sum = Sum::default();
     match arguments.seconds {
         Some(seconds) => sum.run_batches(&arguments, |_| begun.elapsed().as_secs() >= seconds),
         None if arguments.counts || arguments.count <= BATCH => {
-            (arguments.from..arguments.from + arguments.count).for_each(|seed| sum.run(seed, arguments.twice));
+            (arguments.from..arguments.from + arguments.count).for_each(|seed| sum.run(seed, arguments.twice, arguments.canary));
         }
         None => sum.run_batches(&arguments, |done| done >= arguments.count),
     }

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
 use order::Order;
-pub use state::{Habits, hash, is_atomic, kill, note, now, pass, point, random, set_clock_error, threads};
+pub use state::{Habits, hash, is_atomic, is_planted, kill, note, now, pass, plant, point, random, set_clock_error, threads};
 
 /// Stack of a task, in bytes. The engine's threads have 2 MiB; only touched pages take memory.
 const STACK_BYTES: usize = 1 << 20;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::wait::Waiter;
+use crate::canary::Canary;
 
 /// How the world's machine behaves; each seed chooses.
 #[derive(Clone, Copy, Debug)]
@@ -56,8 +57,20 @@ struct State {
 }
 
 thread_local! {
+    static PLANTED: Cell<Option<Canary>> = const { Cell::new(None) };
     static RUNNING: Cell<bool> = const { Cell::new(false) };
     static STATE: RefCell<State> = RefCell::default();
+}
+
+/// Plants a mistake in the worlds of the calling thread.
+pub fn plant(canary: Option<Canary>) {
+    PLANTED.set(canary);
+}
+
+/// Whether this world makes the mistake.
+#[must_use]
+pub fn is_planted(canary: Canary) -> bool {
+    in_world() && PLANTED.get() == Some(canary)
 }
 
 fn with<T>(act: impl FnOnce(&mut State) -> T) -> T {

@@ -1,0 +1,119 @@
+//! Canaries: mistakes that a world can make on purpose, to show that it would notice them.
+//!
+//! Each stands in the code as `if is_planted(Canary::…)`. Without the feature `world` that is false when the program is
+//! compiled, and nothing of it is left.
+
+macro_rules! canaries {
+    ($($(#[doc = $text:literal])+ $name:ident,)+) => {
+        /// A mistake.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Canary {
+            $($(#[doc = $text])+ $name,)+
+        }
+
+        impl Canary {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// The mistake in words.
+            #[must_use]
+            pub fn words(self) -> &'static str {
+                match self {
+                    $(Self::$name => concat!($($text,)+).trim_ascii(),)+
+                }
+            }
+        }
+    };
+}
+
+canaries! {
+    /// containers are not synced before the commit
+    ContainersNotSynced,
+    /// a failed sync of containers is taken for a success
+    SyncErrorSwallowed,
+    /// the namespace's file is not synced
+    CommitNotSynced,
+    /// a failed sync of the namespace is forgotten
+    FailureForgotten,
+    /// fsync is answered before its round
+    AnsweredEarly,
+    /// rounds run only when they are asked for
+    NoIntervals,
+    /// a round's answer wakes nobody
+    AnswerWakesNobody,
+    /// the name of a new slot file is not synced
+    SlotNameNotSynced,
+    /// an index file is not synced before its manifest
+    TankerNotSynced,
+    /// a freeze cuts sections in two
+    SectionsCut,
+    /// reclaiming does not wait for sections
+    NoBarrier,
+    /// a writer uses a node that reclaiming has claimed
+    ClaimIgnored,
+    /// reclaiming claims a node that a writer has pinned
+    PinIgnored,
+    /// nodes are stored without the store lock
+    NodesUnlocked,
+    /// chunks are stored without the store lock
+    ChunksUnlocked,
+    /// nobody looks again whether another writer stored the node
+    NoSecondLook,
+    /// a node that is stored does not count its children
+    ChildrenNotCounted,
+    /// a node that is freed does not count its children down
+    ChildrenNotFreed,
+    /// a dropped root is not counted down
+    RootNotDropped,
+    /// a new root is not counted up
+    RootNotAdded,
+    /// rows that one index lacks are trimmed
+    TrimmedEarly,
+    /// a replayed row inserts no chunks
+    ReplayWithoutChunks,
+    /// orphans of a crash stay
+    OrphansStay,
+    /// the writer epoch is not raised
+    EpochNotRaised,
+    /// slots are freed while the export names them
+    FreedBeforeExport,
+    /// containers are freed before a checkpoint covers their emptying
+    FreedBeforeCheckpoint,
+    /// live chunks of a victim are not copied
+    LiveNotCopied,
+    /// space that was given back is not synced at close
+    GivenBackNotSynced,
+    /// copies of recipes are not synced before the export names them
+    CopiesNotSynced,
+    /// the log of an export is not synced
+    ExportNotSynced,
+    /// an export misses the last changed key of each part
+    ExportMissesKey,
+    /// dirty extents outlive a truncation
+    DirtyOutlivesTruncation,
+    /// content that is replaced is not counted down
+    ReplacedNotDropped,
+    /// the content of an orphan is not counted down
+    OrphanNotDropped,
+    /// the quarantine thread is left running
+    ThreadLeft,
+    /// a file that is closed is not published
+    CloseDoesNotPublish,
+    /// a container that was synced once is never synced again
+    MarkBeyondSync,
+    /// a container that was freed is still found
+    FreedStillKnown,
+    /// nothing is reserved for reclaiming
+    NothingReserved,
+}
+
+/// Whether the world makes this mistake.
+#[cfg(not(feature = "world"))]
+#[inline(always)]
+#[must_use]
+pub const fn is_planted(_: Canary) -> bool {
+    false
+}
+
+#[cfg(feature = "world")]
+pub use crate::world::is_planted;

@@ -1,0 +1,65 @@
+//! The table of canaries: after how many seeds each mistake is found.
+
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dedupfs_sync::canary::Canary;
+
+/// Searches for each canary; the table has the median of their lengths.
+const SEARCHES: u64 = 5;
+
+/// One search for a canary.
+enum Found {
+    /// After this many seeds.
+    After(u64),
+    /// Not among these seeds.
+    Not,
+}
+
+/// Searches for a canary in a process of its own, from this seed on.
+fn search(canary: Canary, from: u64, count: u64) -> Found {
+    let program = std::env::current_exe().expect("has a path");
+    let mut command = Command::new(program);
+    command.args(["--canary", &format!("{canary:?}"), "--until-found"]);
+    command.args(["--from", &from.to_string(), "--count", &count.to_string()]);
+    let output = command.stderr(Stdio::null()).output().expect("starts a process");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let tried = text.lines().rev().find_map(|line| line.strip_prefix("tried ")?.parse().ok());
+    match tried {
+        // A world that kills its process has noticed, too.
+        None => Found::After(text.lines().filter(|line| *line == "seed").count() as u64),
+        Some(tried) if output.status.success() => Found::After(tried),
+        Some(_) => Found::Not,
+    }
+}
+
+/// Prints the table. Fails if a canary is not found.
+pub fn table(from: u64, count: u64, jobs: u64) -> ExitCode {
+    let next = AtomicUsize::new(0);
+    let lines = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some(&canary) = Canary::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let mut found: Vec<u64> = (0..SEARCHES)
+                        .filter_map(|number| match search(canary, from + number * count, count) {
+                            Found::After(tried) => Some(tried),
+                            Found::Not => None,
+                        })
+                        .collect();
+                    found.sort_unstable();
+                    let line = match found.get(SEARCHES as usize / 2) {
+                        Some(median) => format!("{median}"),
+                        None => format!("not in {count} ({} of {SEARCHES} searches)", found.len()),
+                    };
+                    println!("| {} | {line} |", canary.words());
+                    lines.lock().expect("no search panics").push(found.len() as u64 > SEARCHES / 2);
+                }
+            });
+        }
+    });
+    let lines = lines.into_inner().expect("no search panics");
+    let found = lines.iter().filter(|found| **found).count();
+    println!("{found} of {} are found", lines.len());
+    if found == lines.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
