@@ -1,4 +1,5 @@
-//! The rooms of the engine: dependencies lead down, and none leads up or in a circle.
+//! The rooms of the engine: dependencies lead down, and none leads up or in a circle. Threads, locks and time come from
+//! one module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -34,6 +35,22 @@ const CONTENT: &[(&str, u32)] = &[
     ("ingest", 5),
     ("file", 6),
     ("lib", 7),
+];
+
+/// Crates whose threads, locks, time and random bytes a world decides.
+const DECIDED: &[&str] = &["src", "src/base", "src/content", "src/namespace", "store/src", "index/src"];
+
+/// The system's names of these. Of `std::sync` and `std::time` only parts are meant.
+const SYSTEMS: &[&str] = &["parking_lot", "crossbeam_channel", "std::thread", "SystemTime", "getrandom"];
+const PARTS_OF_STD: &[(&str, &[&str])] =
+    &[("std::sync::", &["Mutex", "RwLock", "Condvar", "Barrier", "mpsc", "OnceLock"]), ("std::time::", &["Instant"])];
+
+/// Files that may use the system's, each with its reason.
+const UNDECIDED: &[(&str, &str)] = &[
+    ("store/src/device/memory.rs", "disks outlive a life that is killed with a lock held"),
+    ("store/src/device/faulty.rs", "as the disk below it"),
+    ("store/src/waiting.rs", "the listener belongs to the process; a test waits for threads of the system"),
+    ("src/base/panics.rs", "names the type of a caught panic"),
 ];
 
 /// Returns the sources of a crate, without those of crates in its folder.
@@ -92,4 +109,32 @@ fn rooms_of_the_engine_use_only_rooms_of_lower_floors() {
 #[test]
 fn rooms_of_content_use_only_rooms_of_lower_floors() {
     assert_leads_down("src/content", CONTENT, ("file", "ingest"));
+}
+
+#[test]
+fn threads_locks_and_time_of_the_engine_come_from_one_module() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let is_systems = |line: &str| {
+        let mut parts = PARTS_OF_STD.iter();
+        SYSTEMS.iter().any(|name| line.contains(name))
+            || parts.any(|(module, names)| line.contains(module) && names.iter().any(|name| line.contains(name)))
+    };
+    let mut found = BTreeMap::new();
+    for path in DECIDED.iter().flat_map(|directory| sources(&root.join(directory))).filter(|path| !is_test(path)) {
+        let text = fs::read_to_string(&path).expect("is text");
+        let code = text.lines().take_while(|line| *line != "mod tests {");
+        let lines = code.filter(|line| !line.trim_start().starts_with("//") && is_systems(line));
+        let lines: Vec<String> = lines.map(|line| line.trim().to_owned()).collect();
+        if !lines.is_empty() {
+            found.insert(path.strip_prefix(root).expect("lies in it").display().to_string(), lines);
+        }
+    }
+    for (path, reason) in UNDECIDED {
+        assert!(found.remove(*path).is_some(), "{path} is no exception any more ({reason}): take it out of the list");
+    }
+    assert!(
+        found.is_empty(),
+        "a world does not decide these: use the module of this kind in dedupfs_sync (store/sync), or add the file to \
+         UNDECIDED with a reason:\n{found:#?}"
+    );
 }
