@@ -125,7 +125,7 @@ fn data_root_of(meta: &Path, superblock: &Superblock, data: &Path) -> Result<(Pa
 ///
 /// # Errors
 /// A defect that cannot be repaired prevents the rest, or a device fails. The steps done until then are sound.
-pub(crate) fn repair_on(
+pub fn repair_on(
     meta_device: &Arc<dyn Device>,
     data_device: &Arc<dyn Device>,
     data_root: &[u8],

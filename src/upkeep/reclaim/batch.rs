@@ -9,7 +9,6 @@
 //!    behind the next checkpoint of the indexes ([`super::freeing`]), because replaying the log may read it until then
 //!    (I-4).
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{Forwarded, RECLAIM_STREAM};
 use dedupfs_index::SealedCells;
@@ -82,9 +81,7 @@ impl<'b, 'r> Batch<'b, 'r> {
             core.committer.pace()?;
             self.run.pace.between_pieces();
         }
-        if !is_planted(Canary::LiveNotCopied) {
-            self.copy()?;
-        }
+        self.copy()?;
         self.note_written();
         core.committer.settle()?;
         let mut kept = Vec::new();

@@ -79,8 +79,6 @@ canaries! {
     FreedBeforeExport,
     /// containers are freed before a checkpoint covers their emptying
     FreedBeforeCheckpoint,
-    /// live chunks of a victim are not copied
-    LiveNotCopied,
     /// space that was given back is not synced at close
     GivenBackNotSynced,
     /// copies of recipes are not synced before the export names them

@@ -9,6 +9,7 @@ use dedupfs_sync::{thread, world};
 use std::time::Duration;
 
 use crate::dice::{Dice, content};
+use crate::plan::Life;
 use crate::judge::{File, State, text};
 use crate::operations::Client as Operations;
 use crate::seed::World;
@@ -21,6 +22,8 @@ pub struct Client {
     pub dice: Dice,
     /// Whether requests may fail.
     pub may_fail: bool,
+    /// Files without a name.
+    pub open: Vec<(u64, dedupfs_service::Handle)>,
 }
 
 type Outcome = Result<(), Errno>;
@@ -47,13 +50,13 @@ impl Client {
     }
 
     /// Lives for this number of requests.
-    pub fn live(mut self, steps: u64) {
-        for _ in 0..steps {
-            if self.dice.one_in(3) {
-                thread::sleep(Duration::from_micros(self.dice.of_bits(24)));
+    pub fn live(mut self, life: &Life) {
+        for _ in 0..life.steps {
+            if self.dice.one_in(life.pause_one_in) {
+                thread::sleep(Duration::from_micros(self.dice.of_bits(life.pause_bits)));
             }
             let file = self.dice.below(self.world.plan.files) as usize;
-            let kind = self.dice.below(12);
+            let kind = self.dice.below(13);
             let outcome = match kind {
                 0 | 1 => self.replace(file),
                 2 | 3 => self.write_anew(file),
@@ -62,6 +65,7 @@ impl Client {
                 7 => self.truncate(file),
                 8 => self.remove(file),
                 9 => self.sync(file),
+                10 => self.remove_open(file),
                 _ => self.read(file),
             };
             self.world.tell(|| format!("client {} {kind} on file {file}: {outcome:?}", self.number));
@@ -72,14 +76,20 @@ impl Client {
                 assert!(self.may_fail, "client {}: request {kind} on file {file} fails: {error:?}", self.number);
                 // The client gives up, as programs do: its writes may be lost, and it was told.
                 self.with(file, File::failed);
-                return;
+                break;
             }
+        }
+        for open in std::mem::take(&mut self.open) {
+            self.operations().release(open);
         }
     }
 
     fn some_content(&mut self) -> Vec<u8> {
-        let len = self.dice.below(self.world.plan.file_bytes_max);
-        content(&mut self.dice, len)
+        let plan = &self.world.plan;
+        let mut document = Dice::new(plan.seed ^ self.dice.below(plan.documents) << 20);
+        let dice = if plan.documents > 0 { &mut document } else { &mut self.dice };
+        let len = dice.below(plan.file_bytes_max);
+        content(dice, plan.pieces, len)
     }
 
     /// As rsync: a new file beside it takes its place.
@@ -127,7 +137,7 @@ impl Client {
         for _ in 0..1 + self.dice.below(4) {
             let offset = self.dice.below(bytes.len() as u64 + 100);
             let len = 1 + self.dice.below(5000);
-            let piece = content(&mut self.dice, len);
+            let piece = content(&mut self.dice, self.world.plan.pieces, len);
             outcome = outcome.and_then(|()| self.write_pieces(file, open, offset, &piece));
         }
         self.close(file, open, outcome)
@@ -203,6 +213,16 @@ impl Client {
         self.with(file, File::answered);
         self.with(file, |file| file.closed(world::now()));
         Ok(())
+    }
+
+    /// As a program with a temporary file: the file has no name any more, and stays open until the client ends.
+    fn remove_open(&mut self, file: usize) -> Outcome {
+        if self.current(file).is_none() {
+            return Ok(());
+        }
+        let open = self.operations().open(&self.name(file), false)?;
+        self.open.push(open);
+        self.remove(file)
     }
 
     fn sync(&mut self, _: usize) -> Outcome {

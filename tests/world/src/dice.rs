@@ -33,12 +33,12 @@ impl Dice {
     }
 }
 
-/// Content made of few pieces, so that the same data is written often. Some of it compresses, and some is zeros.
-pub fn content(dice: &mut Dice, len_bytes: u64) -> Vec<u8> {
+/// Content made of this many different pieces, so that the same data is written often. Some of it compresses, and some is zeros.
+pub fn content(dice: &mut Dice, pieces: u64, len_bytes: u64) -> Vec<u8> {
     let len = usize::try_from(len_bytes).expect("files are small");
     let mut bytes = Vec::with_capacity(len);
     while bytes.len() < len {
-        let number = dice.below(12);
+        let number = dice.below(pieces);
         let mut piece = Dice::new(number);
         let piece_len = 1 + piece.below(9000) as usize;
         let start = bytes.len();

@@ -13,6 +13,8 @@ pub type State = Option<Arc<Vec<u8>>>;
 #[derive(Debug)]
 pub struct File {
     states: Vec<State>,
+    /// All states since the pool was last closed or opened: a lost meta root may bring any of them back.
+    older: Vec<State>,
     /// Whether the last request was answered.
     is_answered: bool,
     /// Since when the present state is that of a closed file; `None` while it is open.
@@ -21,7 +23,7 @@ pub struct File {
 
 impl Default for File {
     fn default() -> Self {
-        Self { states: vec![None], is_answered: true, closed_at: None }
+        Self { states: vec![None], older: Vec::new(), is_answered: true, closed_at: None }
     }
 }
 
@@ -77,7 +79,21 @@ impl File {
     /// Notes that the present state is durable: nothing older may be seen again. Only the client itself changes it.
     pub fn durable(&mut self) {
         let current = self.current().clone();
-        self.states = vec![current];
+        let older = std::mem::replace(&mut self.states, vec![current]);
+        self.older.extend(older);
+    }
+
+    /// Notes that the pool was closed: nothing older may be seen again, whatever is lost.
+    pub fn settled(&mut self) {
+        self.durable();
+        self.older.clear();
+    }
+
+    /// Notes that names may be as old as the last closing.
+    pub fn go_back(&mut self) {
+        let newer = std::mem::take(&mut self.states);
+        self.states = std::mem::take(&mut self.older);
+        self.states.extend(newer);
     }
 
     /// Judges what is seen after a crash, and takes it as the present state.
@@ -85,7 +101,10 @@ impl File {
         if !self.states.iter().any(|state| state == seen) {
             return Err(format!("shows {}, and may show {}", text(seen), self.states.iter().map(text).collect::<Vec<_>>().join(", ")));
         }
-        *self = Self { states: vec![seen.clone()], is_answered: true, closed_at: None };
+        // What was older stays possible until the pool is closed.
+        let mut older = std::mem::take(&mut self.older);
+        older.append(&mut self.states);
+        *self = Self { states: vec![seen.clone()], older, is_answered: true, closed_at: None };
         Ok(())
     }
 }

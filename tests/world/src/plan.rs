@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dedupfs_store::device::faulty::{Fault, FaultPlan};
+use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
 use dedupfs_store::superblock::PoolProperties;
 use dedupfs_sync::world::Habits;
 
@@ -30,8 +30,14 @@ pub struct Life {
     pub steps: u64,
     /// Longest time of a device operation, in nanoseconds.
     pub device_ns: u64,
-    pub reclaims: bool,
-    pub scrubs: bool,
+    /// How often each tool runs at most; 0: never.
+    pub reclaims: u64,
+    pub scrubs: u64,
+    /// One of this many requests is behind a pause of up to this many bits of microseconds.
+    pub pause_one_in: u64,
+    pub pause_bits: u64,
+    /// Time for which nothing happens at the end of the life, before its fate.
+    pub idle: Duration,
     pub commit_interval: Duration,
     /// Operations of the disks that fail: the disk, how, and when.
     pub faults: Vec<(usize, FaultPlan)>,
@@ -52,6 +58,10 @@ pub struct Plan {
     /// Files of each client.
     pub files: u64,
     pub file_bytes_max: u64,
+    /// Contents to choose from, so that whole files are equal; 0: each is made of pieces.
+    pub documents: u64,
+    /// Pieces that contents are made of.
+    pub pieces: u64,
     pub lives: Vec<Life>,
 }
 
@@ -65,6 +75,8 @@ impl Plan {
             clients: 1 + dice.below(4),
             files: 1 + dice.below(5),
             file_bytes_max: 1 << (10 + dice.below(8)),
+            documents: if dice.one_in(2) { 1 + dice.below(4) } else { 0 },
+            pieces: 2 + dice.below(12),
             lives: (0..lives).map(|_| Life::new(&mut dice)).collect(),
         }
     }
@@ -81,7 +93,12 @@ impl Life {
         if dice.one_in(3) {
             for _ in 0..1 + dice.below(3) {
                 let kind = FAULTS[dice.below(FAULTS.len() as u64) as usize];
-                let plan = FaultPlan::new(kind, dice.of_bits(10));
+                // Few operations are syncs, and most depends on them.
+                let plan = if kind == Fault::Io && dice.one_in(2) {
+                    FaultPlan::new(kind, dice.of_bits(5)).on(&[Operation::Sync, Operation::SyncDirectory])
+                } else {
+                    FaultPlan::new(kind, dice.of_bits(10))
+                };
                 // A file that stays cut off is damage, which the engine may hold for a loss.
                 let is_lasting = kind != Fault::ShortRead && dice.one_in(4);
                 faults.push((dice.below(2) as usize, if is_lasting { plan.lasting() } else { plan }));
@@ -93,6 +110,7 @@ impl Life {
             capacity_bytes: dice.one_in(6).then(|| (1 << 20) + dice.of_bits(24)),
             clock_jump_secs: if dice.one_in(4) { dice.of_bits(30).cast_signed() - (1 << 29) } else { 0 },
             loses_meta: dice.one_in(4),
+            idle: if dice.one_in(3) { Duration::from_millis(dice.of_bits(17)) } else { Duration::ZERO },
             ..Self::quiet(dice)
         }
     }
@@ -121,8 +139,11 @@ impl Life {
             habits,
             steps: 1 + dice.below(40),
             device_ns: if dice.one_in(2) { 1 << (10 + dice.below(18)) } else { 0 },
-            reclaims: dice.one_in(2),
-            scrubs: dice.one_in(4),
+            reclaims: if dice.one_in(2) { 1 + dice.of_bits(4) } else { 0 },
+            scrubs: if dice.one_in(4) { 1 + dice.of_bits(2) } else { 0 },
+            pause_one_in: 1 + dice.of_bits(6),
+            pause_bits: dice.below(25),
+            idle: Duration::ZERO,
             commit_interval: Duration::from_millis(1 << dice.below(14)),
             faults: Vec::new(),
             capacity_bytes: None,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dedupfs::check::CheckOptions;
 use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::repair::{RepairOptions, repair_on};
 use dedupfs::scrub::ScrubOptions;
 use dedupfs::{NoProgress, OpenOptions, Pool, format_on, recover_on};
 use dedupfs_service::Errno;
@@ -28,6 +29,12 @@ pub struct World {
     was_closed: AtomicBool,
     /// Whether the pool must be recovered from its data root before it can be opened.
     is_meta_lost: AtomicBool,
+    /// Whether the pool was ever closed in order: then its data root has an export.
+    has_export: AtomicBool,
+    /// Whether a forced recovery kept slots that nothing names.
+    has_kept: AtomicBool,
+    /// Whether the data root may have content behind its export.
+    is_export_old: AtomicBool,
     with_story: bool,
     pub tally: Tally,
 }
@@ -45,7 +52,7 @@ impl World {
     fn new(plan: Plan, with_story: bool) -> Self {
         let of_client = |_| (0..plan.files).map(|_| File::default()).collect();
         let files = Mutex::new((0..plan.clients).map(of_client).collect());
-        Self { plan, files, was_closed: AtomicBool::new(false), is_meta_lost: AtomicBool::new(false), with_story, tally: Tally::default() }
+        Self { plan, files, was_closed: AtomicBool::new(false), is_meta_lost: AtomicBool::new(false), has_export: AtomicBool::new(false), has_kept: AtomicBool::new(false), is_export_old: AtomicBool::new(false), with_story, tally: Tally::default() }
     }
 
     /// The judge's files. No task may switch while it holds them.
@@ -113,9 +120,18 @@ pub fn run(seed: u64, with_story: bool) -> Result<Outcome, String> {
         };
         world.files().iter_mut().flatten().for_each(File::life_ended);
         disks = disks.after(fate, seed);
-        if life.loses_meta && !life.may_fail() && world.was_closed.load(Ordering::Relaxed) {
+        let was_closed = world.was_closed.load(Ordering::Relaxed);
+        if was_closed {
+            world.has_export.store(true, Ordering::Relaxed);
+        }
+        if life.loses_meta && !life.may_fail() && world.has_export.load(Ordering::Relaxed) {
             if let Some(left) = disks.without_meta() {
                 world.tell(|| "the meta root is lost".to_owned());
+                if !was_closed {
+                    // Names are as of the last export, which may be as old as the pool is open.
+                    world.files().iter_mut().flatten().for_each(File::go_back);
+                    world.is_export_old.store(true, Ordering::Relaxed);
+                }
                 disks = left;
                 world.is_meta_lost.store(true, Ordering::Relaxed);
             }
@@ -150,7 +166,18 @@ fn open(world: &Arc<World>, life: &Life, disks: &Disks) -> dedupfs::Result<Arc<P
         ..OpenOptions::default()
     };
     if world.is_meta_lost.load(Ordering::Relaxed) {
-        recover_on(&roots[0], &roots[1], disks.data_root(), false, &options, &NoProgress)?;
+        let recover = |forced| recover_on(&roots[0], &roots[1], disks.data_root(), forced, &options, &NoProgress);
+        let recovered = recover(false);
+        match recovered {
+            // Content behind the export is told, and the user decides.
+            Err(error) if world.is_export_old.load(Ordering::Relaxed) && error.to_string().contains("behind commit") => {
+                recover(true)?;
+                world.tell(|| format!("the recovery is forced: {error}"));
+                world.has_kept.store(true, Ordering::Relaxed);
+            }
+            outcome => drop(outcome?),
+        }
+        world.is_export_old.store(false, Ordering::Relaxed);
         world.tell(|| "the pool is recovered from the data root".to_owned());
         world.tally.recoveries.fetch_add(1, Ordering::Relaxed);
         world.is_meta_lost.store(false, Ordering::Relaxed);
@@ -219,19 +246,20 @@ fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
     let clients: Vec<_> = (0..world.plan.clients as usize)
         .map(|client| {
             let dice = Dice::new(world.plan.seed ^ number << 32 ^ (client as u64) << 48);
-            let client = Client { number: client, world: world.clone(), pool: pool.clone(), dice, may_fail };
-            let steps = life.steps;
-            thread::Builder::new().name("client".to_owned()).spawn(move || client.live(steps)).expect("starts")
+            let client = Client { number: client, world: world.clone(), pool: pool.clone(), dice, may_fail, open: Vec::new() };
+            let life = life.clone();
+            thread::Builder::new().name("client".to_owned()).spawn(move || client.live(&life)).expect("starts")
         })
         .collect();
     let tools = [(life.reclaims, reclaim as fn(&Pool, &mut Dice) -> Result<(), String>), (life.scrubs, scrub)].into_iter().zip(0_u64..);
     let tools: Vec<_> = tools
-        .filter(|((is_used, _), _)| *is_used)
-        .map(|((_, tool), tool_number)| {
-            let (pool, mut dice) = (pool.clone(), Dice::new(world.plan.seed ^ number << 32 ^ tool_number << 60));
+        .filter(|((times, _), _)| *times > 0)
+        .map(|((times, tool), tool_number)| {
+            let (pool, mut dice) = (pool.clone(), Dice::new(world.plan.seed ^ number << 32 ^ (tool_number + 9) << 48));
+            let pause_bits = life.pause_bits;
             let run = move || {
-                for _ in 0..1 + dice.below(4) {
-                    thread::sleep(Duration::from_micros(dice.of_bits(24)));
+                for _ in 0..times {
+                    thread::sleep(Duration::from_micros(dice.of_bits(pause_bits)));
                     if let Err(error) = tool(&pool, &mut dice) {
                         assert!(may_fail, "{error}");
                     }
@@ -243,10 +271,14 @@ fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
     for task in clients.into_iter().chain(tools) {
         task.join().expect("a panic ends the world");
     }
+    thread::sleep(life.idle);
+    if life.fate != Fate::Closed && !life.idle.is_zero() {
+        world::kill();
+    }
     match close(pool) {
         Ok(()) => {
             // A client that gave up does not know the state of its file.
-            world.files().iter_mut().flatten().filter(|file| !file.is_unsure()).for_each(File::durable);
+            world.files().iter_mut().flatten().filter(|file| !file.is_unsure()).for_each(File::settled);
             world.was_closed.store(true, Ordering::Relaxed);
         }
         Err(error) => {
@@ -272,6 +304,16 @@ fn scrub(pool: &Pool, _: &mut Dice) -> Result<(), String> {
     }
 }
 
+/// Gives up the slots that a forced recovery kept.
+fn give_up_unnamed(world: &Arc<World>, life: &Life, disks: &Disks) {
+    let how = RepairOptions { apply: true, give_up_unnamed: true, ..RepairOptions::default() };
+    let options = OpenOptions { memory_bytes: dedupfs::config::MEMORY_BYTES_MIN, ..OpenOptions::default() };
+    let [meta, data] = disks.of_life(life, world);
+    let report = repair_on(&meta, &data, &disks.data_root(), &how, &options, &NoProgress);
+    let report = report.unwrap_or_else(|error| panic!("cannot be repaired: {error}"));
+    world.tell(|| format!("repaired: {:?}", report.plan));
+}
+
 /// The last life: everything is checked, removed, and must be gone.
 fn last_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
     let open = || open(world, life, disks).unwrap_or_else(|error| panic!("the pool does not open: {error}"));
@@ -284,6 +326,9 @@ fn last_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
     drop(operations);
     close(pool);
 
+    if world.has_kept.load(Ordering::Relaxed) {
+        give_up_unnamed(world, life, disks);
+    }
     let pool = open();
     pool.reclaim(&ReclaimOptions::below(100), &NoProgress).unwrap_or_else(|error| panic!("cannot be reclaimed: {error}"));
     check(&pool);
