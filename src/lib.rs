@@ -40,8 +40,8 @@ pub use dedupfs_index::filter::FilterPlan;
 pub use durability::export;
 pub use durability::space::SpaceLimits;
 pub use pool::{
-    OpenOptions, Pool, TRIAL_MEMORY_BYTES, TrialReport, UnrecoveredPool, format, format_on, recover, recover_on, repair, socket,
-    stats,
+    OpenOptions, Pool, TRIAL_MEMORY_BYTES, TrialReport, UnrecoveredPool, format, format_on, recover, recover_on,
+    repair, socket, stats,
 };
 pub use progress::{NoProgress, Progress};
 pub use service::{AccessTimes, Service};

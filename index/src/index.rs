@@ -1,12 +1,11 @@
 //! The index and its life cycle. Lookups are in `lookup`, changes in `apply`, durability in `checkpoint`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use dedupfs_sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dedupfs_store::device::Device;
 use dedupfs_store::{ContainerId, Fingerprint, PoolId, Result, StoreError};
-use dedupfs_sync::{Mutex, RwLock};
+use dedupfs_sync::{Mutex, OnceLock, RwLock};
 
 use crate::bloom::{FilterArray, Fullness};
 use crate::cell::Location;

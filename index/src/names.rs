@@ -3,11 +3,11 @@
 //! Every checkpoint attempt has its own generation, and each file's name carries the generation that wrote it. So no
 //! file that a manifest names is ever written again.
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::sync::Arc;
 
 use dedupfs_store::Result;
 use dedupfs_store::device::{AlignedBuffer, DIRECT_ALIGNMENT_BYTES, Device, DeviceFile, OpenMode};
+use dedupfs_sync::canary::{Canary, is_planted};
 
 use crate::options::SEQUENTIAL_BYTES;
 

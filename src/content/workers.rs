@@ -15,11 +15,12 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use dedupfs_sync::OnceLock;
-use dedupfs_sync::thread::JoinHandle;
 
-use dedupfs_sync::channel::{Receiver, Sender, TrySendError, Either, bounded, recv_either};
 use dedupfs_store::waiting;
+use dedupfs_sync::OnceLock;
+use dedupfs_sync::canary::{Canary, is_planted};
+use dedupfs_sync::channel::{Either, Receiver, Sender, TrySendError, bounded, recv_either};
+use dedupfs_sync::thread::JoinHandle;
 
 /// One piece of work.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
@@ -141,6 +142,9 @@ impl Drop for WorkerPool {
     /// Ends the threads after the queued jobs; drops speculative ones. A job may be the last owner: a thread does not
     /// join itself.
     fn drop(&mut self) {
+        if is_planted(Canary::ThreadLeft) {
+            std::mem::forget((self.queue.take(), std::mem::take(&mut self.threads)));
+        }
         self.queue = None;
         let own = dedupfs_sync::thread::current().id();
         for thread in self.threads.take().into_iter().flatten().filter(|thread| thread.thread().id() != own) {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
 use dedupfs_sync::clock::Instant;
 
 /// The time of the last client request.

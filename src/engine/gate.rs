@@ -9,9 +9,9 @@
 //! A pool that is read-only for a while is *paused*: new changes are refused as in Draining, until [`Gate::resume`].
 
 use std::time::Duration;
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::{ReadOnly, Result};
+use dedupfs_sync::clock::Instant;
 use dedupfs_sync::{Condvar, Mutex, MutexGuard};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -1,12 +1,12 @@
 //! Changing inodes: attributes, content, extended attributes, and dropping orphans.
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{FileKind, Ino, Timestamp, XattrMode};
 use dedupfs_store::LogOp;
 use dedupfs_store::recipe::Root;
+use dedupfs_sync::canary::{Canary, is_planted};
 
 use super::inode::Inode;
 use super::{NAME_BYTES_MAX, Namespace, XATTR_VALUE_BYTES_MAX, XATTRS_MAX};

@@ -5,7 +5,6 @@
 //! outlives sessions: after a failed *sync* the content of the disk is unknown, so nothing is written until the pool is
 //! mounted again (invariant I-7). Earlier commits stay readable.
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dedupfs_base::{EngineError, Result};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::DeviceFile;
+use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::{Mutex, atomically};
 use redb::StorageBackend;
 

@@ -34,8 +34,7 @@ impl Lineage {
     /// The system returns no random bytes.
     pub fn random() -> Result<Self> {
         let mut bytes = [0; 16];
-        dedupfs_sync::entropy::fill(&mut bytes)
-            .map_err(|error| StoreError::from_io("get", "random bytes", error))?;
+        dedupfs_sync::entropy::fill(&mut bytes).map_err(|error| StoreError::from_io("get", "random bytes", error))?;
         Ok(Self(bytes))
     }
 }

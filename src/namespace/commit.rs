@@ -15,11 +15,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::panics::catch;
 use dedupfs_base::{EngineError, Result};
 use dedupfs_store::{ContainerId, ContainerRecord, LogOp, OperationsLog, StoreError};
+use dedupfs_sync::clock::Instant;
 use redb::{CompactionError, Database, WriteTransaction};
 
 use super::base::{Snapshot, Store};

@@ -68,9 +68,9 @@ use dedupfs_base::{EngineError, Result};
 use dedupfs_service::Ino;
 use dedupfs_store::device::DeviceFile;
 use dedupfs_store::{ContainerId, LogOp, OperationsLog, StoreError};
+use dedupfs_sync::cache::Cache;
 use dedupfs_sync::{Mutex, RwLock};
 use quick_cache::Weighter;
-use dedupfs_sync::cache::Cache;
 
 use self::backend::Health;
 use self::base::Store;

@@ -1,6 +1,5 @@
 //! A namespace begins: it is created, or opened at its last commit, and then made ready for writing.
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -9,8 +8,9 @@ use dedupfs_service::{FileKind, ROOT_INO, Timestamp};
 use dedupfs_store::device::{Device, DeviceFile, OpenMode};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::{ContainerId, StoreError};
-use dedupfs_sync::{Mutex, RwLock};
 use dedupfs_sync::cache::weighing;
+use dedupfs_sync::canary::{Canary, is_planted};
+use dedupfs_sync::{Mutex, RwLock};
 
 use super::backend::Health;
 use super::base::Store;
@@ -165,11 +165,7 @@ impl Namespace {
             state: RwLock::new(Generations { base: Some(snapshot), totals: header.totals, ..Generations::default() }),
             health,
             file,
-            cache: weighing(
-                (inode_cache_bytes / INODE_MEMORY_BYTES) as usize,
-                inode_cache_bytes,
-                InodeWeighter,
-            ),
+            cache: weighing((inode_cache_bytes / INODE_MEMORY_BYTES) as usize, inode_cache_bytes, InodeWeighter),
             next_ino: AtomicU64::new(header.next_ino),
             next_cookie: AtomicU64::new(header.next_cookie),
             has_losses: AtomicBool::new(header.has_losses),

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-
 use dedupfs_base::Result;
 use dedupfs_index::Index;
 use dedupfs_namespace::{IndexSide, Namespace};

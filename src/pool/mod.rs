@@ -24,21 +24,21 @@ mod unrecovered;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use dedupfs_sync::thread::JoinHandle;
 use std::time::Duration;
 
 use dedupfs_service::Ino;
 use dedupfs_store::device::PoolLock;
 use dedupfs_sync::Mutex;
+use dedupfs_sync::thread::JoinHandle;
 
 use crate::engine::Core;
 use crate::progress::{NoProgress, Progress};
 pub(crate) use format::relative_or_absolute;
 pub use format::{format, format_on};
-pub use recover::recover_on;
 pub use open::OpenOptions;
 pub(crate) use open::{missing_data_root, overlays};
 pub(crate) use parts::DATA_DIRECTORY;
+pub use recover::recover_on;
 use stats::PoolStats;
 use trial::TrialControl;
 pub use trial::{TRIAL_MEMORY_BYTES, TrialReport};

@@ -8,7 +8,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::Fingerprinter;
@@ -17,6 +16,7 @@ use dedupfs_store::StoreError;
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, FileDevice, Subdirectory};
 use dedupfs_store::superblock::{Role, Superblock};
+use dedupfs_sync::clock::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::format::relative_or_absolute;

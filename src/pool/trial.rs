@@ -19,7 +19,6 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::Fingerprinter;
@@ -28,6 +27,7 @@ use dedupfs_store::StoreError;
 use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
 use dedupfs_store::device::{Device, FileDevice, OverlayDevice, Subdirectory};
 use dedupfs_store::superblock::{Role, Superblock};
+use dedupfs_sync::clock::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::indexes::Rebuild;

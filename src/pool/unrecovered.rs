@@ -10,9 +10,7 @@
 //! A container that was being filled is valid up to the mark in its record, and is never appended to again. Cost: proportional to the
 //! rows behind the checkpoints. Only unsealed containers that a row or a reader needs are scanned.
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::sync::Arc;
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{ContainerChunks, DedupParts, Deduplicator, Fingerprinter, Indexes};
@@ -21,6 +19,8 @@ use dedupfs_store::OperationsLog;
 use dedupfs_store::device::{Device, PoolLock};
 use dedupfs_store::superblock::{Role, Superblock};
 use dedupfs_sync::Mutex;
+use dedupfs_sync::canary::{Canary, is_planted};
+use dedupfs_sync::clock::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::Pool;

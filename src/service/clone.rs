@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::FILE_BYTES_MAX;
-use dedupfs_content::FileBody;
-use dedupfs_content::StreamId;
+use dedupfs_content::{FILE_BYTES_MAX, FileBody, StreamId};
 use dedupfs_service::{Caller, FilePlace, Ino};
 use dedupfs_store::waiting;
 use dedupfs_sync::RwLockWriteGuard;

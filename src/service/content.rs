@@ -1,17 +1,15 @@
 //! Reading, writing, truncating and publishing the content of files.
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::FILE_BYTES_MAX;
-use dedupfs_content::FileBody;
-use dedupfs_content::StreamId;
+use dedupfs_content::{FILE_BYTES_MAX, FileBody, StreamId};
 use dedupfs_namespace::Inode;
 use dedupfs_service::{Caller, FileKind, Handle, Ino, OpenOptions, Opened, SeekTarget, WriteFlags, without_privileges};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::{StoreError, waiting};
+use dedupfs_sync::canary::{Canary, is_planted};
 
 use super::open_files::{Live, OpenFile, OpenHandle};
 use super::{Service, now, protection};

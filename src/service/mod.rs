@@ -38,10 +38,10 @@ use dedupfs_service::{
 pub use access_times::AccessTimes;
 use attributes::attributes_of;
 pub(crate) use content::CAPABILITY_XATTR;
+use dedupfs_sync::Mutex;
 pub(crate) use errno::errno;
 use lookups::Lookups;
 use open_files::OpenFiles;
-use dedupfs_sync::Mutex;
 
 use crate::engine::Core;
 use dedupfs_base::{EngineError, Result};

@@ -19,7 +19,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{FileBody, FileContext, ReadAhead};
@@ -27,6 +26,7 @@ use dedupfs_namespace::{Inode, Namespace};
 use dedupfs_service::{Handle, Ino, OpenOptions, Timestamp};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::waiting;
+use dedupfs_sync::clock::Instant;
 use dedupfs_sync::{Mutex, RwLock, RwLockWriteGuard};
 
 use super::now;

@@ -1,12 +1,12 @@
 //! Admission of new content by room, and the figures of df.
 
 use std::time::Duration;
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_service::Statistics;
 use dedupfs_store::waiting;
 use dedupfs_sync::Mutex;
+use dedupfs_sync::clock::Instant;
 
 use super::Service;
 use crate::config::{MIB, PUBLISH_PATIENCE};

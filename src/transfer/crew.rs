@@ -45,7 +45,9 @@ pub(super) fn run<B: Send>(tally: &Tally<'_>, walk: impl FnOnce(Hand<'_, B>), wo
                 let mut space = Space::default();
                 receiver.iter().for_each(|batch| work(batch, &mut space));
             };
-            if let Err(error) = dedupfs_sync::thread::Builder::new().name(format!("copy-{number}")).spawn_scoped(scope, run) {
+            if let Err(error) =
+                dedupfs_sync::thread::Builder::new().name(format!("copy-{number}")).spawn_scoped(scope, run)
+            {
                 tracing::warn!(%error, number, "cannot start a thread to copy files");
                 let error = TransferError::Disk { what: "cannot start a thread".to_owned(), error };
                 tally.note(Err(Trouble::All(error)), Default::default);

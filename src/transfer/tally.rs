@@ -4,11 +4,11 @@ use std::ffi::CStr;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::EngineError;
 use dedupfs_service::Errno;
 use dedupfs_sync::Mutex;
+use dedupfs_sync::clock::Instant;
 use rustix::io::Errno as DiskErrno;
 
 use super::{

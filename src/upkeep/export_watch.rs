@@ -4,13 +4,13 @@
 //! active. No write waits for it.
 
 use std::sync::{Arc, Weak};
-use dedupfs_sync::thread::JoinHandle;
 use std::time::Duration;
-use dedupfs_sync::clock::Instant;
 
-use dedupfs_sync::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use dedupfs_base::Result;
 use dedupfs_store::StoreError;
+use dedupfs_sync::channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use dedupfs_sync::clock::Instant;
+use dedupfs_sync::thread::JoinHandle;
 
 use crate::config::{EXPORT_INTERVAL, EXPORT_VERIFY_BYTES_PER_S};
 use crate::durability::export::{CopyDepth, ExportCheck, is_damage};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_store::{Fingerprint, Result, StoreError};
 use dedupfs_sync::Mutex;
+use dedupfs_sync::clock::Instant;
 
 use super::{CompareFilter, Filter, Query, Verdict};
 

@@ -15,10 +15,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use dedupfs_sync::thread;
 
 use dedupfs_store::{Result, StoreError};
-use dedupfs_sync::Mutex;
+use dedupfs_sync::{Mutex, thread};
 
 use super::containers::ContainerShares;
 use super::pages::PagedFile;

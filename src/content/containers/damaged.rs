@@ -5,8 +5,8 @@
 
 use std::sync::atomic::Ordering;
 
-use dedupfs_sync::channel::Sender;
 use dedupfs_store::{ContainerId, ContainerKind};
+use dedupfs_sync::channel::Sender;
 
 use super::ContainerStore;
 use super::shared::KnownContainer;

@@ -126,9 +126,7 @@ where
         .hot_allocation(HOT_SHARE)
         .build();
     match options {
-        Ok(options) => {
-            Cache::with_options(options, weighter, CacheHasher::default(), DefaultLifecycle::default())
-        }
+        Ok(options) => Cache::with_options(options, weighter, CacheHasher::default(), DefaultLifecycle::default()),
         // `build` refuses only missing capacities.
         Err(_) => weighing(as_usize(entries), capacity_bytes, weighter),
     }

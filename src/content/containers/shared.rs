@@ -13,17 +13,16 @@
 //!   error.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::Arc;
-use dedupfs_sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
-use dedupfs_sync::clock::Instant;
 
-use dedupfs_sync::channel::Sender;
 use dedupfs_base::{EngineError, Gauge, ReadOnly, Result};
 use dedupfs_store::container::{SlotAddress, SlotFiles, encode_region};
 use dedupfs_store::{ContainerId, ContainerRecord, waiting};
-use dedupfs_sync::{Condvar, Mutex, RwLock};
+use dedupfs_sync::channel::Sender;
+use dedupfs_sync::clock::Instant;
+use dedupfs_sync::{Condvar, Mutex, OnceLock, RwLock};
 
 use super::ContainerOptions;
 use super::buffers::{RegionPool, WriteBuffers};

@@ -10,7 +10,6 @@
 //! Invariant I-1: a reported record covers synced bytes only. The mark is taken before the sync begins, and all bytes
 //! below it are written by then. Appending goes on at the same time.
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,6 +17,7 @@ use std::sync::atomic::Ordering;
 use dedupfs_base::{EngineError, Result};
 use dedupfs_store::container::TableEntry;
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord};
+use dedupfs_sync::canary::{Canary, is_planted};
 
 use super::ContainerStore;
 use super::open_container::{Goal, Mark, OpenContainer};

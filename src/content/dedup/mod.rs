@@ -33,7 +33,6 @@ mod sections;
 mod sections_tests;
 mod stored;
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,6 +41,7 @@ use dedupfs_index::Location;
 use dedupfs_index::filter::{FilterChain, FilterStats};
 use dedupfs_store::recipe::{Child, Node};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, waiting};
+use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::{Mutex, RwLock};
 
 pub(crate) use block_index::BlockIndex;

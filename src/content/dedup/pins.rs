@@ -4,11 +4,11 @@
 //! published. In between, the node's count is zero and only its pin keeps it from reclaiming. Claiming and pinning
 //! exclude each other under one lock (invariant I-4: claim, recheck, free).
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use dedupfs_store::Fingerprint;
+use dedupfs_sync::canary::{Canary, is_planted};
 
 use crate::sync::Mutex;
 

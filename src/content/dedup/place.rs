@@ -3,7 +3,6 @@
 //!
 //! [`Finds`](super::finds::Finds) confirms the finds of step 3.
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
@@ -12,6 +11,7 @@ use dedupfs_index::Location;
 use dedupfs_index::filter::Verdict;
 use dedupfs_store::recipe::Child;
 use dedupfs_store::{ContainerId, Fingerprint, waiting};
+use dedupfs_sync::canary::{Canary, is_planted};
 
 use super::{BlockIndex, Deduplicator, SegmentEntry};
 use crate::containers::StreamId;

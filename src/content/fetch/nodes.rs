@@ -5,8 +5,8 @@ use std::sync::Arc;
 use dedupfs_base::Result;
 use dedupfs_store::recipe::{Child, Node};
 use dedupfs_store::{Fingerprint, StoreError};
-use quick_cache::Weighter;
 use dedupfs_sync::cache::{Cache, weighing};
+use quick_cache::Weighter;
 
 use super::Fetcher;
 use crate::fingerprint::Fingerprinter;

@@ -1,10 +1,10 @@
 //! Writing, truncating and publishing a file's content. See the head of [`crate::file`] for the picture.
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Gauge, Hold, Result};
 use dedupfs_store::recipe::{Child, Root};
+use dedupfs_sync::canary::{Canary, is_planted};
 
 use super::dirty::DirtyExtents;
 use crate::containers::StreamId;

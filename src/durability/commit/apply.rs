@@ -10,7 +10,6 @@
 //! counts them down. Rows are applied in order. Each index skips the rows up to its position, so a replay after a
 //! crash gives the same state. Cost: one hash table access per chunk of a new segment; nothing for known segments.
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::cell::Cell;
 
 use dedupfs_base::Result;
@@ -18,6 +17,7 @@ use dedupfs_content::{Extended, Indexes, NodeReader, Stores};
 use dedupfs_index::{Change, Location};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp};
+use dedupfs_sync::canary::{Canary, is_planted};
 
 /// Number of changes gathered before they are applied. It bounds memory for rows of any size.
 const CHANGES_MAX: usize = 65_536;

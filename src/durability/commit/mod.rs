@@ -38,16 +38,16 @@ mod counting;
 mod rounds;
 mod turns;
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use dedupfs_sync::thread::JoinHandle;
 use std::time::Duration;
 
 use dedupfs_content::{Indexes, Stores};
 use dedupfs_store::device::PoolLock;
 use dedupfs_store::{ContainerId, StoreError, waiting};
 use dedupfs_sync::Mutex;
+use dedupfs_sync::canary::{Canary, is_planted};
+use dedupfs_sync::thread::JoinHandle;
 
 pub(crate) use apply::{Applied, Applier};
 

@@ -1,16 +1,16 @@
 //! The commit thread: the time of each round, and its steps in order. See the head of the parent module.
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use dedupfs_sync::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::Duration;
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_namespace::CommitInput;
 use dedupfs_store::device::PoolLock;
 use dedupfs_store::{ContainerId, LogOp, StoreError};
+use dedupfs_sync::canary::{Canary, is_planted};
+use dedupfs_sync::clock::Instant;
+use dedupfs_sync::thread::{Builder, Scope, ScopedJoinHandle};
 
 use super::Committer;
 use super::counting::Row;

@@ -1,7 +1,8 @@
 //! The turns of the commit thread: callers ask for a round and wait until one has begun and ended since.
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::time::Duration;
+
+use dedupfs_sync::canary::{Canary, is_planted};
 
 use crate::sync::{Condvar, Mutex};
 

@@ -1,12 +1,12 @@
 //! Writes a base: the whole namespace, beside the export that counts, and then the switch to it.
 
 use std::sync::atomic::Ordering;
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_namespace::ExportSource;
 use dedupfs_store::device::OpenMode;
 use dedupfs_store::{ContainerKind, StoreError};
+use dedupfs_sync::clock::Instant;
 
 use super::files::{self, Current};
 use super::frames::{Group, GroupWriter};

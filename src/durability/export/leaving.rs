@@ -1,9 +1,9 @@
 //! Containers that leave: their slots are freed once no durable export names them.
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_base::Result;
 use dedupfs_namespace::Exported;
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord};
+use dedupfs_sync::canary::{Canary, is_planted};
 
 use super::{Exporter, Work};
 

@@ -2,7 +2,6 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,6 +9,7 @@ use dedupfs_base::{EngineError, Result};
 use dedupfs_namespace::{ChangedKey, ExportSource};
 use dedupfs_store::device::DeviceFile;
 use dedupfs_store::{ContainerId, ContainerKind, PoolId};
+use dedupfs_sync::canary::{Canary, is_planted};
 
 use super::Exporter;
 use super::frames::{Group, GroupWriter, ReadFrame};

@@ -5,7 +5,6 @@
 //!
 //! Only bytes recorded since the last export are copied: every byte of a recipe is written exactly once more.
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,6 +13,7 @@ use dedupfs_content::ContainerStore;
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, DeviceFile, OpenMode};
 use dedupfs_store::{ContainerRecord, StoreError};
+use dedupfs_sync::canary::{Canary, is_planted};
 
 /// Directory of the copies.
 pub(super) const DIRECTORY: &str = "export/recipes";

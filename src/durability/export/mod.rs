@@ -40,7 +40,6 @@ mod verify;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::Stores;
 use dedupfs_namespace::{Exported, Namespace};

@@ -22,14 +22,14 @@ mod holdings;
 mod optional;
 mod watch;
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_store::device::{Device, Space};
 use dedupfs_store::{ContainerKind, waiting};
 use dedupfs_sync::Mutex;
+use dedupfs_sync::canary::{Canary, is_planted};
+use dedupfs_sync::clock::Instant;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use cost::{ContentCost, Demand};

@@ -1,11 +1,11 @@
 //! Writes to the data root that can be delayed or dropped: the export. They must not use the room that commits and reclaiming rely on.
 
 use std::sync::Arc;
-use dedupfs_sync::OnceLock;
 
 use dedupfs_store::StoreError;
 use dedupfs_store::device::Device;
 use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
+use dedupfs_sync::OnceLock;
 
 use super::{Demand, SpaceGuard};
 

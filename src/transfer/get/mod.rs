@@ -9,11 +9,11 @@ use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use dedupfs_sync::OnceLock;
 
 use dedupfs_base::EngineError;
 use dedupfs_namespace::check_name;
 use dedupfs_service::{Attributes, FileKind, FileService, Ino};
+use dedupfs_sync::OnceLock;
 
 use super::crew::{self, Hand, Space};
 use super::directory::{self, Descriptors};

@@ -4,11 +4,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dedupfs_sync::channel::{Receiver, bounded};
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::Fingerprinter;
-use dedupfs_content::{ContainerStore, Inspection, WholeContainer, WorkerPool};
+use dedupfs_content::{ContainerStore, Fingerprinter, Inspection, WholeContainer, WorkerPool};
 use dedupfs_store::ContainerRecord;
+use dedupfs_sync::channel::{Receiver, bounded};
 
 use super::judge;
 

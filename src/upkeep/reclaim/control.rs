@@ -1,8 +1,8 @@
 //! Control of a run by other threads, and its answers: stop, pause, status.
 
 use std::time::Duration;
-use dedupfs_sync::clock::Instant;
 
+use dedupfs_sync::clock::Instant;
 use dedupfs_sync::{Condvar, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 

@@ -4,13 +4,13 @@
 //! earlier rows may read it (I-4). A checkpoint writes every changed tanker, so many containers share one. It comes by
 //! itself, or on request when many bytes wait, room is short or the run ends.
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::collections::HashSet;
 use std::time::Duration;
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::Result;
 use dedupfs_store::{ContainerId, OperationsLog};
+use dedupfs_sync::canary::{Canary, is_planted};
+use dedupfs_sync::clock::Instant;
 
 use super::{Run, Stopped};
 
@@ -73,10 +73,9 @@ impl Run<'_> {
             self.waiting_since = Instant::now();
         }
         let covered = core.indexes.chunks.position().min(core.indexes.nodes.position());
-        let (mut ready, waiting) =
-            std::mem::take(&mut self.emptied)
-                .into_iter()
-                .partition::<Vec<_>, _>(|emptied| emptied.row <= covered || is_planted(Canary::FreedBeforeCheckpoint));
+        let (mut ready, waiting) = std::mem::take(&mut self.emptied)
+            .into_iter()
+            .partition::<Vec<_>, _>(|emptied| emptied.row <= covered || is_planted(Canary::FreedBeforeCheckpoint));
         self.emptied = waiting;
         if ready.is_empty() {
             return Ok(());

@@ -35,10 +35,10 @@ mod victims;
 
 use std::collections::HashSet;
 use std::time::Duration;
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_index::NewLists;
 use dedupfs_store::{ContainerId, ContainerKind};
+use dedupfs_sync::clock::Instant;
 
 pub use self::control::{ReclaimControl, ReclaimStatus, RunStatus};
 pub use self::history::{FILE_NAME as HISTORY_FILE, LastRun};

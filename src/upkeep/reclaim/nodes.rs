@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 use std::time::Duration;
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_store::{ContainerId, Fingerprint, LogOp, OperationsLog};
+use dedupfs_sync::clock::Instant;
 
 use super::{Run, Stopped};
 

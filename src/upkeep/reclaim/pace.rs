@@ -4,9 +4,9 @@
 //! the processor and of the disk.
 
 use std::time::Duration;
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_sync::Mutex;
+use dedupfs_sync::clock::Instant;
 
 use super::control::ReclaimControl;
 use super::{ReclaimOptions, Stopped};

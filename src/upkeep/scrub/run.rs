@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
-use dedupfs_sync::clock::Instant;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{Inspection, WholeContainer};
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, OperationsLog, StoreError};
+use dedupfs_sync::clock::Instant;
 
 use super::quarantine::BadCopy;
 use super::{NAP, ScrubControl, ScrubOptions, ScrubPosition, ScrubReport};

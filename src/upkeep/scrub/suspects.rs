@@ -5,17 +5,16 @@
 //! found by a scrub. Content that the device does not return is left to a scrub, which can tell whether the device
 //! returns other content.
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-use dedupfs_sync::thread::JoinHandle;
 use std::time::Duration;
-use dedupfs_sync::clock::Instant;
 
-use dedupfs_sync::channel::{Either, Receiver, Sender, bounded, recv_either};
 use dedupfs_base::Result;
 use dedupfs_content::{Suspect, WholeContainer};
 use dedupfs_store::{ContainerKind, StoreError};
+use dedupfs_sync::channel::{Either, Receiver, Sender, bounded, recv_either};
+use dedupfs_sync::clock::Instant;
+use dedupfs_sync::thread::JoinHandle;
 
 use super::quarantine::BadCopy;
 use crate::engine::Core;
@@ -53,9 +52,6 @@ impl SuspectThread {
 impl Drop for SuspectThread {
     fn drop(&mut self) {
         // Closing the channel ends the thread after its present container.
-        if is_planted(Canary::ThreadLeft) {
-            std::mem::forget((self.stop.take(), self.thread.take()));
-        }
         self.stop = None;
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != dedupfs_sync::thread::current().id()

@@ -23,12 +23,12 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
-use dedupfs_sync::canary::{Canary, is_planted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use dedupfs_sync::Mutex;
+use dedupfs_sync::canary::{Canary, is_planted};
 
 use super::WRITE_OUT_ALIGNMENT_BYTES;
 use crate::device::{Device, DeviceFile, OpenMode};
@@ -265,7 +265,6 @@ impl SlotFiles {
         for number in numbers {
             let file = self.handle(number)?;
             self.note(number, Writes::Synced);
-            self.state.lock().given_back.remove(&number);
             if let Err(error) = file.sync() {
                 self.note(number, Writes::Unsynced);
                 return Err(error);
@@ -282,7 +281,12 @@ impl SlotFiles {
             return Ok(());
         }
         let numbers = std::mem::take(&mut self.state.lock().given_back);
-        numbers.into_iter().try_for_each(|number| self.handle(number)?.sync())
+        let mut outcome = Ok(());
+        for number in numbers {
+            // The others are worth syncing all the same.
+            outcome = outcome.and(self.handle(number).and_then(|file| file.sync()));
+        }
+        outcome
     }
 
     fn note(&self, number: u32, writes: Writes) {

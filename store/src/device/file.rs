@@ -22,10 +22,10 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use dedupfs_sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use dedupfs_sync::OnceLock;
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 

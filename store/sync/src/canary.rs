@@ -93,7 +93,7 @@ canaries! {
     ReplacedNotDropped,
     /// the content of an orphan is not counted down
     OrphanNotDropped,
-    /// the quarantine thread is left running
+    /// workers are left running
     ThreadLeft,
     /// a file that is closed is not published
     CloseDoesNotPublish,

@@ -66,8 +66,8 @@ pub mod entropy {
 pub mod cache {
     use std::hash::Hash;
 
-    use quick_cache::Weighter;
     pub use quick_cache::DefaultHashBuilder as CacheHasher;
+    use quick_cache::Weighter;
 
     /// A cache bounded by the weight of its values.
     pub type Cache<K, V, W> = quick_cache::sync::Cache<K, V, W, CacheHasher>;

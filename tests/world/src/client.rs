@@ -9,9 +9,9 @@ use dedupfs_sync::{thread, world};
 use std::time::Duration;
 
 use crate::dice::{Dice, content};
-use crate::plan::Life;
 use crate::judge::{File, State, text};
 use crate::operations::Client as Operations;
+use crate::plan::Life;
 use crate::seed::World;
 
 /// A client of one life.
@@ -86,7 +86,12 @@ impl Client {
 
     fn some_content(&mut self) -> Vec<u8> {
         let plan = &self.world.plan;
-        let mut document = Dice::new(plan.seed ^ self.dice.below(plan.documents) << 20);
+        let number = if plan.in_fashion {
+            self.world.tally.requests.load(Ordering::Relaxed) / (4 * plan.clients)
+        } else {
+            self.dice.below(plan.documents)
+        };
+        let mut document = Dice::new(plan.seed ^ number << 20);
         let dice = if plan.documents > 0 { &mut document } else { &mut self.dice };
         let len = dice.below(plan.file_bytes_max);
         content(dice, plan.pieces, len)
@@ -139,6 +144,10 @@ impl Client {
             let len = 1 + self.dice.below(5000);
             let piece = content(&mut self.dice, self.world.plan.pieces, len);
             outcome = outcome.and_then(|()| self.write_pieces(file, open, offset, &piece));
+            // As a journal that begins anew.
+            if outcome.is_ok() && self.dice.one_in(4) {
+                outcome = self.truncate(file);
+            }
         }
         self.close(file, open, outcome)
     }
@@ -153,7 +162,13 @@ impl Client {
         self.close(file, open, outcome)
     }
 
-    fn write_pieces(&mut self, file: usize, open: (u64, dedupfs_service::Handle), offset: u64, bytes: &[u8]) -> Outcome {
+    fn write_pieces(
+        &mut self,
+        file: usize,
+        open: (u64, dedupfs_service::Handle),
+        offset: u64,
+        bytes: &[u8],
+    ) -> Outcome {
         let operations = self.operations();
         let piece_bytes = 1 + self.dice.below(30_000) as usize;
         let mut at = offset;
@@ -194,7 +209,7 @@ impl Client {
 
     fn truncate(&mut self, file: usize) -> Outcome {
         let Some(bytes) = self.current(file) else { return Ok(()) };
-        let len = self.dice.below(2 * bytes.len() as u64 + 2);
+        let len = if self.dice.one_in(3) { 0 } else { self.dice.below(2 * bytes.len() as u64 + 2) };
         let mut after = bytes.to_vec();
         after.resize(len as usize, 0);
         self.begin(file, Some(after));

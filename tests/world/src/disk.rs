@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dedupfs_store::Result;
-use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
 use dedupfs_store::device::faulty::FaultyDevice;
+use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_sync::{thread, world};
 
@@ -38,7 +38,10 @@ impl Disks {
         let under = |memory: &MemoryDevice, number: usize| -> Arc<dyn Device> {
             memory.set_capacity(life.capacity_bytes.map_or(u64::MAX, |bytes| bytes.max(memory.used_bytes())));
             let faulty = FaultyDevice::over_memory(memory);
-            life.faults.iter().filter(|(of, _)| *of == number).for_each(|(_, plan)| faulty.add(plan.clone()));
+            life.faults
+                .iter()
+                .filter(|(of, _)| *of == number || self.data.is_none())
+                .for_each(|(_, plan)| faulty.add(plan.clone()));
             Arc::new(ObservedDevice::new(Arc::new(faulty), troubles.clone()))
         };
         let meta = under(&self.meta, 0);
@@ -62,7 +65,9 @@ impl Disks {
             Fate::Closed => disk.clone(),
             Fate::Killed { .. } => disk.fork(),
             // Seed 0 keeps nothing.
-            Fate::PowerLost { operation } => disk.crash(if seed.is_multiple_of(8) { 0 } else { seed ^ operation ^ number }),
+            Fate::PowerLost { operation } => {
+                disk.crash(if seed.is_multiple_of(8) { 0 } else { seed ^ operation ^ number })
+            }
         };
         Self { meta: map(&self.meta, 1 << 40), data: self.data.as_ref().map(|disk| map(disk, 1 << 41)) }
     }

@@ -99,7 +99,11 @@ impl File {
     /// Judges what is seen after a crash, and takes it as the present state.
     pub fn judge(&mut self, seen: &State) -> Result<(), String> {
         if !self.states.iter().any(|state| state == seen) {
-            return Err(format!("shows {}, and may show {}", text(seen), self.states.iter().map(text).collect::<Vec<_>>().join(", ")));
+            return Err(format!(
+                "shows {}, and may show {}",
+                text(seen),
+                self.states.iter().map(text).collect::<Vec<_>>().join(", ")
+            ));
         }
         // What was older stays possible until the pool is closed.
         let mut older = std::mem::take(&mut self.older);

@@ -17,8 +17,8 @@ mod seed;
 
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use dedupfs_sync::canary::Canary;
@@ -61,6 +61,8 @@ struct Arguments {
 
 /// Seeds that one process runs: what a killed life leaks goes with the process.
 const BATCH: u64 = 100;
+/// Longest time of a seed: most take some milliseconds.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn canary(name: &str) -> Result<Canary, String> {
     let mut all = Canary::ALL.iter().copied();
@@ -74,8 +76,24 @@ fn run(seed: u64, with_story: bool, canary: Option<Canary>) -> Result<seed::Outc
         hashes::decide(seed);
         seed::run(seed, with_story)
     };
+    let (ended, end) = mpsc::channel();
+    let run = move || {
+        // If nobody waits any more, the process ends.
+        let _gone = ended.send(run());
+    };
     let thread = std::thread::Builder::new().stack_size(16 << 20).spawn(run).expect("starts a thread");
-    thread.join().unwrap_or_else(|_| Err(format!("seed {seed}: the world itself panicked")))
+    match end.recv_timeout(PATIENCE) {
+        Err(mpsc::RecvTimeoutError::Timeout) => {
+            println!("seed {seed}: does not end");
+            std::process::exit(3);
+        }
+        Err(mpsc::RecvTimeoutError::Disconnected) => Err(format!("seed {seed}: the world itself panicked")),
+        Ok(outcome) => {
+            // Values of the thread are dropped by then.
+            let _ended = thread.join();
+            outcome
+        }
+    }
 }
 
 /// What became of several seeds.
@@ -185,7 +203,8 @@ fn main() -> ExitCode {
     match arguments.seconds {
         Some(seconds) => sum.run_batches(&arguments, |_| begun.elapsed().as_secs() >= seconds),
         None if arguments.counts || arguments.count <= BATCH => {
-            (arguments.from..arguments.from + arguments.count).for_each(|seed| sum.run(seed, arguments.twice, arguments.canary));
+            (arguments.from..arguments.from + arguments.count)
+                .for_each(|seed| sum.run(seed, arguments.twice, arguments.canary));
         }
         None => sum.run_batches(&arguments, |done| done >= arguments.count),
     }

@@ -60,6 +60,8 @@ pub struct Plan {
     pub file_bytes_max: u64,
     /// Contents to choose from, so that whole files are equal; 0: each is made of pieces.
     pub documents: u64,
+    /// Whether all clients turn to a new content at the same time, so that they store it side by side.
+    pub in_fashion: bool,
     /// Pieces that contents are made of.
     pub pieces: u64,
     pub lives: Vec<Life>,
@@ -76,6 +78,7 @@ impl Plan {
             files: 1 + dice.below(5),
             file_bytes_max: 1 << (10 + dice.below(8)),
             documents: if dice.one_in(2) { 1 + dice.below(4) } else { 0 },
+            in_fashion: dice.one_in(2),
             pieces: 2 + dice.below(12),
             lives: (0..lives).map(|_| Life::new(&mut dice)).collect(),
         }
@@ -95,7 +98,9 @@ impl Life {
                 let kind = FAULTS[dice.below(FAULTS.len() as u64) as usize];
                 // Few operations are syncs, and most depends on them.
                 let plan = if kind == Fault::Io && dice.one_in(2) {
-                    FaultPlan::new(kind, dice.of_bits(5)).on(&[Operation::Sync, Operation::SyncDirectory])
+                    let of = ["containers", "recipes/", "namespace", "export", ""][dice.below(5) as usize];
+                    let syncs = [Operation::Sync, Operation::SyncDirectory];
+                    FaultPlan::new(kind, dice.of_bits(4)).on(&syncs).path_contains(of)
                 } else {
                     FaultPlan::new(kind, dice.of_bits(10))
                 };
@@ -109,7 +114,7 @@ impl Life {
             faults,
             capacity_bytes: dice.one_in(6).then(|| (1 << 20) + dice.of_bits(24)),
             clock_jump_secs: if dice.one_in(4) { dice.of_bits(30).cast_signed() - (1 << 29) } else { 0 },
-            loses_meta: dice.one_in(4),
+            loses_meta: dice.one_in(3),
             idle: if dice.one_in(3) { Duration::from_millis(dice.of_bits(17)) } else { Duration::ZERO },
             ..Self::quiet(dice)
         }
@@ -139,7 +144,7 @@ impl Life {
             habits,
             steps: 1 + dice.below(40),
             device_ns: if dice.one_in(2) { 1 << (10 + dice.below(18)) } else { 0 },
-            reclaims: if dice.one_in(2) { 1 + dice.of_bits(4) } else { 0 },
+            reclaims: if dice.one_in(2) { 1 + dice.of_bits(6) } else { 0 },
             scrubs: if dice.one_in(4) { 1 + dice.of_bits(2) } else { 0 },
             pause_one_in: 1 + dice.of_bits(6),
             pause_bits: dice.below(25),

@@ -9,8 +9,8 @@ use dedupfs::repair::{RepairOptions, repair_on};
 use dedupfs::scrub::ScrubOptions;
 use dedupfs::{NoProgress, OpenOptions, Pool, format_on, recover_on};
 use dedupfs_service::Errno;
-use dedupfs_sync::world::{self, End};
 use dedupfs_sync::thread;
+use dedupfs_sync::world::{self, End};
 use std::time::Duration;
 
 use crate::client::{Client, see};
@@ -52,7 +52,17 @@ impl World {
     fn new(plan: Plan, with_story: bool) -> Self {
         let of_client = |_| (0..plan.files).map(|_| File::default()).collect();
         let files = Mutex::new((0..plan.clients).map(of_client).collect());
-        Self { plan, files, was_closed: AtomicBool::new(false), is_meta_lost: AtomicBool::new(false), has_export: AtomicBool::new(false), has_kept: AtomicBool::new(false), is_export_old: AtomicBool::new(false), with_story, tally: Tally::default() }
+        Self {
+            plan,
+            files,
+            was_closed: AtomicBool::new(false),
+            is_meta_lost: AtomicBool::new(false),
+            has_export: AtomicBool::new(false),
+            has_kept: AtomicBool::new(false),
+            is_export_old: AtomicBool::new(false),
+            with_story,
+            tally: Tally::default(),
+        }
     }
 
     /// The judge's files. No task may switch while it holds them.
@@ -170,7 +180,9 @@ fn open(world: &Arc<World>, life: &Life, disks: &Disks) -> dedupfs::Result<Arc<P
         let recovered = recover(false);
         match recovered {
             // Content behind the export is told, and the user decides.
-            Err(error) if world.is_export_old.load(Ordering::Relaxed) && error.to_string().contains("behind commit") => {
+            Err(error)
+                if world.is_export_old.load(Ordering::Relaxed) && error.to_string().contains("behind commit") =>
+            {
                 recover(true)?;
                 world.tell(|| format!("the recovery is forced: {error}"));
                 world.has_kept.store(true, Ordering::Relaxed);
@@ -246,12 +258,15 @@ fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
     let clients: Vec<_> = (0..world.plan.clients as usize)
         .map(|client| {
             let dice = Dice::new(world.plan.seed ^ number << 32 ^ (client as u64) << 48);
-            let client = Client { number: client, world: world.clone(), pool: pool.clone(), dice, may_fail, open: Vec::new() };
+            let client =
+                Client { number: client, world: world.clone(), pool: pool.clone(), dice, may_fail, open: Vec::new() };
             let life = life.clone();
             thread::Builder::new().name("client".to_owned()).spawn(move || client.live(&life)).expect("starts")
         })
         .collect();
-    let tools = [(life.reclaims, reclaim as fn(&Pool, &mut Dice) -> Result<(), String>), (life.scrubs, scrub)].into_iter().zip(0_u64..);
+    let tools = [(life.reclaims, reclaim as fn(&Pool, &mut Dice) -> Result<(), String>), (life.scrubs, scrub)]
+        .into_iter()
+        .zip(0_u64..);
     let tools: Vec<_> = tools
         .filter(|((times, _), _)| *times > 0)
         .map(|((times, tool), tool_number)| {
@@ -330,7 +345,8 @@ fn last_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
         give_up_unnamed(world, life, disks);
     }
     let pool = open();
-    pool.reclaim(&ReclaimOptions::below(100), &NoProgress).unwrap_or_else(|error| panic!("cannot be reclaimed: {error}"));
+    pool.reclaim(&ReclaimOptions::below(100), &NoProgress)
+        .unwrap_or_else(|error| panic!("cannot be reclaimed: {error}"));
     check(&pool);
     let stats = pool.stats().unwrap_or_else(|error| panic!("has no statistics: {error}"));
     let left = [

@@ -16,15 +16,14 @@
 //!   in memory, or the disk. [`find`](OpenContainer::find) copies or shares the bytes under the lock, so the region may
 //!   change state afterwards.
 
-use dedupfs_sync::canary::{Canary, is_planted};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
-use dedupfs_sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dedupfs_base::{Hold, Result};
 use dedupfs_store::container::{EncodedRegion, SlotAddress, Table};
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, PoolId, StoreError, waiting};
-use dedupfs_sync::{Condvar, Mutex, MutexGuard};
+use dedupfs_sync::canary::{Canary, is_planted};
+use dedupfs_sync::{Condvar, Mutex, MutexGuard, OnceLock};
 
 use super::buffers::{RegionBytes, RegionPool};
 

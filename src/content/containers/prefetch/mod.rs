@@ -22,14 +22,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use dedupfs_store::container::{SlotAddress, Table};
-use dedupfs_store::{ContainerId, Fingerprint};
+use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint};
 use dedupfs_sync::Mutex;
 
 use self::along::Along;
 use super::read::RegionKey;
 use super::shared::Shared;
 use super::{ContainerOptions, ContainerStore};
-use dedupfs_store::ContainerRecord;
 
 /// Regions being loaded at most, for any size of the cache.
 const REGIONS_MAX: u64 = 256;

@@ -14,7 +14,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
 use order::Order;
-pub use state::{Habits, hash, is_atomic, is_planted, kill, note, now, pass, plant, point, random, set_clock_error, threads};
+pub use state::{
+    Habits, hash, is_atomic, is_planted, kill, note, now, pass, plant, point, random, set_clock_error, threads,
+};
 
 /// Stack of a task, in bytes. The engine's threads have 2 MiB; only touched pages take memory.
 const STACK_BYTES: usize = 1 << 20;
@@ -48,8 +50,8 @@ pub fn run(seed: u64, habits: Habits, life: impl FnOnce() + Send + 'static) -> E
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         Runner::new(Order::new(), config).run(move || {
             let life = life.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-            // The first task but the main one: `Order` knows it by its number.
-            drop(shuttle::thread::spawn(wait::keep_time));
+            let timekeeper = shuttle::thread::spawn(wait::keep_time);
+            assert_eq!(usize::from(timekeeper.thread().id()), order::TIMEKEEPER, "the first task but the main one");
             if let Some(life) = life {
                 life();
             }

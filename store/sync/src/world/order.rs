@@ -9,7 +9,7 @@ use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 use super::state::{self, Habits};
 
 /// The number of the task that lets time pass: the first that the main task spawns.
-const TIMEKEEPER: usize = 1;
+pub(super) const TIMEKEEPER: usize = 1;
 
 /// Chooses by the world's seed.
 #[derive(Debug)]

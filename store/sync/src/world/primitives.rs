@@ -1,4 +1,4 @@
-//! The primitives of the engine in a world. Outside of a running world they are the system's.
+//! The primitives of the engine in a world. Outside of a running world the locks are the system's.
 //!
 //! Each is the system's own primitive, tried without waiting, and a queue of tasks that wait for it. All tasks run on one
 //! thread of the system, so no primitive of the system is ever waited for.
@@ -12,10 +12,10 @@ mod locks;
 mod once;
 pub mod thread;
 
-pub use locks::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult};
-pub use once::OnceLock;
 pub use crate::local_to_tasks as thread_local;
 pub use local::{LocalKey, Values};
+pub use locks::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult};
+pub use once::OnceLock;
 
 use super::state;
 

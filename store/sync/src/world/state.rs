@@ -192,7 +192,15 @@ pub(super) fn count_thread(begins: bool) {
 /// A place where another task may go on.
 pub fn point() {
     // A task that unwinds goes on: its panic may be caught.
-    if in_world() && !std::thread::panicking() && with(|state| state.atomic == 0 && next(&mut state.random) >> 33 <= (1 << 31) / u64::from(state.habits.switch_one_in.max(1))) {
+    if !in_world() || std::thread::panicking() {
+        return;
+    }
+    let switches = with(|state| {
+        // Of 31 random bits, without a division.
+        let drawn = next(&mut state.random) >> 33;
+        state.atomic == 0 && drawn * u64::from(state.habits.switch_one_in) < 1 << 31
+    });
+    if switches {
         shuttle::thread::yield_now();
     }
 }

@@ -11,6 +11,7 @@ pub use crate::either::Either;
 
 use super::clock::Instant;
 use super::{Condvar, Mutex};
+use crate::world::state;
 
 struct State<T> {
     queue: VecDeque<T>,
@@ -160,15 +161,17 @@ impl<T> Receiver<T> {
 /// # Errors
 /// One queue has ended.
 pub fn recv_either<A, B>(one: &Receiver<A>, other: &Receiver<B>) -> Result<Either<A, B>, RecvError> {
-    let take = || match one.try_recv() {
-        Ok(message) => Some(Ok(Either::One(message))),
+    let first = || match one.try_recv() {
+        Err(TryRecvError::Empty) => None,
         Err(TryRecvError::Disconnected) => Some(Err(RecvError)),
-        Err(TryRecvError::Empty) => match other.try_recv() {
-            Ok(message) => Some(Ok(Either::Other(message))),
-            Err(TryRecvError::Disconnected) => Some(Err(RecvError)),
-            Err(TryRecvError::Empty) => None,
-        },
+        Ok(message) => Some(Ok(Either::One(message))),
     };
+    let second = || match other.try_recv() {
+        Err(TryRecvError::Empty) => None,
+        Err(TryRecvError::Disconnected) => Some(Err(RecvError)),
+        Ok(message) => Some(Ok(Either::Other(message))),
+    };
+    let take = || if state::random(2) == 0 { first().or_else(second) } else { second().or_else(first) };
     loop {
         // A message that comes while the queues are looked at wakes the waiter, too.
         let waiter = one.0.came.waiters().enter();
