@@ -12,6 +12,7 @@
 #   faults       every operation fails in every way
 #   flips        a tenth of all bytes of a pool, another one each night of ten
 #   posix        fsx, pjdfstest and fio
+#   world        the whole engine in worlds that seeds decide, for two hours
 #   schedules    a million schedules of the code shared by threads
 #   fuzz         every decoder for five minutes
 #   clients      all clients, and ten minutes of stress
@@ -28,7 +29,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh
 . tools/prerequisites.sh
 
-all_parts=(kills power syscalls damage memory crash faults flips posix schedules fuzz clients advisories)
+all_parts=(kills power syscalls damage memory crash faults flips posix world schedules fuzz clients advisories)
 usage() {
     printf '%s: %s; see the head of the script\n' "${0##*/}" "$*" >&2
     exit 2
@@ -67,6 +68,7 @@ run_faults() {
 }
 run_flips() { tools/flip-soak.sh "$seed" "$((day % 10))/$(amount 10 2000)"; }
 run_posix() { tools/posix-soak.sh all --seed "$seed" --operations "$(amount 1000000 1900)"; }
+run_world() { tools/world-soak.sh "$(amount 7200 20)" --seed $((seed * 10000000)); }
 run_schedules() { DEDUPFS_SCHEDULES=$(amount 1000000 2000) cargo test --locked --release --test schedules; }
 run_fuzz() { tools/fuzz.sh "$(amount 300 2)"; }
 run_clients() {

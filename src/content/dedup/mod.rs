@@ -267,9 +267,7 @@ impl Deduplicator {
         let (level, children) = (node.level, node.children.len());
         let bytes = node.encode();
         let _exclusive = (!is_planted(Canary::NodesUnlocked)).then(|| waiting::lock(&self.store_lock));
-        if !is_planted(Canary::NoSecondLook)
-            && let Some(found) = self.known_node(fingerprint, len_bytes)?
-        {
+        if let Some(found) = self.known_node(fingerprint, len_bytes)? {
             return Ok(Stored::Meanwhile(found, node));
         }
         // The children were counted when the bad or claimed copy was stored, and this copy takes its place. If they

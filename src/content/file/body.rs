@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Gauge, Hold, Result};
 use dedupfs_store::recipe::{Child, Root};
-use dedupfs_sync::canary::{Canary, is_planted};
 
 use super::dirty::DirtyExtents;
 use crate::containers::StreamId;
@@ -150,9 +149,7 @@ impl FileBody {
     pub fn truncate(&mut self, stream: StreamId, size_bytes: u64) -> Result<()> {
         if size_bytes == 0 {
             // No old content is needed, not even a failed part of it.
-            if !is_planted(Canary::DirtyOutlivesTruncation) {
-                self.set_dirty(DirtyExtents::clear);
-            }
+            self.set_dirty(DirtyExtents::clear);
             // Drop the run first: its pending work may rest on the pieces.
             self.stream = None;
             (self.pieces, self.failed) = (PieceList::default(), None);

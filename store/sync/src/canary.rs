@@ -33,8 +33,6 @@ canaries! {
     SyncErrorSwallowed,
     /// the namespace's file is not synced
     CommitNotSynced,
-    /// a failed sync of the namespace is forgotten
-    FailureForgotten,
     /// fsync is answered before its round
     AnsweredEarly,
     /// rounds run only when they are asked for
@@ -57,8 +55,6 @@ canaries! {
     NodesUnlocked,
     /// chunks are stored without the store lock
     ChunksUnlocked,
-    /// nobody looks again whether another writer stored the node
-    NoSecondLook,
     /// a node that is stored does not count its children
     ChildrenNotCounted,
     /// a node that is freed does not count its children down
@@ -87,8 +83,6 @@ canaries! {
     ExportNotSynced,
     /// an export misses the last changed key of each part
     ExportMissesKey,
-    /// dirty extents outlive a truncation
-    DirtyOutlivesTruncation,
     /// content that is replaced is not counted down
     ReplacedNotDropped,
     /// the content of an orphan is not counted down

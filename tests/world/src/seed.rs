@@ -134,17 +134,19 @@ pub fn run(seed: u64, with_story: bool) -> Result<Outcome, String> {
         if was_closed {
             world.has_export.store(true, Ordering::Relaxed);
         }
-        if life.loses_meta && !life.may_fail() && world.has_export.load(Ordering::Relaxed) {
-            if let Some(left) = disks.without_meta() {
-                world.tell(|| "the meta root is lost".to_owned());
-                if !was_closed {
-                    // Names are as of the last export, which may be as old as the pool is open.
-                    world.files().iter_mut().flatten().for_each(File::go_back);
-                    world.is_export_old.store(true, Ordering::Relaxed);
-                }
-                disks = left;
-                world.is_meta_lost.store(true, Ordering::Relaxed);
+        if life.loses_meta
+            && !life.may_fail()
+            && world.has_export.load(Ordering::Relaxed)
+            && let Some(left) = disks.without_meta()
+        {
+            world.tell(|| "the meta root is lost".to_owned());
+            if !was_closed {
+                // Names are as of the last export, which may be as old as the pool is open.
+                world.files().iter_mut().flatten().for_each(File::go_back);
+                world.is_export_old.store(true, Ordering::Relaxed);
             }
+            disks = left;
+            world.is_meta_lost.store(true, Ordering::Relaxed);
         }
     }
     let last = plan.lives.len() as u64 + 1;

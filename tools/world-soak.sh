@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Runs the whole engine in worlds that seeds decide: threads, time, disks, clients and accidents (tests/world).
+#
+#   tools/world-soak.sh [SECONDS] [--seed S]
+#
+# SECONDS: how long, 300 by default. S: the first seed, 0 by default; the next seeds follow, some 100 each second.
+# Before that, 200 seeds run twice: all that happens must be equal. A failed seed is printed, and this tells its story:
+#   cargo run --release --manifest-path tests/world/Cargo.toml -- --seed N
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=tools/prerequisites.sh
+. tools/prerequisites.sh
+
+usage() {
+    sed -n '4,6s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+}
+
+number() {
+    [[ ${1-} =~ ^[0-9]+$ ]] || usage
+}
+
+seconds=300 seed=0
+while [ $# != 0 ]; do
+    case $1 in
+        --seed) number "${2-}"; seed=$2; shift 2 ;;
+        *) number "$1"; seconds=$1; shift ;;
+    esac
+done
+
+need_rust
+world() { cargo run --quiet --locked --release --manifest-path tests/world/Cargo.toml -- --jobs "$(nproc)" "$@"; }
+say "200 worlds from seed $seed on, twice each"
+world --from "$seed" --count 200 --twice
+say "worlds from seed $seed on, for $seconds s"
+world --from "$seed" --seconds "$seconds"
