@@ -139,17 +139,20 @@ impl Life {
             rerank_one_in: if dice.one_in(2) { 1 << (3 + dice.below(8)) } else { 0 },
             processors: 1 + dice.below(4) as usize,
         };
+        let device_ns = if dice.one_in(2) { 1 << (10 + dice.below(18)) } else { 0 };
+        // Empty rounds cost the world time, too: not many during one operation of a slow disk.
+        let interval_ns = (1 << (18 + dice.below(16))).max(device_ns);
         Self {
             fate: Fate::Closed,
             habits,
             steps: 1 + dice.below(40),
-            device_ns: if dice.one_in(2) { 1 << (10 + dice.below(18)) } else { 0 },
+            device_ns,
             reclaims: if dice.one_in(2) { 1 + dice.of_bits(6) } else { 0 },
             scrubs: if dice.one_in(4) { 1 + dice.of_bits(2) } else { 0 },
             pause_one_in: 1 + dice.of_bits(6),
             pause_bits: dice.below(25),
             idle: Duration::ZERO,
-            commit_interval: Duration::from_millis(1 << dice.below(14)),
+            commit_interval: Duration::from_nanos(interval_ns),
             faults: Vec::new(),
             capacity_bytes: None,
             clock_jump_secs: 0,

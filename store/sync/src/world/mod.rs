@@ -6,6 +6,8 @@
 mod order;
 pub mod primitives;
 mod state;
+#[cfg(test)]
+mod tests;
 mod wait;
 
 use std::any::Any;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 
-use super::state::{self, Habits};
+use super::state::{self, Habits, STALL_MAX};
 
 /// The number of the task that lets time pass: the first that the main task spawns.
 pub(super) const TIMEKEEPER: usize = 1;
@@ -40,7 +40,11 @@ impl Scheduler for Order {
         let timekeeper = tasks.iter().find(|task| usize::from(task.id()) == TIMEKEEPER && task.runnable());
         let mut ready = tasks.iter().filter(|task| usize::from(task.id()) != TIMEKEEPER && task.runnable());
         let count = ready.clone().count();
-        let is_stalling = count > 0 && Self::one_in(self.habits.stall_one_in) && state::has_near_timer();
+        // A timer that has run out fires soon, and sometimes one that has not: a slow machine.
+        let is_stalling = count > 0
+            && state::until_timer().is_some_and(|time| {
+                time.is_zero() && Self::one_in(4) || time <= STALL_MAX && Self::one_in(self.habits.stall_one_in)
+            });
         let chosen = match timekeeper {
             Some(timekeeper) if count == 0 || is_stalling || state::is_killed() => Some(timekeeper),
             _ if self.habits.rerank_one_in == 0 => ready.nth(state::random(count as u64) as usize),

@@ -29,8 +29,8 @@ impl Default for Habits {
     }
 }
 
-/// Longest time that passes at once while tasks could go on.
-const STALL_MAX: Duration = Duration::from_millis(100);
+/// Longest time that passes at once while tasks could go on: a machine stalls for a while, not for hours.
+pub(super) const STALL_MAX: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 struct State {
@@ -265,15 +265,15 @@ pub(super) fn next_timer() -> Option<Arc<Waiter>> {
     })
 }
 
-/// Whether a task waits for a time that is not far away: a machine stalls for a while, not for hours.
-pub(super) fn has_near_timer() -> bool {
+/// Time until the first timer runs out; `None`: no task waits for a time.
+pub(super) fn until_timer() -> Option<Duration> {
     with(|state| {
         while let Some(first) = state.timers.first_entry() {
             if !first.get().is_woken() {
-                return first.key().0.saturating_sub(state.now) <= STALL_MAX;
+                return Some(first.key().0.saturating_sub(state.now));
             }
             first.remove();
         }
-        false
+        None
     })
 }
