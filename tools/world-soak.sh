@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs the whole engine in worlds that seeds decide: threads, time, disks, clients and accidents (tests/world).
 #
-#   tools/world-soak.sh [SECONDS] [--seed S]
+#   tools/world-soak.sh [SECONDS | --count N] [--seed S]
 #
-# SECONDS: how long, 300 by default. S: the first seed, 0 by default; the next seeds follow, some 100 each second.
+# SECONDS: how long, 300 by default. N: this many seeds instead. S: the first seed, 0 by default; the next seeds follow, some 100 each second.
 # Before that, the primitives of worlds are tested, and 200 seeds run twice: all that happens must be equal. A failed seed is printed, and this tells its story:
 #   cargo run --release --manifest-path tests/world/Cargo.toml -- --seed N
 set -euo pipefail
@@ -20,11 +20,12 @@ number() {
     [[ ${1-} =~ ^[0-9]+$ ]] || usage
 }
 
-seconds=300 seed=0
+amount=(--seconds 300) seed=0
 while [ $# != 0 ]; do
     case $1 in
         --seed) number "${2-}"; seed=$2; shift 2 ;;
-        *) number "$1"; seconds=$1; shift ;;
+        --count) number "${2-}"; amount=(--count "$2"); shift 2 ;;
+        *) number "$1"; amount=(--seconds "$1"); shift ;;
     esac
 done
 
@@ -34,5 +35,5 @@ cargo test --quiet --locked --package dedupfs-sync --features world
 world() { cargo run --quiet --locked --release --manifest-path tests/world/Cargo.toml -- --jobs "$(nproc)" "$@"; }
 say "200 worlds from seed $seed on, twice each"
 world --from "$seed" --count 200 --twice
-say "worlds from seed $seed on, for $seconds s"
-world --from "$seed" --seconds "$seconds"
+say "worlds from seed $seed on: ${amount[*]}"
+world --from "$seed" "${amount[@]}"

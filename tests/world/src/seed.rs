@@ -29,7 +29,7 @@ pub struct World {
     was_closed: AtomicBool,
     /// Whether the pool must be recovered from its data root before it can be opened.
     is_meta_lost: AtomicBool,
-    /// Whether the pool was ever closed in order: then its data root has an export.
+    /// Whether the pool was ever closed in order, beside no fault: then its data root has an export.
     has_export: AtomicBool,
     /// Whether a forced recovery kept slots that nothing names.
     has_kept: AtomicBool,
@@ -131,7 +131,7 @@ pub fn run(seed: u64, with_story: bool) -> Result<Outcome, String> {
         world.files().iter_mut().flatten().for_each(File::life_ended);
         disks = disks.after(fate, seed);
         let was_closed = world.was_closed.load(Ordering::Relaxed);
-        if was_closed {
+        if was_closed && !life.may_fail() {
             world.has_export.store(true, Ordering::Relaxed);
         }
         if life.loses_meta
@@ -295,7 +295,9 @@ fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
     match close(pool) {
         Ok(()) => {
             // A client that gave up does not know the state of its file.
-            world.files().iter_mut().flatten().filter(|file| !file.is_unsure()).for_each(File::settled);
+            // Beside faults the export may be older than that.
+            let known = if may_fail { File::durable } else { File::settled };
+            world.files().iter_mut().flatten().filter(|file| !file.is_unsure()).for_each(known);
             world.was_closed.store(true, Ordering::Relaxed);
         }
         Err(error) => {
