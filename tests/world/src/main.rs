@@ -5,6 +5,7 @@
 
 mod canaries;
 mod client;
+mod content;
 mod dice;
 mod disk;
 mod hashes;

@@ -58,6 +58,7 @@ pub struct Plan {
     /// Files of each client.
     pub files: u64,
     pub file_bytes_max: u64,
+    pub write_bytes_max: u64,
     /// Contents to choose from, so that whole files are equal; 0: each is made of pieces.
     pub documents: u64,
     /// Whether all clients turn to a new content at the same time, so that they store it side by side.
@@ -71,16 +72,29 @@ impl Plan {
     pub fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
         let lives = 1 + dice.below(4);
-        Self {
+        let plan = Self {
             seed,
             two_disks: dice.one_in(2),
             clients: 1 + dice.below(4),
             files: 1 + dice.below(5),
             file_bytes_max: 1 << (10 + dice.below(8)),
+            write_bytes_max: 30_000,
             documents: if dice.one_in(2) { 1 + dice.below(4) } else { 0 },
             in_fashion: dice.one_in(2),
             pieces: 2 + dice.below(12),
             lives: (0..lives).map(|_| Life::new(&mut dice)).collect(),
+        };
+        if dice.one_in(16) { plan.with_large_files(&mut dice) } else { plan }
+    }
+
+    /// Files whose recipes have several segments; few, because they take the world time.
+    fn with_large_files(self, dice: &mut Dice) -> Self {
+        Self {
+            files: 1 + dice.below(3),
+            file_bytes_max: 1 << (20 + dice.below(4)),
+            write_bytes_max: 1 << 20,
+            lives: self.lives.into_iter().map(|life| Life { steps: life.steps.min(12), ..life }).collect(),
+            ..self
         }
     }
 }
@@ -128,6 +142,11 @@ impl Life {
     /// Longest time until a closed file is durable, in this life: the interval, and a round on a disk as slow as this.
     pub fn durable_after(&self) -> Duration {
         2 * self.commit_interval + Duration::from_secs(10) + 2000 * Duration::from_nanos(self.device_ns)
+    }
+
+    /// Longest time of a request of a client, which consists of some dozens of requests to the service.
+    pub fn request_bound(&self) -> Duration {
+        self.durable_after()
     }
 
     /// A life that nothing ends early.
