@@ -225,7 +225,7 @@ impl Client {
         self.empty(ROOT_INO)
     }
 
-    fn empty(&self, directory: Ino) -> Outcome<()> {
+    pub fn empty(&self, directory: Ino) -> Outcome<()> {
         for entry in self.0.read_directory(directory, 0, 1000, Listing::Names)? {
             if entry.kind == FileKind::Directory {
                 self.empty(entry.ino)?;

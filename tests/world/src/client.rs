@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dedupfs::Pool;
+use dedupfs::transfer::{PutOptions, TransferError, TransferReport};
+use dedupfs::{NoProgress, Pool};
 use dedupfs_service::Errno;
 use dedupfs_sync::{thread, world};
 use std::time::Duration;
@@ -12,8 +13,9 @@ use crate::content::Content;
 use crate::dice::{Dice, content};
 use crate::judge::{File, State, text};
 use crate::operations::Client as Operations;
-use crate::plan::Life;
+use crate::plan::{Life, Plan};
 use crate::seed::World;
+use crate::tree;
 
 /// A client of one life.
 pub struct Client {
@@ -57,7 +59,7 @@ impl Client {
                 thread::sleep(Duration::from_micros(self.dice.of_bits(life.pause_bits)));
             }
             let file = self.dice.below(self.world.plan.files) as usize;
-            let kind = self.dice.below(14);
+            let kind = self.dice.below(16);
             let outcome = world::within(life.request_bound(), "a request", || match kind {
                 0 | 1 => self.replace(file),
                 2 | 3 => self.write_anew(file),
@@ -68,6 +70,8 @@ impl Client {
                 9 => self.sync(file),
                 10 => self.remove_open(file),
                 11 => self.clone_range(file),
+                12 if self.world.plan.with_trees => self.put_tree(),
+                13 if self.world.plan.with_trees => self.get_tree(),
                 _ => self.read(file),
             });
             self.world.tell(|| format!("client {} {kind} on file {file}: {outcome:?}", self.number));
@@ -241,7 +245,7 @@ impl Client {
             assert!(self.may_fail, "client {}: sync fails: {error}", self.number);
             return Err(Errno::EIO);
         }
-        for file in 0..self.world.plan.files as usize {
+        for file in 0..=self.world.plan.files as usize {
             self.with(file, File::durable);
         }
         Ok(())
@@ -272,6 +276,59 @@ impl Client {
         self.close(target, open, Ok(()))
     }
 
+    /// As `dedupfs put`: the new tree takes the place of the old one, which goes first.
+    fn put_tree(&mut self) -> Outcome {
+        let (tree, client) = (self.world.plan.files as usize, self.number);
+        let [name, old, hidden] = ["p", "r", "h"].map(|of| format!("{of}{client}"));
+        let operations = self.operations();
+        if self.current(tree).is_some() {
+            self.begin(tree, None);
+            operations.rename(&name, &old, false)?;
+            self.with(tree, File::answered);
+            tree::remove(&operations, &old)?;
+        }
+        let from = self.world.scratch.join(format!("from{client}"));
+        drop(std::fs::remove_dir_all(&from));
+        let plan = &self.world.plan;
+        let content = tree::make(&from, &mut self.dice, plan.pieces, plan.file_bytes_max);
+        operations.make_directory(&hidden)?;
+        let into = (operations.find(&hidden)?.ino, name.as_bytes());
+        let report = self.pool.put(&PutOptions::default(), tree::descriptor(&from), into, &NoProgress);
+        self.transferred("put", report)?;
+        self.begin(tree, Some(content));
+        operations.rename(&format!("{hidden}/{name}"), &name, false)?;
+        self.with(tree, File::answered);
+        // Only then it is acknowledged.
+        operations.0.fsync_directory(dedupfs_service::ROOT_INO)?;
+        self.with(tree, File::durable);
+        operations.remove_directory(&hidden)
+    }
+
+    /// As `dedupfs get`.
+    fn get_tree(&mut self) -> Outcome {
+        let Some(content) = self.current(self.world.plan.files as usize) else { return Ok(()) };
+        let tree = self.operations().find(&format!("p{}", self.number))?.ino;
+        let name = format!("to{}", self.number);
+        let to = self.world.scratch.join(&name);
+        drop(std::fs::remove_dir_all(&to));
+        let report = self.pool.get(tree, (tree::descriptor(&self.world.scratch), name.as_bytes()), &NoProgress);
+        self.transferred("get", report)?;
+        let seen = tree::on_disk(&to).expect("a copied tree can be read");
+        assert!(seen == *content, "client {}: get copies another tree than the one that was put", self.number);
+        Ok(())
+    }
+
+    fn transferred(&self, what: &str, outcome: Result<TransferReport, TransferError>) -> Outcome {
+        let problem = match outcome {
+            Ok(report) if report.problem_count == 0 => return Ok(()),
+            Ok(report) => format!("{:?}", report.problems),
+            Err(error) => error.to_string(),
+        };
+        assert!(self.may_fail, "client {}: {what} fails: {problem}", self.number);
+        self.world.tell(|| format!("{what} fails: {problem}"));
+        Err(Errno::EIO)
+    }
+
     /// As a program that reads all of the file, or looks into it.
     fn read(&mut self, file: usize) -> Outcome {
         let expected = self.current(file);
@@ -296,8 +353,17 @@ impl Client {
     }
 }
 
+/// Reads what the client has in this place: a file, or behind the files a tree.
+pub fn look(operations: &Operations, plan: &Plan, client: usize, file: usize) -> Result<State, Errno> {
+    if file as u64 == plan.files {
+        tree::in_pool(operations, &format!("p{client}"))
+    } else {
+        see(operations, &format!("c{client}-{file}"))
+    }
+}
+
 /// Reads the file of this name.
-pub fn see(operations: &Operations, name: &str) -> Result<State, Errno> {
+fn see(operations: &Operations, name: &str) -> Result<State, Errno> {
     match operations.find(name) {
         Ok(found) => operations.content(found.ino).map(|bytes| Some(Arc::new(Content::new(&bytes)))),
         Err(Errno::ENOENT) => Ok(None),

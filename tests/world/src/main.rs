@@ -15,6 +15,7 @@ mod judge;
 mod operations;
 mod plan;
 mod seed;
+mod tree;
 
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -33,6 +33,7 @@ pub struct Life {
     /// How often each tool runs at most; 0: never.
     pub reclaims: u64,
     pub scrubs: u64,
+    pub looks: u64,
     /// One of this many requests is behind a pause of up to this many bits of microseconds.
     pub pause_one_in: u64,
     pub pause_bits: u64,
@@ -65,6 +66,8 @@ pub struct Plan {
     pub in_fashion: bool,
     /// Pieces that contents are made of.
     pub pieces: u64,
+    /// Whether clients put trees and get them.
+    pub with_trees: bool,
     pub lives: Vec<Life>,
 }
 
@@ -72,7 +75,7 @@ impl Plan {
     pub fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
         let lives = 1 + dice.below(4);
-        let plan = Self {
+        let mut plan = Self {
             seed,
             two_disks: dice.one_in(2),
             clients: 1 + dice.below(4),
@@ -82,8 +85,10 @@ impl Plan {
             documents: if dice.one_in(2) { 1 + dice.below(4) } else { 0 },
             in_fashion: dice.one_in(2),
             pieces: 2 + dice.below(12),
+            with_trees: false,
             lives: (0..lives).map(|_| Life::new(&mut dice)).collect(),
         };
+        plan.with_trees = dice.one_in(3);
         if dice.one_in(16) { plan.with_large_files(&mut dice) } else { plan }
     }
 
@@ -168,6 +173,7 @@ impl Life {
             device_ns,
             reclaims: if dice.one_in(2) { 1 + dice.of_bits(6) } else { 0 },
             scrubs: if dice.one_in(4) { 1 + dice.of_bits(2) } else { 0 },
+            looks: if dice.one_in(4) { 1 + dice.of_bits(4) } else { 0 },
             pause_one_in: 1 + dice.of_bits(6),
             pause_bits: dice.below(25),
             idle: Duration::ZERO,

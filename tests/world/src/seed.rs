@@ -1,5 +1,6 @@
 //! One seed: its lives, one after the other.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,12 +14,13 @@ use dedupfs_sync::thread;
 use dedupfs_sync::world::{self, End};
 use std::time::Duration;
 
-use crate::client::{Client, see};
+use crate::client::{Client, look};
 use crate::dice::Dice;
 use crate::disk::Disks;
 use crate::judge::File;
 use crate::operations::Client as Operations;
 use crate::plan::{Fate, Life, Plan, properties};
+use crate::tree;
 
 /// What outlives a life.
 #[derive(Debug)]
@@ -35,6 +37,10 @@ pub struct World {
     has_kept: AtomicBool,
     /// Whether the data root may have content behind its export.
     is_export_old: AtomicBool,
+    /// Whether reclaiming may have been ended while content lay in two containers.
+    is_inexact: AtomicBool,
+    /// A directory of the real disk, for trees that are put and got.
+    pub scratch: PathBuf,
     with_story: bool,
     pub tally: Tally,
 }
@@ -49,8 +55,9 @@ pub struct Tally {
 }
 
 impl World {
-    fn new(plan: Plan, with_story: bool) -> Self {
-        let of_client = |_| (0..plan.files).map(|_| File::default()).collect();
+    fn new(plan: Plan, scratch: PathBuf, with_story: bool) -> Self {
+        // Behind the files is the tree.
+        let of_client = |_| (0..=plan.files).map(|_| File::default()).collect();
         let files = Mutex::new((0..plan.clients).map(of_client).collect());
         Self {
             plan,
@@ -60,6 +67,8 @@ impl World {
             has_export: AtomicBool::new(false),
             has_kept: AtomicBool::new(false),
             is_export_old: AtomicBool::new(false),
+            is_inexact: AtomicBool::new(false),
+            scratch,
             with_story,
             tally: Tally::default(),
         }
@@ -97,7 +106,8 @@ pub struct Outcome {
 /// What is wrong, in the words of the judge.
 pub fn run(seed: u64, with_story: bool) -> Result<Outcome, String> {
     let plan = Plan::new(seed);
-    let world = Arc::new(World::new(plan.clone(), with_story));
+    let scratch = tempfile::tempdir().map_err(|error| format!("no temporary directory: {error}"))?;
+    let world = Arc::new(World::new(plan.clone(), scratch.path().to_owned(), with_story));
     world.tell(|| format!("{plan:#?}"));
     let mut disks = Disks::new(plan.two_disks);
     let mut outcome = Outcome::default();
@@ -115,6 +125,7 @@ pub fn run(seed: u64, with_story: bool) -> Result<Outcome, String> {
         world.was_closed.store(false, Ordering::Relaxed);
         let end = live(number, life, &disks, day);
         world.tell(|| format!("life {number} ends: {end:?}"));
+        let end_is_early = matches!(end, End::Killed);
         let fate = match end {
             End::Failed(reason) => return failed(number, reason),
             // Its end came before its fate.
@@ -128,6 +139,9 @@ pub fn run(seed: u64, with_story: bool) -> Result<Outcome, String> {
                 life.fate
             }
         };
+        if life.reclaims > 0 && (end_is_early || life.may_fail()) {
+            world.is_inexact.store(true, Ordering::Relaxed);
+        }
         world.files().iter_mut().flatten().for_each(File::life_ended);
         disks = disks.after(fate, seed);
         let was_closed = world.was_closed.load(Ordering::Relaxed);
@@ -206,13 +220,16 @@ fn open(world: &Arc<World>, life: &Life, disks: &Disks) -> dedupfs::Result<Arc<P
 fn judge(world: &World, pool: &Pool) -> Result<(), String> {
     let operations = Operations(pool.service());
     for client in 0..world.plan.clients as usize {
-        for file in 0..world.plan.files as usize {
-            let name = format!("c{client}-{file}");
-            let seen = see(&operations, &name).map_err(|error| format!("{name} cannot be read: {error:?}"))?;
+        for file in 0..=world.plan.files as usize {
+            let seen = look(&operations, &world.plan, client, file)
+                .map_err(|error| format!("file {file} of client {client} cannot be read: {error:?}"))?;
             let verdict = world.files()[client][file].judge(&seen);
             if let Err(wrong) = verdict {
-                panic!("{name} {wrong}");
+                panic!("file {file} of client {client} {wrong}");
             }
+        }
+        for left in ["r", "h"].map(|of| format!("{of}{client}")) {
+            tree::remove(&operations, &left).map_err(|error| format!("{left} cannot be removed: {error:?}"))?;
         }
         let temporary = format!("t{client}");
         match operations.unlink(&temporary) {
@@ -266,9 +283,8 @@ fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
             thread::Builder::new().name("client".to_owned()).spawn(move || client.live(&life)).expect("starts")
         })
         .collect();
-    let tools = [(life.reclaims, reclaim as fn(&Pool, &mut Dice) -> Result<(), String>), (life.scrubs, scrub)]
-        .into_iter()
-        .zip(0_u64..);
+    type Tool = fn(&Pool, &mut Dice) -> Result<(), String>;
+    let tools = [(life.reclaims, reclaim as Tool), (life.scrubs, scrub), (life.looks, count)].into_iter().zip(0_u64..);
     let tools: Vec<_> = tools
         .filter(|((times, _), _)| *times > 0)
         .map(|((times, tool), tool_number)| {
@@ -323,6 +339,18 @@ fn scrub(pool: &Pool, _: &mut Dice) -> Result<(), String> {
     }
 }
 
+/// Asks for statistics. No part of the memory may be larger than it should.
+fn count(pool: &Pool, _: &mut Dice) -> Result<(), String> {
+    let memory = pool.stats().map_err(|error| format!("has no statistics: {error}"))?.memory;
+    let limits: u64 = memory.parts.iter().map(|part| part.limit_bytes).sum();
+    assert!(limits <= memory.limit_bytes, "parts of {limits} bytes in all, of {}", memory.limit_bytes);
+    for part in memory.parts {
+        let used_bytes = part.used_bytes.unwrap_or(0);
+        assert!(used_bytes <= part.limit_bytes, "{}: {used_bytes} bytes of {}", part.name, part.limit_bytes);
+    }
+    Ok(())
+}
+
 /// Gives up the slots that a forced recovery kept.
 fn give_up_unnamed(world: &Arc<World>, life: &Life, disks: &Disks) {
     let how = RepairOptions { apply: true, give_up_unnamed: true, ..RepairOptions::default() };
@@ -344,6 +372,14 @@ fn last_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
         scrub(&pool, &mut Dice::new(0)).unwrap_or_else(|error| panic!("{error}"));
     }
     check(&pool);
+    if world.is_inexact.load(Ordering::Relaxed) {
+        // Content that a run copied before it was ended lies in two containers until the next run.
+        pool.reclaim(&ReclaimOptions::below(100), &NoProgress)
+            .unwrap_or_else(|error| panic!("cannot be reclaimed: {error}"));
+    }
+    let stats = pool.stats().unwrap_or_else(|error| panic!("has no statistics: {error}"));
+    let indexed_bytes = stats.unique_chunk_bytes + stats.unreferenced_chunk_bytes;
+    assert_eq!(stats.data_containers.stored_bytes, indexed_bytes, "stored bytes, and those of different chunks");
     let operations = Operations(pool.service());
     operations.remove_everything().unwrap_or_else(|error| panic!("cannot be removed: {error:?}"));
     drop(operations);
