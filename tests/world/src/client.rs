@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dedupfs::transfer::{PutOptions, TransferError, TransferReport};
-use dedupfs::{NoProgress, Pool};
+use dedupfs::{EngineError, NoProgress, Pool};
 use dedupfs_service::Errno;
 use dedupfs_sync::{thread, world};
 use std::time::Duration;
@@ -23,13 +23,15 @@ pub struct Client {
     pub world: Arc<World>,
     pub pool: Arc<Pool>,
     pub dice: Dice,
-    /// Whether requests may fail.
-    pub may_fail: bool,
+    pub life: Life,
     /// Files without a name.
     pub open: Vec<(u64, dedupfs_service::Handle)>,
 }
 
 type Outcome = Result<(), Errno>;
+
+/// The kind of request that puts a tree.
+const PUT: u64 = 12;
 
 impl Client {
     fn operations(&self) -> Operations {
@@ -53,7 +55,8 @@ impl Client {
     }
 
     /// Lives for this number of requests.
-    pub fn live(mut self, life: &Life) {
+    pub fn live(mut self) {
+        let life = self.life.clone();
         for _ in 0..life.steps {
             if self.dice.one_in(life.pause_one_in) {
                 thread::sleep(Duration::from_micros(self.dice.of_bits(life.pause_bits)));
@@ -70,7 +73,7 @@ impl Client {
                 9 => self.sync(file),
                 10 => self.remove_open(file),
                 11 => self.clone_range(file),
-                12 if self.world.plan.with_trees => self.put_tree(),
+                PUT if self.world.plan.with_trees => self.put_tree(),
                 13 if self.world.plan.with_trees => self.get_tree(),
                 _ => self.read(file),
             });
@@ -79,7 +82,12 @@ impl Client {
             self.world.tally.requests.fetch_add(1, Ordering::Relaxed);
             if let Err(error) = outcome {
                 self.world.tally.refused.fetch_add(1, Ordering::Relaxed);
-                assert!(self.may_fail, "client {}: request {kind} on file {file} fails: {error:?}", self.number);
+                assert!(life.may_fail(), "client {}: request {kind} on file {file} fails: {error:?}", self.number);
+                if life.keeps_reserve {
+                    let place = if kind == PUT { self.world.plan.files as usize } else { file };
+                    self.make_room(place, error).expect("removing is never refused");
+                    continue;
+                }
                 // The client gives up, as programs do: its writes may be lost, and it was told.
                 self.with(file, File::failed);
                 break;
@@ -88,6 +96,17 @@ impl Client {
         for open in std::mem::take(&mut self.open) {
             self.operations().release(open);
         }
+    }
+
+    /// Behind a request that failed because the disk is full: whatever it left is right, and goes.
+    fn make_room(&mut self, file: usize, error: Errno) -> Outcome {
+        assert_eq!(error, Errno::ENOSPC, "client {}: nothing but room may be wanting", self.number);
+        let operations = self.operations();
+        let seen = look(&operations, &self.world.plan, self.number, file)?;
+        let verdict = self.with(file, |file| file.judge(&seen));
+        verdict.unwrap_or_else(|wrong| panic!("client {}: on a full disk, file {file} {wrong}", self.number));
+        remove_unfinished(&operations, self.number)?;
+        if file as u64 == self.world.plan.files || seen.is_none() { Ok(()) } else { self.remove(file) }
     }
 
     fn some_content(&mut self) -> Vec<u8> {
@@ -242,7 +261,7 @@ impl Client {
 
     fn sync(&mut self, _: usize) -> Outcome {
         if let Err(error) = self.pool.sync() {
-            assert!(self.may_fail, "client {}: sync fails: {error}", self.number);
+            assert!(self.life.may_break(), "client {}: sync fails: {error}", self.number);
             return Err(Errno::EIO);
         }
         for file in 0..=self.world.plan.files as usize {
@@ -321,10 +340,11 @@ impl Client {
     fn transferred(&self, what: &str, outcome: Result<TransferReport, TransferError>) -> Outcome {
         let problem = match outcome {
             Ok(report) if report.problem_count == 0 => return Ok(()),
+            Err(TransferError::Pool(EngineError::NoSpace)) => return Err(Errno::ENOSPC),
             Ok(report) => format!("{:?}", report.problems),
             Err(error) => error.to_string(),
         };
-        assert!(self.may_fail, "client {}: {what} fails: {problem}", self.number);
+        assert!(self.life.may_break(), "client {}: {what} fails: {problem}", self.number);
         self.world.tell(|| format!("{what} fails: {problem}"));
         Err(Errno::EIO)
     }
@@ -359,6 +379,17 @@ pub fn look(operations: &Operations, plan: &Plan, client: usize, file: usize) ->
         tree::in_pool(operations, &format!("p{client}"))
     } else {
         see(operations, &format!("c{client}-{file}"))
+    }
+}
+
+/// Removes what requests of this client left that did not come to their end.
+pub fn remove_unfinished(operations: &Operations, client: usize) -> Outcome {
+    for tree in ["r", "h"] {
+        tree::remove(operations, &format!("{tree}{client}"))?;
+    }
+    match operations.unlink(&format!("t{client}")) {
+        Err(Errno::ENOENT) => Ok(()),
+        removed => removed,
     }
 }
 

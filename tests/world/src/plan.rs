@@ -44,6 +44,8 @@ pub struct Life {
     pub faults: Vec<(usize, FaultPlan)>,
     /// Size of each disk; `None`: without limit.
     pub capacity_bytes: Option<u64>,
+    /// Whether the disks always had this size: then the pool's reserve has never been used by anybody else.
+    pub keeps_reserve: bool,
     /// Seconds by which the clock is wrong from the start of this life on.
     pub clock_jump_secs: i64,
     /// The meta root is gone behind this life, if the pool was closed.
@@ -89,7 +91,26 @@ impl Plan {
             lives: (0..lives).map(|_| Life::new(&mut dice)).collect(),
         };
         plan.with_trees = dice.one_in(3);
-        if dice.one_in(16) { plan.with_large_files(&mut dice) } else { plan }
+        match dice.below(16) {
+            0 => plan.with_large_files(&mut dice),
+            1 => plan.on_small_disks(&mut dice),
+            _ => plan,
+        }
+    }
+
+    /// Disks that are full now and then, but never with the bytes of others: what was reserved must suffice.
+    fn on_small_disks(self, dice: &mut Dice) -> Self {
+        let disk_bytes = (6 << 20) + dice.below(16 << 20);
+        let on_small =
+            |life: Life| Life { faults: Vec::new(), capacity_bytes: Some(disk_bytes), keeps_reserve: true, ..life };
+        Self {
+            documents: 0,
+            pieces: 1 << 20,
+            file_bytes_max: disk_bytes / 4,
+            write_bytes_max: 1 << 20,
+            lives: self.lives.into_iter().map(on_small).collect(),
+            ..self
+        }
     }
 
     /// Files whose recipes have several segments; few, because they take the world time.
@@ -144,6 +165,11 @@ impl Life {
         !self.faults.is_empty() || self.capacity_bytes.is_some()
     }
 
+    /// Whether anything else may fail: not if requests fail for want of room alone.
+    pub fn may_break(&self) -> bool {
+        self.may_fail() && !self.keeps_reserve
+    }
+
     /// Longest time until a closed file is durable, in this life: the interval, and a round on a disk as slow as this.
     pub fn durable_after(&self) -> Duration {
         2 * self.commit_interval + Duration::from_secs(10) + 2000 * Duration::from_nanos(self.device_ns)
@@ -180,6 +206,7 @@ impl Life {
             commit_interval: Duration::from_nanos(interval_ns),
             faults: Vec::new(),
             capacity_bytes: None,
+            keeps_reserve: false,
             clock_jump_secs: 0,
             loses_meta: false,
         }

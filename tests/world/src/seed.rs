@@ -9,18 +9,17 @@ use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::repair::{RepairOptions, repair_on};
 use dedupfs::scrub::ScrubOptions;
 use dedupfs::{NoProgress, OpenOptions, Pool, format_on, recover_on};
-use dedupfs_service::Errno;
 use dedupfs_sync::thread;
 use dedupfs_sync::world::{self, End};
 use std::time::Duration;
 
-use crate::client::{Client, look};
+use crate::client::{Client, look, remove_unfinished};
 use crate::dice::Dice;
 use crate::disk::Disks;
 use crate::judge::File;
 use crate::operations::Client as Operations;
 use crate::plan::{Fate, Life, Plan, properties};
-use crate::tree;
+use crate::tree::{self, Counts};
 
 /// What outlives a life.
 #[derive(Debug)]
@@ -132,7 +131,7 @@ pub fn run(seed: u64, with_story: bool) -> Result<Outcome, String> {
             End::Ended => Fate::Closed,
             End::Killed => {
                 outcome.crashes += 1;
-                if !life.may_fail() {
+                if !life.may_break() {
                     let durable_before = world::now().saturating_sub(life.durable_after());
                     world.files().iter_mut().flatten().for_each(|file| file.crashed(durable_before));
                 }
@@ -228,14 +227,8 @@ fn judge(world: &World, pool: &Pool) -> Result<(), String> {
                 panic!("file {file} of client {client} {wrong}");
             }
         }
-        for left in ["r", "h"].map(|of| format!("{of}{client}")) {
-            tree::remove(&operations, &left).map_err(|error| format!("{left} cannot be removed: {error:?}"))?;
-        }
-        let temporary = format!("t{client}");
-        match operations.unlink(&temporary) {
-            Ok(()) | Err(Errno::ENOENT) => {}
-            Err(error) => return Err(format!("{temporary} cannot be removed: {error:?}")),
-        }
+        remove_unfinished(&operations, client)
+            .map_err(|error| format!("what client {client} left cannot be removed: {error:?}"))?;
     }
     Ok(())
 }
@@ -264,23 +257,28 @@ fn close(pool: Arc<Pool>) -> dedupfs::Result<()> {
 fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
     let pool = match open(world, life, disks) {
         Ok(pool) => pool,
-        Err(error) if life.may_fail() => return world.tell(|| format!("the pool does not open: {error}")),
+        Err(error) if life.may_break() => return world.tell(|| format!("the pool does not open: {error}")),
         Err(error) => panic!("the pool does not open: {error}"),
     };
     if let Err(error) = judge(world, &pool) {
-        assert!(life.may_fail(), "{error}");
+        assert!(life.may_break(), "{error}");
         world.tell(|| error);
         drop(close(pool));
         return;
     }
-    let may_fail = life.may_fail();
+    let may_break = life.may_break();
     let clients: Vec<_> = (0..world.plan.clients as usize)
         .map(|client| {
             let dice = Dice::new(world.plan.seed ^ number << 32 ^ (client as u64) << 48);
-            let client =
-                Client { number: client, world: world.clone(), pool: pool.clone(), dice, may_fail, open: Vec::new() };
-            let life = life.clone();
-            thread::Builder::new().name("client".to_owned()).spawn(move || client.live(&life)).expect("starts")
+            let client = Client {
+                number: client,
+                world: world.clone(),
+                pool: pool.clone(),
+                dice,
+                life: life.clone(),
+                open: Vec::new(),
+            };
+            thread::Builder::new().name("client".to_owned()).spawn(move || client.live()).expect("starts")
         })
         .collect();
     type Tool = fn(&Pool, &mut Dice) -> Result<(), String>;
@@ -294,7 +292,7 @@ fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
                 for _ in 0..times {
                     thread::sleep(Duration::from_micros(dice.of_bits(pause_bits)));
                     if let Err(error) = tool(&pool, &mut dice) {
-                        assert!(may_fail, "{error}");
+                        assert!(may_break, "{error}");
                     }
                 }
             };
@@ -312,12 +310,12 @@ fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
         Ok(()) => {
             // A client that gave up does not know the state of its file.
             // Beside faults the export may be older than that.
-            let known = if may_fail { File::durable } else { File::settled };
+            let known = if life.may_fail() { File::durable } else { File::settled };
             world.files().iter_mut().flatten().filter(|file| !file.is_unsure()).for_each(known);
             world.was_closed.store(true, Ordering::Relaxed);
         }
         Err(error) => {
-            assert!(may_fail, "does not close: {error}");
+            assert!(may_break, "does not close: {error}");
             world.tell(|| format!("the pool does not close: {error}"));
         }
     }
@@ -378,6 +376,9 @@ fn last_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
             .unwrap_or_else(|error| panic!("cannot be reclaimed: {error}"));
     }
     let stats = pool.stats().unwrap_or_else(|error| panic!("has no statistics: {error}"));
+    let by_hand = tree::count(&Operations(pool.service()), dedupfs_service::ROOT_INO).expect("all can be read");
+    let told = Counts { files: stats.files, directories: stats.directories, logical_bytes: stats.logical_bytes };
+    assert_eq!(told, by_hand, "the statistics, and a count by hand");
     let indexed_bytes = stats.unique_chunk_bytes + stats.unreferenced_chunk_bytes;
     assert_eq!(stats.data_containers.stored_bytes, indexed_bytes, "stored bytes, and those of different chunks");
     let operations = Operations(pool.service());

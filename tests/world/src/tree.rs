@@ -96,6 +96,35 @@ pub fn in_pool(operations: &Operations, name: &str) -> Result<State, Errno> {
     Ok(Some(Arc::new(one_content(&files))))
 }
 
+/// Counts what is in a directory of the pool, and in all below it.
+///
+/// # Errors
+/// A directory cannot be read.
+pub fn count(operations: &Operations, directory: Ino) -> Result<Counts, Errno> {
+    let mut counts = Counts { files: 0, directories: 1, logical_bytes: 0 };
+    for entry in operations.0.read_directory(directory, 0, 1000, Listing::Names)? {
+        if entry.kind == FileKind::Directory {
+            let below = count(operations, entry.ino)?;
+            counts.files += below.files;
+            counts.directories += below.directories;
+            counts.logical_bytes += below.logical_bytes;
+        } else {
+            counts.files += 1;
+            counts.logical_bytes += operations.content(entry.ino)?.len() as u64;
+        }
+    }
+    Ok(counts)
+}
+
+/// What [`count`] counts.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Counts {
+    pub files: u64,
+    /// With the top.
+    pub directories: u64,
+    pub logical_bytes: u64,
+}
+
 /// Removes the tree of this name in the root of the pool, if there is one.
 ///
 /// # Errors
