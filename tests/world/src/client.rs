@@ -63,6 +63,12 @@ impl Client {
             }
             let file = self.dice.below(self.world.plan.files) as usize;
             let kind = self.dice.below(16);
+            if life.is_damaged
+                && (0..=self.world.plan.files as usize).any(|file| self.with(file, |file| file.is_unsure()))
+            {
+                // Nobody knows what it holds.
+                continue;
+            }
             let outcome = world::within(life.request_bound(), "a request", || match kind {
                 0 | 1 => self.replace(file),
                 2 | 3 => self.write_anew(file),

@@ -46,6 +46,10 @@ pub struct Life {
     pub capacity_bytes: Option<u64>,
     /// Whether the disks always had this size: then the pool's reserve has never been used by anybody else.
     pub keeps_reserve: bool,
+    /// Bits that flip on the disks behind this life.
+    pub flips: u64,
+    /// Whether bits have flipped before: then anything may fail, but no byte may be wrong.
+    pub is_damaged: bool,
     /// Seconds by which the clock is wrong from the start of this life on.
     pub clock_jump_secs: i64,
     /// The meta root is gone behind this life, if the pool was closed.
@@ -94,8 +98,17 @@ impl Plan {
         match dice.below(16) {
             0 => plan.with_large_files(&mut dice),
             1 => plan.on_small_disks(&mut dice),
+            2 => plan.on_bad_disks(&mut dice),
             _ => plan,
         }
+    }
+
+    fn on_bad_disks(mut self, dice: &mut Dice) -> Self {
+        let first = dice.below(self.lives.len() as u64) as usize;
+        for (number, life) in self.lives.iter_mut().enumerate().skip(first) {
+            (life.flips, life.is_damaged) = (1 + dice.of_bits(3), number > first);
+        }
+        self
     }
 
     /// Disks that are full now and then, but never with the bytes of others: what was reserved must suffice.
@@ -162,12 +175,12 @@ impl Life {
 
     /// Whether requests may fail.
     pub fn may_fail(&self) -> bool {
-        !self.faults.is_empty() || self.capacity_bytes.is_some()
+        !self.faults.is_empty() || self.capacity_bytes.is_some() || self.is_damaged
     }
 
     /// Whether anything else may fail: not if requests fail for want of room alone.
     pub fn may_break(&self) -> bool {
-        self.may_fail() && !self.keeps_reserve
+        self.may_fail() && (!self.keeps_reserve || self.is_damaged)
     }
 
     /// Longest time until a closed file is durable, in this life: the interval, and a round on a disk as slow as this.
@@ -207,6 +220,8 @@ impl Life {
             faults: Vec::new(),
             capacity_bytes: None,
             keeps_reserve: false,
+            flips: 0,
+            is_damaged: false,
             clock_jump_secs: 0,
             loses_meta: false,
         }
