@@ -78,14 +78,15 @@ impl Disks {
 
     /// The disks that the next life finds.
     pub fn after(&self, fate: Fate, seed: u64) -> Self {
+        // Seed 0 keeps nothing.
+        let crash =
+            |disk: &MemoryDevice, number: u64| disk.crash(if seed.is_multiple_of(8) { 0 } else { seed ^ number });
         // Threads of the life that ended hold the old ones.
         let map = |disk: &MemoryDevice, number: u64| match fate {
-            Fate::Closed => disk.clone(),
+            Fate::Closed { power_fails: false } => disk.clone(),
             Fate::Killed { .. } => disk.fork(),
-            // Seed 0 keeps nothing.
-            Fate::PowerLost { operation } => {
-                disk.crash(if seed.is_multiple_of(8) { 0 } else { seed ^ operation ^ number })
-            }
+            Fate::Closed { power_fails: true } => crash(disk, number),
+            Fate::PowerLost { operation } => crash(disk, operation ^ number),
         };
         Self { meta: map(&self.meta, 1 << 40), data: self.data.as_ref().map(|disk| map(disk, 1 << 41)) }
     }
@@ -110,7 +111,7 @@ struct Troubles {
 impl Troubles {
     fn new(life: &Life, world: Arc<World>) -> Self {
         let last = match life.fate {
-            Fate::Closed => u64::MAX,
+            Fate::Closed { .. } => u64::MAX,
             Fate::Killed { operation } | Fate::PowerLost { operation } => operation,
         };
         Self { operations: AtomicU64::new(0), last, device_ns: life.device_ns, world }

@@ -11,8 +11,8 @@ use crate::dice::Dice;
 /// The end of a life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// The clients come to their end, and the pool is closed.
-    Closed,
+    /// The clients come to their end, and the pool is closed; perhaps the power fails then.
+    Closed { power_fails: bool },
     /// The process is killed at this device operation; the disks live on.
     Killed { operation: u64 },
     /// The power fails at this device operation.
@@ -141,7 +141,7 @@ impl Plan {
 impl Life {
     fn new(dice: &mut Dice) -> Self {
         let fate = match dice.below(4) {
-            0 => Fate::Closed,
+            0 => Fate::Closed { power_fails: dice.one_in(2) },
             1 => Fate::Killed { operation: 1 + dice.of_bits(12) },
             _ => Fate::PowerLost { operation: 1 + dice.of_bits(12) },
         };
@@ -206,7 +206,7 @@ impl Life {
         // Empty rounds cost the world time, too: not many during one operation of a slow disk.
         let interval_ns = (1 << (18 + dice.below(16))).max(device_ns);
         Self {
-            fate: Fate::Closed,
+            fate: Fate::Closed { power_fails: false },
             habits,
             steps: 1 + dice.below(40),
             device_ns,

@@ -129,7 +129,10 @@ pub fn run(seed: u64, with_story: bool) -> Result<Outcome, String> {
         let fate = match end {
             End::Failed(reason) => return failed(number, reason),
             // Its end came before its fate.
-            End::Ended => Fate::Closed,
+            End::Ended => match life.fate {
+                closed @ Fate::Closed { .. } => closed,
+                _ => Fate::Closed { power_fails: false },
+            },
             End::Killed => {
                 outcome.crashes += 1;
                 if !life.may_break() {
@@ -318,7 +321,7 @@ fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
         task.join().expect("a panic ends the world");
     }
     thread::sleep(life.idle);
-    if life.fate != Fate::Closed && !life.idle.is_zero() {
+    if !matches!(life.fate, Fate::Closed { .. }) && !life.idle.is_zero() {
         world::kill();
     }
     match close(pool) {
@@ -383,6 +386,8 @@ fn damaged_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
         let [meta, data] = disks.of_life(life, world);
         let repaired = repair_on(&meta, &data, &disks.data_root(), &how, &OpenOptions::default(), &NoProgress);
         world.tell(|| format!("repaired: {:?}", repaired.map(|report| report.plan)));
+        // A repair tells what it removes, and the user agrees.
+        world.files().iter_mut().flatten().for_each(|file| file.begin(None));
         opened = open(world, life, disks);
     }
     let pool = match opened {
